@@ -24,10 +24,9 @@ from benchmarks import measure
 from clocks.job_clocks import shifted
 from clocks.offsets import Alignment, Clock, align
 from dialects import Need
-from dialects.kineto import Kineto
 from dialects.sync_points import SyncPoint, merged
 from formats.columns import Trace
-from trace_utils import load_job
+from trace_utils import Request, load_paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +93,13 @@ def _trials(case: Case, n: int) -> list[object]:
 
 def _recorded(path: Path, trials: int = 20) -> list[object]:
     """Return how far the clocks of copies with known skews are estimated from the truth."""
-    job = load_job(path, args=Kineto.args[Need.SYNC])
+    job = load_paths([path], Request({Need.SYNC}))
     hosts = [i if source.worker is None else source.worker for i, source in enumerate(job.job.sources)]
     n = max(hosts) + 1
     rng = np.random.default_rng(0)
     errors, bounds = [], []
     for skews in [np.zeros(n, np.int64), *rng.integers(-5 * 10**9, 5 * 10**9, (trials, n))]:
-        ahead = [shifted(t, Clock(int(skews[h] - skews[0]))) for t, h in zip(job.traces, hosts, strict=True)]
+        ahead = [shifted(t, Clock(int(skews[h] - skews[0]))) for t, h in zip(job.made, hosts, strict=True)]
         clocks = align_job(ahead, hosts).clocks
         errors.append(
             [abs(c.offset_ns + int(s - skews[0])) / 1e3 for c, s in zip(clocks, skews, strict=True)]

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-import dialects
 from clocks.job_clocks import remarks, shifted
 from clocks.offsets import Clock, align
 from dag.join_ranks import join, number_ranges
-from dag.rank_record import Partitions, RankFacts, RankRecord, Wish, record_rank
+from dag.rank_record import Partitions, RankFacts, RankRecord, record_rank
 from dag.spill import Spill
 from dag.step_graph import Recording
 from dialects import Need
 from dialects.sync_points import merged
 from errors import AnalyzeError, DagError, TraceError
 from formats.columns import Trace
-from formats.stream import find_file
-from traces.loading import load_paths
-from traces.outlines import TraceFile, repair_lines
-from traces.paths import Job, Source
-from traces.ranks import MappedJob, map_again, map_ranks
+from traces.hosts import hosts_of
+from traces.paths import Job
+from traces.ranks import Ranks, Request, load_paths, map_again, map_ranks
+from traces.split import TraceFile, repair_lines
 
 if TYPE_CHECKING:
     from collector.network.network_evidence import NetworkEvidence
@@ -41,7 +39,7 @@ class LoadedSteps(Struct, frozen=True):
     job: Job
     files: Sequence[TraceFile]
     ranks: Sequence[RankFacts]
-    load_traces: Callable[..., list[Trace]]  # times on one clock; `args`: other keys of the events' args
+    load_traces: Callable[..., list[Trace]]  # times on one clock; `needs`: other ones
     broken: Sequence[str] = ()  # a line for each graph that cannot be used
     unread: Sequence[str] = ()  # … for each trace that could not be read; the job's notes have it too
 
@@ -92,24 +90,18 @@ def load_steps(
         A name in `only` is not a communication of the job.
     """
     needs = {Need.STEPS, Need.SYNC, Need.EDGES} | ({Need.SIZES} if sizes else set())
-    how: dict[str, Any] = {
-        "args": dialects.keys_for(needs),
-        "points": True,
-        "only": only,
-        "jobs": jobs,
-        "progress": progress,
-    }
-    wish = Wish(step_by, partitions or Partitions(), sizes=sizes)
+    request = Request(needs, points=True, only=only, step_by=step_by, jobs=jobs, progress=progress)
+    record = partial(record_rank, request=request, partitions=partitions or Partitions())
     spill = Spill()
-    keep: dict[str, Any] = {**how, "kept": partial(RankRecord.put_aside, spill=spill)}
-    job: MappedJob[RankRecord] = map_ranks(paths, partial(record_rank, wish=wish), **keep)
-    systems = sorted({rank.outline.dialect for rank in job.ranks if rank.outline.n_slices})
+    kept = partial(RankRecord.put_aside, spill=spill)
+    job = map_ranks(paths, record, request, kept=kept)
+    systems = sorted({rank.files[0].dialect for rank in job.ranks if rank.n_slices})
     if len(systems) > 1:
         raise TraceError(f"{paths[0]}: traces of different systems ({', '.join(systems)}) are not one job")
     if not systems:
         raise TraceError(f"{paths[0]}: the trace holds no operation with a duration")
     job, empty = _with_operations(job)
-    job, hosts, clocks, notes = _on_one_clock(job, wish, keep)
+    job, hosts, clocks, notes = _on_one_clock(job, record, request, kept)
     broken = _broken_graphs(job)
     names, sources = job.names, job.job.sources
     steps = []
@@ -125,33 +117,35 @@ def load_steps(
         job.job,
         job.files,
         [rank.made.facts for rank in job.ranks],
-        partial(_load_traces, paths, how, hosts, clocks),
+        partial(_load_traces, paths, request, hosts, clocks),
         [*empty, *broken],
         job.unread,
     )
 
 
 def _on_one_clock(
-    job: MappedJob[RankRecord], wish: Wish, how: Mapping[str, Any]
-) -> tuple[MappedJob[RankRecord], Sequence[int], Sequence[Clock], list[str]]:
+    job: Ranks[RankRecord],
+    record: Callable[..., RankRecord],
+    request: Request,
+    kept: Callable[[RankRecord], RankRecord],
+) -> tuple[Ranks[RankRecord], Sequence[int], Sequence[Clock], list[str]]:
     """Return the job on the first host's clock, the host of each rank, the clocks, and remarks on them.
 
-    What runs on a clock that drifts is recorded once more from its files: durations do not change.
+    Ranks whose clock drifts are recorded once more from their files: durations do not change.
     """
-    sources = job.job.sources
-    hosts = _hosts(sources)
+    hosts = hosts_of(job.job.sources)
     n_hosts = max(hosts, default=0) + 1
     if n_hosts == 1:
         return job, hosts, [Clock(bound_ns=0, is_tied=True)], []
     names, members = job.names, [[i for i, own in enumerate(hosts) if own == host] for host in range(n_hosts)]
     points = [merged(job.ranks[i].made.points for i in own) for own in members]
-    outlines = [[job.ranks[i].outline for i in own] for own in members]
-    spans = [(min(one.begin_ns for one in own), max(one.end_ns for one in own)) for own in outlines]
+    files = [[file for i in own for file in job.ranks[i].files] for own in members]
+    spans = [(min(file.begin_ns for file in own), max(file.end_ns for file in own)) for own in files]
     machines = [job.ranks[own[0]].made.facts.machine for own in members]
     alignment = align(points, spans, machines)
     drifting = [i for i, host in enumerate(hosts) if alignment.clocks[host].drift_ppm]
-    works = [partial(record_rank, wish=wish, clock=alignment.clocks[hosts[i]]) for i in drifting]
-    moved = map_again(job, drifting, works, **how)
+    again = [partial(record, clock=alignment.clocks[hosts[i]]) for i in drifting]
+    moved = map_again(job, drifting, again, request, kept=kept)
     ranks = [
         rank if i in drifting else replace(rank, made=rank.made.later(alignment.clocks[host].offset_ns))
         for i, (rank, host) in enumerate(zip(moved.ranks, hosts, strict=True))
@@ -162,43 +156,31 @@ def _on_one_clock(
 
 def _load_traces(
     paths: Sequence[Path],
-    how: Mapping[str, Any],
+    request: Request,
     hosts: Sequence[int],
     clocks: Sequence[Clock],
     *,
-    args: Collection[str] | None = None,
+    needs: Collection[Need] = (),
 ) -> list[Trace]:
     """Load the traces of a job whose clocks are known, without those that hold no slice."""
-    wanted = how if args is None else {**how, "args": args}
-    traces = [trace for trace in load_paths(paths, **wanted).traces if len(trace)]
+    wanted = request._replace(needs=needs or request.needs)
+    traces = [trace for trace in load_paths(paths, wanted).made if len(trace)]
     return [shifted(trace, clocks[host]) for trace, host in zip(traces, hosts, strict=True)]
 
 
-def _hosts(sources: Sequence[Source]) -> list[int]:
-    """Return the host of each source: a worker's GPUs share one; of ranks it is not known."""
-    if all(source.worker is None for source in sources):
-        paths = list(dict.fromkeys(source.path.parent.parent for source in sources))
-        is_worker = len(paths) == 1 and all(find_file(source.path.parent, "comm.json") for source in sources)
-        files = dict.fromkeys(source.path for source in sources)  # the ranks of a file share its clock
-        place = {path: i for i, path in enumerate(files)}
-        return [0 if is_worker else place[source.path] for source in sources]
-    workers = sorted({source.worker or 0 for source in sources})
-    return [workers.index(source.worker or 0) for source in sources]
-
-
-def _with_operations(job: MappedJob[RankRecord]) -> tuple[MappedJob[RankRecord], list[str]]:
+def _with_operations(job: Ranks[RankRecord]) -> tuple[Ranks[RankRecord], list[str]]:
     """Return the job without traces that hold no slice (a monitor's samples), and a line for each of them."""
-    kept = [rank for rank in job.ranks if rank.outline.n_slices]
+    kept = [rank for rank in job.ranks if rank.n_slices]
     empty = [
-        f"{rank.outline.path}: no operation with a duration, left out"
+        f"{rank.source.path}: no operation with a duration, left out"
         for rank in job.ranks
-        if not rank.outline.n_slices
+        if not rank.n_slices
     ]
     found = replace(job.job, sources=[rank.source for rank in kept])
     return (replace(job, job=found, ranks=kept) if empty else job), empty
 
 
-def _broken_graphs(job: MappedJob[RankRecord]) -> list[str]:
+def _broken_graphs(job: Ranks[RankRecord]) -> list[str]:
     """Return a line for each ``dag.gml`` that cannot be used; DagError where that is so of all of them."""
     broken = {rank.source.path.parent: rank.made.broken for rank in job.ranks}
     errors = [error for error in broken.values() if error]

@@ -18,8 +18,8 @@ from errors import DagError, TraceError, counted
 from formats.columns import Trace
 from formats.gml import is_gml, read_gml
 from formats.stream import find_file
-from traces.loading import load_paths
 from traces.paths import Source
+from traces.ranks import Request, load_paths
 
 _NAMED = 3  # one-sided operations that a note names
 
@@ -46,10 +46,10 @@ def mean_dags(paths: Sequence[Path], *, jobs: int | None = None, progress: bool 
         if not paths[0].exists():
             raise TraceError(f"{paths[0]}: no such file or directory")
         return MeanDags([("GPU-0", 0, dag_from_gml(read_gml(paths[0]), str(paths[0])))])
-    job = load_paths(paths, args=dialects.keys_for({Need.EDGES}), jobs=jobs, progress=progress)
+    job = load_paths(paths, Request({Need.EDGES}, jobs=jobs, progress=progress))
     gpus: list[tuple[str, int, Dag]] = []
     notes: list[str] = []
-    for source, trace in zip(job.job.sources, job.traces, strict=True):
+    for source, trace in zip(job.job.sources, job.made, strict=True):
         dag = _with_means(_structure(source, trace), trace, source.path.parent)
         gpus.append((f"GPU-{source.rank or 0}", source.worker or 0, dag))
         notes += one_sided_notes(dag)

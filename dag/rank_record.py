@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct, field
@@ -17,6 +16,7 @@ from clocks.job_clocks import machine_of, shifted
 from clocks.offsets import Clock
 from dag.dependencies import dag_from_gml
 from dag.spill import Spill
+from dialects import Need
 from dialects.masks import by_name
 from dialects.step_parts import RankSteps, RankTrace
 from dialects.steps import Step
@@ -28,6 +28,7 @@ from formats.gml import read_gml
 from formats.stream import find_file
 from traces.files import read_args
 from traces.paths import Source
+from traces.ranks import Request
 
 
 class Partitions(Struct, frozen=True):
@@ -35,18 +36,6 @@ class Partitions(Struct, frozen=True):
 
     bytes_of: Mapping[int, int] = field(default_factory=dict)
     server_of: Mapping[int, int] = field(default_factory=dict)
-
-
-class Wish(NamedTuple):
-    """What is wanted of each rank.
-
-    `step_by` as for `System.find_steps`; `sizes`: whether samples of memory, what calls of collectives move,
-    and what Python stacks say of pauses are asked for.
-    """
-
-    step_by: str | None = None
-    partitions: Partitions = Partitions()
-    sizes: bool = False
 
 
 class RankFacts(Struct, frozen=True):
@@ -109,8 +98,14 @@ class RankRecord(Struct, frozen=True):
         return replace(self, steps=self.steps.later(by_ns), facts=facts)
 
 
-def record_rank(source: Source, trace: Trace, wish: Wish, clock: Clock | None = None) -> RankRecord:
-    """Return what a rank's trace tells; with `clock`, its times on the clock that this relates it to."""
+def record_rank(
+    source: Source, trace: Trace, request: Request, partitions: Partitions, clock: Clock | None = None
+) -> RankRecord:
+    """Return what a rank's trace tells; with `clock`, its times on the clock that this relates it to.
+
+    For `Need.SIZES` it also tells the samples of memory, what calls of collectives move, and what Python
+    stacks say of pauses.
+    """
     if not len(trace):
         return RankRecord(AnalyzeError(f"{trace.path}: no operation"), RankFacts(trace.path), {})
     if clock is not None:
@@ -118,17 +113,17 @@ def record_rank(source: Source, trace: Trace, wish: Wish, clock: Clock | None = 
     system = dialects.of(trace)
     edges, broken = _graph(source, trace)
     parameters = system.parameters(source.path.parent)
-    of_keys = wish.partitions
     rank = RankTrace(
-        *("", trace, source.worker, edges, parameters, of_keys.bytes_of, of_keys.server_of),
+        *("", trace, source.worker, edges, parameters, partitions.bytes_of, partitions.server_of),
         args_of=lambda name: read_args(source.path, {name}, slices=True),
     )
     steps: RankSteps | AnalyzeError
     try:
-        steps = system.rank_steps(rank, wish.step_by).compact()
+        steps = system.rank_steps(rank, request.step_by).compact()
     except AnalyzeError as error:
         steps = error
-    return RankRecord(steps, _facts(source, trace, wish), system.sync_points(trace), broken)
+    facts = _facts(source, trace, sized=Need.SIZES in request.needs)
+    return RankRecord(steps, facts, system.sync_points(trace), broken)
 
 
 def _graph(source: Source, trace: Trace) -> tuple[list[tuple[str, str]] | None, str]:
@@ -145,10 +140,10 @@ def _graph(source: Source, trace: Trace) -> tuple[list[tuple[str, str]] | None, 
     return [(dag.names[a], dag.names[b]) for a, b in pairs], ""
 
 
-def _facts(source: Source, trace: Trace, wish: Wish) -> RankFacts:
+def _facts(source: Source, trace: Trace, *, sized: bool) -> RankFacts:
     system = dialects.of(trace)
     sizes = system.message_sizes(trace)
-    if wish.sizes and not len(sizes.row):
+    if sized and not len(sizes.row):
         sizes = _sizes_of_calls(source, trace)
     return RankFacts(
         path=trace.path,
@@ -158,9 +153,9 @@ def _facts(source: Source, trace: Trace, wish: Wish) -> RankFacts:
         loads=system.loads(trace),
         sizes=sizes,
         sizes_end_ns=trace.end_ns[sizes.row],
-        memory=_memory(source, trace) if wish.sizes else None,
+        memory=_memory(source, trace) if sized else None,
         machine=machine_of(trace.header),
-        frames=system.frames(trace) if wish.sizes else None,
+        frames=system.frames(trace) if sized else None,
         loads_ahead=system.loads_ahead(trace),
     )
 

@@ -49,6 +49,8 @@ def of(trace: Trace) -> System:
 def keys_for(needs: Iterable[Need]) -> tuple[str, ...]:
     """Return which keys of the events' args are decoded for `needs` and for `Need.ALWAYS`, in any system."""
     asked = {Need.ALWAYS, *needs}
+    if Need.ALL in asked:
+        return (files.ALL,)
     args = [system.args for system in SYSTEMS]
     return tuple(
         dict.fromkeys(key for of in args for need in Need if need in asked for key in of.get(need, ()))

@@ -14,3 +14,4 @@ class Need(Enum):
     SYNC = "which slices of several ranks are one operation"
     SIZES = "how much a collective moves"
     SHAPES = "the shape of an operation's data"
+    ALL = "everything: all args are kept, whatever a system declares"

@@ -37,7 +37,8 @@ def wanted_for_digest(step_by: str | None = None) -> Wanted:
 
 def save_digest(path: Path, job: JobFigures) -> None:
     """Write the figures of `wanted_for_digest` as one of the command's outputs; see `open_output`."""
-    job = replace(job, ranks=[replace(rank, durations=_packed(rank.durations)) for rank in job.ranks])
+    packed = [replace(one, durations=_packed(one.durations)) for one in (*job.ranks, *job.hosts)]
+    job = replace(job, ranks=packed[: len(job.ranks)], hosts=packed[len(job.ranks) :])
     try:
         text = msgspec.json.encode(job, enc_hook=_plain)
     except UnicodeEncodeError:  # a name may have bytes that are not text
@@ -79,10 +80,10 @@ def _read(path: Path) -> JobFigures:
             )
         job = msgspec.json.decode(text, type=JobFigures, dec_hook=_decoded)
         known = {system.name for system in dialects.SYSTEMS}
-        named = {file.dialect for file in job.files} | {rank.dialect for rank in job.ranks}
+        named = {file.dialect for file in job.files} | {one.dialect for one in (*job.ranks, *job.hosts)}
         _require(named <= known, "an unknown system")
         _require(bool(job.files) and any(rank.n_slices > 0 for rank in job.ranks), "it holds no operation")
-        return replace(job, ranks=[*map(_checked, job.ranks)])
+        return replace(job, ranks=[*map(_checked, job.ranks)], hosts=[*map(_checked, job.hosts)])
     except (ValueError, OverflowError, RecursionError) as error:
         why = stream.damage or str(error)
         raise TraceError(f"{path}: a damaged digest ({why}); write it again with --save") from error

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -17,8 +18,8 @@ from figures.durations import Durations, joined
 from figures.operations_by_step import Operations, merged
 from figures.rank_figures import RankFigures, Wanted, rank_figures, shapes_of
 from traces.filter import check_known
-from traces.outlines import TraceFile, repair_lines
-from traces.ranks import map_ranks
+from traces.ranks import Request, map_ranks
+from traces.split import TraceFile, repair_lines
 
 
 class JobFigures(Struct, frozen=True):
@@ -29,6 +30,7 @@ class JobFigures(Struct, frozen=True):
     notes: Sequence[str]  # a line each: missing ranks, empty directories, doubled ranks
     ranks: Sequence[RankFigures]
     step_by: str | None = None
+    hosts: Sequence[RankFigures] = ()  # of what several ranks share
 
     @property
     def repairs(self) -> list[str]:
@@ -37,8 +39,13 @@ class JobFigures(Struct, frozen=True):
 
     @property
     def n_slices(self) -> int:
-        """Slices of all ranks."""
-        return sum(rank.n_slices for rank in self.ranks)
+        """Slices of all ranks and hosts."""
+        return sum(owner.n_slices for owner in (*self.ranks, *self.hosts))
+
+    @property
+    def category_ns(self) -> Mapping[str, int]:
+        """The time of each category, over all ranks and hosts."""
+        return sum((Counter(owner.category_ns) for owner in (*self.ranks, *self.hosts)), Counter())
 
     @property
     def dialects(self) -> list[str]:
@@ -55,7 +62,7 @@ class JobFigures(Struct, frozen=True):
         """For each prefix of operations' names, the rank and the durations of all files that share it."""
         several = len(self.ranks) > 1
         groups: dict[str, list[RankFigures]] = {}
-        for rank in self.ranks:
+        for rank in (*self.ranks, *self.hosts):
             groups.setdefault(rank.source.prefix if several else "", []).append(rank)
         return {
             prefix: (ranks[0].name, joined([rank.durations for rank in ranks]))
@@ -97,9 +104,10 @@ def load_figures(
         A name in `only` is not a communication of the job.
     """
     work = partial(rank_figures, wanted=wanted)
-    job = map_ranks(paths, work, args=wanted.args, only=only, jobs=jobs, progress=progress)
+    request = Request(wanted.needs, hosts=True, only=only, jobs=jobs, progress=progress)
+    job = map_ranks(paths, work, request)
     job.check_any()
-    ranks = [
+    figures = [
         replace(
             rank.made,
             source=rank.source,
@@ -108,7 +116,9 @@ def load_figures(
         )
         for name, rank in zip(job.names, job.ranks, strict=True)
     ]
-    return JobFigures(paths[0], job.files, job.job.notes, ranks, wanted.step_by)
+    ranks = [one for one in figures if one.source.host is None]
+    hosts = [one for one in figures if one.source.host is not None]
+    return JobFigures(paths[0], job.files, job.job.notes, ranks, wanted.step_by, hosts)
 
 
 def filtered(runs: Sequence[JobFigures], wanted: Collection[str]) -> list[JobFigures]:
@@ -135,5 +145,4 @@ def shapes_of_ranks(run: JobFigures, *, jobs: int | None = None) -> list[Sequenc
         return known
     if not any(dialects.named(name).args.get(Need.SHAPES) for name in run.dialects):
         return [[[]] * (0 if rank.operations is None else len(rank.operations.keys)) for rank in run.ranks]
-    job = map_ranks([run.path], shapes_of, args=dialects.keys_for({Need.SHAPES}), jobs=jobs, progress=False)
-    return [rank.made for rank in job.ranks]
+    return map_ranks([run.path], shapes_of, Request({Need.SHAPES}, jobs=jobs, progress=False)).made

@@ -52,9 +52,9 @@ class Wanted(Struct, frozen=True):
     select: Collection[str] = ()
 
     @property
-    def args(self) -> Sequence[str]:
-        """Keys of the events' args to read."""
-        return dialects.keys_for({Need.STEPS, Need.SHAPES} if self.shapes else {Need.STEPS})
+    def needs(self) -> Collection[Need]:
+        """What the events' args are needed for."""
+        return {Need.STEPS, Need.SHAPES} if self.shapes else {Need.STEPS}
 
 
 class RankFigures(Struct, frozen=True, omit_defaults=True):
@@ -111,22 +111,25 @@ class RankFigures(Struct, frozen=True, omit_defaults=True):
 
 
 def rank_figures(source: Source, trace: Trace, wanted: Wanted) -> RankFigures:
-    """Return the figures of a rank whose trace was read with the `args` of what is wanted.
+    """Return the figures of a rank whose trace was read for the `needs` of what is wanted.
+
+    What it shares with other ranks of its host tells its steps, and is in the host's figures else.
 
     TraceError where its operations are too many to be looked at step by step, and these may not lack.
     """
     works: list[Callable[[], Any]] = [partial(_by_step, source, trace, wanted)]
     if wanted.durations:
-        works += [partial(durations, trace), partial(category_totals, trace)]
+        works += [partial(durations, trace.own), partial(category_totals, trace.own)]
     by_step, *of_operations = at_once(works)
     figures = dict(zip(("durations", "category_ns"), of_operations, strict=False))
-    return RankFigures(source, trace.dialect, len(trace), **figures, **by_step)
+    return RankFigures(source, trace.dialect, len(trace.own), **figures, **by_step)
 
 
 def _by_step(source: Source, trace: Trace, wanted: Wanted) -> dict[str, Any]:
     """Return the figures of `RankFigures` that go by steps."""
     system = dialects.of(trace)
     steps = system.find_steps(trace, wanted.step_by)
+    trace = trace.own
     found: dict[str, Any] = {"steps": steps}
     if not (wanted.breakdown or wanted.operations):
         return found | _of_middle(trace, steps.whole)
@@ -156,8 +159,8 @@ def _by_step(source: Source, trace: Trace, wanted: Wanted) -> dict[str, Any]:
 
 def shapes_of(_: Source, trace: Trace) -> Sequence[Sequence[str]]:
     """Return the `shapes` of a rank alone."""
-    keys, ids = op_ids(trace)
-    return rank_shapes(trace, ids, len(keys))
+    keys, ids = op_ids(trace.own)
+    return rank_shapes(trace.own, ids, len(keys))
 
 
 # ---- where the time of steps in the middle goes

@@ -12,7 +12,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from formats import native
-from formats.builder import ALL, Builder
+from formats.builder import ALL as ALL
+from formats.builder import Builder
 from formats.columns import Trace
 from formats.event import ExactEvent
 from formats.native.scanner import Scanner, ScanningReader

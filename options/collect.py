@@ -29,7 +29,6 @@ _PARTS: Mapping[str, tuple[PartName, ...]] = {
     "io": ("io", "step"),
 }
 _NETWORK = ("pcap", "server")
-_ARGS = ("input*", "arg*", "batch")  # what tells the first operation of a step, and Composer's batches
 
 
 def add_arguments(group: _ArgumentGroup) -> None:
@@ -81,6 +80,7 @@ def _gpus(args: Namespace, gpus: Sequence[GpuDir]) -> Result:
     from collector.gpu.collect_job import collect_gpus, renew
     from collector.gpu.iteration_times import Gpu, iterations, time_result
     from collector.gpu.parts import PARTS
+    from dialects import Need, keys_for
     from outputs.temporary import temporary_directory
     from trace_utils import read_traces
 
@@ -92,7 +92,7 @@ def _gpus(args: Namespace, gpus: Sequence[GpuDir]) -> Result:
         if not done:
             raise TraceError(repairs.lines[0])
         homes, contents = zip(*(next(iter(report.new.items())) for _, report in done), strict=True)
-        traces = read_traces(contents, args=_ARGS, jobs=args.jobs, progress=args.progress)
+        traces = read_traces(contents, args=keys_for({Need.STEPS}), jobs=args.jobs, progress=args.progress)
         renew(reports)
     names = _names(gpus)
     collected = []
@@ -108,11 +108,12 @@ def _gpus(args: Namespace, gpus: Sequence[GpuDir]) -> Result:
 
 def _iter_time(args: Namespace) -> Result:
     from collector.gpu.iteration_times import Gpu, iterations, time_result
-    from trace_utils import load_paths
+    from dialects import Need
+    from trace_utils import Request, load_paths
 
-    loaded = load_paths(args.path, args=_ARGS, jobs=args.jobs, progress=args.progress)
+    loaded = load_paths(args.path, Request({Need.STEPS}, jobs=args.jobs, progress=args.progress))
     gpus = []
-    for name, source, trace in zip(loaded.names, loaded.job.sources, loaded.traces, strict=True):
+    for name, source, trace in zip(loaded.names, loaded.job.sources, loaded.made, strict=True):
         path = source.path.parent if loaded.job.has_gpus else source.path
         gpus.append(Gpu(name, path, source.path, _counts(trace), iterations(trace, args.step_by)))
     if not any(gpu.times.steps for gpu in gpus):

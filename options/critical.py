@@ -301,9 +301,10 @@ def _bars(scopes: Sequence[Scope]) -> Bars:
 
 def _write_timeline(output: Path, loaded: LoadedSteps, step: StepGraph, path: CriticalPath) -> None:
     from dag_utils import marked_events
+    from dialects import Need
     from formats.chrome_writer import write_events
 
-    events, zero = marked_events(loaded.load_traces(args=["*"]), loaded.recording, step, path)
+    events, zero = marked_events(loaded.load_traces(needs={Need.ALL}), loaded.recording, step, path)
     write_events(output, events, baseTimeNanoseconds=zero)
 
 

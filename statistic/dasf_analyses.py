@@ -18,14 +18,15 @@ from typing import Any
 from msgspec import Struct
 
 import dialects
+from dialects import Need
 from errors import TraceError, counted
 from formats.columns import Trace
 from formats.dasf_records import COMPUTE, MANAGED_MEMORY, RESOURCE_USAGE
 from result import Cell, Column, Table
-from trace_utils import load_job
+from trace_utils import Request, load_paths
 
-#: The keys of the events' args that the analyses need, beside the points.
-ARGS = ("key", "size", "dependencies", "dependents")
+#: What the args of events are needed for, beside the points.
+NEEDS = (Need.EDGES, Need.SIZES)
 
 _GPU_NOTE = (
     "A GPU sample counts for every task of its host that ran at that instant (DASF: for the first task in "
@@ -70,8 +71,8 @@ def analyse(
         if path.is_file() and path.stat().st_size == 0 and len(paths) > 1:  # a monitor that never ran
             repairs.append(f"{path}: empty, no records")
             continue
-        loaded = load_job(path, args=ARGS, points=True, jobs=jobs, progress=progress)
-        traces.extend(loaded.traces)
+        loaded = load_paths([path], Request(NEEDS, points=True, jobs=jobs, progress=progress))
+        traces.extend(loaded.made)
         repairs += loaded.repairs
     for trace in traces:
         if not dialects.of(trace).has_tasks:
@@ -82,7 +83,7 @@ def analyse(
 
 
 def table(sub_option: str, traces: Sequence[Trace]) -> Table:
-    """Return the table of one analysis; `traces` were read with `ARGS` and their points."""
+    """Return the table of one analysis; `traces` were read for `NEEDS`, with their points."""
     if sub_option == "task_balance":
         return _task_balance(traces)
     tasks = [task for trace in traces for task in _tasks(trace)]
@@ -99,7 +100,8 @@ def table(sub_option: str, traces: Sequence[Trace]) -> Table:
 def _tasks(trace: Trace) -> Iterator[Task]:
     """Yield the tasks of a database, in file order."""
     key, size, dependencies, dependents = (
-        trace.args[name].as_dict() if name in trace.args else {} for name in ARGS
+        trace.args[name].as_dict() if name in trace.args else {}
+        for name in ("key", "size", "dependencies", "dependents")
     )
     for row in range(len(trace)):
         if trace.cats[trace.cat_id[row]] == COMPUTE:

@@ -26,11 +26,11 @@ from outputs.temporary import is_temporary
 from parallel import FilePart, OnRead
 from parallel import progress as bars
 from traces.paths import head_of
-from traces.readers import READERS, Wanted, reader_of
+from traces.readers import READERS, Decoding, reader_of
 
 _SLICES = frozenset({"X", "B", "E", "M"})
 _SPLIT = 64 << 20  # a plain file above this is read in ranges, where there are cores to spare
-_KEPT_KEYS = 16 << 20  # bytes of kinds of events, of which few are wanted
+_KEPT_KEYS = 16 << 20  # bytes of kinds of events, of which few are decoding
 _T = TypeVar("_T")
 
 
@@ -121,7 +121,7 @@ def read_all(
     parts_of = [_parts(path, jobs or parallel.cores()) for path in paths]
     parts = list(itertools.chain(*parts_of))
     scan = native.is_worth(parallel.unpacked_size(parts)) and native.library() is not None
-    work = partial(_read, wanted=Wanted(args, points, scan), most_unpacked=max_unpacked.get())
+    work = partial(_read, decoding=Decoding(args, points, scan), most_unpacked=max_unpacked.get())
     in_threads = scan and len(paths) == 1  # the scanner leaves the interpreter to others
     with bars.bar(total=sum(part.size for part in parts), unit="B", enabled=progress) as bar:
         read = parallel.map_files(work, parts, jobs=jobs, on_read=bar.update, in_threads=in_threads)
@@ -159,8 +159,8 @@ def map_traces(
     parts = [_group(own, told) for own, told in zip(groups, about, strict=True)]
     scan = native.is_worth(parallel.unpacked_size(parts)) and native.library() is not None
     keys = (*dialects.keys_for(()), *args)
-    wanted = Wanted(keys, points, scan)
-    task = partial(_read_group, work=work, wanted=wanted, most_unpacked=max_unpacked.get())
+    decoding = Decoding(keys, points, scan)
+    task = partial(_read_group, work=work, decoding=decoding, most_unpacked=max_unpacked.get())
     with bars.bar(total=sum(part.size for part in parts), unit="B", enabled=progress) as bar:
         results = parallel.map_files(task, parts, jobs=jobs, on_read=bar.update)
         for result, group in zip(results, groups, strict=True):
@@ -178,11 +178,11 @@ def _read_group(
     part: FilePart,
     on_read: OnRead,
     work: Callable[[Sequence[Trace], Any], _T],
-    wanted: Wanted,
+    decoding: Decoding,
     most_unpacked: int | None,
 ) -> _T | TraceError:
     paths, about = part.about
-    traces = [_read(FilePart(path), on_read, wanted, most_unpacked) for path in paths]
+    traces = [_read(FilePart(path), on_read, decoding, most_unpacked) for path in paths]
     return _made(work, traces, about)
 
 
@@ -246,24 +246,24 @@ def _size(path: Path) -> int:
 
 
 def _read(
-    part: FilePart, on_read: OnRead, wanted: Wanted, most_unpacked: int | None
+    part: FilePart, on_read: OnRead, decoding: Decoding, most_unpacked: int | None
 ) -> Trace | chrome.Part | TraceError:
     """Return a file's trace, or a part of it; the error where that fails."""
     max_unpacked.set(most_unpacked)  # in a process elsewhere nobody else does
-    args, points, scan, _ = wanted
+    args, points, scan, _ = decoding
     try:
         if part.start == 0 and part.stop is None:
-            return _read_one(part.path, wanted._replace(on_read=on_read))
+            return _read_one(part.path, decoding._replace(on_read=on_read))
         return chrome.read_part(part.path, args, points, part.start, part.stop, on_read=on_read, scan=scan)
     except TraceError as error:
         return error
 
 
-def _read_one(path: Path, wanted: Wanted) -> Trace:
+def _read_one(path: Path, decoding: Decoding) -> Trace:
     if not path.exists():
         raise TraceError(f"{path}: no such file or directory")
     if path.is_dir():
         raise TraceError(f"{path}: is a directory; expected a trace file")
     if path.suffix == ".gml":
         raise TraceError(f"{path}: a DAG, not a trace; give the trace or the GPU's directory")
-    return (reader_of(head_of(path)) or READERS[-1]).read(path, wanted)
+    return (reader_of(head_of(path)) or READERS[-1]).read(path, decoding)

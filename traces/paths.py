@@ -31,19 +31,28 @@ class Source(Struct, frozen=True):
     """One trace file of a job and whose it is.
 
     `worker` is the worker's index in the job (None: the job has no workers, or only one was given);
-    `rank` the local rank of the GPU (BytePS) or the global rank (all others), None where unknown.
+    `rank` the local rank of the GPU (BytePS) or the global rank (all others), None where unknown. A `host`
+    is not a rank: it has what several ranks of a file share.
     """
 
     path: Path
     worker: int | None = None
     rank: int | None = None
     raw: Path | None = None  # the GPU's directory, where a final trace is still to be collected there
+    host: int | None = None
 
     @property
     def prefix(self) -> str:
-        """``wk<i>.rank<r>.``, or what of it is known."""
+        """``wk<i>.rank<r>.`` as far as that is known; ``host<i>.`` of a host."""
         worker = "" if self.worker is None else f"wk{self.worker}."
+        if self.host is not None:
+            return f"{worker}host{self.host}."
         return worker + ("" if self.rank is None else f"rank{self.rank}.")
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known which rank, or which host, it is of."""
+        return self.rank is not None or self.host is not None
 
 
 class Job(Struct, frozen=True):

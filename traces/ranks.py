@@ -1,47 +1,76 @@
-"""Something made of each rank of a job where its file is read: one file is one task."""
+"""From paths to ranks: the files of a job are found, read and split, and something is made of each rank."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from itertools import repeat
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+import dialects
+from dialects import Need
 from errors import TraceError
 from formats.columns import Trace, concatenate
 from traces.files import map_traces
 from traces.filter import check_known, selected_of
 from traces.layouts import find_paths
-from traces.outlines import (
-    Outline,
+from traces.paths import Job, Source, rank_in_head
+from traces.raw import files_to_read
+from traces.split import (
+    RankFile,
     TraceFile,
     in_time,
-    outline_of,
     owned_by,
+    rank_file,
     rank_names,
     ranked,
     repair_lines,
     trace_file,
 )
-from traces.paths import Job, Source, rank_in_head
-from traces.raw import files_to_read
 
 _T = TypeVar("_T")
 
 
+class Request(NamedTuple):
+    """How a job is read.
+
+    Attributes
+    ----------
+    needs : what the args of events are decoded for
+    points : whether the events that are no slices are wanted
+    hosts : whether a host whose slices several ranks share is listed, too, after the ranks; in the traces of
+        these its slices are in any case (`Trace.is_shared`)
+    only : names of the only communications to keep (`--filter`); see `selected_of`
+    step_by : the annotation that marks a step, as for `System.find_steps`
+    jobs : files at a time; None means the cores this process may use
+    progress : show a bar on standard error; None means only on a terminal
+    """
+
+    needs: Collection[Need] = ()
+    points: bool = False
+    hosts: bool = False
+    only: Collection[str] = ()
+    step_by: str | None = None
+    jobs: int | None = None
+    progress: bool | None = None
+
+
 class MappedRank(Struct, Generic[_T], frozen=True):
-    """What was made of one rank's trace; `origin` has the files of it, and its place in each."""
+    """What was made of one rank's trace, and the files that hold it, in time order."""
 
     source: Source
-    outline: Outline
+    files: Sequence[RankFile]
     made: _T
-    origin: Sequence[tuple[int, int]] = ()
+
+    @property
+    def n_slices(self) -> int:
+        """Slices of all files."""
+        return sum(file.n_slices for file in self.files)
 
 
-class MappedJob(Struct, Generic[_T], frozen=True):
+class Ranks(Struct, Generic[_T], frozen=True):
     """A job of which something was made rank by rank, in the order of `job.sources`, and the files read."""
 
     job: Job
@@ -51,9 +80,14 @@ class MappedJob(Struct, Generic[_T], frozen=True):
     unread: Sequence[str] = ()  # lines of the job's notes, one for each trace that could not be read
 
     @property
+    def made(self) -> list[_T]:
+        """What was made of each rank."""
+        return [rank.made for rank in self.ranks]
+
+    @property
     def names(self) -> list[str]:
-        """What each rank is called; see `rank_names`."""
-        return rank_names(self.job.sources, [rank.outline.n_slices > 0 for rank in self.ranks])
+        """The name of each rank; see `rank_names`."""
+        return rank_names(self.job.sources, [rank.n_slices > 0 for rank in self.ranks])
 
     @property
     def repairs(self) -> list[str]:
@@ -62,106 +96,122 @@ class MappedJob(Struct, Generic[_T], frozen=True):
 
     def check_any(self) -> None:
         """Raise TraceError where no rank holds a slice."""
-        if not any(rank.outline.n_slices for rank in self.ranks):
+        if not any(rank.n_slices for rank in self.ranks):
             path = self.found.sources[0].path if self.found.kind == "file" else self.found.root
             raise TraceError(f"{path}: the trace holds no operation (no X event, no B with its E)")
 
 
-Work = Callable[[Source, Trace], _T]  # a function of a module, or a partial one, so that it can be sent
+Make = Callable[[Source, Trace], _T]  # a function of a module, or a partial one, so that it can be sent
+
+
+#: All events that are slices, without their args.
+PLAIN = Request()
+
+
+def load_paths(paths: Sequence[Path], request: Request = PLAIN) -> Ranks[Trace]:
+    """Return the trace of each rank of the job at `paths`; see `map_ranks`."""
+    return map_ranks(paths, _itself, request, join=concatenate)
 
 
 def map_ranks(
     paths: Sequence[Path],
-    work: Work[_T],
+    make: Make[_T],
+    request: Request = PLAIN,
     *,
-    args: Collection[str] = (),
-    points: bool = False,
-    only: Collection[str] = (),
-    jobs: int | None = None,
-    progress: bool | None = None,
     kept: Callable[[_T], _T] | None = None,
-) -> MappedJob[_T]:
-    """Return what `work` makes of each rank's trace, made where its file is read: one file is one task.
+    join: Callable[[Sequence[_T]], _T] | None = None,
+) -> Ranks[_T]:
+    """Return what `make` makes of each rank of the job at `paths`, made where its file is read.
 
-    The ranks are those of `load_paths`, but no process holds the events of all. `work` gets a rank's source
-    and its trace; of what it makes, that is `kept` which this function returns. Files that say that they are
-    one rank's are read together; where they are not, or others are, those are read once more. Raises as
-    `load_paths`.
+    Several files of a rank (the cycles of a profiler) are joined, a combined file is split again, and the
+    final trace of a GPU that has none yet is put together from its profiler's files. Files of a directory
+    that turn out not to be traces are left out, with a note, as long as one is left.
+
+    Parameters
+    ----------
+    make : is given a rank's source and its trace. One file is one task: no process holds the events of all.
+        Files that say that they are one rank's are read together; where others turn out to be, they are
+        read once more
+    kept : what is kept in this process of what was made
+    join : makes one of what was made of several files of a rank, which then are not read together
+
+    Raises
+    ------
+    TraceError
+        A path does not exist, or holds no trace that can be read.
+    AnalyzeError
+        A name of `request.only` is not a communication of the job.
     """
     found = find_paths(paths)
-    how = {"args": args, "points": points, "jobs": jobs, "progress": progress}
-    with files_to_read(found, jobs) as (to_read, lines):
+    with files_to_read(found, request.jobs) as (to_read, lines):
         notes = [*found.notes, *lines]
-        reader = _Reader(found, to_read, only, how, kept)
-        results, wholes = reader.files(work)
+        reader = _Reader(found, to_read, request, kept)
+        results, wholes = reader.files(make, together=join is None)
         errors = [result for result in results if isinstance(result, TraceError)]
         if errors and (found.kind == "file" or len(errors) == len(results)):
             raise errors[0]
         notes += map(str, errors)
-        own = [
-            (i, [part._replace(source=replace(part.source, path=found.sources[i].path)) for part in result])
-            for i, result in enumerate(results)
-            if not isinstance(result, TraceError)
-        ]
-        files = [trace_file([part[:2] for part in parts]) for _, parts in own]
-        places = [(i, place) for i, parts in own for place in range(len(parts))]
-        parts = [part for _, parts in own for part in parts]
-        groups = ranked(found, [part[:2] for part in parts], notes)
+        of_files = [result for result in results if not isinstance(result, TraceError)]
+        files = [trace_file([part.file for part in parts]) for parts in of_files]
+        parts = [part for parts in of_files for part in parts]
         ranks: list[MappedRank[_T]] = []
-        again = []
+        again, n_hosts = [], 0
         known: dict[str, None] = {}
-        for group in groups:
-            origin = [places[i] for i in group]
-            first, whole = parts[group[0]], wholes.get(tuple(origin)) if len(group) > 1 else parts[group[0]]
-            if whole is None or whole.is_unmade:
+        for group in ranked(found, [part.file for part in parts], notes):
+            own = [parts[i] for i in group]
+            source = own[0].file.source
+            if source.host is not None:
+                source, n_hosts = replace(source, host=n_hosts), n_hosts + 1
+            whole = own[0] if len(own) == 1 else wholes.get(tuple(part.file.file for part in own))
+            if join is not None and len(own) > 1:
+                names = dict.fromkeys(name for part in own for name in part.known)
+                whole = _Part(own[0].file, join([part.made for part in own]), tuple(names))
+            if whole is None or not whole.is_made:
                 again.append(len(ranks))
-                whole = first
+                whole = own[0]
             known.update(dict.fromkeys(whole.known))
-            ranks.append(MappedRank(first.source, whole.outline, whole.made, origin))
-        for i, part in zip(again, reader.ranks([ranks[i] for i in again], repeat(work)), strict=True):
+            ranks.append(MappedRank(source, [part.file for part in own], whole.made))
+        for i, part in zip(again, reader.ranks([ranks[i] for i in again], [make] * len(again)), strict=True):
             known.update(dict.fromkeys(part.known))
-            ranks[i] = replace(ranks[i], outline=part.outline, made=part.made)
-    check_known(only, known)
+            ranks[i] = replace(ranks[i], made=part.made)
+    check_known(request.only, known)
     job = replace(found, sources=[rank.source for rank in ranks], notes=notes)
-    return MappedJob(job, ranks, files, found, list(map(str, errors)))
+    return Ranks(job, ranks, files, found, list(map(str, errors)))
 
 
 def map_again(
-    mapped: MappedJob[_T],
+    mapped: Ranks[_T],
     ranks: Sequence[int],
-    works: Sequence[Work[_T]],
+    makes: Sequence[Make[_T]],
+    request: Request,
     *,
-    only: Collection[str] = (),
-    jobs: int | None = None,
     kept: Callable[[_T], _T] | None = None,
-    **how: Any,
-) -> MappedJob[_T]:
-    """Return a job of which something else was made of some `ranks`, of each by its own work.
+) -> Ranks[_T]:
+    """Return a job of which something else was made of some `ranks`, of each by its own function.
 
     Their files are read again; the other parameters are those of `map_ranks`.
     """
     if not ranks:
         return mapped
     new = list(mapped.ranks)
-    with files_to_read(mapped.found, jobs) as (to_read, _):
-        reader = _Reader(mapped.found, to_read, only, {"jobs": jobs, **how}, kept)
-        parts = reader.ranks([new[i] for i in ranks], works)
+    with files_to_read(mapped.found, request.jobs) as (to_read, _):
+        parts = _Reader(mapped.found, to_read, request, kept).ranks([new[i] for i in ranks], makes)
     for i, part in zip(ranks, parts, strict=True):
         new[i] = replace(new[i], made=part.made)
     return replace(mapped, ranks=new)
 
 
+def _itself(_: Source, trace: Trace) -> Trace:
+    return trace
+
+
 class _Part(NamedTuple):
-    """What a task tells of one rank."""
+    """What a task made of one rank of a file; `known` are the names that `only` may have, () without it."""
 
-    source: Source
-    outline: Outline
+    file: RankFile
     made: Any = None
-    known: Sequence[str] = ()  # names that `only` may have; () without it
-    is_unmade: bool = False  # whether `made` is still to be made
-
-
-_Wholes = dict[tuple[tuple[int, int], ...], _Part]  # what files make together, by its places in them
+    known: Sequence[str] = ()
+    is_made: bool = True
 
 
 class _Reader(NamedTuple):
@@ -169,60 +219,64 @@ class _Reader(NamedTuple):
 
     found: Job
     to_read: Sequence[Path]
-    only: Collection[str]
-    how: Mapping[str, Any]
+    request: Request
     kept: Callable[[Any], Any] | None
 
-    def files(self, work: Work[Any]) -> tuple[list[list[_Part] | TraceError], _Wholes]:
+    def files(
+        self, make: Make[Any], *, together: bool
+    ) -> tuple[list[list[_Part] | TraceError], dict[tuple[int, ...], _Part]]:
         """Return of each file its ranks, or why it cannot be read; and what several files make together."""
         results: dict[int, list[_Part] | TraceError] = {}
-        wholes: _Wholes = {}
-        tasks = _together(self.found)
-        while tasks:
+        wholes: dict[tuple[int, ...], _Part] = {}
+        groups = _together(self.found) if together else [[i] for i in range(len(self.found.sources))]
+        while groups:
             failed = []
-            about = [self._told(own, [self.found.sources[i] for i in own], work) for own in tasks]
-            read = map_traces(_of_files, [[self.to_read[i] for i in own] for own in tasks], about, **self.how)
-            for own, result in zip(tasks, read, strict=True):
+            tasks = [self._task(own, [self.found.sources[i] for i in own], make) for own in groups]
+            for own, result in zip(groups, self._mapped(_of_files, tasks), strict=True):
                 if not isinstance(result, TraceError):
-                    results |= {
-                        i: list(map(self._kept, parts)) for i, parts in zip(own, result.files, strict=True)
-                    }
-                    if result.whole is not None:
-                        wholes[tuple((own[i], 0) for i in result.order)] = self._kept(result.whole)
+                    parts, order = result
+                    parts = list(map(self._kept, parts))
+                    if order:
+                        wholes[order] = parts.pop()
+                    results |= {i: [part for part in parts if part.file.file == i] for i in own}
                 elif len(own) == 1:
                     results[own[0]] = result
                 else:  # one of them cannot be read: which one is found out by itself
                     failed += [[i] for i in own]
-            tasks = failed
+            groups = failed
         return [results[i] for i in range(len(self.to_read))], wholes
 
-    def ranks(self, ranks: Sequence[MappedRank[Any]], works: Iterable[Work[Any]]) -> list[_Part]:
-        """Return what is made of ranks whose files are known, of each by its own work."""
-        if not ranks:
-            return []
-        files = [[file for file, _ in rank.origin] for rank in ranks]
-        about = [
-            self._told(own, [rank.source], work)._replace(places=[place for _, place in rank.origin])
-            for rank, own, work in zip(ranks, files, works, strict=False)
+    def ranks(self, ranks: Sequence[MappedRank[Any]], makes: Sequence[Make[Any]]) -> list[_Part]:
+        """Return what is made of ranks whose files are known, of each by its own function."""
+        tasks = [
+            self._task([part.file for part in rank.files], [rank.source], make)._replace(
+                places=[part.place for part in rank.files]
+            )
+            for rank, make in zip(ranks, makes, strict=True)
         ]
         parts: list[_Part] = []
-        for result in map_traces(
-            _of_rank, [[self.to_read[i] for i in own] for own in files], about, **self.how
-        ):
+        for result in self._mapped(_of_rank, tasks) if tasks else ():
             if isinstance(result, TraceError):
                 raise result
             parts.append(self._kept(result))
         return parts
 
-    def _told(self, files: Sequence[int], sources: Sequence[Source], work: Work[Any]) -> _Told:
+    def _mapped(
+        self, work: Callable[[Sequence[Trace], _Task], _T], tasks: Sequence[_Task]
+    ) -> Iterator[_T | TraceError]:
+        paths = [[self.to_read[i] for i in task.files] for task in tasks]
+        needs, points, *_, jobs, progress = self.request
+        keys = dialects.keys_for(needs)
+        return map_traces(work, paths, tasks, args=keys, points=points, jobs=jobs, progress=progress)
+
+    def _task(self, files: Sequence[int], sources: Sequence[Source], make: Make[Any]) -> _Task:
         # another process may be in another directory
         sent = [replace(source, path=source.path.absolute(), raw=None) for source in sources]
-        return _Told(sent, self.only, [str(self.found.sources[i].path) for i in files], work)
+        names = [self.found.sources[i].path for i in files]
+        return _Task(files, sent, names, make, self.request.only, self.request.hosts)
 
     def _kept(self, part: _Part) -> _Part:
-        if self.kept is None or part.is_unmade:
-            return part
-        return part._replace(made=self.kept(part.made))
+        return part if self.kept is None or not part.is_made else part._replace(made=self.kept(part.made))
 
 
 def _together(found: Job) -> list[list[int]]:
@@ -239,58 +293,56 @@ def _together(found: Job) -> list[list[int]]:
 # ---- tasks
 
 
-class _Told(NamedTuple):
-    """What a task is told of the files it reads."""
+class _Task(NamedTuple):
+    """The files that are read together, and what is made of the ranks in them."""
 
+    files: Sequence[int]  # indices in the sources of the job as it was found
     sources: Sequence[Source]  # of each file, or of the one rank that is in all; their paths are absolute
-    only: Collection[str]
-    names: Sequence[str]  # of the files, as the user gave them
-    work: Any  # a `Work`
+    names: Sequence[Path]  # of the files, as the user gave them
+    make: Any  # a `Make`
+    only: Collection[str] = ()
+    hosts: bool = False
     places: Sequence[int] = ()  # the rank's place in each file, where it is known
 
 
-class _Read(NamedTuple):
-    """What a task tells of files: of each its ranks, and of several, in `order`, the rank that they make.
+def _of_files(traces: Sequence[Trace], task: _Task) -> tuple[list[_Part], tuple[int, ...]]:
+    """Return what is made of each rank of a file, or of the one rank of several.
 
-    `whole` is None where there is one file, and where several make none.
+    For several files that are one rank's, the last part is of them all, in the order that is returned; else
+    the order is ().
     """
-
-    files: Sequence[Sequence[_Part]]
-    whole: _Part | None = None
-    order: Sequence[int] = ()
-
-
-def _of_files(traces: Sequence[Trace], told: _Told) -> _Read:
-    """Return what is made of each rank of a file, or of the one rank of several."""
-    owned = [
-        owned_by(source, trace) for source, trace in zip(told.sources, _named(traces, told), strict=True)
+    owned = [owned_by(*pair) for pair in zip(task.sources, _named(traces, task), strict=True)]
+    parts = [
+        (source, trace, rank_file(replace(source, path=name), trace, file, place))
+        for own, name, file in zip(owned, task.names, task.files, strict=True)
+        for place, (source, trace) in enumerate(own)
+        if task.hosts or source.host is None
     ]
-    if len(owned) == 1:
-        return _Read([[_part(source, trace, told) for source, trace in owned[0]]])
-    files = [[_Part(source, outline_of(trace), is_unmade=True) for source, trace in own] for own in owned]
-    firsts = [own[0] for own in files]
-    owners = {(one.source.worker, one.source.rank, one.outline.dialect) for one in firsts}
-    order = in_time(range(len(files)), [one[:2] for one in firsts])[0]
-    if len(owners) > 1 or len(order) == 1 or any(len(own) > 1 for own in owned):
-        return _Read(files)
-    whole = concatenate([owned[i][0][1] for i in order])
-    return _Read(files, _part(firsts[order[0]].source, whole, told), order)
+    files = [file for _, _, file in parts]
+    owners = {(file.source.worker, file.source.rank, file.dialect) for file in files}
+    order = in_time(range(len(files)), files)[0] if files else []
+    if len(owned) == 1 or len(owners) > 1 or len(order) == 1 or len(parts) > len(owned):
+        return [_made(source, trace, file, task) for source, trace, file in parts], ()
+    whole = concatenate([parts[i][1] for i in order])
+    joined = _made(parts[order[0]][0], whole, files[order[0]], task)
+    unmade = [_Part(file, is_made=False) for file in files]
+    return [*unmade, joined], tuple(files[i].file for i in order)
 
 
-def _of_rank(traces: Sequence[Trace], told: _Told) -> _Part:
+def _of_rank(traces: Sequence[Trace], task: _Task) -> _Part:
     """Return what is made of one rank whose files are known."""
-    (source,) = told.sources
-    named = zip(_named(traces, told), told.places, strict=True)
-    return _part(source, concatenate([owned_by(source, trace)[place][1] for trace, place in named]), told)
+    (source,) = task.sources
+    named = zip(_named(traces, task), task.places, strict=True)
+    trace = concatenate([owned_by(source, trace)[place][1] for trace, place in named])
+    return _made(source, trace, rank_file(source, trace), task)
 
 
-def _named(traces: Sequence[Trace], told: _Told) -> list[Trace]:
-    return [replace(trace, path=name) for trace, name in zip(traces, told.names, strict=True)]
+def _named(traces: Sequence[Trace], task: _Task) -> list[Trace]:
+    return [replace(trace, path=str(name)) for trace, name in zip(traces, task.names, strict=True)]
 
 
-def _part(source: Source, trace: Trace, told: _Told) -> _Part:
-    outline = outline_of(trace)
+def _made(source: Source, trace: Trace, file: RankFile, task: _Task) -> _Part:
     known: dict[str, None] = {}
-    if told.only:
-        trace = selected_of(trace, source.prefix, told.only, known)
-    return _Part(source, outline, told.work(source, trace), tuple(known))
+    if task.only:
+        trace = selected_of(trace, source.prefix, task.only, known)
+    return _Part(file, task.make(source, trace), tuple(known))

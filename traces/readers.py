@@ -12,7 +12,7 @@ from formats import dasf_records as dasf
 from formats.columns import Trace
 
 
-class Wanted(NamedTuple):
+class Decoding(NamedTuple):
     """What is read of a file.
 
     `args` are the keys of the events' `args` to decode ("input*" means input0, input1, …); `points`:
@@ -30,17 +30,19 @@ class Reader(NamedTuple):
     """How files of one format are recognised and read; `in_ranges`: whether large ones can be in pieces."""
 
     recognises: Callable[[bytes], bool]  # by the beginning of its content, unpacked, up to 1 MiB
-    read: Callable[[Path, Wanted], Trace]
+    read: Callable[[Path, Decoding], Trace]
     in_ranges: bool = False
 
 
-def _read_chrome(path: Path, wanted: Wanted) -> Trace:
-    part = chrome.read_part(path, wanted.args, wanted.points, on_read=wanted.on_read, scan=wanted.scan)
+def _read_chrome(path: Path, decoding: Decoding) -> Trace:
+    part = chrome.read_part(
+        path, decoding.args, decoding.points, on_read=decoding.on_read, scan=decoding.scan
+    )
     return dialects.finish(path, [part])
 
 
-def _read_dasf(path: Path, wanted: Wanted) -> Trace:
-    return dasf.read(path, wanted.args, wanted.points)
+def _read_dasf(path: Path, decoding: Decoding) -> Trace:
+    return dasf.read(path, decoding.args, decoding.points)
 
 
 #: Chrome's last: it also reads, or refuses with a reason, what no reader recognises.

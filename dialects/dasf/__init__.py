@@ -24,7 +24,7 @@ class Dasf(System):
     name = "dasf"
     counted_by = "A DASF profile records tasks only: all of them compute."
     has_tasks = True
-    args = MappingProxyType({Need.EDGES: ("key", "dependencies", "dependents")})
+    args = MappingProxyType({Need.EDGES: ("key", "dependencies", "dependents"), Need.SIZES: ("size",)})
 
     def recognises(self, trace: Trace) -> bool:
         """Whether its reader made the trace: it is no chrome file."""

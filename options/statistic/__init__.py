@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import Namespace, _ArgumentGroup
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -154,8 +153,7 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
     stats: Sequence[Stat] = grouped
     if args.group_by != "operation":
         stats = all_of([statistics(own, prefix) for prefix, (_, own) in groups.items()])
-    totals = sum((Counter(rank.category_ns) for rank in job.ranks), Counter())
-    cats = categories(totals, stats)
+    cats = categories(job.category_ns, stats)
     shown = _longest_first(stats, args)
     columns = _OPERATIONS if args.group_by != "operation" else _OVER_RANKS
     operations = _operations(columns, shown, args)

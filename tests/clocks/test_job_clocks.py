@@ -11,9 +11,8 @@ from benchmarks.clock import align_job
 from clocks.job_clocks import machine_of, remarks, shifted
 from clocks.offsets import Alignment, Clock
 from dialects import Need
-from dialects.kineto import Kineto
 from formats.columns import Trace
-from trace_utils import load_job
+from trace_utils import Request, load_paths
 
 _DLRM = "kineto/gpu-param-dlrm-8ranks"
 _WORKERS = [
@@ -23,10 +22,10 @@ _WORKERS = [
 
 
 def _job(path: Path) -> tuple[list[Trace], list[int]]:
-    loaded = load_job(path, args=Kineto.args[Need.SYNC], jobs=1)
+    loaded = load_paths([path], Request({Need.SYNC}, jobs=1))
     workers = [source.worker for source in loaded.job.sources]
     hosts = [i if worker is None else worker for i, worker in enumerate(workers)]
-    return list(loaded.traces), hosts
+    return list(loaded.made), hosts
 
 
 def _ahead(traces: list[Trace], hosts: list[int], skews: list[int]) -> list[Trace]:

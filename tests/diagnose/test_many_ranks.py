@@ -15,7 +15,7 @@ from benchmarks.known_pipeline import Pipelines
 from benchmarks.ranks import STAGES, Job, Times, write
 from dag_utils import LoadedSteps, choose_step, load_steps
 from diagnose.diagnosis import diagnose
-from trace_utils import load_paths
+from trace_utils import Request, load_paths
 
 #: Ranks of two hosts, whose clocks differ; the slow one is in the middle of a pipeline.
 EVEN = Job(n_ranks=4 * STAGES, kind="host", slow_rank=9, slow=0.0)
@@ -72,9 +72,7 @@ def test_a_stage_that_works_longer_is_uneven_work_and_no_late_rank(tmp_path: Pat
 @pytest.mark.parametrize("kind", ["host", "device"])
 def test_clocks_are_tied_across_pipelines_and_groups(tmp_path: Path, kind: str) -> None:
     job = replace(EVEN, kind=kind, slow=0.2)
-    traces = load_paths(
-        [write(tmp_path / "job", job, 1_300_000)], args=dialects.keys_for({dialects.Need.SYNC}), jobs=1
-    ).traces
+    traces = load_paths([write(tmp_path / "job", job, 1_300_000)], Request({dialects.Need.SYNC}, jobs=1)).made
     alignment = align_job(traces, range(job.n_ranks))
     offsets = np.array([clock.offset_us for clock in alignment.clocks])
     bounds = np.array([clock.bound_us or np.inf for clock in alignment.clocks[1:]])

@@ -11,7 +11,7 @@ from conftest import REPO
 from figures.durations import statistics
 from figures.rank_figures import Wanted, rank_figures
 from parallel import at_once, spare_cores
-from trace_utils import load_job
+from trace_utils import load_paths
 
 
 def test_where_cores_are_spare_works_run_side_by_side_and_come_in_order() -> None:
@@ -36,8 +36,8 @@ def test_an_error_is_that_of_the_work(cores: int) -> None:
 
 
 def test_the_figures_of_a_rank_are_the_same_in_threads() -> None:
-    job = load_job(REPO / "examples" / "lenet")
-    source, trace = job.job.sources[0], job.traces[0]
+    job = load_paths([REPO / "examples" / "lenet"])
+    source, trace = job.job.sources[0], job.made[0]
     alone = rank_figures(source, trace, Wanted(durations=True))
     with spare_cores(2):
         beside = rank_figures(source, trace, Wanted(durations=True))

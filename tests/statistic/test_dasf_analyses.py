@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from conftest import run_cli
+from dialects import keys_for
 from errors import TraceError
 from formats import dasf_records as dasf
 from formats.columns import Trace
@@ -29,7 +30,7 @@ ORACLES = [
 
 
 def loaded(paths: Sequence[Path]) -> list[Trace]:
-    return [dasf.read(path, analysis.ARGS, points=True) for path in paths]
+    return [dasf.read(path, keys_for(analysis.NEEDS), points=True) for path in paths]
 
 
 def traces_of(folder: Path, *records: dict[str, object]) -> list[Trace]:

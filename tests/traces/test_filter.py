@@ -10,7 +10,7 @@ import pytest
 
 from conftest import run_cli
 from make import comm, span, write
-from trace_utils import load_job
+from trace_utils import Request, load_paths
 
 Event = dict[str, Any]
 
@@ -53,7 +53,7 @@ _ASKED = [
 
 
 def _loaded(path: Path, *only: str) -> Counter[str]:
-    trace = load_job(path, only=only, progress=False).traces[0]
+    trace = load_paths([path], Request(only=only, progress=False)).made[0]
     return Counter(trace.names[i] for i in trace.name_id.tolist())
 
 

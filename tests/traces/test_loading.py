@@ -13,7 +13,7 @@ import pytest
 import parallel
 from conftest import REPO, run_cli
 from errors import AnalyzeError
-from trace_utils import load_job, load_paths, read_traces
+from trace_utils import Request, load_paths, read_traces
 from traces import files as trace_files
 
 pytestmark = pytest.mark.usefixtures("decoder")
@@ -65,9 +65,9 @@ def two_cycles(folder: Path) -> Path:
 
 
 def test_the_cycles_of_a_profiler_are_one_rank(tmp_path: Path) -> None:
-    job = load_job(two_cycles(tmp_path))
+    job = load_paths([two_cycles(tmp_path)])
     assert (job.names, job.repairs) == (["rank0", "rank1"], [])
-    assert [len(trace) for trace in job.traces] == [18, 18]
+    assert [len(trace) for trace in job.made] == [18, 18]
     assert [file.n_events for file in job.files] == [9, 9, 9, 9]
 
 
@@ -99,13 +99,13 @@ def test_the_same_rank_in_two_directories_given_is_said_to_be_taken_for_one_job(
     assert load_paths(folders).repairs[0].startswith(said)
     assert answer("--option", "statistic", "--path", *folders)["repairs"][0].startswith(said)
     assert answer("--option", "compare", "--path", *folders)["repairs"] == []
-    assert not any("directories" in line for line in load_job(two_cycles(tmp_path / "cycles")).repairs)
+    assert not any("directories" in line for line in load_paths([two_cycles(tmp_path / "cycles")]).repairs)
 
 
 def test_files_of_one_rank_at_one_time_stay_apart(tmp_path: Path) -> None:
     kineto(tmp_path / "a.json", 0, range(3))
     kineto(tmp_path / "b.json", 0, range(3))
-    job = load_job(tmp_path)
+    job = load_paths([tmp_path])
     assert job.names == ["rank0: a.json", "rank0: b.json"]
     assert "rank 0 claimed by several files" in job.repairs[0]
 
@@ -153,7 +153,7 @@ def test_a_combined_file_is_its_ranks_again(tmp_path: Path) -> None:
     )
     assert together == apart
     assert [row["rank"] for row in together] == ["rank0"] * 3 + ["rank1"] * 3
-    assert load_paths([output]).traces[1].header["distributedInfo"] == {"rank": 1, "world_size": 2}
+    assert load_paths([output]).made[1].header["distributedInfo"] == {"rank": 1, "world_size": 2}
 
 
 @pytest.mark.parametrize("label", ["rank {}", "Rank{}: python", "worker 0 rank {}"])
@@ -223,13 +223,13 @@ def test_a_communication_a_stage_or_a_partition(tmp_path: Path, name: str, kept:
 
 def test_a_collective_or_a_tensor(tmp_path: Path) -> None:
     path = kineto(tmp_path / "t.json", 0, range(2))
-    assert len(load_job(path, only=["gloo:all_reduce"]).traces[0]) == 6
+    assert len(load_paths([path], Request(only=["gloo:all_reduce"])).made[0]) == 6
     with pytest.raises(AnalyzeError, match="--filter gloo:all: no communication in this job has that name"):
-        load_job(path, only=["gloo:all"])
+        load_paths([path], Request(only=["gloo:all"]))
     tensor = [{"ph": "M", "name": "process_name", "pid": i, "args": {"name": f"grad.{i}"}} for i in (1, 2)]
     spans = [{**x(n, 0, 5, ""), "pid": i} for i in (1, 2) for n in ("NEGOTIATE_ALLREDUCE", "ALLREDUCE")]
     horovod = write(tmp_path / "h.json", [*tensor, *spans])
-    assert len(load_job(horovod, only=["grad.2"]).traces[0]) == 2
+    assert len(load_paths([horovod], Request(only=["grad.2"])).made[0]) == 2
 
 
 @pytest.mark.parametrize("option", ["statistic", "critical", "graph", "replay", "combine"])

@@ -9,7 +9,7 @@ import pytest
 
 from conftest import run_cli
 from errors import TraceError
-from trace_utils import find_paths, load_job, load_paths
+from trace_utils import find_paths, load_paths
 from traces.gpu_folders import find_gpus
 from traces.layouts import find_job
 
@@ -87,7 +87,7 @@ def test_a_directory_around_a_job_is_passed_through_one_of_several_is_not(tmp_pa
 def test_rank_files_by_content_before_name(tmp_path: Path) -> None:
     make(tmp_path, "rank0.pt.trace.json", content=kineto(1, 3))
     make(tmp_path, "rank1.pt.trace.json", content=kineto(0, 3))
-    loaded = load_job(tmp_path)
+    loaded = load_paths([tmp_path])
     assert [(s.rank, s.path.name) for s in loaded.job.sources] == [
         (0, "rank1.pt.trace.json"),
         (1, "rank0.pt.trace.json"),
@@ -97,8 +97,8 @@ def test_rank_files_by_content_before_name(tmp_path: Path) -> None:
 
 def test_two_files_of_one_rank_are_both_read_and_said(tmp_path: Path) -> None:
     make(tmp_path, "a.json", "b.json", content=kineto(0, 1))
-    loaded = load_job(tmp_path)
-    assert len(loaded.traces) == 2
+    loaded = load_paths([tmp_path])
+    assert len(loaded.made) == 2
     assert loaded.repairs == [f"{tmp_path}: rank 0 claimed by several files"]
 
 
@@ -187,7 +187,7 @@ def test_a_directory_for_each_rank(tmp_path: Path) -> None:
 def test_a_broken_rank_is_left_out_with_a_note(tmp_path: Path) -> None:
     make(tmp_path, "rank0.json", "rank1.json")
     make(tmp_path, "rank2.json", content='{"traceEvents" 3 "ph"')
-    loaded = load_job(tmp_path)
+    loaded = load_paths([tmp_path])
     assert [source.rank for source in loaded.job.sources] == [0, 1]
     assert any("rank2.json: not a trace" in line for line in loaded.repairs)
 
@@ -220,7 +220,7 @@ def test_the_recorded_jobs(shared_data: Path) -> None:
         "wk1.rank0.",
         "wk1.rank1.",
     ]
-    ranks = load_job(shared_data / "kineto" / "ddp4-gloo-base" / "trace").job.sources
+    ranks = load_paths([shared_data / "kineto" / "ddp4-gloo-base" / "trace"]).job.sources
     assert [source.rank for source in ranks] == [0, 1, 2, 3]
 
 
@@ -245,7 +245,7 @@ def test_the_recorded_jobs(shared_data: Path) -> None:
 def test_dialects_are_told_by_content(shared_data: Path, tmp_path: Path, case: str, dialect: str) -> None:
     renamed = tmp_path / "file.bin"
     renamed.write_bytes((shared_data / case).read_bytes())
-    assert load_job(renamed).traces[0].dialect == dialect
+    assert load_paths([renamed]).made[0].dialect == dialect
 
 
 def test_traces_of_several_gpu_directories_are_ranks_and_workers(tmp_path: Path) -> None:

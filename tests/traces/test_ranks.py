@@ -160,7 +160,7 @@ def test_files_that_claim_one_rank_at_one_time_are_ranks_of_their_own(
         write(tmp_path / name, 1, range(1, 5))
     loaded = load_steps([tmp_path], jobs=1, progress=False)
     assert loaded.recording.owners == ["rank1: rank1_a.json", "rank1: rank1_b.json"]
-    assert read == [[["rank1_a.json", "rank1_b.json"]], [["rank1_a.json"], ["rank1_b.json"]]]
+    assert read == [[["rank1_a.json", "rank1_b.json"]]]
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
