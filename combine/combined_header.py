@@ -13,6 +13,7 @@ from combine.pid_tid import Process, Track
 from combine.sources import Member, Timing
 from combine.spill_source import Rewritten
 from combine.unique_ids import frame_id
+from dialects.system import BASE
 from formats.chrome_writer import metadata
 from formats.values import clean_text
 from outputs.marks import MEMBER, PROGRAM
@@ -20,7 +21,7 @@ from traces.paths import natural
 
 _ENCODE = msgspec.json.Encoder().encode
 _LAST = 99_999  # Composer's sort index of a thread that is not the front one
-_OWN = (MEMBER, "traceEvents", "baseTimeNanoseconds", "stackFrames", "otherData")
+_OWN = (MEMBER, "traceEvents", BASE, "stackFrames", "otherData")
 
 
 class Labels:
@@ -28,13 +29,14 @@ class Labels:
 
     def __init__(self, members: Sequence[Member], dialect: str, sources: Sequence[Rewritten]) -> None:
         self._is_prefix = dialects.named(dialect).names_by_rank
-        self.ranks = [(m.rank or 0) if self._is_prefix else m.rank for m in members]
-        self.world_size = max(map(_world_size, sources))
+        self.ranks = [(m.source.rank or 0) if self._is_prefix else m.source.rank for m in members]
+        system = dialects.named(dialect)
+        self.world_size = max(system.rank(source.about)[1] or 0 for source in sources)
         if self._is_prefix:
             self.texts = [member.prefix for member in members]
         else:
             self.texts = _distinct(members, self.ranks)
-        places = [(m.worker or 0, r is None, r or 0) for m, r in zip(members, self.ranks, strict=True)]
+        places = [(m.source.worker or 0, r is None, r or 0) for m, r in zip(members, self.ranks, strict=True)]
         self.order = sorted(range(len(members)), key=places.__getitem__)
 
     def process(self, source: int, process: Process) -> str:
@@ -49,13 +51,6 @@ class Labels:
         return f"{label}: {own}"
 
 
-def _world_size(source: Rewritten) -> int:
-    """Return how many ranks there are, as a Kineto file says; 0 where it does not."""
-    found = source.header.get("distributedInfo")
-    size = found.get("world_size") if isinstance(found, Mapping) else None
-    return size if isinstance(size, int) else 0
-
-
 def _distinct(members: Sequence[Member], ranks: Sequence[int | None]) -> list[str]:
     """Return ``rank <r>``, or as much of the end of the path as tells the sources apart."""
     texts = [_label(m, r) for m, r in zip(members, ranks, strict=True)]
@@ -65,15 +60,16 @@ def _distinct(members: Sequence[Member], ranks: Sequence[int | None]) -> list[st
             break
         for i, member in enumerate(members):
             if texts[i] in doubled:
-                parts = "/".join(member.path.parts[-depth:])
+                parts = "/".join(member.source.path.parts[-depth:])
                 texts[i] = parts if ranks[i] is None else f"rank {ranks[i]} ({parts})"
     return list(map(clean_text, texts))  # a file's name may have bytes that are no text
 
 
 def _label(member: Member, rank: int | None) -> str:
+    worker = member.source.worker
     if rank is None:
-        return member.path.name
-    return f"rank {rank}" if member.worker is None else f"worker {member.worker} rank {rank}"
+        return member.source.path.name
+    return f"rank {rank}" if worker is None else f"worker {worker} rank {rank}"
 
 
 def metadata_events(labels: Labels, dialect: str, sources: Sequence[Rewritten]) -> list[bytes]:
@@ -143,7 +139,7 @@ def merged_header(labels: Labels, dialect: str, sources: Sequence[Rewritten], ti
     A member that all files agree on stays where it was; the others are under ``otherData``, for each
     source, beside what was done to its times.
     """
-    headers = [source.header for source in sources]
+    headers = [source.about.header for source in sources]
     common = {MEMBER: PROGRAM} | {
         key: value
         for key, value in headers[0].items()
@@ -151,7 +147,7 @@ def merged_header(labels: Labels, dialect: str, sources: Sequence[Rewritten], ti
     }
     common.setdefault("displayTimeUnit", headers[0].get("displayTimeUnit", "ms"))
     if times.base_ns:
-        common["baseTimeNanoseconds"] = times.base_ns
+        common[BASE] = times.base_ns
     if frames := _stack_frames(headers):
         common["stackFrames"] = frames
     others = [

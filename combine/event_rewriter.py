@@ -35,7 +35,7 @@ from combine.unique_ids import make_unique
 from formats.event import NO_TIME, args_object
 from formats.native.rewriter import ScannedWhole
 from formats.times import FLOAT_LIMIT_US
-from formats.values import FARTHEST_NS, cleaned
+from formats.values import cleaned
 from formats.whole import ARGUMENTS, KEY, OddEvent, WholeEvent, encode
 from traces.filter import CommFilter
 
@@ -55,10 +55,11 @@ class Rewriter:
 
     def __init__(self, place: Place, runs: RunWriter) -> None:
         self._place = place
+        self._system = dialects.named(place.dialect)
         self._runs = runs
         self.tables = Tables(place)
-        self.anchors = SyncFinder(place.dialect)
-        self.filter = CommFilter(dialects.named(place.dialect), place.names, place.owner)
+        self.anchors = SyncFinder(self._system)
+        self.filter = CommFilter(self._system, place.names, place.owner)
         self._is_kept = lru_cache(_REMEMBERED)(self._new_is_kept) if place.names else None
         self.packs_args = bool(place.prefix)  # BytePS writes four short lines of them for each event
         self._args_text = lru_cache(_REMEMBERED)(packed if self.packs_args else bytes)
@@ -72,8 +73,7 @@ class Rewriter:
         self.dropped = 0
         self.n_strays = 0  # what has no phase, and so is no event
         self.n_mistaken = 0  # pieces with bytes that are no UTF-8
-        self.sync: dict[str, int] = {}
-        self.start_ns: int | None = None
+        self.metadata: list[dict[str, Any]] = []  # what tells of the whole file
         self.front_tid: int | None = None
 
     def add(self, events: list[WholeEvent], found: Times) -> None:
@@ -124,8 +124,8 @@ class Rewriter:
         return found if self._place.axis is None else found._replace(ts=self._place.axis.moved(found.ts))
 
     def _note_front(self, kinds: Int32) -> None:
-        """Take note of the thread that Composer's file shows to be in front, the last one it shows."""
-        if self._place.only_pid is None:
+        """Take note of the thread that is shown first: the last one with the system's front operation."""
+        if self._system.front_operation is None:
             return
         fates = self.heads.columns().fate.tolist()
         known = zip(self.heads.kinds, fates, strict=True)
@@ -184,11 +184,10 @@ class Rewriter:
 
     def _fate(self, event: WholeEvent) -> int:
         """Return what becomes of events of a kind."""
-        if self._place.only_pid is not None:
-            if event.pid is None or event.tid is None:
-                return DROPPED
-            if self._is_left_out(event):
-                return LEFT_OUT
+        if self._place.only_pid is not None and (event.pid is None or event.tid is None):
+            return DROPPED
+        if self._system.is_left_out(event.tid):
+            return LEFT_OUT
         if self._is_kept is None or self._is_kept(event.name, event.cat, event.tid, event.pid):
             return KEPT
         return LEFT_OUT
@@ -204,7 +203,7 @@ class Rewriter:
         return self._entry(event.name, event.pid, event.tid)[2]
 
     def _is_front(self, event: WholeEvent) -> bool:
-        return self._place.only_pid is not None and event.name == "MulBackward0"
+        return event.name is not None and event.name == self._system.front_operation
 
     def _placed(self, kind: WholeEvent) -> Placed:
         """Return an event of a kind, without arguments and times, rewritten."""
@@ -219,16 +218,13 @@ class Rewriter:
     def _gather(self, event: WholeEvent) -> bool:
         """Take note of a metadata event; True if it is to be written anew at the end."""
         args = cleaned(args_object(event.args))
-        if event.name not in _GATHERED:
-            if event.name in ("clock_sync_timestamp_us", "clock_sync_error_bound"):
-                self.sync.setdefault(str(event.name), _int(args.get("value")))
-            return False
-        if "start_time_since_epoch_in_micros" in args:
-            self.start_ns = _int(args["start_time_since_epoch_in_micros"]) * 1000
-            return True
-        kind, what = str(event.name).split("_", 1)
+        kind, _, what = str(event.name).partition("_")
+        if event.name not in _GATHERED or (args and what not in args):
+            named = {key: cleaned(getattr(event, key)) for key in ("name", "pid", "tid")}
+            self.metadata.append({**named, "args": args})
+            return event.name in _GATHERED
         process = self.tables.process(event.pid)
-        if kind == "thread" and self._is_left_out(event):
+        if kind == "thread" and self._system.is_left_out(event.tid):
             return True
         it: Process | Track = process if kind == "process" else self.tables.track(event.pid, event.tid)
         value = args.get(what)
@@ -247,9 +243,6 @@ class Rewriter:
         its = [key[_PID] == pid for key in self._scanned]
         self._heads_scanned[np.array(its, np.bool_)] = _NOT_YET
 
-    def _is_left_out(self, event: WholeEvent) -> bool:
-        return self._place.only_pid is not None and "PyTorch Profiler" in str(event.tid)
-
     def _new_entry(self, name: Any, pid: Any, tid: Any) -> tuple[Any, int, int]:
         track = self.tables.track(pid, tid)
         new = self._place.prefix + name if isinstance(name, str) else name
@@ -259,7 +252,3 @@ class Rewriter:
 def _durations(found: Times, is_slice: NDArray[np.bool_]) -> Int64:
     """Return the durations (n,) by which events are sorted; -1 where there is none."""
     return np.where(is_slice & (found.dur >= 0), np.minimum(found.dur, LONGEST_NS), -1)
-
-
-def _int(value: Any) -> int:
-    return int(value) if isinstance(value, (int, float)) and abs(value) <= FARTHEST_NS // 1000 else 0

@@ -28,7 +28,7 @@ from combine.combined_header import Labels, merged_header, metadata_events
 from combine.event_text import Heads, text_of
 from combine.external_sort import PlacedRun, cut, merge
 from combine.pid_tid import Place
-from combine.sources import Kind, Member, sniffed, timing, usable, with_ranks
+from combine.sources import Beginning, Member, sniffed, timing, usable, with_ranks
 from combine.spill_source import rewrite
 from errors import AnalyzeError, OutputError
 from formats import native
@@ -109,7 +109,7 @@ def combine(
         check_known(names, dict.fromkeys(name for source in sources for name in source.known))
         members = with_ranks(members, dialect, sources)
         repairs = [
-            f"{member.path}: {'; '.join(source.repairs)}"
+            f"{member.source.path}: {'; '.join(source.repairs)}"
             for member, source in zip(members, sources, strict=True)
             if source.repairs
         ]
@@ -142,7 +142,7 @@ def combine(
 
 
 def _places(
-    members: Sequence[Member], kinds: Sequence[Kind], names: Sequence[str], *, scan: bool
+    members: Sequence[Member], kinds: Sequence[Beginning], names: Sequence[str], *, scan: bool
 ) -> list[Place]:
     stride = min(_STRIDE, _MAX_PID // len(members))
     system = dialects.named(kinds[0].dialect)
@@ -157,7 +157,7 @@ def _places(
             only_pid=(i if kinds[i].rank is None else kinds[i].rank) if system.pid_is_rank else None,
             axis=kinds[i].axis,
             names=tuple(names),
-            owner=member.named(kinds[i].rank),
+            owner=member.of_rank(kinds[i].rank).source.prefix,
             table_bytes=min(_SOURCE_TABLE_BYTES, _TABLE_BYTES // len(members)),
             scan=scan,
         )

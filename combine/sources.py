@@ -1,9 +1,8 @@
-"""Whose a source is, what wrote it, and what has to be added to its times."""
+"""What wrote each trace to be combined, its rank and host, and what has to be added to its times."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from ctypes import CDLL
 from pathlib import Path
 
@@ -16,50 +15,37 @@ from clocks.offsets import Alignment, Clock, align
 from combine.external_sort import Run, Shift
 from combine.spill_source import Rewritten
 from combine.stepwise_shift import StepwiseShift, extent, stepwise
-from dialects.composer import clock_sync
 from dialects.sync_points import SyncPoints, merged
-from dialects.system import SecondAxis
+from dialects.system import BASE, SecondAxis
 from errors import TraceError
 from formats import chrome, native
 from formats import dasf_records as dasf
 from formats.stream import ByteStream
 from traces.paths import Source, head_of
 
-_FARTHEST_NS = 25 * 10**17  # the year 2049
-_BASE = "baseTimeNanoseconds"
-_STARTED = "start_time_since_epoch_in_micros"
-_WHOLE = re.compile(r"-?[0-9]{1,19}")
 _SNIFFED = 4  # pieces of a file (about 1 MiB each) that tell what wrote it
 
 
 class Member(Struct, frozen=True):
     """A trace to be combined: its file, and the clock (host), worker and rank it belongs to."""
 
-    path: Path
-    owner: Path  # what the user knows the host by: a worker's directory, or the file itself
+    source: Source
+    file: Path  # what is read: of a GPU without a final trace, one put together elsewhere
     host: int
-    worker: int | None = None
-    rank: int | None = None
-    stand_in: Path | None = None  # what is read instead of `path`
+    owner: Path  # what the user knows the host by: a worker's directory, or the file itself
 
-    @property
-    def file(self) -> Path:
-        """The file to read."""
-        return self.stand_in or self.path
+    def of_rank(self, rank: int | None) -> Member:
+        """Return the member with the rank that its contents tell, where they do."""
+        return self if rank is None else replace(self, source=replace(self.source, rank=rank))
 
     @property
     def prefix(self) -> str:
         """What BytePS names are given: ``wk<i>.rank<r>.``, or ``rank<r>.`` where there is one worker."""
-        worker = "" if self.worker is None else f"wk{self.worker}."
-        return f"{worker}rank{self.rank or 0}."
-
-    def named(self, rank: int | None) -> str:
-        """Return the prefix by which `--filter` means this trace only; `rank` is what its contents tell."""
-        return Source(self.path, self.worker, rank if self.rank is None else self.rank).prefix
+        return replace(self.source, rank=self.source.rank or 0).prefix
 
 
-class Kind(Struct, frozen=True):
-    """What wrote a file, and the rank it names at its beginning."""
+class Beginning(Struct, frozen=True):
+    """What the beginning of a file tells: what wrote it, and its rank."""
 
     dialect: str
     rank: int | None
@@ -77,7 +63,7 @@ class Timing(Struct, frozen=True):
     warnings: Sequence[str]
 
 
-def sniffed(path: Path, scan: bool = False) -> Kind | TraceError:
+def sniffed(path: Path, scan: bool = False) -> Beginning | TraceError:
     """Return what wrote a file, or the error that says why it cannot be combined.
 
     Its first pieces tell; all of it where these are nothing but metadata. `scan`: in C, where possible.
@@ -88,7 +74,7 @@ def sniffed(path: Path, scan: bool = False) -> Kind | TraceError:
         return error
 
 
-def _sniff(path: Path, library: CDLL | None) -> Kind:
+def _sniff(path: Path, library: CDLL | None) -> Beginning:
     if not path.exists():
         raise TraceError(f"{path}: no such file or directory")
     if dasf.recognises(head_of(path)[:64]):
@@ -100,14 +86,13 @@ def _sniff(path: Path, library: CDLL | None) -> Kind:
     phases = {phase for phase, *_ in rows.keys}
     if phases <= {None} and (phases or part.damage.strays):
         raise TraceError(f"{path}: not a trace: nothing in its list is an event")
-    system = dialects.recognise(chrome.assemble(path, part))
+    trace = chrome.assemble(path, part)
+    system = dialects.recognise(trace)
     axis = system.second_axis(
         lambda: chrome.assemble(path, chrome.read_part(path, scan=library or False), system.pairing),
         lambda text: _may_hold(path, text),
     )
-    ranks = [event["args"].get("value") for event in rows.metadata if event["name"] == "global_rank"]
-    rank = ranks[0] if ranks and isinstance(ranks[0], int) else None
-    return Kind(system.name, rank, _has_events(part), axis)
+    return Beginning(system.name, system.rank(trace)[0], _has_events(part), axis)
 
 
 def _may_hold(path: Path, text: bytes) -> bool:
@@ -127,8 +112,8 @@ def _has_events(part: chrome.Part) -> bool:
 
 
 def usable(
-    members: Sequence[Member], found: Sequence[Kind | TraceError], *, skip_broken: bool
-) -> tuple[list[Member], list[Kind], list[str]]:
+    members: Sequence[Member], found: Sequence[Beginning | TraceError], *, skip_broken: bool
+) -> tuple[list[Member], list[Beginning], list[str]]:
     """Return the members that have events, what wrote them, and a line for each that is left out.
 
     A rank that was killed before it wrote leaves a trace without events, which says nothing about its
@@ -141,15 +126,15 @@ def usable(
         A member is no trace, nothing is left, or what is left is of several dialects.
     """
     pairs = list(zip(members, found, strict=True))
-    kept = [(member, kind) for member, kind in pairs if isinstance(kind, Kind) and kind.has_events]
+    kept = [(member, kind) for member, kind in pairs if isinstance(kind, Beginning) and kind.has_events]
     errors = [error for error in found if isinstance(error, TraceError)]
     if errors and not (skip_broken and kept):
         raise errors[0]
     if not kept:
         others = "" if len(members) == 1 else ", nor in the others"
-        raise TraceError(f"{members[0].path}: no events in it{others}: nothing to combine")
+        raise TraceError(f"{members[0].source.path}: no events in it{others}: nothing to combine")
     notes = [
-        f"{kind}; left out" if isinstance(kind, TraceError) else f"{member.path}: no events, left out"
+        f"{kind}; left out" if isinstance(kind, TraceError) else f"{member.source.path}: no events, left out"
         for member, kind in pairs
         if isinstance(kind, TraceError) or not kind.has_events
     ]
@@ -157,12 +142,12 @@ def usable(
     for member, kind in kept:
         if kind.dialect != dialect:
             raise TraceError(
-                f"{member.path}: a {kind.dialect} trace, but {first.path} is a {dialect} one; "
+                f"{member.source.path}: a {kind.dialect} trace, but {first.source.path} is a {dialect} one; "
                 "combine one kind at a time"
             )
     left = [member for member, _ in kept]
     if not dialects.named(dialect).has_workers:
-        left = [replace(m, host=i, worker=None, owner=m.path) for i, m in enumerate(left)]
+        left = [Member(replace(m.source, worker=None), m.file, i, m.source.path) for i, m in enumerate(left)]
     return left, [kind for _, kind in kept], notes
 
 
@@ -172,13 +157,14 @@ def with_ranks(members: Sequence[Member], dialect: str, sources: Sequence[Rewrit
     They are recorded one after the other. Where files that claim the same rank overlap, one of them is
     mistaken, and nothing is known of its clock.
     """
-    if dialects.named(dialect).has_workers:
+    system = dialects.named(dialect)
+    if system.has_workers:
         return list(members)
-    ranked = [replace(m, rank=_rank(m, dialect, s)) for m, s in zip(members, sources, strict=True)]
+    ranked = [m.of_rank(system.rank(s.about)[0]) for m, s in zip(members, sources, strict=True)]
     spans = [extent([(run, 0) for run in source.runs]) for source in sources]
     last: dict[int, int] = {}  # rank -> its latest file
     for i in sorted(range(len(members)), key=lambda i: spans[i] or (0, 0)):
-        rank, span = ranked[i].rank, spans[i]
+        rank, span = ranked[i].source.rank, spans[i]
         if rank is None or span is None:
             continue
         before = last.get(rank)
@@ -188,18 +174,10 @@ def with_ranks(members: Sequence[Member], dialect: str, sources: Sequence[Rewrit
     return ranked
 
 
-def _rank(member: Member, dialect: str, source: Rewritten) -> int | None:
-    if dialects.named(dialect).pid_is_rank and source.processes:
-        return source.processes[0].pid
-    found = source.header.get("distributedInfo")
-    own = found.get("rank") if isinstance(found, Mapping) else source.header.get("global_rank")
-    return own if isinstance(own, int) else member.rank
-
-
 def timing(members: Sequence[Member], sources: Sequence[Rewritten], *, align: bool) -> Timing:
     """Return what is added to the times of every source."""
-    bases = [_base_ns(source) for source in sources]
-    base_ns = bases[0] if all(_BASE in source.header for source in sources) and all(bases) else 0
+    bases = [dialects.named(source.about.dialect).epoch_ns(source.about) for source in sources]
+    base_ns = bases[0] if all(BASE in source.about.header for source in sources) and all(bases) else 0
     hosts = _hosts(members, sources, bases)
     clocks, by, warnings = _clocks(hosts) if align else ([Clock() for _ in hosts], "none", [])
     shifts: dict[int, Clock | StepwiseShift] = {}
@@ -226,7 +204,7 @@ class _Host(Struct, frozen=True):
     owner: Path
     points: SyncPoints
     runs: Sequence[tuple[Run, int]]  # each with what makes its times those of the clock
-    by: str  # what its sync points are
+    common: str  # the metadata that puts its times on the clock of all
     machine: str  # on which it ran, "" where that is not recorded
 
 
@@ -236,13 +214,11 @@ def _hosts(members: Sequence[Member], sources: Sequence[Rewritten], bases: Seque
     hosts = []
     for number in dict.fromkeys(member.host for member in members):
         own = [row for row in rows if row[0].host == number]
-        synced = [clock_sync(source.sync_us, source.sync_bound_us) for _, source, _ in own]
-        found = [_on_epoch(source.sync_points, base) for _, source, base in own]
-        started = all(source.start_ns is not None for _, source, _ in own)
-        by = "clock_sync_timestamp_us" if any(synced) else _STARTED if started else "causality"
+        points = merged(_on_epoch(source.sync_points, base) for _, source, base in own)
         runs = [(run, base) for _, source, base in own for run in source.runs]
-        points, machine = merged(synced if any(synced) else found), machine_of(own[0][1].header)
-        hosts.append(_Host(number, own[0][0].owner, points, runs, by, machine))
+        about = [source.about for _, source, _ in own]
+        common = next(filter(None, (dialects.named(a.dialect).common_clock(a) for a in about)), "")
+        hosts.append(_Host(number, own[0][0].owner, points, runs, common, machine_of(about[0].header)))
     return hosts
 
 
@@ -257,26 +233,19 @@ def _shift(clock: Clock | StepwiseShift, constant: int, base: int) -> Shift:
     return lambda ts: constant + clock.shift(ts + base)
 
 
-def _base_ns(source: Rewritten) -> int:
-    """Return what makes the times of a source nanoseconds since the epoch; 0 where it does not say."""
-    base = source.start_ns if source.start_ns is not None else source.header.get(_BASE)
-    base_ns = int(base) if isinstance(base, (int, str)) and _WHOLE.fullmatch(str(base)) else 0
-    return base_ns if abs(base_ns) < _FARTHEST_NS else 0
-
-
 def _clocks(hosts: Sequence[_Host]) -> tuple[list[Clock], str, list[str]]:
     """Return the clocks of the hosts, by what they were compared, and what the user must know of them."""
     if len(hosts) < 2:
         return [Clock()], "none", []
-    if all(host.by == _STARTED for host in hosts):  # the clocks are taken to agree
-        return [Clock() for _ in hosts], _STARTED, []
+    if all(host.common and not host.points for host in hosts):  # the clocks are taken to agree
+        return [Clock() for _ in hosts], hosts[0].common, []
     found = align(
         [host.points for host in hosts],
         [extent(host.runs) for host in hosts],
         [host.machine for host in hosts],
     )
     tied = any(clock.is_tied for clock in found.clocks[1:])
-    by = "none" if not tied else "matched ends" if found.by_ends else hosts[0].by
+    by = "none" if not tied else "matched ends" if found.by_ends else hosts[0].common or "causality"
     return list(found.clocks), by, _warnings(found, [host.owner for host in hosts])
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 
@@ -20,6 +19,7 @@ from combine.unique_ids import EXACT_SOURCES, first_id
 from dialects.sync_points import SyncPoints
 from errors import counted
 from formats import native
+from formats.columns import Trace, no_slices
 from formats.native.rewriter import ScanningWholeReader, WholeScanner
 from formats.times import InexactError
 from formats.whole import ExactWholeEvent, WholeEvent, WholeReader
@@ -33,12 +33,9 @@ class Rewritten(Struct, frozen=True):
     n_events: int
     processes: Sequence[Process]
     tracks: Sequence[Track]
-    header: dict[str, Any]
+    about: Trace  # the header and the metadata of the whole file, without events
     sync_points: SyncPoints
-    sync_us: int | None  # Composer's clock_sync_timestamp_us
-    sync_bound_us: int | None
-    start_ns: int | None  # Horovod's start_time_since_epoch_in_micros
-    front_tid: int | None  # Composer: the thread that is shown first
+    front_tid: int | None  # the thread that is shown first
     heads: Heads
     known: Sequence[str]  # names that --filter may have; () without it
     repairs: Sequence[str]
@@ -83,17 +80,15 @@ def rewrite(place: Place, spill: Path) -> Rewritten:
         phrases.append("characters that are not UTF-8 replaced")
     if work.dropped:
         phrases.append(f"{counted(work.dropped, 'event')} without a pid or tid left out")
+    about = no_slices(str(place.path), place.dialect, reader.header, work.metadata)
     return Rewritten(
         runs=runs.runs,
         untimed=work.untimed,
         n_events=work.n_events,
         processes=list(work.tables.processes.values()),
         tracks=list(work.tables.tracks.values()),
-        header=reader.header,
-        sync_points=work.anchors.found(reader.header),
-        sync_us=work.sync.get("clock_sync_timestamp_us"),
-        sync_bound_us=work.sync.get("clock_sync_error_bound"),
-        start_ns=work.start_ns,
+        about=about,
+        sync_points=work.anchors.found(about),
         front_tid=work.front_tid,
         heads=work.heads.heads(),
         known=tuple(work.filter.known),

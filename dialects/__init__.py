@@ -18,6 +18,7 @@ from dialects.horovod import Horovod
 from dialects.kineto import Kineto
 from dialects.mxnet import MXNet
 from dialects.needs import Need
+from dialects.owners import listed_sources
 from dialects.roles import Role, is_communication
 from dialects.system import System
 from formats import chrome as files
@@ -63,8 +64,14 @@ def named(name: str) -> System:
 
 
 def recognise(trace: Trace) -> System:
-    """Return the system that wrote a file, by its content; of a big one the beginning is enough."""
-    return next(system for system in SYSTEMS if system.recognises(trace))
+    """Return the system that wrote a file, by its content; of a big one the beginning is enough.
+
+    A combined file is of the system that wrote its sources, whose headers it has under their names.
+    """
+    sources = listed_sources(trace.header)
+    header = {key: value for source in (*sources, trace.header) for key, value in source.items()}
+    known = replace(trace, header=header) if sources else trace
+    return next(system for system in SYSTEMS if system.recognises(known))
 
 
 def finish(path: Path, parts: Sequence[files.Part]) -> Trace:

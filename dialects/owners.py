@@ -54,7 +54,10 @@ def split_by_processes(trace: Trace) -> list[Owned]:
     """
     ways = (_sources, _global_ranks, _named_ranks)
     found = next(filter(None, (_by_processes(trace, *way(trace)) for way in ways)), [])
-    return found or [Owned(None, None, trace)]
+    if found:
+        return found
+    listed = _sources(trace)[0]
+    return [Owned(listed[0].worker, listed[0].rank, trace) if len(listed) == 1 else Owned(None, None, trace)]
 
 
 def split_by_slices(trace: Trace, of_slice: Int64, ranks: Sequence[int]) -> list[Owned]:
@@ -138,14 +141,12 @@ def _by_processes(trace: Trace, owners: Sequence[_Owner], owner_of: Mapping[Id, 
 
 def _sources(trace: Trace) -> tuple[list[_Owner], dict[Id, int]]:
     """Return the sources that a combined file lists, and which processes are called after each."""
-    other = trace.header.get("otherData")
-    sources = other.get("combined") if isinstance(other, Mapping) else None
     owners = []
-    for source in sources if isinstance(sources, list) else ():
-        label = str(source.get("source")) if isinstance(source, Mapping) else ""
+    for source in listed_sources(trace.header):
+        label = str(source["source"])
         match = re.match(_LABEL, label)
         worker, rank = (None if n is None else int(n) for n in match.groups()) if match else (None, None)
-        own = {key: value for key, value in source.items() if key not in _OF_CLOCKS} if label else {}
+        own = {key: value for key, value in source.items() if key not in _OF_CLOCKS}
         owners.append(_Owner(worker, rank, label, own))
     owner_of = {}
     for event in trace.metadata:
@@ -154,6 +155,14 @@ def _sources(trace: Trace) -> tuple[list[_Owner], dict[Id, int]]:
         if event["name"] == "process_name" and matching:
             owner_of[event["pid"]] = max(matching, key=lambda i: len(owners[i].label))
     return owners, owner_of
+
+
+def listed_sources(header: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return what a combined file's header says of each of its sources: its name, clock and own header."""
+    other = header.get("otherData")
+    listed = other.get("combined") if isinstance(other, Mapping) else None
+    sources = listed if isinstance(listed, list) else []
+    return [source for source in sources if isinstance(source, Mapping) and "source" in source]
 
 
 def _global_ranks(trace: Trace) -> tuple[list[_Owner], dict[Id, int]]:

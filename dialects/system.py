@@ -22,12 +22,15 @@ from dialects.sync_points import SyncPart, SyncPoints, collected
 from formats.columns import Trace, Track
 from formats.event import NO_TIME
 from formats.pairs import Rule
+from formats.values import FARTHEST_NS
 from opname import OpName
 
 if TYPE_CHECKING:
     from dialects.step_parts import RankSteps, RankTrace
 
 Metadata = Sequence[Mapping[str, Any]]
+#: The member of a file's header that says from when its times count.
+BASE = "baseTimeNanoseconds"
 
 #: Categories of work on a device, as PyTorch's profiler names them now and did before 1.11.
 KERNEL_CATS = frozenset({"kernel", "Kernel", "mtia_ccp_events"})
@@ -138,6 +141,8 @@ class System:
     pid_is_rank = False
     #: The name of the instants that tell how much memory a device has allocated.
     memory_event = ""
+    #: The operation whose thread a combined file shows first.
+    front_operation: str | None = None
     #: Whether its traces are profiles of tasks.
     has_tasks = False
     #: Whether the track of a slice is part of the operation's name (a partition).
@@ -154,12 +159,24 @@ class System:
         return self.recognises_metadata(trace.metadata)
 
     def epoch_ns(self, trace: Trace) -> int:
-        """Return what turns the file's times into nanoseconds since the epoch; 0 where it does not say."""
-        return 0
+        """Return what turns the file's times into nanoseconds since the epoch; 0 where it does not say.
+
+        The header's `baseTimeNanoseconds`, which PyTorch's profiler and this program write.
+        """
+        base = whole_number(trace.header.get(BASE))
+        return base if 0 <= base <= FARTHEST_NS else 0
+
+    def common_clock(self, trace: Trace) -> str:
+        """Return which metadata puts the times of all ranks on one clock; "" where none does."""
+        return ""
 
     def rank(self, trace: Trace) -> tuple[int | None, int | None]:
         """Return (rank, world size) as the file itself says."""
         return None, None
+
+    def is_left_out(self, tid: object) -> bool:
+        """Whether `combine` leaves out the events of a thread."""
+        return False
 
     def finished(self, trace: Trace) -> Trace:
         """Return the trace without the slices that stand for the recording itself."""
@@ -377,7 +394,12 @@ def without_recording(trace: Trace) -> Trace:
 
 
 def _is_frame(track: Track) -> bool:
-    return track.pid in ("Spans", "Traces") or "PyTorch Profiler" in str(track.tid)
+    return track.pid in ("Spans", "Traces") or is_of_recording(track.tid)
+
+
+def is_of_recording(tid: object) -> bool:
+    """Whether a thread holds the spans by which PyTorch's profiler stands for itself."""
+    return "PyTorch Profiler" in str(tid)
 
 
 def whole_number(value: Any) -> int:

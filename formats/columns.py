@@ -174,6 +174,16 @@ class Trace(Struct, frozen=True):
         )
 
 
+def no_slices(
+    path: str, dialect: str, header: Mapping[str, Any], metadata: Sequence[Mapping[str, Any]]
+) -> Trace:
+    """Return a trace of which only the header and the metadata events are at hand."""
+    times = np.empty(0, np.int64)
+    return Trace(
+        path, dialect, [], [], [], _NO_IDS, _NO_IDS, _NO_IDS, times, times, metadata=metadata, header=header
+    )
+
+
 def concatenate(traces: Sequence[Trace]) -> Trace:
     """Return traces as one, one after the other; `path`, `header` and rank are the first's."""
     if len(traces) == 1:

@@ -93,7 +93,7 @@ def run(args: Namespace) -> Result:
         tables=(Table("workers", "Workers", _WORKERS, rows),),
         charts=[*_timeline(args, combined), *_charts(workers)],
         figures=(("events", f"{combined.n_events:,}"), ("aligned by", combined.aligned_by)),
-        read=[f"{member.path}: {combined.dialect}" for member in combined.members],
+        read=[f"{member.source.path}: {combined.dialect}" for member in combined.members],
         notes=[f"Wrote {output}; open it in chrome://tracing or Perfetto."],
         repairs=[*notes, *combined.warnings],
         beside=output.parent,
@@ -129,7 +129,7 @@ def _headline(combined: Combined, workers: Sequence[Mapping[str, Any]], *, asked
 
 def _timeline(args: Namespace, combined: Combined) -> list[Chart]:
     """Return a step of all ranks for a page, unless to read it would take long."""
-    size = sum(member.path.stat().st_size for member in combined.members)
+    size = sum(member.source.path.stat().st_size for member in combined.members)
     if not args.html or args.align == "none" or size > _LARGEST:
         return []
     from options.critical import usual_step
@@ -165,14 +165,7 @@ def _members(job: Job, files: Sequence[Path]) -> list[Member]:
     from combine.sources import Member
 
     return [
-        Member(
-            path=source.path,
-            owner=_owner(job, source),
-            host=(source.worker or 0) if job.has_gpus else i,
-            worker=source.worker if job.has_gpus else None,
-            rank=source.rank,
-            stand_in=file,
-        )
+        Member(source, file, (source.worker or 0) if job.has_gpus else i, _owner(job, source))
         for i, (source, file) in enumerate(zip(job.sources, files, strict=True))
     ]
 
@@ -191,9 +184,10 @@ def _check(members: Sequence[Member], output: Path) -> None:
     check_output(output)
     seen: set[Path] = set()
     for member in members:
-        if member.path.resolve() in seen:
-            raise UsageError(f"{member.path}: given twice")
-        seen.add(member.path.resolve())
+        path = member.source.path
+        if path.resolve() in seen:
+            raise UsageError(f"{path}: given twice")
+        seen.add(path.resolve())
     if not output.resolve().parent.is_dir():
         raise TraceError(f"{output}: cannot be written: no such directory {output.parent}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from dialects.needs import Need
 from dialects.roles import Phase, Role
 from dialects.steps import NO_STEPS, Step, Steps, in_first_process, spans
 from dialects.sync_points import SyncPoint, SyncPoints
-from dialects.system import Metadata, SecondAxis, System, framed, integer, without_recording
+from dialects.system import Metadata, SecondAxis, System, framed, integer, is_of_recording, without_recording
 from formats.columns import Trace
 from formats.pairs import Rule
 
@@ -38,6 +38,7 @@ _FRAMES = ("event/fit", "event/epoch", "event/iteration", "event/batch", "event/
 _CALLBACK = "callback/"
 _CALL = re.compile(r"(?:gloo|nccl|mpi|ucc|xccl):.*")  # the collective, not the operator that asks for it
 _CALLER = "c10d::"
+_SYNC = "clock_sync_timestamp_us"
 _LATEST_US = 1 << 51  # the year 2041: a later instant is damage
 
 
@@ -50,12 +51,13 @@ class Composer(System):
         "computation: event/forward, loss, backward and optimizer."
     )
     pid_is_rank = True
+    front_operation = "MulBackward0"  # of the backward pass, as Composer's own merger has it
     pairing = Rule.NESTED_BY_NAME
     args = MappingProxyType({Need.STEPS: ("batch",)})
 
     def recognises_metadata(self, metadata: Metadata) -> bool:
         """Whether Composer's profiler, or its merger, wrote the file."""
-        return any(event["name"] == "clock_sync_timestamp_us" for event in metadata)
+        return any(event["name"] == _SYNC for event in metadata)
 
     def rank(self, trace: Trace) -> tuple[int | None, int | None]:
         """Return (global rank, None) where the file is of one rank."""
@@ -65,6 +67,10 @@ class Composer(System):
     def finished(self, trace: Trace) -> Trace:
         """Return the trace on one time axis, without spans such as ``PyTorch Profiler (0)``."""
         return tie_axes(without_recording(trace))
+
+    def is_left_out(self, tid: object) -> bool:
+        """Whether the thread holds PyTorch's spans for its own recording, as Composer's merger does."""
+        return is_of_recording(tid)
 
     def second_axis(self, read: Callable[[], Trace], holds: Callable[[bytes], bool]) -> SecondAxis | None:
         """Return that of PyTorch's profiler, whose base is lost."""
@@ -132,7 +138,15 @@ class Composer(System):
     def sync_points(self, trace: Trace) -> SyncPoints:
         """Return what the rank's clock showed at an instant that is common to all ranks."""
         known = {event["name"]: event["args"].get("value") for event in trace.metadata}
-        return clock_sync(known.get("clock_sync_timestamp_us"), known.get("clock_sync_error_bound"))
+        at, error = integer(known.get(_SYNC)), integer(known.get("clock_sync_error_bound")) or 0
+        if at is None or max(abs(at), abs(error)) > _LATEST_US:
+            return {}
+        instant = np.array([1000 * at], np.int64)
+        return {_SYNC: SyncPoint(instant, instant, error_ns=1000 * abs(error))}
+
+    def common_clock(self, trace: Trace) -> str:
+        """Return the metadata of the instant in `sync_points`."""
+        return _SYNC if self.sync_points(trace) else ""
 
     def category(self, name: str, cat: str) -> str:
         """Return the event's own category, unless that lists the events and callbacks it belongs to."""
@@ -157,12 +171,3 @@ def _with_loading(trace: Trace, batches: Sequence[Step]) -> list[Step]:
         steps.append(batch._replace(start_ns=begin))
         ended = batch.end_ns
     return steps
-
-
-def clock_sync(timestamp_us: Any, error_us: Any) -> SyncPoints:
-    """Return the sync point that Composer's metadata tell: what a rank's clock showed at a common instant."""
-    at, error = integer(timestamp_us), integer(error_us) or 0
-    if at is None or max(abs(at), abs(error)) > _LATEST_US:
-        return {}
-    instant = np.array([1000 * at], np.int64)
-    return {"clock_sync_timestamp_us": SyncPoint(instant, instant, error_ns=1000 * abs(error))}

@@ -26,6 +26,7 @@ from formats.values import FARTHEST_NS
 if TYPE_CHECKING:
     from dialects.step_parts import RankSteps, RankTrace
 
+_START = "start_time_since_epoch_in_micros"
 _PHASE = re.compile(r"NEGOTIATE_(?:ALLREDUCE|ALLGATHER|BROADCAST|ALLTOALL|REDUCESCATTER)")
 _OPERATION = re.compile(r"(?:ALLREDUCE|ALLGATHER|BROADCAST|ALLTOALL|REDUCESCATTER|ADASUM)\b.*")
 
@@ -47,9 +48,7 @@ class Horovod(System):
 
     def recognises_metadata(self, metadata: Metadata) -> bool:
         """Whether the file says when, since the epoch, it was begun."""
-        return any(
-            e["name"] == "process_name" and "start_time_since_epoch_in_micros" in e["args"] for e in metadata
-        )
+        return any(e["name"] == "process_name" and _START in e["args"] for e in metadata)
 
     def recognises(self, trace: Trace) -> bool:
         """Whether a slice is the negotiation of a collective."""
@@ -57,9 +56,13 @@ class Horovod(System):
 
     def epoch_ns(self, trace: Trace) -> int:
         """Return `start_time_since_epoch_in_micros`."""
-        starts = (event["args"].get("start_time_since_epoch_in_micros") for event in trace.metadata)
+        starts = (event["args"].get(_START) for event in trace.metadata)
         base = 1000 * next((whole_number(start) for start in starts if start is not None), 0)
         return base if 0 <= base <= FARTHEST_NS else 0
+
+    def common_clock(self, trace: Trace) -> str:
+        """Return the metadata of the start since the epoch: clocks are taken to agree."""
+        return _START if self.epoch_ns(trace) else ""
 
     def finished(self, trace: Trace) -> Trace:
         """Return the trace with the ticks of ranks in negotiations as what they are: instants."""

@@ -32,6 +32,7 @@ from dialects.roles import Role
 from dialects.steps import NO_STEPS, Steps, in_first_process, spans, with_slices
 from dialects.sync_points import SyncPart, SyncPoints
 from dialects.system import (
+    BASE,
     DEVICE_CATS,
     KERNEL_CATS,
     Frames,
@@ -40,7 +41,6 @@ from dialects.system import (
     System,
     framed,
     integer,
-    whole_number,
     without_recording,
 )
 from formats.columns import Trace
@@ -50,8 +50,7 @@ from outputs.marks import MEMBER
 if TYPE_CHECKING:
     from dialects.step_parts import RankSteps, RankTrace
 
-_BASE = "baseTimeNanoseconds"
-_HEADER = {"schemaVersion", "deviceProperties", "distributedInfo", _BASE}
+_HEADER = {"schemaVersion", "deviceProperties", "distributedInfo", BASE}
 _CATS = {
     *("cpu_op", "user_annotation", "gpu_user_annotation", "kernel", "gpu_memcpy", "gpu_memset"),
     *("cuda_runtime", "cuda_driver", "cuda_sync", "python_function", "ac2g", "fwdbwd"),
@@ -81,13 +80,8 @@ class Kineto(System):
 
         A `baseTimeNanoseconds` of this program's own says nothing: its timelines of all systems have one.
         """
-        header = trace.header.keys() - ({_BASE} if MEMBER in trace.header else set())
+        header = trace.header.keys() - ({BASE} if MEMBER in trace.header else set())
         return bool(_HEADER & header or _CATS & set(trace.cats))
-
-    def epoch_ns(self, trace: Trace) -> int:
-        """Return `baseTimeNanoseconds`."""
-        base = whole_number(trace.header.get(_BASE))
-        return base if 0 <= base <= FARTHEST_NS else 0
 
     def rank(self, trace: Trace) -> tuple[int | None, int | None]:
         """Return (rank, world size) as `distributedInfo` has them."""

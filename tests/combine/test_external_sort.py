@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import dialects
 from clocks.offsets import Clock
 from combine import external_sort as runs
 from combine.collective_finder import SyncFinder
@@ -22,6 +23,7 @@ from combine.stepwise_shift import stepwise
 from combine.unique_ids import unique_id
 from conftest import run_cli
 from formats import stream
+from formats.columns import no_slices
 from formats.whole import WholeEvent, WholeReader, encode
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -241,11 +243,11 @@ def test_without_a_quiet_moment_all_is_moved_alike(tmp_path: Path) -> None:
     ],
 )
 def test_which_collectives_everybody_waits_in(name: str, cat: str, is_anchor: bool) -> None:
-    finder = SyncFinder("kineto")
+    finder = SyncFinder(dialects.named("kineto"))
     event = WholeEvent(ph="X", name=name, cat=cat)
     roles = np.array([finder.role(name, cat, None)])
     finder.add([event].__getitem__, roles, np.array([5], np.int64), np.array([7], np.int64))
-    waited = [point for point in finder.found({}).values() if point.all_wait]
+    waited = [point for point in finder.found(no_slices("", "kineto", {}, [])).values() if point.all_wait]
     assert [(point.begin_ns.tolist(), point.end_ns.tolist()) for point in waited] == [([5], [12])] * is_anchor
 
 

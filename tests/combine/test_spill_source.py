@@ -63,6 +63,7 @@ def seen(path: Path, place: Place, spill: Path, *, scan: bool) -> dict[str, Any]
         for block in merge(parts, cut(parts, 1), library)
         for text in text_of(block, found.heads, library)
     )
+    told["about"] = found.about.header, found.about.metadata
     told["sync_points"] = {
         key: (point.begin_ns.tolist(), point.end_ns.tolist()) for key, point in found.sync_points.items()
     }
