@@ -11,7 +11,7 @@ import pytest
 
 from conftest import run_cli
 from make import comm, dasf_bytes, dasf_compute, span, two_workers, write
-from trace_utils import load_paths
+from trace_utils import Request, load_paths
 
 Event = dict[str, Any]
 _RECORDED = [
@@ -28,8 +28,8 @@ _RECORDED = [
 
 def _owned(*paths: Path) -> list[tuple[str, int | None, int | None, str, int]]:
     """Name, worker, rank, system and number of slices of each rank that has any."""
-    job = load_paths(paths, progress=False)
-    ranks = zip(job.names, job.job.sources, job.traces, strict=True)
+    job = load_paths(paths, Request(progress=False))
+    ranks = zip(job.names, job.job.sources, job.made, strict=True)
     return [
         (name.partition(":")[0], source.worker, source.rank, trace.dialect, len(trace))
         for name, source, trace in ranks
