@@ -7,7 +7,6 @@
 - `scopes_of`, `step_operations`: the same of each GPU, each worker and the job, in a step that is `examined`:
   of many ranks it need not be held whole; `longest_chain`: of a GPU's DAG
 - `named_path`, `by_name`, `by_category`, `headline`, `records`: a path in words; `PATH`, `BY_NAME`: in tables
-- `drawn_step`: a step as a `Dag`; `draw`: where its nodes are drawn
 - `marked_events`: the timeline of a step with the path on it, as a trace; `step_timeline`: as a chart, whose
   boxes and stretches tables are about by `key_of` and `stretch_key`; `path_waterfall`, `waterfall`: its parts
 - `mean_dags`, `longest_path`: average durations through the DAG of a GPU
@@ -17,9 +16,7 @@ from __future__ import annotations
 
 from dag.contracted_step import examined
 from dag.critical_path import CriticalPath, critical_path, slack_ns
-from dag.drawn_step import drawn_step
 from dag.job_steps import LoadedSteps, choose_step, load_steps, read_partitions
-from dag.layout import MOST_IN_A_STILL, MOST_NODES, draw, draw_folded
 from dag.marked_timeline import marked_events
 from dag.mean_graph import mean_dags
 from dag.model import Dag, LongestPath, longest_path
@@ -30,9 +27,9 @@ from dag.step_graph import Recording, StepGraph
 from dag.step_timeline import key_of, path_waterfall, step_timeline, stretch_key, waterfall
 
 __all__ = [
-    "BY_NAME", "MOST_IN_A_STILL", "MOST_NODES", "PATH", "CriticalPath", "Dag", "LoadedSteps", "LongestPath",
+    "BY_NAME", "PATH", "CriticalPath", "Dag", "LoadedSteps", "LongestPath",
     "NamedPath", "OperationSlack", "Partitions", "Recording", "Scope", "StepGraph", "by_category", "by_name",
-    "choose_step", "critical_path", "draw", "draw_folded", "drawn_step", "examined", "headline", "key_of",
+    "choose_step", "critical_path", "examined", "headline", "key_of",
     "load_steps", "longest_chain", "longest_path", "marked_events", "mean_dags", "named_path",
     "path_waterfall", "read_partitions", "records", "scopes_of", "slack_ns", "step_operations",
     "step_timeline", "stretch_key", "waterfall",

@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dag.layout import FreeRows, draw, draw_folded
 from dag.model import Dag, longest_path, new_dag
 from make import random_dags
+from options.graph.layout import FreeRows, draw, draw_folded
 from result import Network
 
 

@@ -40,7 +40,7 @@ class _Loaded(NamedTuple):
 
 def run(args: Namespace) -> Result:
     """Build the graph, lay it out and say how large it is."""
-    from dag_utils import MOST_IN_A_STILL, MOST_NODES, draw, draw_folded
+    from options.graph.layout import MOST_IN_A_STILL, MOST_NODES, draw, draw_folded
     from parallel import progress
 
     check_variant(args)
@@ -90,7 +90,8 @@ def _structure(args: Namespace) -> _Loaded:
 
 def _recorded(args: Namespace) -> _Loaded:
     """Return the graph of a recorded step."""
-    from dag_utils import critical_path, drawn_step, headline, named_path, slack_ns
+    from dag_utils import critical_path, headline, named_path, slack_ns
+    from options.graph.drawn_step import drawn_step
 
     loaded, row = recorded_step(args)
     recording = loaded.recording
