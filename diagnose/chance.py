@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from arrays import Float64
+from arrays.distributions import binomial_tail, student_cdf
 from arrays.median import FEWEST
 
 #: Chance of calling one of a job's ranks late that is not.
@@ -35,17 +36,13 @@ def is_no_chance(excess: Float64, ratio: float, n_owners: int, *, always_most: b
 
 def surely_positive(values: Float64, chance: float) -> bool:
     """Whether the mean of the values (n,) is above 0, but for a chance."""
-    from scipy.special import stdtr
-
     if np.ptp(values) == 0:
         return bool(values[0] > 0)
     n = len(values)
     t = float(values.mean() / (values.std(ddof=1) / n**0.5))
-    return bool(stdtr(n - 1, -t) < chance)
+    return student_cdf(n - 1, -t) < chance
 
 
 def happens_by_chance(times: int, of: int, probability: float) -> float:
     """Return how probable it is that something happens at least so many times of some (binomial)."""
-    from scipy.special import bdtrc
-
-    return float(bdtrc(times - 1, of, probability)) if times else 1.0
+    return binomial_tail(times, of, probability)

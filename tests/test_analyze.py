@@ -32,7 +32,7 @@ def test_without_an_option_the_job_is_diagnosed() -> None:
 
 @pytest.mark.slow
 def test_help_imports_nothing_heavy() -> None:
-    heavy = "numpy|networkx|scipy|plotly|vl_convert|scapy|xlsxwriter|distributed"
+    heavy = "msgspec|numpy|networkx|scipy|plotly|vl_convert|scapy|xlsxwriter|distributed"
     script = (
         "import sys, analyze\n"
         "try: analyze.main(['--help'])\n"
