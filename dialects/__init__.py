@@ -35,6 +35,7 @@ __all__ = [
     "named",
     "of",
     "recognise",
+    "recognised",
 ]
 
 #: In the order in which they are recognised: the last takes what nobody knows.
@@ -79,7 +80,11 @@ def finish(path: Path, parts: Sequence[files.Part]) -> Trace:
     part = files.joined(parts)
     metadata = part.rows.metadata
     by_metadata = next((system for system in SYSTEMS if system.recognises_metadata(metadata)), SYSTEMS[-1])
-    raw = files.assemble(path, part, by_metadata.pairing)
+    return recognised(files.assemble(path, part, by_metadata.pairing))
+
+
+def recognised(raw: Trace) -> Trace:
+    """Return a trace as its system understands it, from the columns as they were read."""
     system = recognise(raw)
     rank, world_size = system.rank(raw)
     trace = raw.shifted(system.epoch_ns(raw))

@@ -49,15 +49,23 @@ class _Owner(NamedTuple):
 def split_by_processes(trace: Trace) -> list[Owned]:
     """Return the ranks whose events `trace` holds, in order; [the trace as it is] if it is of one rank.
 
-    The sources that a combined file lists tell, or the ``global_rank`` that its writer states for each
-    process, or processes that are called after their rank; their names come back without it.
+    The ``global_rank`` that its writer states for each process tells, or processes that are called after
+    their rank.
     """
-    ways = (_sources, _global_ranks, _named_ranks)
+    ways = (_global_ranks, _named_ranks)
     found = next(filter(None, (_by_processes(trace, *way(trace)) for way in ways)), [])
     if found:
         return found
     listed = _sources(trace)[0]
     return [Owned(listed[0].worker, listed[0].rank, trace) if len(listed) == 1 else Owned(None, None, trace)]
+
+
+def split_by_sources(trace: Trace) -> list[Owned]:
+    """Return the parts of a combined file, as its header lists them; [the trace as it is] of any other.
+
+    Names of processes come back without the label of their source.
+    """
+    return _by_processes(trace, *_sources(trace)) or [Owned(None, None, trace)]
 
 
 def split_by_slices(trace: Trace, of_slice: Int64, ranks: Sequence[int]) -> list[Owned]:

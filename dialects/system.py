@@ -183,9 +183,9 @@ class System:
         return trace
 
     def split(self, trace: Trace) -> Sequence[Owned]:
-        """Return whose events are in a file: one rank's, those of several, or of a host that they share.
+        """Return whose events are in a file, or in one source of a combined file, by its processes' ranks.
 
-        By the sources that a combined file lists, or by processes that are called after their rank.
+        They are one rank's, or several ranks', with those of a host that they share; see `split_by_slices`.
         """
         return split_by_processes(trace)
 

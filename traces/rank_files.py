@@ -23,11 +23,10 @@ from traces.paths import (
     rank_in_name,
     subdirectories,
 )
-from traces.readers import reader_of
+from traces.readers import may_be_read, reader_of
 
 #: What Composer calls the file in which it puts those of all ranks once more, beside them.
 _MERGED = "merged_trace"
-_TRACE_SUFFIXES = (".json", ".json.gz", ".jsonl", ".jsonl.gz", ".msgpack", ".gz", ".trace")
 _MOST_FOLDERS, _MOST_FILES = 1000, 10  # that are searched for a hint; files of each
 _MOST_SEARCHED = 50  # folders below a job's files
 
@@ -89,7 +88,7 @@ def _holding(path: Path, most: int, known: Container[Path] = ()) -> str:
 
 
 def _holds_trace(file: Path) -> bool:
-    if not file.name.endswith(_TRACE_SUFFIXES) or file.name.split(".")[0] in (*PRODUCTS, _MERGED):
+    if not may_be_read(file.name) or file.name.split(".")[0] in (*PRODUCTS, _MERGED):
         return False
     with contextlib.suppress(TraceError):  # it is only a hint
         return file.is_file() and not is_marked(file) and _is_trace(file)
@@ -103,7 +102,7 @@ def _rank_files(path: Path, notes: list[str], products: list[Path]) -> list[Path
     """
     found: list[Path] = []
     for file in listing(path):
-        if not file.is_file() or not file.name.endswith(_TRACE_SUFFIXES):
+        if not file.is_file() or not may_be_read(file.name):
             continue
         if file.stat().st_size == 0:
             notes.append(f"{file}: an empty file, left out")

@@ -27,10 +27,15 @@ class Decoding(NamedTuple):
 
 
 class Reader(NamedTuple):
-    """How files of one format are recognised and read; `in_ranges`: whether large ones can be in pieces."""
+    """How files of one format are recognised and read.
+
+    In a directory they are looked for among the files whose names end with one of `suffixes`; `in_ranges`:
+    whether a large one can be read in pieces.
+    """
 
     recognises: Callable[[bytes], bool]  # by the beginning of its content, unpacked, up to 1 MiB
     read: Callable[[Path, Decoding], Trace]
+    suffixes: Sequence[str]
     in_ranges: bool = False
 
 
@@ -47,9 +52,19 @@ def _read_dasf(path: Path, decoding: Decoding) -> Trace:
 
 #: Chrome's last: it also reads, or refuses with a reason, what no reader recognises.
 READERS: Sequence[Reader] = (
-    Reader(dasf.recognises, _read_dasf),
-    Reader(chrome.recognises, _read_chrome, in_ranges=True),
+    Reader(dasf.recognises, _read_dasf, (".msgpack",)),
+    Reader(
+        chrome.recognises,
+        _read_chrome,
+        (".json", ".json.gz", ".jsonl", ".jsonl.gz", ".gz", ".trace"),
+        in_ranges=True,
+    ),
 )
+
+
+def may_be_read(name: str) -> bool:
+    """Whether a file of that name in a directory may be a trace."""
+    return name.endswith(tuple(suffix for reader in READERS for suffix in reader.suffixes))
 
 
 def reader_of(head: bytes) -> Reader | None:

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import dialects
+from dialects.owners import Owned, split_by_sources
 from formats.columns import Trace
 from traces.paths import Job, Source, numbers, rank_notes
 
@@ -75,7 +76,13 @@ def rank_names(sources: Sequence[Source], hold_any: Sequence[bool]) -> list[str]
 
 def owned_by(source: Source, trace: Trace) -> list[tuple[Source, Trace]]:
     """Return the ranks whose events are in one file, and the host that they share (`System.split`)."""
-    parts = dialects.of(trace).split(trace)
+    system = dialects.of(trace)
+    files = [Owned(None, None, trace)] if system.names_by_rank else split_by_sources(trace)
+    parts = []
+    for file in files:
+        inner = system.split(file.trace)
+        own = [part._replace(worker=file.worker if part.worker is None else part.worker) for part in inner]
+        parts += own if len(own) > 1 or len(files) == 1 else [file]
     if len(parts) > 1:
         owners = [replace(source, worker=p.worker, rank=p.rank, host=0 if p.is_host else None) for p in parts]
         return [(owner, part.trace) for owner, part in zip(owners, parts, strict=True)]

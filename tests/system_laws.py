@@ -1,0 +1,101 @@
+"""Laws for the traces of every system: a new one calls `check_system` with small recordings of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import dialects
+from conftest import run_cli
+from dag_utils import load_steps
+from dialects import Role
+from figures.job_figures import load_figures
+from figures.rank_figures import Wanted
+from formats.columns import Trace
+from trace_utils import Request, load_paths
+
+#: Figures as `statistic`, its breakdown, `compare` and a digest ask for them.
+_ASKED = (
+    Wanted(durations=True), Wanted(breakdown=True), Wanted(operations=True, spent=True, may_lack=True),
+    Wanted(durations=True, breakdown=True, operations=True, spent=True, shapes=True, may_lack=True),
+)  # fmt: skip
+_WORKS = (Role.COMPUTE, Role.COMM, Role.COPY)
+
+
+def check_system(job: Path, ranks: Sequence[str], tmp_path: Path) -> None:
+    """Check all laws on a recorded job that has steps, and whose ranks have these names."""
+    assert ranks_of(job) == list(ranks)
+    check_labels(job)
+    check_step(job)
+    check_busy(job)
+    check_combined(job, tmp_path)
+
+
+def ranks_of(job: Path) -> list[str]:
+    """Return the names of a job's ranks."""
+    return load_paths([job], Request(jobs=1, progress=False)).names
+
+
+def check_labels(job: Path) -> None:
+    """Steps have the same labels under every option; the options on graphs take those of all ranks."""
+    found = [load_figures([job], wanted, jobs=1, progress=False) for wanted in _ASKED]
+    labels = [[[step.label for step in rank.steps.whole] for rank in one.ranks] for one in found]
+    assert labels == [labels[0]] * len(labels)
+    common = set.intersection(*({*own} for own in labels[0] if own)) if any(labels[0]) else {1}
+    for sizes in (False, True):  # `diagnose` asks for the sizes of messages, `critical` and `replay` do not
+        recording = load_steps([job], sizes=sizes, jobs=1, progress=False).recording
+        assert [step.number for step in recording.bounds] == sorted(common)
+
+
+def check_step(job: Path) -> None:
+    """A step's critical path is as long as the step; replayed with its own gaps it takes as long, too."""
+    critical = answer("--option", "critical", "--path", job)
+    path = critical["scopes"][-1]["path"]
+    assert abs(sum(part["dur_ms"] for part in path) - critical["iteration_ms"]) < 1e-6
+    assert abs(answer("--option", "replay", "--path", job, "--output", "-")["error"]) < 1e-9
+
+
+def check_busy(job: Path) -> None:
+    """No track works longer than its wall time, and no step of a rank is spent on more than it took."""
+    for trace in load_paths([job], Request(jobs=1, progress=False)).made:
+        for track, busy_ns, wall_ns in busy_tracks(trace.own):
+            assert busy_ns <= wall_ns, f"{trace.path}: {trace.tracks[track]}"
+    for rank in load_figures([job], Wanted(breakdown=True), jobs=1, progress=False).ranks:
+        for step in rank.breakdown:
+            assert step.compute_ns + step.comm_ns - step.overlap_ns + step.idle_ns <= step.wall_ns
+
+
+def busy_tracks(trace: Trace) -> list[tuple[int, int, int]]:
+    """Return of each track how long its slices work that lie in no other such one, and its wall time."""
+    works = np.isin(dialects.of(trace).roles(trace), _WORKS) if len(trace) else np.zeros(0, np.bool_)
+    tracks = []
+    for track in sorted({*trace.track_id[works].tolist()}):
+        rows = np.flatnonzero(works & (trace.track_id == track))
+        spans = sorted(zip(trace.ts_ns[rows].tolist(), (-trace.end_ns[rows]).tolist(), strict=True))
+        busy_ns, end_ns = 0, spans[0][0]
+        for begin, minus_end in spans:
+            if -minus_end > end_ns:  # else it lies in one before
+                busy_ns, end_ns = busy_ns - minus_end - begin, -minus_end
+        tracks.append((track, busy_ns, end_ns - spans[0][0]))
+    return tracks
+
+
+def check_combined(job: Path, tmp_path: Path) -> None:
+    """A combined file has the ranks of the job, each with its own slices."""
+    output = tmp_path / "combined.json"
+    code, _, errors = run_cli("--option", "combine", "--path", job, "--output", output)
+    assert code == 0, errors
+    before, after = (load_paths([path], Request(jobs=1, progress=False)) for path in (job, output))
+    assert after.names == before.names
+    assert [len(trace.own) for trace in after.made] == [len(trace.own) for trace in before.made]
+
+
+def answer(*words: object) -> Any:
+    """Return the JSON answer to a command."""
+    code, out, errors = run_cli(*words, "--format", "json")
+    assert code == 0, errors
+    return json.loads(out)
