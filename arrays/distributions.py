@@ -49,7 +49,7 @@ def binomial_tail(times: int, of: int, probability: float) -> float:
 def _beta_share(a: float, b: float, x: float) -> float:
     """Return the regularised incomplete beta function of x in [0, 1].
 
-    By the continued fraction of Abramowitz and Stegun (26.5.8), evaluated by Lentz's method where it converges
+    By the continued fraction of Abramowitz and Stegun (26.5.8) with Lentz's method, where it converges
     fast; else by symmetry.
     """
     if x <= 0 or x >= 1:

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from errors import UsageError
 from options import check_variant
 from outputs.marks import is_digest
@@ -67,6 +65,8 @@ def load_runs(args: Namespace, wanted: Wanted) -> list[JobFigures]:
 
     `wanted` is what traces are read for; whoever wants nothing by step heeds no `--step_by`.
     """
+    from msgspec.structs import replace
+
     from figures.digest import read_digest
     from figures.job_figures import load_figures
 

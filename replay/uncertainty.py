@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -88,4 +89,4 @@ def _means_of_draws(size: int, draw: np.random.Generator, *values: Float64) -> l
 
 def _wider(n: int) -> float:
     """Return the factor by which n values make an interval wider than the normal distribution would."""
-    return student_quantile(n - 1, 0.975) / _Z * (n / (n - 1)) ** 0.5
+    return student_quantile(n - 1, 0.975) / _Z * math.sqrt(n / (n - 1))
