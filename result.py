@@ -18,7 +18,7 @@ Cell = str | int | float | bool | None
 _T = TypeVar("_T")
 
 
-class Made(Sequence[_T]):
+class LazySequence(Sequence[_T]):
     """Computes each item on access, so that a million rows cost little until they are shown."""
 
     def __init__(self, items: Sequence[Any], make: Callable[[Any], _T]) -> None:
@@ -30,10 +30,10 @@ class Made(Sequence[_T]):
     @overload
     def __getitem__(self, at: int) -> _T: ...
     @overload
-    def __getitem__(self, at: slice) -> Made[_T]: ...
-    def __getitem__(self, at: int | slice) -> _T | Made[_T]:
+    def __getitem__(self, at: slice) -> LazySequence[_T]: ...
+    def __getitem__(self, at: int | slice) -> _T | LazySequence[_T]:
         if isinstance(at, slice):
-            return Made(self._items[at], self._make)
+            return LazySequence(self._items[at], self._make)
         return self._make(self._items[at])
 
     def __iter__(self) -> Iterator[_T]:
@@ -92,7 +92,9 @@ class Table(NamedTuple):
         """Return the table with a row for each item; its columns take the cells from the items."""
         cells = [column.value or attrgetter(column.key) for column in columns]
         items = items if isinstance(items, Sequence) else list(items)
-        return cls(name, title, columns, Made(items, lambda item: [cell(item) for cell in cells]), **settings)
+        return cls(
+            name, title, columns, LazySequence(items, lambda item: [cell(item) for cell in cells]), **settings
+        )
 
     def first(self, n: int | None) -> Table:
         """Return the table with its first n rows; with all for None."""
@@ -103,10 +105,10 @@ class Table(NamedTuple):
         """The place of the column that tells which rows are certain; None where all are."""
         return next((i for i, column in enumerate(self.columns) if column.key == self.certain), None)
 
-    def records(self) -> Made[dict[str, Cell]]:
+    def records(self) -> LazySequence[dict[str, Cell]]:
         """Return the rows as JSON objects, keyed by the columns' keys."""
         keys = [column.key for column in self.columns]
-        return Made(self.rows, lambda row: dict(zip(keys, row, strict=True)))
+        return LazySequence(self.rows, lambda row: dict(zip(keys, row, strict=True)))
 
 
 class Bars(NamedTuple):

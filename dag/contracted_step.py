@@ -31,7 +31,7 @@ from dag.critical_path import (
     way_back,
 )
 from dag.join_ranks import RankParts
-from dag.step_graph import Bool, MadeSteps, Recording, StepGraph, operation_edges
+from dag.step_graph import Bool, LazySteps, Recording, StepGraph, operation_edges
 from errors import DagError
 
 #: A step of more events is contracted; so many are looked at together. In memory each takes about 400 bytes.
@@ -51,7 +51,7 @@ _MEETING = -1
 def examined(recording: Recording, row: int, most: int = _MOST_WHOLE) -> StepGraph | ContractedStep:
     """Return a step for paths and slack: whole, or contracted if it has more events and can be."""
     steps = recording.steps
-    parts = steps.split(row) if isinstance(steps, MadeSteps) else None
+    parts = steps.split(row) if isinstance(steps, LazySteps) else None
     if parts is not None and parts.can_be_split and sum(map(len, parts.steps)) > most:
         with suppress(DagError):  # which edges among events of one moment to leave out, only all of them tell
             return ContractedStep(parts, min(most, _TOGETHER))

@@ -24,7 +24,7 @@ from dag.spill import Spill
 from dag.step_graph import (
     NO_LINK,
     Bool,
-    MadeSteps,
+    LazySteps,
     Recording,
     StepBounds,
     StepGraph,
@@ -115,7 +115,7 @@ def join(ranks: Sequence[RankSteps], spill: Spill | None = None) -> Recording:
     def split(row: int) -> RankParts | None:
         return RankParts(parts[row], link_of, first) if parts[row] else None  # none where it was made
 
-    steps: Sequence[StepGraph] = MadeSteps(bounds, make, split=split, spill=spill)
+    steps: Sequence[StepGraph] = LazySteps(bounds, make, split=split, spill=spill)
     if any((one.next_ns < 0).any() for one in bounds):
         steps = _known_tails(list(steps))
     return Recording(

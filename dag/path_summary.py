@@ -14,7 +14,7 @@ from dag.critical_path import CATS, GAP, NO_EVENT, WAIT, CriticalPath
 from dag.step_graph import Recording
 from dialects.step_parts import Kind, Operation
 from errors import listed
-from result import Cell, Column, Made, in_ms, ms_column
+from result import Cell, Column, LazySequence, in_ms, ms_column
 
 #: Category of what moves data between ranks, where the recording's own does not say so.
 COMMUNICATION = "communication"
@@ -87,7 +87,7 @@ class NamedPath(Struct, frozen=True):
         sums: list[int] = np.bincount(self.label, self.dur_ns, len(self.labels)).astype(np.int64).tolist()
         return sums
 
-    def rows(self, *, owned: bool = False) -> Made[tuple[Cell, ...]]:
+    def rows(self, *, owned: bool = False) -> LazySequence[tuple[Cell, ...]]:
         """Return the cells of `PATH` for each stretch; if `owned`, the name begins with the owner."""
         label, start_ns, dur_ns, kind = self.label.item, self.start_ns.item, self.dur_ns.item, self.kind.item
 
@@ -96,7 +96,7 @@ class NamedPath(Struct, frozen=True):
             name = f"{owner}.{name}" if owned else name
             return name, cat, owner, start_ns(at) / 1e6, dur_ns(at) / 1e6, _LABELS[kind(at)]
 
-        return Made(range(len(self)), cells)
+        return LazySequence(range(len(self)), cells)
 
 
 def named_path(
@@ -158,10 +158,10 @@ def by_name(path: NamedPath) -> list[NameShare]:
     return sorted(shares, key=lambda share: -share.ns)
 
 
-def records(path: NamedPath, *, owned: bool) -> Made[dict[str, Cell]]:
+def records(path: NamedPath, *, owned: bool) -> LazySequence[dict[str, Cell]]:
     """Return the path for JSON; where several ranks have one (`owned`), operations are named with theirs."""
     keys = [column.key for column in PATH]
-    return Made(path.rows(owned=owned), lambda row: dict(zip(keys, row, strict=True)))
+    return LazySequence(path.rows(owned=owned), lambda row: dict(zip(keys, row, strict=True)))
 
 
 def by_category(path: NamedPath) -> dict[str, int]:

@@ -9,7 +9,7 @@ work and gaps gives the recorded times.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -20,6 +20,7 @@ from arrays import Int64
 from arrays.numbering import unique
 from dag.spill import Spill
 from dialects.step_parts import UNMARKED, Joint, Operation, Operations, from_start
+from result import LazySequence
 
 Bool = NDArray[np.bool_]
 
@@ -86,9 +87,14 @@ class StepGraph(Struct, frozen=True):
         return np.subtract(self.begin_ns, int(self.begin_ns.min()))
 
     @property
+    def bounds(self) -> StepBounds:
+        """What is known of the step without its events."""
+        return StepBounds(self.number, self.begin_ns, self.next_ns)
+
+    @property
     def iteration_ns(self) -> Int64:
         """How long the step took for each owner (m,); -1 where unknown."""
-        return np.where(self.next_ns < 0, -1, self.next_ns - self.begin_ns)
+        return self.bounds.iteration_ns
 
     @property
     def last_end_ns(self) -> Int64:
@@ -116,52 +122,42 @@ class StepBounds(NamedTuple):
         return np.where(self.next_ns < 0, -1, self.next_ns - self.begin_ns)
 
 
-class MadeSteps(Sequence[StepGraph]):
-    """Steps of which each is made when it is first asked for: of many ranks most options need but one.
+class LazySteps(LazySequence[StepGraph]):
+    """Steps joined on first access: of many ranks most options look at only one.
 
-    With `most` only so many are kept, and any other is made again. `split` returns what a step is made of.
+    With `most` only so many are kept, and any other is joined again. `split` returns what a step is made of.
     The columns of those that are kept go to `spill`.
     """
 
     def __init__(
         self,
         bounds: Sequence[StepBounds],
-        make: Callable[[int], StepGraph],
+        join: Callable[[int], StepGraph],
         most: int | None = None,
         split: Callable[[int], Any] = lambda _: None,
         spill: Spill | None = None,
     ) -> None:
+        self._items = range(len(bounds))
         self.bounds, self.split, self.spill = bounds, split, spill
-        self._make, self._most = make, most
-        self._made: dict[int, StepGraph] = {}
+        self._join, self._most = join, most
+        self._joined: dict[int, StepGraph] = {}
 
-    @overload
-    def __getitem__(self, row: int) -> StepGraph: ...
-    @overload
-    def __getitem__(self, row: slice) -> list[StepGraph]: ...
-    def __getitem__(self, row: int | slice) -> StepGraph | list[StepGraph]:
-        if isinstance(row, slice):
-            return [self[one] for one in range(len(self))[row]]
-        row = range(len(self))[row]
-        if row not in self._made:
-            if self._most is not None and len(self._made) >= self._most:
-                del self._made[next(iter(self._made))]
-            made = self._make(row)
-            self._made[row] = made if self.spill is None else self.spill.put(made)
+    def _make(self, row: int) -> StepGraph:
+        if row not in self._joined:
+            if self._most is not None and len(self._joined) >= self._most:
+                del self._joined[next(iter(self._joined))]
+            step = self._join(row)
+            self._joined[row] = step if self.spill is None else self.spill.put(step)
         if self.spill is not None:
-            self.spill.look_at(_EVENT_BYTES * len(self._made[row]))
-        return self._made[row]
+            self.spill.look_at(_EVENT_BYTES * len(self._joined[row]))
+        return self._joined[row]
 
-    def __len__(self) -> int:
-        return len(self.bounds)
-
-    def replaced(self, steps: Iterable[StepGraph]) -> MadeSteps:
+    def replaced(self, steps: Iterable[StepGraph]) -> LazySteps:
         """Return other steps, put aside as these are."""
         kept = [step if self.spill is None else self.spill.put(step) for step in steps]
-        bounds = [StepBounds(step.number, step.begin_ns, step.next_ns) for step in kept]
-        found = MadeSteps(bounds, kept.__getitem__, spill=self.spill)
-        found._made = dict(enumerate(kept))
-        return found
+        steps = LazySteps([step.bounds for step in kept], kept.__getitem__, spill=self.spill)
+        steps._joined = dict(enumerate(kept))
+        return steps
 
 
 class Recording(Struct, frozen=True):
@@ -195,11 +191,11 @@ class Recording(Struct, frozen=True):
     def with_steps(self, steps: Iterable[StepGraph]) -> Recording:
         """Return the recording with other steps, which memory need not hold all where its own need not."""
         own = self.steps
-        return replace(self, steps=own.replaced(steps) if isinstance(own, MadeSteps) else list(steps))
+        return replace(self, steps=own.replaced(steps) if isinstance(own, LazySteps) else list(steps))
 
     def put_aside(self, column: Int64) -> Int64:
         """Return a column of events, which memory need not hold where it need not hold the steps."""
-        spill = self.steps.spill if isinstance(self.steps, MadeSteps) else None
+        spill = self.steps.spill if isinstance(self.steps, LazySteps) else None
         return column if spill is None else spill.put_arrays([column])[0]
 
     @property
@@ -227,9 +223,9 @@ class Recording(Struct, frozen=True):
     @property
     def bounds(self) -> Sequence[StepBounds]:
         """The bounds of the steps."""
-        if isinstance(self.steps, MadeSteps):
+        if isinstance(self.steps, LazySteps):
             return self.steps.bounds
-        return [StepBounds(step.number, step.begin_ns, step.next_ns) for step in self.steps]
+        return [step.bounds for step in self.steps]
 
     def which(self, accept: Callable[[Operation], object]) -> Bool:
         """Return which operations (n,) are accepted."""

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from arrays import Float64
-from dag.step_graph import MadeSteps, Recording, StepBounds, StepGraph
+from dag.step_graph import LazySteps, Recording, StepBounds, StepGraph
 from diagnose.finding import Edit, Finding
 from replay.answer import measured_ns
 from replay.occurrences import UsualGaps
@@ -87,7 +87,7 @@ class Gains:
         def make(row: int) -> StepGraph:
             return runs.step(position[row], steps[row], schedule) if row in position else steps[row]
 
-        return replace(edited, steps=MadeSteps(bounds, make, most=1))  # which are large
+        return replace(edited, steps=LazySteps(bounds, make, most=1))  # which are large
 
     def times_ns(self, edits: Edits, *, own_gaps: bool) -> Float64:
         """Return how long the job takes for each step (steps,), as simulated.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from errors import AnalyzeError, DagError, UsageError, whole_number
 from options import check_variant, is_drawn, load_steps
-from result import Bars, Cell, Chart, Column, Made, Result, Table, in_ms, ms_column
+from result import Bars, Cell, Chart, Column, LazySequence, Result, Table, in_ms, ms_column
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -111,7 +111,7 @@ def _recorded(args: Namespace) -> Result:
     document: dict[str, Any] = {
         "step": step.number,
         "iteration_ms": path.length_ns / 1e6,
-        "scopes": Made(scopes, lambda scope: _document(scope, owned=len(recording.owners) > 1)),
+        "scopes": LazySequence(scopes, lambda scope: _document(scope, owned=len(recording.owners) > 1)),
         "operations": slack.records(),
     }
     notes = [*recording.notes, *_longer(scopes, path, recording)]
@@ -184,13 +184,13 @@ def _per_scope(
         part, at = place
         return [titles[part], *parts[part][1][at]]
 
-    rows = Made(_places([own for _, own in parts])[: args.head], cells)
-    keys = Made(rows, lambda row: (key_of(str(row[about[0]]), str(row[about[1]])),)) if about else ()
+    rows = LazySequence(_places([own for _, own in parts])[: args.head], cells)
+    keys = LazySequence(rows, lambda row: (key_of(str(row[about[0]]), str(row[about[1]])),)) if about else ()
     scope = _SCOPE if len(parts) > 1 else _SCOPE._replace(minor=_LEAST)  # then the figures name it
     return Table(name, title, (scope, *columns), rows, about=keys)
 
 
-def _places(parts: Sequence[Sized]) -> Made[tuple[int, int]]:
+def _places(parts: Sequence[Sized]) -> LazySequence[tuple[int, int]]:
     """Return (part, place in it) of each item of all parts, in order."""
     import numpy as np
 
@@ -200,10 +200,10 @@ def _places(parts: Sequence[Sized]) -> Made[tuple[int, int]]:
         part = int(np.searchsorted(first, at, side="right")) - 1
         return part, at - int(first[part])
 
-    return Made(range(int(first[-1])), place)
+    return LazySequence(range(int(first[-1])), place)
 
 
-def _about_stretches(widest: Scope, shown: Sequence[tuple[Scope, NamedPath]]) -> Made[Sequence[str]]:
+def _about_stretches(widest: Scope, shown: Sequence[tuple[Scope, NamedPath]]) -> LazySequence[Sequence[str]]:
     """Return the keys of the stretches of the scopes' paths; the timeline shows the widest's."""
     from dag_utils import stretch_key
 
@@ -211,15 +211,15 @@ def _about_stretches(widest: Scope, shown: Sequence[tuple[Scope, NamedPath]]) ->
         part, at = place
         return (stretch_key(at),) if shown[part][0] is widest else ()
 
-    return Made(_places([path for _, path in shown]), keys)
+    return LazySequence(_places([path for _, path in shown]), keys)
 
 
-def _about_operations(recording: Recording, slack: Table) -> Made[Sequence[str]]:
+def _about_operations(recording: Recording, slack: Table) -> LazySequence[Sequence[str]]:
     """Return the keys of the operations in a table of slack, where several ranks prefix the names."""
     from dag_utils import key_of
 
     several = len(recording.owners) > 1
-    return Made(
+    return LazySequence(
         slack.rows,
         lambda row: (str(row[0]) if several else key_of(recording.owners[0], str(row[0])),),
     )

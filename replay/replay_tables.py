@@ -15,7 +15,7 @@ from replay.answer import Answer, Forecast, WhatIf, measured_ns
 from replay.sensitivity import Effect
 from replay.simulation import Replay
 from replay.slowdown import Slowdown
-from result import Bars, Chart, Column, Lines, Made, Table, ms_column, ms_of
+from result import Bars, Chart, Column, LazySequence, Lines, Table, ms_column, ms_of
 
 #: Bars that a chart of effects shows at most.
 MOST_BARS = 25
@@ -73,7 +73,7 @@ def path_tables(step: int, path: NamedPath, *, full: bool) -> list[Table]:
     title = f"Critical path through step {step}"
     shares, rows = by_name(path), path.rows()
     of_names = [(key_of(share.owner, share.name),) for share in shares]
-    of_rows = Made(rows, lambda row: (key_of(str(row[2]), str(row[0])),))
+    of_rows = LazySequence(rows, lambda row: (key_of(str(row[2]), str(row[0])),))
     return [
         Table.of("path_by_name", f"{title}, by operation", BY_NAME, shares, about=of_names),
         Table("critical_path", title, PATH, rows, detail=not full, about=of_rows),

@@ -9,7 +9,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
-from result import Made, Result
+from result import LazySequence, Result
 
 _INDENT = 2
 _PIECE = 1 << 18  # characters that are made at a time
@@ -41,7 +41,7 @@ def _member(key: str, value: Any, depth: int) -> Iterator[str]:
 def _text(value: Any, depth: int) -> Iterator[str]:
     """Yield the text of a value; of items that are made one by one, some at a time."""
     line = "\n" + " " * _INDENT * depth
-    if isinstance(value, Made) and value:
+    if isinstance(value, LazySequence) and value:
         yield "["
         items = iter(value)
         first = next(items)
@@ -61,7 +61,7 @@ def _text(value: Any, depth: int) -> Iterator[str]:
 
 def _is_made(value: Any) -> bool:
     """Whether it is an object with members that are made one by one."""
-    return isinstance(value, dict) and any(isinstance(member, Made) for member in value.values())
+    return isinstance(value, dict) and any(isinstance(member, LazySequence) for member in value.values())
 
 
 def _items_in_turn(items: Iterator[Any], depth: int) -> Iterator[str]:

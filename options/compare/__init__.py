@@ -21,7 +21,7 @@ from options.compare.comparison_tables import (
 from options.critical import usual_step
 from options.runs import check_runs, digest_note, labels, load_runs
 from outputs.marks import is_digest
-from result import Chart, Made, Result, Table, ms_of
+from result import Chart, LazySequence, Result, Table, ms_of
 
 if TYPE_CHECKING:
     from compare.comparison import CategoryChange, OpChange
@@ -168,11 +168,11 @@ def _pair_document(pair: Pair, args: Namespace) -> dict[str, Any]:
     found = pair.found
     return {
         "paths": [str(found.a.path), str(found.b.path)],
-        "operations": Made(
+        "operations": LazySequence(
             shown(found.operations, args),
             lambda op: {"name": op.name, "cat": op.cat, **_item_record(op), "renamed_to": op.renamed_to},
         ),
-        "only_in": [Made(keys, attrgetter("name")) for keys in found.only_in],
+        "only_in": [LazySequence(keys, attrgetter("name")) for keys in found.only_in],
         "categories": [{"cat": each.cat, **_item_record(each)} for each in found.categories],
         "ranks": [
             {

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from result import Bars, Cell, Chart, Column, Made, Table, Waterfall, ms_column, ms_of
+from result import Bars, Cell, Chart, Column, LazySequence, Table, Waterfall, ms_column, ms_of
 
 if TYPE_CHECKING:
     from compare.comparison import Comparison, OpChange
@@ -161,7 +161,7 @@ def _only(pair: Pair, args: Namespace) -> Table:
     shown = [(name, key) for name, keys in sides for key in keys[: args.head]]
     hidden = sum(map(len, pair.found.only_in)) - len(shown)
     note = f"{hidden:,} more; without --head all are shown." if hidden else ""
-    rows = Made(shown, lambda row: (row[0], *row[1]))
+    rows = LazySequence(shown, lambda row: (row[0], *row[1]))
     return Table("only_in", "Operations of one run only", columns, rows, note)
 
 
@@ -176,7 +176,9 @@ def input_table(run: JobFigures, name: str) -> Table:
         Column("avg_ms", "avg (ms)", "float"),
     )
     figures = (ops.count.sum(1), ops.total_ns.sum(1) / 1e6, ops.mean_ns / 1e6)
-    rows = Made(range(len(ops.keys)), lambda at: (*ops.keys[at], *(each[at].item() for each in figures)))
+    rows = LazySequence(
+        range(len(ops.keys)), lambda at: (*ops.keys[at], *(each[at].item() for each in figures))
+    )
     return Table(name, f"Operations of {name}", columns, rows, detail=True)
 
 

@@ -26,7 +26,7 @@ import report.json
 from conftest import REPO
 from errors import AnalyzeError, OutputError, UsageError
 from parallel import progress as bars
-from result import Bars, Bars3D, Column, Made, Result, Table
+from result import Bars, Bars3D, Column, LazySequence, Result, Table
 
 TABLE = Table(
     "operations",
@@ -102,13 +102,13 @@ def test_json_of_items_that_are_made_one_by_one_is_that_of_a_list() -> None:
         return stream.getvalue()
 
     items: list[Any] = [{"path": [{"name": "x\ny", "ms": 1.5}], "none": []}, 7, "é"]
-    assert text(Made(range(3), items.__getitem__)) == text(items)
-    assert text(Made((), items.__getitem__)) == text([])
+    assert text(LazySequence(range(3), items.__getitem__)) == text(items)
+    assert text(LazySequence((), items.__getitem__)) == text([])
 
 
 def test_what_is_made_is_made_when_it_is_asked_for() -> None:
     asked: list[int] = []
-    made = Made(range(4), lambda at: asked.append(at) or 10 * at)  # type: ignore[func-returns-value]
+    made = LazySequence(range(4), lambda at: asked.append(at) or 10 * at)  # type: ignore[func-returns-value]
     assert (len(made), made[-1], asked) == (4, 30, [3])
     assert ([*made[1:3]], list(made), asked[1:]) == ([10, 20], [0, 10, 20, 30], [1, 2, 0, 1, 2, 3])
     with pytest.raises(IndexError):
@@ -129,8 +129,9 @@ def test_json_reads_back_as_it_was(document: dict[str, Any]) -> None:
 
 
 def test_json_within_objects_that_are_made_is_laid_out_as_all_else() -> None:
-    made = Made(
-        [1, 2], lambda n: {"n": n, "rows": Made(range(n - 1), lambda at: {"at": at}), "last": "\u00e9"}
+    made = LazySequence(
+        [1, 2],
+        lambda n: {"n": n, "rows": LazySequence(range(n - 1), lambda at: {"at": at}), "last": "\u00e9"},
     )
     listed = [
         {"n": 1, "rows": [], "last": "\u00e9"},
