@@ -10,7 +10,7 @@ from arrays import Float64
 from dag.join_ranks import join
 from dag.step_graph import Recording
 from dialects.roles import Phase, Role
-from dialects.step_parts import Edge, Joint, Kind, Meet, Operation, RankStep, RankSteps
+from dialects.step_parts import Edge, Joint, Kind, Meeting, Operation, RankStep, RankSteps
 from formats.columns import Track
 
 _OPERATIONS = (
@@ -75,10 +75,10 @@ def _step(number: int, begin: float, end: float, parts: tuple[float, float, floa
     forward, gap, backward = parts
     moments = begin + np.array([0, forward, forward + gap, forward + gap + backward, end - begin])
     at = np.rint(moments * 1e6).astype(np.int64)
-    meet = Meet(number, 2, True, True, Joint.START_TO_BODY, Kind.GROUP)
+    meeting = Meeting(number, 2, True, True, Joint.START_TO_BODY, Kind.GROUP)
     times = at[[(0, 1), (2, 3), (3, 4)]]
     bounds = int(at[0]), int(at[4])
-    return RankStep.of(number + 1, bounds, np.arange(3), times, [Edge(0, 1), Edge(1, 2)], [meet])
+    return RankStep.of(number + 1, bounds, np.arange(3), times, [Edge(0, 1), Edge(1, 2)], [meeting])
 
 
 def random_job(seed: int) -> KnownJob:

@@ -89,7 +89,7 @@ class ContractedStep:
         self._until = int(self.ends_ns.max())
         self._batches = _batches(self.offsets, together)
         #: of each point its number among all events, and its rank
-        events = [unique(part.meets.event.astype(np.int64)) for part in parts.steps]
+        events = [unique(part.meetings.event.astype(np.int64)) for part in parts.steps]
         self.event = np.concatenate([own + at for own, at in zip(events, self.offsets, strict=False)])
         self.owner = np.repeat(np.arange(len(events)), list(map(len, events)))
         self._point_of = np.searchsorted(self.owner, np.arange(len(parts.steps) + 1))

@@ -40,7 +40,7 @@ from dialects.step_parts import (
     RankSteps,
     edge_rows,
     from_start,
-    meet_table,
+    meetings_table,
     narrow,
     narrow_ns,
 )
@@ -180,18 +180,18 @@ def number_ranges(numbers: Sequence[int]) -> str:
 def _keyed_alike(steps: Sequence[Sequence[RankStep]]) -> list[list[RankStep]]:
     """Return the steps of each rank with the keys of what they do together numbered as on the other ranks."""
     if len(steps) == 1:  # nobody to meet
-        return [[replace(step, meets=meet_table(())) for step in own] for own in steps]
+        return [[replace(step, meetings=meetings_table(())) for step in own] for own in steps]
     place: dict[Hashable, int] = {}
     numbers: dict[int, Int64] = {}  # a rank's steps share their keys
-    for meets in (step.meets for own in steps for step in own):
-        if id(meets.keys) not in numbers:
-            number = [place.setdefault(key, len(place)) for key in meets.keys]
-            numbers[id(meets.keys)] = narrow(np.array(number, np.int64))
+    for meetings in (step.meetings for own in steps for step in own):
+        if id(meetings.keys) not in numbers:
+            number = [place.setdefault(key, len(place)) for key in meetings.keys]
+            numbers[id(meetings.keys)] = narrow(np.array(number, np.int64))
     keys = list(place)
     return [
         [
-            replace(step, meets=replace(meets, keys=keys, key=numbers[id(meets.keys)][meets.key]))
-            for step, meets in ((step, step.meets) for step in own)
+            replace(step, meetings=replace(meetings, keys=keys, key=numbers[id(meetings.keys)][meetings.key]))
+            for step, meetings in ((step, step.meetings) for step in own)
         ]
         for own in steps
     ]
@@ -225,9 +225,9 @@ def _join_step(
     start = np.maximum(np.concatenate([part.start_ns for part in parts]) + since, begin[owner])
     end = np.maximum(np.concatenate([part.end_ns for part in parts]) + since, start)
     own = [_moved(part.edges, at) for part, at in zip(parts, offsets, strict=True)]
-    meets = _with_partners(_meets(parts, offsets), end)
-    many, few = _by_size(meets)
-    start, edges = _agreeing(start, end, np.concatenate([*own, _meetings(few)]))
+    meetings = _with_partners(_meetings_of(parts, offsets), end)
+    many, few = _by_size(meetings)
+    start, edges = _agreeing(start, end, np.concatenate([*own, _meeting_edges(few)]))
     meeting = _joint_meetings(many, start, end, len(start))
     operation = np.concatenate([operation, narrow(first[-1] + owner[meeting.last_to_come])])
     owner = np.concatenate([owner, owner[meeting.last_to_come]])
@@ -277,28 +277,28 @@ class RankParts(NamedTuple):
     @property
     def can_be_split(self) -> bool:
         """Whether no rank needs another's events to tell when its own started, and all ends are known."""
-        meets = (part.meets for part in self.steps)
-        starts = any((one.leaves & (one.joint < Joint.END_TO_BODY)).any() for one in meets)
+        meetings = (part.meetings for part in self.steps)
+        starts = any((one.leaves & (one.joint < Joint.END_TO_BODY)).any() for one in meetings)
         has_ends = all(part.next_ns >= 0 for part in self.steps)
         return has_ends and not starts and bool((self.link_of == NO_LINK).all())
 
     def alone(self, owners: range) -> StepGraph:
         """Return the events of some ranks that follow each other, without what they wait for other ranks."""
-        parts = [replace(self.steps[owner], meets=meet_table(())) for owner in owners]
+        parts = [replace(self.steps[owner], meetings=meetings_table(())) for owner in owners]
         return _join_step(parts, (), self.link_of, [*self.first[owners.start : owners.stop], 0])
 
     def points(self, events: Sequence[Int64], start: Sequence[Int64], end: Sequence[Int64]) -> StepGraph:
         """Return the `events` of each rank that meet others', with only what they wait for these."""
         parts = []
         for part, own, start_ns, end_ns in zip(self.steps, events, start, end, strict=True):
-            meets = replace(part.meets, event=np.searchsorted(own, part.meets.event))
+            meetings = replace(part.meetings, event=np.searchsorted(own, part.meetings.event))
             nothing: dict[str, Any] = {"edges": part.edges[:0], "last": own[:0], "since_ns": 0}
             columns: dict[str, Any] = {
                 "operation": part.operation[own],
                 "start_ns": start_ns,
                 "end_ns": end_ns,
             }
-            parts.append(replace(part, **columns, meets=meets, **nothing))
+            parts.append(replace(part, **columns, meetings=meetings, **nothing))
         return _join_step(parts, (), self.link_of, self.first)
 
 
@@ -332,7 +332,7 @@ def _from_before(rows: Sequence[Int64], sizes: Sequence[int], before: Sequence[i
 # ---- meetings
 
 
-class _Meets(NamedTuple):
+class _JobMeetings(NamedTuple):
     """Parts (k,) in what ranks do together; those of one thing have the same number in `group`."""
 
     group: Int64
@@ -343,46 +343,46 @@ class _Meets(NamedTuple):
     joint: Int64
     kind: Int64
 
-    def select(self, rows: NDArray[Any]) -> _Meets:
-        return _Meets(*(column[rows] for column in self))
+    def select(self, rows: NDArray[Any]) -> _JobMeetings:
+        return _JobMeetings(*(column[rows] for column in self))
 
 
-def _meets(parts: Sequence[RankStep], offsets: Sequence[int]) -> _Meets:
+def _meetings_of(parts: Sequence[RankStep], offsets: Sequence[int]) -> _JobMeetings:
     """Return the parts that all ranks have in what they do together."""
-    owner = np.repeat(np.arange(len(parts)), [len(part.meets) for part in parts])
+    owner = np.repeat(np.arange(len(parts)), [len(part.meetings) for part in parts])
     names = ("event", "key", "turn", "enters", "leaves", "joint", "kind")
     event, key, turn, *others = (
-        np.concatenate([getattr(part.meets, name) for part in parts]) for name in names
+        np.concatenate([getattr(part.meetings, name) for part in parts]) for name in names
     )
     pair = key.astype(np.int64) * (int(turn.max(initial=0)) + 1) + turn
     _, first, which = np.unique(pair, return_index=True, return_inverse=True)
     group = np.argsort(np.argsort(first))[which.reshape(-1)]  # by first appearance
-    return _Meets(group, owner, event + np.array(offsets)[owner], *others)
+    return _JobMeetings(group, owner, event + np.array(offsets)[owner], *others)
 
 
-def _with_partners(meets: _Meets, end: Int64) -> _Meets:
+def _with_partners(meetings: _JobMeetings, end: Int64) -> _JobMeetings:
     """Return the parts with those of exchanges in what only the ranks do together that exchange something.
 
     All take part in each where all have as many of them, and the n-th end together. Otherwise ranks send to
     each other in pairs, both of which end when the last byte has arrived. Those that end with nobody meet
     nobody; where most do, clocks are not as one, and having as many of them is enough.
     """
-    rows = np.flatnonzero(meets.kind == Kind.EXCHANGE)
+    rows = np.flatnonzero(meetings.kind == Kind.EXCHANGE)
     if not len(rows):
-        return meets
-    rows = rows[np.argsort(end[meets.event[rows]], kind="stable")]
-    ends, owner, of_group = end[meets.event[rows]], meets.owner[rows], meets.group[rows]
+        return meetings
+    rows = rows[np.argsort(end[meetings.event[rows]], kind="stable")]
+    ends, owner, of_group = end[meetings.event[rows]], meetings.owner[rows], meetings.group[rows]
     first = _pairs(owner, ends)
     _, earliest, size = np.unique(of_group, return_index=True, return_counts=True)
     if (size == len(unique(owner))).all():
         _, latest = np.unique(of_group[::-1], return_index=True)
         if median(ends[::-1][latest] - ends[earliest]) <= _ENDS_AGREE_NS or 4 * len(first) < len(rows):
-            return meets._replace(kind=np.where(meets.kind == Kind.EXCHANGE, Kind.GROUP, meets.kind))
-    group, kind = meets.group.copy(), meets.kind.copy()
+            return meetings._replace(kind=np.where(meetings.kind == Kind.EXCHANGE, Kind.GROUP, meetings.kind))
+    group, kind = meetings.group.copy(), meetings.kind.copy()
     for half in (rows[first], rows[first + 1]):
-        group[half] = int(meets.group.max()) + 1 + np.arange(len(first))
+        group[half] = int(meetings.group.max()) + 1 + np.arange(len(first))
         kind[half] = Kind.DATA
-    return meets._replace(group=group, kind=kind).select(kind != Kind.EXCHANGE)
+    return meetings._replace(group=group, kind=kind).select(kind != Kind.EXCHANGE)
 
 
 def _pairs(owner: Int64, end: Int64) -> Int64:
@@ -402,23 +402,30 @@ def _pairs(owner: Int64, end: Int64) -> Int64:
     return known
 
 
-def _by_size(meets: _Meets) -> tuple[_Meets, _Meets]:
+def _by_size(meetings: _JobMeetings) -> tuple[_JobMeetings, _JobMeetings]:
     """Return the parts in what so many ranks do together that pairs of them are too many, and all others.
 
     The many are those of collectives, which all enter and leave in one event each and may leave as soon as
     the last has entered.
     """
-    alike = meets.enters & meets.leaves & (meets.joint == Joint.START_TO_BODY) & (meets.kind == Kind.GROUP)
-    size = np.bincount(meets.group)
-    is_many = (size > _MOST_PAIRED) & (np.bincount(meets.group, alike, len(size)) == size)
-    chosen = is_many[meets.group]
-    return meets.select(chosen), meets.select(~chosen)
+    alike = (
+        meetings.enters
+        & meetings.leaves
+        & (meetings.joint == Joint.START_TO_BODY)
+        & (meetings.kind == Kind.GROUP)
+    )
+    size = np.bincount(meetings.group)
+    is_many = (size > _MOST_PAIRED) & (np.bincount(meetings.group, alike, len(size)) == size)
+    chosen = is_many[meetings.group]
+    return meetings.select(chosen), meetings.select(~chosen)
 
 
-def _meetings(meets: _Meets) -> Int64:
+def _meeting_edges(meetings: _JobMeetings) -> Int64:
     """Return the edges between the ranks that meet: who leaves waits for the others that enter."""
-    order = np.argsort(meets.group, kind="stable")
-    entering, leaving = (meets.select(order[chosen[order]]) for chosen in (meets.enters, meets.leaves))
+    order = np.argsort(meetings.group, kind="stable")
+    entering, leaving = (
+        meetings.select(order[chosen[order]]) for chosen in (meetings.enters, meetings.leaves)
+    )
     low, high = (np.searchsorted(entering.group, leaving.group, side) for side in ("left", "right"))
     source, target = ranges(low, high)
     others = entering.owner[source] != leaving.owner[target]
@@ -427,7 +434,7 @@ def _meetings(meets: _Meets) -> Int64:
     return narrow(np.column_stack(columns))
 
 
-class _Joints(NamedTuple):
+class _JointMeetings(NamedTuple):
     """Meetings as events of their own: the event that came last to each, when, and all their edges."""
 
     last_to_come: Int64
@@ -435,7 +442,7 @@ class _Joints(NamedTuple):
     edges: Int64
 
 
-def _joint_meetings(meets: _Meets, start: Int64, end: Int64, first: int) -> _Joints:
+def _joint_meetings(meetings: _JobMeetings, start: Int64, end: Int64, first: int) -> _JointMeetings:
     """Return the meetings of many ranks: all enter one event, which all leave, so that edges stay few.
 
     Nobody waits for who entered only after it had left. Where there is such a one, several such events
@@ -444,8 +451,8 @@ def _joint_meetings(meets: _Meets, start: Int64, end: Int64, first: int) -> _Joi
     """
     last_to_come: list[Int64] = []
     tables: list[Int64] = []
-    for group in unique(meets.group).tolist():
-        events = meets.event[meets.group == group]
+    for group in unique(meetings.group).tolist():
+        events = meetings.event[meetings.group == group]
         events = events[np.argsort(start[events], kind="stable")]
         seen = np.searchsorted(start[events], end[events], side="right")  # who had entered when each left
         number = unique(seen)
@@ -461,7 +468,7 @@ def _joint_meetings(meets: _Meets, start: Int64, end: Int64, first: int) -> _Joi
         ]
     latest = np.concatenate([np.empty(0, np.int64), *last_to_come])
     edges = narrow(np.concatenate([np.empty((0, 4), np.int64), *tables]))
-    return _Joints(latest, start[latest], edges)
+    return _JointMeetings(latest, start[latest], edges)
 
 
 # ---- edges

@@ -83,7 +83,7 @@ class RankRecord(Struct, frozen=True):
         """Return the record with the columns of its steps put aside."""
         if isinstance(self.steps, AnalyzeError):
             return self
-        steps = [spill.put(replace(step, meets=spill.put(step.meets))) for step in self.steps.steps]
+        steps = [spill.put(replace(step, meetings=spill.put(step.meetings))) for step in self.steps.steps]
         return replace(self, steps=replace(self.steps, steps=steps))
 
     def later(self, by_ns: int) -> RankRecord:

@@ -14,7 +14,7 @@ from dag.critical_path import CATS, GAP
 from dag.step_graph import Bool, Recording, StepGraph
 from dag_utils import LoadedSteps, choose_step, critical_path
 from diagnose.finding import Evidence
-from diagnose.meetings import Meetings, meetings_of
+from diagnose.meetings import Arrivals, meetings_of
 from dialects.roles import Phase, Role
 from dialects.step_parts import Operation, Transfer
 from errors import TraceError, counted
@@ -329,7 +329,7 @@ class JobView:
     # ---- meetings
 
     @cached_property
-    def meetings(self) -> list[Meetings]:
+    def meetings(self) -> list[Arrivals]:
         """The meetings of each whole step."""
         return meetings_of(self.recording, self.rows)
 

@@ -15,7 +15,7 @@ from dialects.roles import Role
 from dialects.step_parts import Kind
 
 
-class Meetings(Struct, frozen=True):
+class Arrivals(Struct, frozen=True):
     """Who came when to what several ranks do together in one step: k arrivals.
 
     `meeting` (k,) counts from 0; `owner`, `event` (k,) of the arrival; `at_ns` (k,) when the event began.
@@ -32,14 +32,14 @@ class Meetings(Struct, frozen=True):
         return int(self.meeting.max(initial=-1)) + 1
 
 
-def meetings_of(recording: Recording, rows: Sequence[int]) -> list[Meetings]:
+def meetings_of(recording: Recording, rows: Sequence[int]) -> list[Arrivals]:
     """Return the meetings of each of the steps `rows`."""
     pieces, is_meeting = _pieces(recording), recording.which(lambda one: one.role is Role.MEETING)
     steps = (recording.steps[row] for row in rows)
     return [_of_step(len(recording.owners), step, pieces, is_meeting) for step in steps]
 
 
-def _of_step(n_owners: int, step: StepGraph, piece_of: Int64, is_meeting: Bool) -> Meetings:
+def _of_step(n_owners: int, step: StepGraph, piece_of: Int64, is_meeting: Bool) -> Arrivals:
     """Return the meetings of a step: events that edges between owners connect, or one partition's pushes.
 
     `piece_of` (n,) is the partition of each operation (see `_pieces`), `is_meeting` (n,) whether it is one.
@@ -64,7 +64,7 @@ def _of_step(n_owners: int, step: StepGraph, piece_of: Int64, is_meeting: Bool) 
     first = in_turn[np.append(np.ones(min(len(cell), 1), np.bool_), np.diff(cell[in_turn]) != 0)]
     arrivals = arrivals[first]  # GPUs of a worker reduce together, and broadcast together later
     meeting = np.unique(arrivals[:, 0], return_inverse=True)[1].reshape(-1)
-    return Meetings(meeting, arrivals[:, 1], arrivals[:, 2], arrivals[:, 3])
+    return Arrivals(meeting, arrivals[:, 1], arrivals[:, 2], arrivals[:, 3])
 
 
 def _pieces(recording: Recording) -> Int64:

@@ -15,7 +15,7 @@ import numpy as np
 
 from arrays import Int64, Mask
 from arrays.numbering import numbered, occurrence_number
-from dialects.step_parts import Joint, Kind, Meet, edge_rows
+from dialects.step_parts import Joint, Kind, Meeting, edge_rows
 from formats.columns import Trace
 
 _LEAVES, _ENTERS = "st", "tf"
@@ -44,7 +44,7 @@ class Arrows(NamedTuple):
         is_cut = np.append(event[1:] == event[:-1], False)
         return event, start, np.where(is_cut, np.roll(start, -1), end[event])
 
-    def edges(self, track: Int64, start: Int64, end: Int64) -> tuple[Int64, list[Meet]]:
+    def edges(self, track: Int64, start: Int64, end: Int64) -> tuple[Int64, list[Meeting]]:
         """Return the edges (e, 4) between events (m,), and their part in arrows of other ranks."""
         left = _last_begun(track, start, self.track, self.at_ns)
         following = _last_begun(track, -start, self.track, -self.at_ns)
@@ -54,18 +54,21 @@ class Arrows(NamedTuple):
         joint = np.where(self.at_ns > start[entered], Joint.END_TO_BODY, Joint.END_TO_HEAD)
         leads_on = self.leaves[:-1] & self.enters[1:] & (self.flow[1:] == self.flow[:-1])
         begins, ends = self.leaves & ~np.append(leads_on, False), self.enters & ~np.append(False, leads_on)
-        meets = [*self._meets(begins, left, joint, True), *self._meets(ends, entered, joint, False)]
+        meetings = [
+            *self._meetings_of(begins, left, joint, True),
+            *self._meetings_of(ends, entered, joint, False),
+        ]
         here = np.flatnonzero(leads_on & (left[:-1] >= 0) & (entered[1:] >= 0) & (left[:-1] != entered[1:]))
         source, target = left[here], entered[here + 1]
         goes_on = end[source] > self.at_ns[here + 1]
-        return edge_rows(source, target, joint[here + 1] + goes_on, Kind.MESSAGE), meets
+        return edge_rows(source, target, joint[here + 1] + goes_on, Kind.MESSAGE), meetings
 
-    def _meets(self, chosen: Mask, event: Int64, joint: Int64, enters: bool) -> Iterator[Meet]:
+    def _meetings_of(self, chosen: Mask, event: Int64, joint: Int64, enters: bool) -> Iterator[Meeting]:
         """Yield the `chosen` ends (k,), at an `event` (k,), as parts in what another rank has the rest of."""
         ends = np.flatnonzero(chosen & (event >= 0))
         for i, turn in zip(ends.tolist(), occurrence_number(self.flow[ends]).tolist(), strict=True):
             key = (self.path, *self.names[self.flow[i]])
-            yield Meet(key, int(event[i]), enters, not enters, Joint(joint[i]), Kind.MESSAGE, turn)
+            yield Meeting(key, int(event[i]), enters, not enters, Joint(joint[i]), Kind.MESSAGE, turn)
 
 
 def arrows(trace: Trace) -> Arrows | None:

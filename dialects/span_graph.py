@@ -26,11 +26,11 @@ from dialects.step_parts import (
     UNMARKED,
     Joint,
     Kind,
-    Meet,
+    Meeting,
     Operation,
     RankSteps,
     edge_rows,
-    meet_table,
+    meetings_table,
 )
 from dialects.step_windows import RecordedEvents, check_sizes, cut_into_steps, ended_last
 from dialects.steps import Step
@@ -89,10 +89,10 @@ def _events(trace: Trace, steps: Sequence[Step], meaning: Meaning, arrows: Arrow
     by_start = np.lexsort((end, start))
     row, start, end = rows[owner][by_start], start[by_start], end[by_start]
     kinds, kind = _operations(trace, row, meaning)
-    told, meets = edge_rows(*np.empty((4, 0), np.int64)), _meets(trace, steps, row, meaning)
+    told, meetings = edge_rows(*np.empty((4, 0), np.int64)), _meetings_of(trace, steps, row, meaning)
     if arrows is not None:
         told, others = arrows.edges(trace.track_id[row].astype(np.int64), start, end)
-        meets += others
+        meetings += others
     return RecordedEvents(
         kinds=kinds,
         kind=kind,
@@ -103,7 +103,7 @@ def _events(trace: Trace, steps: Sequence[Step], meaning: Meaning, arrows: Arrow
         edges=np.concatenate(
             [_along_threads(trace, row, start, end, told), told, *_waits(trace, row, start, end, meaning)]
         ),
-        meets=meet_table(meets),
+        meetings=meetings_table(meetings),
     )
 
 
@@ -170,21 +170,21 @@ def _waits(trace: Trace, row: Int64, start: Int64, end: Int64, meaning: Meaning)
     return edges
 
 
-def _meets(trace: Trace, steps: Sequence[Step], row: Int64, meaning: Meaning) -> list[Meet]:
+def _meetings_of(trace: Trace, steps: Sequence[Step], row: Int64, meaning: Meaning) -> list[Meeting]:
     """Return this rank's part in each collective: by its step, its name and its turn in that step."""
     events_of: dict[int, list[int]] = {}
     for event in np.flatnonzero(meaning.collective[row]).tolist():
         events_of.setdefault(int(row[event]), []).append(event)
     begins = [step.start_ns for step in steps]
     seen: Counter[Hashable] = Counter()
-    meets: list[Meet] = []
+    meetings: list[Meeting] = []
     for slice_row, events in events_of.items():
         place = bisect_right(begins, trace.ts_ns[slice_row]) - 1
         key = (steps[place].label if place >= 0 else None, trace.names[trace.name_id[slice_row]])
         first, last = events[0], events[-1]
-        meets += [
-            Meet(key, event, enters=event == first, leaves=event == last, turn=seen[key])
+        meetings += [
+            Meeting(key, event, enters=event == first, leaves=event == last, turn=seen[key])
             for event in dict.fromkeys((first, last))
         ]
         seen[key] += 1
-    return meets
+    return meetings

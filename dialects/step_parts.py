@@ -38,7 +38,7 @@ class Kind(IntEnum):
     HAND_OVER = 6  # a thread that was idle resumed when it ended, as far as the times tell
     QUEUE = 7  # the launch queue had no room before it began
     PART = 8  # is a part of it, or has it as a part
-    EXCHANGE = 9  # only of a `Meet`: with which ranks it is done is not recorded
+    EXCHANGE = 9  # only of a `Meeting`: with which ranks it is done is not recorded
 
     @property
     def label(self) -> str:
@@ -199,7 +199,7 @@ class Edge(NamedTuple):
     kind: Kind = Kind.DATA
 
 
-class Meet(NamedTuple):
+class Meeting(NamedTuple):
     """One event's part in something that several ranks do together.
 
     Of all events of one `key`, on whatever ranks, those that leave wait for those of *other* ranks that
@@ -220,14 +220,14 @@ class Meet(NamedTuple):
 
 
 class InStep(NamedTuple):
-    """The key of a `Meet` that is counted step by step: the recordings of ranks may begin differently."""
+    """The key of a `Meeting` that is counted step by step: the recordings of ranks may begin differently."""
 
     key: Hashable
     step: int
 
 
-class Meets(Struct, frozen=True):
-    """What a rank's events do together with others: `Meet` as columns (k,), `key` an index into `keys`."""
+class Meetings(Struct, frozen=True):
+    """What a rank's events do together with others: `Meeting` as columns (k,), `key` an index into `keys`."""
 
     keys: Sequence[Hashable]
     event: Int64
@@ -241,24 +241,24 @@ class Meets(Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.event)
 
-    def select(self, rows: NDArray[Any], event: Int64) -> Meets:
+    def select(self, rows: NDArray[Any], event: Int64) -> Meetings:
         """Return some of them, which are now of these events."""
         others = (self.key, self.turn, self.enters, self.leaves, self.joint, self.kind)
-        return Meets(self.keys, event, *(column[rows] for column in others))
+        return Meetings(self.keys, event, *(column[rows] for column in others))
 
-    def compact(self) -> Meets:
+    def compact(self) -> Meetings:
         """Return them in less memory."""
         event, key, turn = map(narrowest, (self.event, self.key, self.turn))
         return replace(self, event=event, key=key, turn=turn)
 
 
-def meet_table(meets: Iterable[Meet]) -> Meets:
-    """Return a few meetings as `RankStep.meets` wants them."""
+def meetings_table(meetings: Iterable[Meeting]) -> Meetings:
+    """Return a few meetings as `RankStep.meetings` wants them."""
     place: dict[Hashable, int] = {}
-    rows = [(one.event, place.setdefault(one.key, len(place)), one.turn, *one[2:6]) for one in meets]
+    rows = [(one.event, place.setdefault(one.key, len(place)), one.turn, *one[2:6]) for one in meetings]
     event, key, turn, enters, leaves, joint, kind = np.array(rows, np.int64).reshape(-1, 7).T
     flags = enters.astype(np.bool_), leaves.astype(np.bool_)
-    return Meets(list(place), event, key, turn, *flags, joint.astype(np.int8), kind.astype(np.int8))
+    return Meetings(list(place), event, key, turn, *flags, joint.astype(np.int8), kind.astype(np.int8))
 
 
 class RankStep(Struct, frozen=True):
@@ -290,7 +290,7 @@ class RankStep(Struct, frozen=True):
     start_ns: Int64
     end_ns: Int64
     edges: Int64
-    meets: Meets = field(default_factory=lambda: meet_table(()))
+    meetings: Meetings = field(default_factory=lambda: meetings_table(()))
     last: Int64 | None = None
     continued: Int64 = field(default_factory=lambda: np.empty((0, 2), np.int64))
     across: Int64 = field(default_factory=lambda: np.empty((0, 3), np.int64))
@@ -307,11 +307,11 @@ class RankStep(Struct, frozen=True):
         operation: Int64,
         times: Int64,
         edges: Sequence[Edge],
-        meets: Sequence[Meet] = (),
+        meetings: Sequence[Meeting] = (),
     ) -> RankStep:
         """Return a step of a few events, with the starts and ends `times` (n, 2), between its bounds."""
         rows = np.array(edges, np.int64).reshape(-1, 4)
-        return cls(number, *bounds, operation, times[:, 0], times[:, 1], rows, meet_table(meets))
+        return cls(number, *bounds, operation, times[:, 0], times[:, 1], rows, meetings_table(meetings))
 
     def compact(self) -> RankStep:
         """Return the step in less memory: times from its begin on, all numbers as narrow as they can be."""
@@ -322,7 +322,7 @@ class RankStep(Struct, frozen=True):
             start_ns=narrowest(self.start_ns - later),
             end_ns=narrowest(self.end_ns - later),
             edges=narrowest(self.edges),
-            meets=self.meets.compact(),
+            meetings=self.meetings.compact(),
             since_ns=self.begin_ns,
         )
 

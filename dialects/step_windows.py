@@ -13,7 +13,16 @@ from numpy.typing import NDArray
 from arrays import Int64, Mask
 from arrays.numbering import occurrence_number, unique
 from arrays.ranges import ranges
-from dialects.step_parts import Joint, Meets, Operation, Operations, RankStep, from_start, meet_table, narrow
+from dialects.step_parts import (
+    Joint,
+    Meetings,
+    Operation,
+    Operations,
+    RankStep,
+    from_start,
+    meetings_table,
+    narrow,
+)
 from dialects.steps import Step
 from errors import TraceError, counted
 
@@ -34,7 +43,7 @@ class RecordedEvents(Struct, frozen=True):
     leads : (n,) which events belong to what runs the steps (the main thread): the next step begins when
         the last of them is over
     edges : (m, 4) as of `RankStep.edges`
-    meets : as of `RankStep.meets`
+    meetings : as of `RankStep.meetings`
     """
 
     kinds: Sequence[Operation]
@@ -44,7 +53,7 @@ class RecordedEvents(Struct, frozen=True):
     issued_ns: Int64
     leads: Mask
     edges: Int64
-    meets: Meets = field(default_factory=lambda: meet_table(()))
+    meetings: Meetings = field(default_factory=lambda: meetings_table(()))
 
 
 def windows(steps: Sequence[Step]) -> list[tuple[int, int, int]]:
@@ -117,8 +126,8 @@ class _Cutter:
         self.targets = events.start_ns[self.events.edges[:, 1]]  # when each edge's target starts
         self.leads = self.order[events.leads[self.order]]
         self.lead_starts = events.start_ns[self.leads]
-        self.by_event = np.argsort(events.meets.event, kind="stable")
-        self.met = events.meets.event[self.by_event]
+        self.by_event = np.argsort(events.meetings.event, kind="stable")
+        self.met = events.meetings.event[self.by_event]
         self.open = Open(self.order, events.end_ns)
         self.open_edges = Open(np.arange(len(by_target)), events.end_ns[self.events.edges[:, 1]])
         self.new, self.before = np.full((2, len(events.kind)), -1, np.int64)  # an event's place in a step
@@ -144,7 +153,7 @@ class _Cutter:
             start_ns=np.maximum(self.events.start_ns[part], begin),
             end_ns=self.events.end_ns[part],
             edges=self._edges_within(begin, *edge_range),
-            meets=self._meets_within(part),
+            meetings=self._meetings_within(part),
             last=self._last_that_leads(part, end),
             continued=np.column_stack((self.before[goes_on], self.new[goes_on])),
             across=self._edges_across(begin, *edge_range),
@@ -196,12 +205,12 @@ class _Cutter:
         keep &= (joint == Joint.END_TO_HEAD) | (joint == Joint.START_TO_HEAD)
         return np.column_stack((before[source[keep]], new[target[keep]], joint[keep]))
 
-    def _meets_within(self, part: Int64) -> Meets:
+    def _meetings_within(self, part: Int64) -> Meetings:
         """Return the part of a step's events in what several ranks do together."""
-        meets = self.events.meets
+        meetings = self.events.meetings
         low, high = (np.searchsorted(self.met, part, side) for side in _SIDES)
         here = np.sort(self.by_event[ranges(low, high)[0]])
-        return meets.select(here, self.new[meets.event[here]])
+        return meetings.select(here, self.new[meetings.event[here]])
 
 
 class Open:

@@ -17,7 +17,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from arrays import Int64
-from dialects.step_parts import InStep, Meets, RankStep
+from dialects.step_parts import InStep, Meetings, RankStep
 
 _THREADS_OF_GROUP = 2
 #: Clocks of processes agree to about this.
@@ -34,7 +34,7 @@ class Group(NamedTuple):
 
 
 class Among(NamedTuple):
-    """The key of a `Meet` in one of several `groups`, in the order in which they were made.
+    """The key of a `Meeting` in one of several `groups`, in the order in which they were made.
 
     Threads are numbered as they were made; `all_wait` is as of `SyncPart`.
     """
@@ -79,7 +79,7 @@ def with_groups(ranks: Sequence[int | None], steps: Sequence[Sequence[RankStep]]
 
     Where they do not tell it, it meets nobody there.
     """
-    key_lists = {id(step.meets.keys): step.meets.keys for own in steps for step in own}
+    key_lists = {id(step.meetings.keys): step.meetings.keys for own in steps for step in own}
     bare = (_bare(key) for keys in key_lists.values() for key in keys)
     among = dict.fromkeys(key for key in bare if isinstance(key, Among))
     if not among:
@@ -92,14 +92,14 @@ def with_groups(ranks: Sequence[int | None], steps: Sequence[Sequence[RankStep]]
 
 
 def _done(own: Sequence[RankStep], wanted: Mapping[Hashable, object]) -> _Done:
-    all_keys = dict.fromkeys(key for step in own for key in step.meets.keys)
+    all_keys = dict.fromkeys(key for step in own for key in step.meetings.keys)
     keys = [key for key in all_keys if isinstance(_bare(key), Among) or _bare(key) in wanted]
     columns = [np.empty((4, 0), np.int64)]
     for step in own:
-        rows, key = _rows(step.meets, keys)
-        event = step.meets.event[rows]
+        rows, key = _rows(step.meetings, keys)
+        event = step.meetings.event[rows]
         begin, end = (times[event].astype(np.int64) + step.since_ns for times in (step.start_ns, step.end_ns))
-        columns.append(np.stack([key, step.meets.turn[rows], begin, end]))
+        columns.append(np.stack([key, step.meetings.turn[rows], begin, end]))
     table = np.concatenate(columns, axis=1)
     _, first = np.unique(table[:2], axis=1, return_index=True)  # in later steps it is cut to begin with them
     return _Done(keys, *table[:, first])
@@ -110,10 +110,10 @@ def _bare(key: Hashable) -> Hashable:
     return key.key if isinstance(key, InStep) else key
 
 
-def _rows(meets: Meets, keys: Sequence[Hashable]) -> tuple[Int64, Int64]:
+def _rows(meetings: Meetings, keys: Sequence[Hashable]) -> tuple[Int64, Int64]:
     """Return which meetings have one of the `keys`, and which one."""
     place = {key: i for i, key in enumerate(keys)}
-    key = np.array([place.get(key, -1) for key in meets.keys], np.int64)[meets.key]
+    key = np.array([place.get(key, -1) for key in meetings.keys], np.int64)[meetings.key]
     rows = np.flatnonzero(key >= 0)
     return rows, key[rows]
 
@@ -197,20 +197,20 @@ def _named(own: Sequence[RankStep], done: _Done, known: _Known | None) -> list[R
     counted = set(done.keys)
     steps = []
     for step in own:
-        meets = step.meets
-        if id(meets.keys) not in named:
+        meetings = step.meetings
+        if id(meetings.keys) not in named:
             # what is counted here is counted over all steps
-            named[id(meets.keys)] = [
+            named[id(meetings.keys)] = [
                 key if known is None or key not in counted else known.get(cast(Among, _bare(key)), _bare(key))
-                for key in meets.keys
+                for key in meetings.keys
             ]
-        keys = named[id(meets.keys)]
-        rows, key = _rows(meets, done.keys)
-        turns = meets.turn.astype(np.int64)
+        keys = named[id(meetings.keys)]
+        rows, key = _rows(meetings, done.keys)
+        turns = meetings.turn.astype(np.int64)
         turns[rows] = turn[np.searchsorted(numbers, key * n_turns + turns[rows])]
-        meets = replace(meets, keys=keys, turn=turns)
+        meetings = replace(meetings, keys=keys, turn=turns)
         kept = np.flatnonzero(
-            np.array([not isinstance(_bare(key), Among) for key in keys], np.bool_)[meets.key]
+            np.array([not isinstance(_bare(key), Among) for key in keys], np.bool_)[meetings.key]
         )
-        steps.append(replace(step, meets=meets.select(kept, meets.event[kept])))
+        steps.append(replace(step, meetings=meetings.select(kept, meetings.event[kept])))
     return steps

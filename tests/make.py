@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dag.join_ranks import join
 from dag.model import Dag, new_dag
 from dag.step_graph import Recording
-from dialects.step_parts import Edge, Meet, Operation, RankStep, RankSteps, Transfer
+from dialects.step_parts import Edge, Meeting, Operation, RankStep, RankSteps, Transfer
 from formats.columns import Track
 
 
@@ -24,7 +24,7 @@ def rank_steps(
     edges: Sequence[Edge] = (),
     *,
     bounds: tuple[int, int],
-    meets: Sequence[Meet] = (),
+    meetings: Sequence[Meeting] = (),
     links: Mapping[str, str] | None = None,
     number: int = 1,
 ) -> RankSteps:
@@ -34,7 +34,7 @@ def rank_steps(
         for event in events
     ]
     times = np.array(list(events.values()), np.int64).reshape(-1, 2)
-    step = RankStep.of(number, bounds, np.arange(len(events)), times, edges, meets)
+    step = RankStep.of(number, bounds, np.arange(len(events)), times, edges, meetings)
     return RankSteps(name, operations, [step])
 
 

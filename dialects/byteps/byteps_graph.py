@@ -29,13 +29,13 @@ from dialects.byteps.byteps_events import Events, read_events, with_untraced
 from dialects.step_parts import (
     Joint,
     Kind,
-    Meet,
-    Meets,
+    Meeting,
+    Meetings,
     RankStep,
     RankSteps,
     RankTrace,
     from_start,
-    meet_table,
+    meetings_table,
 )
 from dialects.step_windows import RecordedEvents, check_sizes, cut_into_steps, windows
 from dialects.steps import Steps
@@ -105,7 +105,7 @@ def record(gpu: RankTrace, steps: Steps) -> RankSteps:
         issued_ns=events.start_ns,
         leads=np.zeros(len(events), np.bool_),
         edges=_over_all_steps(spans, edges),
-        meets=_meets(gpu, events),
+        meetings=_meetings_of(gpu, events),
     )
     lasts = _last(spans, edges, np.array([end for _, _, end in bounds], np.int64))
     del spans, edges
@@ -158,15 +158,15 @@ def _is_recorded(events: Events, bounds: Sequence[tuple[int, int, int]]) -> bool
     return MIN_RECORDED * usual <= last <= usual / MIN_RECORDED
 
 
-def _meets(gpu: RankTrace, events: Events) -> Meets:
+def _meetings_of(gpu: RankTrace, events: Events) -> Meetings:
     """Return what the events do together with other GPUs."""
-    of_operations = meet_table(_meets_of_operations(gpu, events))
+    of_operations = meetings_table(_meetings_of_operations(gpu, events))
     bounds = (np.searchsorted(of_operations.event, events.operation, side) for side in ("left", "right"))
-    meets, event = ranges(*bounds)
-    return replace(of_operations.select(meets, event), turn=events.nth[event])
+    meetings, event = ranges(*bounds)
+    return replace(of_operations.select(meetings, event), turn=events.nth[event])
 
 
-def _meets_of_operations(gpu: RankTrace, events: Events) -> Iterator[Meet]:
+def _meetings_of_operations(gpu: RankTrace, events: Events) -> Iterator[Meeting]:
     """Yield what the operations, in place of their events, do together with other GPUs.
 
     Communications recorded without stages end once every GPU has begun its own.
@@ -175,7 +175,7 @@ def _meets_of_operations(gpu: RankTrace, events: Events) -> Iterator[Meet]:
     with_stages = {one.transfer.whole for one in events.operations if one.transfer.stage}
     for number, operation in enumerate(events.operations):
         if events.is_whole(number) and operation.name not in with_stages:
-            yield Meet((_ALL, "communicate", operation.name), number, enters=True, leaves=True)
+            yield Meeting((_ALL, "communicate", operation.name), number, enters=True, leaves=True)
         for role in _ROLES.get(operation.transfer.stage, ()):
             key = (_ALL if role.all_workers else worker, role.what, operation.transfer.key)
-            yield Meet(key, number, role.enters, role.leaves, role.joint, role.kind)
+            yield Meeting(key, number, role.enters, role.leaves, role.joint, role.kind)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from dialects.step_parts import UNMARKED, Edge, Joint, Kind, Meet, Operation, RankStep, RankSteps
+from dialects.step_parts import UNMARKED, Edge, Joint, Kind, Meeting, Operation, RankStep, RankSteps
 from errors import TraceError, counted
 from formats.columns import Trace, Track
 from formats.dasf_records import COMPUTE
@@ -50,18 +50,18 @@ def record(name: str, trace: Trace) -> RankSteps:
         runs[task.operation.name].append(event)
     operations: dict[Operation, int] = {}
     edges: list[Edge] = []
-    meets: list[Meet] = []
+    meetings: list[Meeting] = []
     elsewhere: set[str] = set()
     last_on: dict[Track, int] = {}
     for event, task in enumerate(tasks):
         operations.setdefault(task.operation, len(operations))
-        meets.append(Meet(task.operation.name, event, enters=True, leaves=False, turn=task.run))
+        meetings.append(Meeting(task.operation.name, event, enters=True, leaves=False, turn=task.run))
         track = task.operation.track
         sources = set()
         for need in task.dependencies:
             if need not in runs:
                 elsewhere.add(need)
-                meets.append(Meet(need, event, False, True, Joint.END_TO_HEAD, Kind.MESSAGE, task.run))
+                meetings.append(Meeting(need, event, False, True, Joint.END_TO_HEAD, Kind.MESSAGE, task.run))
             elif (source := _run_before(tasks, runs[need], task)) is not None and source != event:
                 is_local = tasks[source].operation.track == track
                 edges.append(Edge(source, event, kind=Kind.DATA if is_local else Kind.MESSAGE))
@@ -72,7 +72,7 @@ def record(name: str, trace: Trace) -> RankSteps:
     times = np.array([(task.start_ns, task.end_ns) for task in tasks], np.int64)
     bounds = int(times[:, 0].min()), int(times[:, 1].max())
     operation = np.array([operations[task.operation] for task in tasks], np.int64)
-    step = RankStep.of(1, bounds, operation, times, edges, meets)
+    step = RankStep.of(1, bounds, operation, times, edges, meetings)
     return RankSteps(name, list(operations), [step], (UNMARKED, *_notes(runs, elsewhere)))
 
 

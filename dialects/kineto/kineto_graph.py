@@ -51,14 +51,14 @@ from dialects.step_parts import (
     InStep,
     Joint,
     Kind,
-    Meet,
-    Meets,
+    Meeting,
+    Meetings,
     Operation,
     RankSteps,
     RankTrace,
     Transfer,
     edge_rows,
-    meet_table,
+    meetings_table,
 )
 from dialects.step_windows import RecordedEvents, check_sizes, cut_into_steps, ended_last, windows
 from dialects.steps import Step
@@ -151,14 +151,14 @@ def _events(rank: _Rank) -> RecordedEvents:
     rows = np.concatenate([host.row, rank.aside, works.row])
     phase = np.concatenate([host.phase, np.zeros(len(rank.aside) + len(works), np.int64)])
     start = np.concatenate([host.start_ns, trace.ts_ns[rank.aside], works.start_ns])
-    meets, communicates = _meets(rank, rows, start)
+    meetings, communicates = _meetings_of(rank, rows, start)
     kinds, kind = _kinds(rank, rows, phase, communicates)
     issued = start.copy()
     issued[rank.first_work :] = np.minimum(works.call_start_ns, works.start_ns)
     end = np.concatenate([host.end_ns, rank.end_ns[rank.aside], works.end_ns])
     leads = np.zeros(len(rows), np.bool_)
     leads[: len(host)] = host.thread == host.main
-    return RecordedEvents(kinds, kind, start, end, issued, leads, _edges(rank, start, end), meets)
+    return RecordedEvents(kinds, kind, start, end, issued, leads, _edges(rank, start, end), meetings)
 
 
 def _kinds(rank: _Rank, rows: Int64, phase: Int64, communicates: Mask) -> tuple[list[Operation], Int64]:
@@ -409,7 +409,7 @@ def _rows_beginning(trace: Trace, rows: Int64, tracks: Int32, moments: Int64) ->
 # ---- collectives
 
 
-def _meets(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meets, Mask]:
+def _meetings_of(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meetings, Mask]:
     """Return where collectives meet other ranks, and which events (n,) are communication.
 
     A collective is known on other ranks by its kind, its process group and its sequence number there;
@@ -433,7 +433,7 @@ def _meets(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meets, Mask]:
     count: Counter[Hashable] = Counter()
     group = host_group(trace.header, trace.rank)
     asked = _Asked(rank, start_ns)
-    meets = []
+    meetings = []
     for event in events[np.argsort(start_ns[events], kind="stable")].tolist():
         row = int(rows[event])
         args = {key: column.get(row) for key, column in columns.items()}
@@ -444,12 +444,12 @@ def _meets(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meets, Mask]:
             met = among, Kind.GROUP
         if met is not None:
             key, kind = asked.key(met[0], event), met[1]
-            meets.append(Meet(key, event, enters=True, leaves=True, kind=kind, turn=count[key]))
+            meetings.append(Meeting(key, event, enters=True, leaves=True, kind=kind, turn=count[key]))
             count[key] += 1
     # how much was under way when the recording began differs by rank: the last of it is the last elsewhere
-    meets = [
+    meetings = [
         one._replace(turn=count[one.key] - 1 - one.turn) if isinstance(one.key, _UnderWay) else one
-        for one in meets
+        for one in meetings
     ]
     first, _ = rank.host.of_rows(len(trace) + 1)
     event_of = dict(zip(rank.aside.tolist(), rank.aside_numbers.tolist(), strict=True))
@@ -458,9 +458,9 @@ def _meets(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meets, Mask]:
         event = event_of[row] if is_call else int(first[row])
         key = asked.key(("transfer", ends), event)
         turn = count[key, is_call]
-        meets.append(Meet(key, event, enters=not is_call, leaves=is_call, kind=Kind.DATA, turn=turn))
+        meetings.append(Meeting(key, event, enters=not is_call, leaves=is_call, kind=Kind.DATA, turn=turn))
         count[key, is_call] += 1
-    return meet_table(meets), communicates
+    return meetings_table(meetings), communicates
 
 
 class _UnderWay(Struct, frozen=True):  # no tuple: it would equal that of a step

@@ -17,7 +17,7 @@ from dag.critical_path import CriticalPaths, slack_ns
 from dag.model import Dag
 from dag.step_graph import StepGraph
 from dag_utils import choose_step, load_steps
-from dialects.step_parts import Edge, Joint, Kind, Meet, RankSteps
+from dialects.step_parts import Edge, Joint, Kind, Meeting, RankSteps
 from errors import AnalyzeError
 from make import random_dags, rank_steps, recording
 
@@ -69,7 +69,7 @@ def jobs(draw: st.DrawFn) -> list[RankSteps]:
         pairs = draw(st.lists(st.tuples(*ends), max_size=10))
         edges.append([Edge(min(a, b), max(a, b), joint, kind) for a, b, joint, kind in pairs if a != b])
         lengths.append(len(own))
-    meets: list[list[Meet]] = [[] for _ in range(n_ranks)]
+    meetings: list[list[Meeting]] = [[] for _ in range(n_ranks)]
     for key in range(draw(st.integers(0, 5))):
         members = draw(st.lists(st.integers(0, n_ranks - 1), unique=True, min_size=1))
         is_group = draw(st.booleans())
@@ -83,11 +83,11 @@ def jobs(draw: st.DrawFn) -> list[RankSteps]:
         for rank in members:
             enters, leaves = (True, True) if is_group else draw(st.tuples(st.booleans(), st.booleans()))
             event = draw(st.integers(0, lengths[rank] - 1))
-            meets[rank].append(Meet(key, event, enters, leaves, joint, kind))
+            meetings[rank].append(Meeting(key, event, enters, leaves, joint, kind))
     return [
         rank_steps(
             f"rank{i}", {f"e{n}": own for n, own in enumerate(events[i])}, edges[i],
-            bounds=bounds[i], meets=meets[i],
+            bounds=bounds[i], meetings=meetings[i],
         )
         for i in range(n_ranks)
     ]  # fmt: skip
@@ -163,13 +163,13 @@ def test_recorded_jobs(path: Path) -> None:
 
 def test_a_path_goes_back_and_forth_between_ranks() -> None:
     # each works while the other waits: rank0 0-10, rank1 10-30, rank0 30-60; the collectives take no time
-    meets = [Meet("a", 1, enters=True, leaves=True), Meet("b", 3, enters=True, leaves=True)]
+    meetings = [Meeting("a", 1, enters=True, leaves=True), Meeting("b", 3, enters=True, leaves=True)]
     first = {"w": (0, 10), "a": (10, 10), "x": (10, 12), "b": (12, 30), "y": (30, 60)}
     second = {"w": (0, 4), "a": (4, 10), "x": (10, 30), "b": (30, 30), "y": (30, 35)}
     edges = [Edge(0, 1), Edge(1, 2), Edge(2, 3), Edge(3, 4)]
     job = recording(
-        rank_steps("rank0", first, edges, bounds=(0, 60), meets=meets),
-        rank_steps("rank1", second, edges, bounds=(0, 35), meets=meets),
+        rank_steps("rank0", first, edges, bounds=(0, 60), meetings=meetings),
+        rank_steps("rank1", second, edges, bounds=(0, 35), meetings=meetings),
     )
     step = examined(job, 0, most=1)
     assert isinstance(step, ContractedStep)
@@ -185,11 +185,11 @@ def test_a_path_goes_back_and_forth_between_ranks() -> None:
 
 def test_ranks_that_wait_for_each_other_in_one_moment_are_joined_whole() -> None:
     # at 10 one rank goes from the second collective to the first, the other from the first to the second
-    one, two = Meet("one", 0, enters=True, leaves=True), Meet("two", 0, enters=True, leaves=True)
+    one, two = Meeting("one", 0, enters=True, leaves=True), Meeting("two", 0, enters=True, leaves=True)
     events = {"x": (0, 10), "y": (10, 20)}
     job = recording(
-        rank_steps("rank0", events, [Edge(0, 1)], bounds=(0, 20), meets=[two, one._replace(event=1)]),
-        rank_steps("rank1", events, [Edge(0, 1)], bounds=(0, 20), meets=[one, two._replace(event=1)]),
+        rank_steps("rank0", events, [Edge(0, 1)], bounds=(0, 20), meetings=[two, one._replace(event=1)]),
+        rank_steps("rank1", events, [Edge(0, 1)], bounds=(0, 20), meetings=[one, two._replace(event=1)]),
     )
     step = examined(job, 0, most=1)
     assert isinstance(step, StepGraph)

@@ -6,7 +6,7 @@ import pytest
 
 from dag.critical_path import CriticalPath, CriticalPaths, critical_path, slack_ns
 from dag.step_graph import Recording
-from dialects.step_parts import Edge, Joint, Kind, Meet
+from dialects.step_parts import Edge, Joint, Kind, Meeting
 from make import rank_steps, recording
 
 
@@ -31,11 +31,11 @@ def test_waiting_for_a_late_rank_is_not_on_the_path() -> None:
     group = {"key": "reduce", "enters": True, "leaves": True}
     early = rank_steps(
         "rank0", {"work": (0, 10), "reduce": (10, 75)}, [Edge(0, 1)], bounds=(0, 75),
-        meets=[Meet(event=1, **group)],  # type: ignore[arg-type]
+        meetings=[Meeting(event=1, **group)],  # type: ignore[arg-type]
     )  # fmt: skip
     late = rank_steps(
         "rank1", {"work": (0, 70), "reduce": (70, 75)}, [Edge(0, 1)], bounds=(0, 75),
-        meets=[Meet(event=1, **group)],  # type: ignore[arg-type]
+        meetings=[Meeting(event=1, **group)],  # type: ignore[arg-type]
     )  # fmt: skip
     job = recording(early, late)
     path = critical_path(job.steps[0])
@@ -48,9 +48,11 @@ def test_waiting_for_a_late_rank_is_not_on_the_path() -> None:
 
 def test_within_one_rank_the_wait_for_another_is_named_so() -> None:
     group = {"key": "reduce", "enters": True, "leaves": True}
-    meets = [Meet(event=1, **group)]  # type: ignore[arg-type]
-    early = rank_steps("rank0", {"w": (0, 10), "r": (10, 75)}, [Edge(0, 1)], bounds=(0, 75), meets=meets)
-    late = rank_steps("rank1", {"w": (0, 70), "r": (70, 75)}, [Edge(0, 1)], bounds=(0, 75), meets=meets)
+    meetings = [Meeting(event=1, **group)]  # type: ignore[arg-type]
+    early = rank_steps(
+        "rank0", {"w": (0, 10), "r": (10, 75)}, [Edge(0, 1)], bounds=(0, 75), meetings=meetings
+    )
+    late = rank_steps("rank1", {"w": (0, 70), "r": (70, 75)}, [Edge(0, 1)], bounds=(0, 75), meetings=meetings)
     job = recording(early, late)
     path = critical_path(job.steps[0], [0])
     assert words(job, path) == [("rank0.w", "", 10), ("rank0.r", "wait", 60), ("rank0.r", "", 5)]
@@ -59,12 +61,12 @@ def test_within_one_rank_the_wait_for_another_is_named_so() -> None:
 
 def test_parts_of_a_job_have_paths_of_their_own() -> None:
     # rank1 waits from 10 to 70 for rank0 and rank2 for nobody
-    meets = {"key": "send", "joint": Joint.END_TO_BODY}
+    meetings = {"key": "send", "joint": Joint.END_TO_BODY}
     job = recording(
         rank_steps("rank0", {"w": (0, 70)}, bounds=(0, 75),
-                   meets=[Meet(event=0, enters=True, leaves=False, **meets)]),  # type: ignore[arg-type]
+                   meetings=[Meeting(event=0, enters=True, leaves=False, **meetings)]),  # type: ignore[arg-type]
         rank_steps("rank1", {"w": (0, 10), "r": (10, 80)}, [Edge(0, 1)], bounds=(0, 80),
-                   meets=[Meet(event=1, enters=False, leaves=True, **meets)]),  # type: ignore[arg-type]
+                   meetings=[Meeting(event=1, enters=False, leaves=True, **meetings)]),  # type: ignore[arg-type]
         rank_steps("rank2", {"w": (5, 60)}, bounds=(0, 60)),
     )  # fmt: skip
     paths = CriticalPaths(job.steps[0], [[0], [1], [2]])
@@ -104,10 +106,10 @@ def test_a_transfer_recorded_from_when_it_was_served_waited_for_its_link() -> No
 
 def test_the_owner_that_ends_last_gives_the_window() -> None:
     # rank1's step lasts from 5 to 100; its path reaches rank0, whose step began at 0: cut at 5
-    first = rank_steps("rank0", {"send": (0, 40)}, bounds=(0, 90), meets=[
-        Meet("m", 0, enters=True, leaves=False)])  # fmt: skip
-    second = rank_steps("rank1", {"receive": (10, 100)}, bounds=(5, 100), meets=[
-        Meet("m", 0, enters=False, leaves=True, joint=Joint.END_TO_BODY, kind=Kind.MESSAGE)])  # fmt: skip
+    first = rank_steps("rank0", {"send": (0, 40)}, bounds=(0, 90), meetings=[
+        Meeting("m", 0, enters=True, leaves=False)])  # fmt: skip
+    second = rank_steps("rank1", {"receive": (10, 100)}, bounds=(5, 100), meetings=[
+        Meeting("m", 0, enters=False, leaves=True, joint=Joint.END_TO_BODY, kind=Kind.MESSAGE)])  # fmt: skip
     job = recording(first, second)
     path = critical_path(job.steps[0])
     assert words(job, path) == [("rank0.send", "", 35), ("rank1.receive", "", 60)]
@@ -116,8 +118,8 @@ def test_the_owner_that_ends_last_gives_the_window() -> None:
 
 def test_a_rank_that_begins_late_shows_as_a_gap() -> None:
     job = recording(
-        rank_steps("rank0", {"r": (0, 50)}, bounds=(0, 50), meets=[Meet("m", 0, True, True)]),
-        rank_steps("rank1", {"r": (30, 50)}, bounds=(20, 45), meets=[Meet("m", 0, True, True)]),
+        rank_steps("rank0", {"r": (0, 50)}, bounds=(0, 50), meetings=[Meeting("m", 0, True, True)]),
+        rank_steps("rank1", {"r": (30, 50)}, bounds=(20, 45), meetings=[Meeting("m", 0, True, True)]),
     )
     # rank1 begins its step at 20 and the collective at 30; 20 more for the transfer
     assert words(job, critical_path(job.steps[0])) == [

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dag import join_ranks
 from dag.critical_path import critical_path, slack_ns
 from dag.step_graph import Recording
-from dialects.step_parts import Edge, Joint, Kind, Meet
+from dialects.step_parts import Edge, Joint, Kind, Meeting
 from make import rank_steps, recording
 from replay.simulation import replay
 
@@ -36,7 +36,7 @@ def joined(ranks: Times, most_paired: int) -> Recording:
                     },
                     [Edge(0, 1), Edge(1, 2)],
                     bounds=(begin, begin + 10 + took + work),
-                    meets=[Meet("all", 1, enters=True, leaves=True)],
+                    meetings=[Meeting("all", 1, enters=True, leaves=True)],
                 )
                 for rank, (begin, took, work) in enumerate(ranks)
             )
@@ -86,10 +86,10 @@ def test_nobody_waits_for_who_entered_after_it_had_left() -> None:
 
 
 def test_only_collectives_meet_in_one_event() -> None:
-    meets = [Meet("m", 0, enters=True, leaves=True, joint=Joint.END_TO_BODY)]
+    meetings = [Meeting("m", 0, enters=True, leaves=True, joint=Joint.END_TO_BODY)]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(join_ranks, "_MOST_PAIRED", 1)
-        ranks = [rank_steps(f"rank{i}", {"a": (0, 5)}, bounds=(0, 5), meets=meets) for i in range(3)]
+        ranks = [rank_steps(f"rank{i}", {"a": (0, 5)}, bounds=(0, 5), meetings=meetings) for i in range(3)]
         assert len(recording(*ranks).steps[0]) == 3
 
 
@@ -104,8 +104,8 @@ def exchanging(*ranks: list[tuple[int, int]]) -> Recording:
                 f"rank{number}",
                 {f"SendRecv{i}": (1000 * begin, 1000 * end) for i, (begin, end) in enumerate(kernels)},
                 bounds=(0, 1_000_000),
-                meets=[
-                    Meet("SendRecv", i, enters=True, leaves=True, kind=Kind.EXCHANGE, turn=i)
+                meetings=[
+                    Meeting("SendRecv", i, enters=True, leaves=True, kind=Kind.EXCHANGE, turn=i)
                     for i in range(len(kernels))
                 ],
             )

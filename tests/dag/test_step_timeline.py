@@ -10,7 +10,7 @@ from dag.critical_path import critical_path
 from dag.step_graph import Recording
 from dag.step_timeline import key_of, path_waterfall, step_timeline, stretch_key
 from dialects.roles import Role
-from dialects.step_parts import Edge, Meet, Transfer
+from dialects.step_parts import Edge, Meeting, Transfer
 from make import rank_steps, recording
 from result import Timeline
 
@@ -19,10 +19,10 @@ MS = 1_000_000
 
 def late_rank() -> Recording:
     """Both compute, then reduce together: rank0 is ready at 10 ms, rank1 at 70; the transfer takes 5."""
-    meets = [Meet("reduce", 1, enters=True, leaves=True)]
+    meetings = [Meeting("reduce", 1, enters=True, leaves=True)]
     ranks = [
         rank_steps(f"rank{i}", {"work": (0, ready * MS), "reduce": (ready * MS, 75 * MS)}, [Edge(0, 1)],
-                   bounds=(0, 75 * MS), meets=meets)
+                   bounds=(0, 75 * MS), meetings=meetings)
         for i, ready in enumerate((10, 70))
     ]  # fmt: skip
     return recording(*ranks)

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from dag.join_ranks import join
-from dialects.step_parts import Kind, Meet, RankSteps
+from dialects.step_parts import Kind, Meeting, RankSteps
 from dialects.unknown_groups import Among, Group
 from make import rank_steps
 
@@ -23,8 +23,8 @@ def rank(number: int, groups: Sequence[tuple[int, ...]], done: Done, *, all_wait
     """Return a step of a rank with its groups; what is done among all has the same key as without groups."""
     keyed = tuple(Group("reduce" if group == ALL else ("reduce", group), group) for group in groups)
     threads = [thread for thread, _, _ in done]
-    meets = [
-        Meet(
+    meetings = [
+        Meeting(
             Among(thread, keyed, all_wait) if groups else "reduce",
             event,
             enters=True,
@@ -34,7 +34,7 @@ def rank(number: int, groups: Sequence[tuple[int, ...]], done: Done, *, all_wait
         for event, thread in enumerate(threads)
     ]
     events = {f"reduce {event}": (begin * MS, end * MS) for event, (_, begin, end) in enumerate(done)}
-    steps = rank_steps(f"rank{number}", events, bounds=(0, 100 * MS), meets=meets)
+    steps = rank_steps(f"rank{number}", events, bounds=(0, 100 * MS), meetings=meetings)
     return replace(steps, rank=number)
 
 

@@ -11,7 +11,7 @@ from dag.join_ranks import join
 from dag.step_graph import Recording
 from dialects.byteps.byteps_names import DIRECTIONS
 from dialects.roles import Phase, Role
-from dialects.step_parts import Edge, Joint, Kind, Meet, Operation, RankStep, RankSteps, Transfer
+from dialects.step_parts import Edge, Joint, Kind, Meeting, Operation, RankStep, RankSteps, Transfer
 from formats.columns import Track
 
 MS = 1_000_000
@@ -77,13 +77,13 @@ def _step(
     ]
     spans = np.array([[round(at * MS) for at in times[event]] for event in events], np.int64).reshape(-1, 2)
     begin, end = (round(at * MS) for at in bounds)
-    meets = [
-        Meet((number, one), events.index(one), True, True, Joint.START_TO_BODY, Kind.GROUP)
+    meetings = [
+        Meeting((number, one), events.index(one), True, True, Joint.START_TO_BODY, Kind.GROUP)
         for one in together
         if one in times
     ]
     operation = np.array([names.index(event) for event in events], np.int64)
-    return RankStep.of(number, (begin, end), operation, spans, edges, meets)
+    return RankStep.of(number, (begin, end), operation, spans, edges, meetings)
 
 
 def job(*ranks: RankSteps) -> Recording:

@@ -15,7 +15,7 @@ from dag.critical_path import critical_path
 from dag.join_ranks import join
 from dag.step_graph import Recording
 from dag_utils import load_steps
-from dialects.step_parts import Edge, Joint, Kind, Meet, Operation, RankStep, RankSteps, Transfer
+from dialects.step_parts import Edge, Joint, Kind, Meeting, Operation, RankStep, RankSteps, Transfer
 from formats.columns import Track
 from replay.runs import replayed_ns
 from replay.simulation import planned, replay
@@ -65,12 +65,12 @@ def recordings(draw: st.DrawFn, shared_links: bool = True) -> Recording:
                 for source, target in draw(st.lists(st.tuples(event, event), max_size=6))
                 if source < target
             ]
-            meets = [
-                Meet((i, key), key, True, True) for key in draw(st.lists(event, max_size=2, unique=True))
+            meetings = [
+                Meeting((i, key), key, True, True) for key in draw(st.lists(event, max_size=2, unique=True))
             ]
             times = unit * np.array(spans, np.int64).reshape(-1, 2)
             bounds = unit * begin, unit * (begin + length)
-            steps.append(RankStep.of(i + 1, bounds, np.arange(n_events), times, edges, meets))
+            steps.append(RankStep.of(i + 1, bounds, np.arange(n_events), times, edges, meetings))
             begin += length
         ranks.append(RankSteps(f"rank{number}", operations, steps))
     return join(ranks)

@@ -453,9 +453,9 @@ def pipeline(kind: Kind = Kind.DATA) -> Recording:
         inputs = {"BW.a": ["send"]} if is_late else {"send": ["BW.a"]}
         made = rank(f"rank{number}", [(times, (0, 42))], inputs, together=["send"])
         step = made.steps[0]
-        sent = np.full(len(step.meets), kind)
-        meets = replace(step.meets, keys=[number // 2], kind=sent)
-        ranks.append(replace(made, steps=[replace(step, meets=meets)]))
+        sent = np.full(len(step.meetings), kind)
+        meetings = replace(step.meetings, keys=[number // 2], kind=sent)
+        ranks.append(replace(made, steps=[replace(step, meetings=meetings)]))
     return job(*ranks)
 
 

@@ -352,9 +352,9 @@ def test_a_trace_without_steps_is_refused_in_a_line() -> None:
 def met(steps: RankSteps, row: int = 0) -> dict[str, set[tuple[Hashable, int]]]:
     """Key and turn of the meetings of a step by the label of the event."""
     found: dict[str, set[tuple[Hashable, int]]] = {}
-    meets = steps.steps[row].meets
-    for event, key, turn in zip(meets.event, meets.key, meets.turn, strict=True):
-        found.setdefault(labels(steps, row)[event], set()).add((meets.keys[key], int(turn)))
+    meetings = steps.steps[row].meetings
+    for event, key, turn in zip(meetings.event, meetings.key, meetings.turn, strict=True):
+        found.setdefault(labels(steps, row)[event], set()).add((meetings.keys[key], int(turn)))
     return found
 
 

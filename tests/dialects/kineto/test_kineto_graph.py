@@ -23,7 +23,7 @@ from dag.step_graph import Recording
 from dialects import Need
 from dialects.kineto import Kineto
 from dialects.kineto.kineto_graph import record
-from dialects.step_parts import Joint, Kind, Meets, RankStep, RankSteps, RankTrace
+from dialects.step_parts import Joint, Kind, Meetings, RankStep, RankSteps, RankTrace
 from dialects.step_windows import windows
 from dialects.steps import Step
 from formats.columns import Trace
@@ -541,7 +541,7 @@ def test_gloo_runs_aside_from_enqueue_to_end(steps_of: Any) -> None:
     assert gloo.is_collective and gloo.is_communication and gloo.purpose == "Comm"
     enqueue = next(one for one in found.operations if one.name == "c10d::allreduce_")
     assert enqueue.is_communication and not enqueue.is_collective  # how long it takes is not the rank's doing
-    assert (step.meets.keys, step.meets.turn.tolist()) == ([(("gloo:all_reduce",), 1)], [0])
+    assert (step.meetings.keys, step.meetings.turn.tolist()) == ([(("gloo:all_reduce",), 1)], [0])
 
 
 def test_where_a_device_communicates_the_call_that_launches_it_is_work_of_the_host(steps_of: Any) -> None:
@@ -611,9 +611,9 @@ def when_met(found: RankSteps) -> dict[tuple[Any, int], float]:
     """When each collective that a rank takes part in begins (us), by what it is called on all ranks."""
     met: dict[tuple[Any, int], float] = {}
     for step in found.steps:
-        meets = step.meets
-        for key, turn, event in zip(meets.key, meets.turn, meets.event, strict=True):
-            met.setdefault((meets.keys[key], int(turn)), float(step.start_ns[event]) / US)
+        meetings = step.meetings
+        for key, turn, event in zip(meetings.key, meetings.turn, meetings.event, strict=True):
+            met.setdefault((meetings.keys[key], int(turn)), float(step.start_ns[event]) / US)
     return met
 
 
@@ -697,13 +697,13 @@ def test_a_transfer_of_the_host_waits_for_the_other_side_where_its_peer_is_recor
 def test_both_halves_of_a_transfer_are_known_by_its_ends(
     steps_of: Any, sent: dict[str, Any], received: dict[str, Any]
 ) -> None:
-    def meets(rank: int, kind: str, args: dict[str, Any]) -> Meets:
+    def meetings(rank: int, kind: str, args: dict[str, Any]) -> Meetings:
         args = {"Collective name": kind, "Process Group Name": "pp", **args}
         event = work("ncclDevKernel_SendRecv(args)", 0, 10, None, 7, "kernel", **args)
-        found: Meets = steps_of([event], rank).steps[0].meets
+        found: Meetings = steps_of([event], rank).steps[0].meetings
         return found
 
-    there, back = meets(0, "send", sent), meets(1, "recv", received)
+    there, back = meetings(0, "send", sent), meetings(1, "recv", received)
     assert there.keys == back.keys == [(0, 1, "pp")]
     assert there.kind.tolist() == back.kind.tolist() == [Kind.DATA]  # nobody is late for it
 
@@ -711,7 +711,7 @@ def test_both_halves_of_a_transfer_are_known_by_its_ends(
 def test_where_no_end_of_a_transfer_is_known_it_may_be_with_any_rank(steps_of: Any) -> None:
     kernel = "ncclDevKernel_SendRecv(args)"
     for args in ({}, {"Collective name": "send", "Process Group Ranks": "[0, 1, 2]"}):
-        found = steps_of([work(kernel, 0, 10, None, 7, "kernel", **args)]).steps[0].meets
+        found = steps_of([work(kernel, 0, 10, None, 7, "kernel", **args)]).steps[0].meetings
         assert found.kind.tolist() == [Kind.EXCHANGE]
 
 
