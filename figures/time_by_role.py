@@ -83,7 +83,7 @@ def breakdown(trace: Trace, roles: NDArray[np.int8], steps: Sequence[Step]) -> l
         return []
     windows: list[tuple[int | None, int, int]] = [*steps] or [(None, *_bounds(trace))]
     starts, ends = (np.array([window[at] for window in windows], np.int64) for at in (1, 2))
-    slices = _Slices(trace.ts_ns, trace.end_ns, trace.track_id, roles, _PLACE_OF[roles])
+    slices = Slices.of(trace.ts_ns, trace.end_ns, trace.track_id, roles)
     place, left, right = _united(slices)
     took = _shared(left, right, place, place, _LAST_WORK + 1, starts, ends)
     compute, comm, whole, update, copies = took.round().astype(np.int64).T
@@ -113,16 +113,24 @@ def time_by_operation(
     spent = np.zeros((len(steps), n_ids + 1))
     if len(steps):
         starts, ends = (np.array([step[at] for step in steps], np.int64) for at in (1, 2))
-        slices = _Slices(trace.ts_ns, trace.end_ns, trace.track_id, roles, _PLACE_OF[roles])
+        slices = Slices.of(trace.ts_ns, trace.end_ns, trace.track_id, roles)
         near = np.flatnonzero((slices.end > starts[0]) & (slices.start < ends[-1]))
-        slices = slices.at(near)
-        inside = _interrupts(slices)
-        slices.place[_part_of_computation(slices, inside)] = _COMPUTE
-        row, left, right = _innermost(slices, slices.at(inside))
-        owner = ids[near[row]]
-        spent[:, :-1] = _shared(left, right, slices.place[row], owner, n_ids, starts, ends)
+        spent[:, :-1] = time_of_ids(slices.at(near), ids[near], n_ids, starts, ends)
         spent[:, -1] = np.maximum((ends - starts) - spent.sum(1), 0.0)
     return spent
+
+
+def time_of_ids(slices: Slices, ids: Int64, n_ids: int, starts: Int64, ends: Int64) -> Float64:
+    """Return what the slices (n,) of each of `n_ids` numbers `ids` took between `starts` and `ends` (k,).
+
+    (k, n_ids) nanoseconds; `time_by_operation` says more.
+    """
+    inside = _interrupts(slices)
+    place = slices.place.copy()
+    place[_part_of_computation(slices, inside)] = _COMPUTE
+    slices = slices._replace(place=place)
+    row, left, right = _innermost(slices, slices.at(inside))
+    return _shared(left, right, place[row], ids[row], n_ids, starts, ends)
 
 
 def first_roles(roles: NDArray[np.int8], ids: Int64, n_ids: int) -> NDArray[np.int8]:
@@ -141,24 +149,30 @@ def first_of(a: NDArray[np.int8], b: NDArray[np.int8]) -> NDArray[np.int8]:
     return np.where(_PLACE_OF[a] <= _PLACE_OF[b], a, b)
 
 
-class _Slices(NamedTuple):
-    """n slices: times, track, `Role` and its place in the order."""
+class Slices(NamedTuple):
+    """n slices: times (ns), track, `Role`, and the role's place in the order."""
 
     start: Int64
     end: Int64
-    track: NDArray[np.int32]
+    track: NDArray[np.integer]
     role: NDArray[np.int8]
     place: Int64
 
-    def at(self, rows: Int64) -> _Slices:
-        return _Slices(self.start[rows], self.end[rows], self.track[rows], self.role[rows], self.place[rows])
+    @classmethod
+    def of(cls, start: Int64, end: Int64, track: NDArray[np.integer], role: NDArray[np.int8]) -> Slices:
+        """Return slices with the places of their roles."""
+        return cls(start, end, track, role, _PLACE_OF[role])
+
+    def at(self, rows: Int64) -> Slices:
+        """Return some of the slices."""
+        return Slices(self.start[rows], self.end[rows], self.track[rows], self.role[rows], self.place[rows])
 
 
 def _bounds(trace: Trace) -> tuple[int, int]:
     return int(trace.ts_ns.min()), int(trace.end_ns.max())
 
 
-def _united(slices: _Slices) -> tuple[Int64, Int64, Int64]:
+def _united(slices: Slices) -> tuple[Int64, Int64, Int64]:
     """Return when any slice of each place works, up to `_LAST_WORK`: place, start and end (m,).
 
     Where computation is interrupted on a track, that is worked out slice by slice.
@@ -177,7 +191,7 @@ def _united(slices: _Slices) -> tuple[Int64, Int64, Int64]:
     return place, left, right
 
 
-def _interrupts(slices: _Slices) -> Int64:
+def _interrupts(slices: Slices) -> Int64:
     """Return which slices (rows) are communications or waits inside a computation of their track."""
     waits = is_communication(slices.role) | np.isin(slices.role, (Role.WAIT, Role.IDLE))
     computes = slices.place == _COMPUTE
@@ -187,7 +201,7 @@ def _interrupts(slices: _Slices) -> Int64:
     return either[inside & waits[either]]
 
 
-def _part_of_computation(slices: _Slices, inside: Int64) -> Int64:
+def _part_of_computation(slices: Slices, inside: Int64) -> Int64:
     """Return which slices (rows) only prepare or frame inside a computation: they are what it does then.
 
     They do not begin while something else (`inside`; see `_interrupts`) interrupts it.
@@ -206,7 +220,7 @@ def _part_of_computation(slices: _Slices, inside: Int64) -> Int64:
     return rows[within[0] & ~within[1]]
 
 
-def _innermost(slices: _Slices, inside: _Slices) -> tuple[Int64, Int64, Int64]:
+def _innermost(slices: Slices, inside: Slices) -> tuple[Int64, Int64, Int64]:
     """Return when each slice is the innermost of its place on its track: row, start and end (m,).
 
     What prepares and what frames are one place here. What interrupts a computation (`inside`; see

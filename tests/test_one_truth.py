@@ -11,6 +11,8 @@ from msgspec.structs import replace
 
 from conftest import REPO, run_cli
 from dag_utils import Recording, StepGraph, critical_path, load_steps
+from diagnose.detectors.slow_transfers import exposed_ns
+from diagnose.job_view import JobView
 from replay.simulation import replay
 
 pytestmark = pytest.mark.slow
@@ -91,6 +93,10 @@ def same_exposed_communication(path: Path, tmp_path: Path) -> None:
     assert run_cli("--option", "statistic", "--path", path, "--save", digest)[0] == 0
     known = exposed_of_each_rank(path)
     assert exposed_of_each_rank(digest) == known
+    view = JobView(load_steps([path], sizes=True, jobs=1, progress=False))
+    owner = view.recording.column(lambda one: one.owner)
+    by_owner = np.bincount(owner, exposed_ns(view), len(view.recording.owners)) / 1e6
+    assert dict(zip(view.recording.owners, by_owner, strict=True)) == pytest.approx(known, rel=1e-3)
     for base in (path, digest):
         code, out, err = run_cli("--option", "compare", "--path", base, path, "--format", "json")
         assert code == 0, err

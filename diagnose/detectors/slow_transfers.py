@@ -8,14 +8,14 @@ from typing import NamedTuple
 import numpy as np
 
 from arrays import Float64, Int64
-from arrays.intervals import at_once, union
+from arrays.intervals import at_once
 from arrays.numbering import unique
 from dag.step_graph import Bool, Recording, StepGraph
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView
-from dialects.roles import Role
 from dialects.step_parts import Operation
 from errors import counted
+from figures.time_by_role import Slices, time_of_ids
 from replay.whatif.bandwidth import is_sized, link_rate
 from replay.whatif.edits import apply
 from replay.whatif.even_work import scaled
@@ -35,7 +35,7 @@ class TransferRate(NamedTuple):
     operation: Operation
     n_bytes: float
     rate: float
-    exposed_ns: float  # of an average step: while the rank computed nothing
+    exposed_ns: float  # what it takes of an average step while its rank computes nothing
 
 
 def slow_links(view: JobView) -> Iterator[Finding | Skipped]:
@@ -190,7 +190,7 @@ def transfers(view: JobView) -> tuple[list[TransferRate], float]:
     That is what BytePS's links do; for collectives it is the best bus bandwidth seen.
     """
     recording = view.recording
-    exposed = _exposed_ns(view)
+    exposed = exposed_ns(view)
     if len(found := _bandwidths(view)):
         rows = zip(found[:, 0].astype(np.int64).tolist(), found[:, 4], found[:, 2], strict=True)
         best = float(found[:, 2].max())
@@ -221,25 +221,21 @@ def _usual_work_ns(view: JobView) -> Float64:
     return np.maximum(np.where(count > 0, usual, 1), 1).astype(np.float64)
 
 
-def _exposed_ns(view: JobView) -> Float64:
-    """Return for how long of a step, on average, each operation (n,) ran while its rank computed nothing."""
-    recording = view.recording
-    exposed = np.zeros(len(recording.operations))
-    on_device = view.which(lambda one: one.on_device)  # where there is one, it is what computes
-    is_compute = view.which(
-        lambda one: one.is_compute and one.role is not Role.UPDATE
-    )  # in which BytePS waits for them
-    is_compute &= on_device == on_device.any()
+def exposed_ns(view: JobView) -> Float64:
+    """Return what each operation (n,) takes of an average step of its rank while that computes nothing.
+
+    Of transfers that run at once each has its part, so that all add up to what is exposed of them.
+    """
+    recording, n = view.recording, len(view.recording.operations)
+    role = recording.column(lambda one: one.role).astype(np.int8)
+    taken = np.zeros(n)
     for step in view.steps:
-        by_owner = view.by_owner(step, view.is_communication)
-        for mine, computing in zip(by_owner, view.by_owner(step, is_compute), strict=True):
-            start, end = step.start_ns[mine], step.end_ns[mine]
-            begin, until = union(step.start_ns[computing], step.end_ns[computing])
-            busy = np.cumsum(np.stack([begin * 0, until - begin], 1).reshape(-1))
-            edges = np.stack([begin, until], 1).reshape(-1)
-            hidden = np.interp(end, edges, busy) - np.interp(start, edges, busy) if len(edges) else 0
-            np.add.at(exposed, step.operation[mine], end - start - hidden)
-    return exposed / max(len(view.rows), 1)
+        for owner, events in enumerate(view.by_owner(step, np.ones(n, np.bool_))):
+            ends = step.end_ns[events]
+            slices = Slices.of(step.start_ns[events], ends, events, role[step.operation[events]])
+            bounds = step.begin_ns[[owner]], np.maximum(step.next_ns[[owner]], ends.max(initial=0))
+            taken += time_of_ids(slices, step.operation[events], n, *bounds)[0]
+    return np.where(view.is_communication, taken, 0.0) / max(len(view.rows), 1)
 
 
 def turns(step: StepGraph, events: Int64) -> Int64:
