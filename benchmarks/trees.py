@@ -17,6 +17,7 @@ from pathlib import Path
 from benchmarks import measure
 
 _COMMANDS = {
+    "diagnose": ["--path", "{job}"],
     "statistic": ["--path", "{job}"],
     "graph": ["--path", "{job}", "--output", "{out}/graph.html"],
     "combine": ["--path", "{job}", "--output", "{out}/combined.json"],

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import system_laws
 
 import dialects
+import options
 from conftest import REPO, run_cli
 from traces import readers
 
@@ -29,6 +32,8 @@ from dialects.owners import SHARED, Owned, split_by_slices
 from dialects.steps import Steps, spans
 from formats.columns import Trace, Track
 from traces.readers import Decoding, Reader
+from argparse import Namespace, _ArgumentGroup
+from result import Column, Result, Table
 """
 
 
@@ -90,6 +95,25 @@ def test_what_ranks_of_a_host_share_is_counted_once(tmp_path: Path) -> None:
         "host0.loop": 3, "host0.launch": 6, "rank0.matmul": 3, "rank0.all-reduce": 3, "rank1.matmul": 3,
         "rank1.all-reduce": 3,
     }  # fmt: skip
+
+
+def test_the_example_of_an_option_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("longest")
+    module.__dict__.update(example("How to add an option"))
+    monkeypatch.setitem(sys.modules, "options.longest", module)
+    monkeypatch.setitem(options.MODULES, "longest", "options.longest")
+    slices = [("a", 0, 1000), ("b", 1000, 3000), ("c", 4000, 2000)]
+    events = [{"ph": "X", "pid": 0, "tid": 0, "name": n, "ts": at, "dur": us} for n, at, us in slices]
+    (tmp_path / "rank0.json").write_text(json.dumps({"traceEvents": events}))
+    (tmp_path / "rank1.json").write_text(json.dumps({"traceEvents": events[:1]}))
+    found = system_laws.answer("--option", "longest", "--path", tmp_path)
+    assert found["ranks"] == [
+        {"rank": "rank0", "name": "b", "dur_ms": 3.0},
+        {"rank": "rank1", "name": "a", "dur_ms": 1.0},
+    ]
+    assert len(system_laws.answer("--option", "longest", "--path", tmp_path, "--at_least", 2)["ranks"]) == 1
+    assert run_cli("--option", "longest", "--path", tmp_path, "--sort")[0] == 2  # a flag that it does not use
+    assert "the longest slice of each rank" in run_cli("--help")[1]
 
 
 def test_the_example_of_a_reader_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
