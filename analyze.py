@@ -76,7 +76,7 @@ def _run(args: argparse.Namespace) -> int:
     from outputs.atomic import Outputs
     from outputs.rules import check_named, guard
     from parallel import progress
-    from traces.layouts import is_input
+    from trace_utils import is_input
 
     args.path = expand_paths(args.path)
     with Outputs(guard(args, is_input)) as outputs:

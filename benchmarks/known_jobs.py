@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from arrays import Float64
-from dag.join_ranks import join
 from dag.step_graph import Recording
+from dag_utils import join
 from dialects.roles import Phase, Role
 from dialects.step_parts import Edge, Joint, Kind, Meeting, Operation, RankStep, RankSteps
 from formats.columns import Track

@@ -17,7 +17,7 @@ from dialects.system import BASE
 from formats.chrome_writer import metadata
 from formats.values import clean_text
 from outputs.marks import MEMBER, PROGRAM
-from traces.paths import natural
+from trace_utils import natural
 
 _ENCODE = msgspec.json.Encoder().encode
 _LAST = 99_999  # Composer's sort index of a thread that is not the front one

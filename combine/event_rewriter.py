@@ -37,7 +37,7 @@ from formats.native.rewriter import ScannedWhole
 from formats.times import FLOAT_LIMIT_US
 from formats.values import cleaned
 from formats.whole import ARGUMENTS, KEY, OddEvent, WholeEvent, encode
-from traces.filter import CommFilter
+from trace_utils import CommFilter
 
 _ENCODE = msgspec.json.Encoder().encode
 _REMEMBERED = 1 << 17  # names with their tracks, and arguments

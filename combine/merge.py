@@ -36,7 +36,7 @@ from outputs.atomic import check_output, open_output
 from outputs.temporary import temporary_directory
 from parallel import FilePart, cores, end_with, fork_context, process_pool, unpacked_size
 from parallel import progress as bars
-from traces.filter import check_known
+from trace_utils import check_known
 
 if TYPE_CHECKING:
     from concurrent.futures import ProcessPoolExecutor

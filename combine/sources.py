@@ -21,7 +21,7 @@ from errors import TraceError
 from formats import chrome, native
 from formats import dasf_records as dasf
 from formats.stream import ByteStream
-from traces.paths import Source, head_of
+from trace_utils import Source, head_of
 
 _SNIFFED = 4  # pieces of a file (about 1 MiB each) that tell what wrote it
 

@@ -10,9 +10,8 @@ from msgspec.structs import replace
 
 from arrays import Float64, Int64
 from arrays.numbering import unique
-from dag.critical_path import CATS, GAP
 from dag.step_graph import Bool, Recording, StepGraph
-from dag_utils import LoadedSteps, choose_step, critical_path
+from dag_utils import CATS, GAP, LoadedSteps, choose_step, critical_path
 from diagnose.finding import Evidence
 from diagnose.meetings import Arrivals, meetings_of
 from dialects.roles import Phase, Role

@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from arrays import Float64
-from dag.critical_path import critical_path
-from dag.path_summary import BY_NAME, PATH, NamedPath, by_name
 from dag.step_graph import Recording
-from dag.step_timeline import key_of, step_timeline
+from dag_utils import BY_NAME, PATH, NamedPath, by_name, critical_path, key_of, step_timeline
 from replay.answer import Answer, Forecast, WhatIf, measured_ns
 from replay.sensitivity import Effect
 from replay.simulation import Replay

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from arrays.numbering import unique
-from dag.marked_timeline import place_tracks
+from dag_utils import place_tracks
 from formats.chrome_writer import Places, microseconds, write_events
 from formats.columns import Track
 from replay.simulation import Replay

@@ -9,6 +9,8 @@ from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 import dialects
 import options
 from conftest import REPO
@@ -56,6 +58,7 @@ def module_name(path: Path) -> str:
 
 
 MODULES = {module_name(path): path for path in SOURCES}
+BENCHMARKS = {module_name(path): path for path in sorted((REPO / "benchmarks").rglob("*.py"))}
 
 
 @cache
@@ -181,6 +184,26 @@ def _imported_by(node: ast.AST) -> list[str]:
     if isinstance(node, ast.ImportFrom):
         return [node.module or ""]
     return [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+
+
+#: The doors, what lies behind each, who is below it, and what of that is open to all: a type.
+_DOORS = {
+    "trace_utils": ("traces", {"collector", "figures", "clocks", "dag"}, set[str]()),
+    "dag_utils": ("dag", set[str](), {"dag.step_graph"}),
+}
+
+
+@pytest.mark.parametrize("door", _DOORS)
+def test_nobody_goes_past_a_door(door: str) -> None:
+    behind, below, is_open = _DOORS[door]
+    past = {
+        (name, other)
+        for name, path in {**MODULES, **BENCHMARKS}.items()
+        if name.split(".")[0] not in {door, behind, *below}
+        for other in imported(path) - is_open
+        if other.split(".")[0] == behind
+    }
+    assert past == set()
 
 
 def test_every_module_has_a_floor() -> None:

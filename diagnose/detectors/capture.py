@@ -9,7 +9,7 @@ from arrays.median import FEWEST
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView
 from errors import counted, listed
-from traces.paths import rank_notes
+from trace_utils import rank_notes
 
 #: Names that look like communication, whatever the rule says.
 _LIKE_COMMUNICATION = re.compile(

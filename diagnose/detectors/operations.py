@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from arrays import Int64
 from arrays.median import FEWEST
-from dag.critical_path import CATS, GAP, critical_path
 from dag.step_graph import Bool, Recording, StepGraph
+from dag_utils import CATS, GAP, critical_path
 from diagnose.detectors.device import NO_COMPUTATION, computes
 from diagnose.faster import NO_TIME, computation_at, purpose_at
 from diagnose.finding import Evidence, Finding, Skipped

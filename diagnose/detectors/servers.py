@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from arrays import Float64, Int64
 from arrays.numbering import unique
-from dag.join_ranks import by_link
 from dag.step_graph import NO_LINK, Recording, StepGraph
+from dag_utils import by_link
 from diagnose.detectors.slow_transfers import NO_BYTES
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView

@@ -8,10 +8,8 @@ from collections import Counter
 import numpy as np
 
 from arrays import Int64
-from dag.critical_path import NO_EVENT, CriticalPath
-from dag.model import Dag, LongestPath, new_dag
-from dag.path_summary import category
 from dag.step_graph import Recording, StepGraph
+from dag_utils import NO_EVENT, CriticalPath, Dag, LongestPath, category, new_dag
 
 
 def drawn_step(

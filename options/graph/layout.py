@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from arrays import Int64
 from arrays.numbering import unique
-from dag.model import Dag, LongestPath
+from dag_utils import Dag, LongestPath
 from dialects.step_parts import Kind
 from result import Network
 

@@ -15,8 +15,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from arrays import Float64, Int64
-from dag.join_ranks import fitted
 from dag.step_graph import NO_LINK, Bool, Recording, StepGraph
+from dag_utils import fitted
 from dialects.step_parts import Joint, Kind, edge_rows
 from replay.whatif.bandwidth import begins
 
