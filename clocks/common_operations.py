@@ -12,17 +12,10 @@ from numpy.typing import NDArray
 from arrays import Float64, Int64, Mask
 from arrays.median import median
 from arrays.numbering import unique
+from clocks import limits
 from dialects.sync_points import SyncPoint, SyncPoints
 
-_ALL_PAIRS = 16  # hosts of which each is compared with each
 _LARGEST_NS = 1 << 61  # beyond it, differences of times overflow
-#: Ends of one occurrence agree to about this, but for a drift of this many parts per million.
-_ENDS_AGREE_NS, _DRIFT_PPM = 20_000, 30
-#: Occurrences that a host may lack of those that the one with the most of them has, beside the difference;
-#: and how many pairs of them are looked at.
-_MOST_LOST, _MOST_TRIED = 16, 4_000_000
-#: The share of a host's occurrences that must end with the other's.
-_MOSTLY = 0.75
 
 
 class Occurrences(Struct, frozen=True):
@@ -58,7 +51,7 @@ class Occurrences(Struct, frozen=True):
         is_new = np.diff(self.there, axis=1, prepend=~self.there[:, :1]).any(axis=0)  # most are like the last
         for members in unique(self.there[:, is_new], axis=1).T:
             hosts = np.flatnonzero(members)
-            if len(hosts) <= _ALL_PAIRS:
+            if len(hosts) <= limits.ALL_PAIRS:
                 chosen[np.ix_(hosts, hosts)] = True
                 continue
             chosen[hosts[0], hosts] = True
@@ -157,17 +150,17 @@ def _places(own_ns: Int64, other_ns: Int64) -> Int64 | None:
     Clocks may be apart by any time: by the one by which most ends are. None where there is no such time, or
     another one would do half as well.
     """
-    lags = np.arange(-_MOST_LOST, max(len(other_ns) - len(own_ns), 0) + _MOST_LOST + 1)
-    if not len(own_ns) or len(other_ns) < 2 or len(lags) * len(own_ns) > _MOST_TRIED:
+    lags = np.arange(-limits.MOST_LOST, max(len(other_ns) - len(own_ns), 0) + limits.MOST_LOST + 1)
+    if not len(own_ns) or len(other_ns) < 2 or len(lags) * len(own_ns) > limits.MOST_TRIED:
         return None
     at = np.arange(len(own_ns)) + lags[:, None]
     inside = (at >= 0) & (at < len(other_ns))
     apart = np.sort((other_ns[np.where(inside, at, 0)] - own_ns)[inside])
-    width = _ENDS_AGREE_NS + int(np.ptp(other_ns)) * _DRIFT_PPM // 1_000_000
+    width = limits.ENDS_TOGETHER_NS + int(np.ptp(other_ns) * limits.QUARTZ_PPM / 1e6)
     votes = np.searchsorted(apart, apart + width, side="right") - np.arange(len(apart))
     low = apart[votes.argmax()]
     others = votes[(apart < low - width) | (apart > low + width)]
-    is_clear = _MOSTLY * len(own_ns) <= votes.max() <= len(own_ns)
+    is_clear = limits.MOSTLY * len(own_ns) <= votes.max() <= len(own_ns)
     if not is_clear or 2 * others.max(initial=0) > votes.max():
         return None
     expected = own_ns + int(median(apart[(apart >= low) & (apart <= low + width)]))

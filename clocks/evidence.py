@@ -21,20 +21,8 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from arrays import Int64, Mask
+from clocks import limits
 from clocks.common_operations import Occurrences
-
-_QUICK = 0.02  # share of the occurrences that are quicker than what is called the shortest time
-_FEWEST_QUICK = 2  # the third-quickest, where that share is fewer
-_SHORTEST_DELAY_NS = 500_000  # of a message between hosts: by so much an edge may miss the truth anyway
-
-_FEWEST_ENDS = 3
-_OUTLIER = 2.5  # spreads from the centre beyond which an end does not belong to the others
-_MAD_TO_SD = 1.4826
-_MEDIAN_TO_MEAN = 1.2533  # standard error of a median against that of a mean
-_END_ERROR_NS = 2_000  # how far matched ends are from each other systematically, usually
-_END_LIMIT_NS = 10_000  # and at most
-_CLOSE_NS = 40_000  # limit beyond which ends scatter: other things than the message end them
-_ENDS_AGREE_NS = 300_000  # bound below which ends tell the offset without any window
 
 
 class Evidence(Struct, frozen=True):
@@ -59,16 +47,16 @@ def evidence(found: Occurrences, compared: Mask, *, use_ends: bool) -> list[Evid
 def _pair(found: Occurrences, i: int, j: int, *, use_ends: bool) -> Evidence | None:
     both = found.shared(i, j)
     waits, together = both & found.all_wait, both & found.end_together
-    width, by_window = 2.0 * _ENDS_AGREE_NS, None
+    width, by_window = 2.0 * limits.ENDS_SUFFICE_NS, None
     if waits.any():
         upper = found.end[i, waits] - found.begin[j, waits]
         lower = found.begin[i, waits] - found.end[j, waits]
         misses = [_shortest(found.end[host, waits] - found.begin[host, waits]) for host in (i, j)]
         estimate, doubt, width = _from_window(upper, lower, misses)
         by_window = Evidence(i, j, estimate, doubt)
-    if use_ends and together.sum() >= _FEWEST_ENDS:
+    if use_ends and together.sum() >= limits.FEWEST_ENDS:
         estimate, doubt, limit = _from_ends(found.end[i, together] - found.end[j, together])
-        if 2 * limit < width and (limit <= _CLOSE_NS or by_window is None):
+        if 2 * limit < width and (limit <= limits.ENDS_SCATTER_NS or by_window is None):
             return Evidence(i, j, estimate, doubt, (estimate - limit, estimate + limit))
         if 2 * limit < width:
             return Evidence(i, j, estimate, limit)
@@ -77,7 +65,7 @@ def _pair(found: Occurrences, i: int, j: int, *, use_ends: bool) -> Evidence | N
 
 def _shortest(times: Int64) -> float:
     """Return the shortest of some times (k,) without a few, which may be faults of the recording."""
-    at = min(max(_FEWEST_QUICK, int(_QUICK * len(times))), len(times) - 1)
+    at = min(max(limits.FEWEST_QUICK, int(limits.QUICK_SHARE * len(times))), len(times) - 1)
     return max(float(np.partition(times, at)[at]), 0.0)
 
 
@@ -92,7 +80,7 @@ def _from_window(upper: Int64, lower: Int64, misses: Sequence[float]) -> tuple[f
     first = int(np.argmax(low <= high))
     width = max(float(high[first] - low[first]), 0.0)
     below, above = np.array(misses) + 1.0  # ns, so that they have a ratio
-    doubt = float(((np.array(misses) + _SHORTEST_DELAY_NS) ** -2.0).sum() ** -0.5)
+    doubt = float(((np.array(misses) + limits.MESSAGE_NS) ** -2.0).sum() ** -0.5)
     return float(low[first] + width * below / (below + above)), min(doubt, max(width / 2, 1.0)), width
 
 
@@ -105,11 +93,11 @@ def _from_ends(differences: Int64) -> tuple[float, float, float]:
     """
     centre = _densest(np.sort(differences))
     distance = np.abs(differences - centre)
-    agree = distance <= _OUTLIER * _MAD_TO_SD * _median(distance)
+    agree = distance <= limits.OUTLIER * limits.MAD_TO_SD * _median(distance)
     middle = _median(differences[agree])
-    spread = _MAD_TO_SD * _median(np.abs(differences - middle))
-    doubt = _END_ERROR_NS + _MEDIAN_TO_MEAN * spread / np.sqrt(len(differences))
-    return middle, float(doubt), _END_LIMIT_NS + 3 * spread
+    spread = limits.MAD_TO_SD * _median(np.abs(differences - middle))
+    doubt = limits.END_ERROR_NS + limits.MEDIAN_TO_MEAN * spread / np.sqrt(len(differences))
+    return middle, float(doubt), limits.END_LIMIT_NS + 3 * spread
 
 
 def _densest(values: Int64) -> float:

@@ -19,16 +19,11 @@ import numpy as np
 from msgspec import Struct
 
 from arrays import Float64, Int64, Mask
+from clocks import limits
 from clocks.common_operations import Occurrences, side_by_side
 from clocks.drift import Drifts, drifts_of
 from clocks.evidence import Evidence, evidence
 from dialects.sync_points import SyncPoints
-
-#: Relative drifts that are thought possible: quartz left alone, then a clock that is being slewed.
-DRIFT_LIMITS_PPM = (50.0, 500.0)
-_AGREE = 1.5  # times its doubt: an estimate that is nearer to 0 does not contradict it
-_MANY = 128  # hosts
-_ROOM_NS = 100_000  # offsets are whole microseconds where the windows are at least that wide
 
 
 class Clock(Struct, frozen=True):
@@ -103,7 +98,7 @@ def align(
     reach = _reach(found, recorded)
     compared = found.compared
     steady = cache(lambda use_ends: evidence(found, compared, use_ends=use_ends))  # where no clock drifts
-    for drifts in drifts_of(found, DRIFT_LIMITS_PPM):
+    for drifts in drifts_of(found, (limits.QUARTZ_PPM, limits.SLEWED_PPM)):
         for use_ends in (True, False) if found.end_together.any() else (True,):
             pairs = None if drifts.ppm.any() else steady(use_ends)
             if (answer := _consistent(found, compared, drifts, pairs, reach, use_ends, machines)) is not None:
@@ -224,7 +219,7 @@ def _windows(
 
 def _shortest(windows: Float64) -> Float64 | None:
     """Return the tightest windows (n, n) that follow; None where they contradict each other."""
-    if len(windows) > _MANY:
+    if len(windows) > limits.ALL_WINDOWS:
         return _shortest_of_many(windows)
     shortest = windows.copy()
     for over in range(len(shortest)):  # Floyd and Warshall; scipy's takes longer to import
@@ -275,7 +270,7 @@ def _may_agree(agreed: Float64, group: Int64, pairs: Sequence[Evidence], tight: 
         square = ((at[pair.j] - at[pair.i] - pair.estimate) / pair.doubt) ** 2
         squares[pair.i].append(square)
         squares[pair.j].append(square)
-    return all(np.mean(each) <= _AGREE**2 for each in squares.values())
+    return all(np.mean(each) <= limits.AGREES**2 for each in squares.values())
 
 
 def _least_squares(group: Int64, pairs: Sequence[Evidence]) -> Float64:
@@ -324,7 +319,7 @@ def _whole(found: Occurrences, groups: Sequence[Int64], offsets: Float64, tight:
         rounded = rough + 1000 * np.rint((exact - rough) / 1000)
         windows = tight[np.ix_(group, group)]
         width = (windows + windows.T)[~np.eye(len(group), dtype=np.bool_)]
-        fits = np.all(width >= _ROOM_NS) and np.all(rounded[:, None] - rounded[None, :] <= windows)
+        fits = np.all(width >= limits.ROUNDED_NS) and np.all(rounded[:, None] - rounded[None, :] <= windows)
         whole[group] = rounded if fits else exact
     return whole
 
