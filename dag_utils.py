@@ -33,6 +33,6 @@ __all__ = [
     "NamedPath", "OperationSlack", "Partitions", "Recording", "Scope", "StepGraph", "by_category", "by_link",
     "by_name", "category", "choose_step", "connected", "critical_path", "examined", "fitted", "headline",
     "join", "key_of", "load_steps", "longest_chain", "longest_path", "marked_events", "mean_dags",
-    "named_path", "new_dag", "path_waterfall", "place_tracks", "read_partitions", "records", "scopes_of", "slack_ns",
-    "step_operations", "step_timeline", "stretch_key", "waterfall",
+    "named_path", "new_dag", "path_waterfall", "place_tracks", "read_partitions", "records", "scopes_of",
+    "slack_ns", "step_operations", "step_timeline", "stretch_key", "waterfall",
 ]  # fmt: skip

@@ -1,21 +1,21 @@
 """What is taken to be possible of clocks and of the ends of collectives: the numbers that were chosen.
 
-`python3 -m benchmarks.clock` shows what they are worth, on simulated jobs and on recorded ones whose clocks it sets
-apart by known times.
+`python3 -m benchmarks.clock` shows what they are worth, on simulated jobs and on recorded ones whose clocks
+it sets apart by known times.
 """
 
 from __future__ import annotations
 
 import math
 
-#: Relative drifts: the usual tolerance of quartz oscillators, then what `adjtimex` allows for slewing a clock.
+#: Relative drifts: the usual tolerance of quartz oscillators, then what `adjtimex` allows for slewing.
 QUARTZ_PPM, SLEWED_PPM = 50.0, 500.0
 
 #: Ends of one collective: NCCL's kernels end 1 to 7 us apart on 8 ranks of one host. Two ends differ by less
 #: than `ENDS_TOGETHER_NS`, each being within `END_LIMIT_NS` of the message that lets it end.
 END_ERROR_NS, END_LIMIT_NS = 2_000, 10_000
 ENDS_TOGETHER_NS = 2 * END_LIMIT_NS
-#: Bounds from ends: above the first, ends scatter and bound nothing; below the second, they do without a window.
+#: Bounds from ends: above the first, ends scatter and bound nothing; below the second, no window is needed.
 ENDS_SCATTER_NS, ENDS_SUFFICE_NS = 40_000, 300_000
 FEWEST_ENDS = 3
 
