@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from enum import IntEnum
 
 import numpy as np
@@ -99,13 +99,19 @@ class Diagnosis(Struct, frozen=True):
     limit: str = ""  # words of the headline: what makes up most of the path
 
 
-def diagnose(loaded: LoadedSteps, network: str = "") -> Diagnosis:
+#: The detectors that need no more than `summed_steps`.
+OF_FIGURES = frozenset((late_ranks, outlier_steps, idle, uneven_work, exposed_communication, hot_operation))
+
+
+def diagnose(
+    loaded: LoadedSteps, network: str = "", *, detectors: Collection[Detector] | None = None
+) -> Diagnosis:
     """Return the diagnosis of a job.
 
     What stands out (a rank, a step) is looked for first; the causes that all ranks share in the job
     without that; the symptoms in the job without either. So nothing is claimed twice, and a general finding
     (communication is not hidden) is about what the specific ones leave. `network` are clauses about where
-    transfers spend their time, from captures and logs of servers.
+    transfers spend their time, from captures and logs of servers; `detectors` those to ask, None: all.
     """
     view = JobView(loaded, network=network)
     search = _Search(Gains(view.recording, view.rows, view.n_warm_up))
@@ -113,7 +119,7 @@ def diagnose(loaded: LoadedSteps, network: str = "") -> Diagnosis:
         before = search.edits
         looked_at = JobView(loaded, search.gains.as_simulated(before), network) if before else view
         for of_level, detect in _DETECTORS:
-            if of_level == level:
+            if of_level == level and (detectors is None or detect in detectors):
                 search.judge(detect(looked_at), before)
     return Diagnosis(
         findings=_ranked(search.known, search.gains),

@@ -81,7 +81,7 @@ def run(args: Namespace) -> Result:
 
 def _of_digest(args: Namespace) -> Result:
 
-    from diagnose.digest_diagnosis import diagnose_figures
+    from diagnose.digest_diagnosis import NOTE, diagnose_figures
     from figures.digest import read_digest
 
     check_digests(args)
@@ -89,7 +89,7 @@ def _of_digest(args: Namespace) -> Result:
         raise UsageError("a digest is a whole job: diagnose takes it alone")
     job = read_digest(args.path[0], args.step_by)
     parts = [part for rank in job.ranks for part in rank.breakdown]
-    return _result(args, diagnose_figures(job), lambda: parts, (), job.repairs)
+    return _result(args, diagnose_figures(job), lambda: parts, (NOTE,), job.repairs)
 
 
 def _result(
