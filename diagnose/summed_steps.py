@@ -14,9 +14,7 @@ import numpy as np
 
 import dialects
 from arrays import Float64, Int64, Mask
-from dag.join_ranks import join
-from dag.rank_record import RankFacts
-from dag_utils import LoadedSteps
+from dag_utils import LoadedSteps, RankFacts, join
 from dialects import Role
 from dialects.roles import Phase
 from dialects.step_parts import UNMARKED, Edge, InStep, Joint, Kind, Meeting, Operation, RankStep, RankSteps
@@ -25,7 +23,7 @@ from figures.job_figures import JobFigures
 from figures.rank_figures import RankFigures
 from figures.time_by_role import NOTHING
 from formats.columns import Trace, Track
-from traces.paths import Job
+from trace_utils import Job
 
 _PHASES = {Role.UPDATE: Phase.UPDATE, Role.INPUT: Phase.INPUT}
 
