@@ -69,7 +69,7 @@ class Occurrences(Struct, frozen=True):
         return replace(self, begin=self.begin + added, end=self.end + added)
 
     def drifted_ns(self, drifts_ppm: Float64) -> Int64:
-        """Return what each host's drift adds to its begins (n, k)."""
+        """Return the drift of each host at its begins (n, k), ns."""
         added: Int64 = np.rint(self.begin * (drifts_ppm[:, None] / 1e6)).astype(np.int64)
         return np.where(self.there, added, 0)
 

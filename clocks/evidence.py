@@ -1,4 +1,4 @@
-"""What two hosts' common operations say of the offset between their clocks.
+"""The offset between two hosts' clocks, estimated from the operations that they have in common.
 
 *Causality*: nobody ends an operation before the last has begun it, which gives a window for the offset.
 Where somebody waits, the window is wide and its middle is wrong by half the wait. The one who begins last

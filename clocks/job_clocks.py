@@ -32,7 +32,7 @@ def shifted(trace: Trace, clock: Clock) -> Trace:
 
 
 def remarks(names: Sequence[str], alignment: Alignment) -> list[str]:
-    """Return what the reader must know of the hosts' clocks: which were moved, are not tied, contradict."""
+    """Return remarks on the hosts' clocks: which were moved, are not tied, or contradict each other."""
     clocks = alignment.clocks
     moved = [(name, clock) for name, clock in zip(names, clocks, strict=True) if clock.offset_ns]
     loose = [name for name, clock in zip(names[1:], clocks[1:], strict=True) if not clock.is_tied]

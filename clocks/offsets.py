@@ -55,7 +55,7 @@ class Clock(Struct, frozen=True):
         return None if self.bound_ns is None else self.bound_ns / 1e3
 
     def shift(self, ts_ns: Int64) -> Int64:
-        """Return what to add to timestamps (n,) of this host: offset and drift, in nanoseconds."""
+        """Return the correction of timestamps (n,) of this host, to be added: offset and drift, ns."""
         if self.drift_ppm == 0.0:
             return np.full(len(ts_ns), self.offset_ns, np.int64)
         drifted: Int64 = np.rint((ts_ns - self.middle_ns) * (self.drift_ppm / 1e6)).astype(np.int64)
@@ -228,7 +228,7 @@ def _shortest(windows: Float64) -> Float64 | None:
 
 
 def _shortest_of_many(windows: Float64) -> Float64 | None:
-    """Return what `_shortest` does, where most of the windows are not known."""
+    """Return the same as `_shortest`, for windows most of which are not known."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import NegativeCycleError, johnson
 

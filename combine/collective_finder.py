@@ -42,7 +42,7 @@ class SyncFinder:
         return self._number(self._system.sync_part(name, str(cat or ""), tid, {}))
 
     def add(self, event_of: Callable[[int], WholeEvent], roles: Int64, ts: Int64, dur: Int64) -> None:
-        """Look through the events of one piece, `roles`, `ts` and `dur` (n,); a dur of -1 is none.
+        """Look through the events of one piece, `roles`, `ts` and `dur` (n,); a dur of -1 means no duration.
 
         `event_of` returns the name, the category and the arguments of an event.
         """

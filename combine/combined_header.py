@@ -1,4 +1,4 @@
-"""What a combined file says about itself: names and order of processes and threads, merged headers."""
+"""The header of a combined file: names and order of processes and threads, merged headers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _distinct(members: Sequence[Member], ranks: Sequence[int | None]) -> list[st
             if texts[i] in doubled:
                 parts = "/".join(member.source.path.parts[-depth:])
                 texts[i] = parts if ranks[i] is None else f"rank {ranks[i]} ({parts})"
-    return list(map(clean_text, texts))  # a file's name may have bytes that are no text
+    return list(map(clean_text, texts))  # a file's name may have bytes that are not text
 
 
 def _label(member: Member, rank: int | None) -> str:
@@ -104,7 +104,7 @@ def _threads(labels: Labels, dialect: str, i: int, source: Rewritten) -> Iterato
 
 
 def _within_rank(track: Track, process: Process) -> str:
-    """Return what a thread of a rank is called that was one of a process of its own: tensor and partition."""
+    """Return the name of a thread that had a process of its own: tensor and partition."""
     own = process.text if process.name is None else process.name
     thread = track.name or (str(track.tid) if track.text is None else track.text)
     return thread if own.lstrip("-").isdigit() and thread else f"{own} {thread}".rstrip()

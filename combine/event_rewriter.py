@@ -71,8 +71,8 @@ class Rewriter:
         self.untimed: list[bytes] = []
         self.n_events = 0
         self.dropped = 0
-        self.n_strays = 0  # what has no phase, and so is no event
-        self.n_mistaken = 0  # pieces with bytes that are no UTF-8
+        self.n_strays = 0  # what has no phase, and so is not an event
+        self.n_mistaken = 0  # pieces with bytes that are not UTF-8
         self.metadata: list[dict[str, Any]] = []  # what tells of the whole file
         self.front_tid: int | None = None
 
@@ -183,7 +183,7 @@ class Rewriter:
         return fate == KEPT
 
     def _fate(self, event: WholeEvent) -> int:
-        """Return what becomes of events of a kind."""
+        """Return how events of a kind are rewritten."""
         if self._place.only_pid is not None and (event.pid is None or event.tid is None):
             return DROPPED
         if self._system.is_left_out(event.tid):

@@ -53,7 +53,7 @@ class Heads:
 
 
 class Columns(NamedTuple):
-    """What is known of the events of each head (n,)."""
+    """The properties of the events of each head (n,)."""
 
     is_slice: NDArray[np.bool_]
     role: Int64  # as anchors
@@ -103,7 +103,7 @@ class HeadTable:
             del self._numbers[key]
 
     def columns(self) -> Columns:
-        """Return what is known of the heads."""
+        """Return the properties of the heads."""
         if self._columns is None:
             is_slice, role, fate = zip(*self._rows, strict=True)
             self._columns = Columns(np.array(is_slice), np.array(role), np.array(fate, np.int8))

@@ -55,7 +55,7 @@ class Run(Struct, frozen=True):
     def column(self, which: tuple[type, int], first: int = 0, last: int | None = None) -> NDArray[Any]:
         """Return one of the columns, of the events from `first` to before `last`.
 
-        Times and durations are nanoseconds, a duration that is none -1; lengths are those of the tails.
+        Times and durations are nanoseconds, no duration is -1; lengths are those of the tails.
         """
         kind, before = np.dtype(which[0]), which[1]
         at = self.start + self.size + before * self.n + kind.itemsize * first

@@ -53,7 +53,7 @@ _T = TypeVar("_T")
 
 
 class Combined(Struct, frozen=True):
-    """What was written, and how each source got on the common clock."""
+    """The file that was written, and how each source got on the common clock."""
 
     members: Sequence[Member]  # those that have events, with hosts and workers as their dialect has them
     n_events: int
@@ -79,14 +79,14 @@ def combine(
 
     Parameters
     ----------
-    skip_broken : whether to leave out what is no trace, as long as a trace is left
+    skip_broken : whether to leave out what is not a trace, as long as a trace is left
     align : whether to estimate the offsets of clocks; if not, times stay as recorded
     names : communications to keep, as for `traces.filter.CommFilter`; empty keeps all
 
     Raises
     ------
     TraceError
-        A source is no trace, none has events, or they are not of one dialect.
+        A source is not a trace, none has events, or they are not of one dialect.
     OutputError
         The result, or a temporary file beside it, cannot be written.
     """
@@ -229,7 +229,7 @@ def _merge_part(
 
 
 def _part_of(task: BaseProcess, path: Path) -> Iterator[bytes]:
-    """Yield what a process wrote, when it is done."""
+    """Yield the part that a process wrote, when it is done."""
     task.join()
     code = task.exitcode or 0
     if code > 1:
@@ -248,7 +248,7 @@ def _run(
     tasks: Sequence[tuple[object, ...]],
     done: Callable[[int], object] = int,
 ) -> list[_T]:
-    """Return what a function makes of each of some argument lists; `done` is told of each."""
+    """Return the result of a function for each argument list; `done` is called after each."""
     results = []
     made = itertools.starmap(work, tasks) if pool is None else pool.map(work, *zip(*tasks, strict=True))
     for i, result in enumerate(made):

@@ -16,7 +16,7 @@ _LARGEST = 1 << 31  # Perfetto reads larger or negative process ids as 0
 
 
 class Place(Struct, frozen=True):
-    """What distinguishes one source in the combined file; picklable.
+    """The numbers and names that distinguish one source in the combined file; picklable.
 
     `first_pid` to `first_pid` + `n_pids` - 1 are this source's process ids; a Composer source has the
     one pid `only_pid`, its rank. Where names have a `prefix` (BytePS), processes of the file are tensors, and
@@ -76,7 +76,7 @@ class Tables:
         return self.processes[key]
 
     def name_of(self, pid: Any) -> str | None:
-        """Return what the process that the file calls `pid` is named, as far as the file was read."""
+        """Return the name of the process `pid` of the file, as far as the file was read."""
         process = self.processes.get(_number(pid))
         return None if process is None else process.name
 

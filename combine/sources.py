@@ -1,4 +1,4 @@
-"""What wrote each trace to be combined, its rank and host, and what has to be added to its times."""
+"""The traces to be combined: the system that wrote each, its rank and host, and the shift of its clock."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Member(Struct, frozen=True):
 
     @property
     def prefix(self) -> str:
-        """What BytePS names are given: ``wk<i>.rank<r>.``, or ``rank<r>.`` where there is one worker."""
+        """The prefix of BytePS names: ``wk<i>.rank<r>.``, or ``rank<r>.`` for a single worker."""
         return replace(self.source, rank=self.source.rank or 0).prefix
 
 
 class Beginning(Struct, frozen=True):
-    """What the beginning of a file tells: what wrote it, and its rank."""
+    """The beginning of a file: the system that wrote it, and its rank."""
 
     dialect: str
     rank: int | None
@@ -64,7 +64,7 @@ class Timing(Struct, frozen=True):
 
 
 def sniffed(path: Path, scan: bool = False) -> Beginning | TraceError:
-    """Return what wrote a file, or the error that says why it cannot be combined.
+    """Return the system that wrote a file, or the error that says why it cannot be combined.
 
     Its first pieces tell; all of it where these are nothing but metadata. `scan`: in C, where possible.
     """
@@ -117,13 +117,13 @@ def usable(
     """Return the members that have events, what wrote them, and a line for each that is left out.
 
     A rank that was killed before it wrote leaves a trace without events, which says nothing about its
-    dialect and its clock. What is no trace is left out where `skip_broken`. Of a trace of a system without
+    dialect and its clock. What is not a trace is left out where `skip_broken`. Of a trace of a system without
     workers it is not known which share a host: each has a clock of its own.
 
     Raises
     ------
     TraceError
-        A member is no trace, nothing is left, or what is left is of several dialects.
+        A member is not a trace, nothing is left, or what is left is of several dialects.
     """
     pairs = list(zip(members, found, strict=True))
     kept = [(member, kind) for member, kind in pairs if isinstance(kind, Beginning) and kind.has_events]
@@ -175,7 +175,7 @@ def with_ranks(members: Sequence[Member], dialect: str, sources: Sequence[Rewrit
 
 
 def timing(members: Sequence[Member], sources: Sequence[Rewritten], *, align: bool) -> Timing:
-    """Return what is added to the times of every source."""
+    """Return the shift of the clock of every source."""
     bases = [dialects.named(source.about.dialect).epoch_ns(source.about) for source in sources]
     base_ns = bases[0] if all(BASE in source.about.header for source in sources) and all(bases) else 0
     hosts = _hosts(members, sources, bases)

@@ -26,7 +26,7 @@ from formats.whole import ExactWholeEvent, WholeEvent, WholeReader
 
 
 class Rewritten(Struct, frozen=True):
-    """What became of one source; picklable."""
+    """The result of rewriting one source; picklable."""
 
     runs: Sequence[Run]
     untimed: Sequence[bytes]  # events without a time, ready to be written
@@ -42,7 +42,7 @@ class Rewritten(Struct, frozen=True):
 
 
 def rewrite(place: Place, spill: Path) -> Rewritten:
-    """Rewrite one source into sorted runs in the file `spill`; `TraceError` if it is no readable trace."""
+    """Rewrite one source into sorted runs in the file `spill`; `TraceError` if it is not a readable trace."""
     library = native.library() if place.scan else None
     with run_writer(spill, library) as runs:
         work = Rewriter(place, runs)

@@ -20,7 +20,7 @@ _STEPS = 4096  # at most so many
 
 
 class StepwiseShift(Struct, frozen=True):
-    """What is added to times: `added` (k + 1) before, between and after the instants `cuts` (k).
+    """A shift of times: `added` (k + 1) before, between and after the instants `cuts` (k).
 
     `error_ns` is the farthest that the steps are from the even correction they stand for.
     """
@@ -30,7 +30,7 @@ class StepwiseShift(Struct, frozen=True):
     error_ns: int
 
     def shift(self, ts_ns: Int64) -> Int64:
-        """Return what is added to times (n,) on the host's clock; their order stays."""
+        """Return the shift of times (n,) on the host's clock; their order stays."""
         added: Int64 = self.added[np.searchsorted(self.cuts, ts_ns, "right")]
         return added
 

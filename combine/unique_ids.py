@@ -16,7 +16,7 @@ OWN_SCOPE = frozenset("NODC")  # phases whose ids belong to a process: already a
 
 
 def first_id(source: int) -> int:
-    """Return what small ids of a source are counted from, so that no other source has them."""
+    """Return the offset that is added to small ids of a source, so that no other source has them."""
     return source << _ID_BITS
 
 

@@ -1,1 +1,1 @@
-"""What changed between runs, whether it is real, and what it explains."""
+"""Changes between runs: how large, whether significant, and how much they explain."""

@@ -1,4 +1,4 @@
-"""What changed between two runs, whether it is real, and what of the iteration time it explains."""
+"""Changes between two runs: whether significant, and how much of the iteration time they explain."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def compare(
 
     Parameters
     ----------
-    wanted : communication operations to list, beside all that is no communication; () lists all.
+    wanted : communication operations to list, beside all that is not communication; () lists all.
         Categories, ranks and steps are those of everything in either case. `AnalyzeError` if neither has one.
     jobs : processes that read a trace again where the shapes of operations are needed
 

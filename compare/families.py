@@ -18,7 +18,7 @@ _LARGE = 0.001  # of a step: what a computation takes at least to be tested amon
 
 
 class Family(IntEnum):
-    """What an operation is corrected with."""
+    """The family of an operation, whose p-values are corrected together."""
 
     COMPUTATION = 0  # that takes a part of the step worth speaking of
     TRANSFERS = 1  # whole communications

@@ -45,7 +45,7 @@ def pairs(
 def shapes(
     operations: Operations, places: Sequence[Int64], of_ranks: Sequence[Sequence[Sequence[str]]]
 ) -> list[Hashable]:
-    """Return what is known of each operation's shape; `places` are those of the ranks' operations.
+    """Return the known shape of each operation; `places` are those of the ranks' operations.
 
     Kineto: the distinct input dimensions, or a kernel's grid and block. BytePS: the partition of a sub-task,
     the partitions of a whole communication.

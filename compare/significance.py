@@ -20,7 +20,7 @@ _FEWEST_FOR_CORRELATION = 8  # steps from which on the correlation between neigh
 
 
 class Samples(NamedTuple):
-    """What a test must know of m quantities, each observed in some steps of one run.
+    """Count, mean and spread of m quantities, each observed in some steps of one run.
 
     (m,) each: `mean` of all observations, `sd` of the per-step values (NaN below 2 steps), `n`: how
     many independent steps they are worth, `steps`: how many steps there are.
@@ -73,7 +73,7 @@ def sample(totals: ArrayLike, counts: ArrayLike | None = None) -> Samples:
 
 
 def _sample(sums: Float64, counts: NDArray[Any] | None) -> Samples:
-    """Return what `sample` does, of few quantities at a time."""
+    """Return the same as `sample`, computed for few quantities at a time."""
     n_obs = np.ones_like(sums) if counts is None else np.asarray(counts, np.float64)
     seen = n_obs > 0
     k = seen.sum(1)
@@ -82,7 +82,7 @@ def _sample(sums: Float64, counts: NDArray[Any] | None) -> Samples:
         per_step = n_obs.sum(1) / k
         deviation = np.where(seen, (sums - mean[:, None] * n_obs) / per_step[:, None], 0.0)
         sd = np.where(k > 1, np.sqrt((deviation**2).sum(1) / (k - 1)), np.nan)
-        sd = np.where(sd < 1e-9 * np.abs(mean), 0.0, sd)  # rounding of sums is no scatter
+        sd = np.where(sd < 1e-9 * np.abs(mean), 0.0, sd)  # rounding of sums is not scatter
     return Samples(
         mean, sd, np.maximum(k / _inflation(deviation, seen, k), np.minimum(k, 2)), k.astype(np.float64)
     )
@@ -91,7 +91,7 @@ def _sample(sums: Float64, counts: NDArray[Any] | None) -> Samples:
 def welch(a: Samples, b: Samples, alike: NDArray[np.int64] | None = None) -> Differences:
     """Test b against a with Welch's unequal-variances t-test (scipy), quantity by quantity.
 
-    The p-values of quantities of one number in `alike` (m,) are told by the variances of all of them; see
+    The p-values of quantities of one number in `alike` (m,) use the variances of all of them; see
     `_steadier`. Intervals are those of each quantity's own.
     """
     from scipy.special import stdtr, stdtrit  # scipy.stats asks these too, and takes 0.7 s to load

@@ -185,7 +185,7 @@ class ContractedPaths(CriticalPaths):
         return self._kept[owner]
 
     def _meetings(self) -> Inputs:
-        """Return what let points go on last among those of other ranks."""
+        """Return the last inputs of points, among those of other ranks."""
         if self._between is None:
             points = self._step.points
             part = part_of(self.parts, len(self.begin_ns))
@@ -244,7 +244,7 @@ def _batches(offsets: Int64, together: int) -> list[range]:
 
 
 def _chains(graph: StepGraph, points: Int64, event: Int64, until: int) -> _Chains:
-    """Return what lies between the `points` of some ranks, which are these `event`s of theirs."""
+    """Return the contracted edges between the `points` of some ranks, which are these `event`s of theirs."""
     n = len(graph)
     end = 2 * n
     is_kept = np.zeros(2 * n + 1, np.bool_)

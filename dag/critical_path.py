@@ -46,7 +46,7 @@ class Stretch(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """What let each start (2 * event) and body (2 * event + 1) go on last (2n,); see `last_inputs`."""
+    """The last input of each start (2 * event) and body (2 * event + 1), (2n,); see `last_inputs`."""
 
     at: Int64
     before: Int64
@@ -72,7 +72,7 @@ class Way(NamedTuple):
 
 
 class CriticalPath(Struct, frozen=True):
-    """What makes a step as long as it is: k stretches in time order, which add up to `length_ns`.
+    """The critical path of a step: k stretches in time order, which add up to `length_ns`.
 
     The columns (k,) are those of `Stretch`, `cat` as a number of `CATS`, and the `operation` of each event
     (`NO_EVENT` where there is none); `owner` is the one whose step ends last, `owners` those of the
@@ -158,7 +158,7 @@ def ends_ns(step: StepGraph) -> Int64:
 
 
 def last_inputs(step: StepGraph, part: Int64) -> Inputs:
-    """Return what let each event start (2 * event) and go on (2 * event + 1) last, within its part.
+    """Return the last input of each event's start (2 * event) and body (2 * event + 1), within its part.
 
     Per start and body (2n,): when, which start or body, and the `Kind` or -1. Where a body waited for
     nothing since its start, that is its start. Where nothing recorded let an event start, it is -1, at

@@ -45,12 +45,12 @@ class LoadedSteps(Struct, frozen=True):
 
     @property
     def repairs(self) -> list[str]:
-        """What was repaired, left out or is missing: a line per file."""
+        """Repairs, omissions and missing ranks: a line per file."""
         return [*repair_lines(self.job.notes, self.files), *self.broken]
 
 
 def read_partitions(paths: Sequence[Path], network: NetworkEvidence | None = None) -> Partitions:
-    """Return what the workers' logs in or beside a job's directories say about its partitions.
+    """Return the partitions that the workers' logs in or beside a job's directories declare.
 
     What they do not tell, captures and the servers' logs do; `network` is that if it is known already.
     """

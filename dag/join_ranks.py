@@ -1,6 +1,6 @@
 """The steps of several ranks as one recording: meetings become edges, and work, waits and gaps are fitted.
 
-Waiting is no work: what an event spends waiting, for other ranks or for a link that is busy, is left out
+Waiting is not work: what an event spends waiting, for other ranks or for a link that is busy, is left out
 of its work. What lies between the last input of an event and its start is a gap, unless it is such
 waiting: a transfer that began as its link came free.
 """
@@ -55,7 +55,7 @@ _PICKED_UP_NS = 50_000
 _TOLERANCE_NS = 50_000
 #: Of what more ranks than this do together, not each waits for each: all come to one event, and leave it.
 _MOST_PAIRED = 16
-#: A transfer's two ends, on clocks that are as one, are no further apart than this.
+#: A transfer's two ends, on clocks that are as one, are not further apart than this.
 _ENDS_AGREE_NS = 20_000
 _FAR_NS = 1 << 62
 #: Two ranks that end something together less often than this share of what two others do, do so by chance.

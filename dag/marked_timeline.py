@@ -116,7 +116,7 @@ def place_tracks(
 
 
 def _operations(recording: Recording) -> list[dict[Track, list[Operation]]]:
-    """Return what happens on each track of each owner."""
+    """Return the slices on each track of each owner."""
     on: list[dict[Track, list[Operation]]] = [defaultdict(list) for _ in recording.owners]
     for one in recording.table.kinds:
         on[one.owner][one.track].append(one)
@@ -145,7 +145,7 @@ def _order(operations: Sequence[Operation]) -> int:
 
 
 def _thread_name(operations: Sequence[Operation], process: str, thread: str) -> str:
-    """Return what a track is called whose process is one of many of its owner."""
+    """Return the name of a track whose process is one of many of its owner."""
     if _is_tensor(operations):
         main = operations[0].main
         return f"{main} {thread}" if any(one.transfer.key is not None for one in operations) else main
@@ -290,7 +290,7 @@ def _text(number: Any) -> str:
 
 
 def _own_names(trace: Trace) -> dict[tuple[str, Any, Any], str]:
-    """Return what the trace's own metadata call processes and threads."""
+    """Return the names of processes and threads in the trace's own metadata."""
     names: dict[tuple[str, Any, Any], str] = {}
     for event in trace.metadata:
         kind, args = event.get("name"), event.get("args")

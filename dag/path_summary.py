@@ -43,7 +43,7 @@ PATH = (
 
 
 class Label(NamedTuple):
-    """What a stretch of a path is called."""
+    """The name of a stretch of a path."""
 
     name: str  # without the owner
     cat: str
@@ -51,7 +51,7 @@ class Label(NamedTuple):
 
 
 class NameShare(NamedTuple):
-    """What one operation of one owner adds to a path."""
+    """The time of one operation of one owner on a path."""
 
     name: str
     cat: str
@@ -194,6 +194,6 @@ _WORDS = {GAP: "time in which nothing was recorded", WAIT: "waiting for other ra
 
 
 def category(operation: Operation) -> str:
-    """Return what an operation is counted under: the recording's category, or that it communicates."""
+    """Return the category under which an operation is counted: the recording's, or communication."""
     says_so = not operation.is_communication or operation.cat == operation.purpose
     return operation.cat if says_so else COMMUNICATION

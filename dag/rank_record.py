@@ -1,4 +1,4 @@
-"""What one rank's trace tells of its steps: the task that is done where its file is read."""
+"""The steps of one rank, from its trace: the task that is done where its file is read."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from traces.ranks import Request
 
 
 class Partitions(Struct, frozen=True):
-    """What logs tell about a job's partitions, by their keys: bytes, and the server that keeps them."""
+    """A job's partitions by logs, by their keys: bytes, and the server that keeps them."""
 
     bytes_of: Mapping[int, int] = field(default_factory=dict)
     server_of: Mapping[int, int] = field(default_factory=dict)
 
 
 class RankFacts(Struct, frozen=True):
-    """What options ask of a rank's trace beside its steps.
+    """Optional columns of a rank's trace, beside its steps.
 
     Attributes
     ----------
@@ -101,7 +101,7 @@ class RankRecord(Struct, frozen=True):
 def record_rank(
     source: Source, trace: Trace, request: Request, partitions: Partitions, clock: Clock | None = None
 ) -> RankRecord:
-    """Return what a rank's trace tells; with `clock`, its times on the clock that this relates it to.
+    """Return the record of a rank's trace; with `clock`, its times on the clock that this relates it to.
 
     For `Need.SIZES` it also tells the samples of memory, what calls of collectives move, and what Python
     stacks say of pauses.
@@ -161,7 +161,7 @@ def _facts(source: Source, trace: Trace, *, sized: bool) -> RankFacts:
 
 
 def _sizes_of_calls(source: Source, trace: Trace) -> MessageSizes:
-    """Return what calls of collectives move; their args are read alone, as all operators have such."""
+    """Return the bytes of collectives' calls; their args are read alone, as all operators have such."""
     system = dialects.of(trace)
     rows = np.flatnonzero(by_name(trace, system.is_sized_call))
     if not len(rows):

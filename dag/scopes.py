@@ -26,7 +26,7 @@ class Scope(Struct, frozen=True):
 
     @property
     def kind(self) -> str:
-        """What it covers: GPU, worker or job."""
+        """The kind of scope: GPU, worker or job."""
         return self.name.partition("-")[0]
 
     def shares(self, path: NamedPath) -> list[tuple[str, int, float]]:
@@ -63,7 +63,7 @@ def scopes_of(
         paths = critical_paths(step, [owners for _, _, owners in groups])
         scopes += [scope(name, worker, paths, i) for i, (name, worker, _) in enumerate(groups)]
     widest = paths.path(len(groups) - 1)
-    named = named_path(recording, widest, parts=parts)  # which every face shows
+    named = named_path(recording, widest, parts=parts)  # which every output format shows
     scopes[-1] = replace(scopes[-1], path=lambda: named)
     return scopes, widest
 

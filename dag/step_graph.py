@@ -88,7 +88,7 @@ class StepGraph(Struct, frozen=True):
 
     @property
     def bounds(self) -> StepBounds:
-        """What is known of the step without its events."""
+        """The step without its events."""
         return StepBounds(self.number, self.begin_ns, self.next_ns)
 
     @property
@@ -110,7 +110,7 @@ def operation_edges(edges: Int64) -> tuple[Int64, Int64]:
 
 
 class StepBounds(NamedTuple):
-    """What is known of a step without its events: its number, `begin_ns` and `next_ns` as of `StepGraph`."""
+    """A step without its events: its number, `begin_ns` and `next_ns` as in `StepGraph`."""
 
     number: int
     begin_ns: Int64
@@ -206,7 +206,7 @@ class Recording(Struct, frozen=True):
 
     @property
     def one_step(self) -> str:
-        """What a step of it is called at the begin of a sentence: no step is, where none are marked."""
+        """The word for a step at the beginning of a sentence; "The recording" where no steps are marked."""
         return "A step" if self.has_steps else "The recording"
 
     @property

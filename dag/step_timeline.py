@@ -77,7 +77,7 @@ def step_timeline(
 
 
 def path_waterfall(title: str, recording: Recording, step: StepGraph, path: CriticalPath) -> Waterfall:
-    """Return what the path is made of (ms), coloured as the timeline: its largest parts, and the others."""
+    """Return the parts of the path (ms), coloured as the timeline: the largest, and the others together."""
     sums: dict[tuple[str, str], int] = {}
     named = named_path(recording, path, merged=False)
     several = len(set(path.owners.tolist())) > 1
@@ -169,7 +169,7 @@ def _kind(operation: Operation, n_owners: int) -> str:
 
 
 def _is_part(recording: Recording) -> Bool:
-    """Return which operations (n,) are no whole that is drawn as its parts."""
+    """Return which operations (n,) are drawn: all but wholes of which the parts are."""
     divided = {(one.owner, one.transfer.whole) for one in recording.operations if one.transfer.whole}
     return recording.which(lambda one: (one.owner, one.name) not in divided)
 
@@ -240,7 +240,7 @@ def _together(recording: Recording, step: StepGraph, lanes: _Lanes, events: Int6
 
 
 def _group(operation: Operation) -> str:
-    """Return what decides the colour: the stage, what it is for, or its category."""
+    """Return the group that decides the colour: the stage, the phase, or the category."""
     if operation.role is Role.UNTRACED:
         return "not recorded"
     return operation.transfer.stage or operation.purpose or operation.cat or "other"

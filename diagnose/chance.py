@@ -12,7 +12,7 @@ from arrays.median import FEWEST
 CHANCE = 0.05
 #: Work that is longer than the peers' by this factor in the median step …
 MUCH = 1.25
-#: … and longer at all in this share of the steps is no chance either.
+#: … and longer at all in this share of the steps is real too.
 _MOSTLY = 2 / 3
 #: A rank with less excess, of the step, holds nobody up.
 LEAST_EXCESS = 0.01
@@ -21,7 +21,7 @@ EXPOSED = 0.10
 
 
 def is_no_chance(excess: Float64, ratio: float, n_owners: int, *, always_most: bool = False) -> bool:
-    """Whether a rank's excess (steps,) over its peers, `ratio` times theirs in the median step, is no chance.
+    """Whether a rank's excess (steps,) over its peers, `ratio` times theirs in the median step, is real.
 
     By a t-test over all `n_owners`, or by being so much in most steps that a disturbed step does not hide it.
     Of few steps: by being much, or because one of so many alike would hardly have the most in all of them.

@@ -56,7 +56,7 @@ class Gains:
         self._times: dict[tuple[Edits, bool], Float64] = {}
         recorded = self._recorded_ns()
         self.recorded_ns = float(recorded[n_warm_up:].mean())
-        # what one step took longer once is no measure of what the others would win
+        # what one step took longer once is not a measure of what the others would win
         usual_ns = without_outliers(self.times_ns((), own_gaps=False)).mean()
         self._scale = float(without_outliers(recorded).mean() / max(usual_ns, 1.0))
 

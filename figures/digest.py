@@ -105,7 +105,7 @@ def _plain(value: Any) -> Any:
 
 
 def _decoded(kind: Any, value: Any) -> Any:
-    """Return what `_plain` wrote, as the type `kind`."""
+    """Return a value that `_plain` wrote, as the type `kind`."""
     if kind is Path and isinstance(value, str):
         return Path(value)
     _require(get_origin(kind) is np.ndarray and isinstance(value, list), "a list expected")

@@ -88,7 +88,7 @@ class CategoryStat(Struct, frozen=True):
 
 
 class Moments(Struct, frozen=True, array_like=True):
-    """What is known exactly of an operation whose durations are not all kept."""
+    """Exact figures of an operation whose durations are not all kept."""
 
     count: int
     total_ns: int

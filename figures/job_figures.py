@@ -34,7 +34,7 @@ class JobFigures(Struct, frozen=True):
 
     @property
     def repairs(self) -> list[str]:
-        """What was repaired, left out or is missing: a line per file."""
+        """Repairs, omissions and missing ranks: a line per file."""
         return repair_lines(self.notes, self.files)
 
     @property
@@ -49,7 +49,7 @@ class JobFigures(Struct, frozen=True):
 
     @property
     def dialects(self) -> list[str]:
-        """What wrote its traces, each once."""
+        """The systems that wrote its traces, each once."""
         return list(dict.fromkeys(rank.dialect for rank in self.ranks if rank.n_slices))
 
     @property
@@ -139,7 +139,7 @@ def _selected(rank: RankFigures) -> RankFigures:
 
 
 def shapes_of_ranks(run: JobFigures, *, jobs: int | None = None) -> list[Sequence[Sequence[str]]]:
-    """Return what each rank of a run tells of its operations' shapes; its files are read again for that."""
+    """Return the shapes of each rank's operations; its files are read again for that."""
     known = [rank.shapes for rank in run.ranks if rank.shapes is not None]
     if len(known) == len(run.ranks):
         return known

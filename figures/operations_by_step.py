@@ -152,7 +152,7 @@ def merged(
 
 
 def placed(spent_ns: Float64, places: Int64, m: int) -> Float64:
-    """Return what a rank's operations took (k, n + 1) in the columns of `m` operations of several ranks."""
+    """Return the time of a rank's operations (k, n + 1) in the columns of `m` operations of several ranks."""
     found = np.zeros((len(spent_ns), m + 1))
     if len(spent_ns):
         found[:, np.append(places, m)] = spent_ns
@@ -204,7 +204,7 @@ def _step_ids(trace: Trace, bounds: Sequence[Step], ids: Int64) -> Int64:
 
 
 def _turns(series: Int64, ts_ns: Int64) -> Int64:
-    """Return, per event, the how-manieth of its series it is by time (from 0)."""
+    """Return the index of each event within its series, by time."""
     order = np.argsort(ts_ns, kind="stable")
     turn = np.empty(len(series), np.int64)
     turn[order] = occurrence_number(series[order])
@@ -223,7 +223,7 @@ def _places(trace: Trace, bounds: Sequence[Step]) -> Float64:
 
 
 def rank_shapes(trace: Trace, ids: Int64, n_ids: int) -> Sequence[Sequence[str]]:
-    """Return what the events of each operation of a rank say of its shape, as short digests of the texts.
+    """Return the shape of each operation of a rank by its events, as short digests of the texts.
 
     `ids` (n,) says which of `n_ids` operations each slice is of; the trace was read for `Need.SHAPES`.
     """

@@ -39,7 +39,7 @@ class Wanted(Struct, frozen=True):
     shapes : the shapes of operations
     may_lack : whether `operations` may be None where they are too many to be looked at step by step
     step_by : the annotation that marks a step, instead of what the trace itself marks
-    select : communications of which `selected` is wanted
+    select : communications that count for `selected`
     """
 
     durations: bool = False
@@ -53,7 +53,7 @@ class Wanted(Struct, frozen=True):
 
     @property
     def needs(self) -> Collection[Need]:
-        """What the events' args are needed for."""
+        """The purposes for which events' args are decoded."""
         return {Need.STEPS, Need.SHAPES} if self.shapes else {Need.STEPS}
 
 
@@ -111,7 +111,7 @@ class RankFigures(Struct, frozen=True, omit_defaults=True):
 
 
 def rank_figures(source: Source, trace: Trace, wanted: Wanted) -> RankFigures:
-    """Return the figures of a rank whose trace was read for the `needs` of what is wanted.
+    """Return the figures of a rank whose trace was read for the `needs` of `wanted`.
 
     What it shares with other ranks of its host tells its steps, and is in the host's figures else.
 

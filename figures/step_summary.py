@@ -1,4 +1,4 @@
-"""What the steps of each rank spend their time on, and which of them take far longer than the others."""
+"""How the steps of each rank spend their time, and which of them take far longer than the others."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def outliers(lengths: NDArray[np.number[Any]]) -> Mask:
 
 
 def mean_pause_ns(parts: Iterable[Breakdown]) -> float:
-    """Return what passes on average between the end of a step and the begin of the one numbered next."""
+    """Return the mean time between the end of a step and the begin of the one numbered next."""
     pauses = [
         after.start_ns - before.start_ns - before.wall_ns
         for steps in _by_rank(parts).values()
@@ -58,7 +58,7 @@ def mean_pause_ns(parts: Iterable[Breakdown]) -> float:
 
 
 class Shares(NamedTuple):
-    """What shares of some steps' time went to what; together 1."""
+    """The shares of some steps' time by purpose; together 1."""
 
     compute: float  # alone
     exposed_comm: float

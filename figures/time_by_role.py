@@ -98,7 +98,7 @@ def breakdown(trace: Trace, roles: NDArray[np.int8], steps: Sequence[Step]) -> l
 def time_by_operation(
     trace: Trace, roles: NDArray[np.int8], steps: Sequence[Step], ids: Int64, n_ids: int
 ) -> Float64:
-    """Return what each operation took of each step.
+    """Return the time of each operation in each step.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ def time_by_operation(
 
 
 def time_of_ids(slices: Slices, ids: Int64, n_ids: int, starts: Int64, ends: Int64) -> Float64:
-    """Return what the slices (n,) of each of `n_ids` numbers `ids` took between `starts` and `ends` (k,).
+    """Return the time of the slices (n,) of each of `n_ids` numbers `ids` between `starts` and `ends` (k,).
 
     (k, n_ids) nanoseconds; `time_by_operation` says more.
     """

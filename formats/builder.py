@@ -28,7 +28,7 @@ _KEYS = msgspec.json.Decoder(list[tuple[Any, ...]])
 _SLICE_KEY = attrgetter(*KEY[1:])
 _TS = attrgetter("ts")
 _DUR = attrgetter("dur")
-#: As a wanted key: every argument, also those of events that are no slices.
+#: As a wanted key: every argument, also those of events that are not slices.
 ALL = "*"
 #: After how many pieces of the general types a type is learned, again each time it did not fit; from the
 #: last but one on with names left free.
@@ -56,7 +56,7 @@ class Scanned(Struct, frozen=True):
     key, ts_ns, dur_ns : (n,) the numbers of the events' keys, and their times
     args_row : (k,) the events that have wanted args
     args : their wanted args (k), as JSON objects, each ended by a comma
-    ids : the ids of the events that are no slices, as JSON values, each ended by a comma
+    ids : the ids of the events that are not slices, as JSON values, each ended by a comma
     """
 
     new_keys: bytes
@@ -101,11 +101,11 @@ class Builder:
 
     @property
     def types(self) -> Sequence[type[Any]]:
-        """What a reader should decode events as for this builder, to begin with."""
+        """The event types that a reader should try first for this builder."""
         return FULL if self.wanted or self.with_points else LEAN
 
     def better_types(self, event_type: Any) -> Sequence[Any] | None:
-        """Return what to decode events as from now on, if `event_type` served and a better one is known."""
+        """Return the event types to try from now on, if `event_type` served and a better one is known."""
         if event_type not in LEAN[:-1]:
             return None
         self._pieces += 1
@@ -216,7 +216,7 @@ class Builder:
             self._repairs[noun, fate] += n
 
     def rows(self) -> Rows:
-        """Return what was gathered."""
+        """Return the rows gathered so far."""
         return Rows(
             keys=list(self._ids),
             counts=_grown(self._counts, len(self._ids)),
@@ -261,7 +261,7 @@ class Builder:
         return list(map(args_object, texts))
 
     def _add_args(self, rows: Sequence[int], args: Sequence[Any]) -> None:
-        """Append the wanted args of `rows`, each a struct or a dictionary; a negative row is none."""
+        """Append the wanted args of `rows`, each a struct or a dictionary; a negative row is skipped."""
         if rows and min(rows) < 0:
             kept = [row >= 0 for row in rows]
             rows, args = list(itertools.compress(rows, kept)), list(itertools.compress(args, kept))

@@ -74,7 +74,7 @@ def read_part(
             on_read(reader.stream.consumed - consumed)
             consumed = reader.stream.consumed
 
-    scan = scan and not (points and ALL in args)  # those of events that are no slices are Python's
+    scan = scan and not (points and ALL in args)  # those of events that are not slices are Python's
     library = scan if isinstance(scan, CDLL) else native.library() if scan else None
     reader = (
         EventReader(path, types=builder.types, start=start, stop=stop)

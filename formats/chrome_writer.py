@@ -38,7 +38,7 @@ class Process(Struct, frozen=True):
 
 
 def write_events(path: Path, events: Iterable[Mapping[str, Any]], **members: Any) -> int:
-    """Write `events` to `path`, one per line, and `members` before them; return how many are no metadata."""
+    """Write `events` to `path`, one per line, and `members` before them; return how many are not metadata."""
     encode = msgspec.json.Encoder().encode
     remaining = iter(events)
     n_events = 0

@@ -49,7 +49,7 @@ class ArgColumn(Struct, frozen=True):
 
 
 class Points(Struct, frozen=True):
-    """Events that are no slices (flows, async begins and ends, instants, counters), in file order.
+    """Events that are not slices (flows, async begins and ends, instants, counters), in file order.
 
     Rows index nothing in `Trace`; `name_id`, `cat_id` and `track_id` index the tables of the trace
     they belong to. `ids` are the `id` (or `id2`) fields as text, None where missing. `args` are theirs where
@@ -98,7 +98,7 @@ class Trace(Struct, frozen=True):
     name_id, cat_id, track_id : (n,) int32, into those tables
     ts_ns, dur_ns : (n,) int64 nanoseconds; start since the epoch where the dialect knows it
     args : the requested keys of `args`
-    points : events that are no slices, where they were requested
+    points : events that are not slices, where they were requested
     metadata : the M events as objects, in file order
     header : members of the file's object beside the events (`distributedInfo`, …)
     is_shared : (n,) slices of the host, which other ranks of its file hold, too; None where there are none

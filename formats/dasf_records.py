@@ -40,7 +40,7 @@ RESOURCE_USAGE = "Resource Usage"
 MANAGED_MEMORY = "Managed Memory"
 
 _HEAD = 8  # bytes of length before each record
-_MAX_RECORD = 1 << 32  # bytes; a length beyond it is no length
+_MAX_RECORD = 1 << 32  # bytes; a length beyond it is not a length
 _MAX_SECONDS = FARTHEST_NS / 2e9  # of a time and of a duration: their sum is within the border
 
 

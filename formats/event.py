@@ -16,7 +16,7 @@ from formats.values import all_fit, cleaned, cleaned_scalar
 Scalar = str | int | float | bool | None
 NO_ARGS = msgspec.Raw(b"")
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # the last: nested too deeply
-NO_TIME = -(1 << 63)  # marks what is no time, in microseconds and in nanoseconds
+NO_TIME = -(1 << 63)  # marks what is not a time, in microseconds and in nanoseconds
 
 
 class Event(msgspec.Struct, gc=False):
@@ -142,7 +142,7 @@ def clean_members(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def args_object(raw: msgspec.Raw | bytes) -> dict[str, Any]:
-    """Decode an event's `args`; {} if it has none or they are no object."""
+    """Decode an event's `args`; {} if it has none or they are not an object."""
     text = bytes(raw) or b"{}"
     try:
         value = msgspec.json.decode(text)

@@ -70,7 +70,7 @@ def is_gml(path: Path) -> bool:
 
 
 def read_gml(path: Path) -> Gml:
-    """Read a GML file (``.gz`` too); DagError where it cannot be read, or where and why it is no GML."""
+    """Read a GML file (``.gz`` too); DagError where it cannot be read, or where and why it is not GML."""
     try:
         stream = ByteStream(path)
         data = b"".join(stream)
@@ -88,7 +88,7 @@ def read_gml(path: Path) -> Gml:
 def parse_gml(text: str, path: str = "GML") -> Gml:
     """Return the graph that `text` describes; `path` is for the messages.
 
-    Raises DagError where it is no GML, an edge names a missing node, or ids or labels are doubled.
+    Raises DagError where it is not GML, an edge names a missing node, or ids or labels are doubled.
     """
     with contextlib.suppress(_OtherLayoutError):
         return _parse_blocks(text)

@@ -1,7 +1,7 @@
 """An event type made for one file: it knows the names, categories and tracks that the file has shown.
 
 Most strings of a trace recur thousands of times. A type that lists them lets the decoder hand out one
-object for all occurrences instead of a new string each, and events that are no slices need not be
+object for all occurrences instead of a new string each, and events that are not slices need not be
 decoded at all. An event with a new string does not fit, so nothing is ever taken for something else.
 """
 

@@ -53,7 +53,7 @@ _TAIL_LIMIT = 64 << 20
 #: may be packed.
 _PATIENCE = 16 << 20
 _PATIENCE_PER_BYTE = 2
-#: Damaged events and things that are no events that 1 MiB of a file may hold, and each further byte of it:
+#: Damaged events and things that are not events that 1 MiB of a file may hold, and each further byte of it:
 #: as many as it has events where each of them is damaged, packed or not.
 _MOST_DAMAGED = 150_000
 _DAMAGED_PER_BYTE = 1 / 4
@@ -66,7 +66,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class Damage(Struct):
-    """What was wrong with a file, or with a range of it, and how much of it was saved."""
+    """The damage of a file, or of a range of it, and how much was saved."""
 
     notes: list[str] = field(default_factory=list)  # phrases about the file as a whole
     lost: int = 0  # events that could not be saved
@@ -77,7 +77,7 @@ class Damage(Struct):
         return Damage(*map(operator.add, astuple(self), astuple(other)))
 
     def phrases(self) -> list[str]:
-        """Return what was repaired or lost, one phrase each."""
+        """Return a phrase for each kind of event that was repaired or lost."""
         counts = (
             (self.lost, "damaged event", "lost"),
             (self.mended, "event", "repaired (NaN, bad characters or quotes)"),
@@ -87,7 +87,7 @@ class Damage(Struct):
 
 
 def _what_it_is(head: bytes) -> str:
-    """Return in words what a file is that is no trace, from its beginning."""
+    """Return in words what a file is that is not a trace, from its beginning."""
     if head.startswith(b"PK\x03\x04") or head[257:262] == b"ustar":
         return "an archive; unpack it and give what was in it"
     if head.startswith(b"SQLite format 3\0"):
@@ -355,7 +355,7 @@ class EventReader:
         return members if self._event_type is dict else from_object(members, self._event_type)
 
     def _skip_stray(self, data: bytes | bytearray, at: int, *, at_end: bool) -> int | None:
-        """Return the end of a list item that is no object; None if it may go on."""
+        """Return the end of a list item that is not an object; None if it may go on."""
         stray = STRAY.match(data, at)
         if stray is not None and (stray.end() < len(data) or at_end):
             self.damage.strays += 1
@@ -413,7 +413,7 @@ class EventReader:
         return line.endswith(b"}") and is_event(tolerant(line))
 
     def _headless(self, data: bytes) -> bytes:
-        """Accept a damaged header if a list of events follows it; else say that this is no trace."""
+        """Accept a damaged header if a list of events follows it; else say that this is not a trace."""
         if match := LIST_KEY.search(data):
             self.damage.notes.append("the members before the events are unreadable")
             return data[match.end() :]

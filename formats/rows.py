@@ -33,7 +33,7 @@ class Interner(dict[Key, int]):
 
 
 class Rows(Struct):
-    """What was gathered from (a part of) a file; picklable, and parts can be joined in order.
+    """The rows of (a part of) a file; picklable, and parts can be joined in order.
 
     `key`, `ts_ns`, `dur_ns` are the X, B and E events; `args` holds for each wanted key the rows that
     have it and their values; `points` the other timed events where they were asked for.

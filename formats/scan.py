@@ -22,7 +22,7 @@ LIST_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 EVENT_END = re.compile(rb"\}(?=\s*(?:,\s*(?:[{\]]|\Z)|[\]{]|\Z))")
 BETWEEN = re.compile(rb"[\s,]*")
 EMPTY_LAST = re.compile(rb"\{\}\s*(?:\]|\Z)")  # how XLA ends its list
-STRAY = re.compile(rb'"(?:[^"\\]|\\.)*"|[^\s,\[\]{}"]+', re.DOTALL)  # a list item that is no object
+STRAY = re.compile(rb'"(?:[^"\\]|\\.)*"|[^\s,\[\]{}"]+', re.DOTALL)  # a list item that is not an object
 # a string that does not end is one token: looking for its end at each of its quotes would take for ever
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
 _DIGITS = re.compile(rb"[0-9]{%d}" % LONGEST_NUMBER)

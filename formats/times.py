@@ -18,7 +18,7 @@ from formats.values import FARTHEST_NS
 #: Beyond this many microseconds a float64 is further than half a nanosecond from what was written.
 FLOAT_LIMIT_US = float(1 << 43)
 _LIMIT_US = FARTHEST_NS // 1000
-_PLAIN_SIZE = 24  # digits of a time that is no nonsense
+_PLAIN_SIZE = 24  # digits of a time that is not nonsense
 
 
 class InexactError(Exception):
@@ -71,7 +71,7 @@ def text_to_ns(texts: Sequence[Any]) -> Int64:
 
 
 def exact_ns(text: str) -> int:
-    """Return decimal microseconds as nanoseconds, rounded to the nearest; `NO_TIME` if it is no time."""
+    """Return decimal microseconds as nanoseconds, rounded to the nearest; `NO_TIME` if it is not a time."""
     whole, _, part = text.partition(".")
     if (
         whole

@@ -6,7 +6,7 @@
 - Lists and objects lie at most `MOST_DEPTH` deep in one another.
 - A time lies within `FARTHEST_NS` (100 years) of the epoch, or of where its clock began.
 
-What is no such value becomes None: the member counts as missing.
+Any other value becomes None: the member counts as missing.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def read_traces(
     Parameters
     ----------
     args : keys of the events' `args` to decode into `Trace.args` ("input*" means input0, input1, …)
-    points : also keep the events that are no slices (`Trace.points`)
+    points : also keep the events that are not slices (`Trace.points`)
     jobs : files, or parts of one, at a time; None means the cores this process may use
     progress : show a bar on standard error; None means only on a terminal
 
@@ -79,7 +79,7 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def read_args(path: Path, names: Collection[str], *, slices: bool = False) -> list[dict[str, Any]]:
-    """Return the args of the X events (`slices`), or of those that are no slices, so called; in file order.
+    """Return the args of the X events (`slices`), or of those that are not slices, so called; in file order.
 
     It is a reading of its own: few analyses want what few events have.
     """

@@ -42,7 +42,7 @@ class CommFilter:
 
 
 def check_known(only: Collection[str], known: Mapping[str, None]) -> None:
-    """Raise AnalyzeError where a name of `only` is no communication that is `known`."""
+    """Raise AnalyzeError where a name of `only` is not communication that is `known`."""
     for name in only:
         if name not in known:
             import difflib

@@ -39,7 +39,7 @@ class Request(NamedTuple):
     Attributes
     ----------
     needs : what the args of events are decoded for
-    points : whether the events that are no slices are wanted
+    points : whether the events that are not slices are wanted
     hosts : whether a host whose slices several ranks share is listed, too, after the ranks; in the traces of
         these its slices are in any case (`Trace.is_shared`)
     only : names of the only communications to keep (`--filter`); see `selected_of`

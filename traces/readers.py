@@ -16,7 +16,7 @@ class Decoding(NamedTuple):
     """What is read of a file.
 
     `args` are the keys of the events' `args` to decode ("input*" means input0, input1, …); `points`:
-    also the events that are no slices. `scan`: by the scanner in C, where it can; `on_read` is told
+    also the events that are not slices. `scan`: by the scanner in C, where it can; `on_read` is told
     how many bytes of the file were read since it was told last.
     """
 

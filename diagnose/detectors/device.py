@@ -52,7 +52,7 @@ def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
         return
     step = view.usual_step
     if step.work_ns[launching[step.operation]].max(initial=0) > _MOSTLY * on_path:
-        return  # one long call is no launching
+        return  # one long call is not launching
     operations = view.recording.table.kinds
     cats = {one.cat for one in operations if _prepares(one)} - {
         one.cat for one in operations if not _prepares(one)

@@ -22,7 +22,7 @@ from result import in_ms
 
 #: Input that takes less than this share of the step's path is as good as hidden.
 _LEAST_INPUT = 0.05
-#: Of the two parts of exposed communication, one below this share of the step is no finding.
+#: Of the two parts of exposed communication, one below this share of the step is not a finding.
 _LEAST_PART = 0.05
 
 

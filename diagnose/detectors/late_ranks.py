@@ -27,7 +27,7 @@ from result import in_ms
 
 #: A rank stands out if its excess is this many times the spread of the others; else work is uneven.
 _APART = 3.0
-#: Of a step: what a rank that comes late in too few steps for an interval must cost; one delay is no habit.
+#: Minimum cost (share of a step) of a late rank seen in too few steps for a confidence interval.
 _LEAST_OF_FEW = 0.05
 #: The share of the excess that the kinds of work which a title names make up.
 _NAMED = 0.5

@@ -23,7 +23,7 @@ from result import in_ms
 
 #: An operation is hot from this share of the path on; what is claimed is that it gets so much faster.
 _HOT, _FASTER = 0.30, 0.10
-#: Callbacks that take less than this share of the step's path are no matter.
+#: Callbacks that take less than this share of the step's path do not matter.
 _LEAST_CALLBACKS = 0.05
 #: An operation whose longest event is this many times the average is uneven.
 _UNEVEN = 5.0

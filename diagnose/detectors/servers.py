@@ -75,7 +75,7 @@ def _slowest(view: JobView) -> _Pace | None:
     recording = view.recording
     servers, of_operation = recording.numbered(lambda one: one.transfer.link if _is_pull(one) else "")
     known = link_rate(recording) if len(servers) > 2 and is_sized(recording) else None
-    if known is None:  # or there is but one server, and "" for all that is no pull
+    if known is None:  # or there is but one server, and "" for all that is not a pull
         return None
     operation, work = _answered_in_a_row(view)
     server, key = of_operation[operation], recording.column(lambda one: one.transfer.key or 0)[operation]

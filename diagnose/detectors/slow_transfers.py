@@ -74,8 +74,8 @@ def slow_links(view: JobView) -> Iterator[Finding | Skipped]:
 def _ratios(view: JobView, chosen: Bool) -> Float64:
     """Return how much longer `chosen` transfers (n,) of each owner (m,) take than its peers'; 0: none.
 
-    The median over the steps; 0 where these are so unlike that it is no link's: where the lower quartile is
-    no more than the root of it.
+    The median over the steps; 0 where the steps differ so much that no link is the cause: where the lower
+    quartile is at most its square root.
     """
     n_owners = len(view.recording.owners)
     keys, number = view.recording.numbered(lambda one: (one.main, one.transfer.key))

@@ -18,7 +18,7 @@ from replay.whatif.bandwidth import link_rate
 from replay.whatif.partition import at_partition_bytes
 
 #: A collective that in each fourth step takes no longer than this many times the shortest is latency, hardly
-#: bytes, as what it takes longer in others is no matter of bytes; so many of them in a step are many; and
+#: bytes, as what it takes longer in others is not a matter of bytes; so many of them in a step are many; and
 #: merging leaves one in so many.
 _LATENCY, _MANY, _MERGED = 2.0, 16, 10
 #: One that is known to move more than this is bytes, however many others are as short.

@@ -226,7 +226,7 @@ def _one_load_each(loads: Int64, marks: Int64, work: Int64) -> Int64 | None:
 def _unfinished(trace: Trace, work: Int64, marks: Int64) -> tuple[Step, ...]:
     """Return the step that the last mark begins, if work of it is recorded.
 
-    Data loaded, or the forward pass begun, for a step after the last traced one is no step.
+    Data loaded, or the forward pass begun, for a step after the last traced one is not a step.
     """
     if not len(work) or work[-1] < marks[-1]:
         return ()

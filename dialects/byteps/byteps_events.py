@@ -77,7 +77,7 @@ def read_events(gpu: RankTrace) -> Events:
 
 
 def _partition(name: OpName, track: Track) -> tuple[OpName, int | None]:
-    """Return the name without its partition's key, and the key; None for what is no partition's stage."""
+    """Return the name without its partition's key, and the key; None for what is not a partition's stage."""
     if name.queue is None:
         return name, None
     if (key := whole_number(str(track.tid))) is not None:

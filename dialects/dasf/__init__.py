@@ -27,7 +27,7 @@ class Dasf(System):
     args = MappingProxyType({Need.EDGES: ("key", "dependencies", "dependents"), Need.SIZES: ("size",)})
 
     def recognises(self, trace: Trace) -> bool:
-        """Whether its reader made the trace: it is no chrome file."""
+        """Whether its reader made the trace: it is not a chrome file."""
         return trace.dialect == self.name
 
     def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:

@@ -197,7 +197,7 @@ def _kinds(rank: _Rank, rows: Int64, phase: Int64, communicates: Mask) -> tuple[
 
 
 def _roles(roles: NDArray[np.int8]) -> NDArray[np.int8]:
-    """Return the roles (n,) of slices that are no communication: annotations work as operators do."""
+    """Return the roles (n,) of slices that are not communication: annotations work as operators do."""
     works = np.isin(roles, (Role.COMPUTE, Role.COPY, Role.HOST, Role.CALL))
     return np.where(works, roles, Role.HOST if (roles == Role.HOST).any() else Role.COMPUTE)
 

@@ -103,7 +103,7 @@ class Segments(Struct, frozen=True):
 def segments(trace: Trace, end_ns: Int64, aside: Mask, steps: Sequence[Step]) -> Segments:
     """Return what the host threads did, without the communications `aside` (n,) that run beside them.
 
-    `end_ns` (n,) are the ends of the slices. Python frames are no operations; time that only they cover is a
+    `end_ns` (n,) are the ends of the slices. Python frames are not operations; time that only they cover is a
     gap. An annotation with nothing inside is an operation, and so is the loading of input. One that contains
     operations is one where none of them runs, unless it is around a step, or a whole forward pass.
     """

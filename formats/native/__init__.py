@@ -1,4 +1,4 @@
-"""What is in C (`rewrite.c` with `scan.c`, `simulate.c`): built by the machine's compiler, kept, and loaded.
+"""The functions in C (`rewrite.c` with `scan.c`, `simulate.c`): built by the machine's compiler, and kept.
 
 Nothing depends on it. Without a compiler, or where anything else is in the way, files are decoded and steps
 simulated in Python with the same result; why is told at debug level only.
@@ -52,7 +52,7 @@ def _is_kept() -> bool:
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """Return what is in C, built if need be; None where that fails."""
+    """Return the library in C, built if need be; None where that fails."""
     try:
         loaded = _load()
         _keep_memory()
@@ -98,7 +98,7 @@ def _compilers() -> list[list[str]]:
 
 
 def _file_name(compiler: list[str]) -> str:
-    """Return what the library is kept as: different for other sources, flags, compilers and machines."""
+    """Return the library's file name: another one for other sources, flags, compilers and machines."""
     import hashlib
 
     program = Path(compiler[0]).resolve()
@@ -110,7 +110,7 @@ def _file_name(compiler: list[str]) -> str:
 
 
 def _own_directory() -> Path | None:
-    """Return where libraries are kept; None if that is no directory of which the user alone is master."""
+    """Return where libraries are kept; None if that is not a directory of which the user alone is master."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     directory = home / "analyze"
     try:

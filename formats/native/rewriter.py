@@ -32,7 +32,7 @@ class ScannedWhole(Struct, frozen=True):
     ----------
     new_keys : what events have in `KEY`, and their arguments as JSON where these are part of the key, for
         each key that is new; the scanner numbers keys from 0
-    key, ts_ns, dur_ns : (n,) the numbers of the events' keys, and their times; a duration of -1 is none
+    key, ts_ns, dur_ns : (n,) the numbers of the events' keys, and their times; no duration is -1
     lengths : (n,) of the events' tails, `text`: ids and arguments as members, each after its comma
     """
 

@@ -44,7 +44,7 @@ class Scanner:
     ----------
     library : from `formats.native.library`
     wanted : keys of the events' `args`; ``input*`` means all that begin so
-    points : find the ids of events that are no slices
+    points : find the ids of events that are not slices
 
     Raises
     ------
@@ -109,7 +109,7 @@ def _bytes(text: NDArray[np.uint8], n: int) -> bytes:
 
 
 class Found(Protocol):
-    """What a scan found: at least the numbers of the events' keys (n,)."""
+    """The result of a scan: at least the numbers of the events' keys (n,)."""
 
     @property
     def key(self) -> NDArray[np.int32]:

@@ -47,7 +47,7 @@ def _unsteady(comparison: Comparison) -> str:
 
 
 def _median(comparison: Comparison) -> str:
-    """Say what the median step did where that is no chance, though a few long steps hide it in the mean."""
+    """Say what the median step did where that is not chance, though a few long steps hide it in the mean."""
     a, b = (run.iteration_ns for run in (comparison.a, comparison.b))
     if min(len(a), len(b)) < FEWEST_STEPS or rank_sum(a, b) > LEVEL:
         return ""
@@ -123,7 +123,7 @@ def _operations(comparison: Comparison) -> str:
 
 
 def _largest(comparison: Comparison, ops: Sequence[OpChange]) -> OpChange | None:
-    """Return which of some operations explains most; None if it is no bulk, or a category of its own."""
+    """Return which of some operations explains most; None if it is not a bulk, or a category of its own."""
     sign, size = (1 if (comparison.iteration.ns or 0) > 0 else -1), abs(comparison.iteration.ns or 0)
     parts = [(sign * (op.explained.ns or 0), op) for op in ops if op.kind != op.name]
     part, top = max(parts, key=itemgetter(0), default=(0.0, None))

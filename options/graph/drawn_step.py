@@ -18,7 +18,7 @@ def drawn_step(
     """Return the graph of `step` and its critical path as nodes of that graph.
 
     Without `parts`, a communication and its partitions and stages are one node. Edges between such
-    nodes lead from what started first, so that ranks that wait for each other are no cycle.
+    nodes lead from what started first, so that ranks that wait for each other do not form a cycle.
     """
     node_of, first = _nodes(recording, step, parts)
     n = len(first)
