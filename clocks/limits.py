@@ -1,4 +1,4 @@
-"""What is taken to be possible of clocks and of the ends of collectives: the numbers that were chosen.
+"""Limits of clocks and of the ends of collectives: the numbers that were chosen.
 
 `python3 -m benchmarks.clock` shows what they are worth, on simulated jobs and on recorded ones whose clocks
 it sets apart by known times.
