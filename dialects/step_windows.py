@@ -29,6 +29,8 @@ from errors import TraceError, counted
 Groups = NDArray[np.integer]
 #: Events of all steps together that are many, however few were recorded; and how often one may be an event.
 _ALWAYS, _MOST_TIMES = 2_000_000, 4
+#: `RecordedEvents.iteration` of what no step asked for.
+NO_STEP = -1
 _SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 
 
@@ -44,6 +46,9 @@ class RecordedEvents(Struct, frozen=True):
         the last of them is over
     edges : (m, 4) as of `RankStep.edges`
     meetings : as of `RankStep.meetings`
+    iteration : (n,) number of the step in which the work was asked for, else `NO_STEP`; None where steps end
+        with what leads. Otherwise a step ends when all work of its own, on a device too, is done, and whoever
+        runs the steps may be ahead, in the next ones
     """
 
     kinds: Sequence[Operation]
@@ -54,6 +59,7 @@ class RecordedEvents(Struct, frozen=True):
     leads: Mask
     edges: Int64
     meetings: Meetings = field(default_factory=lambda: meetings_table(()))
+    iteration: Int64 | None = None
 
 
 def windows(steps: Sequence[Step]) -> list[tuple[int, int, int]]:
@@ -107,8 +113,11 @@ def cut_into_steps(
         part, step = cutter.cut(window, parts[-1] if follows else None)
         parts.append(part)
         steps.append(step)
+    is_of_step = np.zeros(len(events.kind), np.bool_)
+    if events.iteration is not None:
+        is_of_step = events.iteration != NO_STEP
     labels = [
-        2 * events.kind[one] + (events.issued_ns[one] < begin)
+        2 * events.kind[one] + ((events.issued_ns[one] < begin) & ~is_of_step[one])
         for one, (_, begin, _) in zip(parts, bounds, strict=True)
     ]
     numbers, operations = _operations(events.kinds, labels)
@@ -130,6 +139,9 @@ class _Cutter:
         self.met = events.meetings.event[self.by_event]
         self.open = Open(self.order, events.end_ns)
         self.open_edges = Open(np.arange(len(by_target)), events.end_ns[self.events.edges[:, 1]])
+        track: dict[object, int] = {}
+        tracks = [track.setdefault(one.track, len(track)) if one.on_device else -1 for one in events.kinds]
+        self.stream = np.array(tracks, np.int64)[events.kind]  # -1 for what runs on no device
         self.new, self.before = np.full((2, len(events.kind)), -1, np.int64)  # an event's place in a step
 
     def cut(self, window: tuple[int, int, int], before: Int64 | None) -> tuple[Int64, RankStep]:
@@ -154,7 +166,7 @@ class _Cutter:
             end_ns=self.events.end_ns[part],
             edges=self._edges_within(begin, *edge_range),
             meetings=self._meetings_within(part),
-            last=self._last_that_leads(part, end),
+            last=self._last_of(part, window),
             continued=np.column_stack((self.before[goes_on], self.new[goes_on])),
             across=self._edges_across(begin, *edge_range),
         )
@@ -183,6 +195,17 @@ class _Cutter:
             last = np.append(last, sources[(new[sources] >= 0) & (events.end_ns[sources] <= end)])
         return unique(new[last])
 
+    def _last_of(self, part: Int64, window: tuple[int, int, int]) -> Int64 | None:
+        """Return the events that complete a step: of its own, the last one that leads and of each stream."""
+        events, (number, _, end) = self.events, window
+        if events.iteration is None:
+            return self._last_that_leads(part, end)
+        own = part[(events.iteration[part] == number) & (events.end_ns[part] <= end)]
+        own = own[events.leads[own] | (self.stream[own] >= 0)]
+        own = own[np.lexsort((events.end_ns[own], self.stream[own]))]
+        is_last = np.append(np.diff(self.stream[own]) != 0, np.ones(min(len(own), 1), np.bool_))
+        return unique(self.new[own[is_last]])
+
     def _edges_within(self, begin: int, low: int, high: int) -> Int64:
         """Return the edges between a step's events; what was over when the step began holds up nothing.
 
@@ -198,10 +221,16 @@ class _Cutter:
         return edges
 
     def _edges_across(self, begin: int, low: int, high: int) -> Int64:
-        """Return (source, target, joint) of what was asked for in the step before but began here (k, 3)."""
+        """Return (source, target, joint) of what was asked for in the step before but began here (k, 3).
+
+        Where a step is complete with the work of a device, whoever runs the steps does not begin with it: it
+        goes on from what it did before.
+        """
         before, new = self.before, self.new
         source, target, joint, _ = self.events.edges[low:high].T
-        keep = (before[source] >= 0) & (new[source] < 0) & (self.events.issued_ns[target] < begin)
+        keep = (before[source] >= 0) & (new[source] < 0)
+        if self.events.iteration is None:
+            keep &= self.events.issued_ns[target] < begin
         keep &= (joint == Joint.END_TO_HEAD) | (joint == Joint.START_TO_HEAD)
         return np.column_stack((before[source[keep]], new[target[keep]], joint[keep]))
 

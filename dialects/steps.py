@@ -38,6 +38,7 @@ class Steps(NamedTuple):
     whole: tuple[Step, ...]  # begin and end are both in the trace
     partial: tuple[Step, ...]  # recorded only in part (the last one): ends with its last event
     how: str  # a phrase for the user; "" where the trace marks no steps
+    is_guess: bool = False  # by what repeats on one thread: others may run the same beside it
 
 
 NO_STEPS = Steps((), (), "")
@@ -84,7 +85,7 @@ def numbered_once(steps: Steps) -> Steps:
         tuple(step._replace(label=number[step]) for step in dict.fromkeys(part))
         for part in (steps.whole, steps.partial)
     )
-    return Steps(whole, partial, steps.how)
+    return steps._replace(whole=whole, partial=partial)
 
 
 # ---- steps that nothing marks: the training loop shows them
@@ -161,7 +162,7 @@ def _by_outermost(trace: Trace, may_be_body: Mask) -> Steps:
     if not found:
         return NO_STEPS
     rows = max(found, key=lambda body: int(trace.dur_ns[body].sum()))
-    return _from_spans(trace, rows, trace.names[trace.name_id[rows[0]]])
+    return _from_spans(trace, rows, trace.names[trace.name_id[rows[0]]])._replace(is_guess=True)
 
 
 def _body(trace: Trace, rows: Int64, depth: Int64) -> Int64:

@@ -232,7 +232,10 @@ class Row:
         work[resumed] = np.clip(step.end_ns[resumed] - since, 0, work[resumed])
         gaps[resumed] = 0
         early, gaps_of_early = self._asked_before(position, across)
-        gaps[early] = gaps_of_early
+        edited = np.zeros(len(early), np.int64)
+        if self.stream_of.max(initial=-1) >= 0:  # what an edit made of the time since the step's begin
+            edited = gaps[early] - (step.start_ns - step.begin_ns[step.owner])[early]
+        gaps[early] = np.maximum(gaps_of_early + edited, 0)
         return work, gaps
 
     def _asked_before(self, position: int, across: Int64) -> tuple[Int64, Int64]:

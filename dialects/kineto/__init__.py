@@ -70,6 +70,7 @@ class Kineto(System):
     memory_event = "[memory]"
     args = MappingProxyType({
         Need.SYNC: SYNC_ARGS,
+        Need.STEPS: ("correlation",),
         Need.EDGES: ("correlation", "stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id"),
         Need.SIZES: SIZE_ARGS,
         Need.SHAPES: ("Input Dims", "grid", "block"),
@@ -104,6 +105,10 @@ class Kineto(System):
             comm = by_name(trace, is_collective_call)
             found[by_name(trace, is_wait)] = Role.WAIT
         found[comm] = Role.COMM
+        if on_device and "correlation" in trace.args:
+            from dialects.kineto.completion import leftovers
+
+            found[leftovers(trace)] = Role.IGNORED
         return found
 
     def rule(self, trace: Trace) -> str:
@@ -129,6 +134,18 @@ class Kineto(System):
         rows = in_first_process(trace, rows)
         steps = spans(trace, rows, [numbers[i] for i in trace.name_id[rows].tolist()])
         return Steps(with_slices(trace, steps), (), "ProfilerStep annotations")
+
+    def find_steps(self, trace: Trace, by: str | None = None) -> Steps:
+        """Return the steps, from completion to completion where launches of work on a device are recorded."""
+        found = super().find_steps(trace, by)
+        return self._completed(trace, found) or found
+
+    def _completed(self, trace: Trace, steps: Steps) -> Steps | None:
+        if steps.is_guess or not has_device(trace):
+            return None
+        from dialects.kineto.completion import from_completion
+
+        return from_completion(trace, steps)
 
     def loop_spans(self, trace: Trace) -> Mask:
         """Return the annotations of the host (n,)."""
@@ -213,7 +230,8 @@ class Kineto(System):
         """Return the steps of one rank; see `kineto_graph`."""
         from dialects.kineto.kineto_graph import record
 
-        return record(rank, self.find_steps(rank.trace, by).whole, self.roles(rank.trace))
+        steps, roles = super().find_steps(rank.trace, by), self.roles(rank.trace)
+        return record(rank, steps.whole, roles, self._completed(rank.trace, steps))
 
 
 def _number(value: object) -> float:

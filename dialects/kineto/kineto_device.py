@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from arrays import Int64
+from arrays import Int64, Mask
 from arrays.median import median
 from arrays.numbering import unique
 from dialects.masks import by_cat, by_name
@@ -23,7 +23,7 @@ TOLERANCE_NS = 2_000
 #: Begins and lengths are rounded each, so that an end may seem later than the begin that followed it.
 ROUNDED_NS = 10
 #: Calls that return only when work on the device is done.
-_WAITS = re.compile(r"\w*Synchronize|(cuda|hip)Memcpy(To|From)?(Symbol|2D|3D)?|(cuda|hip)Free")
+CALLS_THAT_WAIT = re.compile(r"\w*Synchronize|(cuda|hip)Memcpy(To|From)?(Symbol|2D|3D)?|(cuda|hip)Free")
 #: A launch queue has room for this many commands, …
 _QUEUE = 1024
 #: … events and graphs among them, so that it may be full of fewer launches, …
@@ -64,14 +64,14 @@ class Works(Struct, frozen=True):
         yield from zip(self.streams, bounds[:-1], bounds[1:], strict=True)
 
 
-def read_works(trace: Trace, end_ns: Int64) -> Works:
-    """Return the device work of a trace whose slices end at `end_ns`."""
-    rows = np.flatnonzero(by_cat(trace, DEVICE_CATS.__contains__))
+def read_works(trace: Trace, end_ns: Int64, counts: Mask) -> Works:
+    """Return the device work, of those slices that count (n,), of a trace whose slices end at `end_ns`."""
+    rows = np.flatnonzero(by_cat(trace, DEVICE_CATS.__contains__) & counts)
     number, streams = _streams(trace, rows)
     order = np.lexsort((rows, end_ns[rows], trace.ts_ns[rows], number))
     rows, number = rows[order], number[order]
     calls = np.flatnonzero(by_cat(trace, RUNTIME_CATS.__contains__))
-    call = _with_correlation(trace, calls, integers(trace, "correlation", rows))
+    call = with_correlation(trace, calls, integers(trace, "correlation", rows))
     start, end = trace.ts_ns[rows], end_ns[rows]
     call_start = np.where(call >= 0, trace.ts_ns[call], start)
     call_end = np.where(call >= 0, end_ns[call], start)
@@ -112,7 +112,7 @@ def _streams(trace: Trace, rows: Int64) -> tuple[Int64, list[tuple[Any, Any]]]:
     return np.array(numbers, np.int64)[which.reshape(-1)], list(place)
 
 
-def _with_correlation(trace: Trace, calls: Int64, wanted: Int64) -> Int64:
+def with_correlation(trace: Trace, calls: Int64, wanted: Int64) -> Int64:
     """Return which of `calls` has each correlation that is wanted; -1 for none."""
     correlation = integers(trace, "correlation", calls)
     calls, correlation = calls[correlation >= 0], correlation[correlation >= 0]
@@ -155,8 +155,8 @@ def after_other_streams(trace: Trace, works: Works) -> Int64:
 def _recorded_waits(trace: Trace, works: Works, rows: Int64) -> Int64:
     """Link the last work before an event was recorded to the next one after the call that waits for it."""
     calls = np.flatnonzero(by_cat(trace, RUNTIME_CATS.__contains__))
-    waits = _with_correlation(trace, calls, integers(trace, "correlation", rows))
-    records = _with_correlation(trace, calls, integers(trace, "wait_on_cuda_event_record_corr_id", rows))
+    waits = with_correlation(trace, calls, integers(trace, "correlation", rows))
+    records = with_correlation(trace, calls, integers(trace, "wait_on_cuda_event_record_corr_id", rows))
     records = np.where(records >= 0, records, waits)
     launched = {where: (low, works.call_start_ns[low:high]) for where, low, high in works.by_stream()}
     device = [trace.tracks[one].pid for one in trace.track_id[rows].tolist()]
@@ -195,7 +195,7 @@ def _likely_waits(works: Works) -> Int64:
 
 def awaited_by_calls(trace: Trace, end_ns: Int64, works: Works) -> tuple[Int64, Int64]:
     """Return pairs: (work, row of the call that returns only when it has ended)."""
-    waits = by_name(trace, _WAITS.fullmatch)
+    waits = by_name(trace, CALLS_THAT_WAIT.fullmatch)
     calls = np.flatnonzero(waits & by_cat(trace, RUNTIME_CATS.__contains__))
     start, until = trace.ts_ns[calls], end_ns[calls] + TOLERANCE_NS
     only = _awaited_streams(trace, works, calls)
@@ -216,7 +216,7 @@ def _awaited_streams(trace: Trace, works: Works, calls: Int64) -> Int64:
     """Return the only stream (its number) that each of `calls` waits for, -1 where that is not recorded."""
     rows = np.flatnonzero(by_cat(trace, "cuda_sync".__eq__))
     rows = rows[integers(trace, "wait_on_stream", rows) < 0]
-    of_call = _with_correlation(trace, calls, integers(trace, "correlation", rows))
+    of_call = with_correlation(trace, calls, integers(trace, "correlation", rows))
     number = {where: i for i, where in enumerate(works.streams)}
     only = np.full(len(trace) + 1, -1, np.int64)
     for row, call, stream in zip(

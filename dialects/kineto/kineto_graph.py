@@ -32,6 +32,7 @@ from dialects.kineto.collectives import (
     meeting,
     transfers,
 )
+from dialects.kineto.completion import places
 from dialects.kineto.kineto_device import (
     ROUNDED_NS,
     TOLERANCE_NS,
@@ -60,8 +61,8 @@ from dialects.step_parts import (
     edge_rows,
     meetings_table,
 )
-from dialects.step_windows import RecordedEvents, check_sizes, cut_into_steps, ended_last, windows
-from dialects.steps import Step
+from dialects.step_windows import NO_STEP, RecordedEvents, check_sizes, cut_into_steps, ended_last, windows
+from dialects.steps import Step, Steps
 from dialects.system import DEVICE_CATS
 from formats.columns import Trace
 
@@ -97,8 +98,13 @@ class _Rank(Struct, frozen=True):
         return len(self.host) + np.arange(len(self.aside))
 
 
-def record(rank_trace: RankTrace, steps: Sequence[Step], roles: NDArray[np.int8]) -> RankSteps:
-    """Return the steps of one rank, whose slices have `roles`; where no steps are marked, one of all."""
+def record(
+    rank_trace: RankTrace, steps: Sequence[Step], roles: NDArray[np.int8], completed: Steps | None = None
+) -> RankSteps:
+    """Return the steps of one rank, whose slices have `roles`; where no steps are marked, one of all.
+
+    `completed` are the `steps` of the host from completion to completion, where its device tells that.
+    """
     name, trace = rank_trace.name, rank_trace.trace
     rank = _read(rank_trace, steps, roles)
     events = _events(rank)
@@ -108,6 +114,20 @@ def record(rank_trace: RankTrace, steps: Sequence[Step], roles: NDArray[np.int8]
         bounds = [(1, int(events.start_ns.min()), int(events.end_ns.max()))]
         events = replace(events, leads=np.zeros(len(events.kind), np.bool_))
         notes = [UNMARKED]
+    elif completed is not None:
+        bounds = windows(completed.whole)
+        place = places(steps, events.issued_ns)
+        iteration = np.where(place >= 0, np.array([step.label for step in steps])[place], NO_STEP)
+        events = replace(events, iteration=iteration)
+        kept = {step.label for step in completed.whole}
+        notes = [
+            f"step {step.label} is left out: in it the host fills the device's queue, so it is longer"
+            for step in steps
+            if step.label not in kept
+        ]
+    if n := int((by_cat(trace, DEVICE_CATS.__contains__) & (roles == Role.IGNORED)).sum()):
+        works = f"{n:,} kernels and copies" if n > 1 else "a kernel or copy"
+        notes.append(f"left out: {works} of the iteration before, launched before the recording began")
     check_sizes(trace.path, events.start_ns, events.end_ns, bounds)
     operations, found = cut_into_steps(events, bounds)
     return RankSteps(name, operations, [step for step in found if len(step)], notes)
@@ -126,7 +146,8 @@ def _read(rank: RankTrace, steps: Sequence[Step], roles: NDArray[np.int8]) -> _R
     inside[inside] = host.end_ns[enqueued[inside]] > moments[inside]
     host = host.cut(enqueued[inside], moments[inside])
     known = transfers(trace, aside, rank.args_of)
-    return _Rank(trace, end_ns, host, aside, read_works(trace, end_ns), known, steps, roles)
+    works = read_works(trace, end_ns, roles != Role.IGNORED)
+    return _Rank(trace, end_ns, host, aside, works, known, steps, roles)
 
 
 def _lasting_collectives(trace: Trace) -> Mask:
@@ -446,11 +467,6 @@ def _meetings_of(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meetings, M
             key, kind = asked.key(met[0], event), met[1]
             meetings.append(Meeting(key, event, enters=True, leaves=True, kind=kind, turn=count[key]))
             count[key] += 1
-    # how much was under way when the recording began differs by rank: the last of it is the last elsewhere
-    meetings = [
-        one._replace(turn=count[one.key] - 1 - one.turn) if isinstance(one.key, _UnderWay) else one
-        for one in meetings
-    ]
     first, _ = rank.host.of_rows(len(trace) + 1)
     event_of = dict(zip(rank.aside.tolist(), rank.aside_numbers.tolist(), strict=True))
     for row, ends in sorted(rank.transfers.items(), key=lambda one: trace.ts_ns[one[0]]):
@@ -461,13 +477,6 @@ def _meetings_of(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meetings, M
         meetings.append(Meeting(key, event, enters=not is_call, leaves=is_call, kind=Kind.DATA, turn=turn))
         count[key, is_call] += 1
     return meetings_table(meetings), communicates
-
-
-class _UnderWay(Struct, frozen=True):  # no tuple: it would equal that of a step
-    """A collective that was under way when step `first` was recorded, the first of all or after a pause."""
-
-    key: Hashable
-    first: int
 
 
 class _Asked:
@@ -481,11 +490,7 @@ class _Asked:
         self.rank, self.start_ns = rank, start_ns
         self.begins_ns = [step.start_ns for step in rank.steps]
         self.has_launches = bool((rank.works.call >= 0).any())
-        self.first: list[int] = []  # of each step: the first one since a pause
-        for before, step in zip([None, *rank.steps], rank.steps, strict=False):
-            goes_on = before is not None and before.label + 1 == step.label
-            self.first.append(self.first[-1] if goes_on else step.label)
-        self.latest: dict[Hashable, tuple[int, int]] = {}  # of each key: such a first step, and the step
+        self.latest: dict[Hashable, int] = {}  # the step of the last one of each key
 
     def key(self, key: Hashable, event: int) -> Hashable:
         """Return the key of a collective with the step in which it was asked for."""
@@ -495,9 +500,6 @@ class _Asked:
         at = (
             bisect_right(self.begins_ns, works.call_start_ns[work] if work >= 0 else self.start_ns[event]) - 1
         )
-        first = self.first[max(at, 0)]
         if at >= 0 and (work < 0 or works.call[work] >= 0):
-            self.latest[key] = first, self.rank.steps[at].label
-            return InStep(key, self.latest[key][1])
-        before = self.latest.get(key)
-        return InStep(key, before[1]) if before is not None and before[0] == first else _UnderWay(key, first)
+            self.latest[key] = self.rank.steps[at].label
+        return InStep(key, self.latest[key]) if key in self.latest else key

@@ -588,7 +588,7 @@ def test_where_the_device_is_the_limit_only_kernels_count(shared_data: Path) -> 
 @pytest.mark.slow
 def test_where_the_host_is_the_limit_its_operations_count(shared_data: Path) -> None:
     (row,) = predicted(shared_data / "kineto/gpu-hta-rank1of2-memory", "BW=0.5")["whatif"]
-    assert -0.38 <= row["change"] <= -0.32
+    assert -0.38 <= row["change"] <= -0.30
 
 
 def test_why_straggler_none_changes_nothing_is_noted(shared_data: Path) -> None:

@@ -426,32 +426,6 @@ def test_without_launches_work_waits_for_what_ended_last_on_its_rank(steps_of: A
 # -- steps
 
 
-def test_a_kernel_still_running_when_a_step_begins_is_work_of_the_earlier_one(steps_of: Any) -> None:
-    found = steps_of(
-        [
-            mark(4, 0, 100),
-            mark(5, 100, 100),
-            call("cudaLaunchKernel", 10, 5, 1),
-            call("cudaLaunchKernel", 20, 5, 2),
-            host("b", 110, 5),
-            work("long", 50, 80, 1),
-            work("queued", 130, 20, 2),
-        ]
-    )
-    first, second = found.steps
-    assert ("long", 50, 130) in spans(found, first)
-    assert spans(found, second) == [
-        ("long of an earlier step", 0, 30), ("b", 10, 15), ("queued of an earlier step", 30, 50)]  # fmt: skip
-    [(before, after)] = second.continued.tolist()
-    assert (spans(found, first)[before][0], spans(found, second)[after][0]) == (
-        "long",
-        "long of an earlier step",
-    )
-    assert inputs(found, second, "queued") == {("long", Joint.END_TO_HEAD, Kind.DEVICE)}
-    assert second.last is not None
-    assert [spans(found, second)[event][0] for event in second.last.tolist()] == ["b"]
-
-
 def test_the_next_step_waits_for_what_hands_over_to_the_main_thread(steps_of: Any) -> None:
     found = steps_of(
         [
@@ -628,17 +602,14 @@ BEGINS = (1000, 1100, 1200, 1300)
 def test_kernels_that_one_rank_lost_do_not_shift_those_of_later_steps(steps_of: Any) -> None:
     # the second step's first reduction is lost, so its second one counts as that one; none elsewhere does
     found = pairs_met(steps_of, reducing(BEGINS), reducing(BEGINS, lost=(1170,)))
-    alike = {(ts, ts) for begin in BEGINS for ts in (begin + 70, begin + 110) if ts not in (1170, 1210, 1410)}
+    alike = {(ts, ts) for begin in BEGINS[1:] for ts in (begin + 70, begin + 110) if ts not in (1170, 1210)}
     assert found == {*alike, (1170, 1210)}
 
 
-def test_what_is_under_way_when_a_recording_begins_is_counted_from_its_last(steps_of: Any) -> None:
+def test_what_is_under_way_when_a_recording_begins_shifts_nothing(steps_of: Any) -> None:
     # rank 1 is a step further behind its host
     found = pairs_met(steps_of, reducing(BEGINS, [1005]), reducing(BEGINS, [1005, 1020, 1035]))
-    assert {pair for pair in found if min(pair) < 1070} == {(1005, 1035)}
-    assert {pair for pair in found if min(pair) >= 1070} == {
-        (ts, ts) for begin in BEGINS for ts in (begin + 70, begin + 110) if ts < 1400
-    }
+    assert found == {(ts, ts) for begin in BEGINS for ts in (begin + 70, begin + 110)}
 
 
 def transfer(operator: str, peer: int, began: float, took: float) -> list[Ev]:
@@ -804,8 +775,8 @@ def read_case(shared_data: Path, case: str) -> Recording:
 
 def test_the_path_runs_through_kernels_where_the_device_is_the_limit(shared_data: Path) -> None:
     recording = read_case(shared_data, "gpu-hta-ns-resolution")
-    assert [step.number for step in recording.steps] == [101, 102, 103, 104, 105]
-    for row in (2, 3, 4):
+    assert [step.number for step in recording.steps] == [102, 103, 104, 105]  # 101 fills the queue
+    for row in range(4):
         assert share_on_device(recording, row) > 0.98
 
 

@@ -1,0 +1,269 @@
+"""Laws of a step on a device, on recorded jobs and on made ones of which every time is known.
+
+What a faster host wins is at most the time in which the device, or the busiest of its streams, is idle; with
+all kernels k times as long a step takes at least k times what that stream works; steps add up to the time
+between completions; every option has the same steps.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from arrays.intervals import clip, length, union
+from conftest import run_cli
+from dag.step_graph import Bool, Recording
+from dag_utils import load_steps
+from replay.runs import replayed_ns
+from replay.whatif.edits import Change, changed
+from replay.whatif.selection import Selection
+
+#: Recorded jobs of one rank whose launches are recorded, and how many of their steps fill the device's queue.
+RECORDED = {
+    "gpu-hta-amd-mi250": 0,
+    "gpu-hta-compare/control": 0,
+    "gpu-hta-compare/test": 0,
+    "gpu-hta-critical-simple_add/trace": 0,
+    "gpu-hta-nccl-rank0of2": 0,
+    "gpu-hta-ns-resolution": 1,
+    "gpu-hta-rank0of16": 0,
+    "gpu-hta-rank1of2-memory": 0,
+    "gpu-hta-simple-add-nosteps": 0,
+    "gpu-hta-triton": 0,
+    "gpu-kineto-autograd-api-old": 0,
+    "gpu-kineto-old-list/num_workers_0": 0,
+    "gpu-kineto-old-list/num_workers_4": 0,
+    "gpu-kineto-v1.9/num_workers_0": 1,
+    "gpu-kineto-v1.9/num_workers_4": 1,
+    "gpu-param-resnet": 0,
+    "gpu-tracelens-bert-h100-vs-mi300/h100": 0,
+    "gpu-tracelens-bert-h100-vs-mi300/mi300": 0,
+    "gpu-tracelens-ddp-mi300-rank0of8": 0,
+    "gpu-tracelens-qwen-h100-vs-mi300/h100": 0,
+    "gpu-tracelens-qwen-h100-vs-mi300/mi300": 0,
+    "gpu-tracelens-resnet-ckpt-mi300-rank0of8": 0,
+    "gpu-tracelens-sglang-decode-mi300": 0,
+    "gpu-tracelens-timesformer-h100": 0,
+    "gpu-tracelens-xdit-flux-mi300": 0,
+}
+
+#: Of a step: how exactly times of host and device are recorded.
+_ALMOST = 0.002
+
+
+class Made:
+    """A recording of one host thread and one device, its times in microseconds."""
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.now = 0.0
+        self.free: dict[int, float] = {7: 0.0, 8: 0.0}
+        self.launches = 0
+
+    def add(self, name: str, cat: str, begin: float, end: float, tid: int = 1, **args: Any) -> None:
+        pid = 0 if cat in ("kernel", "gpu_memcpy") else 10
+        event = {"name": name, "cat": cat, "ph": "X", "pid": pid, "tid": tid, "args": args}
+        self.events.append({**event, "ts": round(begin, 3), "dur": round(end - begin, 3)})
+
+    def launch(self, host: float, device: float, n: int = 1, stream: int = 7, name: str = "kernel") -> None:
+        """Let a call of `host` microseconds launch n kernels (one call: a graph) of `device` each."""
+        self.launches += 1
+        call = "cudaLaunchKernel" if n == 1 else "cudaGraphLaunch"
+        self.add(call, "cuda_runtime", self.now, self.now + host, correlation=self.launches)
+        begin = self.now + host
+        for _ in range(n):
+            begin = max(begin, self.free[stream])
+            args = {"correlation": self.launches, "stream": stream}
+            self.add(name, "kernel", begin, begin + device, stream, **args)
+            self.free[stream] = begin = begin + device
+        self.now += host
+
+    def wait(self, name: str, cat: str, late: float = 0.0, **args: Any) -> None:
+        """Let the host do something of that name until all is done that it launched, and `late` longer."""
+        over = max(self.now, *self.free.values()) + late
+        self.add(name, cat, self.now, over, **args)
+        self.now = over
+
+    def copy_back(self) -> None:
+        """Copy to the host's pageable memory, which blocks until what stands in the queue is done."""
+        self.launches += 1
+        begin = max(self.now + 5, self.free[7])
+        self.add("Memcpy DtoH (Device -> Pageable)", "gpu_memcpy", begin, begin + 20, 7,
+                 correlation=self.launches, stream=7)  # fmt: skip
+        self.add("cudaMemcpyAsync", "cuda_runtime", self.now, begin + 25, correlation=self.launches)
+        self.free[7], self.now = begin + 20, begin + 25
+
+    def write(self, directory: Path) -> Path:
+        directory.mkdir()
+        document = {"schemaVersion": 1, "deviceProperties": [{}], "traceEvents": self.events}
+        (directory / "rank0.pt.trace.json").write_text(json.dumps(document))
+        return directory
+
+
+def ahead(job: Made) -> None:
+    for _ in range(20):
+        job.launch(5, 50)
+
+
+def starving(job: Made) -> None:
+    for _ in range(20):
+        job.launch(50, 5)
+
+
+def polling(job: Made) -> None:
+    ahead(job)
+    job.wait("poll", "user_annotation", late=40)
+
+
+def blocking_copy(job: Made) -> None:
+    ahead(job)
+    job.copy_back()
+    job.now += 30  # in which the device has nothing to do
+
+
+def two_streams(job: Made) -> None:
+    for _ in range(10):
+        job.launch(5, 40)
+        job.launch(5, 30, stream=8)
+
+
+def graph(job: Made) -> None:
+    job.launch(20, 2, n=500)
+
+
+MADE = {one.__name__: one for one in (ahead, starving, polling, blocking_copy, two_streams, graph)}
+
+
+def made(directory: Path, name: str, steps: int = 6, leftover: float = 0.0) -> Path:
+    """Write a job of some steps, all alike, whose device is busy with a `leftover` at first."""
+    job = Made()
+    if leftover:
+        job.add("kernel", "kernel", 0, leftover, 7, correlation=999_999, stream=7)
+        job.free[7] = leftover
+    for number in range(1, steps + 1):
+        begin = job.now
+        MADE[name](job)
+        job.now += 1
+        job.add(f"ProfilerStep#{number}", "user_annotation", begin, job.now)
+    return job.write(directory)
+
+
+def recording_of(path: Path) -> Recording:
+    return load_steps([path], jobs=1, progress=False).recording
+
+
+def at(recording: Recording, chosen: Bool, factor: float) -> float:
+    """Return how much longer the job takes if the `chosen` operations work `factor` times as long."""
+    rows = recording.whole_steps
+    selection = Selection(chosen, np.zeros(len(recording.owners), np.bool_))
+    edited = changed(recording, selection, Change(factor))
+    return float(replayed_ns(edited, rows).mean() / replayed_ns(recording, rows).mean())
+
+
+def busiest(recording: Recording) -> float:
+    """Return for what share of the steps the busiest stream works."""
+    tracks = {one.track for one in recording.operations if one.on_device}
+    shares = [0.0]
+    for track in tracks:
+        own = recording.which(lambda one, track=track: one.on_device and one.track == track)  # type: ignore[misc]
+        busy = 0
+        for row in recording.whole_steps:
+            step = recording.steps[row]
+            events = own[step.operation]
+            ran = union(step.start_ns[events], step.end_ns[events])
+            until = int(step.next_ns[0]) if step.next_ns[0] >= 0 else int(step.end_ns.max())
+            busy += length(clip(ran, int(step.begin_ns[0]), until))
+        shares.append(busy / replayed_ns(recording, recording.whole_steps).sum())
+    return max(shares)
+
+
+def assert_lawful(path: Path) -> Recording:
+    recording = recording_of(path)
+    device, busy = recording.which(lambda one: one.on_device), busiest(recording)
+    for factor in (0.5, 0.001):
+        assert 1 - at(recording, ~device, factor) <= 1 - busy + _ALMOST
+    for factor in (2.0, 4.0):
+        assert at(recording, device, factor) >= factor * busy - _ALMOST
+    bounds = [recording.bounds[row] for row in recording.whole_steps]
+    for before, after in pairwise(bounds):
+        if after.number == before.number + 1:
+            assert before.next_ns == after.begin_ns
+    return recording
+
+
+def steps_ms(path: Path) -> list[tuple[int, float]]:
+    """Return number and length of the steps as `statistic` has them."""
+    args = ("--option", "statistic", "--sub_option", "breakdown", "--path", path, "--format", "json")
+    code, out, err = run_cli(*args)
+    assert code == 0, err
+    return [(row["step"], row["wall_ms"]) for row in json.loads(out)["breakdown"] if row["step"] is not None]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("job", RECORDED)
+def test_recorded_steps_obey_the_laws(shared_data: Path, job: str) -> None:
+    recording = assert_lawful(shared_data / "kineto" / job)
+    assert sum("fills the device's queue" in note for note in recording.notes) == RECORDED[job]
+    if recording.has_steps:
+        own = [(one.number, (one.next_ns - one.begin_ns)[0] / 1e6) for one in recording.bounds]
+        shown = steps_ms(shared_data / "kineto" / job)
+        assert [number for number, _ in shown] == [number for number, _ in own]
+        assert [ms for _, ms in shown] == pytest.approx([ms for _, ms in own], abs=0.001)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_made_steps_obey_the_laws(tmp_path: Path, name: str) -> None:
+    assert_lawful(made(tmp_path / "job", name))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("ahead", [1000.0] * 5),  # 20 × 50 µs a step, whatever the host does; the first fills the queue
+        ("polling", [1046.0] * 6),  # 5 of the first launch, 1000, 40 until the host sees it, 1
+        (
+            "blocking_copy",
+            [1061.0] * 6,
+        ),  # 5, 1000, the copy's 20, 5 until the call returns, 30 of the host, 1
+        ("graph", [1000.0] * 5),
+        ("two_streams", [400.0] * 5),
+    ],
+)
+def test_a_step_lasts_from_completion_to_completion(
+    tmp_path: Path, name: str, expected: Sequence[float]
+) -> None:
+    own = recording_of(made(tmp_path / "job", name))
+    assert [float(one.next_ns[0] - one.begin_ns[0]) / 1000 for one in own.bounds] == pytest.approx(expected)
+    assert [ms * 1000 for _, ms in steps_ms(tmp_path / "job")] == pytest.approx(expected)
+
+
+def test_a_saturated_device_decides_how_long_a_step_takes(tmp_path: Path) -> None:
+    recording = recording_of(made(tmp_path / "job", "ahead"))
+    device = recording.which(lambda one: one.on_device)
+    assert at(recording, device, 4.0) == pytest.approx(4.0, abs=0.001)
+    assert at(recording, ~device, 0.5) == 1.0
+
+
+def test_the_first_step_begins_with_its_own_work_and_that_of_the_iteration_before_is_left_out(
+    tmp_path: Path,
+) -> None:
+    recording = recording_of(made(tmp_path / "job", "ahead", leftover=300.0))
+    assert [one.number for one in recording.bounds] == [1, 2, 3, 4, 5, 6]
+    assert [float(one.next_ns[0] - one.begin_ns[0]) / 1000 for one in recording.bounds] == [1000.0] * 6
+    assert recording.notes == [
+        "left out: a kernel or copy of the iteration before, launched before the recording began"
+    ]
+
+
+def test_what_the_host_does_for_later_steps_holds_up_none(tmp_path: Path) -> None:
+    recording = recording_of(made(tmp_path / "job", "ahead"))
+    for row in recording.whole_steps:
+        step = recording.steps[row]
+        assert all(recording.operations[int(step.operation[event])].on_device for event in step.last)
+    assert not any(one.from_earlier_step for one in recording.operations)
