@@ -5,6 +5,7 @@ from __future__ import annotations
 from traces.files import read_document, read_trace, read_traces
 from traces.filter import CommFilter, check_known, selected_of
 from traces.gpu_folders import GpuDir, find_gpus
+from traces.hosts import hosts_of
 from traces.layouts import find_job, find_paths, is_input
 from traces.paths import Job, Source, head_of, natural, rank_notes
 from traces.ranks import Ranks, Request, load_paths, map_ranks
@@ -13,6 +14,6 @@ from traces.split import TraceFile
 
 __all__ = [
     "CommFilter", "GpuDir", "Job", "Ranks", "Request", "Source", "TraceFile", "check_known", "files_to_read",
-    "find_gpus", "find_job", "find_paths", "head_of", "is_input", "load_paths", "map_ranks", "natural",
-    "rank_notes", "read_document", "read_trace", "read_traces", "selected_of",
+    "find_gpus", "find_job", "find_paths", "head_of", "hosts_of", "is_input", "load_paths", "map_ranks",
+    "natural", "rank_notes", "read_document", "read_trace", "read_traces", "selected_of",
 ]  # fmt: skip

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -12,15 +11,6 @@ from formats.columns import Trace
 
 _LISTED = 16  # clocks that are named one by one
 _SECOND_US = 1e6
-
-
-def machine_of(header: Mapping[str, Any]) -> str:
-    """Return the machine by whose clock a trace's times are, as its header says; "" where it does not.
-
-    PyTorch's profiler does. Every machine may be called localhost.
-    """
-    name = str(header.get("host_name") or "")
-    return "" if name.startswith("localhost") else name
 
 
 def shifted(trace: Trace, clock: Clock) -> Trace:

@@ -10,7 +10,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import dialects
-from clocks.job_clocks import machine_of
 from clocks.offsets import Alignment, Clock, align
 from combine.external_sort import Run, Shift
 from combine.spill_source import Rewritten
@@ -217,8 +216,9 @@ def _hosts(members: Sequence[Member], sources: Sequence[Rewritten], bases: Seque
         points = merged(_on_epoch(source.sync_points, base) for _, source, base in own)
         runs = [(run, base) for _, source, base in own for run in source.runs]
         about = [source.about for _, source, _ in own]
-        common = next(filter(None, (dialects.named(a.dialect).common_clock(a) for a in about)), "")
-        hosts.append(_Host(number, own[0][0].owner, points, runs, common, machine_of(about[0].header)))
+        system = dialects.named(about[0].dialect)
+        common = next(filter(None, map(system.common_clock, about)), "")
+        hosts.append(_Host(number, own[0][0].owner, points, runs, common, system.machine(about[0])))
     return hosts
 
 

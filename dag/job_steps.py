@@ -133,7 +133,7 @@ def _on_one_clock(
 
     Ranks whose clock drifts are recorded once more from their files: durations do not change.
     """
-    hosts = hosts_of(job.job.sources)
+    hosts = hosts_of(job.job)
     n_hosts = max(hosts, default=0) + 1
     if n_hosts == 1:
         return job, hosts, [Clock(bound_ns=0, is_tied=True)], []

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 import dialects
 from arrays import Int64
 from arrays.numbering import ids_in
-from clocks.job_clocks import machine_of, shifted
+from clocks.job_clocks import shifted
 from clocks.offsets import Clock
 from dag.dependencies import dag_from_gml
 from dag.spill import Spill
@@ -154,7 +154,7 @@ def _facts(source: Source, trace: Trace, *, sized: bool) -> RankFacts:
         sizes=sizes,
         sizes_end_ns=trace.end_ns[sizes.row],
         memory=_memory(source, trace) if sized else None,
-        machine=machine_of(trace.header),
+        machine=system.machine(trace),
         frames=system.frames(trace) if sized else None,
         loads_ahead=system.loads_ahead(trace),
     )

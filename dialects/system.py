@@ -141,6 +141,8 @@ class System:
     pid_is_rank = False
     #: The name of the instants that tell how much memory a device has allocated.
     memory_event = ""
+    #: The setting of its profiler that records them.
+    memory_setting = ""
     #: The operation whose thread a combined file shows first.
     front_operation: str | None = None
     #: Whether its traces are profiles of tasks.
@@ -177,6 +179,10 @@ class System:
     def is_left_out(self, tid: object) -> bool:
         """Whether `combine` leaves out the events of a thread."""
         return False
+
+    def machine(self, trace: Trace) -> str:
+        """Return the machine by whose clock the file's times are; "" where it does not say."""
+        return ""
 
     def finished(self, trace: Trace) -> Trace:
         """Return the trace without the slices that stand for the recording itself."""

@@ -163,10 +163,11 @@ def _time(us: float) -> str:
 def _members(job: Job, files: Sequence[Path]) -> list[Member]:
     """Return the traces with their worker, rank and host; `files` are what is to be read for each."""
     from combine.sources import Member
+    from trace_utils import hosts_of
 
     return [
-        Member(source, file, (source.worker or 0) if job.has_gpus else i, _owner(job, source))
-        for i, (source, file) in enumerate(zip(job.sources, files, strict=True))
+        Member(source, file, host, _owner(job, source))
+        for source, file, host in zip(job.sources, files, hosts_of(job), strict=True)
     ]
 
 

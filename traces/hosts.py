@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from formats.stream import find_file
-from traces.paths import Source
+from traces.paths import Job
 
 
-def hosts_of(sources: Sequence[Source]) -> list[int]:
-    """Return the host of each source: a worker's GPUs share one; of ranks it is not known."""
-    if all(source.worker is None for source in sources):
-        paths = list(dict.fromkeys(source.path.parent.parent for source in sources))
-        is_worker = len(paths) == 1 and all(find_file(source.path.parent, "comm.json") for source in sources)
-        files = dict.fromkeys(source.path for source in sources)  # the ranks of a file share its clock
-        place = {path: i for i, path in enumerate(files)}
-        return [0 if is_worker else place[source.path] for source in sources]
-    workers = sorted({source.worker or 0 for source in sources})
-    return [workers.index(source.worker or 0) for source in sources]
+def hosts_of(job: Job) -> list[int]:
+    """Return the host of each source: the GPUs of a worker share one, and so do the ranks of a file."""
+    workers = [source.worker or 0 for source in job.sources]
+    if job.has_gpus or any(workers):
+        place: dict[object, int] = {worker: i for i, worker in enumerate(sorted(set(workers)))}
+        return [place[worker] for worker in workers]
+    paths = [source.path for source in job.sources]
+    place = {path: i for i, path in enumerate(dict.fromkeys(paths))}
+    return [place[path] for path in paths]

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
+import dialects
 from arrays import Float64
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView
@@ -17,7 +18,7 @@ from errors import listed
 #: device; a rank's peak differs from the others by more than this.
 _GROWS, _FULL, _DIFFERS = 0.01, 0.95, 1.2
 _FEWEST_STEPS = 3
-_NOTHING = "no memory events are recorded; profile_memory=True records them"
+_NOTHING = "no memory events are recorded"
 _HOST_ONLY = "memory events of the host are recorded, but none of a device"
 
 
@@ -37,7 +38,9 @@ def memory(view: JobView) -> Iterator[Finding | Skipped]:
             peaks[view.recording.owners[owner]] = found
     if not peaks:
         on_host = any(rank.memory is not None for rank in view.loaded.ranks)
-        yield Skipped("memory", _HOST_ONLY if on_host else _NOTHING)
+        setting = dialects.named(view.loaded.files[0].dialect).memory_setting
+        remedy = f"; {setting} records them" if setting else ""
+        yield Skipped("memory", _HOST_ONLY if on_host else _NOTHING + remedy)
         return
     for title, cause, action, ranks, weight in _flaws(peaks):
         yield Finding(

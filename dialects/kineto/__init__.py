@@ -68,6 +68,7 @@ class Kineto(System):
 
     name = "kineto"
     memory_event = "[memory]"
+    memory_setting = "profile_memory=True"
     args = MappingProxyType({
         Need.SYNC: SYNC_ARGS,
         Need.STEPS: ("correlation",),
@@ -89,6 +90,11 @@ class Kineto(System):
         info = trace.header.get("distributedInfo")
         info = info if isinstance(info, Mapping) else {}
         return integer(info.get("rank", trace.header.get("global_rank"))), integer(info.get("world_size"))
+
+    def machine(self, trace: Trace) -> str:
+        """Return the `host_name`, but for localhost, as which every machine may be known."""
+        name = str(trace.header.get("host_name") or "")
+        return "" if name.startswith("localhost") else name
 
     def finished(self, trace: Trace) -> Trace:
         """Return the trace without spans such as ``PyTorch Profiler (0)``."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.clock import align_job
-from clocks.job_clocks import machine_of, remarks, shifted
+from clocks.job_clocks import remarks, shifted
 from clocks.offsets import Alignment, Clock
 from dialects import Need
 from formats.columns import Trace
@@ -100,10 +100,3 @@ def test_of_many_clocks_it_is_said_how_far_they_were_moved() -> None:
     (line,) = remarks(names, Alignment(loose))
     assert line.startswith("no common operation ties the clock of rank1, rank2, ")
     assert line.endswith(", rank16 and 3 more to the others")
-
-
-def test_the_header_names_the_machine() -> None:
-    assert machine_of({"host_name": "node7"}) == "node7"
-    assert [machine_of(header) for header in ({}, {"host_name": None}, {"host_name": "localhost"})] == [
-        ""
-    ] * 3
