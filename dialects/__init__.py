@@ -1,4 +1,4 @@
-"""What a system means: one module per system, `dialects.of(trace)` is the one that wrote a trace.
+"""The systems that write traces, one module each; `dialects.of(trace)` is the one that wrote a trace.
 
 `dialects.system.System` lists the questions that every system answers.
 """

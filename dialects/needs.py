@@ -1,4 +1,4 @@
-"""What the args of events are decoded for."""
+"""The purposes for which args of events are decoded."""
 
 from __future__ import annotations
 

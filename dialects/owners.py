@@ -166,7 +166,7 @@ def _sources(trace: Trace) -> tuple[list[_Owner], dict[Id, int]]:
 
 
 def listed_sources(header: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return what a combined file's header says of each of its sources: its name, clock and own header."""
+    """Return name, clock and own header of each source, from a combined file's header."""
     other = header.get("otherData")
     listed = other.get("combined") if isinstance(other, Mapping) else None
     sources = listed if isinstance(listed, list) else []

@@ -1,4 +1,4 @@
-"""What a slice or an operation does for a step: the words that every system's events are told in."""
+"""Roles and phases: the purpose of a slice or an operation in a step, in the same words for all systems."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from formats.columns import Trace
 
 
 class Role(IntEnum):
-    """What a slice, or an operation of a step, does; `CLAIMS` says which count where several run at once."""
+    """The role of a slice or an operation; `CLAIMS` says which count where several run at once."""
 
     COMPUTE = 0  # computation: a kernel, or an operator of the host where no work of a device is recorded
     COMM = 1  # moves data between ranks
@@ -35,7 +35,7 @@ class Role(IntEnum):
 
     @property
     def word(self) -> str:
-        """What users call its operations in edits and tables; "" where these go by their phase."""
+        """The name of its operations in edits and tables; "" where these go by their phase."""
         return _ROLE_WORDS.get(self, "")
 
 
@@ -51,7 +51,7 @@ class Phase(IntEnum):
 
     @property
     def word(self) -> str:
-        """What users call it in edits and tables; "" for none."""
+        """Its name in edits and tables; "" for none."""
         return _PHASE_WORDS[self]
 
 

@@ -43,7 +43,7 @@ _WAITING = re.compile(r"wait|synchronize|thread.*join|acquire", re.IGNORECASE)
 
 
 class Meaning(Struct, frozen=True):
-    """What a system knows of its spans, per slice of the trace (n,).
+    """Properties of a system's spans, per slice of the trace (n,).
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ def record_spans(
 
 
 def _events(trace: Trace, steps: Sequence[Step], meaning: Meaning, arrows: Arrows | None) -> RecordedEvents:
-    """Return what the threads did: each slice while none of its children ran."""
+    """Return the activity of the threads: each slice while none of its children ran."""
     rows = np.flatnonzero(meaning.roles != Role.IGNORED)
     start, end, track = trace.ts_ns[rows], trace.end_ns[rows], trace.track_id[rows]
     rows = rows[~lies_inside(start, end, track, meaning.communication[rows])]

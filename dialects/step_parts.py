@@ -1,4 +1,4 @@
-"""What a dialect says of one rank's steps: what ran, when, and why one event waits for another.
+"""One rank's steps by its dialect: events, their times, and why one event waits for another.
 
 An event's *head* is its start, its *body* the work up to its end. What an event needs in order to start
 enters its head; what it waits for once started (other ranks, a busy link, a device) enters its body, so
@@ -69,7 +69,7 @@ class Direction(Enum):
 
 
 class Transfer(NamedTuple):
-    """What only a part of a communication has; all is empty where an operation is none."""
+    """The properties of a part of a communication; all are empty for other operations."""
 
     whole: str = ""  # the communication that it is a part of: Comm.x for Comm.x.PUSH
     stage: str = ""  # what it does there, as the system calls it
@@ -101,7 +101,7 @@ class Transfer(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """What one event does, the same in every step in which it occurs."""
+    """The operation of an event, the same in every step in which it occurs."""
 
     name: str  # as in the trace, without worker and rank
     cat: str  # as in the trace
@@ -131,7 +131,7 @@ class Operation(NamedTuple):
 
     @property
     def purpose(self) -> str:
-        """What it is for, in the words of edits: FW BW Comm I/O STEP callback frame wait; "" unknown."""
+        """Its phase, in the words of edits: FW BW Comm I/O STEP callback frame wait; "" unknown."""
         return self.role.word or self.phase.word
 
     @property
@@ -227,7 +227,7 @@ class InStep(NamedTuple):
 
 
 class Meetings(Struct, frozen=True):
-    """What a rank's events do together with others: `Meeting` as columns (k,), `key` an index into `keys`."""
+    """The meetings of a rank's events with others: `Meeting` as columns (k,), `key` an index into `keys`."""
 
     keys: Sequence[Hashable]
     event: Int64

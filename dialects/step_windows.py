@@ -176,7 +176,7 @@ class _Cutter:
         return part, step
 
     def _last_that_leads(self, part: Int64, end: int) -> Int64 | None:
-        """Return what the next step's begin waits for: the last event that leads to it, and what hands over.
+        """Return the last event that leads to the next step's begin, and the one that hands over.
 
         None where no event leads.
         """
@@ -243,7 +243,7 @@ class _Cutter:
 
 
 class Open:
-    """What goes on at the begin of a window, of `items` by their start, whose ends are `end_ns` (by item)."""
+    """The items open at the begin of a window; `items` are by start, `end_ns` are their ends (by item)."""
 
     def __init__(self, items: Int64, end_ns: Int64) -> None:
         self.items, self.end_ns = items, end_ns

@@ -31,7 +31,7 @@ class SyncPoint(NamedTuple):
 
 
 class SyncPart(NamedTuple):
-    """What one event tells of an occurrence of a synchronous operation: when its rank begins or ends it.
+    """One event of an occurrence of a synchronous operation: when its rank begins or ends it.
 
     `key` names the operation on all ranks; the other fields are as in `SyncPoint`.
     """

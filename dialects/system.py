@@ -1,4 +1,4 @@
-"""What any system that writes traces can tell: the questions, and the answers for any trace."""
+"""The questions that a system that writes traces answers, and the answers for any trace."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class SecondAxis(NamedTuple):
 
 
 class MessageSizes(NamedTuple):
-    """What k collectives of a trace move.
+    """The bytes that k collectives of a trace move.
 
     `row` (k,) of the trace, `kind` (k) such as ``allreduce``, `n_bytes` (k,) of a rank, `n_ranks` (k,) of
     the group.
@@ -80,7 +80,7 @@ class MessageSizes(NamedTuple):
     n_ranks: Int64
 
     def bus_factor(self, place: int) -> float:
-        """Return what the bus carries of each byte: ``2 (n - 1) / n`` in an all-reduce.
+        """Return the share of each byte that the bus carries: ``2 (n - 1) / n`` in an all-reduce.
 
         As nccl-tests count it, so that the rate of a link is the same whatever the collective.
         """
@@ -91,7 +91,7 @@ class MessageSizes(NamedTuple):
 
 
 class Frames(NamedTuple):
-    """What a recording's Python stacks say of time in which nothing else is recorded: k calls.
+    """Python calls (k,) during which nothing else is recorded, from a recording's stacks.
 
     `start_ns`, `end_ns` (k,), in order; `name` (k) of the innermost function.
     """
@@ -112,7 +112,7 @@ class Frames(NamedTuple):
 
 
 class MemorySamples(NamedTuple):
-    """What devices of a rank had allocated: `at_ns` (k,), `n_bytes` (k,); `capacity` 0 where unknown."""
+    """Allocated memory of a rank's devices: `at_ns` (k,), `n_bytes` (k,); `capacity` 0 where unknown."""
 
     at_ns: Int64
     n_bytes: Float64
@@ -161,7 +161,7 @@ class System:
         return self.recognises_metadata(trace.metadata)
 
     def epoch_ns(self, trace: Trace) -> int:
-        """Return what turns the file's times into nanoseconds since the epoch; 0 where it does not say.
+        """Return the offset of the file's times from nanoseconds since the epoch; 0 where it does not say.
 
         The header's `baseTimeNanoseconds`, which PyTorch's profiler and this program write.
         """
@@ -261,7 +261,7 @@ class System:
         return False
 
     def sync_part(self, name: str, cat: str, tid: object, args: Mapping[str, Any]) -> SyncPart | None:
-        """Return what an event tells of such an operation; `args` need only have the keys for `Need.SYNC`."""
+        """Return the occurrence of such an operation; `args` need only have the keys for `Need.SYNC`."""
         return None
 
     def sync_points(self, trace: Trace) -> SyncPoints:
@@ -332,7 +332,7 @@ class System:
         return cat
 
     def message_sizes(self, trace: Trace) -> MessageSizes:
-        """Return what collectives move, as far as that is recorded; read `trace` with `Need.SIZES`."""
+        """Return the bytes that collectives move, as far as recorded; read `trace` with `Need.SIZES`."""
         return NO_SIZES
 
     def is_sized_call(self, name: str) -> bool:
@@ -340,11 +340,11 @@ class System:
         return False
 
     def sizes_of_calls(self, trace: Trace, rows: Int64, args: Sequence[Mapping[str, Any]]) -> MessageSizes:
-        """Return what collectives move, from all `args` (k) of those slices, `rows` (k,) of the trace."""
+        """Return the bytes that collectives move, from all `args` (k) of the slices `rows` (k,)."""
         return NO_SIZES
 
     def memory(self, trace: Trace, samples: Sequence[Mapping[str, Any]]) -> MemorySamples | None:
-        """Return what devices had allocated, from the args of all instants called `memory_event`."""
+        """Return the allocated memory of devices, from the args of all instants called `memory_event`."""
         return None
 
     def loads_ahead(self, trace: Trace) -> bool:
@@ -352,7 +352,7 @@ class System:
         return False
 
     def frames(self, trace: Trace) -> Frames | None:
-        """Return what Python stacks say of time in which nothing else runs; None where there are none."""
+        """Return the Python calls during which nothing else runs; None without recorded stacks."""
         return None
 
     def runs_into_next_step(self, trace: Trace) -> Mask:

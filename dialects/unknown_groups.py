@@ -1,4 +1,4 @@
-"""What a rank does in one of its groups, where no recording says in which: the groups that fit all ranks.
+"""Infers process groups that the trace does not name, from counts that match between ranks.
 
 All of one thread is done in one group, threads are made group by group, and a group has no more than two
 (as many as gloo makes). The ranks of a group do as many things of a kind in it as each other, and the n-th
@@ -51,7 +51,7 @@ _Came: TypeAlias = Mapping[Hashable, tuple[Int64, Int64]]
 
 
 class _Done(NamedTuple):
-    """What a rank does under `keys` that matter here (k,), by key and turn: once each, not step by step."""
+    """The operations of a rank under `keys` (k,), by key and turn: once each, not step by step."""
 
     keys: Sequence[Hashable]
     key: Int64

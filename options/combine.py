@@ -172,7 +172,7 @@ def _members(job: Job, files: Sequence[Path]) -> list[Member]:
 
 
 def _owner(job: Job, source: Source) -> Path:
-    """Return what a host is called after: the directory of its worker, else its file."""
+    """Return the path that names a host: the directory of its worker, else its file."""
     if job.kind == "gpu":
         return job.root
     return source.path.parent.parent if job.has_gpus and job.root.is_dir() else source.path

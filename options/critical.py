@@ -352,7 +352,7 @@ def _mean(args: Namespace) -> Result:
 
 
 def _parts(scope: Scope) -> Chart:
-    """Return what the longest chain of a GPU consists of."""
+    """Return the parts of a GPU's longest chain."""
     from dag_utils import waterfall
 
     path = scope.path()

@@ -1,4 +1,4 @@
-"""What several options do with the figures of jobs: load them from traces or digests, and name runs."""
+"""Runs for several options: their figures from traces or digests, and their names."""
 
 from __future__ import annotations
 

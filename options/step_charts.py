@@ -49,7 +49,7 @@ def _bars(parts: Sequence[Breakdown]) -> Bars:
 
 
 def idle_or_not_recorded(parts: Sequence[Breakdown]) -> str:
-    """Return what time in which nothing ran is called: not idle where no computation is recorded."""
+    """Return the name of time in which nothing ran: not "idle" where no computation is recorded."""
     return "idle" if any(part.compute_ns for part in parts) else "not recorded"
 
 
@@ -103,7 +103,7 @@ def rank_map(
 
 
 def _copies_ns(part: Breakdown) -> int:
-    """Return what is neither computation nor communication nor idle, so that a bar is as long as its step."""
+    """Return the rest beside computation, communication and idle time; with it a bar is a whole step."""
     return part.wall_ns - part.compute_ns - part.exposed_comm_ns - part.idle_ns
 
 

@@ -139,7 +139,7 @@ def map_traces(
     jobs: int | None = None,
     progress: bool | None = None,
 ) -> Iterator[_T | TraceError]:
-    """Yield what `work` makes of the traces of each group of files and what is told `about` it.
+    """Yield the result of `work` for the traces of each group of files, which is given `about` it.
 
     It is done where the files of a group are read (`parallel.map_files`), so that no process holds the
     events of all; of fewer groups than cores, whose files are read in pieces, it is done in this process.
@@ -187,7 +187,7 @@ def _read_group(
 
 
 def _made(work: Callable[[Sequence[Trace], Any], _T], found: Sequence[Any], about: Any) -> _T | TraceError:
-    """Return what `work` makes of traces, or the error in place of one of them."""
+    """Return the result of `work` for traces, or the error in place of one of them."""
     errors = [one for one in found if isinstance(one, TraceError)]
     return errors[0] if errors else work(found, about)
 
@@ -215,7 +215,7 @@ def _as_given(error: TraceError, paths: Sequence[Path]) -> TraceError:
 
 
 def _parts(path: Path, jobs: int) -> list[FilePart]:
-    """Return what is read of a file by itself: all of it, or stretches of a big one where cores are to spare.
+    """Return the parts of a file that are read alone: all of it, or stretches of a big one for spare cores.
 
     Its path is absolute, because other processes may not be in this one's directory.
     """

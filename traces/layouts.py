@@ -1,4 +1,4 @@
-"""What paths hold: the table of layouts of directories, and several paths as one job."""
+"""The table of layouts of directories, and several paths as one job."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def find_job(path: Path, given: Sequence[Path] = ()) -> Job:
 
 
 def find_paths(paths: Sequence[Path]) -> Job:
-    """Return what several paths hold as one job; nothing is read.
+    """Return several paths as one job; nothing is read.
 
     Files are ranks, GPU directories side by side the GPUs of one worker, other directories workers, in
     the order given. The traces of several GPU directories stand for these. TraceError as of `find_job`.

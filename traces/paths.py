@@ -56,7 +56,7 @@ class Source(Struct, frozen=True):
 
 
 class Job(Struct, frozen=True):
-    """What a path holds: its trace files, workers in order and ranks as numbers within each."""
+    """The trace files under a path, workers in order and ranks as numbers within each."""
 
     root: Path
     kind: JobKind
@@ -117,7 +117,7 @@ def subdirectories(path: Path) -> list[Path]:
 
 
 def listing(path: Path) -> list[Path]:
-    """Return what is in a directory, numbers in names in the order of numbers."""
+    """Return the entries of a directory, numbers in names in the order of numbers."""
     try:
         return sorted(path.iterdir(), key=lambda entry: natural(entry.name))
     except OSError as error:

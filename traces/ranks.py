@@ -58,7 +58,7 @@ class Request(NamedTuple):
 
 
 class MappedRank(Struct, Generic[_T], frozen=True):
-    """What was made of one rank's trace, and the files that hold it, in time order."""
+    """The result for one rank, and the files that hold its trace, in time order."""
 
     source: Source
     files: Sequence[RankFile]
@@ -81,7 +81,7 @@ class Ranks(Struct, Generic[_T], frozen=True):
 
     @property
     def made(self) -> list[_T]:
-        """What was made of each rank."""
+        """The result for each rank."""
         return [rank.made for rank in self.ranks]
 
     @property
@@ -91,7 +91,7 @@ class Ranks(Struct, Generic[_T], frozen=True):
 
     @property
     def repairs(self) -> list[str]:
-        """What was repaired, left out or is missing: a line per file."""
+        """Repairs, omissions and missing ranks: a line per file."""
         return repair_lines(self.job.notes, self.files)
 
     def check_any(self) -> None:
@@ -121,7 +121,7 @@ def map_ranks(
     kept: Callable[[_T], _T] | None = None,
     join: Callable[[Sequence[_T]], _T] | None = None,
 ) -> Ranks[_T]:
-    """Return what `make` makes of each rank of the job at `paths`, made where its file is read.
+    """Return the result of `make` for each rank of the job at `paths`, computed where its file is read.
 
     Several files of a rank (the cycles of a profiler) are joined, a combined file is split again, and the
     final trace of a GPU that has none yet is put together from its profiler's files. Files of a directory
@@ -206,7 +206,7 @@ def _itself(_: Source, trace: Trace) -> Trace:
 
 
 class _Part(NamedTuple):
-    """What a task made of one rank of a file; `known` are the names that `only` may have, () without it."""
+    """A task's result for one rank of a file; `known` are the names that `only` may have, () without it."""
 
     file: RankFile
     made: Any = None
@@ -247,7 +247,7 @@ class _Reader(NamedTuple):
         return [results[i] for i in range(len(self.to_read))], wholes
 
     def ranks(self, ranks: Sequence[MappedRank[Any]], makes: Sequence[Make[Any]]) -> list[_Part]:
-        """Return what is made of ranks whose files are known, of each by its own function."""
+        """Return the results for ranks whose files are known, of each by its own function."""
         tasks = [
             self._task([part.file for part in rank.files], [rank.source], make)._replace(
                 places=[part.place for part in rank.files]
@@ -306,7 +306,7 @@ class _Task(NamedTuple):
 
 
 def _of_files(traces: Sequence[Trace], task: _Task) -> tuple[list[_Part], tuple[int, ...]]:
-    """Return what is made of each rank of a file, or of the one rank of several.
+    """Return the result for each rank of a file, or for the one rank of several.
 
     For several files that are one rank's, the last part is of them all, in the order that is returned; else
     the order is ().
@@ -330,7 +330,7 @@ def _of_files(traces: Sequence[Trace], task: _Task) -> tuple[list[_Part], tuple[
 
 
 def _of_rank(traces: Sequence[Trace], task: _Task) -> _Part:
-    """Return what is made of one rank whose files are known."""
+    """Return the result for one rank whose files are known."""
     (source,) = task.sources
     named = zip(_named(traces, task), task.places, strict=True)
     trace = concatenate([owned_by(source, trace)[place][1] for trace, place in named])

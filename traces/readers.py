@@ -1,4 +1,4 @@
-"""The table of readers: how a format is told by a file's beginning, and read."""
+"""The table of readers: how a format is recognised by a file's beginning, and read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from formats.columns import Trace
 
 
 class Decoding(NamedTuple):
-    """What is read of a file.
+    """The parts of a file to decode.
 
     `args` are the keys of the events' `args` to decode ("input*" means input0, input1, …); `points`:
     also the events that are not slices. `scan`: by the scanner in C, where it can; `on_read` is told

@@ -34,7 +34,7 @@ class TraceFile(Struct, frozen=True):
 
 
 class RankFile(NamedTuple):
-    """What one file holds of one rank; the times are 0 where it holds no slice of it.
+    """One rank in one file; the times are 0 where it holds no slice of it.
 
     `phases` and `repairs` are those of the whole file, `file` is its index in the sources of the job as it
     was found, and `place` the rank's among those in the file.
@@ -91,7 +91,7 @@ def owned_by(source: Source, trace: Trace) -> list[tuple[Source, Trace]]:
 
 
 def rank_file(source: Source, trace: Trace, file: int = 0, place: int = 0) -> RankFile:
-    """Return what is known of a rank's trace when its events are gone."""
+    """Return the facts of a rank's trace that outlive its events."""
     begin, end = (int(trace.ts_ns.min()), int(trace.end_ns.max())) if len(trace) else (0, 0)
     known = (trace.world_size, trace.phases, trace.repairs)
     return RankFile(source, trace.dialect, len(trace), begin, end, *known, file, place)

@@ -234,7 +234,7 @@ def _unfinished(trace: Trace, work: Int64, marks: Int64) -> tuple[Step, ...]:
 
 
 def _first_rank(trace: Trace) -> _Chosen:
-    """Return what chooses slices (n,) of the trace's first rank by their operations."""
+    """Return the choice of slices (n,) of the trace's first rank by their operations."""
     names = ((i, trace.names[i]) for i in ids_in(trace.name_id))
     found = [
         (i, op) for i, name in names if may_be_within(name) and (op := OpName.parse(name)).cat is not None

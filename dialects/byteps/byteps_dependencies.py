@@ -173,7 +173,7 @@ def recorded_dependencies(gpu: RankTrace, events: Events) -> list[Dependency]:
 def _next_recorded(
     node: OpName, after: Mapping[OpName, Mapping[OpName, None]], recorded: set[OpName]
 ) -> Iterator[OpName]:
-    """Yield what is recorded after `node`, in its step or as the first of the next one."""
+    """Yield the nodes recorded after `node`, in its step or as the first of the next one."""
     seen: set[OpName] = set()
     stack = [(node, other) for other in after[node]]
     while stack:
@@ -221,7 +221,7 @@ def _dag_edges(
 
 
 def connect(spans: Spans, dependencies: Sequence[Dependency]) -> Int64:
-    """Return what each event waits for in its step, as `RankStep.edges` (m, 4) between events of `spans`."""
+    """Return the dependencies within a step, as `RankStep.edges` (m, 4) between events of `spans`."""
     distinct, number = numbered([*spans.events.names, *spans.events.mains])
     names, mains = np.split(number.astype(np.int64), 2)
     chains = _chains(spans)

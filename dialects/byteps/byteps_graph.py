@@ -51,7 +51,7 @@ _ALL = -1  # in place of the worker: what all workers do together
 
 
 class _Role(NamedTuple):
-    """What a stage has to do with those of other GPUs of its worker, or of all workers."""
+    """How a stage meets those of other GPUs: of its worker, or of all workers."""
 
     what: str
     enters: bool = False
@@ -159,7 +159,7 @@ def _is_recorded(events: Events, bounds: Sequence[tuple[int, int, int]]) -> bool
 
 
 def _meetings_of(gpu: RankTrace, events: Events) -> Meetings:
-    """Return what the events do together with other GPUs."""
+    """Return the meetings of the events with other GPUs."""
     of_operations = meetings_table(_meetings_of_operations(gpu, events))
     bounds = (np.searchsorted(of_operations.event, events.operation, side) for side in ("left", "right"))
     meetings, event = ranges(*bounds)
@@ -167,7 +167,7 @@ def _meetings_of(gpu: RankTrace, events: Events) -> Meetings:
 
 
 def _meetings_of_operations(gpu: RankTrace, events: Events) -> Iterator[Meeting]:
-    """Yield what the operations, in place of their events, do together with other GPUs.
+    """Yield the meetings of the operations, in place of their events, with other GPUs.
 
     Communications recorded without stages end once every GPU has begun its own.
     """

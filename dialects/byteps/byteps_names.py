@@ -1,4 +1,4 @@
-"""What BytePS's names of operations say: role, phase, partition and direction."""
+"""Role, phase, partition and direction of operations by BytePS's names."""
 
 from __future__ import annotations
 

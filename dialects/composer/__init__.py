@@ -136,7 +136,7 @@ class Composer(System):
         return forward, backward
 
     def sync_points(self, trace: Trace) -> SyncPoints:
-        """Return what the rank's clock showed at an instant that is common to all ranks."""
+        """Return the time on the rank's clock at an instant that is common to all ranks."""
         known = {event["name"]: event["args"].get("value") for event in trace.metadata}
         at, error = integer(known.get(_SYNC)), integer(known.get("clock_sync_error_bound")) or 0
         if at is None or max(abs(at), abs(error)) > _LATEST_US:

@@ -128,7 +128,7 @@ class Horovod(System):
         return record(rank.name, rank.trace, self.find_steps(rank.trace, by))
 
     def message_sizes(self, trace: Trace) -> MessageSizes:
-        """Return what reductions move, as the shapes of their tensors say.
+        """Return the bytes of reductions, by the shapes of their tensors.
 
         Tensors that are fused are reduced at the same time, and each then moves what all of them have.
         """

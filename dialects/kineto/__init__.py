@@ -187,7 +187,7 @@ class Kineto(System):
         return grouped(points, header)
 
     def message_sizes(self, trace: Trace) -> MessageSizes:
-        """Return what the kernels of collectives move."""
+        """Return the bytes that kernels of collectives move."""
         return message_sizes(trace)
 
     def is_sized_call(self, name: str) -> bool:
@@ -195,11 +195,11 @@ class Kineto(System):
         return is_call_of_all(name)
 
     def sizes_of_calls(self, trace: Trace, rows: Int64, args: Sequence[Mapping[str, Any]]) -> MessageSizes:
-        """Return what the host's collectives move, where shapes were recorded (`record_shapes`)."""
+        """Return the bytes that the host's collectives move, where shapes were recorded (`record_shapes`)."""
         return call_sizes(trace, rows, args)
 
     def memory(self, trace: Trace, samples: Sequence[Mapping[str, Any]]) -> MemorySamples | None:
-        """Return what a GPU had allocated (`profile_memory`); of several files of a rank only one is read."""
+        """Return the memory of a GPU (`profile_memory`); of several files of a rank only one is read."""
         at_ns = trace.points.ts_ns[trace.points.name_id == trace.names.index(self.memory_event)]
         if len(samples) != len(at_ns):
             return None

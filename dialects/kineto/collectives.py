@@ -91,7 +91,7 @@ def is_collective(name: str, cat: str) -> bool:
 
 
 class HalfTransfer(NamedTuple):
-    """What one rank's kernel tells of a transfer: of its ends, PyTorch records only the other rank."""
+    """One rank's kernel of a transfer; PyTorch records only the other rank of it."""
 
     sends: bool
     source: int | None
@@ -206,7 +206,7 @@ def collective(name: str, cat: str, args: Mapping[str, Any]) -> SyncPart | None:
 def transfers(
     trace: Trace, rows: Int64, args_of: Callable[[str], Sequence[Mapping[str, Any]]]
 ) -> dict[int, Hashable]:
-    """Return what tells a transfer between two ranks of the host on both of them, by row of the trace.
+    """Return a key that a transfer between hosts' ranks has on both of them, by row of the trace.
 
     `rows` (k,) are the library's calls, which last until their thread has waited for them. They do not say
     who is at the other end; the operator that began one does, where `record_shapes` records its arguments:
@@ -304,7 +304,7 @@ def _all_ranks(key: Hashable, name: str) -> SyncPart:
 
 
 def message_sizes(trace: Trace) -> MessageSizes:
-    """Return what the kernels of collectives move: the larger of what a rank gives and what it gets."""
+    """Return the bytes of kernels of collectives: the larger of those that a rank gives and gets."""
     if any(key not in trace.args for key in SIZE_ARGS):
         return NO_SIZES
     columns = [trace.args[key].as_dict() for key in SIZE_ARGS]
@@ -323,7 +323,7 @@ def message_sizes(trace: Trace) -> MessageSizes:
 
 
 def call_sizes(trace: Trace, rows: Int64, args: Sequence[Mapping[str, Any]]) -> MessageSizes:
-    """Return what calls of the host move: all tensors that they are given, of all ranks of the job."""
+    """Return the bytes of the host's calls: all tensors that they are given, of all ranks of the job."""
     n_bytes = [_bytes_of_inputs(one) for one in args]
     known = np.array([size > 0 for size in n_bytes], np.bool_)
     return MessageSizes(

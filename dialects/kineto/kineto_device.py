@@ -113,7 +113,7 @@ def _streams(trace: Trace, rows: Int64) -> tuple[Int64, list[tuple[Any, Any]]]:
 
 
 def with_correlation(trace: Trace, calls: Int64, wanted: Int64) -> Int64:
-    """Return which of `calls` has each correlation that is wanted; -1 for none."""
+    """Return which of `calls` has each of the correlations; -1 for none."""
     correlation = integers(trace, "correlation", calls)
     calls, correlation = calls[correlation >= 0], correlation[correlation >= 0]
     if not len(calls):

@@ -30,7 +30,7 @@ _WHOLE = re.compile(_STEP.pattern + r"|\w*DataParallel\.forward")
 
 
 class Segments(Struct, frozen=True):
-    """What the host threads of a recording did, moment by moment: by thread, then by time.
+    """The activity of the host threads of a recording: by thread, then by time.
 
     Attributes
     ----------
@@ -101,7 +101,7 @@ class Segments(Struct, frozen=True):
 
 
 def segments(trace: Trace, end_ns: Int64, aside: Mask, steps: Sequence[Step]) -> Segments:
-    """Return what the host threads did, without the communications `aside` (n,) that run beside them.
+    """Return the activity of the host threads, without the communications `aside` (n,) that run beside them.
 
     `end_ns` (n,) are the ends of the slices. Python frames are not operations; time that only they cover is a
     gap. An annotation with nothing inside is an operation, and so is the loading of input. One that contains

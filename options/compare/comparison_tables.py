@@ -116,7 +116,7 @@ def _operations(pair: Pair, args: Namespace) -> Table:
 
 
 def _weight(op: OpChange) -> tuple[float, float]:
-    """Return what of the step's change an operation explains, and how its average changed."""
+    """Return how much of the step's change an operation explains, and how its average changed."""
     return abs(op.explained.ns or 0.0), abs(op.average.ns or 0.0)
 
 

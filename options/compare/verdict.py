@@ -14,7 +14,7 @@ from figures.time_by_role import NOTHING
 
 _WORTH_NAMING = 0.05  # of the change: what a category must explain to be named
 _WORTH_STATING = 0.1  # of the step: what a category must take for "unchanged" to be worth a word
-_NOTHING = 0.0005  # of the step: a change below it is none
+_NOTHING = 0.0005  # of the step: a smaller change counts as unchanged
 _MOST = 4  # categories that are named
 _BULK = 0.25  # of the change: what one operation must explain to be named
 

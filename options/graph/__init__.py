@@ -29,7 +29,7 @@ def add_arguments(group: _ArgumentGroup) -> None:
 
 
 class _Loaded(NamedTuple):
-    """What is drawn: the graph, the path that is marked in it, and what is to be told of its files."""
+    """The graph to draw, the path marked in it, and notes about its files."""
 
     dag: Dag
     path: LongestPath

@@ -95,7 +95,7 @@ def _length(
 
 
 def _kinds(parts: Sequence[Breakdown], is_hardly: bool) -> list[tuple[str, float]]:
-    """Return what ran and its share, the largest first; `is_hardly`: computation is hardly recorded."""
+    """Return kinds of work and their shares, largest first; `is_hardly`: computation is hardly recorded."""
     of = shares(parts)
     has_computation = of.compute + of.both > 0
     recorded = "hardly" if has_computation else "not"

@@ -21,12 +21,12 @@ _IDLE, _OTHERS = "nothing recorded", "others"
 
 
 def operation_charts(job: JobFigures, stats: Sequence[Stat], cats: Sequence[CategoryStat]) -> list[Chart]:
-    """Return what takes the time of a step; where no step is marked, what takes long."""
+    """Return charts of a step's time; where no step is marked, of the longest operations."""
     return _of_a_step(job) or _charts(stats, cats)
 
 
 def _of_a_step(job: JobFigures) -> list[Chart]:
-    """Return what takes the time of a step, each instant of it counted once."""
+    """Return the operations of a step by their time, each instant counted once."""
     if not any(rank.steps.whole for rank in job.ranks) or any(rank.operations is None for rank in job.ranks):
         return []
     try:
@@ -67,7 +67,7 @@ def _of_a_step(job: JobFigures) -> list[Chart]:
 
 
 def _charts(stats: Sequence[Stat], cats: Sequence[CategoryStat]) -> list[Chart]:
-    """Return what takes long where no steps are marked."""
+    """Return the longest operations, where no steps are marked."""
     longest = longest_first(stats)[:_MOST_BARS]
     names = [stat.name for stat in longest]
     averages = _by_colour([(stat.cat, stat.mean_ns / 1e6) for stat in longest])
