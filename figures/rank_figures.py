@@ -184,18 +184,20 @@ def _of_middle(trace: Trace, whole: Sequence[Step]) -> dict[str, Any]:
     roles = dialects.of(trace).roles(trace)
     parts = breakdown(trace, roles, steps)
     by_length = sorted(parts, key=lambda part: part.wall_ns)
-    longest, annotated = _longest_own(trace, by_length[(len(by_length) - 1) // 2])
+    longest, annotated = _longest_own(trace, roles, by_length[(len(by_length) - 1) // 2])
     return {"breakdown": parts, "longest": longest, "annotated": annotated}
 
 
-def _longest_own(trace: Trace, step: Breakdown) -> tuple[tuple[str, float], tuple[str, float]]:
+def _longest_own(
+    trace: Trace, roles: NDArray[np.int8], step: Breakdown
+) -> tuple[tuple[str, float], tuple[str, float]]:
     """Return the computation with most time in a step, what lies inside it left out, and that time.
 
     What lies inside and only frames it, as Python's functions do, is its own. Next, the same of annotations.
     """
     end_ns = step.start_ns + step.wall_ns
-    part = trace.select((trace.ts_ns < end_ns) & (trace.end_ns > step.start_ns))
-    roles = dialects.of(trace).roles(part)
+    is_near = (trace.ts_ns < end_ns) & (trace.end_ns > step.start_ns)
+    part, roles = trace.select(is_near), roles[is_near]
     annotates = dialects.of(trace).annotations(part) & (roles == Role.FRAME)
     chosen = annotates | ~np.isin(roles, (Role.FRAME, Role.HOST, Role.CALL, Role.IGNORED))
     part, computes = part.select(chosen), (roles == Role.COMPUTE)[chosen]

@@ -11,10 +11,10 @@ from errors import UsageError, counted
 from options import check_heeded, check_variant, is_drawn
 from options.runs import check_digests, digest_note, saved
 from outputs.marks import is_digest
-from result import Column, Result, Table, ms_column
+from result import Chart, Column, Result, Table, ms_column
 
 if TYPE_CHECKING:
-    from figures.durations import Stat
+    from figures.durations import CategoryStat, Stat
     from figures.job_figures import JobFigures
 
 HELP = (
@@ -144,7 +144,6 @@ def _figures(args: Namespace) -> JobFigures:
 def _statistic(args: Namespace, job: JobFigures) -> Result:
     from figures.durations import all_of, categories, statistics
     from options.statistic.headlines import where_time_goes
-    from options.statistic.operation_charts import operation_charts
     from statistic.over_ranks import over_ranks
 
     groups = job.by_prefix
@@ -181,12 +180,18 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
         {"traces": traces, **({"quantile_error": error[0]} if error else {})},
         tables,
         headline=where_time_goes(job.ranks),
-        charts=operation_charts(job, stats, cats) if _is_drawn(args) else (),
+        charts=_charts(job, stats, cats) if _is_drawn(args) else (),
         figures=(("operations", f"{len(rows):,}{of_ranks}{of_all}"), ("slices", f"{job.n_slices:,}")),
         read=_read_lines(job),
         notes=[*([note] if spans else []), *error[1:]],
         repairs=job.repairs,
     )
+
+
+def _charts(job: JobFigures, stats: Sequence[Stat], cats: Sequence[CategoryStat]) -> list[Chart]:
+    from options.statistic.operation_charts import operation_charts
+
+    return operation_charts(job, stats, cats)
 
 
 def _operations(columns: Sequence[Column], stats: Sequence[Stat], args: Namespace) -> Table:
