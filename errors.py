@@ -1,8 +1,9 @@
-"""The exceptions that end a run with one line for the user."""
+"""Words for the user: the exceptions that end a run with one line, notes, numbers with nouns."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from enum import Enum
 
 _LONGEST = 300  # characters of a message, on one line
 _MOST_DIGITS = 18
@@ -50,6 +51,33 @@ def shortened(text: str, longest: int) -> str:
 
 def _printable(text: str) -> str:
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+class NoteKind(Enum):
+    """What a note says, for those who act on it."""
+
+    OTHER = "nothing that anyone asks for"
+    UNMARKED = "no steps are marked: the whole recording stands for one"
+    UNALIGNED = "the clocks of some ranks are not known to each other"
+    MISSING = "a rank or its trace is missing, empty, or there twice"
+    WHOLE = "a repair that lost nothing: what ran when the recording began or ended, clocks that were tied"
+
+
+class Note(str):
+    """A sentence for the user that knows its kind, so that nobody reads it to find out."""
+
+    kind: NoteKind
+
+    def __new__(cls, text: str, kind: NoteKind = NoteKind.OTHER) -> Note:
+        """Return the note."""
+        note = super().__new__(cls, text)
+        note.kind = kind
+        return note
+
+
+def notes_of(kind: NoteKind, notes: Iterable[str]) -> list[str]:
+    """Return the notes of a kind."""
+    return [note for note in notes if isinstance(note, Note) and note.kind is kind]
 
 
 class AnalyzeError(Exception):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from clocks.offsets import Alignment, Clock
+from errors import Note, NoteKind
 from formats.columns import Trace
 
 _LISTED = 16  # clocks that are named one by one
@@ -29,13 +30,14 @@ def remarks(names: Sequence[str], alignment: Alignment) -> list[str]:
     lines = [_moved(moved, len(clocks))] if moved else []
     if loose:
         shown = ", ".join(loose[:_LISTED]) + (f" and {len(loose) - _LISTED:,} more" * (len(loose) > _LISTED))
-        lines.append(f"no common operation ties the clock of {shown} to the others")
+        lines.append(Note(f"no common operation ties the clock of {shown} to the others", NoteKind.UNALIGNED))
     if alignment.contradicting:
         pair = " and ".join(names[host] for host in alignment.contradicting)
-        lines.append(
+        text = (
             f"no offsets make every operation possible: {pair} contradict each other by "
             f"{alignment.contradiction_ns / 1e3:,.1f} µs (did a clock jump?)"
         )
+        lines.append(Note(text, NoteKind.UNALIGNED))
     return lines
 
 

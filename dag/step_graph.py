@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from arrays import Int64
 from arrays.numbering import unique
 from dag.spill import Spill
-from dialects.step_parts import UNMARKED, Joint, Operation, Operations, from_start
+from dialects.step_parts import Joint, Operation, Operations, from_start
+from errors import NoteKind, notes_of
 from result import LazySequence
 
 Bool = NDArray[np.bool_]
@@ -212,7 +213,7 @@ class Recording(Struct, frozen=True):
     @property
     def has_steps(self) -> bool:
         """Whether steps are marked; else the whole recording stands for one."""
-        return UNMARKED not in self.notes or len(self.steps) > 1
+        return len(self.steps) > 1 or not notes_of(NoteKind.UNMARKED, self.notes)
 
     @property
     def whole_steps(self) -> list[int]:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from arrays import Int64
 from arrays.numbering import narrowest
 from dialects.roles import Phase, Role
+from errors import Note, NoteKind
 from formats.columns import Trace, Track
 
 #: Half of what 32 bits hold: about a second in nanoseconds.
@@ -56,7 +57,7 @@ class Joint(IntEnum):
 
 
 #: What a rank's steps note where its recording marks none.
-UNMARKED = "no steps are marked; the whole recording is taken for one"
+UNMARKED = Note("no steps are marked; the whole recording is taken for one", NoteKind.UNMARKED)
 
 
 class Direction(Enum):

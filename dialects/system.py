@@ -46,6 +46,7 @@ _REPEATED_CATS = frozenset({"gpu_user_annotation", "Trace"})  # what other slice
 #: The mark of a step, whose number differs from step to step, and what stands for all of them.
 STEP_MARK, STEP_MARKS = r"ProfilerStep#\d+", "ProfilerStep*"
 _RECORDING = rf"{STEP_MARK}|{re.escape(STEP_MARKS)}|PyTorch Profiler.*|event/batch"
+_GPU = 1  # "Device Type" of a memory event
 _OF_A_RANK = r"(?:wk\d+\.)?rank\d+\."
 #: XLA writes a hyphen, and calls it a broadcast when one rank repeats a value along an axis.
 _COMM_NAME = (
@@ -140,7 +141,7 @@ class System:
     #: Whether a combined file's process numbers are the ranks.
     pid_is_rank = False
     #: The name of the instants that tell how much memory a device has allocated.
-    memory_event = ""
+    memory_event = "[memory]"
     #: The setting of its profiler that records them.
     memory_setting = ""
     #: The operation whose thread a combined file shows first.
@@ -344,8 +345,18 @@ class System:
         return NO_SIZES
 
     def memory(self, trace: Trace, samples: Sequence[Mapping[str, Any]]) -> MemorySamples | None:
-        """Return the allocated memory of devices, from the args of all instants called `memory_event`."""
-        return None
+        """Return the allocated memory of devices, from the args of all instants called `memory_event`.
+
+        None where their number differs: of several files of a rank only one is read.
+        """
+        at_ns = trace.points.ts_ns[trace.points.name_id == trace.names.index(self.memory_event)]
+        if len(samples) != len(at_ns):
+            return None
+        on_device = np.array([one.get("Device Type") == _GPU for one in samples], np.bool_)
+        total = np.array([_number(one.get("Total Allocated")) for one in samples], np.float64)
+        devices = trace.header.get("deviceProperties")
+        first = devices[0] if isinstance(devices, list) and devices and isinstance(devices[0], dict) else {}
+        return MemorySamples(at_ns[on_device], total[on_device], _number(first.get("totalGlobalMem")))
 
     def loads_ahead(self, trace: Trace) -> bool:
         """Whether other processes load the input, for which the recorded ones only wait."""
@@ -384,6 +395,10 @@ def framed(trace: Trace) -> NDArray[np.int8]:
     found[by_cat(trace, _REPEATED_CATS.__contains__)] = Role.IGNORED
     found[by_name(trace, lambda name: bool(re.fullmatch(_RECORDING, name)))] = Role.IGNORED
     return found
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def is_frame_of_all(name: str) -> bool:

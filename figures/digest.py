@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import dialects
 from arrays import Int64
 from dialects import Role
-from errors import TraceError, UsageError
+from errors import Note, TraceError, UsageError
 from figures.durations import Durations
 from figures.job_figures import JobFigures
 from figures.operations_by_step import Operations
@@ -93,13 +93,13 @@ def _read(path: Path) -> JobFigures:
 
 
 def _plain(value: Any) -> Any:
-    """Return an array as lists, whole numbers without a fraction, as files get shorter; a path as text."""
+    """Return an array as lists, whole numbers without a fraction, as files get shorter; paths and notes as text."""
     if isinstance(value, np.ndarray):
         if value.ndim > 1:
             return [_plain(row) for row in value]
         numbers = value.tolist()
         return [int(x) if x.is_integer() else x for x in numbers] if value.dtype.kind == "f" else numbers
-    if isinstance(value, Path):
+    if isinstance(value, Path | Note):
         return str(value).encode(errors="backslashreplace").decode()
     raise NotImplementedError(f"a {type(value).__name__} in a digest")
 

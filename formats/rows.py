@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from arrays import Int32, Int64
 from arrays.numbering import numbered
-from errors import counted
+from errors import Note, NoteKind, counted
 from formats.columns import ArgColumn, Points, Trace, Track
 from formats.pairs import Rule, pair
 from formats.values import all_fit, cleaned
@@ -145,13 +145,13 @@ def _paired(
     is_absurd = (between < 0) | (between > LONGEST_NS)
     dur_ns = rows.dur_ns.copy()
     dur_ns[begin] = np.where(is_absurd, 0, between)
-    for n, noun, fate in (
-        (int(is_absurd.sum()), "E event", "before the B, or decades after it: taken as 0 long"),
-        (found.unclosed, "B event", "without an end left out"),
-        (found.unopened, "E event", "without a beginning left out"),
+    for n, phase, fate, kind in (
+        (int(is_absurd.sum()), "E", "before the B, or decades after it: taken as 0 long", NoteKind.OTHER),
+        (found.unclosed, "B", "without an end left out", NoteKind.WHOLE),
+        (found.unopened, "E", "without a beginning left out", NoteKind.WHOLE),
     ):
         if n:
-            repairs.append(f"{counted(n, noun)} {fate}")
+            repairs.append(Note(f"{counted(n, f'{phase} event')} {fate}", kind))
     return begin, end, dur_ns
 
 

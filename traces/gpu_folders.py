@@ -12,7 +12,17 @@ from msgspec import Struct
 
 from errors import TraceError
 from formats.stream import find_file
-from traces.paths import DIGITS, Job, JobKind, Source, empty_notes, listing, rank_notes, subdirectories
+from traces.paths import (
+    DIGITS,
+    Job,
+    JobKind,
+    Source,
+    empty_notes,
+    listing,
+    missing_note,
+    rank_notes,
+    subdirectories,
+)
 
 #: What stands for a final trace that is not there, the best first.
 GPU_TRACES = ("comm.json", "temp.json", "io.json")
@@ -64,7 +74,8 @@ def find(path: Path, given: Sequence[Path]) -> Job | None:
     for gpu in gpus:
         trace = gpu.trace()
         if trace is None:
-            notes.append(f"{gpu.path}: no trace in this GPU's directory (bps_trace*.json or comm.json)")
+            text = f"{gpu.path}: no trace in this GPU's directory (bps_trace*.json or comm.json)"
+            notes.append(missing_note(text))
         else:
             sources.append(Source(trace, gpu.worker, gpu.rank, gpu.path if gpu.is_raw else None))
     if not sources:

@@ -11,6 +11,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from errors import Note, NoteKind
 from formats.stream import ByteStream, unreadable
 
 JobKind = Literal["file", "gpu", "worker", "job", "ranks"]
@@ -73,13 +74,18 @@ def rank_notes(
     whose: object, ranks: Sequence[int], world: int = 0, kind: str = "rank", sources: str = "files"
 ) -> list[str]:
     """Return a line for the ranks that several sources claim, and one for the missing ones of `world`."""
-    notes = []
+    notes: list[str] = []
     if doubled := sorted(rank for rank, n in Counter(ranks).items() if n > 1):
-        notes.append(f"{whose}: {kind} {numbers(doubled)} claimed by several {sources}")
+        notes.append(missing_note(f"{whose}: {kind} {numbers(doubled)} claimed by several {sources}"))
     world = max(world, max(ranks, default=-1) + 1)
     if ranks and world <= _MOST_RANKS and (missing := sorted(set(range(world)) - set(ranks))):
-        notes.append(f"{whose}: {kind} {numbers(missing)} of {world} missing")
+        notes.append(missing_note(f"{whose}: {kind} {numbers(missing)} of {world} missing"))
     return notes
+
+
+def missing_note(text: str) -> Note:
+    """Return a note on a rank, a file or a directory that is missing, empty, or there twice."""
+    return Note(text, NoteKind.MISSING)
 
 
 def empty_notes(path: Path, found: Sequence[Path]) -> list[str]:
@@ -87,7 +93,7 @@ def empty_notes(path: Path, found: Sequence[Path]) -> list[str]:
     inside = [folder for each in found for folder in each.parents if path in (folder, *folder.parents)]
     known = {*found, *inside}
     return [
-        f"{child}: an empty directory, left out"
+        missing_note(f"{child}: an empty directory, left out")
         for folder in dict.fromkeys(inside)
         for child in subdirectories(folder)
         if child not in known and not any(names for _, _, names in os.walk(child))

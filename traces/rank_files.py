@@ -18,6 +18,7 @@ from traces.paths import (
     empty_notes,
     head_of,
     listing,
+    missing_note,
     natural,
     rank_in_head,
     rank_in_name,
@@ -105,7 +106,7 @@ def _rank_files(path: Path, notes: list[str], products: list[Path]) -> list[Path
         if not file.is_file() or not may_be_read(file.name):
             continue
         if file.stat().st_size == 0:
-            notes.append(f"{file}: an empty file, left out")
+            notes.append(missing_note(f"{file}: an empty file, left out"))
         elif file.name.split(".")[0] in PRODUCTS or is_marked(file):
             if not is_digest(file):
                 products.append(file)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from arrays.median import FEWEST
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView
-from errors import counted, listed
+from errors import NoteKind, counted, listed, notes_of
 from trace_utils import rank_notes
 
 #: Names that look like communication, whatever the rule says.
@@ -17,12 +17,6 @@ _LIKE_COMMUNICATION = re.compile(
     r"deep_?ep",
     re.IGNORECASE,
 )
-#: What `jobfiles` says of ranks, files and directories that are missing, empty or there twice.
-_IS_MISSING = re.compile(
-    r"\brank \d.* (?:missing|claimed by several \w+)$|: an empty (?:file|directory), left out$|: no trace in "
-)
-#: What loading tells of a file that is whole: what ran when the recording began or ended, and tied clocks.
-_IS_NO_LOSS = re.compile(r"without (?:an end|a beginning) left out$|; tied by [\d,]+ steps? \(")
 _SHOWN = 3
 
 
@@ -58,7 +52,7 @@ def _flaws(view: JobView) -> Iterator[tuple[str, str, str]]:
         )
     if view.loaded.broken:
         yield "parts of the recording cannot be used", listed(view.loaded.broken, 1), "record them again"
-    clocks = [note for note in view.recording.notes if "clock" in note and "moved" not in note]
+    clocks = notes_of(NoteKind.UNALIGNED, view.recording.notes)
     if clocks:
         yield "the clocks of the ranks are not aligned", listed(clocks, 1), "compare within a rank only"
     yield from _unknown(view)
@@ -67,7 +61,7 @@ def _flaws(view: JobView) -> Iterator[tuple[str, str, str]]:
 def _missing(view: JobView) -> list[str]:
     """Return a line for each file or directory without a trace, and for ranks that are missing or doubled."""
     loaded = view.loaded
-    lines = [*loaded.unread, *(note for note in loaded.job.notes if _IS_MISSING.search(note))]
+    lines = [*loaded.unread, *notes_of(NoteKind.MISSING, loaded.job.notes)]
     if len(loaded.ranks) == 1 and loaded.ranks[0].rank is not None:  # loading says nothing of one alone
         lines += rank_notes(loaded.job.root, [loaded.ranks[0].rank], loaded.ranks[0].world_size or 0)
     return lines
@@ -75,7 +69,7 @@ def _missing(view: JobView) -> list[str]:
 
 def _lost(repairs: Sequence[str]) -> list[str]:
     """Return the repairs of a file that mean a loss."""
-    return [one for one in repairs if not _IS_NO_LOSS.search(one)]
+    return [one for one in repairs if one not in notes_of(NoteKind.WHOLE, repairs)]
 
 
 def _unknown(view: JobView) -> Iterator[tuple[str, str, str]]:

@@ -113,6 +113,7 @@ class Composer(System):
         trace = rank.trace
         calls = by_name(trace, _CALL.fullmatch)
         roles = self.roles(trace)
+        roles[roles == Role.FRAME] = Role.COMPUTE  # the profiler's annotations work, as operators do
         roles[by_name(trace, _FRAMES.__contains__)] = Role.FRAME
         meaning = Meaning(
             roles,

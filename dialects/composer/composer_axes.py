@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from arrays import Int64, Mask
 from dialects.masks import by_name
 from dialects.system import SecondAxis
-from errors import counted
+from errors import Note, NoteKind, counted
 from formats.columns import Trace
 
 PROFILER_STEP = re.compile(r"ProfilerStep#\d+")
@@ -41,7 +41,7 @@ def tie_axes(trace: Trace) -> Trace:
         for times, tracks in ((ts_ns, trace.track_id), (points_ns, trace.points.track_id)):
             rows = own[tracks]
             times[rows] = axis.moved(times[rows])
-        remarks.append(f"process {pid}: {axis.remark}")
+        remarks.append(Note(f"process {pid}: {axis.remark}", NoteKind.WHOLE))
     if not remarks:
         return trace
     points = replace(trace.points, ts_ns=points_ns)

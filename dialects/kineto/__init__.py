@@ -36,7 +36,6 @@ from dialects.system import (
     DEVICE_CATS,
     KERNEL_CATS,
     Frames,
-    MemorySamples,
     MessageSizes,
     System,
     framed,
@@ -59,7 +58,6 @@ _CATS = {
 CPU_OP_CATS = frozenset({"cpu_op", "Operator"})
 #: A Python function that took less explains no pause worth a word.
 _LONG_NS = 1_000_000
-_GPU = 1  # "Device Type"
 _BUILT_IN = r"<built-in (?:function|method) (\w+).*"
 
 
@@ -67,7 +65,6 @@ class Kineto(System):
     """With work of a device in it, a trace's computation and communication are kernels; else host calls."""
 
     name = "kineto"
-    memory_event = "[memory]"
     memory_setting = "profile_memory=True"
     args = MappingProxyType({
         Need.SYNC: SYNC_ARGS,
@@ -198,17 +195,6 @@ class Kineto(System):
         """Return the bytes that the host's collectives move, where shapes were recorded (`record_shapes`)."""
         return call_sizes(trace, rows, args)
 
-    def memory(self, trace: Trace, samples: Sequence[Mapping[str, Any]]) -> MemorySamples | None:
-        """Return the memory of a GPU (`profile_memory`); of several files of a rank only one is read."""
-        at_ns = trace.points.ts_ns[trace.points.name_id == trace.names.index(self.memory_event)]
-        if len(samples) != len(at_ns):
-            return None
-        on_device = np.array([one.get("Device Type") == _GPU for one in samples], np.bool_)
-        total = np.array([_number(one.get("Total Allocated")) for one in samples], np.float64)
-        devices = trace.header.get("deviceProperties")
-        first = devices[0] if isinstance(devices, list) and devices and isinstance(devices[0], dict) else {}
-        return MemorySamples(at_ns[on_device], total[on_device], _number(first.get("totalGlobalMem")))
-
     def loads_ahead(self, trace: Trace) -> bool:
         """Whether a DataLoader has workers."""
         return any("_MultiProcessingDataLoaderIter" in name for name in trace.names)
@@ -238,10 +224,6 @@ class Kineto(System):
 
         steps, roles = super().find_steps(rank.trace, by), self.roles(rank.trace)
         return record(rank, steps.whole, roles, self._completed(rank.trace, steps))
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def has_device(trace: Trace) -> bool:
