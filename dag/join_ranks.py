@@ -44,7 +44,6 @@ from dialects.step_parts import (
     narrow,
     narrow_ns,
 )
-from dialects.unknown_groups import with_groups
 from errors import TraceError, listed
 from formats.columns import Track
 
@@ -78,7 +77,7 @@ def join(ranks: Sequence[RankSteps], spill: Spill | None = None) -> Recording:
     ranks = _numbered_alike(ranks)
     common = set.intersection(*({step.number for step in rank.steps} for rank in ranks))
     kept = [[step for step in rank.steps if step.number in common] for rank in ranks]
-    kept = _keyed_alike(with_groups([rank.rank for rank in ranks], kept))
+    kept = _keyed_alike(kept)
     if not common or not any(len(step) for steps in kept for step in steps):
         raise TraceError(f"{', '.join(rank.name for rank in ranks[:5])}: no step is recorded in every rank")
     n_meetings = len(ranks) if len(ranks) > _MOST_PAIRED else 0

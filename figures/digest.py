@@ -93,7 +93,7 @@ def _read(path: Path) -> JobFigures:
 
 
 def _plain(value: Any) -> Any:
-    """Return an array as lists, whole numbers without a fraction, as files get shorter; paths and notes as text."""
+    """Return an array as lists, whole numbers without a fraction to be short; paths and notes as text."""
     if isinstance(value, np.ndarray):
         if value.ndim > 1:
             return [_plain(row) for row in value]

@@ -97,10 +97,10 @@ def encode(document: Any, indent: int = 0) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """Return the JSON value of an object that JSON does not know: numpy's scalars and arrays, paths."""
+    """Return the JSON value of an object that JSON does not know: numpy's scalars and arrays, paths, notes."""
     if hasattr(value, "tolist"):
         return value.tolist()
-    if hasattr(value, "__fspath__"):
+    if hasattr(value, "__fspath__") or isinstance(value, str):
         return str(value)
     raise TypeError(f"{type(value).__name__} has no form in JSON")
 

@@ -15,7 +15,6 @@ from dialects.masks import by_cat, by_name
 from dialects.step_parts import Kind
 from dialects.sync_points import SyncPart, SyncPoint, SyncPoints, numbered
 from dialects.system import DEVICE_CATS, KERNEL_CATS, NO_SIZES, MessageSizes, integer, whole_number
-from dialects.unknown_groups import Among, Group
 from formats.columns import Trace
 
 #: Keys of the args that tell collectives apart.
@@ -281,20 +280,6 @@ def host_group(header: Mapping[str, Any], rank: int | None) -> tuple[int | None,
     if mesh:
         return mesh.pop() if len(mesh) == 1 else None
     return () if len({ranks for _, ranks in groups}) <= 1 else None
-
-
-def among_groups(trace: Trace, row: int, part: SyncPart) -> Among | None:
-    """Return the key of a call of the host whose group `host_group` does not know; None without its thread.
-
-    Libraries make threads for each group as it is made, and the system numbers them.
-    """
-    thread = integer(trace.tracks[trace.track_id[row]].tid)
-    if thread is None:
-        return None
-    of_all = trace.world_size
-    groups = [ranks for _, ranks in _groups(trace.header, trace.rank)]
-    keys = [known_key(part.key, trace.rank, () if len(ranks) == of_all else ranks) for ranks in groups]
-    return Among(thread, tuple(map(Group, keys, groups)), part.all_wait)
 
 
 def _all_ranks(key: Hashable, name: str) -> SyncPart:

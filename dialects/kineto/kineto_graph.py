@@ -22,7 +22,6 @@ from arrays import Int32, Int64, Mask
 from arrays.numbering import numbered, unique
 from dialects.kineto.collectives import (
     SYNC_ARGS,
-    among_groups,
     collective,
     host_group,
     is_collective,
@@ -64,6 +63,7 @@ from dialects.step_parts import (
 from dialects.step_windows import NO_STEP, RecordedEvents, check_sizes, cut_into_steps, ended_last, windows
 from dialects.steps import Step, Steps
 from dialects.system import DEVICE_CATS
+from errors import Note
 from formats.columns import Trace
 
 _ENQUEUES = "c10d::"
@@ -71,6 +71,10 @@ _ENQUEUES = "c10d::"
 #: a rank with more tokens the same graph has others. Names are many: those with the word are searched.
 _IS_COMPILED = "Compiled"
 _COMPILED = re.compile(r"(## Call CompiledFxGraph) \w+|(Torch-Compiled Region: \d+)/\d+")
+_UNKNOWN_GROUP = Note(
+    "ranks are in several groups, and no call of the host names its own: who waited for whom in these calls "
+    "is not known"
+)
 #: A thread that was idle for less than this may just not have been recorded …
 _PAUSE_NS = 20_000
 #: … and the main thread resumes within this share of its idle time after what it waited for has ended.
@@ -108,19 +112,20 @@ def record(
     name, trace = rank_trace.name, rank_trace.trace
     rank = _read(rank_trace, steps, roles)
     events = _events(rank)
-    notes = []
+    is_unknown = len(rank.aside) > 0 and host_group(trace.header, trace.rank) is None
+    notes = [_UNKNOWN_GROUP] if is_unknown else []
     bounds = windows(steps)
     if not bounds and len(events.kind):
         bounds = [(1, int(events.start_ns.min()), int(events.end_ns.max()))]
         events = replace(events, leads=np.zeros(len(events.kind), np.bool_))
-        notes = [UNMARKED]
+        notes.append(UNMARKED)
     elif completed is not None:
         bounds = windows(completed.whole)
         place = places(steps, events.issued_ns)
         iteration = np.where(place >= 0, np.array([step.label for step in steps])[place], NO_STEP)
         events = replace(events, iteration=iteration)
         kept = {step.label for step in completed.whole}
-        notes = [
+        notes += [
             f"step {step.label} is left out: in it the host fills the device's queue, so it is longer"
             for step in steps
             if step.label not in kept
@@ -461,8 +466,6 @@ def _meetings_of(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meetings, M
         name = trace.names[trace.name_id[row]]
         part = collective(name, trace.cats[trace.cat_id[row]], args)
         met = None if part is None else meeting(part.key, name, trace.rank, group)
-        if part is not None and met is None and (among := among_groups(trace, row, part)) is not None:
-            met = among, Kind.GROUP
         if met is not None:
             key, kind = asked.key(met[0], event), met[1]
             meetings.append(Meeting(key, event, enters=True, leaves=True, kind=kind, turn=count[key]))
