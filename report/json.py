@@ -97,7 +97,7 @@ def encode(document: Any, indent: int = 0) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """Return the JSON value of an object that JSON does not know: numpy's scalars and arrays, paths, notes."""
+    """Return the JSON value of what JSON does not know: numpy's scalars and arrays, paths, notes."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if hasattr(value, "__fspath__") or isinstance(value, str):
