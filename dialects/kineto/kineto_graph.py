@@ -113,7 +113,7 @@ def record(
     rank = _read(rank_trace, steps, roles)
     events = _events(rank)
     is_unknown = len(rank.aside) > 0 and host_group(trace.header, trace.rank) is None
-    notes = [_UNKNOWN_GROUP] if is_unknown else []
+    notes: list[str] = [_UNKNOWN_GROUP] if is_unknown else []
     bounds = windows(steps)
     if not bounds and len(events.kind):
         bounds = [(1, int(events.start_ns.min()), int(events.end_ns.max()))]
