@@ -36,13 +36,11 @@ from formats.event import NO_TIME, args_object
 from formats.native.rewriter import ScannedWhole
 from formats.times import FLOAT_LIMIT_US
 from formats.values import cleaned
-from formats.whole import ARGUMENTS, KEY, OddEvent, WholeEvent, encode
+from formats.whole import ARGUMENTS, OddEvent, WholeEvent, encode
 from trace_utils import CommFilter
 
 _ENCODE = msgspec.json.Encoder().encode
 _REMEMBERED = 1 << 17  # names with their tracks, and arguments
-_PID = KEY.index("pid")
-_NOT_YET = -1  # the head of a key that has none
 #: Metadata that is gathered, and written anew at the head of the combined file.
 _GATHERED = frozenset(("process_name", "process_sort_index", "thread_name", "thread_sort_index"))
 
@@ -66,8 +64,6 @@ class Rewriter:
         self._entry = lru_cache(_REMEMBERED)(self._new_entry)
         self._role = lru_cache(_REMEMBERED)(self.anchors.role)
         self.heads = HeadTable(self._placed, self._args_text)
-        self._scanned: list[tuple[Any, ...]] = []  # keys as the scanner numbers them
-        self._heads_scanned = np.empty(0, np.int32)  # and their heads
         self.untimed: list[bytes] = []
         self.n_events = 0
         self.dropped = 0
@@ -89,15 +85,8 @@ class Rewriter:
 
     def add_scanned(self, found: ScannedWhole) -> None:
         """Take the events that the scanner in C found."""
-        if found.new_keys:
-            self._scanned += found.new_keys
-            new = np.full(len(found.new_keys), _NOT_YET, np.int32)
-            self._heads_scanned = np.append(self._heads_scanned, new)
-        heads = self._heads_scanned[found.key]
-        if len(missing := found.key[heads == _NOT_YET]):
-            for key in dict.fromkeys(missing.tolist()):
-                self._heads_scanned[key] = self.heads.number(self._scanned[key])
-            heads = self._heads_scanned[found.key]
+        self.heads.extend(found.new_keys)
+        heads = found.key + np.int32(1)
         columns = self.heads.columns()
         ts = found.ts_ns if self._place.axis is None else self._place.axis.moved(found.ts_ns)
         at = begins(found.lengths)
@@ -231,17 +220,12 @@ class Rewriter:
         if what == "name" and value is not None:
             if kind == "process" and self._is_kept is not None and it.name != str(value):
                 self._is_kept.cache_clear()  # the process may be an operation
-                self._place_again(event.pid)
+                it.name = str(value)
+                self.heads.place_again(event.pid)
             it.name = str(value)
         elif what == "sort_index" and isinstance(value, (int, float)):
             it.sort_index = value
         return True
-
-    def _place_again(self, pid: Any) -> None:
-        """Place the kinds of events of a process anew when they come again."""
-        self.heads.forget(pid)
-        its = [key[_PID] == pid for key in self._scanned]
-        self._heads_scanned[np.array(its, np.bool_)] = _NOT_YET
 
     def _new_entry(self, name: Any, pid: Any, tid: Any) -> tuple[Any, int, int]:
         track = self.tables.track(pid, tid)

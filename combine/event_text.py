@@ -8,7 +8,7 @@ for events whose tail holds all. The text depends on the event alone, not on how
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from ctypes import CDLL
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from formats.event import UNDECODABLE
 from formats.native.rewriter import written
 from formats.times import FLOAT_LIMIT_US, to_ns
 from formats.values import cleaned_scalar
-from formats.whole import ARGUMENTS, KEY, ExactWholeEvent, WholeEvent
+from formats.whole import ARGUMENTS, ExactWholeEvent, WholeEvent
 
 BEFORE = b'},\n{"ts":'
 DURATION = b',"dur":'
@@ -69,38 +69,33 @@ class Placed(NamedTuple):
 
 
 class HeadTable:
-    """Kinds of events -> the numbers of their heads.
+    """The heads of the kinds of events that the scanner in C numbers: kind k has head k + 1.
 
-    The key of a kind is what its events have in `KEY`, and perhaps their arguments. `place` places an event
-    of a kind; `write` returns the text of arguments.
+    `place` places an event of a kind; `write` returns the text of arguments.
     """
 
     def __init__(self, place: Callable[[WholeEvent], Placed], write: Callable[[bytes], bytes]) -> None:
         self._place, self._write = place, write
-        self._numbers: dict[tuple[Any, ...], int] = {}
-        self._texts: list[bytes] = []
-        self._rows: list[tuple[bool, int, int]] = []
-        self.kinds: list[WholeEvent] = []  # an event of each head as it was read
+        self.kinds = [WholeEvent()]  # an event of each head as it was read
+        self._args = [b""]
+        self._texts = [b""]
+        self._rows: list[tuple[bool, int, int]] = [(False, NO_ROLE, KEPT)]
         self._columns: Columns | None = None
-        self._add(WholeEvent(), NO_ROLE, KEPT, b"")
 
-    def number(self, key: tuple[Any, ...]) -> int:
-        """Return the number of a kind, a new one where it is the first time."""
-        number = self._numbers.get(key)
-        if number is None:
-            ph, name, cat, pid, tid, bp, s, *args = key  # as `KEY` has them
-            kind = WholeEvent(ph, name, cat, pid, tid, bp=bp, s=s)
-            event, role, fate = self._place(kind)
-            text = b""  # no event with this head is written
-            if fate == KEPT:
-                text = member(_ENCODE(event)) + b"".join(ARGUMENTS + self._write(a) for a in args if a)
-            number = self._numbers[key] = self._add(kind, role, fate, text)
-        return number
+    def extend(self, keys: Iterable[Sequence[Any]]) -> None:
+        """Add the heads of further kinds; their keys are as of `ScannedWhole`."""
+        for ph, name, cat, pid, tid, bp, s, *args in keys:  # as `KEY` has them
+            self.kinds.append(WholeEvent(ph, name, cat, pid, tid, bp=bp, s=s))
+            self._args.append(b"".join(ARGUMENTS + self._write(text) for text in args if text))
+            self._texts.append(b"")
+            self._rows.append((ph == "X", NO_ROLE, LEFT_OUT))
+            self._place_head(len(self._texts) - 1)
 
-    def forget(self, pid: Any) -> None:
-        """Place the kinds of a process anew when they come again."""
-        for key in [key for key in self._numbers if key[KEY.index("pid")] == pid]:
-            del self._numbers[key]
+    def place_again(self, pid: Any) -> None:
+        """Place the kinds of a process anew: what becomes of their events may have changed."""
+        for number, kind in enumerate(self.kinds[1:], 1):
+            if kind.pid == pid:
+                self._place_head(number)
 
     def columns(self) -> Columns:
         """Return the properties of the heads."""
@@ -113,12 +108,12 @@ class HeadTable:
         """Return all heads."""
         return Heads(self._texts, self.columns().is_slice)
 
-    def _add(self, kind: WholeEvent, role: int, fate: int, text: bytes) -> int:
+    def _place_head(self, number: int) -> None:
+        event, role, fate = self._place(self.kinds[number])
+        if fate == KEPT:  # else no event has it, or only events before this one
+            self._texts[number] = member(_ENCODE(event)) + self._args[number]
+        self._rows[number] = (self._rows[number][0], role, fate)
         self._columns = None
-        self._texts.append(text)
-        self._rows.append((kind.ph == "X", role, fate))
-        self.kinds.append(kind)
-        return len(self._texts) - 1
 
 
 def member(text: bytes) -> bytes:
