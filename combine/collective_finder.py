@@ -1,4 +1,4 @@
-"""The occurrences of synchronous operations by which the clocks of hosts are compared."""
+"""Finds the operations that several ranks do together, by which the clocks of hosts are compared."""
 
 from __future__ import annotations
 

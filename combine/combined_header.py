@@ -1,4 +1,4 @@
-"""The header of a combined file: names and order of processes and threads, merged headers."""
+"""The header and metadata of a combined file: names and order of processes and threads, merged headers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Events rewritten for a place among others: new pids, tids, names and ids.
+"""Rewrites the events of one file for the combined one: new pids, tids, names and ids.
 
-Events of a known kind share a head (`combine.event_text`) and are only looked at all together; the others are
+Events that the scanner in C found share heads (`combine.event_text`) and are handled as columns; others are
 rewritten one by one. Processes and threads are numbered in the order in which the file names them.
 """
 
@@ -46,7 +46,7 @@ _GATHERED = frozenset(("process_name", "process_sort_index", "thread_name", "thr
 
 
 class Rewriter:
-    """Rewrites the events of one source and gathers what is to be known of the source.
+    """Rewrites the events of one source, and gathers its processes, threads, metadata and sync points.
 
     Events that have a time go to `runs`; those without are in `untimed`, ready to be written.
     """
@@ -72,36 +72,36 @@ class Rewriter:
         self.metadata: list[dict[str, Any]] = []  # what tells of the whole file
         self.front_tid: int | None = None
 
-    def add(self, events: list[WholeEvent], found: Times) -> None:
-        """Rewrite the events of one piece, each for itself; `found` are their times."""
+    def add(self, events: list[WholeEvent], times: Times) -> None:
+        """Rewrite the events of one piece, each for itself; `times` are theirs."""
         is_slice = np.fromiter((event.ph == "X" for event in events), np.bool_, len(events))
-        found = self._moved(found)
-        dur = _durations(found, is_slice)
+        times = self._moved(times)
+        dur = _durations(times, is_slice)
         roles = [self._role(event.name, event.cat, event.tid) for event in events]
-        self.anchors.add(events.__getitem__, np.array(roles, np.int64), found.ts, dur)
-        rows, tails = self._rewritten(events, found, is_slice)
+        self.anchors.add(events.__getitem__, np.array(roles, np.int64), times.ts, dur)
+        rows, tails = self._rewritten(events, times, is_slice)
         heads = np.zeros(len(rows), np.int32)
-        self._runs.add(Events.with_tails(found.ts[rows], dur[rows], heads, tails))
+        self._runs.add(Events.with_tails(times.ts[rows], dur[rows], heads, tails))
 
-    def add_scanned(self, found: ScannedWhole) -> None:
-        """Take the events that the scanner in C found."""
-        self.heads.extend(found.new_keys)
-        heads = found.key + np.int32(1)
+    def add_scanned(self, scanned: ScannedWhole) -> None:
+        """Take the events that the scanner in C scanned."""
+        self.heads.extend(scanned.new_keys)
+        heads = scanned.key + np.int32(1)
         columns = self.heads.columns()
-        ts = found.ts_ns if self._place.axis is None else self._place.axis.moved(found.ts_ns)
-        at = begins(found.lengths)
+        ts = scanned.ts_ns if self._place.axis is None else self._place.axis.moved(scanned.ts_ns)
+        at = begins(scanned.lengths)
         roles = columns.role[heads]
         if roles.any():
 
             def look(row: int) -> WholeEvent:
                 kind = self.heads.kinds[int(heads[row])]
                 start = int(at[row])
-                text = found.text[start : start + int(found.lengths[row])].partition(ARGUMENTS)[2]
+                text = scanned.text[start : start + int(scanned.lengths[row])].partition(ARGUMENTS)[2]
                 return WholeEvent(name=kind.name, cat=kind.cat, args=msgspec.Raw(text))
 
-            self.anchors.add(look, roles, ts, found.dur_ns)
+            self.anchors.add(look, roles, ts, scanned.dur_ns)
         self._note_front(heads)
-        events = Events(ts, found.dur_ns, heads, at, found.lengths, found.text)
+        events = Events(ts, scanned.dur_ns, heads, at, scanned.lengths, scanned.text)
         fates = columns.fate[heads]
         if fates.any():
             self.dropped += int(np.count_nonzero(fates == DROPPED))
@@ -109,8 +109,8 @@ class Rewriter:
         self.n_events += len(events)
         self._runs.add(events)
 
-    def _moved(self, found: Times) -> Times:
-        return found if self._place.axis is None else found._replace(ts=self._place.axis.moved(found.ts))
+    def _moved(self, times: Times) -> Times:
+        return times if self._place.axis is None else times._replace(ts=self._place.axis.moved(times.ts))
 
     def _note_front(self, kinds: Int32) -> None:
         """Take note of the thread that is shown first: the last one with the system's front operation."""
@@ -125,7 +125,7 @@ class Rewriter:
             self.front_tid = self._tid(self.heads.kinds[number])
 
     def _rewritten(
-        self, events: list[WholeEvent], found: Times, is_slice: NDArray[np.bool_]
+        self, events: list[WholeEvent], times: Times, is_slice: NDArray[np.bool_]
     ) -> tuple[Int64, list[bytes]]:
         """Rewrite events; return which stay and have a time, and their tails. The others are put aside."""
         rows = []
@@ -142,9 +142,9 @@ class Rewriter:
                     event.args = msgspec.Raw(self._args_text(bytes(event.args)))
         make_unique(kept, self._place.number)
         order = np.array(rows, np.int64)
-        with_dur = (is_slice & found.is_exact)[order]
+        with_dur = (is_slice & times.is_exact)[order]
         before = [b""] * len(kept)
-        texts = microseconds(found.dur[order][with_dur])
+        texts = microseconds(times.dur[order][with_dur])
         for row, text in zip(np.flatnonzero(with_dur).tolist(), texts, strict=True):
             before[row] = DURATION + text
             kept[row].dur = None
@@ -154,7 +154,7 @@ class Rewriter:
                 kept[row].dur = int(dur)  # as it may have been written: types of one kind of number differ
         write = encode if OddEvent in set(map(type, kept)) else _ENCODE
         texts = [start + member(write(event)) for start, event in zip(before, kept, strict=True)]
-        timed = found.ts[order] != NO_TIME
+        timed = times.ts[order] != NO_TIME
         self.untimed += [b"{" + texts[i][1:] + b"}" for i in np.flatnonzero(~timed).tolist()]
         return order[timed], [texts[i] for i in np.flatnonzero(timed).tolist()]
 
@@ -215,16 +215,16 @@ class Rewriter:
         process = self.tables.process(event.pid)
         if kind == "thread" and self._system.is_left_out(event.tid):
             return True
-        it: Process | Track = process if kind == "process" else self.tables.track(event.pid, event.tid)
+        entry: Process | Track = process if kind == "process" else self.tables.track(event.pid, event.tid)
         value = args.get(what)
         if what == "name" and value is not None:
-            if kind == "process" and self._is_kept is not None and it.name != str(value):
+            if kind == "process" and self._is_kept is not None and entry.name != str(value):
                 self._is_kept.cache_clear()  # the process may be an operation
-                it.name = str(value)
+                entry.name = str(value)
                 self.heads.place_again(event.pid)
-            it.name = str(value)
+            entry.name = str(value)
         elif what == "sort_index" and isinstance(value, (int, float)):
-            it.sort_index = value
+            entry.sort_index = value
         return True
 
     def _new_entry(self, name: Any, pid: Any, tid: Any) -> tuple[Any, int, int]:
@@ -233,6 +233,6 @@ class Rewriter:
         return new, track.pid, track.tid
 
 
-def _durations(found: Times, is_slice: NDArray[np.bool_]) -> Int64:
+def _durations(times: Times, is_slice: NDArray[np.bool_]) -> Int64:
     """Return the durations (n,) by which events are sorted; -1 where there is none."""
-    return np.where(is_slice & (found.dur >= 0), np.minimum(found.dur, LONGEST_NS), -1)
+    return np.where(is_slice & (times.dur >= 0), np.minimum(times.dur, LONGEST_NS), -1)

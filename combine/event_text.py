@@ -1,4 +1,4 @@
-"""Times of events as numbers and as texts, and what recurs of their texts, rewritten once: heads.
+"""The text of an event as times, head and tail; heads, which recur, are rewritten once.
 
 The text of an event is its time, its duration, its head (kind, name, category, process, thread, and arguments
 where these recur, too), and its tail (an id, other arguments). Heads are numbered by source; head 0 is empty,
@@ -53,7 +53,7 @@ class Heads:
 
 
 class Columns(NamedTuple):
-    """The properties of the events of each head (n,)."""
+    """Properties of the events of each head (n,)."""
 
     is_slice: NDArray[np.bool_]
     role: Int64  # as anchors

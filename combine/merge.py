@@ -1,4 +1,4 @@
-"""Many traces as one: rewritten in parallel, put on one clock, merged in time order, streamed to a file.
+"""Combines many traces: rewrites them in parallel, puts them on one clock, merges them in order of time.
 
 Two passes. The first reads every source once, rewrites its events (`combine.spill_source`) and spills them as
 sorted runs (`combine.external_sort`); it also gathers what clocks are compared by. Then the clocks are
@@ -79,14 +79,14 @@ def combine(
 
     Parameters
     ----------
-    skip_broken : whether to leave out what is not a trace, as long as a trace is left
+    skip_broken : whether to leave out files that are not traces, as long as a trace is left
     align : whether to estimate the offsets of clocks; if not, times stay as recorded
     names : communications to keep, as for `traces.filter.CommFilter`; empty keeps all
 
     Raises
     ------
     TraceError
-        A source is not a trace, none has events, or they are not of one dialect.
+        A source is not a trace, none has events, or they are of several dialects.
     OutputError
         The result, or a temporary file beside it, cannot be written.
     """
@@ -99,8 +99,8 @@ def combine(
         stack.enter_context(_translated(output))
         spill = stack.enter_context(temporary_directory(beside))
         pool = stack.enter_context(process_pool(n)) if n > 1 else None
-        found = _run(pool, sniffed, [(member.file, scan) for member in members])
-        members, kinds, left_out = usable(members, found, skip_broken=skip_broken)
+        beginnings = _run(pool, sniffed, [(member.file, scan) for member in members])
+        members, kinds, left_out = usable(members, beginnings, skip_broken=skip_broken)
         dialect = kinds[0].dialect
         places = _places(members, kinds, names, scan=scan)
         with bars.bar(sum(map(_size, members)), "B", what="reading", enabled=progress) as bar:

@@ -84,12 +84,12 @@ class Tables:
         """Return the thread that the file calls `tid` in `pid`, likewise."""
         key = (_number(pid), _number(tid))
         if key not in self.tracks:
-            own = process = self.process(pid)
+            of_file = process = self.process(pid)
             if self._rank is not None and key[1] not in self._rank.taken:  # numbers are keys of partitions
                 process = self._rank
             number = self._new_tid(process, key[1])
             text = None if number == key[1] else "" if tid is None else str(tid)
-            self.tracks[key] = Track(process.pid, number, text, of=None if process is own else own)
+            self.tracks[key] = Track(process.pid, number, text, of=None if process is of_file else of_file)
         return self.tracks[key]
 
     def _new_pid(self) -> int:

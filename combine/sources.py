@@ -53,7 +53,7 @@ class Beginning(Struct, frozen=True):
 
 
 class Timing(Struct, frozen=True):
-    """How the sources get on one clock: `shifts` and `clocks` are per source."""
+    """How the sources are put on one clock: `shifts` and `clocks` are per source."""
 
     shifts: Sequence[Shift]
     base_ns: int  # what the combined file's times count from
@@ -63,9 +63,9 @@ class Timing(Struct, frozen=True):
 
 
 def sniffed(path: Path, scan: bool = False) -> Beginning | TraceError:
-    """Return the system that wrote a file, or the error that says why it cannot be combined.
+    """Return the system and rank of a file, or the error that says why it cannot be combined.
 
-    Its first pieces tell; all of it where these are nothing but metadata. `scan`: in C, where possible.
+    They are read from its first pieces; from all of it where these are nothing but metadata. `scan`: in C.
     """
     try:
         return _sniff(path, native.library() if scan else None)
@@ -111,22 +111,22 @@ def _has_events(part: chrome.Part) -> bool:
 
 
 def usable(
-    members: Sequence[Member], found: Sequence[Beginning | TraceError], *, skip_broken: bool
+    members: Sequence[Member], beginnings: Sequence[Beginning | TraceError], *, skip_broken: bool
 ) -> tuple[list[Member], list[Beginning], list[str]]:
-    """Return the members that have events, what wrote them, and a line for each that is left out.
+    """Return the members that have events, their beginnings, and a line for each that is left out.
 
     A rank that was killed before it wrote leaves a trace without events, which says nothing about its
-    dialect and its clock. What is not a trace is left out where `skip_broken`. Of a trace of a system without
-    workers it is not known which share a host: each has a clock of its own.
+    dialect and its clock. With `skip_broken`, files that are not traces are left out. For a system without
+    workers it is not known which files share a host: each has a clock of its own.
 
     Raises
     ------
     TraceError
-        A member is not a trace, nothing is left, or what is left is of several dialects.
+        A member is not a trace, nothing is left, or the rest is of several dialects.
     """
-    pairs = list(zip(members, found, strict=True))
+    pairs = list(zip(members, beginnings, strict=True))
     kept = [(member, kind) for member, kind in pairs if isinstance(kind, Beginning) and kind.has_events]
-    errors = [error for error in found if isinstance(error, TraceError)]
+    errors = [error for error in beginnings if isinstance(error, TraceError)]
     if errors and not (skip_broken and kept):
         raise errors[0]
     if not kept:
@@ -151,7 +151,7 @@ def usable(
 
 
 def with_ranks(members: Sequence[Member], dialect: str, sources: Sequence[Rewritten]) -> list[Member]:
-    """Return the members with the ranks that their contents tell; files of one rank have one clock.
+    """Return the members with the ranks that their contents state; files of one rank have one clock.
 
     They are recorded one after the other. Where files that claim the same rank overlap, one of them is
     mistaken, and nothing is known of its clock.
@@ -174,7 +174,7 @@ def with_ranks(members: Sequence[Member], dialect: str, sources: Sequence[Rewrit
 
 
 def timing(members: Sequence[Member], sources: Sequence[Rewritten], *, align: bool) -> Timing:
-    """Return the shift of the clock of every source."""
+    """Return the shift that puts each source on the common clock."""
     bases = [dialects.named(source.about.dialect).epoch_ns(source.about) for source in sources]
     base_ns = bases[0] if all(BASE in source.about.header for source in sources) and all(bases) else 0
     hosts = _hosts(members, sources, bases)
@@ -212,13 +212,13 @@ def _hosts(members: Sequence[Member], sources: Sequence[Rewritten], bases: Seque
     rows = list(zip(members, sources, bases, strict=True))
     hosts = []
     for number in dict.fromkeys(member.host for member in members):
-        own = [row for row in rows if row[0].host == number]
-        points = merged(_on_epoch(source.sync_points, base) for _, source, base in own)
-        runs = [(run, base) for _, source, base in own for run in source.runs]
-        about = [source.about for _, source, _ in own]
+        of_host = [row for row in rows if row[0].host == number]
+        points = merged(_on_epoch(source.sync_points, base) for _, source, base in of_host)
+        runs = [(run, base) for _, source, base in of_host for run in source.runs]
+        about = [source.about for _, source, _ in of_host]
         system = dialects.named(about[0].dialect)
         common = next(filter(None, map(system.common_clock, about)), "")
-        hosts.append(_Host(number, own[0][0].owner, points, runs, common, system.machine(about[0])))
+        hosts.append(_Host(number, of_host[0][0].owner, points, runs, common, system.machine(about[0])))
     return hosts
 
 
@@ -239,26 +239,26 @@ def _clocks(hosts: Sequence[_Host]) -> tuple[list[Clock], str, list[str]]:
         return [Clock()], "none", []
     if all(host.common and not host.points for host in hosts):  # the clocks are taken to agree
         return [Clock() for _ in hosts], hosts[0].common, []
-    found = align(
+    alignment = align(
         [host.points for host in hosts],
         [extent(host.runs) for host in hosts],
         [host.machine for host in hosts],
     )
-    tied = any(clock.is_tied for clock in found.clocks[1:])
-    by = "none" if not tied else "matched ends" if found.by_ends else hosts[0].common or "causality"
-    return list(found.clocks), by, _warnings(found, [host.owner for host in hosts])
+    tied = any(clock.is_tied for clock in alignment.clocks[1:])
+    by = "none" if not tied else "matched ends" if alignment.by_ends else hosts[0].common or "causality"
+    return list(alignment.clocks), by, _warnings(alignment, [host.owner for host in hosts])
 
 
-def _warnings(found: Alignment, owners: Sequence[Path]) -> list[str]:
+def _warnings(alignment: Alignment, owners: Sequence[Path]) -> list[str]:
     warnings = [
         f"{owner}: nothing in common with {owners[0]} tells how their clocks differ: combined unaligned"
-        for owner, clock in zip(owners, found.clocks, strict=True)
+        for owner, clock in zip(owners, alignment.clocks, strict=True)
         if not clock.is_tied
     ]
-    if found.contradicting:
-        pair = " and ".join(str(owners[i]) for i in found.contradicting)
+    if alignment.contradicting:
+        pair = " and ".join(str(owners[i]) for i in alignment.contradicting)
         warnings.append(
             f"{pair}: no offsets of their clocks make every operation possible (did a clock jump?); "
-            f"at best one is out of order by {found.contradiction_ns / 1e3:,.1f} us"
+            f"at best one is out of order by {alignment.contradiction_ns / 1e3:,.1f} us"
         )
     return warnings

@@ -101,7 +101,7 @@ def run(args: Namespace) -> Result:
 
 
 def _headline(combined: Combined, workers: Sequence[Mapping[str, Any]], *, asked: bool) -> str:
-    """Return one sentence: what was combined, and how far apart the clocks were and still may be."""
+    """Return one sentence: how many traces were combined, how far apart their clocks were and now are."""
     parts = f"{counted(len(combined.members), 'trace')} of {counted(len(workers), 'worker')}"
     sentence = f"Combined {parts}, {counted(combined.n_events, 'event')}"
     others = workers[1:]
@@ -128,7 +128,7 @@ def _headline(combined: Combined, workers: Sequence[Mapping[str, Any]], *, asked
 
 
 def _timeline(args: Namespace, combined: Combined) -> list[Chart]:
-    """Return a step of all ranks for a page, unless to read it would take long."""
+    """Return the timeline of a step of all ranks for a page; [] for inputs too large to read again."""
     size = sum(member.source.path.stat().st_size for member in combined.members)
     if not args.html or args.align == "none" or size > _LARGEST:
         return []
@@ -138,12 +138,12 @@ def _timeline(args: Namespace, combined: Combined) -> list[Chart]:
 
 
 def _charts(workers: Sequence[Mapping[str, Any]]) -> list[Chart]:
-    """Return how far apart the clocks were, with the bounds of each; of many the farthest."""
+    """Return bars of the clocks' offsets with their bounds; of many, the largest offsets."""
     known = [worker for worker in workers[1:] if worker["bound_us"] is not None]
     farthest = sorted(known, key=lambda worker: -abs(worker["offset_us"]))[:_MOST_BARS]
     if not farthest:
         return []
-    title = "What was added to the clock of each worker"
+    title = "Offset added to the clock of each worker"
     if len(farthest) < len(known):
         title += f": the largest {len(farthest)} of {len(known):,}"
     between = [
@@ -152,7 +152,7 @@ def _charts(workers: Sequence[Mapping[str, Any]]) -> list[Chart]:
     ]
     names = [worker["path"] for worker in farthest]
     series = {"offset": [worker["offset_us"] for worker in farthest]}
-    return [Bars(title, "us, with its bounds", "", names, series, horizontal=True, between=between)]
+    return [Bars(title, "offset (us) and its bounds", "", names, series, horizontal=True, between=between)]
 
 
 def _time(us: float) -> str:
@@ -179,7 +179,7 @@ def _owner(job: Job, source: Source) -> Path:
 
 
 def _check(members: Sequence[Member], output: Path) -> None:
-    """Refuse what would read a file twice, or write over one of them."""
+    """Refuse a file that is given twice, and an output without a directory or that would replace an input."""
     from outputs.atomic import check_output
 
     check_output(output)

@@ -243,9 +243,8 @@ def _longer(scopes: Sequence[Scope], path: CriticalPath, recording: Recording) -
     if not names:
         return []
     last = f"{recording.owners[path.owner]}, which ends last"
-    takes = f"{', '.join(names[:4])}{' and others' if len(names) > 4 else ''} took longer"
-    return [f"{takes} than the {scopes[-1].kind}: the {scopes[-1].kind}'s step is that of {last}; "
-            "the others had begun earlier"]  # fmt: skip
+    longer = f"{', '.join(names[:4])}{' and others' if len(names) > 4 else ''}"
+    return [f"the {scopes[-1].kind}'s step is timed on {last}; {longer} took longer but started earlier"]
 
 
 def _title(scopes: Sequence[Scope], scope: Scope) -> str:
@@ -342,7 +341,7 @@ def _mean(args: Namespace) -> Result:
             "operations": _slack_table(args, operations).records(),
         },
         headline=f"The longest chain of average durations is {in_ms(longest.length_ns)}, "
-        f"on {_title(scopes, longest)}; gaps and waits are not in it.",
+        f"on {_title(scopes, longest)}; it leaves out gaps and waits.",
         tables=(table,),
         charts=(_parts(longest),) if is_drawn(args) else (),
         notes=loaded.notes,
