@@ -54,7 +54,7 @@ def _printable(text: str) -> str:
 
 
 class NoteKind(Enum):
-    """What a note says, for those who act on it."""
+    """The kind of a note, for those who act on it."""
 
     OTHER = "nothing that anyone asks for"
     UNMARKED = "no steps are marked: the whole recording stands for one"
