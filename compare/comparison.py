@@ -13,13 +13,11 @@ from compare.families import families
 from compare.rank_changes import RankChange, later_ns, rank_changes
 from compare.side import Side, side_of
 from compare.significance import Change, changes, sample
+from compare.thresholds import STRAGGLES, WORTH_TESTING
 from errors import TraceError, counted
 from figures.job_figures import JobFigures, filtered, shapes_of_ranks
 from figures.operations_by_step import OpKey
 from figures.time_by_role import NOTHING, first_of
-
-_NEGLIGIBLE = 0.001  # of a step: a category below it is not tested
-_STRAGGLES = 0.3  # of the iteration's change: what a straggler's own work must explain
 
 
 class OpChange(Struct, frozen=True):
@@ -70,7 +68,7 @@ class Comparison(Struct, frozen=True):
             return None
         sign = np.sign(self.iteration.ns)
         first = max(self.ranks, key=lambda rank: sign * (rank.ahead.ns or 0))
-        explains = sign * (first.ahead.ns or 0) >= _STRAGGLES * abs(self.iteration.ns)
+        explains = sign * (first.ahead.ns or 0) >= STRAGGLES * abs(self.iteration.ns)
         return first if explains and sign * (first.own.ns or 0) > 0 else None
 
 
@@ -185,7 +183,7 @@ def _categories(a: Side, b: Side) -> list[CategoryChange]:
     names = list(dict.fromkeys([*a.categories, *b.categories, NOTHING]))
     (count_a, average_a, part_a), (count_b, average_b, part_b) = a.by_category(names), b.by_category(names)
     either = np.nan_to_num(part_a.mean) + np.nan_to_num(part_b.mean)
-    parts = changes(part_a, part_b, tested=either >= _NEGLIGIBLE * either.sum())
+    parts = changes(part_a, part_b, tested=either >= WORTH_TESTING * either.sum())
     rows = zip(names, count_a, count_b, changes(average_a, average_b), parts, strict=True)
     found = [
         CategoryChange(name, (int(n_a), int(n_b)), average, part)

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from arrays import Float64
 from compare.significance import corrected
+from compare.thresholds import CAUTION, WORTH_TESTING
 from dialects import Role
 from opname import OpName
-
-_LARGE = 0.001  # of a step: what a computation takes at least to be tested among the large ones
 
 
 class Family(IntEnum):
@@ -28,7 +27,6 @@ class Family(IntEnum):
 
 #: The share of false alarms that each family may have; of those without operations, the others get it.
 _SHARE = {Family.COMPUTATION: 0.8, Family.TRANSFERS: 0.1, Family.STAGES: 0.06, Family.REST: 0.04}
-_CAUTION = 0.9  # where one change is real, Benjamini and Hochberg allow more false ones than the level
 
 
 class Families(Struct, frozen=True):
@@ -52,7 +50,7 @@ class Families(Struct, frozen=True):
             own = tested & (self.family == which)
             size = np.sqrt(np.maximum(self.share_of_step[own], 1e-9))
             weighted = np.minimum(p[own] * size.mean() / size, 1.0)
-            result[own] = np.minimum(corrected(weighted) * whole / (_SHARE[which] * _CAUTION), 1.0)
+            result[own] = np.minimum(corrected(weighted) * whole / (_SHARE[which] * CAUTION), 1.0)
         return result
 
 
@@ -62,7 +60,7 @@ def families(names: Sequence[str], role: NDArray[np.int8], share_of_step: Float6
     `share_of_step` (m,) is what its events last together, as a share of the step.
     """
     found = np.full(len(names), int(Family.REST))
-    found[(role == Role.COMPUTE) & (share_of_step >= _LARGE)] = Family.COMPUTATION
+    found[(role == Role.COMPUTE) & (share_of_step >= WORTH_TESTING)] = Family.COMPUTATION
     found[np.isin(role, (Role.COMM, Role.COPY))] = Family.TRANSFERS
     for i, op in enumerate(map(OpName.parse, names)):
         if op.is_comm:

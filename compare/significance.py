@@ -11,12 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from arrays import Float64
 from arrays.numbering import unique
+from compare.thresholds import FEWEST_ALIKE, FEWEST_FOR_CORRELATION, FEWEST_STEPS, LEVEL
 
-LEVEL = 0.05  # a difference is significant where its p-value is at most this
 _BLOCK = 1 << 21  # values that are looked at together
-FEWEST_STEPS = 3  # steps a run must have for a p-value
-_FEWEST_ALIKE = 10  # quantities that tell together how much such quantities vary
-_FEWEST_FOR_CORRELATION = 8  # steps from which on the correlation between neighbours can be judged
 
 
 class Samples(NamedTuple):
@@ -205,7 +202,7 @@ def _inflation(deviation: Float64, seen: NDArray[np.bool_], k: NDArray[np.int64]
     """Return by how much the correlation of neighbouring steps inflates the variance of each mean."""
     with np.errstate(all="ignore"):
         r = (deviation[:, 1:] * deviation[:, :-1]).sum(1) / (deviation**2).sum(1)
-        judged = (k >= _FEWEST_FOR_CORRELATION) & seen.all(1) & (r > 1.96 / np.sqrt(k))
+        judged = (k >= FEWEST_FOR_CORRELATION) & seen.all(1) & (r > 1.96 / np.sqrt(k))
         r = np.where(judged, np.minimum(r, 0.9), 0.0)
     return np.asarray((1 + r) / (1 - r), np.float64)
 
@@ -234,7 +231,7 @@ def _steadier(samples: Samples, alike: NDArray[np.int64]) -> tuple[Samples, Floa
     sd, more = samples.sd.copy(), np.zeros(len(relative))
     for number in unique(alike):
         own = np.flatnonzero((alike == number) & np.isfinite(relative) & (relative > 0))
-        if len(own) >= _FEWEST_ALIKE:
+        if len(own) >= FEWEST_ALIKE:
             freedom = samples.steps[own] - 1
             usual, weight = usual_variance(relative[own], freedom)
             drawn = (weight * usual + freedom * relative[own]) / (weight + freedom)

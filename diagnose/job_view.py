@@ -16,7 +16,7 @@ from diagnose.finding import Evidence
 from diagnose.meetings import Arrivals, meetings_of
 from dialects.roles import Phase, Role
 from dialects.step_parts import Operation, Transfer
-from errors import TraceError, counted
+from figures.operations_by_step import check_cells
 from figures.step_summary import outliers
 from replay.answer import measured_ns
 from replay.whatif.even_work import begun_by_owners
@@ -26,8 +26,6 @@ from replay.whatif.selection import pipeline_stages
 _WARM_UP = 3
 #: Steps whose critical paths are walked at most.
 _MOST_PATHS = 20
-#: Steps times kinds of operations that are many, and how many more than events a table of them may have.
-_MOST_CELLS, _MOST_AN_EVENT = 10_000_000, 10
 
 
 class JobView:
@@ -247,13 +245,9 @@ class JobView:
 
     def _sums(self, column: str) -> Float64:
         kind, n_kinds = self.recording.table.kind, len(self.recording.table.kinds)
-        steps, n_cells = self.recording.steps, len(self.rows) * n_kinds
-        if n_cells > _MOST_CELLS and n_cells > _MOST_AN_EVENT * sum(len(steps[row]) for row in self.rows):
-            raise TraceError(
-                f"{self.loaded.files[0].path}: {counted(n_kinds, 'operation')} in "
-                f"{counted(len(self.rows), 'step')}, most of them in a few steps only: too many to be "
-                "compared step by step; --step_by NAME says what else marks a step"
-            )
+        steps = self.recording.steps
+        n_events = sum(len(steps[row]) for row in self.rows)
+        check_cells(self.loaded.files[0].path, n_kinds, len(self.rows), n_events)
         sums = np.empty((len(self.rows), n_kinds))
         for own, row in zip(sums, self.rows, strict=True):
             own[:] = np.bincount(kind[steps[row].operation], getattr(steps[row], column), n_kinds)

@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 from figures.time_by_role import Breakdown
 from result import Bars, Chart, HeatMap
 
-#: More ranks, or steps of all of them, are not drawn as strips of bars.
-_MOST_STRIPS, _MOST_STACKS = 16, 800
+#: Bars of operations in a chart.
+MOST_BARS = 20
+#: Ranks, and steps of all of them, that are drawn as strips of bars.
+MOST_STRIPS, _MOST_STACKS = 16, 800
 #: More ranks, and those of more cells, are summed up: quantiles over all of them, and the worst.
 _MOST_ROWS, _MOST_CELLS = 64, 2_000
 _WORST = 10
@@ -23,7 +25,7 @@ def breakdown_charts(parts: Sequence[Breakdown]) -> list[Chart]:
     if not any(part.wall_ns for part in parts):
         return []
     exposed = exposed_map(parts)
-    if len({part.rank for part in parts}) <= _MOST_STRIPS and len(parts) <= _MOST_STACKS:
+    if len({part.rank for part in parts}) <= MOST_STRIPS and len(parts) <= _MOST_STACKS:
         return [_bars(parts), *exposed]
     maps: list[Chart] = [*exposed, *_maps("Computation", parts, lambda part: part.compute_ns)]
     return maps or [*_maps("Nothing recorded", parts, lambda part: part.idle_ns)]

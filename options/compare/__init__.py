@@ -218,7 +218,7 @@ def _figures(pair: Pair) -> list[tuple[str, str]]:
 
 
 def _notes(pair: Pair, *, alone: bool) -> list[str]:
-    from compare.significance import FEWEST_STEPS
+    from compare.thresholds import FEWEST_STEPS
 
     found = pair.found
     notes = [*found.notes]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from options.step_charts import MOST_BARS
 from result import Bars, Cell, Chart, Column, LazySequence, Table, Waterfall, ms_column, ms_of
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from compare.significance import Change
     from figures.job_figures import JobFigures
 
-_MOST_BARS = 20
 _LEAST_SHOWN = 0.005  # of a step: what changed less is drawn with the others
 
 
@@ -188,14 +188,14 @@ def charts_of(pair: Pair) -> list[Chart]:
     charts: list[Chart] = []
     if any(each.explained.ns for each in found.categories):
         charts.append(_from_base_to_new(pair))
-        largest = found.categories[:_MOST_BARS]
+        largest = found.categories[:MOST_BARS]
         names = [each.cat or "(none)" for each in largest]
         sides = zip(*(both_ms(each.explained) for each in largest), strict=True)
         bars = {run: list(side) for run, side in zip((pair.a, pair.b), sides, strict=True)}
         charts.append(Bars("What a step's time was spent on", "category", "time of a step (ms)", names, bars))
     by_step = any(op.explained.ns for op in found.operations)
     parts = [(op.name, (op.explained if by_step else op.average).ns or 0.0) for op in found.operations]
-    most = [part for part in sorted(parts, key=lambda part: -abs(part[1]))[:_MOST_BARS] if part[1]]
+    most = [part for part in sorted(parts, key=lambda part: -abs(part[1]))[:MOST_BARS] if part[1]]
     if most:
         title = "Operations that explain most of the change" if by_step else "Averages that changed most"
         label = "change of a step (ms)" if by_step else "change (ms)"
@@ -213,7 +213,7 @@ def _from_base_to_new(pair: Pair) -> Waterfall:
         (each, (each.explained.b_ns or 0.0) - (each.explained.a_ns or 0.0)) for each in pair.found.categories
     ]
     base = sum(each.explained.a_ns or 0.0 for each, _ in changes)
-    changed = [(each, ns) for each, ns in changes if abs(ns) > _LEAST_SHOWN * base][:_MOST_BARS]
+    changed = [(each, ns) for each, ns in changes if abs(ns) > _LEAST_SHOWN * base][:MOST_BARS]
     others = sum(ns for _, ns in changes) - sum(ns for _, ns in changed)
     parts = [
         (pair.a, base / 1e6, ""),

@@ -9,7 +9,8 @@ import numpy as np
 
 from compare.comparison import CategoryChange, Comparison, OpChange
 from compare.rank_changes import RankChange
-from compare.significance import FEWEST_STEPS, LEVEL, Change, rank_sum, sample
+from compare.significance import Change, rank_sum, sample
+from compare.thresholds import FEWEST_STEPS, LEVEL, STRAGGLES
 from figures.time_by_role import NOTHING
 
 _WORTH_NAMING = 0.05  # of the change: what a category must explain to be named
@@ -167,7 +168,7 @@ def _late(comparison: Comparison, verb: str) -> str:
         return ""
     sign = 1 if comparison.iteration.ns > 0 else -1
     rank, ns = max(comparison.late_ns.items(), key=lambda item: sign * item[1])
-    if sign * ns < 0.3 * abs(comparison.iteration.ns):
+    if sign * ns < STRAGGLES * abs(comparison.iteration.ns):
         return ""
     when = f"it becomes ready {abs(ns) / 1e6:.{_digits(ns)}f} ms {'later' if sign > 0 else 'earlier'}"
     return f"{rank} {verb} the straggler: {when}"

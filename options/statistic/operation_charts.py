@@ -12,11 +12,10 @@ from errors import TraceError
 from figures.durations import CategoryStat, Stat, longest_first
 from figures.job_figures import JobFigures
 from figures.operations_by_step import placed
-from options.step_charts import rank_map
+from options.step_charts import MOST_BARS, MOST_STRIPS, rank_map
 from result import Bars, Chart
 
-_MOST_BARS, _MOST_CATS = 20, 64
-_MOST_RANKS = 16  # that have a bar each
+_MOST_CATS = 64
 _IDLE, _OTHERS = "nothing recorded", "others"
 
 
@@ -48,7 +47,7 @@ def _of_a_step(job: JobFigures) -> list[Chart]:
     cats = [cat if cat in kept else _OTHERS for cat in cats]
     number = {cat: i for i, cat in enumerate(kept)}
     of = np.array([number[cat] for cat in cats])
-    largest = [i for i in np.argsort(-ms, kind="stable")[:_MOST_BARS].tolist() if ms[i] > 0]
+    largest = [i for i in np.argsort(-ms, kind="stable")[:MOST_BARS].tolist() if ms[i] > 0]
     names = [ops.names[i] for i in largest]
     bars = _by_colour([(cats[i], float(ms[i])) for i in largest])
     known = [(rank, at) for rank, at in zip(job.ranks, places, strict=True) if rank.steps.whole]
@@ -59,7 +58,7 @@ def _of_a_step(job: JobFigures) -> list[Chart]:
     ranks = [rank.prefix or "all" for rank, _ in known]
     title = "What takes the time of a step"
     parts: Chart = rank_map(title, ranks, list(number), by_rank, "category")
-    if len(ranks) <= _MOST_RANKS:
+    if len(ranks) <= MOST_STRIPS:
         series = {cat: by_rank[:, i].tolist() for cat, i in number.items() if by_rank[:, i].any()}
         parts = Bars(f"{title}, by category and rank", "ms of a step", "", ranks, series, True, True)
     each = "ms of a step, each instant counted once"
@@ -68,7 +67,7 @@ def _of_a_step(job: JobFigures) -> list[Chart]:
 
 def _charts(stats: Sequence[Stat], cats: Sequence[CategoryStat]) -> list[Chart]:
     """Return the longest operations, where no steps are marked."""
-    longest = longest_first(stats)[:_MOST_BARS]
+    longest = longest_first(stats)[:MOST_BARS]
     names = [stat.name for stat in longest]
     averages = _by_colour([(stat.cat, stat.mean_ns / 1e6) for stat in longest])
     shown, title = cats, "Time per category"

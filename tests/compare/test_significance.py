@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from compare.significance import (
-    FEWEST_STEPS,
-    LEVEL,
     Change,
     changes,
     corrected,
@@ -19,7 +17,8 @@ from compare.significance import (
     sample,
     usual_variance,
     welch,
-)  # fmt: skip
+)
+from compare.thresholds import FEWEST_STEPS, LEVEL  # fmt: skip
 
 values = st.floats(1, 1e6).map(lambda value: round(value, 3))
 

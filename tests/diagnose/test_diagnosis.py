@@ -425,7 +425,9 @@ def test_operations_that_are_others_in_each_step_are_refused(
     path = tmp_path / "rank0.json"
     path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
     assert run_cli("--option", "diagnose", "--path", path)[0] == 0
-    monkeypatch.setattr("diagnose.job_view._MOST_CELLS", 1000)  # there are 60 x 60 and more, and 120 events
+    monkeypatch.setattr(
+        "figures.operations_by_step._MOST_CELLS", 1000
+    )  # there are 60 x 60 and more, and 120 events
     code, out, err = run_cli("--option", "diagnose", "--path", path)
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert err.startswith(f"analyze.py: error: {path}: ") and "--step_by NAME" in err

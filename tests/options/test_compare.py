@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 import analyze
-from compare.significance import LEVEL, Samples, corrected, sample, welch
+from compare.significance import Samples, corrected, sample, welch
+from compare.thresholds import LEVEL
 from conftest import REPO, run_cli
 from figures.job_figures import load_figures
 from figures.rank_figures import Wanted
