@@ -1,1 +1,1 @@
-"""Raw files of a job to its final trace, DAG and timelines; one module per source."""
+"""Builds a BytePS job's trace, DAG and network timeline from its raw files; one module per source."""

@@ -1,1 +1,1 @@
-"""The dependency graph of a job: its type, its sources (GML, BytePS, Kineto, DASF) and its longest path."""
+"""The step graph of a job: its type, how ranks are joined, and its critical path."""

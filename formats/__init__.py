@@ -1,1 +1,1 @@
-"""One module per trace dialect: bytes to columns."""
+"""Readers and writers of file formats: bytes to columns of numpy arrays."""

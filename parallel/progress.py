@@ -1,4 +1,4 @@
-"""Progress bars of long work: on standard error, and silent unless somebody watches."""
+"""Progress bars of long work, on standard error; silent unless that is a terminal."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def bar(total: float | None = None, unit: str = "it", *, what: str = "", enabled
 
 @contextlib.contextmanager
 def heartbeat(enabled: bool | None = None) -> Iterator[None]:
-    """Say each second that work goes on, where somebody watches; a bar that is shown is drawn anew instead.
+    """Print a progress line every second on a terminal; while a bar is shown, redraw the bar instead.
 
     What is printed meanwhile writes over it: it leaves the cursor at the beginning of its line.
     """

@@ -90,10 +90,12 @@ def test_the_ideal_job_says_how_much_slower_the_recorded_one_is() -> None:
     assert row["slowdown_by"]["kind"]
 
 
-def test_too_few_steps_have_no_interval(shared_data: Path) -> None:
-    path = shared_data / "byteps/fork_resnet50_2w1s"
+def test_too_few_steps_have_no_interval(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.pt.trace.json"
+    events = [step(n, 100 * n, 100) for n in range(3)]
+    write(path, [*events, *(span("aten::mm", 100 * n, 60, "cpu_op") for n in range(3))], schemaVersion=1)
     assert document("--path", path)["interval_ms"] is None
-    assert whatif(path, "BW=0.5")["whatif"][0]["interval_ms"] is None
+    assert whatif(path, "FW=0.5")["whatif"][0]["interval_ms"] is None
     code, out, _ = run_cli("--option", "replay", "--path", path, "--output", "-")
     assert code == 0 and "too few steps; 4 are needed" in out
 
