@@ -1,4 +1,4 @@
-"""Whose events a trace holds: a file of several ranks is split."""
+"""Splits a file that holds the events of several ranks."""
 
 from __future__ import annotations
 

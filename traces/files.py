@@ -1,4 +1,4 @@
-"""Trace files as columns, whatever their format, many at once."""
+"""Reads trace files of any format as columns, many at once."""
 
 from __future__ import annotations
 
@@ -117,11 +117,10 @@ def read_all(
     paths: Sequence[Path], args: Collection[str], points: bool, jobs: int | None, progress: bool | None
 ) -> list[Trace | TraceError]:
     """Load each file, or return the error that says why it cannot be loaded; see `read_traces`."""
-    args = (*dialects.keys_for(()), *args)
     parts_of = [_parts(path, jobs or parallel.cores()) for path in paths]
     parts = list(itertools.chain(*parts_of))
     scan = native.is_worth(parallel.unpacked_size(parts)) and native.library() is not None
-    work = partial(_read, decoding=Decoding(args, points, scan), most_unpacked=max_unpacked.get())
+    work = partial(_read, decoding=_decoding(args, points, scan), most_unpacked=max_unpacked.get())
     in_threads = scan and len(paths) == 1  # the scanner leaves the interpreter to others
     with bars.bar(total=sum(part.size for part in parts), unit="B", enabled=progress) as bar:
         read = parallel.map_files(work, parts, jobs=jobs, on_read=bar.update, in_threads=in_threads)
@@ -158,13 +157,17 @@ def map_traces(
         return
     parts = [_group(own, told) for own, told in zip(groups, about, strict=True)]
     scan = native.is_worth(parallel.unpacked_size(parts)) and native.library() is not None
-    keys = (*dialects.keys_for(()), *args)
-    decoding = Decoding(keys, points, scan)
+    decoding = _decoding(args, points, scan)
     task = partial(_read_group, work=work, decoding=decoding, most_unpacked=max_unpacked.get())
     with bars.bar(total=sum(part.size for part in parts), unit="B", enabled=progress) as bar:
         results = parallel.map_files(task, parts, jobs=jobs, on_read=bar.update)
         for result, group in zip(results, groups, strict=True):
             yield _as_given(result, group) if isinstance(result, TraceError) else result
+
+
+def _decoding(args: Collection[str], points: bool, scan: bool) -> Decoding:
+    """Return how files are decoded; the keys for `Need.ALWAYS` are decoded whatever is asked for."""
+    return Decoding(tuple(dict.fromkeys((*dialects.keys_for(()), *args))), points, scan)
 
 
 def _group(paths: Sequence[Path], about: Any) -> FilePart:

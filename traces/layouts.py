@@ -15,7 +15,7 @@ from traces.gpu_folders import gpu_sources, is_gpu_file, local_rank
 from traces.paths import Job, Source
 from traces.rank_files import rank_of_file
 
-#: Finds the job in a directory that is laid out so; the paths given beside it are told. None where it is not.
+#: Returns the job in a directory that has this layout, else None; also gets all paths of the command.
 Layout = Callable[[Path, Sequence[Path]], Job | None]
 #: In the order in which they are tried: the last takes every directory.
 LAYOUTS: Sequence[Layout] = (gpu_folders.find, tensorboard.find, rank_files.find)

@@ -1,4 +1,4 @@
-"""A job's trace files and whose they are; names of files and what they tell."""
+"""A job's trace files, the rank and worker of each, and the parts of file names that say so."""
 
 from __future__ import annotations
 

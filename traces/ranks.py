@@ -1,4 +1,4 @@
-"""From paths to ranks: the files of a job are found, read and split, and something is made of each rank."""
+"""From paths to ranks: finds, reads and splits the files of a job, and maps a function over its ranks."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class MappedRank(Struct, Generic[_T], frozen=True):
 
 
 class Ranks(Struct, Generic[_T], frozen=True):
-    """A job of which something was made rank by rank, in the order of `job.sources`, and the files read."""
+    """A job with a result for each rank, in the order of `job.sources`, and the files that were read."""
 
     job: Job
     ranks: Sequence[MappedRank[_T]]
@@ -129,11 +129,11 @@ def map_ranks(
 
     Parameters
     ----------
-    make : is given a rank's source and its trace. One file is one task: no process holds the events of all.
-        Files that say that they are one rank's are read together; where others turn out to be, they are
-        read once more
-    kept : what is kept in this process of what was made
-    join : makes one of what was made of several files of a rank, which then are not read together
+    make : the function of a rank's source and trace. One file is one task, so no process holds the events
+        of all. Files that say that they are one rank's are read together; where others turn out to be, they
+        are read once more
+    kept : maps a result to the part of it that this process keeps
+    join : joins the results for several files of a rank, which then are not read together
 
     Raises
     ------
@@ -187,7 +187,7 @@ def map_again(
     *,
     kept: Callable[[_T], _T] | None = None,
 ) -> Ranks[_T]:
-    """Return a job of which something else was made of some `ranks`, of each by its own function.
+    """Return the job with new results for some `ranks`, each by its own function of `makes`.
 
     Their files are read again; the other parameters are those of `map_ranks`.
     """
@@ -215,7 +215,7 @@ class _Part(NamedTuple):
 
 
 class _Reader(NamedTuple):
-    """How the files of a job are read; what is made of their ranks is `kept`."""
+    """Reads the files of a job, and keeps the part of each result that `kept` returns."""
 
     found: Job
     to_read: Sequence[Path]
@@ -225,7 +225,7 @@ class _Reader(NamedTuple):
     def files(
         self, make: Make[Any], *, together: bool
     ) -> tuple[list[list[_Part] | TraceError], dict[tuple[int, ...], _Part]]:
-        """Return of each file its ranks, or why it cannot be read; and what several files make together."""
+        """Return the ranks of each file, or its error; and the results for files read together."""
         results: dict[int, list[_Part] | TraceError] = {}
         wholes: dict[tuple[int, ...], _Part] = {}
         groups = _together(self.found) if together else [[i] for i in range(len(self.found.sources))]
@@ -241,7 +241,7 @@ class _Reader(NamedTuple):
                     results |= {i: [part for part in parts if part.file.file == i] for i in own}
                 elif len(own) == 1:
                     results[own[0]] = result
-                else:  # one of them cannot be read: which one is found out by itself
+                else:  # one of them cannot be read: each is tried alone
                     failed += [[i] for i in own]
             groups = failed
         return [results[i] for i in range(len(self.to_read))], wholes
@@ -294,7 +294,7 @@ def _together(found: Job) -> list[list[int]]:
 
 
 class _Task(NamedTuple):
-    """The files that are read together, and what is made of the ranks in them."""
+    """The files that are read together, and the function of the ranks in them."""
 
     files: Sequence[int]  # indices in the sources of the job as it was found
     sources: Sequence[Source]  # of each file, or of the one rank that is in all; their paths are absolute

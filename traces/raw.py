@@ -1,4 +1,4 @@
-"""Files that are collected from a profiler's raw files before they can be read."""
+"""Final traces that are first collected from a profiler's raw files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from traces.paths import Job
 
 @contextmanager
 def files_to_read(job: Job, jobs: int | None = None) -> Iterator[tuple[list[Path], list[str]]]:
-    """Give the file to read for each source of `job`, and a line for each flaw found on the way.
+    """Yield the file to read for each source of `job`, and a line for each flaw of the raw files.
 
     A GPU that has no final trace yet gets one for as long as the block lasts, collected from its profiler's
     files; where that fails, its communications alone (``comm.json``) have to do.

@@ -1,4 +1,4 @@
-"""Whose the events of trace files are, and which files make one rank."""
+"""Splits trace files into ranks, and joins the files of one rank."""
 
 from __future__ import annotations
 
