@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from options.step_charts import MOST_BARS
 from result import Bars, Cell, Chart, Column, LazySequence, Table, Waterfall, ms_column, ms_of
 
 if TYPE_CHECKING:
@@ -184,6 +183,8 @@ def input_table(run: JobFigures, name: str) -> Table:
 
 def charts_of(pair: Pair) -> list[Chart]:
     """Return from where to where the step changed, by category, and which operations changed it most."""
+    from options.step_charts import MOST_BARS
+
     found = pair.found
     charts: list[Chart] = []
     if any(each.explained.ns for each in found.categories):
@@ -208,6 +209,7 @@ def charts_of(pair: Pair) -> list[Chart]:
 def _from_base_to_new(pair: Pair) -> Waterfall:
     """Return the steps of both runs and between them what each category changed, the largest change first."""
     from options.compare.verdict import doubt
+    from options.step_charts import MOST_BARS
 
     changes = [
         (each, (each.explained.b_ns or 0.0) - (each.explained.a_ns or 0.0)) for each in pair.found.categories
