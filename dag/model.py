@@ -73,10 +73,20 @@ class Dag(Struct, frozen=True):
 
     def depths(self) -> list[int]:
         """Return for every node the number of nodes on the longest chain that ends in it (at least 1)."""
-        inputs, depth = self.inputs(), [1] * len(self)
+        return self.ends([1] * len(self))
+
+    def ends(self, lengths: Sequence[int]) -> list[int]:
+        """Return when every node (n,) of these lengths ends if it starts as soon as its inputs have ended.
+
+        Raises
+        ------
+        DagError
+            A cycle.
+        """
+        inputs, end = self.inputs(), list(lengths)
         for node in self.order():
-            depth[node] += max((depth[before] for before in inputs[node]), default=0)
-        return depth
+            end[node] += max((end[before] for before in inputs[node]), default=0)
+        return end
 
     def components(self) -> int:
         """Return the number of parts that no edge connects, whatever its direction."""
@@ -147,20 +157,19 @@ class LongestPath(Struct, frozen=True):
 def longest_path(dag: Dag) -> LongestPath:
     """Return the longest path of `dag`, in O(n + m); ties go to the edge that comes first.
 
-    An empty graph has an empty path of length 0.
+    It is the critical path of a step in which nothing pauses, with the operations that take no time. An empty
+    graph has an empty path of length 0.
 
     Raises
     ------
     DagError
         A cycle.
     """
-    order, inputs, dur = dag.order(), dag.inputs(), dag.dur_ns.tolist()
-    finish = dur.copy()
-    for node in order:
-        finish[node] += max((finish[before] for before in inputs[node]), default=0)
+    inputs, dur = dag.inputs(), dag.dur_ns.tolist()
+    finish = dag.ends(dur)
     length = max(finish, default=0)
     latest = [length] * len(dag)
-    for node in reversed(order):
+    for node in reversed(dag.order()):
         start = latest[node] - dur[node]
         for before in inputs[node]:
             latest[before] = min(latest[before], start)

@@ -7,15 +7,17 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from dag.critical_path import NO_EVENT, critical_path, slack_ns
 from dag.model import Dag, connected, longest_path, new_dag
+from dialects.step_parts import Edge
 from errors import DagError
-from make import random_dags
+from make import random_dags, rank_steps, recording
 
 _PAIRS = st.lists(st.tuples(st.integers(0, 29), st.integers(0, 29)), max_size=60)
 
@@ -131,3 +133,18 @@ def test_slack_is_what_an_operation_may_grow_by(dag: Dag, data: st.DataObject) -
         dur = dag.dur_ns.copy()
         dur[node] += extra
         assert longest_path(replace(dag, dur_ns=dur)).length_ns == found.length_ns + longer
+
+
+@given(random_dags())
+@settings(deadline=None)
+def test_it_is_the_critical_path_of_a_step_in_which_nothing_pauses(dag: Dag) -> None:
+    chain, ends = longest_path(dag), dag.ends(dag.dur_ns.tolist())
+    assume(chain.length_ns > 0)
+    times = zip(dag.names, ends, dag.dur_ns.tolist(), strict=True)
+    events = {name: (end - dur, end) for name, end, dur in times}
+    edges = [Edge(*pair) for pair in dag.edges[:, :2].tolist()]
+    step = recording(rank_steps("rank0", events, edges, bounds=(0, chain.length_ns))).steps[0]
+    path = critical_path(step)
+    assert path.length_ns == chain.length_ns
+    assert (path.event != NO_EVENT).all()
+    assert slack_ns(step).tolist() == chain.slack_ns.tolist()
