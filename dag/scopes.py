@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal, TypeAlias
 
 import numpy as np
 from msgspec import Struct
@@ -15,19 +16,19 @@ from dag.path_summary import Label, NamedPath, by_category, category, named_path
 from dag.step_graph import Recording, StepGraph
 from dialects.roles import Role
 
+#: What a scope covers.
+ScopeKind: TypeAlias = Literal["GPU", "worker", "job"]
+_Group: TypeAlias = tuple[ScopeKind, str, int, list[int]]  # kind, name, worker, owners
+
 
 class Scope(Struct, frozen=True):
     """A GPU, a worker or the job, and how the critical path through its events is found."""
 
-    name: str
+    kind: ScopeKind
+    name: str  # ``GPU-1``
     worker: int
     length_ns: int
     path: Callable[[], NamedPath]  # of many scopes most are never asked for theirs
-
-    @property
-    def kind(self) -> str:
-        """The kind of scope: GPU, worker or job."""
-        return self.name.partition("-")[0]
 
     def shares(self, path: NamedPath) -> list[tuple[str, int, float]]:
         """Return (category, ns, share) of its path."""
@@ -52,35 +53,41 @@ def scopes_of(
     `kind` is that of the job (`Job.kind`), `parts` as for `named_path`.
     """
 
-    def scope(name: str, worker: int, paths: CriticalPaths, part: int) -> Scope:
+    def scope(of: ScopeKind, name: str, worker: int, paths: CriticalPaths, part: int) -> Scope:
         def path() -> NamedPath:
             return named_path(recording, paths.path(part), parts=parts)
 
-        return Scope(name, worker, paths.length_ns(part), path)
+        return Scope(of, name, worker, paths.length_ns(part), path)
 
     scopes = []
     for groups in _groups(recording, kind):
-        paths = critical_paths(step, [owners for _, _, owners in groups])
-        scopes += [scope(name, worker, paths, i) for i, (name, worker, _) in enumerate(groups)]
+        paths = critical_paths(step, [owners for *_, owners in groups])
+        scopes += [scope(of, name, worker, paths, i) for i, (of, name, worker, _) in enumerate(groups)]
     widest = paths.path(len(groups) - 1)
     named = named_path(recording, widest, parts=parts)  # which every output format shows
     scopes[-1] = replace(scopes[-1], path=lambda: named)
     return scopes, widest
 
 
-def _groups(recording: Recording, kind: str) -> list[list[tuple[str, int, list[int]]]]:
-    """Return (name, worker, owners) of each GPU, of each worker and of the job, as far as they differ."""
+def _groups(recording: Recording, kind: str) -> list[list[_Group]]:
+    """Return each GPU, each worker and the job, as far as they differ."""
     everyone = list(range(len(recording.owners)))
     workers = [worker or 0 for worker in recording.workers]
-    gpus = [(f"GPU-{recording.ranks[owner] or 0}", workers[owner], [owner]) for owner in everyone]
+    gpus: list[_Group] = [
+        ("GPU", f"GPU-{recording.ranks[owner] or 0}", workers[owner], [owner]) for owner in everyone
+    ]
     if len(everyone) == 1:
         return [gpus]
     if kind == "worker":
-        return [gpus, [("worker-0", 0, everyone)]]
+        return [gpus, [("worker", "worker-0", 0, everyone)]]
     if len(set(workers)) == 1:
-        return [gpus, [("job", 0, everyone)]]
+        return [gpus, [("job", "job", 0, everyone)]]
     members = {worker: [i for i in everyone if workers[i] == worker] for worker in sorted(set(workers))}
-    return [gpus, [(f"worker-{w}", w, owners) for w, owners in members.items()], [("job", 0, everyone)]]
+    return [
+        gpus,
+        [("worker", f"worker-{w}", w, owners) for w, owners in members.items()],
+        [("job", "job", 0, everyone)],
+    ]
 
 
 def step_operations(recording: Recording, step: StepGraph | ContractedStep) -> list[OperationSlack]:
@@ -113,4 +120,4 @@ def longest_chain(name: str, worker: int, dag: Dag) -> tuple[Scope, list[Operati
     nowhere = np.zeros(len(nodes), np.int64)
     path = NamedPath(labels, np.arange(len(nodes)), nowhere, dag.dur_ns[nodes], nowhere - 1)
     rows = zip(dag.names, dag.cats, dag.dur_ns.tolist(), chain.slack_ns.tolist(), strict=True)
-    return Scope(name, worker, chain.length_ns, lambda: path), [OperationSlack(*row) for row in rows]
+    return Scope("GPU", name, worker, chain.length_ns, lambda: path), [OperationSlack(*row) for row in rows]

@@ -101,6 +101,14 @@ class Transfer(NamedTuple):
         return -1 if self.key is None else self.key >> 16
 
 
+class Whose(NamedTuple):
+    """Whose work an operation is, where one owner records that of all ranks."""
+
+    name: str = ""  # as words; "" for nobody in particular
+    rank: int | None = None
+    is_guess: bool = False  # as elsewhere in the recording, not here
+
+
 class Operation(NamedTuple):
     """The operation of an event, the same in every step in which it occurs."""
 
@@ -113,6 +121,7 @@ class Operation(NamedTuple):
     owner: int = 0  # index into `Recording.owners`; given when ranks are joined
     is_collective: bool = False  # ranks do it together
     on_device: bool = False  # ran on an accelerator, not on the host
+    whose: Whose | None = None
     from_earlier_step: bool = False  # asked for, or begun, before the step in which it ran
 
     @property

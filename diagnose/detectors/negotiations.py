@@ -15,7 +15,7 @@ from diagnose.chance import EXPOSED, LEAST_EXCESS, is_no_chance
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView
 from dialects.roles import Role
-from dialects.step_parts import Kind, Operation
+from dialects.step_parts import Kind, Operation, Whose
 from result import in_ms
 
 #: How much later the last of two ranks is on average than the first, and how much more one may need than
@@ -46,8 +46,8 @@ def late_in_negotiations(view: JobView) -> Iterator[Finding | Skipped]:
         if longest >= EXPOSED * view.step_ns:
             yield _waiting(view, list(waited), longest)
         return
-    name = who.removesuffix(": computation")
-    is_told = name.startswith("rank ") and "ticks" not in name
+    whose = _whose(view, who)
+    is_told = whose.rank is not None and not whose.is_guess
     if usual >= (LEAST_EXCESS if is_told else _HALF) * view.step_ns:
         yield _late(view, who, usual)
     elif usual >= EXPOSED * view.step_ns:
@@ -55,15 +55,15 @@ def late_in_negotiations(view: JobView) -> Iterator[Finding | Skipped]:
 
 
 def _late(view: JobView, who: str, usual_ns: float) -> Finding:
-    name = who.removesuffix(": computation")
-    is_known = name.startswith("rank ")
-    rank = f"rank{name.split()[1]}" if is_known else "the last rank"
+    whose = _whose(view, who)
+    is_known = whose.rank is not None
+    rank = f"rank{whose.rank}" if is_known else "the last rank"
     scatter_ns = _scatter_ns(view)
     return Finding(
         kind="late_rank",
         title=f"{rank} holds up the others: they wait {in_ms(usual_ns)} a step for it in negotiations",
         cause=f"{rank} is ready with its tensors later than the first rank"
-        + (" (the ticks of the first negotiations tell which rank)" if "ticks" in name else ""),
+        + (" (the ticks of the first negotiations tell which rank)" if whose.is_guess else ""),
         action="compare its batch, its data and its machine (clocks, other processes) with its peers'",
         edit=lambda one: ready_with_the_first(one, who, _LAST_OF_TWO * scatter_ns),
         ranks=[rank] if is_known else [],
@@ -72,6 +72,10 @@ def _late(view: JobView, who: str, usual_ns: float) -> Finding:
         doubt_ns=_APART * scatter_ns,
         look=("--option", "critical", "--head", "10"),
     )
+
+
+def _whose(view: JobView, computation: str) -> Whose:
+    return next(one.whose or Whose() for one in view.recording.table.kinds if one.name == computation)
 
 
 def _waiting(view: JobView, late: Sequence[str], usual_ns: float) -> Finding:

@@ -51,7 +51,7 @@ def one_slow_server(view: JobView) -> Iterator[Finding | Skipped]:
     pace = _slowest(view)
     if pace is None:
         return
-    name = _name(pace.server)
+    name = pace.server
     yield Finding(
         kind="server",
         title=f"{name} takes {pace.ratio:.1f} times as long for its bytes as {pace.others}",
@@ -62,7 +62,7 @@ def one_slow_server(view: JobView) -> Iterator[Finding | Skipped]:
         edit=lambda one: _as_fast_as_others(one, pace),
         ranks=view.recording.owners,
         operations=view.stages(lambda part: part.is_sent or part.is_answer),
-        evidence=view.show(view.which(lambda one: one.transfer.link == pace.server), 3),
+        evidence=view.show(view.which(lambda one: _is_pull(one) and one.transfer.server == pace.server), 3),
         queued_ns=view.path_work_ns(view.is_communication),
     )
 
@@ -73,7 +73,7 @@ def _slowest(view: JobView) -> _Pace | None:
     Compared are pulls of one size class, of those answered right after another: these wait for nothing else.
     """
     recording = view.recording
-    servers, of_operation = recording.numbered(lambda one: one.transfer.link if _is_pull(one) else "")
+    servers, of_operation = recording.numbered(lambda one: one.transfer.server if _is_pull(one) else "")
     known = link_rate(recording) if len(servers) > 2 and is_sized(recording) else None
     if known is None:  # or there is but one server, and "" for all that is not a pull
         return None
@@ -100,7 +100,7 @@ def _slowest(view: JobView) -> _Pace | None:
     for one, sums in paces.items():
         _, low, own, usual, high = sums / sums[0]
         if low > _SLOWER * high:
-            rest = [_name(other) for i, other in enumerate(servers) if other and i != one]
+            rest = [other for i, other in enumerate(servers) if other and i != one]
             return _Pace(servers[one], rest[0] if len(rest) == 1 else "the others", own, usual)
     return None
 
@@ -123,9 +123,9 @@ def _as_fast_as_others(recording: Recording, pace: _Pace) -> Recording:
     known = link_rate(recording)
     if known is not None:
         recording = as_messages(recording, known.likely, by_bytes=False)
-    keys = {one.transfer.key for one in recording.table.kinds if one.transfer.link == pace.server}
+    keys = {one.transfer.key for one in recording.table.kinds if one.transfer.server == pace.server}
     takes = recording.which(lambda one: one.transfer.is_acknowledgement and one.transfer.key in keys)
-    answers = recording.which(lambda one: one.transfer.link == pace.server)
+    answers = recording.which(lambda one: _is_pull(one) and one.transfer.server == pace.server)
     return scaled(recording, np.where(takes | answers, 1 / pace.ratio, 1.0))
 
 
@@ -163,10 +163,6 @@ def slow_server(view: JobView) -> Iterator[Finding | Skipped]:
     )
 
 
-def _name(link: str) -> str:
-    return link.removesuffix(" PULL")
-
-
 def _is_pull(one: Operation) -> bool:
     return one.transfer.is_answer
 
@@ -176,11 +172,11 @@ def _uneven_servers(view: JobView) -> str:
     load: dict[str, int] = {}
     for one in view.recording.operations:
         if _is_pull(one) and one.owner == 0:
-            load[one.transfer.link] = load.get(one.transfer.link, 0) + one.transfer.n_bytes
+            load[one.transfer.server] = load.get(one.transfer.server, 0) + one.transfer.n_bytes
     if len(load) < 2 or max(load.values()) < _UNEVEN * np.mean(list(load.values())):
         return ""
-    most = max(load, key=lambda link: load[link])
-    return f"; {_name(most)} holds {load[most] / sum(load.values()):.0%} of the bytes"
+    most = max(load, key=lambda server: load[server])
+    return f"; {most} holds {load[most] / sum(load.values()):.0%} of the bytes"
 
 
 def _as_fast_as_wire(recording: Recording, rate: float) -> Recording:

@@ -19,7 +19,7 @@ from msgspec import Struct, field
 from arrays import Int64, Mask
 from dialects.masks import by_name
 from dialects.roles import Phase, Role
-from dialects.step_parts import Edge, Joint, Kind, Operation, RankStep, RankSteps, Transfer
+from dialects.step_parts import Edge, Joint, Kind, Operation, RankStep, RankSteps, Transfer, Whose
 from dialects.steps import Step, Steps
 from errors import TraceError
 from formats.columns import Id, Trace, Track
@@ -191,7 +191,7 @@ class _StepBuilder(Struct):
     operation: list[int] = field(default_factory=list)
     times: list[tuple[int, int]] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
-    ready: dict[str, int] = field(default_factory=dict)  # whose computation -> its last event
+    ready: dict[Whose, int] = field(default_factory=dict)  # whose computation -> its last event
     reductions: Sequence[int] = ()  # events, by end
     reduced_ns: Int64 = field(default_factory=lambda: np.empty(0, np.int64))  # their ends
     reduced_tensors: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
@@ -231,26 +231,28 @@ class _StepBuilder(Struct):
             self.edges.append(Edge(before, whole, Joint.END_TO_BODY, Kind.PART))
         return whole
 
-    def _negotiate(self, one: _Collective, reduction: int) -> list[tuple[int, str, int, Joint]]:
+    def _negotiate(self, one: _Collective, reduction: int) -> list[tuple[int, Whose, int, Joint]]:
         """Add the negotiation before a reduction; return who was ready when, and what that let go on."""
         if one.negotiation is None:
-            return [(self.times[reduction][0], "", reduction, Joint.END_TO_HEAD)]
+            return [(self.times[reduction][0], Whose(), reduction, Joint.END_TO_HEAD)]
         event = self._add_row(one.negotiation, one.tensor, role=Role.WAIT)
         start, end = self.times[event]
         self.edges.append(Edge(event, reduction))
         if one.ticks:
-            first, *others = sorted((at, f"rank {rank}") for rank, at in one.ticks.items())
+            first, *others = sorted((at, Whose(f"rank {rank}", int(rank))) for rank, at in one.ticks.items())
             return [
                 (min(first[0], start), first[1], event, Joint.END_TO_HEAD),
                 *((min(at, end), who, event, Joint.END_TO_BODY) for at, who in others),
             ]
-        hand_overs = [(start, "", event, Joint.END_TO_HEAD)]
+        hand_overs = [(start, Whose(), event, Joint.END_TO_HEAD)]
         if end - start > _CYCLE_NS:
-            who = f"rank {self.late} (by ticks elsewhere)" if self.late else "last rank"
+            who = Whose("last rank")
+            if self.late:
+                who = Whose(f"rank {self.late} (by ticks elsewhere)", int(self.late), is_guess=True)
             hand_overs.append((end, who, event, Joint.END_TO_BODY))
         return hand_overs
 
-    def _computation(self, at: int, who: str, tensor: str) -> int:
+    def _computation(self, at: int, who: Whose, tensor: str) -> int:
         """Return the event of what a rank computed until it was ready with a tensor.
 
         It began when the rank was ready with the tensor before, or when the last reduction was over that
@@ -265,8 +267,8 @@ class _StepBuilder(Struct):
         kind = Kind.DEVICE
         if len(waited) and self.reduced_ns[waited[-1]] > since:
             source, since, kind = self.reductions[waited[-1]], int(self.reduced_ns[waited[-1]]), Kind.DATA
-        name = f"{who}: computation" if who else "computation"
-        work = Operation(name, "untraced", Track(name, None), Role.UNTRACED, Phase.BACKWARD)
+        name = f"{who.name}: computation" if who.name else "computation"
+        work = Operation(name, "untraced", Track(name, None), Role.UNTRACED, Phase.BACKWARD, whose=who)
         event = self._append(work, since, max(at, since))
         if source is not None:
             self.edges.append(Edge(source, event, kind=kind))

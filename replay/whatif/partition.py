@@ -147,6 +147,7 @@ class _Cut:
         answered = [one for one in recording.operations if one.transfer.is_answer]
         self._server = {} if same_server else {one.transfer.key: one.transfer.link for one in answered}
         self._servers = [] if same_server else sorted(set(self._server.values()))
+        self._server_of = {one.transfer.link: one.transfer.server for one in answered}
         self._tensors, self._costs = tensors, costs
         self._number: dict[tuple[int, int], int] = {}
         self._before: list[dict[int, int]] = []
@@ -204,7 +205,8 @@ class _Cut:
             old = self.operations[template]
             track = old.track._replace(tid=str(key))
             link = self._link(old, tensor, piece) if old.transfer.link in self._servers else old.transfer.link
-            part = old.transfer._replace(key=key, n_bytes=tensor.sizes[piece], link=link)
+            server = self._server_of.get(link, old.transfer.server)
+            part = old.transfer._replace(key=key, n_bytes=tensor.sizes[piece], link=link, server=server)
             self.operations.append(old._replace(track=track, transfer=part))
         return self._number[template, key]
 

@@ -13,7 +13,6 @@ from dialects.step_parts import Kind, Operation
 from errors import UsageError
 
 _OWNER = re.compile(r"(?:wk(?P<worker>\d{1,18})\.?)?(?:rank(?P<rank>\d{1,18})\.?)?(?P<target>.*)", re.DOTALL)
-_PARSED_OWNER = re.compile(r"(?:wk(\d+)\.)?rank(\d+)")
 #: Steps that tell which ranks send to each other; a pair that meets in less than this share of the most may
 #: have ended something at the same time by chance.
 _LOOKED_AT, _BY_CHANCE = 4, 0.1
@@ -105,15 +104,14 @@ def _names(operation: Operation) -> tuple[str, ...]:
 
 
 def _owners(recording: Recording, worker: str | None, rank: str | None) -> Bool:
-    parsed = [_PARSED_OWNER.fullmatch(owner) for owner in recording.owners]
-    of_worker = np.array([worker is None or (p is not None and p[1] == worker) for p in parsed], np.bool_)
+    of_worker = np.array([worker is None or own == int(worker) for own in recording.workers], np.bool_)
     if rank is None:
         return of_worker
-    local = of_worker & np.array([p is not None and p[2] == rank for p in parsed], np.bool_)
-    all_alike = len(parsed) > 1 and bool(local.all())
+    local = of_worker & np.array([own == int(rank) for own in recording.ranks], np.bool_)
+    all_alike = len(local) > 1 and bool(local.all())
     if worker is not None or (local.any() and not all_alike):
         return local
-    is_nth: Bool = np.arange(len(parsed)) == int(rank)
+    is_nth: Bool = np.arange(len(local)) == int(rank)
     return is_nth
 
 

@@ -42,7 +42,7 @@ def rank(
     names = list(dict.fromkeys(event for times, _ in steps for event in times))
     operations = [_operation(one, (kinds or {}).get(one, {}), one in together) for one in names]
     made = [_step(names, i + 1, *step, inputs or {}, together) for i, step in enumerate(steps)]
-    return RankSteps(name, operations, made, worker=worker)
+    return RankSteps(name, operations, made, worker=worker, rank=int(name.rpartition("rank")[2]))
 
 
 def _operation(name: str, known: Mapping[str, Any], is_collective: bool) -> Operation:
