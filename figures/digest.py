@@ -147,7 +147,13 @@ def _checked(rank: RankFigures) -> RankFigures:
     _require(all(rank.late_ns.values()), "a rank without lateness")
     if rank.operations is None or rank.shapes is None:
         raise ValueError("operations are missing")
-    operations = _operations(rank.operations, len(rank.steps.whole))
+    labels = [step.label for step in rank.steps.whole]
+    _require(list(rank.operations.labels) == labels, "steps are missing")
+    _require(
+        [part.step for part in rank.breakdown] == (labels or [None] * bool(rank.n_slices)),
+        "a step is missing",
+    )
+    operations = _operations(rank.operations, len(labels))
     durations = _durations(rank.durations)
     m = len(operations.keys)
     counted = int(durations.count.sum()) if durations.operations else 0
@@ -179,7 +185,6 @@ def _durations(durations: Durations) -> Durations:
 def _operations(operations: Operations, n_steps: int) -> Operations:
     m, k = len(operations.keys), operations.count.shape[-1] if operations.count.ndim == 2 else 1
     _require(int(operations.role.max(initial=0)) < len(Role), "an unknown role")
-    _require(len(operations.labels) == n_steps, "steps are missing")
     shapes = {"count": (m, k), "total_ns": (m, k), "place": (m,), "role": (m,), "spent_ns": (n_steps, m + 1)}
     columns: dict[str, NDArray[Any]] = {name: getattr(operations, name) for name in shapes}
     for name, shape in shapes.items():
