@@ -38,11 +38,11 @@ def rank_changes(a: Side, b: Side, iteration: Change) -> list[RankChange]:
         changes(*(_joined([rank[kind] for rank in side]) for side in measures)) for kind in range(4)
     )
     sign = float(np.sign(iteration.ns or 0.0)) or 1.0
-    found = []
+    changed = []
     for i, name in enumerate(of_a):
         top, top_wait = (_top(sides[0][i], sides[1][i], sign, comm=kind) for kind in (False, True))
-        found.append(RankChange(name, whole[i], own[i], comm[i], ahead[i], top, top_wait))
-    return found
+        changed.append(RankChange(name, whole[i], own[i], comm[i], ahead[i], top, top_wait))
+    return changed
 
 
 def later_ns(a: JobFigures, b: JobFigures) -> dict[str, float]:
@@ -63,7 +63,7 @@ class _Rank(NamedTuple):
 
 def _ranks(side: Side) -> dict[str, _Rank] | None:
     """Return the ranks of a run that have steps, by name; None where two have the same name."""
-    found = {}
+    ranks = {}
     known = [(rank, at) for rank, at in zip(side.run.ranks, side.places, strict=True) if rank.steps.whole]
     for rank, places in known:
         if rank.operations is None:
@@ -77,8 +77,8 @@ def _ranks(side: Side) -> dict[str, _Rank] | None:
             np.array([getattr(part, key) for part in rank.breakdown], np.float64)
             for key in ("wall_ns", "exposed_comm_ns")
         )
-        found[rank.prefix] = _Rank(rank.operations.labels, wall, exposed, *by_name)
-    return found if len(found) == len(known) else None
+        ranks[rank.prefix] = _Rank(rank.operations.labels, wall, exposed, *by_name)
+    return ranks if len(ranks) == len(known) else None
 
 
 def _measures(ranks: Sequence[_Rank]) -> list[tuple[Float64, Float64, Float64, Float64]]:

@@ -149,10 +149,8 @@ def _checked(rank: RankFigures) -> RankFigures:
         raise ValueError("operations are missing")
     labels = [step.label for step in rank.steps.whole]
     _require(list(rank.operations.labels) == labels, "steps are missing")
-    _require(
-        [part.step for part in rank.breakdown] == (labels or [None] * bool(rank.n_slices)),
-        "a step is missing",
-    )
+    marked: list[int | None] = [*labels] or ([None] if rank.n_slices else [])
+    _require([part.step for part in rank.breakdown] == marked, "a step is missing")
     operations = _operations(rank.operations, len(labels))
     durations = _durations(rank.durations)
     m = len(operations.keys)

@@ -130,31 +130,31 @@ def _by_step(source: Source, trace: Trace, wanted: Wanted) -> dict[str, Any]:
     system = dialects.of(trace)
     steps = system.find_steps(trace, wanted.step_by)
     trace = trace.own
-    found: dict[str, Any] = {"steps": steps}
+    figures: dict[str, Any] = {"steps": steps}
     if not (wanted.breakdown or wanted.operations):
-        return found | _of_middle(trace, steps.whole)
+        return figures | _of_middle(trace, steps.whole)
     roles = system.roles(trace)
     if wanted.breakdown:
-        found |= {"breakdown": breakdown(trace, roles, steps.whole)}
-        found |= {"rule": system.rule(trace) if len(trace) else ""}
+        figures |= {"breakdown": breakdown(trace, roles, steps.whole)}
+        figures |= {"rule": system.rule(trace) if len(trace) else ""}
     if wanted.durations:
-        found |= _of_middle(trace, steps.whole) | found
+        figures |= _of_middle(trace, steps.whole) | figures
     if wanted.operations:
-        found["late_ns"] = system.late_ns(trace)
+        figures["late_ns"] = system.late_ns(trace)
         try:
-            found["operations"], ids = operations_of(trace, steps, roles, spent=wanted.spent)
+            figures["operations"], ids = operations_of(trace, steps, roles, spent=wanted.spent)
         except TraceError:
             if not wanted.may_lack:
                 raise
-            return found
+            return figures
         if wanted.shapes:
-            found["shapes"] = rank_shapes(trace, ids, len(found["operations"].keys))
+            figures["shapes"] = rank_shapes(trace, ids, len(figures["operations"].keys))
     if wanted.select:
         known: dict[str, None] = {}
         left = selected_of(trace, source.prefix, wanted.select, known)
-        found["selected"] = operations_of(left, steps, system.roles(left), spent=False)[0]
-        found["communications"] = list(known)
-    return found
+        figures["selected"] = operations_of(left, steps, system.roles(left), spent=False)[0]
+        figures["communications"] = list(known)
+    return figures
 
 
 def shapes_of(_: Source, trace: Trace) -> Sequence[Sequence[str]]:

@@ -31,14 +31,14 @@ class RankSummary(NamedTuple):
 def summaries(parts: Iterable[Breakdown]) -> list[RankSummary]:
     """Return a summary of each rank, in the order of their first step."""
     keys = ("compute_ns", "comm_ns", "exposed_comm_ns", "idle_ns")
-    found = []
+    rows = []
     for rank, steps in _by_rank(parts).items():
         wall = np.array([step.wall_ns for step in steps])
         means = [float(np.mean([getattr(step, key) for step in steps])) for key in keys]
         far = [steps[row].step for row in np.flatnonzero(outliers(wall)).tolist()]
         numbers = [number for number in far if number is not None]
-        found.append(RankSummary(rank, numbers, len(steps), float(wall.mean()), median(wall), *means))
-    return found
+        rows.append(RankSummary(rank, numbers, len(steps), float(wall.mean()), median(wall), *means))
+    return rows
 
 
 def outliers(lengths: NDArray[np.number[Any]]) -> Mask:

@@ -138,10 +138,10 @@ def first_roles(roles: NDArray[np.int8], ids: Int64, n_ids: int) -> NDArray[np.i
     place = _PLACE_OF[roles]
     first = np.full(n_ids, _NOBODY)
     np.minimum.at(first, ids, place)
-    found = np.full(n_ids, Role.IGNORED, np.int8)
+    role_of = np.full(n_ids, Role.IGNORED, np.int8)
     is_first = place == first[ids]
-    found[ids[is_first]] = roles[is_first]
-    return found
+    role_of[ids[is_first]] = roles[is_first]
+    return role_of
 
 
 def first_of(a: NDArray[np.int8], b: NDArray[np.int8]) -> NDArray[np.int8]:
@@ -267,11 +267,11 @@ def _shares(left: Int64, right: Int64, place: Int64) -> Float64:
     lengths = np.diff(points)
     free = np.ones(len(lengths), np.bool_)
     for which in unique(place).tolist():
-        mine = place == which
-        begun, ended = (np.bincount(at[mine], minlength=len(points)) for at in (at_left, at_right))
+        rows = place == which
+        begun, ended = (np.bincount(at[rows], minlength=len(points)) for at in (at_left, at_right))
         active = np.cumsum(begun - ended)[:-1]
         each = np.where(free & (active > 0), lengths / np.maximum(active, 1), 0.0)
         until = np.concatenate([[0.0], np.cumsum(each)])
-        share[mine] = until[at_right[mine]] - until[at_left[mine]]
+        share[rows] = until[at_right[rows]] - until[at_left[rows]]
         free &= active == 0
     return share

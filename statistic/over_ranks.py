@@ -27,10 +27,11 @@ def over_ranks(ranks: Collection[tuple[str, Durations]]) -> list[RanksStat]:
     for rank, durations in ranks:
         for stat in statistics(durations):
             means.setdefault((stat.name, stat.cat), {})[rank] = stat.mean_ns
-    found = []
+    rows = []
     for stat in statistics(joined([durations for _, durations in ranks])):
-        own = means[stat.name, stat.cat]
-        slowest = max(own, key=own.__getitem__)
-        found.append(RanksStat(**asdict(stat), ranks=len(own), slowest_rank=slowest,
-                               slowest_mean_ns=own[slowest], fastest_mean_ns=min(own.values())))  # fmt: skip
-    return found
+        of_rank = means[stat.name, stat.cat]
+        slowest = max(of_rank, key=of_rank.__getitem__)
+        row = RanksStat(**asdict(stat), ranks=len(of_rank), slowest_rank=slowest,
+                        slowest_mean_ns=of_rank[slowest], fastest_mean_ns=min(of_rank.values()))  # fmt: skip
+        rows.append(row)
+    return rows

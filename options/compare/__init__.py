@@ -31,7 +31,7 @@ EXAMPLE = "analyze.py --option compare --path examples/lenet examples/lenet-100m
 FLAGS = frozenset({"sub_option", "filter", "step_by", "fail_above", "sort", "head", "output", "save"})
 
 _REGRESSED = 3  # exit code of --fail_above
-_MOST_TOLD = 3  # pairs of runs in a headline, and in the tables of a terminal
+_MOST_SHOWN = 3  # pairs of runs in a headline, and in the tables of a terminal
 
 
 def add_arguments(group: _ArgumentGroup) -> None:
@@ -57,24 +57,28 @@ def run(args: Namespace) -> Result:
         Pair(compare(runs[0], other, wanted=args.filter, jobs=args.jobs), names[0], name)
         for other, name in zip(runs[1:], names[1:], strict=True)
     ]
-    told = _most_changed(pairs)
-    left = [f"{len(pairs) - len(told)} more runs, which changed less"] if len(told) < len(pairs) else []
+    detailed = _most_changed(pairs)
+    left = (
+        [f"{len(pairs) - len(detailed)} more runs, which changed less"] if len(detailed) < len(pairs) else []
+    )
     limit = math.inf if args.fail_above is None else args.fail_above / 100
-    regressed = [pair for pair in pairs if pair.found.iteration.significant]
-    regressed = [pair for pair in regressed if (pair.found.iteration.relative or 0) > limit]
+    regressed = [pair for pair in pairs if pair.comparison.iteration.significant]
+    regressed = [pair for pair in regressed if (pair.comparison.iteration.relative or 0) > limit]
     return Result(
         "compare",
         f"{names[0]} (base) against {', '.join(names[1:])}",
         _document(pairs, args),
-        headline="; ".join([f"{pair.b} against {pair.a}: {verdict(pair.found)}" for pair in told] + left)
+        headline="; ".join(
+            [f"{pair.b} against {pair.a}: {verdict(pair.comparison)}" for pair in detailed] + left
+        )
         + ".",
         tables=[
-            *(table for pair in pairs for table in _tables(pair, args, told)),
+            *(table for pair in pairs for table in _tables(pair, args, detailed)),
             *(input_table(run, name) for run, name in zip(runs, names, strict=True)),
         ],
-        charts=_charts(args, told[0]),
+        charts=_charts(args, detailed[0]),
         figures=[
-            figure for pair in pairs for figure in _figures(pair)[: 1 if _is_left(pair, told) else None]
+            figure for pair in pairs for figure in _figures(pair)[: 1 if _is_left(pair, detailed) else None]
         ],
         read=[
             f"{run.path}: {', '.join(run.dialects)}, {counted(len(run.ranks), 'rank')}, "
@@ -98,20 +102,20 @@ def run(args: Namespace) -> Result:
 
 
 def _most_changed(pairs: Sequence[Pair]) -> Sequence[Pair]:
-    """Return the pairs of which there is room to tell; of many those whose iteration time changed most."""
-    if len(pairs) <= _MOST_TOLD:
+    """Return the pairs to show in detail: of many those whose iteration time changed most."""
+    if len(pairs) <= _MOST_SHOWN:
         return pairs
-    return sorted(pairs, key=lambda pair: -abs(pair.found.iteration.ns or 0))[:_MOST_TOLD]
+    return sorted(pairs, key=lambda pair: -abs(pair.comparison.iteration.ns or 0))[:_MOST_SHOWN]
 
 
-def _tables(pair: Pair, args: Namespace, told: Sequence[Pair]) -> list[Table]:
-    """Return the tables of a pair; those of a pair that is not told are for files and `--full`."""
-    tables = tables_of(pair, args, alone=len(told) == 1)
-    return [table._replace(detail=not args.full and _is_left(pair, told)) for table in tables]
+def _tables(pair: Pair, args: Namespace, detailed: Sequence[Pair]) -> list[Table]:
+    """Return the tables of a pair; those of a pair without details are for files and `--full`."""
+    tables = tables_of(pair, args, alone=len(detailed) == 1)
+    return [table._replace(detail=not args.full and _is_left(pair, detailed)) for table in tables]
 
 
-def _is_left(pair: Pair, told: Sequence[Pair]) -> bool:
-    return pair.b not in {one.b for one in told}
+def _is_left(pair: Pair, detailed: Sequence[Pair]) -> bool:
+    return pair.b not in {one.b for one in detailed}
 
 
 def _charts(args: Namespace, pair: Pair) -> list[Chart]:
@@ -123,7 +127,7 @@ def _charts(args: Namespace, pair: Pair) -> list[Chart]:
 
 def _timelines(args: Namespace, pair: Pair) -> list[Chart]:
     """Return a step of both runs; nothing where one of them has none that can be drawn."""
-    sides = ((pair.found.a.path, pair.a), (pair.found.b.path, pair.b))
+    sides = ((pair.comparison.a.path, pair.a), (pair.comparison.b.path, pair.b))
     if any(is_digest(path) for path, _ in sides):
         return []
     charts = [chart for path, name in sides for chart in usual_step(args, [path], name)]
@@ -147,7 +151,7 @@ def _limit(pairs: Sequence[Pair], regressed: Sequence[Pair], percent: float | No
     return [f"{pair.b}: slower than --fail_above {percent:g} allows" for pair in regressed] + [
         f"{pair.b}: too few steps to tell whether it is slower than --fail_above {percent:g} allows"
         for pair in pairs
-        if pair.found.iteration.p is None
+        if pair.comparison.iteration.p is None
     ]
 
 
@@ -165,15 +169,15 @@ def _document(pairs: Sequence[Pair], args: Namespace) -> dict[str, Any]:
 def _pair_document(pair: Pair, args: Namespace) -> dict[str, Any]:
     from options.compare.verdict import verdict
 
-    found = pair.found
+    comparison = pair.comparison
     return {
-        "paths": [str(found.a.path), str(found.b.path)],
+        "paths": [str(comparison.a.path), str(comparison.b.path)],
         "operations": LazySequence(
-            shown(found.operations, args),
+            shown(comparison.operations, args),
             lambda op: {"name": op.name, "cat": op.cat, **_item_record(op), "renamed_to": op.renamed_to},
         ),
-        "only_in": [LazySequence(keys, attrgetter("name")) for keys in found.only_in],
-        "categories": [{"cat": each.cat, **_item_record(each)} for each in found.categories],
+        "only_in": [LazySequence(keys, attrgetter("name")) for keys in comparison.only_in],
+        "categories": [{"cat": each.cat, **_item_record(each)} for each in comparison.categories],
         "ranks": [
             {
                 "rank": each.name,
@@ -185,12 +189,12 @@ def _pair_document(pair: Pair, args: Namespace) -> dict[str, Any]:
                 "top": each.top[0],
                 "top_ms": each.top[1] / 1e6,
             }
-            for each in found.ranks
+            for each in comparison.ranks
         ],
-        "straggler": None if found.straggler is None else found.straggler.name,
-        "iteration_ms": both_ms(found.iteration),
-        "iteration": {"steps": list(found.steps), **change_record(found.iteration)},
-        "verdict": verdict(found),
+        "straggler": None if comparison.straggler is None else comparison.straggler.name,
+        "iteration_ms": both_ms(comparison.iteration),
+        "iteration": {"steps": list(comparison.steps), **change_record(comparison.iteration)},
+        "verdict": verdict(comparison),
     }
 
 
@@ -207,9 +211,11 @@ def _item_record(each: OpChange | CategoryChange) -> dict[str, Any]:
 
 
 def _figures(pair: Pair) -> list[tuple[str, str]]:
-    change, found = pair.found.iteration, pair.found
-    changed = sum(op.average.significant for op in found.operations)
-    figures = [(f"changed operations in {pair.b}", f"{changed:,} of {len(found.operations):,} in common")]
+    change, comparison = pair.comparison.iteration, pair.comparison
+    changed = sum(op.average.significant for op in comparison.operations)
+    figures = [
+        (f"changed operations in {pair.b}", f"{changed:,} of {len(comparison.operations):,} in common")
+    ]
     if change.a_ns is not None and change.b_ns is not None:
         times = f"{change.a_ns / 1e6:,.3f} → {change.b_ns / 1e6:,.3f} ms"
         relative = "" if change.relative is None else f" ({100 * change.relative:+.1f} %)"
@@ -220,16 +226,16 @@ def _figures(pair: Pair) -> list[tuple[str, str]]:
 def _notes(pair: Pair, *, alone: bool) -> list[str]:
     from compare.thresholds import FEWEST_STEPS
 
-    found = pair.found
-    notes = [*found.notes]
-    if few := sum(op.average.p is None for op in found.operations):
+    comparison = pair.comparison
+    notes = [*comparison.notes]
+    if few := sum(op.average.p is None for op in comparison.operations):
         operations = f"{counted(few, 'operation')} {'occurs' if few == 1 else 'occur'}"
         notes.append(f"{operations} in fewer than {FEWEST_STEPS} steps of a run: no p-value.")
-    if renamed := sum(op.renamed_to is not None for op in found.operations):
+    if renamed := sum(op.renamed_to is not None for op in comparison.operations):
         notes.append(
             f"{renamed:,} operations have another name in {pair.b}: paired by shape, count and place."
         )
-    if not all(found.steps):
+    if not all(comparison.steps):
         notes.append(
             "No steps are marked: the tests take up to ten stretches of each operation's occurrences."
         )

@@ -42,7 +42,7 @@ _CHANGE_CELLS = [(column, column.value or attrgetter(column.key)) for column in 
 class Pair(NamedTuple):
     """A comparison and the names of its runs."""
 
-    found: Comparison
+    comparison: Comparison
     a: str
     b: str
 
@@ -67,9 +67,9 @@ def change_record(change: Change) -> dict[str, Cell]:
 def tables_of(pair: Pair, args: Namespace, *, alone: bool) -> list[Table]:
     """Return the tables of one comparison; unless it is the only one, their names tell which."""
     tables = [_operations(pair, args), _categories(pair)]
-    if pair.found.ranks:
+    if pair.comparison.ranks:
         tables.append(_ranks(pair))
-    if any(pair.found.only_in):
+    if any(pair.comparison.only_in):
         tables.append(_only(pair, args))
     if alone:
         return tables
@@ -109,7 +109,7 @@ def _operations(pair: Pair, args: Namespace) -> Table:
         *_COUNTS,
         Column("renamed_to", "name in the new run", minor=True),
     )
-    ops = shown(pair.found.operations, args)
+    ops = shown(pair.comparison.operations, args)
     weights = None if args.sort else lambda: [_weight(op) for op in ops]
     return Table.of("operations", "Operations", columns, ops, certain="significant", weights=weights)
 
@@ -134,11 +134,11 @@ def _categories(pair: Pair) -> Table:
         "So the columns of the step add up to the iteration time."
     )
     title = "Categories: what they took of a step"
-    return Table.of("categories", title, columns, pair.found.categories, note=note, certain="explains")
+    return Table.of("categories", title, columns, pair.comparison.categories, note=note, certain="explains")
 
 
 def _ranks(pair: Pair) -> Table:
-    straggler = pair.found.straggler
+    straggler = pair.comparison.straggler
     columns = (
         Column("rank", "rank", value=attrgetter("name")),
         *_sides("iteration_*_ms", "iteration", "iteration"),
@@ -151,14 +151,14 @@ def _ranks(pair: Pair) -> Table:
         *_sides("comm_*_ms", "only communicating", "communication", minor=True),
     )
     note = "Only communicating: transferring, or waiting for another rank."
-    return Table.of("ranks", "Ranks", columns, pair.found.ranks, note=note)
+    return Table.of("ranks", "Ranks", columns, pair.comparison.ranks, note=note)
 
 
 def _only(pair: Pair, args: Namespace) -> Table:
     columns = (Column("run", "only in"), Column("name", "operation"), Column("cat", "category"))
-    sides = zip((pair.a, pair.b), pair.found.only_in, strict=True)
+    sides = zip((pair.a, pair.b), pair.comparison.only_in, strict=True)
     shown = [(name, key) for name, keys in sides for key in keys[: args.head]]
-    hidden = sum(map(len, pair.found.only_in)) - len(shown)
+    hidden = sum(map(len, pair.comparison.only_in)) - len(shown)
     note = f"{hidden:,} more; without --head all are shown." if hidden else ""
     rows = LazySequence(shown, lambda row: (row[0], *row[1]))
     return Table("only_in", "Operations of one run only", columns, rows, note)
@@ -185,17 +185,17 @@ def charts_of(pair: Pair) -> list[Chart]:
     """Return from where to where the step changed, by category, and which operations changed it most."""
     from options.step_charts import MOST_BARS
 
-    found = pair.found
+    comparison = pair.comparison
     charts: list[Chart] = []
-    if any(each.explained.ns for each in found.categories):
+    if any(each.explained.ns for each in comparison.categories):
         charts.append(_from_base_to_new(pair))
-        largest = found.categories[:MOST_BARS]
+        largest = comparison.categories[:MOST_BARS]
         names = [each.cat or "(none)" for each in largest]
         sides = zip(*(both_ms(each.explained) for each in largest), strict=True)
         bars = {run: list(side) for run, side in zip((pair.a, pair.b), sides, strict=True)}
         charts.append(Bars("What a step's time was spent on", "category", "time of a step (ms)", names, bars))
-    by_step = any(op.explained.ns for op in found.operations)
-    parts = [(op.name, (op.explained if by_step else op.average).ns or 0.0) for op in found.operations]
+    by_step = any(op.explained.ns for op in comparison.operations)
+    parts = [(op.name, (op.explained if by_step else op.average).ns or 0.0) for op in comparison.operations]
     most = [part for part in sorted(parts, key=lambda part: -abs(part[1]))[:MOST_BARS] if part[1]]
     if most:
         title = "Operations that explain most of the change" if by_step else "Averages that changed most"
@@ -212,7 +212,8 @@ def _from_base_to_new(pair: Pair) -> Waterfall:
     from options.step_charts import MOST_BARS
 
     changes = [
-        (each, (each.explained.b_ns or 0.0) - (each.explained.a_ns or 0.0)) for each in pair.found.categories
+        (each, (each.explained.b_ns or 0.0) - (each.explained.a_ns or 0.0))
+        for each in pair.comparison.categories
     ]
     base = sum(each.explained.a_ns or 0.0 for each, _ in changes)
     changed = [(each, ns) for each, ns in changes if abs(ns) > _LEAST_SHOWN * base][:MOST_BARS]
