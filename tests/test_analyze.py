@@ -30,7 +30,6 @@ def test_without_an_option_the_job_is_diagnosed() -> None:
     assert run_cli("--path", job) == run_cli("--option", "diagnose", "--path", job)
 
 
-@pytest.mark.slow
 def test_help_imports_nothing_heavy() -> None:
     heavy = "msgspec|numpy|networkx|scipy|plotly|vl_convert|scapy|xlsxwriter|distributed"
     script = (
