@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dialects
-from arrays import Int32, Int64
-from combine.collective_finder import SyncFinder
+from arrays import Int64
+from combine.collective_finder import NO_ROLE, SyncFinder
 from combine.event_text import (
     DROPPED,
     DURATION,
@@ -58,11 +58,9 @@ class Rewriter:
         self.tables = Tables(place)
         self.anchors = SyncFinder(self._system)
         self.filter = CommFilter(self._system, place.names, place.owner)
-        self._is_kept = lru_cache(_REMEMBERED)(self._new_is_kept) if place.names else None
         self.packs_args = bool(place.prefix)  # BytePS writes four short lines of them for each event
         self._args_text = lru_cache(_REMEMBERED)(packed if self.packs_args else bytes)
-        self._entry = lru_cache(_REMEMBERED)(self._new_entry)
-        self._role = lru_cache(_REMEMBERED)(self.anchors.role)
+        self._placed = lru_cache(_REMEMBERED)(self._newly_placed)
         self.heads = HeadTable(self._placed, self._args_text)
         self.untimed: list[bytes] = []
         self.n_events = 0
@@ -77,9 +75,8 @@ class Rewriter:
         is_slice = np.fromiter((event.ph == "X" for event in events), np.bool_, len(events))
         times = self._moved(times)
         dur = _durations(times, is_slice)
-        roles = [self._role(event.name, event.cat, event.tid) for event in events]
-        self.anchors.add(events.__getitem__, np.array(roles, np.int64), times.ts, dur)
-        rows, tails = self._rewritten(events, times, is_slice)
+        roles, rows, tails = self._rewritten(events, times, is_slice)
+        self.anchors.add(events.__getitem__, roles, times.ts, dur)
         heads = np.zeros(len(rows), np.int32)
         self._runs.add(Events.with_tails(times.ts[rows], dur[rows], heads, tails))
 
@@ -100,7 +97,8 @@ class Rewriter:
                 return WholeEvent(name=kind.name, cat=kind.cat, args=msgspec.Raw(text))
 
             self.anchors.add(look, roles, ts, scanned.dur_ns)
-        self._note_front(heads)
+        if (fronts := heads[columns.is_front[heads]]).size:
+            self.front_tid = self.heads.tid_of(int(fronts[-1]))
         events = Events(ts, scanned.dur_ns, heads, at, scanned.lengths, scanned.text)
         fates = columns.fate[heads]
         if fates.any():
@@ -112,28 +110,28 @@ class Rewriter:
     def _moved(self, times: Times) -> Times:
         return times if self._place.axis is None else times._replace(ts=self._place.axis.moved(times.ts))
 
-    def _note_front(self, kinds: Int32) -> None:
-        """Take note of the thread that is shown first: the last one with the system's front operation."""
-        if self._system.front_operation is None:
-            return
-        fates = self.heads.columns().fate.tolist()
-        known = zip(self.heads.kinds, fates, strict=True)
-        fronts = [
-            number for number, (kind, fate) in enumerate(known) if fate == KEPT and self._is_front(kind)
-        ]
-        for number in kinds[np.isin(kinds, fronts)][-1:].tolist():
-            self.front_tid = self._tid(self.heads.kinds[number])
-
     def _rewritten(
         self, events: list[WholeEvent], times: Times, is_slice: NDArray[np.bool_]
-    ) -> tuple[Int64, list[bytes]]:
-        """Rewrite events; return which stay and have a time, and their tails. The others are put aside."""
-        rows = []
+    ) -> tuple[Int64, Int64, list[bytes]]:
+        """Rewrite events; return the roles of all, which stay and have a time, and the tails of these.
+
+        Those without a time are put aside.
+        """
+        rows, roles = [], []
         for row, event in enumerate(events):
-            if self._stays(event):
-                event.name, event.pid, event.tid = self._entry(event.name, event.pid, event.tid)
-                event.ts = None
+            if event.ph is None or (event.ph == "M" and self._gather(event)):
+                self.n_strays += event.ph is None
+                roles.append(NO_ROLE)
+                continue
+            placed = self._placed(event.name, event.cat, event.pid, event.tid)
+            roles.append(placed.role)
+            if placed.fate == KEPT:
+                event.name, event.pid, event.tid, event.ts = placed.name, placed.pid, placed.tid, None
                 rows.append(row)
+                if placed.is_front:
+                    self.front_tid = placed.tid
+            elif placed.fate == DROPPED:
+                self.dropped += 1
         self.n_events += len(rows)
         kept = [events[row] for row in rows]
         if self.packs_args:
@@ -156,53 +154,28 @@ class Rewriter:
         texts = [start + member(write(event)) for start, event in zip(before, kept, strict=True)]
         timed = times.ts[order] != NO_TIME
         self.untimed += [b"{" + texts[i][1:] + b"}" for i in np.flatnonzero(~timed).tolist()]
-        return order[timed], [texts[i] for i in np.flatnonzero(timed).tolist()]
+        return np.array(roles, np.int64), order[timed], [texts[i] for i in np.flatnonzero(timed).tolist()]
 
-    def _stays(self, event: WholeEvent) -> bool:
-        """Whether the event goes on; metadata is gathered."""
-        if event.ph is None:
-            self.n_strays += 1
-            return False
-        if event.ph == "M" and self._gather(event):
-            return False
-        fate = self._fate(event)
-        self.dropped += fate == DROPPED
-        if fate == KEPT and self._is_front(event):
-            self.front_tid = self._tid(event)
-        return fate == KEPT
-
-    def _fate(self, event: WholeEvent) -> int:
-        """Return how events of a kind are rewritten."""
-        if self._place.only_pid is not None and (event.pid is None or event.tid is None):
-            return DROPPED
-        if self._system.is_left_out(event.tid):
-            return LEFT_OUT
-        if self._is_kept is None or self._is_kept(event.name, event.cat, event.tid, event.pid):
-            return KEPT
-        return LEFT_OUT
-
-    def _new_is_kept(self, name: Any, cat: Any, tid: Any, pid: Any) -> bool:
-        process = self.tables.name_of(pid)
-        return (
-            self.filter.keeps(name if isinstance(name, str) else "", str(cat or ""), tid, process)
-            is not False
-        )
-
-    def _tid(self, event: WholeEvent) -> int:
-        return self._entry(event.name, event.pid, event.tid)[2]
-
-    def _is_front(self, event: WholeEvent) -> bool:
-        return event.name is not None and event.name == self._system.front_operation
-
-    def _placed(self, kind: WholeEvent) -> Placed:
-        """Return an event of a kind, without arguments and times, rewritten."""
-        role = self._role(kind.name, kind.cat, kind.tid)
-        fate = self._fate(kind)
+    def _newly_placed(self, name: Any, cat: Any, pid: Any, tid: Any) -> Placed:
+        """Return how events of a name, category, process and thread are rewritten."""
+        role, fate = self.anchors.role(name, cat, tid), self._fate(name, cat, pid, tid)
         if fate != KEPT:
-            return Placed(kind, role, fate)
-        name, pid, tid = self._entry(kind.name, kind.pid, kind.tid)
-        placed = WholeEvent(kind.ph, name, kind.cat, pid, tid, bp=kind.bp, s=kind.s)
-        return Placed(placed, role, fate)
+            return Placed(name, 0, 0, role, fate, is_front=False)
+        track = self.tables.track(pid, tid)
+        is_front = name is not None and name == self._system.front_operation
+        new = self._place.prefix + name if isinstance(name, str) else name
+        return Placed(new, track.pid, track.tid, role, fate, is_front)
+
+    def _fate(self, name: Any, cat: Any, pid: Any, tid: Any) -> int:
+        if self._place.only_pid is not None and (pid is None or tid is None):
+            return DROPPED
+        if self._system.is_left_out(tid):
+            return LEFT_OUT
+        if self._place.names:
+            known = name if isinstance(name, str) else ""
+            if self.filter.keeps(known, str(cat or ""), tid, self.tables.name_of(pid)) is False:
+                return LEFT_OUT
+        return KEPT
 
     def _gather(self, event: WholeEvent) -> bool:
         """Take note of a metadata event; True if it is to be written anew at the end."""
@@ -218,19 +191,13 @@ class Rewriter:
         entry: Process | Track = process if kind == "process" else self.tables.track(event.pid, event.tid)
         value = args.get(what)
         if what == "name" and value is not None:
-            if kind == "process" and self._is_kept is not None and entry.name != str(value):
-                self._is_kept.cache_clear()  # the process may be an operation
-                entry.name = str(value)
+            is_new, entry.name = entry.name != str(value), str(value)
+            if kind == "process" and self._place.names and is_new:  # it may be an operation
+                self._placed.cache_clear()
                 self.heads.place_again(event.pid)
-            entry.name = str(value)
         elif what == "sort_index" and isinstance(value, (int, float)):
             entry.sort_index = value
         return True
-
-    def _new_entry(self, name: Any, pid: Any, tid: Any) -> tuple[Any, int, int]:
-        track = self.tables.track(pid, tid)
-        new = self._place.prefix + name if isinstance(name, str) else name
-        return new, track.pid, track.tid
 
 
 def _durations(times: Times, is_slice: NDArray[np.bool_]) -> Int64:

@@ -58,28 +58,35 @@ class Columns(NamedTuple):
     is_slice: NDArray[np.bool_]
     role: Int64  # as anchors
     fate: NDArray[np.int8]
+    is_front: NDArray[np.bool_]
 
 
 class Placed(NamedTuple):
-    """An event of a kind, rewritten, with its role as an anchor, and what becomes of such events."""
+    """How the events of one name, category, process and thread are rewritten."""
 
-    event: WholeEvent
-    role: int
+    name: Any
+    pid: int
+    tid: int
+    role: int  # as anchors
     fate: int
+    is_front: bool  # whether they show the thread that is shown first
+
+
+_NOWHERE = Placed(None, 0, 0, NO_ROLE, LEFT_OUT, False)
 
 
 class HeadTable:
     """The heads of the kinds of events that the scanner in C numbers: kind k has head k + 1.
 
-    `place` places an event of a kind; `write` returns the text of arguments.
+    `place` returns how events of a name, category, pid and tid are rewritten; `write` the text of arguments.
     """
 
-    def __init__(self, place: Callable[[WholeEvent], Placed], write: Callable[[bytes], bytes]) -> None:
+    def __init__(self, place: Callable[..., Placed], write: Callable[[bytes], bytes]) -> None:
         self._place, self._write = place, write
         self.kinds = [WholeEvent()]  # an event of each head as it was read
         self._args = [b""]
         self._texts = [b""]
-        self._rows: list[tuple[bool, int, int]] = [(False, NO_ROLE, KEPT)]
+        self._placed = [_NOWHERE._replace(fate=KEPT)]
         self._columns: Columns | None = None
 
     def extend(self, keys: Iterable[Sequence[Any]]) -> None:
@@ -88,7 +95,7 @@ class HeadTable:
             self.kinds.append(WholeEvent(ph, name, cat, pid, tid, bp=bp, s=s))
             self._args.append(b"".join(ARGUMENTS + self._write(text) for text in args if text))
             self._texts.append(b"")
-            self._rows.append((ph == "X", NO_ROLE, LEFT_OUT))
+            self._placed.append(_NOWHERE)
             self._place_head(len(self._texts) - 1)
 
     def place_again(self, pid: Any) -> None:
@@ -100,19 +107,26 @@ class HeadTable:
     def columns(self) -> Columns:
         """Return the properties of the heads."""
         if self._columns is None:
-            is_slice, role, fate = zip(*self._rows, strict=True)
-            self._columns = Columns(np.array(is_slice), np.array(role), np.array(fate, np.int8))
+            *_, role, fate, is_front = zip(*self._placed, strict=True)
+            is_slice = np.array([kind.ph == "X" for kind in self.kinds])
+            self._columns = Columns(is_slice, np.array(role), np.array(fate, np.int8), np.array(is_front))
         return self._columns
+
+    def tid_of(self, number: int) -> int:
+        """Return the thread of a head."""
+        return self._placed[number].tid
 
     def heads(self) -> Heads:
         """Return all heads."""
         return Heads(self._texts, self.columns().is_slice)
 
     def _place_head(self, number: int) -> None:
-        event, role, fate = self._place(self.kinds[number])
-        if fate == KEPT:  # else no event has it, or only events before this one
+        kind = self.kinds[number]
+        placed = self._place(kind.name, kind.cat, kind.pid, kind.tid)
+        if placed.fate == KEPT:  # else no event has it, or only events before this one
+            event = WholeEvent(kind.ph, placed.name, kind.cat, placed.pid, placed.tid, bp=kind.bp, s=kind.s)
             self._texts[number] = member(_ENCODE(event)) + self._args[number]
-        self._rows[number] = (self._rows[number][0], role, fate)
+        self._placed[number] = placed
         self._columns = None
 
 
