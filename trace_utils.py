@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from traces.files import read_document, read_trace, read_traces
-from traces.filter import CommFilter, check_known, selected_of
+from traces.files import read_trace, read_traces
+from traces.filter import CommFilter, check_known
 from traces.gpu_folders import GpuDir, find_gpus
 from traces.hosts import hosts_of
-from traces.layouts import find_job, find_paths, is_input
+from traces.layouts import find_paths, is_input
 from traces.paths import Job, Source, head_of, natural, rank_notes
-from traces.ranks import Ranks, Request, load_paths, map_ranks
+from traces.ranks import Request, load_paths, map_ranks
 from traces.raw import files_to_read
-from traces.split import TraceFile
 
 __all__ = [
-    "CommFilter", "GpuDir", "Job", "Ranks", "Request", "Source", "TraceFile", "check_known", "files_to_read",
-    "find_gpus", "find_job", "find_paths", "head_of", "hosts_of", "is_input", "load_paths", "map_ranks",
-    "natural", "rank_notes", "read_document", "read_trace", "read_traces", "selected_of",
+    "CommFilter", "GpuDir", "Job", "Request", "Source", "check_known", "files_to_read", "find_gpus",
+    "find_paths", "head_of", "hosts_of", "is_input", "load_paths", "map_ranks", "natural", "rank_notes",
+    "read_trace", "read_traces",
 ]  # fmt: skip

@@ -22,7 +22,7 @@ from figures.operations_by_step import Operations
 from figures.rank_figures import RankFigures, Wanted
 from make import comm, span, step, two_workers, write
 from statistic.over_ranks import over_ranks
-from trace_utils import TraceFile
+from traces.split import TraceFile
 
 pytestmark = pytest.mark.slow
 

@@ -24,7 +24,7 @@ from formats.chrome import read_part
 from formats.event import tolerant
 from formats.reader import EventReader
 from formats.scan import NEXT_EVENT, find_boundary, object_end
-from trace_utils import read_document, read_trace
+from traces.files import read_document, read_trace
 
 #: Read by either decoder; `read_document` has but one.
 by_both = pytest.mark.usefixtures("decoder")

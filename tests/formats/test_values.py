@@ -14,7 +14,7 @@ from conftest import run_cli
 from errors import TraceError
 from formats.stream import ByteStream, max_unpacked
 from formats.values import FARTHEST_NS, MOST_DEPTH, cleaned
-from trace_utils import read_document, read_trace
+from traces.files import read_document, read_trace
 
 GOOD = '{"ph":"X","name":"a","pid":1,"tid":2,"ts":10,"dur":5}'
 
