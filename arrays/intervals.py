@@ -40,11 +40,6 @@ def at_once(start_ns: Int64, end_ns: Int64) -> Int64:
     return numbers
 
 
-def length(intervals: tuple[Int64, Int64]) -> int:
-    """Return the total length of disjoint intervals, nanoseconds."""
-    return int((intervals[1] - intervals[0]).sum())
-
-
 def clipped_lengths(intervals: tuple[Int64, Int64], starts: Int64, ends: Int64) -> Int64:
     """Return how much of disjoint, ordered intervals lies in each [start, end) (k,), nanoseconds.
 
@@ -60,33 +55,7 @@ def clipped_lengths(intervals: tuple[Int64, Int64], starts: Int64, ends: Int64) 
     return np.asarray(before[len(starts) :] - before[: len(starts)])
 
 
-def clip(intervals: tuple[Int64, Int64], start_ns: int, end_ns: int) -> tuple[Int64, Int64]:
-    """Return the parts of disjoint, ordered intervals that lie in [start_ns, end_ns)."""
-    start, end = np.clip(intervals[0], start_ns, end_ns), np.clip(intervals[1], start_ns, end_ns)
-    inside = end > start
-    return start[inside], end[inside]
-
-
-def without(intervals: tuple[Int64, Int64], others: tuple[Int64, Int64]) -> tuple[Int64, Int64]:
-    """Return the parts of `intervals` that lie in none of `others`; both disjoint and in order.
-
-    >>> start, end = without((np.array([0]), np.array([10])), (np.array([2, 8]), np.array([4, 12])))
-    >>> start.tolist(), end.tolist()
-    ([0, 4], [2, 8])
-    """
-    if len(intervals[0]) == 0 or len(others[0]) == 0:
-        return intervals
-    first, last = intervals[0][0], intervals[1][-1]
-    gap_start = np.concatenate([[first], np.clip(others[1], first, last)])
-    gap_end = np.concatenate([np.clip(others[0], first, last), [last]])
-    at = np.concatenate([intervals[0], gap_start, intervals[1], gap_end])
-    step = np.repeat([1, -1], len(at) // 2)
-    order = np.lexsort((step, at))  # at one instant ends come before starts
-    at, depth = at[order], np.cumsum(step[order])
-    both = np.flatnonzero((depth[:-1] == 2) & (at[1:] > at[:-1]))
-    return union(at[both], at[both + 1])
-
-
 def union_length(start_ns: Int64, end_ns: Int64) -> int:
     """Return how long at least one of the intervals (n,) was open, nanoseconds."""
-    return length(union(start_ns, end_ns))
+    start, end = union(start_ns, end_ns)
+    return int((end - start).sum())
