@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arrays.intervals import clip, length, union
+from arrays.intervals import clipped_lengths, union
 from conftest import run_cli
 from dag.step_graph import Bool, Recording
 from dag_utils import load_steps
@@ -178,7 +178,7 @@ def busiest(recording: Recording) -> float:
             events = own[step.operation]
             ran = union(step.start_ns[events], step.end_ns[events])
             until = int(step.next_ns[0]) if step.next_ns[0] >= 0 else int(step.end_ns.max())
-            busy += length(clip(ran, int(step.begin_ns[0]), until))
+            busy += int(clipped_lengths(ran, step.begin_ns[:1], np.array([until]))[0])
         shares.append(busy / replayed_ns(recording, recording.whole_steps).sum())
     return max(shares)
 
