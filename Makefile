@@ -22,7 +22,7 @@ slowest: $(BIN)/pytest  ## the tests that take longest; what takes more than 0.5
 	$(BIN)/python -m pytest -q -n auto --durations=60 --durations-min=0.5
 
 kills: $(BIN)/pytest  ## 200 runs killed at random moments
-	KILLS=200 $(BIN)/python -m pytest -q tests/test_outputs.py -k killed_at_any_moment
+	KILLS=200 $(BIN)/python -m pytest -q tests/test_outputs.py -m fuzz
 
 lint: $(BIN)/pytest  ## format and style
 	$(BIN)/ruff format --check .

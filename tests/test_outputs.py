@@ -23,8 +23,8 @@ from conftest import REPO, run_cli
 
 pytestmark = pytest.mark.slow
 
-#: How many runs are killed at random moments; `make kills` does 200.
-KILLS = int(os.environ.get("KILLS", "2"))
+#: How many runs are killed at random moments, in `make kills` 200.
+KILLS = int(os.environ.get("KILLS", "20"))
 ANALYZE = [sys.executable, str(REPO / "analyze.py")]
 
 
@@ -467,6 +467,7 @@ def _lives(pid: int) -> bool:
         return False
 
 
+@pytest.mark.fuzz
 def test_a_run_killed_at_any_moment_leaves_the_old_files(job: Path) -> None:
     scratch, out, raw = job.parent / "tmp", job.parent / "out", job.parent / "raw"
     scratch.mkdir()

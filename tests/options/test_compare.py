@@ -227,7 +227,7 @@ def refused(*args: object) -> tuple[int, str]:
 
 @pytest.mark.slow
 def test_categories_of_their_own_take_no_table_of_all_with_all(tmp_path: Path) -> None:
-    n = 4000  # operations times categories: two tables of 128 MB
+    n = 2000  # operations times categories: two tables of 32 MB
     a, b = (
         write(tmp_path / f"{run}.json", [x(f"op{i}", 20 * i, i % 7 + more, f"cat{i}") for i in range(n)])
         for run, more in (("a", 1), ("b", 2))
@@ -235,7 +235,7 @@ def test_categories_of_their_own_take_no_table_of_all_with_all(tmp_path: Path) -
     tracemalloc.start()
     try:
         document = compared(a, b)
-        assert tracemalloc.get_traced_memory()[1] < 100_000_000
+        assert tracemalloc.get_traced_memory()[1] < 50_000_000
     finally:
         tracemalloc.stop()
     found = {each["cat"]: (each["count"], each["avg_ms"]) for each in document["categories"]}
