@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from enum import IntEnum
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from arrays import Mask
 from dialects.masks import by_name
+from dialects.name_rules import is_wait
 from formats.columns import Trace
 
 
@@ -70,18 +69,6 @@ CLAIMS: Sequence[Sequence[Role]] = (
 
 _ROLE_WORDS = {Role.COMM: "Comm", Role.WHOLE_COMM: "Comm", Role.FRAME: "frame", Role.WAIT: "wait"}
 _PHASE_WORDS = ("", "FW", "BW", "STEP", "I/O", "callback")
-#: Calls in which a thread waits for another, or for time to pass.
-_WAIT = re.compile(
-    r"(?:.*[\s.:])?(?:_?wait\w*|acquire|sleep|select|e?poll|accept|recv\w*|wait_for\w*)(?: \(.*| of .*)?"
-    r"|.*\bqueue\b.*\bget\b.*",
-    re.IGNORECASE,
-)
-
-
-@lru_cache(maxsize=65536)  # ranks have the same names
-def is_wait(name: str) -> bool:
-    """Whether a call of that name waits for another thread, or for time to pass."""
-    return bool(_WAIT.fullmatch(name))
 
 
 def is_communication(roles: NDArray[np.int8]) -> Mask:

@@ -8,7 +8,6 @@ has started.
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -21,6 +20,7 @@ from arrays import Int64, Mask
 from arrays.innermost import innermost, lies_inside
 from dialects.arrows import Arrows
 from dialects.masks import by_name
+from dialects.name_rules import may_wait
 from dialects.roles import Phase, Role, is_communication
 from dialects.step_parts import (
     UNMARKED,
@@ -38,8 +38,6 @@ from errors import TraceError
 from formats.columns import Trace
 
 Category = Callable[[str, str], str]
-
-_WAITING = re.compile(r"wait|synchronize|thread.*join|acquire", re.IGNORECASE)
 
 
 class Meaning(Struct, frozen=True):
@@ -157,11 +155,11 @@ def _waits(trace: Trace, row: Int64, start: Int64, end: Int64, meaning: Meaning)
 
     By its name it waits for anything; in its own time a span that has children waits for communication.
     """
-    is_wait = by_name(trace, _WAITING.search)[row]
+    waits = by_name(trace, may_wait)[row]
     has_children = (np.bincount(row, end - start, len(trace)) < trace.dur_ns)[row]
     track, communicates = trace.track_id[row], meaning.communication[row]
     edges = []
-    for is_source, is_target in ((np.ones(len(row), np.bool_), is_wait), (communicates, has_children)):
+    for is_source, is_target in ((np.ones(len(row), np.bool_), waits), (communicates, has_children)):
         sources, targets = np.flatnonzero(is_source), np.flatnonzero(is_target & ~communicates)
         last = ended_last(end[sources], track[sources], end[targets], track[targets])
         sources, targets = sources[last[last >= 0]], targets[last >= 0]

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from arrays import Float64, Int64, Mask
 from arrays.innermost import lies_inside
 from dialects.masks import by_cat, by_name
+from dialects.name_rules import is_collective
 from dialects.needs import Need
 from dialects.owners import Owned, split_by_processes
 from dialects.roles import Role, idle, is_communication
@@ -48,12 +49,6 @@ STEP_MARK, STEP_MARKS = r"ProfilerStep#\d+", "ProfilerStep*"
 _RECORDING = rf"{STEP_MARK}|{re.escape(STEP_MARKS)}|PyTorch Profiler.*|event/batch"
 _GPU = 1  # "Device Type" of a memory event
 _OF_A_RANK = r"(?:wk\d+\.)?rank\d+\."
-#: XLA writes a hyphen, and calls it a broadcast when one rank repeats a value along an axis.
-_COMM_NAME = (
-    r"(?i)all[-_]?reduce|all[-_]?gather|reduce[-_]?scatter|all[-_]?to[-_]?all|collective[-_]?permute|nccl"
-    r"|broadcast(?!\.\d|_in_dim|\w*fusion)"
-)
-_COMM_CAT = r"(?i)comm(?:unication)?|collective"
 
 
 class SecondAxis(NamedTuple):
@@ -213,8 +208,8 @@ class System:
         """Return the `Role` of each slice (n,) by its name and category, whatever its thread."""
         found = framed(trace)
         found[:] = np.where(found == Role.IGNORED, found, Role.COMPUTE)
-        comm = by_name(trace, lambda name: bool(re.search(_COMM_NAME, name)))
-        comm |= by_cat(trace, lambda cat: bool(re.fullmatch(_COMM_CAT, cat)))
+        comm = by_name(trace, lambda name: is_collective(name, ""))
+        comm |= by_cat(trace, lambda cat: is_collective("", cat))
         comm |= lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, comm)
         found[comm] = Role.COMM
         return found
@@ -379,11 +374,7 @@ class System:
 
         `name`, `cat` and `tid` are those of the events, `process` is what their process is called.
         """
-        return (name,) if _names_communication(name, cat) else ()
-
-
-def _names_communication(name: str, cat: str) -> bool:
-    return bool(re.search(_COMM_NAME, name) or re.fullmatch(_COMM_CAT, cat))
+        return (name,) if is_collective(name, cat) else ()
 
 
 def framed(trace: Trace) -> NDArray[np.int8]:

@@ -18,12 +18,10 @@ SAID_BY_ONE = {
     *("enumerate(DataLoader)", "PyTorch Profiler", "MulBackward0", "event/batch", "ProfilerStep"),
     *("clock_sync_timestamp_us", "start_time_since_epoch_in_micros", "DASF", "ProfilerStep*"),
 }
-#: Still to be asked of `System`.
-STILL = {"combine", "digest_diagnosis"}
 TREES = {
     str(path.relative_to(REPO)): ast.parse(path.read_text())
     for path in sorted(REPO.rglob("*.py"))
-    if not {*path.relative_to(REPO).parts, path.stem} & (INSIDE | STILL)
+    if not {*path.relative_to(REPO).parts} & INSIDE
     if not path.relative_to(REPO).parts[0].startswith(".")
 }
 

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from arrays.median import FEWEST
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView
+from dialects.name_rules import is_like_collective
 from errors import NoteKind, counted, listed, notes_of
 from trace_utils import rank_notes
 
-#: Names that look like communication, whatever the rule says.
-_LIKE_COMMUNICATION = re.compile(
-    r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|cross_device_reduce|multimem|nccl|rccl|hccl|nvshmem|"
-    r"deep_?ep",
-    re.IGNORECASE,
-)
 _SHOWN = 3
 
 
@@ -78,7 +72,7 @@ def _unknown(view: JobView) -> Iterator[tuple[str, str, str]]:
     unknown = {
         one.main
         for one in recording.table.kinds
-        if not one.is_communication and one.on_device == on_device and _LIKE_COMMUNICATION.search(one.name)
+        if not one.is_communication and one.on_device == on_device and is_like_collective(one.name)
     }
     calls = {one.main for one in recording.table.kinds if one.is_communication}
     unknown -= calls

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from arrays import Mask
 from dialects.composer.composer_axes import second_axis, tie_axes
 from dialects.masks import by_name
+from dialects.name_rules import is_library_call
 from dialects.needs import Need
 from dialects.roles import Phase, Role
 from dialects.steps import NO_STEPS, Step, Steps, in_first_process, spans
@@ -36,8 +36,7 @@ _PHASES = {
 }
 _FRAMES = ("event/fit", "event/epoch", "event/iteration", "event/batch", "event/train_batch")
 _CALLBACK = "callback/"
-_CALL = re.compile(r"(?:gloo|nccl|mpi|ucc|xccl):.*")  # the collective, not the operator that asks for it
-_CALLER = "c10d::"
+_CALLER = "c10d::"  # the operator that asks for a collective
 _SYNC = "clock_sync_timestamp_us"
 _LATEST_US = 1 << 51  # the year 2041: a later instant is damage
 
@@ -111,7 +110,7 @@ class Composer(System):
         from dialects.span_graph import Meaning, record_spans
 
         trace = rank.trace
-        calls = by_name(trace, _CALL.fullmatch)
+        calls = by_name(trace, is_library_call)
         roles = self.roles(trace)
         roles[roles == Role.FRAME] = Role.COMPUTE  # the profiler's annotations work, as operators do
         roles[by_name(trace, _FRAMES.__contains__)] = Role.FRAME
@@ -125,7 +124,7 @@ class Composer(System):
 
     def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:
         """Return the name of a collective, PyTorch's barriers too."""
-        is_call = _CALL.fullmatch(name) or name.startswith(_CALLER)
+        is_call = is_library_call(name) or name.startswith(_CALLER)
         return (name,) if is_call else super().filter_names(name, cat, tid, process)
 
     def passes(self, trace: Trace) -> tuple[Mask, Mask]:

@@ -15,6 +15,7 @@ from arrays.numbering import ids_in, unique
 from dialects.kineto.collectives import (
     SIZE_ARGS,
     SYNC_ARGS,
+    awaits_collective,
     call_sizes,
     collective,
     grouped,
@@ -22,7 +23,6 @@ from dialects.kineto.collectives import (
     is_collective,
     is_collective_call,
     is_collective_kernel,
-    is_wait,
     message_sizes,
     step_mark,
 )
@@ -106,7 +106,7 @@ class Kineto(System):
             comm = by_cat(trace, KERNEL_CATS.__contains__) & by_name(trace, is_collective_kernel)
         else:
             comm = by_name(trace, is_collective_call)
-            found[by_name(trace, is_wait)] = Role.WAIT
+            found[by_name(trace, awaits_collective)] = Role.WAIT
         found[comm] = Role.COMM
         if on_device and "correlation" in trace.args:
             from dialects.kineto.completion import leftovers

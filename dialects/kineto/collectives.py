@@ -12,6 +12,7 @@ import numpy as np
 
 from arrays import Int64
 from dialects.masks import by_cat, by_name
+from dialects.name_rules import is_library_call
 from dialects.step_parts import Kind
 from dialects.sync_points import SyncPart, SyncPoint, SyncPoints, numbered
 from dialects.system import DEVICE_CATS, KERNEL_CATS, NO_SIZES, MessageSizes, integer, whole_number
@@ -37,7 +38,6 @@ _COLLECTIVE_KERNEL = (
     r"|(?:multimem|one_shot|two_shot|quick)_all_?(?:reduce|gather)\w*|all_?reduce_fusion|lamport\w*all_?reduce"
 )
 _COMPILED = r"triton_"  # named after the operators fused in it, whatever these are
-_COLLECTIVE_CALL = r"(?:gloo|nccl|rccl|oneccl|hccl|mpi|ucc|xccl|c10d):"
 _HALF = r"\w+:i?(?:send|recv)"  # of a transfer: the call does not say who is at its other end
 _HALF_SENT, _HALF_RECEIVED = re.compile(r"\w+:i?send$"), re.compile(r"\w+:i?recv$")
 #: The operators that hand a transfer to a library, and whether they send; their third argument is the peer.
@@ -61,7 +61,7 @@ def is_collective_kernel(name: str) -> bool:
 
 def is_collective_call(name: str) -> bool:
     """Whether a host's annotation of that name is a collective's (``gloo:all_reduce``)."""
-    return bool(re.match(_COLLECTIVE_CALL, name))
+    return is_library_call(name) or name.startswith("c10d:")
 
 
 def is_lasting_call(name: str) -> bool:
@@ -79,7 +79,7 @@ def is_half(name: str) -> bool:
     return bool(re.match(_HALF, name))
 
 
-def is_wait(name: str) -> bool:
+def awaits_collective(name: str) -> bool:
     """Whether an operator of that name does nothing but wait for a collective that was begun before."""
     return bool(re.fullmatch(_WAIT, name))
 

@@ -22,12 +22,12 @@ from arrays import Int32, Int64, Mask
 from arrays.numbering import numbered, unique
 from dialects.kineto.collectives import (
     SYNC_ARGS,
+    awaits_collective,
     collective,
     host_group,
     is_collective,
     is_half,
     is_lasting_call,
-    is_wait,
     meeting,
     transfers,
 )
@@ -316,7 +316,7 @@ def _waiting(rank: _Rank) -> Int64:
     so inside the backward pass), if the collective ended in the later half of that rest.
     """
     host, trace = rank.host, rank.trace
-    waits = by_name(trace, is_wait)[host.row]
+    waits = by_name(trace, awaits_collective)[host.row]
     calls = by_name(trace, lambda name: name.startswith(_ENQUEUES))[host.row]
     rest = np.zeros(len(host), np.bool_)
     rest[1:] = calls[:-1] & ~host.closes[:-1] & (host.thread[1:] == host.thread[:-1]) & ~calls[1:]

@@ -8,6 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from dag.step_graph import Bool, Recording, StepGraph
+from dialects.name_rules import is_point_to_point
 from dialects.roles import Phase, Role
 from dialects.step_parts import Kind, Operation
 from errors import UsageError
@@ -16,8 +17,6 @@ _OWNER = re.compile(r"(?:wk(?P<worker>\d{1,18})\.?)?(?:rank(?P<rank>\d{1,18})\.?
 #: Steps that tell which ranks send to each other; a pair that meets in less than this share of the most may
 #: have ended something at the same time by chance.
 _LOOKED_AT, _BY_CHANCE = 4, 0.1
-#: What passes activations and gradients from one stage to the next.
-_POINT_TO_POINT = re.compile(r"send|recv|p2p|pp[-_]?comm", re.IGNORECASE)
 
 
 class Selection(Struct, frozen=True):
@@ -133,7 +132,7 @@ def pipeline_stages(recording: Recording) -> list[int] | None:
     Owners that send to each other make one pipeline; the n-th of each are stage n. In an all-to-all, which
     NCCL makes of sends, a group meets.
     """
-    is_sent = recording.which(lambda one: _POINT_TO_POINT.search(one.name))
+    is_sent = recording.which(lambda one: is_point_to_point(one.name))
     if not is_sent.any():
         return None
     ends = []
