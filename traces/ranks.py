@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from itertools import repeat
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -63,6 +66,7 @@ class MappedRank(Struct, Generic[_T], frozen=True):
     source: Source
     files: Sequence[RankFile]
     made: _T
+    known: Sequence[str] = ()  # names that `Request.only` may have; () without it
 
     @property
     def n_slices(self) -> int:
@@ -144,39 +148,31 @@ def map_ranks(
     """
     found = find_paths(paths)
     with files_to_read(found, request.jobs) as (to_read, lines):
-        notes = [*found.notes, *lines]
         reader = _Reader(found, to_read, request, kept)
-        results, wholes = reader.files(make, together=join is None)
-        errors = [result for result in results if isinstance(result, TraceError)]
-        if errors and (found.kind == "file" or len(errors) == len(results)):
+        files, results, errors = reader.read(make, together=join is None)
+        if errors and (found.kind == "file" or not files):
             raise errors[0]
-        notes += map(str, errors)
-        of_files = [result for result in results if not isinstance(result, TraceError)]
-        files = [trace_file([part.file for part in parts]) for parts in of_files]
-        parts = [part for parts in of_files for part in parts]
+        notes = [*found.notes, *lines, *map(str, errors)]
         ranks: list[MappedRank[_T]] = []
-        again, n_hosts = [], 0
-        known: dict[str, None] = {}
-        for group in ranked(found, [part.file for part in parts], notes):
-            own = [parts[i] for i in group]
-            source = own[0].file.source
-            if source.host is not None:
-                source, n_hosts = replace(source, host=n_hosts), n_hosts + 1
-            whole = own[0] if len(own) == 1 else wholes.get(tuple(part.file.file for part in own))
-            if join is not None and len(own) > 1:
-                names = dict.fromkeys(name for part in own for name in part.known)
-                whole = _Part(own[0].file, join([part.made for part in own]), tuple(names))
-            if whole is None or not whole.is_made:
+        again = []
+        for group in ranked(found, files, notes):
+            own = [files[i] for i in group]
+            rank = results.get(_key(own))
+            if rank is None and join is not None:
+                rank = _joined([results[_key([file])] for file in own], join)
+            if rank is None:
                 again.append(len(ranks))
-                whole = own[0]
-            known.update(dict.fromkeys(whole.known))
-            ranks.append(MappedRank(source, [part.file for part in own], whole.made))
-        for i, part in zip(again, reader.ranks([ranks[i] for i in again], [make] * len(again)), strict=True):
-            known.update(dict.fromkeys(part.known))
-            ranks[i] = replace(ranks[i], made=part.made)
-    check_known(request.only, known)
-    job = replace(found, sources=[rank.source for rank in ranks], notes=notes)
-    return Ranks(job, ranks, files, found, list(map(str, errors)))
+                rank = MappedRank(own[0].source, own, None)
+            ranks.append(rank)
+        for i, rank in zip(again, reader.read_ranks([ranks[i] for i in again], repeat(make)), strict=True):
+            ranks[i] = rank
+    check_known(request.only, dict.fromkeys(name for rank in ranks for name in rank.known))
+    n_hosts = itertools.count()
+    sources = [r.source if r.source.host is None else replace(r.source, host=next(n_hosts)) for r in ranks]
+    ranks = [replace(rank, source=source) for rank, source in zip(ranks, sources, strict=True)]
+    of_file = [list(own) for _, own in itertools.groupby(files, key=attrgetter("file"))]
+    job = replace(found, sources=sources, notes=notes)
+    return Ranks(job, ranks, [*map(trace_file, of_file)], found, [*map(str, errors)])
 
 
 def map_again(
@@ -195,9 +191,9 @@ def map_again(
         return mapped
     new = list(mapped.ranks)
     with files_to_read(mapped.found, request.jobs) as (to_read, _):
-        parts = _Reader(mapped.found, to_read, request, kept).ranks([new[i] for i in ranks], makes)
-    for i, part in zip(ranks, parts, strict=True):
-        new[i] = replace(new[i], made=part.made)
+        reader = _Reader(mapped.found, to_read, request, kept)
+        for i, rank in zip(ranks, reader.read_ranks([new[i] for i in ranks], makes), strict=True):
+            new[i] = rank
     return replace(mapped, ranks=new)
 
 
@@ -205,13 +201,19 @@ def _itself(_: Source, trace: Trace) -> Trace:
     return trace
 
 
-class _Part(NamedTuple):
-    """A task's result for one rank of a file; `known` are the names that `only` may have, () without it."""
+def _joined(ranks: Sequence[MappedRank[_T]], join: Callable[[Sequence[_T]], _T]) -> MappedRank[_T]:
+    """Return the results for several files of a rank as one."""
+    known = dict.fromkeys(name for rank in ranks for name in rank.known)
+    files = [file for rank in ranks for file in rank.files]
+    return MappedRank(ranks[0].source, files, join([rank.made for rank in ranks]), tuple(known))
 
-    file: RankFile
-    made: Any = None
-    known: Sequence[str] = ()
-    is_made: bool = True
+
+_Key = tuple[tuple[int, int], ...]
+
+
+def _key(files: Sequence[RankFile]) -> _Key:
+    """Return the files of a rank, and its place in each, as a key."""
+    return tuple((file.file, file.place) for file in files)
 
 
 class _Reader(NamedTuple):
@@ -222,44 +224,46 @@ class _Reader(NamedTuple):
     request: Request
     kept: Callable[[Any], Any] | None
 
-    def files(
+    def read(
         self, make: Make[Any], *, together: bool
-    ) -> tuple[list[list[_Part] | TraceError], dict[tuple[int, ...], _Part]]:
-        """Return the ranks of each file, or its error; and the results for files read together."""
-        results: dict[int, list[_Part] | TraceError] = {}
-        wholes: dict[tuple[int, ...], _Part] = {}
+    ) -> tuple[list[RankFile], dict[_Key, MappedRank[Any]], list[TraceError]]:
+        """Return the ranks of each file, the results, and why files cannot be read.
+
+        There is a result for each rank of a file, or for the one rank of files that are read together.
+        """
+        files: list[RankFile] = []
+        results: dict[_Key, MappedRank[Any]] = {}
+        errors: dict[int, TraceError] = {}
         groups = _together(self.found) if together else [[i] for i in range(len(self.found.sources))]
         while groups:
             failed = []
             tasks = [self._task(own, [self.found.sources[i] for i in own], make) for own in groups]
             for own, result in zip(groups, self._mapped(_of_files, tasks), strict=True):
                 if not isinstance(result, TraceError):
-                    parts, order = result
-                    parts = list(map(self._kept, parts))
-                    if order:
-                        wholes[order] = parts.pop()
-                    results |= {i: [part for part in parts if part.file.file == i] for i in own}
+                    files += result[0]
+                    results |= {_key(rank.files): self._kept(rank) for rank in result[1]}
                 elif len(own) == 1:
-                    results[own[0]] = result
+                    errors[own[0]] = result
                 else:  # one of them cannot be read: each is tried alone
                     failed += [[i] for i in own]
             groups = failed
-        return [results[i] for i in range(len(self.to_read))], wholes
+        files.sort(key=attrgetter("file", "place"))
+        return files, results, [errors[i] for i in sorted(errors)]
 
-    def ranks(self, ranks: Sequence[MappedRank[Any]], makes: Sequence[Make[Any]]) -> list[_Part]:
-        """Return the results for ranks whose files are known, of each by its own function."""
+    def read_ranks(
+        self, ranks: Sequence[MappedRank[Any]], makes: Iterable[Make[Any]]
+    ) -> Iterator[MappedRank[Any]]:
+        """Yield ranks whose files are known with new results, each by its own function."""
         tasks = [
-            self._task([part.file for part in rank.files], [rank.source], make)._replace(
-                places=[part.place for part in rank.files]
+            self._task([file.file for file in rank.files], [rank.source], make)._replace(
+                places=[file.place for file in rank.files]
             )
-            for rank, make in zip(ranks, makes, strict=True)
+            for rank, make in zip(ranks, makes, strict=False)
         ]
-        parts: list[_Part] = []
-        for result in self._mapped(_of_rank, tasks) if tasks else ():
+        for rank, result in zip(ranks, self._mapped(_of_rank, tasks) if tasks else (), strict=True):
             if isinstance(result, TraceError):
                 raise result
-            parts.append(self._kept(result))
-        return parts
+            yield self._kept(replace(rank, made=result[0], known=result[1]))
 
     def _mapped(
         self, work: Callable[[Sequence[Trace], _Task], _T], tasks: Sequence[_Task]
@@ -275,8 +279,8 @@ class _Reader(NamedTuple):
         names = [self.found.sources[i].path for i in files]
         return _Task(files, sent, names, make, self.request.only, self.request.hosts)
 
-    def _kept(self, part: _Part) -> _Part:
-        return part if self.kept is None or not part.is_made else part._replace(made=self.kept(part.made))
+    def _kept(self, rank: MappedRank[Any]) -> MappedRank[Any]:
+        return rank if self.kept is None else replace(rank, made=self.kept(rank.made))
 
 
 def _together(found: Job) -> list[list[int]]:
@@ -305,12 +309,8 @@ class _Task(NamedTuple):
     places: Sequence[int] = ()  # the rank's place in each file, where it is known
 
 
-def _of_files(traces: Sequence[Trace], task: _Task) -> tuple[list[_Part], tuple[int, ...]]:
-    """Return the result for each rank of a file, or for the one rank of several.
-
-    For several files that are one rank's, the last part is of them all, in the order that is returned; else
-    the order is ().
-    """
+def _of_files(traces: Sequence[Trace], task: _Task) -> tuple[list[RankFile], list[MappedRank[Any]]]:
+    """Return the ranks of files, and the result for each rank of a file or for the one rank of several."""
     owned = [owned_by(*pair) for pair in zip(task.sources, _named(traces, task), strict=True)]
     parts = [
         (source, trace, rank_file(replace(source, path=name), trace, file, place))
@@ -321,28 +321,30 @@ def _of_files(traces: Sequence[Trace], task: _Task) -> tuple[list[_Part], tuple[
     files = [file for _, _, file in parts]
     owners = {(file.source.worker, file.source.rank, file.dialect) for file in files}
     order = in_time(range(len(files)), files)[0] if files else []
-    if len(owned) == 1 or len(owners) > 1 or len(order) == 1 or len(parts) > len(owned):
-        return [_made(source, trace, file, task) for source, trace, file in parts], ()
-    whole = concatenate([parts[i][1] for i in order])
-    joined = _made(parts[order[0]][0], whole, files[order[0]], task)
-    unmade = [_Part(file, is_made=False) for file in files]
-    return [*unmade, joined], tuple(files[i].file for i in order)
+    if len(owned) > 1 and len(owners) == 1 and len(order) > 1 and len(parts) == len(owned):
+        parts = [(parts[order[0]][0], concatenate([parts[i][1] for i in order]), files[order[0]])]
+        of_ranks = [[files[i] for i in order]]
+    else:
+        of_ranks = [[file] for file in files]
+    return files, [
+        MappedRank(own[0].source, own, *_made(source, trace, task))
+        for own, (source, trace, _) in zip(of_ranks, parts, strict=True)
+    ]
 
 
-def _of_rank(traces: Sequence[Trace], task: _Task) -> _Part:
-    """Return the result for one rank whose files are known."""
+def _of_rank(traces: Sequence[Trace], task: _Task) -> tuple[Any, Sequence[str]]:
+    """Return the result for one rank whose files are known, and the names that `only` may have."""
     (source,) = task.sources
     named = zip(_named(traces, task), task.places, strict=True)
-    trace = concatenate([owned_by(source, trace)[place][1] for trace, place in named])
-    return _made(source, trace, rank_file(source, trace), task)
+    return _made(source, concatenate([owned_by(source, trace)[place][1] for trace, place in named]), task)
 
 
 def _named(traces: Sequence[Trace], task: _Task) -> list[Trace]:
     return [replace(trace, path=str(name)) for trace, name in zip(traces, task.names, strict=True)]
 
 
-def _made(source: Source, trace: Trace, file: RankFile, task: _Task) -> _Part:
+def _made(source: Source, trace: Trace, task: _Task) -> tuple[Any, Sequence[str]]:
     known: dict[str, None] = {}
     if task.only:
         trace = selected_of(trace, source.prefix, task.only, known)
-    return _Part(file, task.make(source, trace), tuple(known))
+    return task.make(source, trace), tuple(known)
