@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeVar, overload
 
-Kind = Literal["text", "int", "id", "float", "percent", "bool"]  # id: a number that only tells apart
+ColumnKind = Literal["text", "int", "id", "float", "percent", "bool"]  # id: a number that only tells apart
 Cell = str | int | float | bool | None
 _T = TypeVar("_T")
 
@@ -58,7 +58,7 @@ class Column(NamedTuple):
 
     key: str
     title: str
-    kind: Kind = "text"
+    kind: ColumnKind = "text"
     digits: int = 3  # after the decimal point, for float and percent
     minor: int = 0  # left out where a terminal is too narrow for all columns, the largest first
     paired: bool = False  # says nothing without the column before it, nor that without it

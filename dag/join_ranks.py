@@ -35,7 +35,7 @@ from dialects.step_parts import (
     Joint,
     Kind,
     Operation,
-    Operations,
+    OperationTable,
     RankStep,
     RankSteps,
     edge_rows,
@@ -196,18 +196,20 @@ def _keyed_alike(steps: Sequence[Sequence[RankStep]]) -> list[list[RankStep]]:
     ]
 
 
-def _operations(ranks: Sequence[RankSteps], n_meetings: int) -> tuple[Operations, list[int]]:
+def _operations(ranks: Sequence[RankSteps], n_meetings: int) -> tuple[OperationTable, list[int]]:
     """Return the operations of all ranks and where each rank's begin; behind them, those of meetings."""
     kinds: dict[Operation, int] = {}
     kind: list[NDArray[np.integer]] = []
     for owner, rank in enumerate(ranks):
-        own = rank.operations if isinstance(rank.operations, Operations) else Operations(rank.operations)
+        own = rank.operations
+        if not isinstance(own, OperationTable):
+            own = OperationTable(own)
         owned = (one if one.owner == owner else one._replace(owner=owner) for one in own.kinds)
         kind.append(np.array([kinds.setdefault(one, len(kinds)) for one in owned], np.int32)[own.kind])
     meetings = (_MEETING._replace(owner=owner) for owner in range(n_meetings))
     kind.append(np.array([kinds.setdefault(one, len(kinds)) for one in meetings], np.int32))
     first = np.cumsum([0, *map(len, kind[:-1])]).tolist()
-    return Operations.of(list(kinds), np.concatenate(kind)), first
+    return OperationTable.of(list(kinds), np.concatenate(kind)), first
 
 
 def _join_step(

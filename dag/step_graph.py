@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from arrays import Int64
 from arrays.numbering import unique
 from dag.spill import Spill
-from dialects.step_parts import Joint, Operation, Operations, from_start
+from dialects.step_parts import Joint, Operation, OperationTable, from_start
 from errors import NoteKind, notes_of
 from result import LazySequence
 
@@ -182,8 +182,8 @@ class Recording(Struct, frozen=True):
     notes: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.operations, Operations):
-            force_setattr(self, "operations", Operations(self.operations))
+        if not isinstance(self.operations, OperationTable):
+            force_setattr(self, "operations", OperationTable(self.operations))
 
     def edited(self, edit: Callable[[StepGraph], StepGraph]) -> Recording:
         """Return the recording with each step as `edit` makes it."""
@@ -200,9 +200,9 @@ class Recording(Struct, frozen=True):
         return column if spill is None else spill.put_arrays([column])[0]
 
     @property
-    def table(self) -> Operations:
+    def table(self) -> OperationTable:
         """The operations as a table of the distinct ones."""
-        assert isinstance(self.operations, Operations)
+        assert isinstance(self.operations, OperationTable)
         return self.operations
 
     @property

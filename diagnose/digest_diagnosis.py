@@ -7,7 +7,7 @@ from typing import get_args
 from msgspec.structs import replace
 
 from diagnose.diagnosis import OF_FIGURES, Diagnosis, diagnose
-from diagnose.finding import Finding, Kind, Skipped
+from diagnose.finding import Finding, FindingKind, Skipped
 from diagnose.summed_steps import summed_steps
 from figures.job_figures import JobFigures
 from figures.time_by_role import NOTHING
@@ -25,7 +25,7 @@ def diagnose_figures(job: JobFigures) -> Diagnosis:
     """Return the diagnosis of a job whose digest was read; raises as `summed_steps`."""
     found = diagnose(summed_steps(job), detectors=OF_FIGURES)
     reason = "a digest holds no single events; give the traces"
-    skipped = [Skipped(kind, reason) for kind in get_args(Kind) if kind not in _EXAMINED]
+    skipped = [Skipped(kind, reason) for kind in get_args(FindingKind) if kind not in _EXAMINED]
     findings = [replace(one, finding=_of_digest(one.finding)) for one in found.findings]
     return replace(found, findings=findings, skipped=[*found.skipped, *skipped], view=None)
 

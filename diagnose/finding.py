@@ -11,7 +11,7 @@ from dag.step_graph import Recording
 
 Edit = Callable[[Recording], Recording]
 
-Kind = Literal[
+FindingKind = Literal[
     "late_rank", "uneven_work", "exposed_communication", "slow_collective", "small_messages", "server",
     "priority_inversion", "input", "host_bound", "host_sync", "copies", "idle", "hot_operation",
     "outlier_steps", "profiling_overhead", "memory", "negotiation", "capture_quality",
@@ -49,7 +49,7 @@ class Finding(Struct, frozen=True):
     look : arguments of the command that shows more; the job's path is added
     """
 
-    kind: Kind
+    kind: FindingKind
     title: str
     cause: str
     action: str
@@ -71,5 +71,5 @@ class Finding(Struct, frozen=True):
 class Skipped(Struct, frozen=True):
     """What was not examined, and why."""
 
-    kind: Kind
+    kind: FindingKind
     reason: str

@@ -235,7 +235,7 @@ class JobView:
 
     @cached_property
     def work_by_kind(self) -> Float64:
-        """The work of all operations of a kind (see `Operations`) in each whole step (steps, k)."""
+        """The work of all operations of a kind (see `OperationTable`) in each whole step (steps, k)."""
         return self._sums("work_ns")
 
     @cached_property

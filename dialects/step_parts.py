@@ -163,7 +163,7 @@ class Operation(NamedTuple):
 _COMMUNICATION = frozenset((Role.COMM, Role.WHOLE_COMM, Role.MEETING))
 
 
-class Operations(Sequence[Operation]):
+class OperationTable(Sequence[Operation]):
     """The operations (n,) of a recording, or of one rank: most are alike, so each is a number into few kinds.
 
     Attributes
@@ -178,7 +178,7 @@ class Operations(Sequence[Operation]):
         self.kinds = list(place)
 
     @classmethod
-    def of(cls, kinds: Sequence[Operation], kind: NDArray[np.integer]) -> Operations:
+    def of(cls, kinds: Sequence[Operation], kind: NDArray[np.integer]) -> OperationTable:
         """Return the operations of these kinds, which are distinct and in order of first appearance."""
         operations = cls(())
         operations.kinds, operations.kind = list(kinds), kind.astype(np.int32)
@@ -360,8 +360,8 @@ class RankSteps(Struct, frozen=True):
     def compact(self) -> RankSteps:
         """Return the steps in less memory, to be sent to another process."""
         operations = self.operations
-        if not isinstance(operations, Operations):
-            operations = Operations(operations)
+        if not isinstance(operations, OperationTable):
+            operations = OperationTable(operations)
         return replace(self, operations=operations, steps=[step.compact() for step in self.steps])
 
     def later(self, by_ns: int) -> RankSteps:

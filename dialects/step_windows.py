@@ -17,7 +17,7 @@ from dialects.step_parts import (
     Joint,
     Meetings,
     Operation,
-    Operations,
+    OperationTable,
     RankStep,
     from_start,
     meetings_table,
@@ -99,7 +99,7 @@ def check_sizes(path: str, start_ns: Int64, end_ns: Int64, bounds: Sequence[tupl
 
 def cut_into_steps(
     events: RecordedEvents, bounds: Sequence[tuple[int, int, int]]
-) -> tuple[Operations, list[RankStep]]:
+) -> tuple[OperationTable, list[RankStep]]:
     """Return the operations and the steps of a recording; `bounds` as from `windows`, in order.
 
     A step has what ran in it, from its begin on; what goes on in the next step is an event there as well.
@@ -260,7 +260,7 @@ class Open:
         return self._open
 
 
-def _operations(kinds: Sequence[Operation], labels: Sequence[Int64]) -> tuple[list[Int64], Operations]:
+def _operations(kinds: Sequence[Operation], labels: Sequence[Int64]) -> tuple[list[Int64], OperationTable]:
     """Return the operation of each step's events: the n-th of a label is the same in every step.
 
     `labels` are per step twice the kind, plus one for work of an earlier step.
@@ -272,11 +272,11 @@ def _operations(kinds: Sequence[Operation], labels: Sequence[Int64]) -> tuple[li
     offset = np.cumsum(most) - most
     numbers = [offset[one] + occurrence_number(one) for one in labels]
     found = np.flatnonzero(most)
-    variants = Operations(
+    variants = OperationTable(
         kinds[one // 2]._replace(from_earlier_step=True) if one % 2 else kinds[one // 2]
         for one in found.tolist()
     )
-    return numbers, Operations.of(variants.kinds, np.repeat(variants.kind, most[found]))
+    return numbers, OperationTable.of(variants.kinds, np.repeat(variants.kind, most[found]))
 
 
 def ended_last(end_ns: Int64, group: Groups, moments: Int64, own: Groups) -> Int64:

@@ -12,9 +12,9 @@ from made_jobs import WRITERS, Job
 
 from conftest import REPO
 from diagnose.diagnosis import headline
-from diagnose.finding import Kind
+from diagnose.finding import FindingKind
 
-KINDS = get_args(Kind)
+KINDS = get_args(FindingKind)
 EVERY = [
     pytest.param(kind, system, cell, id=f"{kind}-{system}{cell.way and f'-{cell.way}'}")
     for kind, systems in CELLS.items()
