@@ -1,4 +1,4 @@
-"""What the names of slices say where no system does; each rule of several systems, once."""
+"""Rules that tell the role of a slice by its name, for several systems; each rule once."""
 
 from __future__ import annotations
 
