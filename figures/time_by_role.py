@@ -27,7 +27,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from arrays import Float64, Int64
+from arrays import Float64, Int64, Mask
 from arrays.innermost import innermost, lies_inside
 from arrays.intervals import clipped_lengths, union
 from arrays.numbering import unique
@@ -38,15 +38,17 @@ from dialects.steps import Step
 from formats.columns import Trace
 
 NOTHING = "(nothing recorded)"
+_Places = NDArray[np.integer]
 
 #: The place in the order of what has none of an instant, and of each role.
 _NOBODY = len(CLAIMS)
 _PLACE_OF = np.array([
     next((place for place, roles in enumerate(CLAIMS) if role in roles), _NOBODY) for role in Role
-])  # fmt: skip
+], np.int8)  # fmt: skip
 _COMPUTE, _HOST = int(_PLACE_OF[Role.COMPUTE]), int(_PLACE_OF[Role.HOST])
 #: The last place that `breakdown` asks for: what comes after it is idle time.
 _LAST_WORK = int(_PLACE_OF[Role.COPY])
+_MANY = 1 << 19  # pieces that are shared at a time
 
 
 class Breakdown(Struct, frozen=True, array_like=True):
@@ -114,8 +116,10 @@ def time_by_operation(
     if len(steps):
         starts, ends = (np.array([step[at] for step in steps], np.int64) for at in (1, 2))
         slices = Slices.of(trace.ts_ns, trace.end_ns, trace.track_id, roles)
-        near = np.flatnonzero((slices.end > starts[0]) & (slices.start < ends[-1]))
-        spent[:, :-1] = time_of_ids(slices.at(near), ids[near], n_ids, starts, ends)
+        near = (slices.end > starts[0]) & (slices.start < ends[-1])
+        if not near.all():
+            slices, ids = slices.at(np.flatnonzero(near)), ids[near]
+        spent[:, :-1] = time_of_ids(slices, ids, n_ids, starts, ends)
         spent[:, -1] = np.maximum((ends - starts) - spent.sum(1), 0.0)
     return spent
 
@@ -156,7 +160,7 @@ class Slices(NamedTuple):
     end: Int64
     track: NDArray[np.integer]
     role: NDArray[np.int8]
-    place: Int64
+    place: NDArray[np.int8]
 
     @classmethod
     def of(cls, start: Int64, end: Int64, track: NDArray[np.integer], role: NDArray[np.int8]) -> Slices:
@@ -206,18 +210,22 @@ def _part_of_computation(slices: Slices, inside: Int64) -> Int64:
 
     They do not begin while something else (`inside`; see `_interrupts`) interrupts it.
     """
-    computes = np.flatnonzero(slices.place == _COMPUTE)
+    computes = slices.place == _COMPUTE
     may_be = (slices.place > _LAST_WORK) & (slices.place < _NOBODY) & (slices.role != Role.WAIT)
     may_be &= np.isin(slices.track, unique(slices.track[computes]))
     rows = np.flatnonzero(may_be)
-    begin = slices.start[rows]
-    within = []
-    for outer, end in ((computes, slices.end[rows]), (inside, begin + 1)):
-        both = slices.at(np.concatenate([outer, rows]))
-        ends = np.concatenate([slices.end[outer], end])
-        is_outer = np.arange(len(ends)) < len(outer)
-        within.append(lies_inside(both.start, ends, both.track, is_outer)[len(outer) :])
-    return rows[within[0] & ~within[1]]
+    rows = rows[_lie_inside(slices, rows, slices.end[rows], np.flatnonzero(computes))]
+    return rows[~_lie_inside(slices, rows, slices.start[rows] + 1, inside)]
+
+
+def _lie_inside(slices: Slices, rows: Int64, end: Int64, outer: Int64) -> Mask:
+    """Return which slices `rows` (k,), if they ended at `end` (k,), lie inside one of the `outer` (rows)."""
+    outer = outer[np.isin(slices.track[outer], unique(slices.track[rows]))]
+    if len(outer) == 0 or len(rows) == 0:
+        return np.zeros(len(rows), np.bool_)
+    both = np.concatenate([outer, rows])
+    ends, is_outer = np.concatenate([slices.end[outer], end]), np.arange(len(both)) < len(outer)
+    return lies_inside(slices.start[both], ends, slices.track[both], is_outer)[len(outer) :]
 
 
 def _innermost(slices: Slices, inside: Slices) -> tuple[Int64, Int64, Int64]:
@@ -228,36 +236,62 @@ def _innermost(slices: Slices, inside: Slices) -> tuple[Int64, Int64, Int64]:
     """
     aside = slices.at(np.flatnonzero(slices.role == Role.IDLE))
     works = np.flatnonzero(slices.place < _NOBODY)
-    place = np.minimum(slices.place[works], _HOST)
-    groups = (slices.at(works), inside, aside)
-    start, end, tracks = (np.concatenate([group[at] for group in groups]) for at in range(3))
+    start, end, track = (
+        np.concatenate([column[works], *others])
+        for column, *others in zip(slices[:3], inside[:3], aside[:3], strict=True)
+    )
     around = np.repeat([_COMPUTE, _HOST], [len(inside.start), len(aside.start)])
-    track = tracks.astype(np.int64) * _NOBODY + np.concatenate([place, around])
-    row, left, right = innermost(start, end, track)
+    place = np.concatenate([np.minimum(slices.place[works], _HOST), around])
+    row, left, right = innermost(start, end, track * _NOBODY + place)
     has_time = row < len(works)
     return works[row[has_time]], left[has_time], right[has_time]
 
 
 def _shared(
-    left: Int64, right: Int64, place: Int64, owner: Int64, n_owners: int, starts: Int64, ends: Int64
+    left: Int64,
+    right: Int64,
+    place: _Places,
+    owner: Int64,
+    n_owners: int,
+    starts: Int64,
+    ends: Int64,
 ) -> Float64:
     """Return how much of each step (k,) each owner gets, (k, n_owners), nanoseconds.
 
     Of the pieces (m,) that cover an instant the first place gets it, equals share it.
     """
+    n_blocks = min(1 + len(left) // _MANY, len(starts))  # so that what is made on the way stays small
+    parts = []
+    for steps in np.array_split(np.arange(len(starts)), n_blocks):
+        begin, end = starts[steps], ends[steps]
+        rows = np.flatnonzero((left < end[-1]) & (right > begin[0]))
+        parts.append(_shared_at_once(left[rows], right[rows], place[rows], owner[rows], n_owners, begin, end))
+    return np.concatenate(parts)
+
+
+def _shared_at_once(
+    left: Int64,
+    right: Int64,
+    place: _Places,
+    owner: Int64,
+    n_owners: int,
+    starts: Int64,
+    ends: Int64,
+) -> Float64:
+    """Return what `_shared` does, of not too many pieces."""
     first = np.searchsorted(ends, left, side="right")
     last = np.searchsorted(starts, right, side="left")  # one beyond
     step, piece = ranges(first, last)
     # each step has a time of its own, as neighbours may overlap
-    shift = np.cumsum(ends - starts) - ends
-    left, right = np.maximum(left[piece], starts[step]), np.minimum(right[piece], ends[step])
-    share = _shares(left + shift[step], right + shift[step], place[piece])
+    shift = (np.cumsum(ends - starts) - ends)[step]
+    left, right = np.maximum(left[piece], starts[step]) + shift, np.minimum(right[piece], ends[step]) + shift
+    share = _shares(left, right, place[piece])
     cell = step * n_owners + owner[piece]
     total = np.bincount(cell, share, len(starts) * n_owners).astype(np.float64)
     return total.reshape(len(starts), n_owners)
 
 
-def _shares(left: Int64, right: Int64, place: Int64) -> Float64:
+def _shares(left: Int64, right: Int64, place: _Places) -> Float64:
     """Return how much time each piece (m,) gets when the first place gets an instant, equals sharing it."""
     points = unique(np.concatenate([left, right]))
     share = np.zeros(len(left))
