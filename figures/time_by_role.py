@@ -278,7 +278,7 @@ def _shared_at_once(
     starts: Int64,
     ends: Int64,
 ) -> Float64:
-    """Return what `_shared` does, of not too many pieces."""
+    """Return the shares of `_shared`, of pieces that are few enough to be looked at together."""
     first = np.searchsorted(ends, left, side="right")
     last = np.searchsorted(starts, right, side="left")  # one beyond
     step, piece = ranges(first, last)
