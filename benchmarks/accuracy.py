@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,10 +26,12 @@ from benchmarks import known_byteps, known_gains
 from benchmarks.known_jobs import random_job
 from dag_utils import Recording, load_steps, read_partitions
 from errors import AnalyzeError
-from replay.answer import Asked, WhatIf, leave_one_out, measured_ns, what_if, with_gaps_of_others
-from replay.simulation import replay
+from replay.answer import leave_one_out, measured_ns, with_gaps_of_others
+from replay.edit import EditRequest, Job
+from replay.forecast import Forecast, Forecasts
+from replay.runs import replayed_ns
 from replay.uncertainty import mean_interval
-from replay.whatif.edits import apply, bounds, rescheduled
+from replay.whatif.schedule import rescheduled
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -134,7 +135,7 @@ def queue_errors(recording: Recording) -> Float64:
     """Return |error| of each whole step of each owner with links that serve who is ready first."""
     rows = recording.whole_steps
     recorded = measured_ns(recording)[rows]
-    times = replay(rescheduled(recording, by_priority=False), rows).iteration_ns
+    times = replayed_ns(rescheduled(recording, by_priority=False), rows)
     errors = np.abs(times - recorded) / recorded
     return np.asarray(errors[~np.isnan(errors)], np.float64)
 
@@ -294,9 +295,9 @@ def _ddp(rounds: Sequence[Path]) -> Iterator[str]:
     yield ""
 
 
-def _foreseen(recording: Recording, edit: str) -> WhatIf:
-    edits = edit.split()
-    return what_if(recording, [Asked(edit, partial(apply, edits=edits), bounds(recording, edits))])[0]
+def _foreseen(recording: Recording, edits: str) -> Forecast:
+    forecasts = Forecasts(Job(recording), recording.whole_steps)
+    return forecasts.of([EditRequest.of(edit) for edit in edits.split()])
 
 
 class _Score:

@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks.known_byteps import BytePSJob, random_job
 from dag_utils import load_steps, read_partitions
 from diagnose.diagnosis import Ranked, diagnose
-from diagnose.gains import Gain
+from replay.forecast import Gain
 
 _JOBS = 40
 _STEPS = 12

@@ -22,14 +22,17 @@ from diagnose.detectors.servers import one_slow_server, priority_inversion, slow
 from diagnose.detectors.slow_transfers import slow_links
 from diagnose.detectors.small_messages import small_messages
 from diagnose.finding import Finding, Skipped
-from diagnose.gains import Edits, Gain, Gains
 from diagnose.job_view import JobView
+from replay.edit import EditRequest
+from replay.forecast import Forecast, Forecasts, Gain
 from result import in_ms
 
 #: Of a step: what wins less is not shown.
 LEAST_SHARE = 0.01
 #: Of what a finding wins alone: if less is left when those found before it are done, it is one of them again.
 _LEAST_LEFT = 0.5
+#: What a finding wins alone is told unless it is so many times what the more specific findings leave of it.
+_MOST_SHARED = 1.1
 #: Findings that the headline names.
 _NAMED = 2
 #: Steps that are outliers lead the headline if to be without them wins this many times as much as the next.
@@ -76,12 +79,21 @@ _DETECTORS: Sequence[tuple[Level, Detector]] = (
 
 
 class Ranked(Struct, frozen=True):
-    """A finding and what its change wins: alone, and when those before it are done already."""
+    """A finding and what it wins.
+
+    Attributes
+    ----------
+    gain : what is won, None where nothing is claimed; `share` of the mean step
+    after_above_ns : what is left to win when those before it are done already
+    change : the edits whose gain this is: what a what-if with them answers; () where the gain is only what
+        more specific findings leave
+    """
 
     finding: Finding
-    gain: Gain | None  # None where nothing is claimed to be won
-    share: float | None  # of the mean step
-    after_above_ns: float | None
+    gain: Gain | None = None
+    share: float | None = None
+    after_above_ns: float | None = None
+    change: Sequence[EditRequest] = ()
 
 
 class Diagnosis(Struct, frozen=True):
@@ -114,15 +126,17 @@ def diagnose(
     transfers spend their time, from captures and logs of servers; `detectors` those to ask, None: all.
     """
     view = JobView(loaded, network=network)
-    search = _Search(Gains(view.recording, view.rows, view.n_warm_up))
+    search = _Search(Forecasts(view.job, view.rows))
     for level in Level:
-        before = search.edits
-        looked_at = JobView(loaded, search.gains.as_simulated(before), network) if before else view
+        above = search.edits
+        looked_at = view
+        if above:
+            looked_at = JobView(loaded, search.forecasts.as_simulated(above), network, view.job)
         for of_level, detect in _DETECTORS:
             if of_level == level and (detectors is None or detect in detectors):
-                search.judge(detect(looked_at), before)
+                search.judge(detect(looked_at), above)
     return Diagnosis(
-        findings=_ranked(search.known, search.gains),
+        findings=_ranked(search),
         skipped=search.skipped,
         small=search.small,
         iteration_ns=view.iteration_ns,
@@ -136,49 +150,58 @@ def diagnose(
 
 
 class _Search(Struct):
-    """What was found so far; the job after the `edits` is the one without all of that."""
+    """Findings so far, and the edits that remove them from the job."""
 
-    gains: Gains
-    edits: Edits = ()
-    known: list[tuple[Finding, Gain | None]] = field(default_factory=list)
+    forecasts: Forecasts
+    edits: tuple[EditRequest, ...] = ()
+    known: list[tuple[Finding, Forecast | None]] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
     small: int = 0
 
-    def judge(self, found: Iterable[Finding | Skipped], before: Edits) -> None:
-        """Keep findings that win something after the edits `before`, and still do without the others."""
+    def judge(self, found: Iterable[Finding | Skipped], above: Sequence[EditRequest]) -> None:
+        """Keep findings that win something after the edits `above`, and still do without the others."""
         for one in found:
             if isinstance(one, Skipped):
                 self.skipped.append(one)
-            elif one.edit is None:
+            elif not one.edits:
                 self.known.append((one, None))
-            elif (gain := self._gain(one, before)) is not None:
-                self.known.append((one, gain))
-                self.edits = (*self.edits, one.edit)
+            elif (forecast := self._forecast(one, above)) is not None:
+                self.known.append((one, forecast))
+                self.edits = (*self.edits, *one.edits)
 
-    def _gain(self, finding: Finding, before: Edits) -> Gain | None:
-        """Return what a finding wins; None, and count it, if that is too little or too uncertain."""
-        gain = self.gains.of(finding, before)
-        least_ns = max(LEAST_SHARE, finding.least_share) * self.gains.recorded_ns
-        if gain.mid_ns >= least_ns and (gain.is_certain or finding.as_recorded):
-            left = self.gains.of(finding, self.edits)
-            if left.mid_ns >= max(least_ns, _LEAST_LEFT * gain.mid_ns):
-                return gain
-        self.small += gain.mid_ns > 0
+    def _forecast(self, finding: Finding, above: Sequence[EditRequest]) -> Forecast | None:
+        """Return what a finding wins; None, and count it, if that is too little or may be chance.
+
+        That is what its edits win alone; where the more specific findings `above` have most of that, or it
+        shows only without them, what they leave.
+        """
+        alone, after = self.forecasts.of(finding.edits), self.forecasts.of(finding.edits, above)
+        least_ns = max(LEAST_SHARE, finding.least_share) * alone.before_ns
+        if after.gain_ns.mid_ns >= least_ns and after.is_certain:
+            left = self.forecasts.of(finding.edits, self.edits)
+            if left.gain_ns.mid_ns >= max(least_ns, _LEAST_LEFT * after.gain_ns.mid_ns):
+                is_alike = least_ns <= alone.gain_ns.mid_ns <= _MOST_SHARED * after.gain_ns.mid_ns
+                return alone if is_alike else after
+        self.small += after.gain_ns.mid_ns > 0
         return None
 
 
-def _ranked(known: Sequence[tuple[Finding, Gain | None]], gains: Gains) -> list[Ranked]:
+def _ranked(search: _Search) -> list[Ranked]:
     """Return the findings by what they win, each with what is left to win when those before it are done."""
-    order = sorted(known, key=lambda pair: (-(pair[1].mid_ns if pair[1] else 0.0), -pair[0].weight))
+    order = sorted(
+        search.known, key=lambda one: (-(one[1].gain_ns.mid_ns if one[1] else 0.0), -one[0].weight)
+    )
     ranked: list[Ranked] = []
-    done: Edits = ()
-    for finding, gain in order:
-        if gain is None or finding.edit is None:
-            ranked.append(Ranked(finding, None, None, None))
+    done: tuple[EditRequest, ...] = ()
+    for finding, forecast in order:
+        if forecast is None:
+            ranked.append(Ranked(finding))
             continue
-        left = gains.of(finding, done).mid_ns
-        ranked.append(Ranked(finding, gain, gain.mid_ns / gains.recorded_ns, max(left, 0.0)))
-        done = (*done, finding.edit)
+        left_ns = search.forecasts.of(finding.edits, done).gain_ns.mid_ns
+        change = () if forecast.scale else finding.edits
+        share = forecast.gain_ns.mid_ns / search.forecasts.of(finding.edits).before_ns
+        ranked.append(Ranked(finding, forecast.gain_ns, share, max(left_ns, 0.0), change))
+        done = (*done, *finding.edits)
     return ranked
 
 

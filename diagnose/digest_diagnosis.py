@@ -26,14 +26,14 @@ def diagnose_figures(job: JobFigures) -> Diagnosis:
     found = diagnose(summed_steps(job), detectors=OF_FIGURES)
     reason = "a digest holds no single events; give the traces"
     skipped = [Skipped(kind, reason) for kind in get_args(FindingKind) if kind not in _EXAMINED]
-    findings = [replace(one, finding=_of_digest(one.finding)) for one in found.findings]
+    findings = [replace(one, finding=_of_digest(one.finding), change=()) for one in found.findings]
     return replace(found, findings=findings, skipped=[*found.skipped, *skipped], view=None)
 
 
 def _of_digest(finding: Finding) -> Finding:
     """Return a finding without events of the summed steps, and the command that shows more instead."""
     caveat = f"{finding.caveat}; {_CAVEAT}" if finding.caveat else _CAVEAT
-    found = replace(finding, evidence=(), caveat=caveat, change="", look=_BREAKDOWN)
+    found = replace(finding, evidence=(), caveat=caveat, look=_BREAKDOWN)
     if NOTHING not in finding.operations:
         return found
     operations = [name for name in finding.operations if name != NOTHING]

@@ -1,15 +1,13 @@
-"""What a diagnosis consists of: findings, each with the edit that removes it, and what was skipped."""
+"""What a diagnosis consists of: findings, each with the edits that remove it, and what was skipped."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
-from msgspec import Struct, field
+from msgspec import Struct
 
-from dag.step_graph import Recording
-
-Edit = Callable[[Recording], Recording]
+from replay.edit import EditRequest
 
 FindingKind = Literal[
     "late_rank", "uneven_work", "exposed_communication", "slow_collective", "small_messages", "server",
@@ -18,9 +16,9 @@ FindingKind = Literal[
 ]  # fmt: skip
 
 
-def replayed(edit: str) -> Sequence[str]:
-    """Return the arguments of the command that replays the job with an edit; it leaves no file in the job."""
-    return "--option", "replay", "--sub_option", "whatif", "--set", edit, "--output", "-"
+def edit(name: str, value: object) -> EditRequest:
+    """Return the edit ``name=value``; a ratio has three digits."""
+    return EditRequest(name, f"{value:.3g}" if isinstance(value, float) else str(value))
 
 
 class Evidence(Struct, frozen=True):
@@ -40,32 +38,26 @@ class Finding(Struct, frozen=True):
     Attributes
     ----------
     title : what is wrong, a clause that begins with whose fault it is and goes on in a sentence
-    edit : the job without it; None where nothing can be claimed to be won
-    change : the same in the words of ``replay --set``, separated by blanks; "" where there are none
-    doubt_ns : by how much more than the replay knows its gain may be off, 19 times in 20
-    queued_ns : transfers on the critical path that queue for links, and may queue otherwise without it
+    edits : make the job one without it: its gain, its interval and its command come from them; none where
+        nothing is claimed to be won
     least_share : of a step, what it has to win at least
     weight : how much it matters where nothing is claimed to be won, as a share of the step
-    look : arguments of the command that shows more; the job's path is added
+    look : arguments of the command that shows where to look closer, without the path; (): the critical path
     """
 
     kind: FindingKind
     title: str
     cause: str
     action: str
-    edit: Edit | None = None
-    change: str = ""
+    edits: Sequence[EditRequest] = ()
     ranks: Sequence[str] = ()
     steps: Sequence[int] = ()
     operations: Sequence[str] = ()
     evidence: Sequence[Evidence] = ()
     caveat: str = ""
-    look: Sequence[str] = field(default_factory=lambda: ("--option", "critical"))
-    doubt_ns: float = 0.0
-    queued_ns: float = 0.0
+    look: Sequence[str] = ()
     least_share: float = 0.0
     weight: float = 0.0
-    as_recorded: bool = False  # it is about what happened in these steps, unusual gaps included
 
 
 class Skipped(Struct, frozen=True):

@@ -19,8 +19,9 @@ from dialects.step_parts import Operation, Transfer
 from figures.operations_by_step import check_cells
 from figures.step_summary import outliers
 from replay.answer import measured_ns
-from replay.whatif.even_work import begun_by_owners
-from replay.whatif.selection import pipeline_stages
+from replay.edit import Job
+from replay.even_work import begun_by_owners, done_by_all
+from replay.even_work import stages as pipeline
 
 #: Steps that the warm-up takes at most.
 _WARM_UP = 3
@@ -32,12 +33,19 @@ class JobView:
     """A loaded job; whole steps are its `rows`, columns of owners and operations are as in its recording.
 
     `recording` is another one in place of the loaded one, in which something was edited; `step_ns` is the
-    length of the median step as it was recorded in any case. `network` are clauses about where transfers
-    spend their time, from captures and logs of servers; "" where nothing tells.
+    length of the median step as it was recorded in any case, and `job` as edits ask it. `network` are
+    clauses about where transfers spend their time, from captures and logs of servers.
     """
 
-    def __init__(self, loaded: LoadedSteps, recording: Recording | None = None, network: str = "") -> None:
+    def __init__(
+        self,
+        loaded: LoadedSteps,
+        recording: Recording | None = None,
+        network: str = "",
+        job: Job | None = None,
+    ) -> None:
         self.loaded, self.network = loaded, network
+        self.job = job or Job.of(loaded)
         self.recording = loaded.recording if recording is None else recording
 
     @cached_property
@@ -121,8 +129,7 @@ class JobView:
     @cached_property
     def stage(self) -> Int64:
         """The stage of the pipeline that each owner (m,) is; all 0 where there is none."""
-        stages = pipeline_stages(self.recording)
-        return np.array(stages or [0] * len(self.recording.owners), np.int64)
+        return pipeline(self.recording)
 
     # ---- operations
 
@@ -165,12 +172,7 @@ class JobView:
 
         Nor can BytePS's STEP, in which the wait for communication lies.
         """
-        names, kind = self.kind_of
-        owner = self.recording.column(lambda one: one.owner)
-        n_owners = len(self.recording.owners)
-        pairs = unique(kind * n_owners + owner)
-        everywhere: Bool = (np.bincount(pairs // n_owners, minlength=len(names)) == n_owners)[kind]
-        return self.is_own & everywhere & self.which(lambda one: one.role is not Role.UPDATE)
+        return self.is_own & done_by_all(self.recording) & self.which(lambda one: one.role is not Role.UPDATE)
 
     @cached_property
     def kind_of(self) -> tuple[list[str], Int64]:

@@ -1,26 +1,21 @@
-"""What a replay says: iteration times beside the recorded ones, what an edit changes, how sure that is."""
+"""What a replay says: iteration times beside the recorded ones, and how sure that is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from math import hypot, log
-from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from arrays import Float64, Int64
-from arrays.median import longest_usual
 from arrays.numbering import unique
 from dag.step_graph import Recording
 from errors import TraceError, UsageError
-from replay.occurrences import Middles, slots, with_usual_gaps
+from replay.occurrences import Middles, slots
 from replay.runs import replayed_ns
-from replay.simulation import Replay
-from replay.simulation import replay as run_steps
-from replay.uncertainty import EXTRAPOLATED, MODEL_ERROR, mean_interval, paired_change, without_outliers
+from replay.uncertainty import mean_interval
 
 #: Events that a replay holds at most: a few gigabytes.
 MOST_EVENTS = 20_000_000
@@ -69,18 +64,16 @@ class Answer(Struct, frozen=True, dict=True):
         return mean_interval(_distinct(self.rows, self.replayed_ns))
 
 
-def answer(recording: Recording, n_steps: int | None = None) -> Answer:
-    """Replay `n_steps` steps (None: those that are recorded whole); recorded steps come round again.
+def answer(recording: Recording, rows: Sequence[int], replayed: Int64 | None = None) -> Answer:
+    """Return what replaying the recorded steps `rows` says; `replayed` (steps, m) are their times if known.
 
     Raises
     ------
     TraceError
         No operation takes any time.
-    UsageError
-        More steps than fit into memory.
     """
-    rows = _rows(recording, n_steps)
-    replayed = replayed_ns(recording, rows)
+    if replayed is None:
+        replayed = replayed_ns(recording, rows)
     if not replayed.any():
         raise TraceError("the recorded operations have no duration: nothing to replay")
     recorded = measured_ns(recording)[rows]
@@ -89,8 +82,14 @@ def answer(recording: Recording, n_steps: int | None = None) -> Answer:
     return Answer(recording, rows, replayed, predicted, _known_mean(recorded))
 
 
-def _rows(recording: Recording, n_steps: int | None) -> list[int]:
-    """Return the recorded steps that are replayed."""
+def replayed_rows(recording: Recording, n_steps: int | None = None) -> list[int]:
+    """Return the recorded steps that stand for `n_steps` (None: those recorded whole); they come round again.
+
+    Raises
+    ------
+    UsageError
+        More steps than fit into memory.
+    """
     rows = recording.whole_steps
     wanted = len(rows) if n_steps is None else n_steps
     per_step = sum(len(recording.steps[row]) for row in rows) / len(rows)
@@ -116,159 +115,6 @@ def _distinct(rows: Sequence[int], iteration_ns: Int64) -> Float64:
     """Return how long each recorded step took that was replayed, once each: they come round in order."""
     times: Float64 = iteration_ns.mean(axis=1)[: len(set(rows))]
     return times
-
-
-# ---- what an edit changes
-
-
-class Lengths(NamedTuple):
-    """How long (positions, m) each owner takes for the recorded steps `rows`; a `Replay` tells more."""
-
-    rows: Sequence[int]
-    iteration_ns: Int64
-
-
-class Forecast(Struct, frozen=True, dict=True):
-    """An edited job beside the recorded one.
-
-    Both are simulated with the usual gaps; the recorded time changes in the ratio of the two. Of all three a
-    step far longer than the others counts as the longest usual one, but for what the edit itself takes from
-    it or adds to it: that is the job's, whatever the rest is. `bounds` are the edited job as it may be as
-    well, where the recording does not tell all that the edit must know.
-    """
-
-    name: str
-    recorded: Answer
-    before: Lengths | Replay
-    after: Lengths | Replay
-    bounds: Sequence[Lengths | Replay] = ()
-
-    @cached_property
-    def ratio(self) -> float:
-        """How much longer the edited job takes."""
-        before, after = self._counted
-        return float(after.mean() / before.mean())
-
-    @cached_property
-    def before_ns(self) -> float:
-        """The iteration time of the job as it is: the mean, but for what the edit leaves of outliers."""
-        recorded, steps = self.recorded, self.recorded.steps_ns
-        counted = _without_alike(steps, steps * self._alike[0])
-        return (recorded.recorded_ns or recorded.iteration_ns) * float(counted.mean() / steps.mean())
-
-    @property
-    def after_ns(self) -> float:
-        """The iteration time of the edited job."""
-        return self.before_ns * self.ratio
-
-    @cached_property
-    def interval_ns(self) -> tuple[float, float] | None:
-        """Where the mean step of the edited job will lie, 19 times in 20; None for too few steps."""
-        steps = _distinct(self.after.rows, self.after.iteration_ns)
-        scale = self.after_ns / max(float(steps.mean()), 1.0)
-        return mean_interval(steps * scale, model_error=self.model_error)
-
-    @property
-    def model_error(self) -> float:
-        """What the edited job may be wrong by where nothing varies: the standard deviation of its logarithm.
-
-        It grows with the effect of the edit, and with how far the `bounds` are apart.
-        """
-        after = _usual_ns(self.after)
-        apart = [abs(log(_usual_ns(one) / after)) for one in self.bounds]
-        return hypot(MODEL_ERROR, EXTRAPOLATED * log(self.ratio), max(apart, default=0.0) / 2)
-
-    @cached_property
-    def paired(self) -> tuple[float, float] | None:
-        """The change over these recorded steps, each compared with itself; None for too few steps."""
-        n_distinct = len(set(self.after.rows))
-        return paired_change(*(steps[:n_distinct] for steps in self._counted))
-
-    @cached_property
-    def _alike(self) -> tuple[Float64, Float64]:
-        """What share of each step (steps,) the edit leaves alone, or changes as it changes most steps.
-
-        Of a step before the edit: all but what the edit takes from it and not from most others; of one after
-        it: all but what it adds to it and not to most others.
-        """
-        before, after = (np.maximum(_steps_ns(one), 1.0) for one in (self.before, self.after))
-        usual = float(np.median(after / before))
-        return (
-            np.minimum(after / (min(usual, 1.0) * before), 1.0),
-            np.minimum(max(usual, 1.0) * before / after, 1.0),
-        )
-
-    @cached_property
-    def _counted(self) -> tuple[Float64, Float64]:
-        """How long each step (steps,) counts, simulated before and after the edit."""
-        before, after = (
-            _without_alike(steps, steps * share)
-            for steps, share in zip(map(_steps_ns, (self.before, self.after)), self._alike, strict=True)
-        )
-        return before, after
-
-
-class WhatIf(Forecast, frozen=True, dict=True):
-    """A forecast that knows when every operation ran."""
-
-    before: Replay
-    after: Replay
-
-
-def _steps_ns(simulated: Lengths | Replay) -> Float64:
-    """Return how long each step takes (steps,), the mean over the owners."""
-    steps: Float64 = simulated.iteration_ns.mean(axis=1)
-    return steps
-
-
-def _usual_ns(simulated: Lengths | Replay) -> float:
-    """Return the mean step, without outliers."""
-    return float(without_outliers(_steps_ns(simulated)).mean())
-
-
-def _without_alike(steps: Float64, alike: Float64) -> Float64:
-    """Return how long steps (n,) took, their part `alike` (n,) at most as long as the longest usual step."""
-    return steps - np.maximum(alike - longest_usual(steps), 0.0)
-
-
-class Asked(NamedTuple):
-    """An edit by its name, and what it may be as well (`WhatIf.bounds`)."""
-
-    name: str
-    edit: Callable[[Recording], Recording]
-    bounds: Sequence[Callable[[Recording], Recording]] = ()
-
-
-def what_if(
-    recording: Recording,
-    edits: Sequence[Asked | tuple[str, Callable[[Recording], Recording]]],
-    n_steps: int | None = None,
-) -> list[WhatIf]:
-    """Return what each of the named `edits` makes of the job."""
-    recorded = answer(recording, n_steps)
-    rows = recorded.rows
-    before = run_steps(with_usual_gaps(recording), rows)
-
-    def after(edit: Callable[[Recording], Recording]) -> Replay:
-        return run_steps(with_usual_gaps(edit(recording)), rows)
-
-    return [
-        WhatIf(one.name, recorded, before, after(one.edit), [after(bound) for bound in one.bounds])
-        for one in (Asked(*edit) for edit in edits)
-    ]
-
-
-def forecasts(recording: Recording, edits: Iterable[Asked], n_steps: int | None = None) -> Iterator[Forecast]:
-    """Yield the answers of `what_if`, without when each operation ran: sooner, and in less memory."""
-    recorded = answer(recording, n_steps)
-
-    def after(edit: Callable[[Recording], Recording]) -> Lengths:
-        edited = with_usual_gaps(edit(recording))
-        return Lengths(recorded.rows, replayed_ns(edited, recorded.rows))
-
-    before = after(lambda one: one)
-    for one in edits:
-        yield Forecast(one.name, recorded, before, after(one.edit), [after(bound) for bound in one.bounds])
 
 
 # ---- how much the gaps that recur explain

@@ -1,8 +1,8 @@
-"""Steps in a row simulated by runs of operations in place of operations, and again with edited times.
+"""Steps in a row simulated, with their recorded times or with edited ones.
 
-Most operations of a recording wait for one other operation alone, the one before on their thread. Such a
-run takes the sum of its times, so that a simulation costs a sum over the events and a pass over the few
-runs. Runs are cut where an edge leads into one or out of one. The schedule is that of `simulation.replay`.
+Most operations wait for one other operation alone, the one before on their thread. Such a *run* takes the
+sum of its times, so that a simulation costs a sum over the events and a pass over the few runs. Runs are cut
+where an edge leads into one or out of one.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from arrays import Int32, Int64
 from dag.step_graph import NO_LINK, Recording, StepGraph, operation_edges
 from dialects.step_parts import narrow
 from replay.engine import UNLIMITED, Plan, Schedule, make_plan, simulate
-from replay.simulation import Row, as_simulated
+from replay.row import Row
 
 #: Columns of a step that decide who waits for whom. Work, gaps, begins and tails do not.
 _STRUCTURE = (
@@ -37,13 +39,14 @@ class Runs:
         self.rows = rows
         self._row = row = Row(recording, rows)
         self._operations = recording.operations
-        self._has_links = any((step.link != NO_LINK).any() for step in row.steps)
         # of several transfers that ask for a link at one moment the first of the step goes first
         self._order: Sequence[Int64 | None] = [None] * len(rows)
-        if not self._has_links:
+        if not row.has_links:
             track = recording.numbered(lambda one: (one.owner, one.track))[1].astype(np.int32)
-            self._order = [_by_track(recording, track[step.operation]) for step in row.steps]
-        self._begin = np.append(row.begin_op[:, 0], row.first_op[-1] + 2 * len(row.steps[-1]))
+            self._order = [
+                _by_track(recording, track[row.step(position).operation]) for position in range(len(rows))
+            ]
+        self._begin = np.append(row.begin_op[:, 0], row.n_ops)
         found = [self._of_step(position) for position in range(len(rows))]
         edges = np.concatenate([edges for edges, _ in found])
         alone = np.concatenate([row.begin_op.ravel(), row.end_op.ravel(), *(starts for _, starts in found)])
@@ -64,11 +67,12 @@ class Runs:
 
     def fits(self, recording: Recording) -> bool:
         """Whether a recording differs only in its times from the one that this was made of."""
-        has_streams = self._row.stream_of.max(initial=-1) >= 0  # these hold up the end of a step, or do not
         return recording.operations is self._operations and all(
             all(getattr(own, name) is getattr(other, name) for name in _STRUCTURE)
-            and (not has_streams or np.array_equal(own.tail_ns, other.tail_ns))
-            for own, other in zip(self._row.steps, (recording.steps[row] for row in self.rows), strict=True)
+            and (
+                not self.has_devices or np.array_equal(own.tail_ns, other.tail_ns)
+            )  # which hold up its end, or not
+            for own, other in ((self._row.step(at), recording.steps[row]) for at, row in enumerate(self.rows))
         )
 
     def simulate(self, steps: Iterable[StepGraph]) -> Schedule:
@@ -86,23 +90,32 @@ class Runs:
         """Return how long each owner took for the step at each position (positions, m)."""
         return schedule.end_ns[self.end_run] - schedule.start_ns[self.begin_run]
 
+    @property
+    def has_devices(self) -> bool:
+        """Whether something ran on a device."""
+        return bool(self._row.stream_of.max(initial=-1) >= 0)
+
     def ends_ns(self, schedule: Schedule) -> Int64:
         """Return when the last operation of the step at each position ends (positions,)."""
         return np.maximum.reduceat(schedule.end_ns[: len(self._first)], self.begin_run[:, 0])
 
     def step(self, position: int, step: StepGraph, schedule: Schedule) -> StepGraph:
-        """Return the `step` with which position was simulated with its simulated times, which start at 0."""
-        heads, bodies = _Times(self, position, step).of_events(
-            *self._bounds(position), schedule.start_ns[self._inside(position)]
-        )
-        begin, end = self.begin_run[position], self.end_run[position]
-        return as_simulated(step, heads, bodies, schedule.start_ns[begin], schedule.end_ns[end])
+        """Return the `step` with which position was simulated with its simulated times; see `Simulation`."""
+        start, end, _ = self.events_ns(position, step, schedule)
+        begins, ends = self.begin_run[position], self.end_run[position]
+        return _as_simulated(step, start, end, schedule.start_ns[begins], schedule.end_ns[ends])
+
+    def events_ns(self, position: int, step: StepGraph, schedule: Schedule) -> tuple[Int64, Int64, Int64]:
+        """Return start, end and work (n,) of the events of the `step` with which position was simulated."""
+        times = _Times(self, position, step)
+        heads, bodies = times.of_events(*self._bounds(position), schedule.start_ns[self._inside(position)])
+        return heads, bodies, times.work
 
     # ---- what waits for what
 
     def _of_step(self, position: int) -> tuple[Int64, Int64]:
         """Return the edges of a step that join runs (e, 2), and the operations that begin a run."""
-        step, first = self._row.steps[position], int(self._row.first_op[position])
+        step, first = self._row.step(position), int(self._row.first_op[position])
         place = self._places(position)
         source, target = (place(operations) for operations in operation_edges(step.edges))
         over = narrow(place(2 * step.overtaken + 1))
@@ -130,11 +143,11 @@ class Runs:
 
     def _transfers(self) -> Int64:
         """Return the bodies that occupy a link, each a run of its own, and what comes after them."""
-        if not self._has_links:
+        if not self._row.has_links:
             return np.empty(0, np.int64)
         bodies = [
-            first + 2 * np.flatnonzero(step.link != NO_LINK) + 1
-            for first, step in zip(self._row.first_op.tolist(), self._row.steps, strict=True)
+            first + 2 * np.flatnonzero(self._row.step(position).link != NO_LINK) + 1
+            for position, first in enumerate(self._row.first_op.tolist())
         ]
         return np.concatenate([*bodies, *(one + 1 for one in bodies)])
 
@@ -142,9 +155,10 @@ class Runs:
         """Return the plan of the runs, and of hubs between them, without their times."""
         edges, n = _by_hubs(edges, len(self._first))
         device, priority = np.full(n, UNLIMITED), np.zeros(n, np.int64)
-        if self._has_links:
+        if self._row.has_links:
             served = 0
-            for position, step in enumerate(self._row.steps):
+            for position in range(len(self.rows)):
+                step = self._row.step(position)
                 runs = self._inside(position)
                 event, is_body = np.divmod(self._first[runs] - self._row.first_op[position], 2)
                 device[runs] = np.where(is_body, step.link[event], UNLIMITED)
@@ -161,13 +175,68 @@ class Runs:
     def _bounds(self, position: int) -> tuple[Int64, Int64]:
         """Return the first operation of each run of a step's events, and the one after the last."""
         first = self._first[self._inside(position)] - self._row.first_op[position]
-        return first, np.append(first[1:], 2 * len(self._row.steps[position]))
+        return first, np.append(first[1:], 2 * len(self._row.step(position)))
+
+
+class Simulation(Struct, frozen=True):
+    """Steps of a recording in a row, simulated: when all their events ran, from 0 on."""
+
+    runs: Runs
+    recording: Recording
+    schedule: Schedule
+
+    @property
+    def rows(self) -> Sequence[int]:
+        """Which recorded step stands at each position."""
+        return self.runs.rows
+
+    @property
+    def iteration_ns(self) -> Int64:
+        """How long each owner took for the step at each position (positions, m)."""
+        return self.runs.iteration_ns(self.schedule)
+
+    def step(self, position: int) -> StepGraph:
+        """Return the step at `position` with its simulated times.
+
+        What a device did before the step began, ahead of its host, has no time in it and holds up nothing.
+        """
+        return self.runs.step(position, self.recording.steps[self.rows[position]], self.schedule)
+
+    def intervals(self, position: int) -> tuple[Int64, Int64]:
+        """Return start and end (n,) of the events at `position` as a trace would show them.
+
+        A transfer that is recorded only from when its link serves it starts with its body.
+        """
+        step = self.recording.steps[self.rows[position]]
+        start, end, work = self.runs.events_ns(position, step, self.schedule)
+        return np.where(step.held, end - work, start), end
+
+
+def simulated(recording: Recording, rows: Sequence[int]) -> Simulation:
+    """Simulate the recorded steps `rows`, one after the other, overlapping as their edges allow."""
+    runs = Runs(recording, rows)
+    return Simulation(runs, recording, runs.simulate(map(recording.steps.__getitem__, rows)))
 
 
 def replayed_ns(recording: Recording, rows: Sequence[int]) -> Int64:
     """Return how long each owner takes for the recorded steps `rows`, one after the other (positions, m)."""
-    runs = Runs(recording, rows)
-    return runs.iteration_ns(runs.simulate(recording.steps[row] for row in rows))
+    return simulated(recording, rows).iteration_ns
+
+
+def _as_simulated(step: StepGraph, start: Int64, end: Int64, begin: Int64, next_ns: Int64) -> StepGraph:
+    """Return a step with the simulated times of its events (n,) and owners (m,); see `Simulation`."""
+    earliest = begin[step.owner]
+    is_over = end < earliest
+    start, end = np.maximum(start, earliest), np.maximum(end, earliest)
+    return replace(
+        step,
+        start_ns=start,
+        end_ns=end,
+        work_ns=np.minimum(step.work_ns, end - start),
+        edges=step.edges[~is_over[step.edges[:, 0]]] if is_over.any() else step.edges,
+        begin_ns=begin,
+        next_ns=next_ns,
+    )
 
 
 class _Places:
@@ -190,7 +259,8 @@ class _Times:
     """The times of a step's events one after the other: what runs of them take."""
 
     def __init__(self, runs: Runs, position: int, step: StepGraph) -> None:
-        work, gap = runs._row.work_and_gaps(position, step)
+        self.work, gap = runs._row.work_and_gaps(position, step)
+        work = self.work
         self.order = runs._order[position]
         if self.order is not None:
             work, gap = work[self.order], gap[self.order]

@@ -9,18 +9,17 @@ from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from arrays import Int64
-from dag.step_graph import Recording
+from dag.step_graph import Recording, StepGraph
 from dialects.roles import Phase, Role
 from dialects.step_parts import Operation
 from parallel import cores, process_pool
 from parallel.progress import bar
-from replay.engine import pays
 from replay.occurrences import with_usual_gaps
-from replay.runs import replayed_ns
-from replay.simulation import Planned, planned
-from replay.whatif.edits import forward_share
+from replay.runs import Simulation, replayed_ns, simulated
+from replay.whatif.scaling import forward_share
 
 #: Operations to simulate in all, some ten seconds: more are left out, those with the least work, …
 _MOST_SIMULATED = 150_000_000
@@ -113,26 +112,29 @@ def _grouped(recording: Recording, kind: str, name_of: Callable[[Operation], str
 class _Base(Struct, frozen=True):
     """The replay that each change is compared with; what a process needs."""
 
-    planned: Planned
-    operation: Int64  # (ops of the plan,) the operation whose body it is, -1 for none
-    tail_of: Int64  # (ops of the plan,) the owner whose untraced forward pass is in it, -1 for none
+    before: Simulation
+    before_ns: float  # the mean step
+    untraced: frozenset[int]  # owners whose forward pass is in the time between two steps
     ratio: float
     tail_ratio: float  # `ratio` for the forward pass's share of the time between steps
-    compiled: bool
     scale: float  # the recorded time over the replayed one: gaps are replayed as they usually are
+
+    @property
+    def n_operations(self) -> int:
+        """How many operations the replayed steps have."""
+        return sum(len(self.before.recording.steps[row]) for row in self.before.rows)
 
 
 def _effects(
     recording: Recording, groups: Sequence[Group], ratio: float, jobs: int | None, progress: bool | None
 ) -> Explored:
-    base = _base(recording, ratio, len(groups))
+    base = _base(recording, ratio)
     n_groups = len(groups)
-    contends = (base.planned.plan.device >= 0).any()
-    most = (_MOST_QUEUED if contends else _MOST_SIMULATED) // max(1, len(base.operation))
+    most = (_MOST_QUEUED if recording.links else _MOST_SIMULATED) // max(1, 2 * base.n_operations)
     groups = _with_most_work(base, groups, max(_LEAST_GROUPS, most))
     effects: list[Effect] = []
     found: Iterator[Effect]
-    alone = jobs == 1 or len(groups) * len(base.planned.plan) < _FORK_FROM
+    alone = jobs == 1 or len(groups) * 2 * base.n_operations < _FORK_FROM
     with ExitStack() as opened:
         shown = opened.enter_context(bar(len(groups), "operations", what="replay", enabled=progress))
         if alone:
@@ -147,14 +149,16 @@ def _effects(
     return Explored(effects, n_groups - len(groups))
 
 
-def _with_most_work(base: _Base, groups: Sequence[Group], n: int) -> Sequence[Group]:
-    """Return which n groups have most work in the replayed steps, in order: no effect is larger than that."""
-    if len(groups) <= n:
+def _with_most_work(base: _Base, groups: Sequence[Group], most: int) -> Sequence[Group]:
+    """Return which groups have most work in the replayed steps, in order: no effect is larger than that."""
+    if len(groups) <= most:
         return groups
-    n_operations = len(base.planned.result.recording.operations)
-    work = np.bincount(base.operation + 1, base.planned.plan.dur_ns, n_operations + 1)[1:]
+    recording = base.before.recording
+    n = len(recording.operations)
+    steps = map(recording.steps.__getitem__, base.before.rows)
+    work = sum((np.bincount(step.operation, step.work_ns, n) for step in steps), np.zeros(n))
     of_group = [np.inf if group.tails else work[group.members].sum() for group in groups]
-    return [groups[at] for at in np.sort(np.argsort(of_group)[-n:]).tolist()]
+    return [groups[at] for at in np.sort(np.argsort(of_group)[-most:]).tolist()]
 
 
 _shared: list[_Base] = []  # what this process compares with; filled in the workers of a pool only
@@ -168,39 +172,37 @@ def _effect_of(group: Group) -> Effect:
     return _effect(_shared[0], group)
 
 
-def _base(recording: Recording, ratio: float, n_groups: int) -> _Base:
+def _base(recording: Recording, ratio: float) -> _Base:
     rows = recording.whole_steps
-    base = planned(with_usual_gaps(recording), rows)
-    result, n_ops = base.result, len(base.plan)
-    operation = np.full(n_ops, -1)
-    tail_of = np.full(n_ops, -1)
-    untraced = {one.owner for one in recording.operations if one.role is Role.UNTRACED}
-    for position, row in enumerate(rows):
-        step = recording.steps[row]
-        operation[result.heads(position) + 1] = step.operation
-        for owner in untraced:
-            tail_of[result.end_op[position, owner]] = owner
+    before = simulated(with_usual_gaps(recording), rows)
+    mean = float(before.iteration_ns.mean())
     return _Base(
-        planned=base,
-        operation=operation,
-        tail_of=tail_of,
+        before=before,
+        before_ns=mean,
+        untraced=frozenset(one.owner for one in recording.table.kinds if one.role is Role.UNTRACED),
         ratio=ratio,
         tail_ratio=1 + forward_share(recording) * (ratio - 1),
-        compiled=pays(n_groups * n_ops),
-        scale=replayed_ns(recording, rows).mean() / max(result.iteration_ns.mean(), 1),
+        scale=replayed_ns(recording, rows).mean() / max(mean, 1),
     )
 
 
 def _effect(base: _Base, group: Group) -> Effect:
-    result = base.planned.result
-    changed = np.zeros(len(result.recording.operations) + 1, np.bool_)  # the last is -1: none
+    recording, rows = base.before.recording, base.before.rows
+    changed = np.zeros(len(recording.operations), np.bool_)
     changed[group.members] = True
-    ratio = np.where(changed[base.operation], base.ratio, 1.0)
-    ratio[np.isin(base.tail_of, list(group.tails))] = base.tail_ratio
-    before = base.planned.plan.dur_ns
-    dur = np.rint(before * ratio).astype(np.int64)
-    after = base.planned.with_durations(dur, compiled=base.compiled)
-    steps, owners = result.iteration_ns.shape
-    added = float((dur - before).sum()) / steps
-    effect = float((after.iteration_ns - result.iteration_ns).sum()) / steps / owners
-    return Effect(group, added, effect * base.scale)
+    tails = np.isin(np.arange(len(recording.owners)), list(group.tails & base.untraced))
+    added = 0
+
+    def edited() -> Iterator[StepGraph]:
+        nonlocal added
+        for step in map(recording.steps.__getitem__, rows):
+            ratio = np.where(changed[step.operation], base.ratio, 1.0)
+            work = np.rint(step.work_ns * ratio).astype(np.int64)
+            tail = np.rint(step.tail_ns * np.where(tails, base.tail_ratio, 1.0)).astype(np.int64)
+            added += int((work - step.work_ns).sum() + (tail - step.tail_ns).sum())
+            yield replace(step, work_ns=work, tail_ns=tail)
+
+    runs = base.before.runs
+    after = runs.iteration_ns(runs.simulate(edited()))
+    effect = float(after.mean()) - base.before_ns
+    return Effect(group, added / len(rows), effect * base.scale)

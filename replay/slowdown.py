@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from arrays import Int64
 from dag.step_graph import Bool, Recording
-from replay.simulation import planned
-from replay.whatif.selection import pipeline_stages
+from replay.runs import Runs
+from replay.selection import pipeline_stages
 from replay.whatif.straggler import ideal_work_ns
 
 #: Kinds of work that are put back one by one: those whose work differs most from the ideal.
@@ -65,8 +65,8 @@ class _Step:
         zero = {name: np.zeros_like(getattr(step, name)) for name in ("gap_ns", "tail_ns", "begin_ns")}
         bare = replace(step, **zero)
         self.operation, self.own, self.ideal = step.operation, step.work_ns, ideal
-        self._base = planned(replace(recording, steps=[bare]), [0])
-        self.own_ns = int(self._base.result.iteration_ns.max())
+        self._bare, self._runs = bare, Runs(replace(recording, steps=[bare]), [0])
+        self.own_ns = self._time(np.ones(len(step), np.bool_))
         self.ideal_ns = self._time(np.zeros(len(step), np.bool_))
 
     def with_own(self, group_of: Int64, group: int) -> int:
@@ -74,10 +74,9 @@ class _Step:
         return self._time(group_of[self.operation] == group)
 
     def _time(self, keeps: Bool) -> int:
-        dur = self._base.plan.dur_ns.copy()
-        dur[self._base.result.heads(0) + 1] = np.where(keeps, self.own, self.ideal)
-        after = self._base.with_durations(dur)
-        return int(after.iteration_ns.max())
+        work = np.where(keeps, self.own, self.ideal)
+        schedule = self._runs.simulate([replace(self._bare, work_ns=work)])
+        return int(self._runs.iteration_ns(schedule).max())
 
 
 def _most_different(steps: list[_Step], kind: Int64, n_kinds: int) -> list[int]:

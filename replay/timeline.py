@@ -12,10 +12,10 @@ from arrays.numbering import unique
 from dag_utils import place_tracks
 from formats.chrome_writer import Places, microseconds, write_events
 from formats.columns import Track
-from replay.simulation import Replay
+from replay.runs import Simulation
 
 
-def write_synthetic(result: Replay, path: Path) -> int:
+def write_synthetic(result: Simulation, path: Path) -> int:
     """Write the replayed events to `path` in the Chrome format, in order of time; return how many.
 
     Names and categories are the recorded ones; with several owners names and processes carry the owner's
@@ -27,7 +27,7 @@ def write_synthetic(result: Replay, path: Path) -> int:
     return write_events(path, _events(result), baseTimeNanoseconds=origin)
 
 
-def _events(result: Replay) -> Iterator[dict[str, Any]]:
+def _events(result: Simulation) -> Iterator[dict[str, Any]]:
     recording = result.recording
     several = len(recording.owners) > 1
     is_written = recording.which(lambda one: one.is_traced)

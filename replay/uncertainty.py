@@ -24,7 +24,8 @@ _AT_ONCE = 1 << 20  # values that are drawn together
 #: successive steps of long recordings the correlation is 0.4, by which a mean varies as if of half as many.)
 _ALIKE = 2
 _SEED = 20210117
-_Z = 1.959963984540054  # of the normal distribution, for an interval of 95 %
+#: Of the normal distribution, for an interval of 95 %.
+Z_95 = 1.959963984540054
 
 
 def mean_interval(
@@ -46,7 +47,7 @@ def mean_interval(
     (past,) = _means_of_draws(-(-n // _ALIKE), draw, values)
     (further,) = _means_of_draws(-(-(more or n) // _ALIKE), draw, values)
     sampling = np.percentile(further - past, [2.5, 97.5]) * _wider(n)
-    low, high = np.array([-1, 1]) * np.hypot(sampling, _Z * model_error)
+    low, high = np.array([-1, 1]) * np.hypot(sampling, Z_95 * model_error)
     mean = float(np.mean(times))
     return mean * float(np.exp(low)), mean * float(np.exp(high))
 
@@ -89,4 +90,4 @@ def _means_of_draws(size: int, draw: np.random.Generator, *values: Float64) -> l
 
 def _wider(n: int) -> float:
     """Return the factor by which n values make an interval wider than the normal distribution would."""
-    return student_quantile(n - 1, 0.975) / _Z * math.sqrt(n / (n - 1))
+    return student_quantile(n - 1, 0.975) / Z_95 * math.sqrt(n / (n - 1))

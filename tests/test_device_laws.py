@@ -21,8 +21,8 @@ from conftest import run_cli
 from dag.step_graph import Bool, Recording
 from dag_utils import load_steps
 from replay.runs import replayed_ns
-from replay.whatif.edits import Change, changed
-from replay.whatif.selection import Selection
+from replay.selection import Selection
+from replay.whatif.scaling import Change, changed
 
 #: Recorded jobs of one rank whose launches are recorded, and how many of their steps fill the device's queue.
 RECORDED = {

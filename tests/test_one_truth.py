@@ -13,7 +13,7 @@ from conftest import REPO, run_cli
 from dag_utils import Recording, StepGraph, critical_path, load_steps
 from diagnose.detectors.slow_transfers import exposed_ns
 from diagnose.job_view import JobView
-from replay.simulation import replay
+from replay.runs import simulated
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +55,7 @@ def stretched(recording: Recording, row: int, event: int, by_ns: int) -> StepGra
     work[event] += by_ns
     steps = list(recording.steps)
     steps[row] = replace(steps[row], work_ns=work)
-    return replay(replace(recording, steps=steps), [row]).step(0)
+    return simulated(replace(recording, steps=steps), [row]).step(0)
 
 
 @pytest.mark.parametrize("job", ["", *JOBS])

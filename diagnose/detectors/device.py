@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
-from msgspec.structs import replace
 
 from arrays import Int64
 from arrays.intervals import union_length
-from dag.step_graph import Bool, Recording, StepGraph
-from diagnose.faster import NO_TIME
-from diagnose.finding import Finding, Skipped
+from dag.step_graph import Bool, StepGraph
+from diagnose.finding import Finding, Skipped, edit
 from diagnose.job_view import JobView, what_runs
 from dialects.roles import Role
-from dialects.step_parts import Kind, Operation
+from dialects.step_parts import Operation
 from errors import listed
-from replay.whatif.edits import apply
-from replay.whatif.even_work import scaled
+from replay.whatif.allocations import allocates, is_allocation
+from replay.whatif.host import prepares
+from replay.whatif.scaling import NO_TIME
+from replay.whatif.synchronisation import is_sync
 from result import in_ms
 
 #: The host is the limit where it makes up more than this share of the path.
@@ -29,14 +29,7 @@ _ALL_THE_TIME = 0.9
 _LEAST = 0.05
 #: A kernel shorter than this takes no longer than its launch.
 _SHORT_NS = 10_000
-#: From the end of a kernel to the begin of one that was launched long ago.
-_BACK_TO_BACK_NS = 2_000
 _BETWEEN = re.compile(r"\b(?:HtoD|DtoH)\b|Host ?To ?Device|Device ?To ?Host", re.IGNORECASE)
-#: Calls of the driver for memory of the device; not those for pinned memory of the host.
-_ALLOCATES = re.compile(
-    r"(?:cuda|hip)(?:Malloc|Free)(?:3D|Array|Async|Managed|Pitch)?"
-    r"|(?:cu|hip)Mem(?:Alloc|Create|Free|Map|Release|SetAccess|Unmap)(?:Async)?"
-)
 NO_DEVICE = "no work of a device is recorded"
 NO_COMPUTATION = "no computation is recorded; the time before a transfer stands for it"
 
@@ -46,18 +39,13 @@ def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
     if not _on_device(view).any():
         yield Skipped("host_bound", NO_DEVICE)
         return
-    launching = view.which(_prepares)
+    launching = view.which(prepares)
     on_path = view.path_work_ns(launching)
     if on_path < _MOSTLY * view.step_ns:
         return
     step = view.usual_step
     if step.work_ns[launching[step.operation]].max(initial=0) > _MOSTLY * on_path:
         return  # one long call is not launching
-    operations = view.recording.table.kinds
-    cats = {one.cat for one in operations if _prepares(one)} - {
-        one.cat for one in operations if not _prepares(one)
-    }
-    edits = [f"{cat}={NO_TIME}" for cat in sorted(cats) if cat]
     largest, is_largest = view.largest(launching)
     kernels, usual_ns = _kernels(view)
     busy = _busy_share(view)
@@ -69,7 +57,7 @@ def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
         f"{usual_ns / 1e3:.0f} µs{', shorter than their launches' if usual_ns < _SHORT_NS else ''}; "
         f"most of the host's time is in {listed(largest)}",
         action="launch less and larger: CUDA graphs, compiled or fused operations, a larger batch",
-        edit=lambda one: without_host(one, edits),
+        edits=[edit("host", "none")],
         ranks=view.recording.owners,
         operations=largest,
         evidence=view.show(launching & is_largest, 3),
@@ -83,7 +71,7 @@ def host_sync(view: JobView) -> Iterator[Finding | Skipped]:
     if not _on_device(view).any():
         yield Skipped("host_sync", NO_DEVICE)
         return
-    waits = {calls: wait for calls, wait in _sync_waits(view).items() if not _ALLOCATES.fullmatch(calls[0])}
+    waits = {calls: wait for calls, wait in _sync_waits(view).items() if not is_allocation(calls[0])}
     total = sum(waits.values())
     if total < _LEAST * view.step_ns:
         return
@@ -98,7 +86,7 @@ def host_sync(view: JobView) -> Iterator[Finding | Skipped]:
         + "while it waits it launches nothing, so the device runs out of work after each of these calls",
         action="keep values on the device: no .item(), .cpu() or print in the loop, pinned memory and "
         "non-blocking copies",
-        edit=without_synchronisation,
+        edits=[edit("sync", "none")],
         ranks=view.recording.owners,
         operations=largest,
         evidence=view.show(chosen, 3),
@@ -108,7 +96,7 @@ def host_sync(view: JobView) -> Iterator[Finding | Skipped]:
 
 def allocations(view: JobView) -> Iterator[Finding]:
     """Find calls of the driver that allocate and free memory of the device in every step."""
-    calls = view.which(_allocates)
+    calls = view.which(allocates)
     if not calls.any():
         return
     n_calls, took_ns = [], []
@@ -129,7 +117,7 @@ def allocations(view: JobView) -> Iterator[Finding]:
         action="let PyTorch keep the memory that it has: no empty_cache() in the loop, "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against fragmentation, or less memory in use "
         "(a smaller batch, checkpointing)",
-        edit=without_allocations,
+        edits=[edit("allocations", "none")],
         ranks=view.recording.owners,
         operations=names,
         evidence=view.show(calls, 3),
@@ -146,14 +134,12 @@ def copies(view: JobView) -> Iterator[Finding | Skipped]:
     if on_path < _LEAST * view.step_ns:
         return
     names = sorted({one.name for one in view.recording.chosen_kinds(copying)})
-    edits = [f"{name}={NO_TIME}" for name in names]
     yield Finding(
         kind="copies",
         title=f"copies between host and device are not hidden: {in_ms(on_path)} on the critical path",
         cause=f"they are {listed(names)}",
         action="copy from pinned memory, ahead of time and on a stream of its own; send smaller types",
-        edit=lambda one: apply(one, edits),
-        change=" ".join(edits),
+        edits=[edit(name, NO_TIME) for name in names],
         ranks=view.recording.owners,
         operations=names,
         evidence=view.show(copying, 3),
@@ -209,14 +195,6 @@ def computes_on_device(one: Operation) -> bool:
     return one.on_device and one.role is Role.COMPUTE
 
 
-def _allocates(one: Operation) -> bool:
-    return not one.on_device and _ALLOCATES.fullmatch(one.name) is not None
-
-
-def _prepares(one: Operation) -> bool:
-    return one.is_traced and one.is_compute and not one.on_device
-
-
 def _kernels(view: JobView) -> tuple[float, float]:
     """Return how many kernels an owner runs in a step, and their median duration (ns)."""
     kernel = view.which(computes_on_device)
@@ -243,7 +221,7 @@ def _sync_waits(view: JobView) -> dict[tuple[str, str], float]:
     is_operator = view.which(lambda one: not one.on_device and one.role is not Role.CALL)
     total: dict[tuple[str, str], float] = {}
     for step in view.steps:
-        targets = np.unique(step.edges[_is_sync(step.edges, device[step.operation]), 1])
+        targets = np.unique(step.edges[is_sync(step.edges, device[step.operation]), 1])
         waits = (step.end_ns - step.start_ns - step.work_ns)[targets]
         operators = np.flatnonzero(is_operator[step.operation])
         callers = _callers(step, operators, targets, thread[step.operation])
@@ -270,43 +248,3 @@ def _callers(step: StepGraph, operators: Int64, targets: Int64, thread: Int64) -
     at = np.searchsorted(ends[order], wanted)
     found = np.append(operators[order], -1)[at]
     return np.where(np.append(ends[order], -1)[at] == wanted, found, -1)
-
-
-def _is_sync(edges: Int64, device: Bool) -> Bool:
-    """Return which edges (e,) let a call of the host wait for work of a device; `device` is per event."""
-    found: Bool = (edges[:, 3] == Kind.SYNCHRONISE) & device[edges[:, 0]] & ~device[edges[:, 1]]
-    return found
-
-
-def without_host(recording: Recording, edits: Sequence[str]) -> Recording:
-    """Return the recording with `edits` that leave the host no time, and no latency of launches.
-
-    Work of a device that has piled up begins as soon as what is before it ends.
-    """
-    edited = apply(recording, edits)
-    device = recording.which(lambda one: one.on_device)
-
-    def launched(step: StepGraph) -> StepGraph:
-        usual = np.minimum(step.gap_ns, _BACK_TO_BACK_NS)
-        return replace(step, gap_ns=np.where(device[step.operation], usual, step.gap_ns))
-
-    return edited.edited(launched)
-
-
-def without_synchronisation(recording: Recording, calls: Bool | None = None) -> Recording:
-    """Return the recording in which no call of the host, or none of `calls` (n,), waits for a device."""
-    device = recording.which(lambda one: one.on_device)
-
-    def edited(step: StepGraph) -> StepGraph:
-        waits = _is_sync(step.edges, device[step.operation])
-        if calls is not None:
-            waits &= calls[step.operation[step.edges[:, 1]]]
-        return replace(step, edges=step.edges[~waits])
-
-    return recording.edited(edited)
-
-
-def without_allocations(recording: Recording) -> Recording:
-    """Return the recording in which memory of the device takes no time to have, and nobody waits for it."""
-    calls = recording.which(_allocates)
-    return scaled(without_synchronisation(recording, calls), np.where(calls, 0.0, 1.0))

@@ -11,13 +11,12 @@ from arrays.median import FEWEST
 from dag.step_graph import Bool
 from diagnose.chance import EXPOSED
 from diagnose.detectors.device import computes_on_device
-from diagnose.faster import NO_TIME, purpose_at
-from diagnose.finding import Finding, Skipped, replayed
+from diagnose.finding import Finding, Skipped, edit
 from diagnose.job_view import JobView, waited_for, what_runs
 from dialects.roles import Phase, Role
 from dialects.step_parts import Direction
 from errors import counted, listed
-from replay.whatif.even_work import even_in_each_step, gaps_even_in_each_step
+from replay.whatif.scaling import NO_TIME
 from result import in_ms
 
 #: Input that takes less than this share of the step's path is as good as hidden.
@@ -41,8 +40,7 @@ def slow_input(view: JobView) -> Iterator[Finding | Skipped]:
         cause=f"{in_ms(on_path)} a step of the critical path is loading, "
         f"{np.median(on_path / view.iteration_ns):.0%} of the step",
         action="load ahead of time: more workers, prefetching, a faster store, less decoding on the way",
-        edit=lambda one: purpose_at(one, Phase.INPUT.word, NO_TIME),
-        change=f"{Phase.INPUT.word}={NO_TIME}",
+        edits=[edit(Phase.INPUT.word, NO_TIME)],
         ranks=recording.owners,
         operations=view.mains(view.is_input),
         evidence=view.show(view.is_input, 3),
@@ -85,8 +83,7 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
             cause=f"most of it is in {listed(largest)}",
             action="overlap it with computation (smaller buckets, priorities), send less (compression, "
             "fewer steps with synchronisation), or use a faster network",
-            edit=lambda one: purpose_at(one, Role.COMM.word, NO_TIME),
-            change=f"{Role.COMM.word}={NO_TIME}",
+            edits=[edit(Role.COMM.word, NO_TIME)],
             ranks=recording.owners,
             operations=largest,
             evidence=view.show(transfers & is_largest, 3),
@@ -98,10 +95,9 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
             title=f"ranks wait for {_the_last(view)}",
             cause=f"the rank with the most work in a step has {in_ms(waiting)} more than the mean rank",
             action="give all ranks inputs of the same length, and look for other processes on the machines",
-            edit=even_in_each_step,
+            edits=[edit("straggler", "each_step")],
             ranks=recording.owners,
             caveat="an upper bound: every rank is taken to work as long as the mean one in each step",
-            look=replayed("straggler=mean"),
         )
 
 
@@ -169,11 +165,10 @@ def _late_in_turn(view: JobView) -> Iterator[Finding | Skipped]:
         cause=f"the rank with the longest gaps in a step has {in_ms(late)} more of them than the mean",
         action=f"{what_runs(view)}: what ranks do in turn, as logging, garbage collection, checkpoints, and "
         "other processes on the machines",
-        edit=gaps_even_in_each_step,
+        edits=[edit("gap", "even")],
         ranks=view.recording.owners,
         evidence=view.show_gaps(view.is_own, 3),
         caveat="an upper bound: every rank is taken to pause as long as the mean one in each step",
-        as_recorded=True,
     )
 
 

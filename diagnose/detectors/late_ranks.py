@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from msgspec.structs import replace
 
 from arrays import Float64, Int64
 from arrays.median import FEWEST
@@ -14,15 +13,15 @@ from dag.step_graph import Bool
 from diagnose.chance import CHANCE, LEAST_EXCESS, MUCH, happens_by_chance, is_no_chance, surely_positive
 from diagnose.detectors.exposed import whose_loading
 from diagnose.detectors.negotiations import late_in_negotiations
-from diagnose.faster import NO_TIME
-from diagnose.finding import Evidence, Finding, Skipped, replayed
+from diagnose.finding import Evidence, Finding, Skipped, edit
 from diagnose.job_view import JobView, waited_for, what_runs
-from dialects.roles import Role
 from errors import listed
 from opname import without_parameters
-from replay.whatif.edits import apply
-from replay.whatif.even_work import as_peers, evened, pausing_as_peers, peers_of, scaled
-from replay.whatif.straggler import stragglers, without_stragglers
+from replay.edit import EditRequest
+from replay.even_work import excess_ns, peers_of
+from replay.whatif.peers import is_own_work
+from replay.whatif.scaling import NO_TIME
+from replay.whatif.straggler import stragglers
 from result import in_ms
 
 #: A rank stands out if its excess is this many times the spread of the others; else work is uneven.
@@ -40,9 +39,7 @@ def late_ranks(view: JobView) -> Iterator[Finding | Skipped]:
     if len(view.recording.owners) < 2:
         yield from late_in_negotiations(view)
         return
-    queued_ns = view.path_work_ns(view.is_communication) if view.recording.links else 0.0
-    for one in _late_ranks(view):
-        yield replace(one, queued_ns=queued_ns)
+    yield from _late_ranks(view)
 
 
 def _late_ranks(view: JobView) -> Iterator[Finding]:
@@ -57,7 +54,11 @@ def _late_ranks(view: JobView) -> Iterator[Finding]:
     if late:
         begins_late = bool((_later_ns(view)[late] > LEAST_EXCESS * view.step_ns).any())
         yield _by_work(view, late, but_gaps=pauses_more or begins_late)
-    others = [owner for owner in behind_peers(view, view.owner_work_ns(_own(view))) if owner not in late]
+    others = [
+        owner
+        for owner in behind_peers(view, view.owner_work_ns(is_own_work(view.recording)))
+        if owner not in late
+    ]
     if others and (alone := _by_extra_work(view, others)) is not None:
         yield alone
     loading = behind_peers(view, view.owner_work_ns(view.is_input))
@@ -99,12 +100,10 @@ def uneven_work(view: JobView) -> Iterator[Finding | Skipped]:
         f"{least} {in_ms(typical[order[-1]])}",
         cause=f"the {'stages' if is_pipeline else 'ranks'} with more work make the others wait in every step",
         action="split layers or data so that every rank works as long as the mean",
-        edit=evened,
-        change="straggler=even",
+        edits=[edit("straggler", "even")],
         ranks=view.recording.owners,
         evidence=[_longest_of(view, int(owner)) for owner in (order[0], order[-1])],
         caveat="every rank is taken to work as long as the mean rank, which no real split reaches",
-        look=replayed("straggler=even"),
     )
 
 
@@ -181,8 +180,7 @@ def _by_work(view: JobView, late: Sequence[int], *, but_gaps: bool) -> Finding:
         action=(_ALL_LOADERS if unknown else _ITS_LOADER)
         if only_input
         else "compare its batch, its data and its machine (clocks, other processes) with its peers'",
-        edit=without_stragglers if same else lambda one: as_peers(one, late, view.stage),
-        change="straggler=none" if same else "",
+        edits=[edit("straggler", "none") if same else edit(",".join(ranks), "peers")],
         ranks=ranks,
         operations=[names[kind] for kind in kinds],
         evidence=view.show(chosen, 3, view.step_with_much(chosen)),
@@ -191,23 +189,17 @@ def _by_work(view: JobView, late: Sequence[int], *, but_gaps: bool) -> Finding:
     )
 
 
-def _own(view: JobView) -> Bool:
-    """Return which operations (n,) are own work, but for BytePS's STEP, in which it waits."""
-    return view.is_own & view.which(lambda one: one.role is not Role.UPDATE)
-
-
 def _by_extra_work(view: JobView, late: Sequence[int]) -> Finding | None:
     """Return that some owners do what not all do, as far as they work longer in all; None if it is not that.
 
     What takes the place of something else on another rank (a kernel of another name) is no more work.
     """
-    recording, extra = view.recording, _own(view) & ~view.is_compared
-    excess, its_time = (_excess_ns(view, view.owner_work_ns(which), late) for which in (_own(view), extra))
+    recording, own = view.recording, is_own_work(view.recording)
+    extra = own & ~view.is_compared
+    excess, its_time = (_excess_ns(view, view.owner_work_ns(which), late) for which in (own, extra))
     chosen = extra & view.which(lambda one: one.owner in late)
     if its_time < _NAMED * excess or not chosen.any():
         return None
-    taken = float(np.median(view.owner_work_ns(chosen)[:, list(late)].mean(axis=1)))
-    left = max(1 - min(excess, its_time) / max(taken, 1.0), 0.0)
     ranks = [recording.owners[owner] for owner in late]
     names = _most_of(view, chosen, view.work_by_kind)
     return Finding(
@@ -216,7 +208,7 @@ def _by_extra_work(view: JobView, late: Sequence[int]) -> Finding | None:
         f"with {in_ms(min(excess, its_time))} more work a step, in {listed(names)}, which not all do",
         cause=f"all its own work takes {in_ms(excess)} longer a step than its peers'{_last_in(view, late)}",
         action="do it less often, on another thread or process, or share it out",
-        edit=lambda one: scaled(one, np.where(chosen, left, 1.0)),
+        edits=[edit(f"{','.join(ranks)}.extra", "peers")],
         ranks=ranks,
         operations=names,
         evidence=view.show(chosen, 3, view.step_with_much(chosen)),
@@ -237,9 +229,7 @@ def _longer(view: JobView, late: Sequence[int]) -> str:
 
 
 def _excess_ns(view: JobView, time: Float64, late: Sequence[int]) -> float:
-    """Return by how much the `time` (steps, m) of the late owners exceeds their peers', the median step's."""
-    excess = [time[:, one] - np.median(time[:, peers_of(one, late, view.stage)], axis=1) for one in late]
-    return float(np.median(np.mean(excess, axis=0)))
+    return excess_ns(time, late, view.stage)
 
 
 def _last_in(view: JobView, late: Sequence[int]) -> str:
@@ -273,7 +263,7 @@ def _by_input(view: JobView, late: Sequence[int]) -> Finding:
     peers = float(np.median(np.delete(work, list(late), axis=1)))
     ranks = [recording.owners[owner] for owner in late]
     factors = [peers / max(float(np.median(work[:, owner])), 1.0) for owner in late]
-    edits = [f"{rank}.I/O={max(factor, NO_TIME):.3g}" for rank, factor in zip(ranks, factors, strict=True)]
+    edits = [edit(f"{rank}.I/O", max(one, float(NO_TIME))) for rank, one in zip(ranks, factors, strict=True)]
     chosen = view.is_input & view.which(lambda one: one.owner in late)
     slow = float(np.median(work[:, list(late)]))
     unknown = whose_loading(view)
@@ -284,8 +274,7 @@ def _by_input(view: JobView, late: Sequence[int]) -> Finding:
         cause=f"loading takes {in_ms(slow)} a step there and {in_ms(peers)} on the other ranks"
         + _last_in(view, late),
         action=_ALL_LOADERS if unknown else _ITS_LOADER,
-        edit=lambda one: apply(one, edits),
-        change=" ".join(edits),
+        edits=edits,
         ranks=ranks,
         operations=view.mains(chosen),
         evidence=view.show(chosen, 3, view.step_with_much(chosen)),
@@ -329,18 +318,15 @@ def _by_gaps(view: JobView, late: Sequence[int]) -> Finding:
         cause=f"{in_ms(slow)} a step lie between its own operations, and {in_ms(peers)} between "
         f"those of its peers{_last_in(view, late)}",
         action=f"{what_runs(view)}: input, Python code, garbage collection, other processes",
-        edit=lambda one: pausing_as_peers(one, late),
-        change=(change := _gaps_of(view, late)),
+        edits=[_gaps_of(view, late)],
         ranks=ranks,
         operations=before,
         evidence=view.show_gaps(chosen, 3),
-        look=replayed(change),
     )
 
 
-def _gaps_of(view: JobView, late: Sequence[int]) -> str:
-    """Return the edit `pausing_as_peers` in the words of ``replay --set``."""
-    return f"{','.join(view.recording.owners[owner] for owner in late)}.gap=peers"
+def _gaps_of(view: JobView, late: Sequence[int]) -> EditRequest:
+    return edit(f"{','.join(view.recording.owners[owner] for owner in late)}.gap", "peers")
 
 
 # ---- late by arrival
@@ -385,12 +371,10 @@ def _often_last(view: JobView, *, but: Sequence[int]) -> Finding | None:
         + size,
         cause=f"{cause} comes later{_begins_later(view, late)}",
         action="look at what it does before its first operation of the step, and at the gaps between them",
-        edit=lambda recording: pausing_as_peers(recording, late),
-        change=(change := _gaps_of(view, late)),
+        edits=[_gaps_of(view, late)],
         ranks=[name],
         steps=view.numbers,
         evidence=[_before(view, one) for one in late_at[:3]],
-        look=replayed(change),
         least_share=0.0 if several else _LEAST_OF_FEW,
     )
 

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
-from msgspec.structs import replace
 
 from arrays import Int64
 from arrays.median import FEWEST
-from dag.step_graph import Bool, Recording, StepGraph
+from dag.step_graph import Bool
 from dag_utils import CATS, GAP, critical_path
 from diagnose.detectors.device import NO_COMPUTATION, computes
-from diagnose.faster import NO_TIME, computation_at, purpose_at
-from diagnose.finding import Evidence, Finding, Skipped
+from diagnose.finding import Evidence, Finding, Skipped, edit
 from diagnose.job_view import JobView
 from dialects.roles import Phase, Role
-from dialects.step_parts import narrow_ns
 from errors import counted, listed
-from replay.occurrences import Middles, slots
+from replay.whatif.outliers import at_usual_length
+from replay.whatif.scaling import NO_TIME
 from result import in_ms
 
 #: An operation is hot from this share of the path on; what is claimed is that it gets so much faster.
@@ -63,8 +61,7 @@ def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
         action="make this one faster first: another algorithm or precision, a fused or tuned kernel"
         if any(one.on_device or one.purpose for one in view.recording.chosen_kinds(chosen))
         else "make this one faster first, or call it less often; a profiler of its own tells what it does",
-        edit=lambda one: computation_at(one, names[hottest], 1 - _FASTER),
-        change=f"{names[hottest]}={1 - _FASTER:g}",
+        edits=[edit(names[hottest], 1 - _FASTER)],
         ranks=view.recording.owners,
         operations=[names[hottest]],
         evidence=view.show(chosen, 3),
@@ -84,8 +81,7 @@ def slow_callbacks(view: JobView) -> Iterator[Finding]:
         title=f"callbacks take {in_ms(on_path)} of a step's critical path",
         cause=f"most of it is in {listed(largest)}",
         action="call them less often, or hand their work to another thread",
-        edit=lambda one: purpose_at(one, Phase.CALLBACK.word, NO_TIME),
-        change=f"{Phase.CALLBACK.word}={NO_TIME}",
+        edits=[edit(Phase.CALLBACK.word, NO_TIME)],
         ranks=view.recording.owners,
         operations=largest,
         evidence=view.show(chosen & is_largest, 3),
@@ -148,13 +144,12 @@ def outlier_steps(view: JobView) -> Iterator[Finding | Skipped]:
         cause=f"up to {in_ms(times[places].max())} instead of {in_ms(middle, unit='')}; "
         f"what grew most in step {recording.steps[worst].number}: {grown.name} on {grown.rank}",
         action="look at what else ran then: checkpoints, evaluation, other processes, garbage collection",
-        edit=lambda one: at_usual_length(one, rows),
+        edits=[edit(",".join(f"step{one}" for one in numbers), "usual")],
         ranks=[grown.rank],
         steps=numbers,
         operations=[grown.name],
         evidence=[grown],
         look=("--option", "critical", "--step", str(recording.steps[worst].number)),
-        as_recorded=True,
     )
 
 
@@ -202,41 +197,3 @@ def _grown(view: JobView, row: int) -> Evidence:
         return view.tail(step, int(tail.argmax()))
     grew = np.where(of_event == by_kind[most].argmax(), more[most], -1)
     return (view.event, view.gap_before)[most](step, int(grew.argmax()))
-
-
-def at_usual_length(recording: Recording, rows: list[int]) -> Recording:
-    """Return the recording in which no event of the steps `rows` takes longer, or comes later, than usual."""
-    number = slots(recording.steps)
-    usual = [_Usual(column, recording, number) for column in ("work_ns", "gap_ns")]
-    usual_tail = np.median([step.tail_ns for step in recording.steps], axis=0).astype(np.int64)
-    steps = list(recording.steps)
-    for row in rows:
-        work_ns, gap_ns = (one.of(steps[row], number[row]) for one in usual)
-        tail_ns = np.minimum(steps[row].tail_ns, usual_tail)
-        steps[row] = replace(steps[row], work_ns=work_ns, gap_ns=gap_ns, tail_ns=tail_ns)
-    return recording.with_steps(steps)
-
-
-class _Usual:
-    """How long the events of a recording take as a rule, of a column (``work_ns``, ``gap_ns``).
-
-    That is the median of the event's over the steps. What is not in most steps (an evaluation) takes no
-    time as a rule, unless it is in the place of something else: then no more than all takes otherwise.
-    """
-
-    def __init__(self, column: str, recording: Recording, number: Sequence[Int64]) -> None:
-        middles = Middles(column, recording.steps, number)
-        self._column, self._median = column, middles.medians()
-        self._is_rare = 2 * middles.count < len(recording.steps)
-        owners = len(recording.owners)
-        totals = [np.bincount(step.owner, getattr(step, column), owners) for step in recording.steps]
-        self._total = np.median(totals, axis=0)
-
-    def of(self, step: StepGraph, number: Int64) -> Int64:
-        """Return the times of a step's events (n,), none longer than usual; `number` are their slots."""
-        own = getattr(step, self._column)
-        is_rare, n_owners = self._is_rare[number], len(self._total)
-        limited = np.minimum(own, self._median[number])
-        usual, rare = (np.bincount(step.owner[one], limited[one], n_owners) for one in (~is_rare, is_rare))
-        kept = np.clip((self._total - usual) / np.maximum(rare, 1), 0, 1)[step.owner]
-        return narrow_ns(np.where(is_rare, limited * kept, limited).astype(np.int64))

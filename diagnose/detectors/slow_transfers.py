@@ -7,26 +7,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from arrays import Float64, Int64
-from arrays.intervals import at_once
-from arrays.numbering import unique
-from dag.step_graph import Bool, Recording, StepGraph
-from diagnose.finding import Finding, Skipped
+from arrays import Float64
+from dag.step_graph import Bool
+from diagnose.finding import Finding, Skipped, edit
 from diagnose.job_view import JobView
 from dialects.step_parts import Operation
 from errors import counted
 from figures.time_by_role import Slices, time_of_ids
-from replay.whatif.bandwidth import is_sized, link_rate
-from replay.whatif.edits import apply
-from replay.whatif.even_work import scaled
+from replay.links import is_sized, link_rate
+from replay.whatif.collective_times import bandwidths, slow_collectives
 
-#: A link or collective that takes this much longer than its peers is slow.
+#: A link that takes this much longer than its peers is slow.
 _SLOW = 1.5
-#: Collectives of one size class that it takes to know what is usual.
-_PEERS = 3
 NO_BYTES = "the bytes of the transfers are not recorded"
-#: The end of an event and that of its slice differ by no more than this.
-_TOLERANCE_NS = 2_000
 
 
 class TransferRate(NamedTuple):
@@ -43,7 +36,7 @@ def slow_links(view: JobView) -> Iterator[Finding | Skipped]:
     recording = view.recording
     pushes = view.which(lambda one: one.transfer.is_sent)
     if not pushes.any() or len(recording.owners) < 2:
-        yield from slow_collectives(view)
+        yield from slow_ones(view)
         return
     ratios = _ratios(view, pushes)
     owner = int(ratios.argmax())
@@ -55,7 +48,6 @@ def slow_links(view: JobView) -> Iterator[Finding | Skipped]:
     back = float(_ratios(view, pulls)[owner])
     if back > _SLOW:
         slow |= dict.fromkeys(view.stages(lambda part: part.is_answer), back)
-    edits = [f"{name}.{stage}={1 / ratio:.3g}" for stage, ratio in slow.items()]
     chosen = pushes & view.which(lambda one: one.owner == owner)
     yield Finding(
         kind="slow_collective",
@@ -63,8 +55,7 @@ def slow_links(view: JobView) -> Iterator[Finding | Skipped]:
         + (f", its pulls {back:.1f} times" if back > _SLOW else ""),
         cause="transfers of the same partitions are compared, without the waiting for the link",
         action="look at its network: speed of the port, errors, other traffic, the path to the servers",
-        edit=lambda one: apply(one, edits),
-        change=" ".join(edits),
+        edits=[edit(f"{name}.{stage}", 1 / ratio) for stage, ratio in slow.items()],
         ranks=[name],
         operations=list(slow),
         evidence=view.show(chosen, 3),
@@ -99,89 +90,36 @@ def _ratios(view: JobView, chosen: Bool) -> Float64:
     return ratios
 
 
-def slow_collectives(view: JobView) -> Iterator[Finding | Skipped]:
+def slow_ones(view: JobView) -> Iterator[Finding | Skipped]:
     """Find collectives whose bus bandwidth is below that of others of their kind and size."""
-    found = _bandwidths(view)
-    if not len(found):
+    job = view.job
+    if not len(bandwidths(job)):
         yield Skipped("slow_collective", NO_BYTES)
         return
-    operation, group, rate, place = found[:, 0].astype(np.int64), found[:, 1], found[:, 2], found[:, 3]
-    factor = np.ones(len(view.recording.operations))
-    slow = []
-    for one in unique(group):
-        members = np.flatnonzero(group == one)
-        # tensors that are reduced together are one collective
-        usual = float(np.median(rate[members[np.unique(place[members], return_index=True)[1]]]))
-        if len(np.unique(place[members])) >= _PEERS:
-            late = members[rate[members] * _SLOW < usual]
-            factor[operation[late]] = rate[late] / usual
-            slow += [(int(operation[i]), float(rate[i]), usual, int(place[i])) for i in late.tolist()]
+    slow = slow_collectives(job)
     if not slow:
         return
-    worst, its_rate, usual, _ = min(slow, key=lambda one: one[1] / one[2])
-    name = view.recording.operations[worst].main
-    n_slow = len({place for *_, place in slow})
+    worst, operations = min(slow, key=lambda one: one.rate / one.usual), job.recording.operations
+    n_slow = len({one.turn for one in slow})
+    chosen = np.zeros(len(operations), np.bool_)
+    chosen[[one.operation for one in slow]] = True
     yield Finding(
         kind="slow_collective",
         title=f"{counted(n_slow, 'collective')} {'is' if n_slow == 1 else 'are'} slower than others of "
-        f"{'its' if n_slow == 1 else 'their'} size, {name}{'' if n_slow == 1 else ' most'}",
-        cause=f"its bus bandwidth is {its_rate:.1f} GB/s where others of its kind and size have {usual:.1f}",
+        f"{'its' if n_slow == 1 else 'their'} size, {operations[worst.operation].main}"
+        f"{'' if n_slow == 1 else ' most'}",
+        cause=f"its bus bandwidth is {worst.rate:.1f} GB/s where others of its kind and size have "
+        f"{worst.usual:.1f}",
         action="look at what runs beside it, at the ranks of its group, and at the links between their hosts",
-        edit=lambda one: _scaled(one, factor),
+        edits=[edit("collectives", "peers")],
         ranks=[
-            view.recording.owners[i] for i in sorted({view.recording.operations[j].owner for j, *_ in slow})
+            view.recording.owners[owner]
+            for owner in sorted({operations[one.operation].owner for one in slow})
         ],
-        operations=sorted({view.recording.operations[i].main for i, *_ in slow}),
-        evidence=view.show(factor < 1, 3),
+        operations=sorted({operations[one.operation].main for one in slow}),
+        evidence=view.show(chosen, 3),
         caveat="ranks are not recorded: it may be slow, or wait for one of them" if view.lacks_ranks else "",
     )
-
-
-def _bandwidths(view: JobView) -> Float64:
-    """Return operation, class, bus bandwidth (GB/s), turn and bytes of collectives (k, 5).
-
-    The class is their kind, group and size. The turn counts a rank's collectives of a step; tensors that are
-    reduced together have the same.
-    """
-    found: list[tuple[int, int, float, int, float]] = []
-    classes: dict[object, int] = {}
-    steps = [view.loaded.recording.steps[row] for row in view.rows]
-    events = [view.by_owner(step, view.is_communication) for step in steps]
-    for owner, rank in enumerate(view.loaded.ranks):
-        sizes, ends = rank.sizes, rank.sizes_end_ns
-        if not len(sizes.row):
-            continue
-        order = np.argsort(ends, kind="stable")
-        ends = np.append(ends[order], np.iinfo(np.int64).max)
-        times: dict[int, list[float]] = {}
-        which: dict[int, tuple[int, int]] = {}
-        for step, by_owner in zip(steps, events, strict=True):
-            mine = by_owner[owner]
-            at = np.searchsorted(ends, step.end_ns[mine] - _TOLERANCE_NS)
-            near = ends[at] - step.end_ns[mine] <= _TOLERANCE_NS
-            sized = mine[near]
-            places, turn = order[at[near]], turns(step, sized)
-            for event, *of_event in zip(sized.tolist(), places.tolist(), turn.tolist(), strict=True):
-                operation = int(step.operation[event])
-                which[operation] = of_event[0], of_event[1]
-                times.setdefault(operation, []).append(float(step.work_ns[event]))
-        for operation, (place, number) in which.items():
-            n_bytes, n_ranks = float(sizes.n_bytes[place]), int(sizes.n_ranks[place])
-            kind = (sizes.kind[place], n_ranks, round(np.log2(max(n_bytes, 1.0))))
-            rate = n_bytes * sizes.bus_factor(place) / max(float(np.median(times[operation])), 1.0)
-            found.append((operation, classes.setdefault(kind, len(classes)), rate, number, n_bytes))
-    return np.array(found, np.float64).reshape(-1, 5)
-
-
-def bytes_at_once(view: JobView) -> Float64:
-    """Return how much each operation (n,) moves together with others that are one collective; 0: unknown."""
-    found = np.zeros(len(view.recording.operations))
-    known = _bandwidths(view)
-    if len(known):
-        operation, place = known[:, 0].astype(np.int64), known[:, 3].astype(np.int64)
-        together = view.recording.column(lambda one: one.owner)[operation] * (place.max() + 1) + place
-        found[operation] = np.bincount(together, known[:, 4])[together]
-    return found
 
 
 def transfers(view: JobView) -> tuple[list[TransferRate], float]:
@@ -191,7 +129,7 @@ def transfers(view: JobView) -> tuple[list[TransferRate], float]:
     """
     recording = view.recording
     exposed = exposed_ns(view)
-    if len(found := _bandwidths(view)):
+    if len(found := bandwidths(view.job)):
         rows = zip(found[:, 0].astype(np.int64).tolist(), found[:, 4], found[:, 2], strict=True)
         best = float(found[:, 2].max())
     else:
@@ -236,13 +174,3 @@ def exposed_ns(view: JobView) -> Float64:
             bounds = step.begin_ns[[owner]], np.maximum(step.next_ns[[owner]], ends.max(initial=0))
             taken += time_of_ids(slices, step.operation[events], n, *bounds)[0]
     return np.where(view.is_communication, taken, 0.0) / max(len(view.rows), 1)
-
-
-def turns(step: StepGraph, events: Int64) -> Int64:
-    """Return a number for each of some events of a step: the same for those that work at the same time."""
-    return at_once(step.end_ns[events] - step.work_ns[events], step.end_ns[events])
-
-
-def _scaled(recording: Recording, factor: Float64) -> Recording:
-    """Return the recording with the work of each operation (n,) times its factor; 1 for any that is new."""
-    return scaled(recording, np.append(factor, np.ones(len(recording.operations) - len(factor))))

@@ -31,6 +31,8 @@ HELP = (
 EXAMPLE = "analyze.py --option diagnose --path JOB"
 FLAGS = frozenset({"filter", "step_by", "head"})
 
+#: Where to look closer at a finding that does not say so itself.
+_LOOK = ("--option", "critical")
 #: Keys of what a finding is about, at most.
 _MOST_KEYS = 2_000
 
@@ -52,7 +54,7 @@ _DETAILS = (
     Column("cause", "Why", value=lambda row: row[1].finding.cause),
     Column("action", "What to do", value=lambda row: row[1].finding.action),
     Column("caveat", "But", value=lambda row: row[1].finding.caveat),
-    Column("change", "What-if (--set)", value=lambda row: row[1].finding.change),
+    Column("change", "What-if (--set)", value=lambda row: _change(row[1])),
 )
 
 
@@ -156,8 +158,21 @@ def _card(args: Namespace, diagnosis: Diagnosis, one: Ranked) -> Card:
     caveat = f" ({finding.caveat})" if finding.caveat else ""
     lines = [("", _sentence(finding.cause + caveat)), ("To do", _sentence(finding.action))]
     lines += [("Seen in", _seen(evidence)) for evidence in finding.evidence[:1]]
-    lines.append(("Closer", Command(_command(args, finding.look))))
+    if one.change:
+        lines.append(("What if", Command(_command(args, _what_if(one)))))
+    if finding.look or not one.change:
+        lines.append(("Closer", Command(_command(args, finding.look or _LOOK))))
     return Card(_sentence(finding.title), _worth(one), lines, _about(diagnosis, one))
+
+
+def _change(one: Ranked) -> str:
+    return " ".join(map(str, one.change))
+
+
+def _what_if(one: Ranked) -> list[str]:
+    """Return the arguments of the command that answers the gain of a finding, and its interval."""
+    sets = [word for edit in one.change for word in ("--set", str(edit))]
+    return ["--option", "replay", "--sub_option", "whatif", *sets]
 
 
 def _columns(ranked: Sequence[tuple[int, Ranked]]) -> list[Column]:
@@ -174,7 +189,8 @@ def _worth(one: Ranked) -> str:
     worth = f"{in_ms(one.gain.mid_ns)} a step to win, {one.share:.0%}"
     if one.gain.low_ns is None or one.gain.high_ns is None:
         return worth
-    return f"{worth} ({in_ms(one.gain.low_ns, unit='')} to {in_ms(one.gain.high_ns)})"
+    low = f"{in_ms(one.gain.low_ns, unit='')} " if one.gain.low_ns > 0 else "up "
+    return f"{worth} ({low}to {in_ms(one.gain.high_ns)})"
 
 
 def _about(diagnosis: Diagnosis, one: Ranked) -> list[str]:
@@ -263,7 +279,7 @@ def _record(args: Namespace, place: int, one: Ranked) -> dict[str, Any]:
         "gain_ms": {bound: _gain(one, f"{bound}_ns") for bound in ("low", "mid", "high")},
         "gain_share": one.share,
         "gain_after_above_ms": ms_of(one.after_above_ns),
-        "change": finding.change,
+        "change": _change(one) or None,
         "scope": {
             "ranks": list(finding.ranks),
             "steps": list(finding.steps),
@@ -283,5 +299,6 @@ def _record(args: Namespace, place: int, one: Ranked) -> dict[str, Any]:
         "cause": finding.cause,
         "action": finding.action,
         "caveat": finding.caveat,
-        "command": _command(args, finding.look),
+        "command": _command(args, _what_if(one) if one.change else finding.look or _LOOK),
+        "look": _command(args, finding.look or _LOOK),
     }

@@ -12,10 +12,33 @@ from msgspec.structs import replace
 from arrays import Float64, Int64
 from dag.step_graph import NO_LINK, Recording, StepGraph
 from dialects.step_parts import Joint, Operation
-from errors import TraceError
+from errors import TraceError, whole_number
+from replay.edit import LIKELY, Edit, EditRequest, Guess, Job
+
+NAME = "partition_bytes=N"
+HELP = "tensors are cut into pieces of N bytes; needs their sizes, from BytePS's log"
 
 #: Partitions up to this size show what one costs whatever its size.
 _SMALL = 32 * 1024
+
+
+def parse(request: EditRequest, job: Job) -> Edit | None:
+    """Return the edit that cuts tensors otherwise; None for any other request."""
+    if request.name != "partition_bytes":
+        return None
+    if not whole_number(request.value):
+        raise request.refused(f"{request.value} is not a number of bytes above 0")
+    n_bytes = int(request.value)
+    is_other = bool(changed_tensors(job.recording, n_bytes))
+
+    def apply(recording: Recording, guess: Guess) -> Recording:
+        rate = job.rate(guess)
+        return at_partition_bytes(recording, n_bytes, rate, part=guess.part, same_server=guess.same_server)
+
+    guesses = (LIKELY._replace(part=0.1), LIKELY._replace(part=0.9), LIKELY._replace(same_server=True))
+    return Edit(
+        apply, order=0, splits=lambda _: is_other, by_bytes=is_other, guesses=guesses if is_other else ()
+    )
 
 
 class _Tensor(NamedTuple):

@@ -1,4 +1,4 @@
-"""Ranks that hold the others up, and the job without them."""
+"""Ranks that hold the others up, and jobs in which none does."""
 
 from __future__ import annotations
 
@@ -10,10 +10,32 @@ from arrays.numbering import occurrence_number
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.roles import Role
 from dialects.step_parts import narrow_ns
+from replay.edit import Edit, EditRequest, Guess, Job
+from replay.even_work import even_in_each_step, evened
 from replay.occurrences import medians, numbered
+
+NAME = "straggler=none|even|mean|each_step"
+HELP = (
+    "none: slow ranks work like their peers; even: an operation takes what it takes on the mean rank; mean: "
+    "the ideal step, each kind of work at its mean over ranks and steps; each_step: in each step every rank "
+    "works as long as the mean one"
+)
 
 #: A rank that works this much longer in a step than its peers do (their median) is a straggler.
 THRESHOLD = 1.1
+
+
+def parse(request: EditRequest, job: Job) -> Edit | None:
+    """Return the edit that evens out the ranks' work; None for any other request."""
+    kinds = {"none": without_stragglers, "even": evened, "mean": at_mean_work, "each_step": even_in_each_step}
+    if not request.asks("straggler", *kinds):
+        return None
+    even_out = kinds[request.value]
+
+    def splits(_: Guess) -> bool:
+        return request.value == "none" and bool(stragglers(job.recording)) and job.has_full_links
+
+    return Edit(lambda recording, _: even_out(recording), order=2, splits=splits)
 
 
 def work_ns(recording: Recording) -> Float64:

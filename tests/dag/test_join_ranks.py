@@ -12,7 +12,7 @@ from dag.critical_path import critical_path, slack_ns
 from dag.step_graph import Recording
 from dialects.step_parts import Edge, Joint, Kind, Meeting
 from make import rank_steps, recording
-from replay.simulation import replay
+from replay.runs import simulated
 
 Times = list[tuple[int, int, int]]  # of each rank: begin and end of the collective, work before it
 
@@ -66,7 +66,7 @@ def test_who_comes_later_than_recorded_holds_up_the_same_ranks(ranks: Times, lat
     for found in (joined(ranks, 1000), joined(ranks, 1)):
         step = found.steps[0]
         step.work_ns[3 * (late % len(ranks))] += by_ns
-        ends.append(replay(found, [0]).step(0).end_ns[: 3 * len(ranks)].tolist())
+        ends.append(simulated(found, [0]).step(0).end_ns[: 3 * len(ranks)].tolist())
     assert ends[0] == ends[1]
 
 

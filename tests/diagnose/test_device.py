@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -13,7 +14,8 @@ from made_jobs import WRITERS, DeviceStep, Job, device
 
 from diagnose.diagnosis import _Search, headline
 from diagnose.finding import Finding
-from diagnose.gains import Edits, Gain, Gains
+from replay.edit import EditRequest
+from replay.forecast import Forecasts, Gain
 
 DEVICE_BOUND = DeviceStep()  # 40 kernels of 1 ms, launched in 4 ms
 
@@ -123,18 +125,22 @@ def test_a_rank_is_late_though_another_one_lost_kernels_of_a_step(tmp_path: Path
     holds(winning(diagnosis)[0], 9.0, near=0.2)  # its share of nine steps in ten is known
 
 
-def test_what_an_earlier_finding_wins_is_no_finding_again() -> None:
+def test_what_an_earlier_finding_wins_is_not_a_finding_again() -> None:
     class Known:  # the first wins 9 ms; the second 10 alone, or 4 to 6 after the first
-        recorded_ns = 50e6
+        def of(self, edits: Sequence[EditRequest], above: Sequence[EditRequest] = ()) -> Won:
+            (own,) = edits
+            return Won(9e6 if own.name == "first" else 10e6 - (0 if not above else float(own.value)))
 
-        def of(self, finding: Finding, before: Edits) -> Gain:
-            wins = 9e6 if finding.title == "first" else 10e6 - (0 if not before else float(finding.title))
-            return Gain(wins, 1.0, wins)
+    class Won:
+        is_certain, before_ns, scale = True, 50e6, 0.0
 
-    def late(title: str) -> Finding:
-        return Finding("late_rank", title, "", "", edit=lambda recording: recording)
+        def __init__(self, gain_ns: float) -> None:
+            self.gain_ns = Gain(gain_ns, 1.0, gain_ns)
+
+    def late(title: str, wins: str = "0") -> Finding:
+        return Finding("late_rank", title, "", "", edits=[EditRequest(title, wins)])
 
     for shared, is_new in (("4e6", True), ("6e6", False)):
-        search = _Search(cast(Gains, Known()))
-        search.judge([late("first"), late(shared)], ())
-        assert [finding.title for finding, _ in search.known] == ["first", *[shared] * is_new]
+        search = _Search(cast(Forecasts, Known()))
+        search.judge([late("first"), late("second", shared)], ())
+        assert [finding.title for finding, _ in search.known] == ["first", *["second"] * is_new]

@@ -511,10 +511,11 @@ def test_what_a_late_rank_costs_is_a_share_of_the_steps_after_the_warm_up(
 ) -> None:
     job = replace(HEALTHY, more_forward=[0.0, 15.0, 0.0, 0.0], more_in_step=(0, 2000.0))
     (late,) = winning(diagnosed(WRITERS[system](tmp_path / "job", job)))
-    # load 1, forward 40 + 15, backward 50, transfer 4, update 5: 115 ms; in step 0 another rank is longer
-    holds(late, 15.0 * 9 / 10)
+    # load 1, forward 40 + 15, backward 50, transfer 4, update 5: 115 ms; step 0, in which another rank is
+    # longer, counts as the longest of the others
+    holds(late, 15.0)
     assert late.gain is not None
-    assert late.share == pytest.approx(late.gain.mid_ns / 115e6, rel=0.01)
+    assert late.share == pytest.approx(late.gain.mid_ns / 116.15e6, rel=0.01)  # a tenth longer
 
 
 def test_a_compiled_graph_is_the_same_on_ranks_with_other_shapes(tmp_path: Path) -> None:

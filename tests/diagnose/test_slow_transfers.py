@@ -71,7 +71,7 @@ def test_a_link_that_is_slow_both_ways_is_told_of_both(tmp_path: Path) -> None:
     first = winning(diagnosed(directory))[0].finding
     assert (first.kind, list(first.operations)) == ("slow_collective", ["PUSH", "PULL"])
     assert first.title.startswith("the link of wk1.rank0 is slow: its pushes take 15.0 times")  # 3.0 / 0.2
-    pushes, pulls = first.change.split()
+    pushes, pulls = map(str, first.edits)
     assert pushes == "wk1.rank0.PUSH=0.0667"
     assert pulls.startswith("wk1.rank0.PULL=0.")
 

@@ -16,7 +16,7 @@ from conftest import run_cli
 from dag.critical_path import critical_path
 from dag_utils import Recording, load_steps
 from make import span, write
-from replay.simulation import replay
+from replay.runs import simulated
 
 Slice = tuple[str, int, int, int]  # name, process, start, end (µs)
 End = tuple[str, int, int]  # phase, process, time (µs)
@@ -134,6 +134,6 @@ def test_whatever_the_arrows_a_step_replays_as_recorded_and_its_path_adds_up(
         recording = job(Path(scratch), made, *arrows, ranks=ranks)
     (step,) = recording.steps
     assert sum(one.dur_ns for one in critical_path(step).stretches) == critical_path(step).length_ns
-    again = replay(recording, [0]).step(0)
+    again = simulated(recording, [0]).step(0)
     np.testing.assert_array_equal(again.start_ns - again.start_ns.min(), step.start_ns - step.start_ns.min())
     np.testing.assert_array_equal(again.end_ns - again.start_ns.min(), step.end_ns - step.start_ns.min())

@@ -13,6 +13,9 @@ from dialects.byteps.byteps_names import DIRECTIONS
 from dialects.roles import Phase, Role
 from dialects.step_parts import Edge, Joint, Kind, Meeting, Operation, RankStep, RankSteps, Transfer
 from formats.columns import Track
+from replay.edit import LIKELY, EditRequest, Guess, Job
+from replay.edits import EditedJob
+from replay.forecast import Forecast, Forecasts
 
 MS = 1_000_000
 #: The key of the first partition of the first tensor.
@@ -139,3 +142,14 @@ def partitions(sizes: Sequence[int], ms_each: Sequence[float]) -> Recording:
         kinds[name] = {**_PUSH, "key": KEY + part, "n_bytes": size, "role": Role.COMM}
         at += ms
     return job(rank("rank0", [(times, (0, at + 1))], {name: ["BW.a"] for name in kinds}, kinds=kinds))
+
+
+def apply(recording: Recording, edits: Sequence[str], guess: Guess = LIKELY) -> Recording:
+    """Return the recording after edits in the words of `--set`."""
+    edited = EditedJob(Job(recording))
+    return edited.after([edited.parse(EditRequest.of(text)) for text in edits], guess)
+
+
+def foreseen(recording: Recording, *edits: str) -> Forecast:
+    """Return what edits in the words of `--set` make of a job."""
+    return Forecasts(Job(recording), recording.whole_steps).of([EditRequest.of(text) for text in edits])

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from jobs import apply
 from msgspec.structs import replace
 
 from dag.step_graph import Recording
 from dag_utils import load_steps, read_partitions
-from replay.simulation import replay
-from replay.whatif.edits import apply
+from replay.runs import simulated
 
 pytestmark = pytest.mark.slow
 
@@ -31,21 +31,21 @@ def recording(request: pytest.FixtureRequest, shared_data: Path) -> Recording:
 
 def test_an_identity_changes_nothing_alone_or_beside_another_edit_in_any_order(recording: Recording) -> None:
     rows = recording.whole_steps
-    recorded = replay(recording, rows).iteration_ns
+    recorded = simulated(recording, rows).iteration_ns
     names = Counter(one.name for one in recording.operations if one.name and "=" not in one.name)
     identities = ["rank0=1", "rank0=+0ms", f"{names.most_common(1)[0][0]}=1"]
     identities += ["bandwidth=1"] * any(one.is_communication for one in recording.operations)
-    slower = replay(apply(recording, ["rank0=1.5"]), rows).iteration_ns
+    slower = simulated(apply(recording, ["rank0=1.5"]), rows).iteration_ns
     assert slower.sum() > recorded.sum()
     for identity in identities:
-        assert np.array_equal(replay(apply(recording, [identity]), rows).iteration_ns, recorded)
+        assert np.array_equal(simulated(apply(recording, [identity]), rows).iteration_ns, recorded)
         for edits in ([identity, "rank0=1.5"], ["rank0=1.5", identity]):
-            assert np.array_equal(replay(apply(recording, edits), rows).iteration_ns, slower)
+            assert np.array_equal(simulated(apply(recording, edits), rows).iteration_ns, slower)
 
 
 def test_twice_of_everything_is_twice_a_step(recording: Recording) -> None:
     for row, step in enumerate(recording.steps[:3]):
         columns = {name: getattr(step, name) * 2 for name in ("work_ns", "gap_ns", "tail_ns", "begin_ns")}
         twice = replace(recording, steps=[replace(step, **columns)])
-        single = replay(recording, [row]).iteration_ns
-        assert np.array_equal(replay(twice, [0]).iteration_ns, 2 * single)
+        single = simulated(recording, [row]).iteration_ns
+        assert np.array_equal(simulated(twice, [0]).iteration_ns, 2 * single)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
+from jobs import apply, foreseen
 
 from benchmarks.known_byteps import BytePSJob, random_job
 from dag.step_graph import Recording
 from dag_utils import load_steps, read_partitions
-from replay.answer import Asked, measured_ns, what_if
-from replay.simulation import replay
-from replay.whatif.bandwidth import LinkRate, link_rate
-from replay.whatif.edits import Links, apply, bounds
-from replay.whatif.messages import as_messages
+from replay.answer import measured_ns
+from replay.edit import EditRequest, Job
+from replay.forecast import Forecasts
+from replay.links import LinkRate, link_rate
+from replay.messages import as_messages
+from replay.runs import simulated
 
 pytestmark = pytest.mark.slow
 
@@ -50,32 +50,24 @@ def test_the_rate_of_a_busy_link_is_found(recording: Recording) -> None:
 def test_the_rate_is_worked_out_once_for_all_edits_of_a_recording(
     recording: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone = [replay(apply(recording, [f"bandwidth={times}"]), [0]).iteration_ns for times in (0.5, 2, 4)]
     seen: list[Recording] = []
 
     def counted(one: Recording) -> LinkRate | None:
         seen.append(one)
         return link_rate(one)
 
-    monkeypatch.setattr("replay.whatif.edits.link_rate", counted)
-    links = Links(recording)
-    together = []
-    for times in (0.5, 2, 4):
-        bounds(recording, [f"bandwidth={times}"], links=links)
-        edited = apply(recording, [f"bandwidth={times}"], links=links)
-        together.append(replay(edited, [0]).iteration_ns)
-    assert np.array_equal(alone, together)
+    monkeypatch.setattr("replay.edit.link_rate", counted)
+    forecasts = Forecasts(Job(recording), recording.whole_steps)
+    together = [forecasts.of([EditRequest("bandwidth", times)]).after_ns for times in ("0.5", "2", "4")]
     assert len(seen) == 2  # as recorded, and with the sizes of partitions
-    other = replace(recording)
-    assert np.array_equal(replay(apply(other, ["bandwidth=2"], links=links), [0]).iteration_ns, alone[1])
-    assert len(seen) == 4  # what is known of one recording is not taken for another's
+    assert together == [foreseen(recording, f"bandwidth={times}").after_ns for times in (0.5, 2, 4)]
 
 
 @pytest.mark.parametrize("by_bytes", [False, True])
 def test_transfers_taken_apart_replay_as_recorded(by_bytes: bool, recording: Recording) -> None:
     apart = as_messages(recording, JOB.rate / 1.045 / 1e6, by_bytes=by_bytes)
     rows = recording.whole_steps
-    assert (replay(apart, rows).iteration_ns == measured_ns(recording)[rows]).all()
+    assert (simulated(apart, rows).iteration_ns == measured_ns(recording)[rows]).all()
     n_transfers = sum(one.transfer.stage in ("PUSH", "PULL") for one in recording.operations)
     assert len(apart.operations) == len(recording.operations) + n_transfers
 
@@ -92,7 +84,7 @@ def test_transfers_taken_apart_replay_as_recorded(by_bytes: bool, recording: Rec
     ],
 )
 def test_the_edited_job_takes_what_it_takes_when_it_is_run(edit: str, recording: Recording) -> None:
-    (found,) = what_if(recording, [(edit, lambda one: apply(one, [edit]))])
+    found = foreseen(recording, edit)
     then = JOB.edited(edit).run(8, 2).mean()
     assert found.after_ns / 1e6 == pytest.approx(then, rel=0.1)
     assert found.interval_ns is not None
@@ -111,7 +103,7 @@ def full_links(tmp_path_factory: pytest.TempPathFactory) -> Recording:
 def test_the_interval_holds_what_a_job_takes_that_waited_for_full_links(
     edit: str, full_links: Recording
 ) -> None:
-    (found,) = what_if(full_links, [Asked(edit, partial(apply, edits=[edit]), bounds(full_links, [edit]))])
+    found = foreseen(full_links, edit)
     then = random_job(18).edited(edit).run(8, 2).mean()
     assert found.interval_ns is not None
     assert found.interval_ns[0] <= then * 1e6 <= found.interval_ns[1]
@@ -123,7 +115,7 @@ def test_an_acknowledgement_that_was_read_before_the_answer_in_front_of_it_waits
 ) -> None:
     apart = as_messages(full_links, random_job(18).rate / 1.045 / 1e6, by_bytes=False)
     rows = full_links.whole_steps
-    assert (replay(apart, rows).iteration_ns == measured_ns(full_links)[rows]).all()
+    assert (simulated(apart, rows).iteration_ns == measured_ns(full_links)[rows]).all()
     rest = apart.which(lambda one: one.transfer.stage == "PULL" and not one.transfer.link)
     assert sum(int(rest[step.operation].sum()) for step in apart.steps) > 0
     # no answer is taken for longer than 0.3 ms and 1 ms a megabyte, and the largest partition has 0.81 MB
@@ -135,7 +127,7 @@ def test_an_answer_holds_its_link_no_longer_than_its_bytes_take(full_links: Reco
     rate = random_job(18).rate / 1.045 / 1e6
     apart = as_messages(full_links, rate, by_bytes=True)
     rows = full_links.whole_steps
-    assert (replay(apart, rows).iteration_ns == measured_ns(full_links)[rows]).all()
+    assert (simulated(apart, rows).iteration_ns == measured_ns(full_links)[rows]).all()
     n_bytes = apart.column(lambda one: one.transfer.n_bytes)
     answers = apart.which(lambda one: one.transfer.stage == "PULL" and one.transfer.link)
     for before, step in zip(full_links.steps, apart.steps, strict=True):
@@ -154,6 +146,6 @@ def test_an_identity_changes_nothing_beside_others_in_any_order(
     if identity.partition("=")[0] == edit.partition("=")[0]:
         return
     rows = recording.whole_steps
-    alone = replay(apply(recording, [edit]), rows).iteration_ns
+    alone = simulated(apply(recording, [edit]), rows).iteration_ns
     for edits in ([identity, edit], [edit, identity]):
-        assert np.array_equal(replay(apply(recording, edits), rows).iteration_ns, alone)
+        assert np.array_equal(simulated(apply(recording, edits), rows).iteration_ns, alone)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jobs import MS, job, lockstep, one_gpu, rank
+from jobs import MS, apply, job, lockstep, one_gpu, rank
 from msgspec.structs import replace
 
 from dag.critical_path import critical_path
@@ -17,23 +17,21 @@ from dag.step_graph import Recording
 from dag_utils import load_steps
 from dialects.step_parts import Edge, Joint, Kind, Meeting, Operation, RankStep, RankSteps, Transfer
 from formats.columns import Track
-from replay.runs import replayed_ns
-from replay.simulation import planned, replay
-from replay.whatif.edits import apply
+from replay.runs import simulated
 
 pytestmark = pytest.mark.slow
 
 
 def assert_alone_as_recorded(recording: Recording) -> None:
     for row, step in enumerate(recording.steps):
-        simulated, zero = replay(recording, [row]).step(0), step.begin_ns.min()
-        assert (simulated.start_ns == step.start_ns - zero).all()
-        assert (simulated.end_ns == step.end_ns - zero).all()
+        alone, zero = simulated(recording, [row]).step(0), step.begin_ns.min()
+        assert (alone.start_ns == step.start_ns - zero).all()
+        assert (alone.end_ns == step.end_ns - zero).all()
 
 
 def assert_in_a_row_as_recorded(recording: Recording) -> None:
     rows = range(len(recording.steps))
-    result, zero = replay(recording, rows), recording.steps[0].begin_ns.min()
+    result, zero = simulated(recording, rows), recording.steps[0].begin_ns.min()
     for position in rows:
         step = recording.steps[position]
         assert (result.step(position).begin_ns == step.begin_ns - zero).all()
@@ -97,18 +95,18 @@ def test_half_of_everything_is_half_a_step(recording: Recording) -> None:
         return replace(recording, steps=[replace(one, **columns)])
 
     for row in range(len(recording.steps)):
-        single = replay(recording, [row])
-        assert (replay(doubled(row), [0]).iteration_ns == 2 * single.iteration_ns).all()
+        single = simulated(recording, [row])
+        assert (simulated(doubled(row), [0]).iteration_ns == 2 * single.iteration_ns).all()
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(recordings())
 def test_the_path_of_a_replayed_step_adds_up_to_it(recording: Recording) -> None:
     for row, step in enumerate(recording.steps):
-        recorded, simulated = critical_path(step), critical_path(replay(recording, [row]).step(0))
-        assert sum(stretch.dur_ns for stretch in simulated.stretches) == simulated.length_ns
-        assert simulated.length_ns == recorded.length_ns
-        assert [one.event for one in simulated.stretches] == [one.event for one in recorded.stretches]
+        recorded, alone = critical_path(step), critical_path(simulated(recording, [row]).step(0))
+        assert sum(stretch.dur_ns for stretch in alone.stretches) == alone.length_ns
+        assert alone.length_ns == recorded.length_ns
+        assert [one.event for one in alone.stretches] == [one.event for one in recorded.stretches]
 
 
 def test_work_that_is_cut_at_the_end_of_a_step_goes_on_in_the_next() -> None:
@@ -122,7 +120,7 @@ def test_work_that_is_cut_at_the_end_of_a_step_goes_on_in_the_next() -> None:
     recording = job(replace(made, steps=[made.steps[0], second]))
     assert_in_a_row_as_recorded(recording)
     halved = apply(recording, ["kernel=0.5"])
-    ends = [(replay(halved, [0, 1]).step(i).end_ns / MS).tolist() for i in range(2)]
+    ends = [(simulated(halved, [0, 1]).step(i).end_ns / MS).tolist() for i in range(2)]
     assert ends == [[4, 7], [8.5, 10.5]]  # the first step ends at 7 + 0, as the last event held it up
 
 
@@ -136,7 +134,7 @@ def test_what_a_device_was_asked_for_in_the_step_before_does_not_wait_for_a_slow
     across = np.array([[0, 1, Joint.START_TO_HEAD], [1, 1, Joint.END_TO_HEAD]])
     recording = job(replace(made, steps=[made.steps[0], replace(made.steps[1], across=across)]))
     assert_in_a_row_as_recorded(recording)
-    slower = replay(apply(recording, ["host=1.5"]), [0, 1])
+    slower = simulated(apply(recording, ["host=1.5"]), [0, 1])
     assert (slower.iteration_ns / MS).tolist() == [[15], [15]]
     assert [(ends[1] / MS).tolist() for ends in slower.intervals(1)] == [11, 19]
     # seen from the step that begins at 15, it is work from there on
@@ -147,13 +145,13 @@ def test_what_a_device_was_asked_for_in_the_step_before_does_not_wait_for_a_slow
 
 def test_a_rank_that_computes_longer_holds_up_the_other() -> None:
     recording = lockstep([10, 10], [70, 70])
-    assert (replay(recording, [0, 1]).iteration_ns / MS).tolist() == [[75, 75], [75, 75]]
+    assert (simulated(recording, [0, 1]).iteration_ns / MS).tolist() == [[75, 75], [75, 75]]
     faster = apply(recording, ["rank1=0.5"])
-    assert (replay(faster, [0, 1]).iteration_ns / MS).tolist() == [[40, 40], [40, 40]]
+    assert (simulated(faster, [0, 1]).iteration_ns / MS).tolist() == [[40, 40], [40, 40]]
 
 
 def test_steps_may_come_round_again() -> None:
-    result = replay(one_gpu(), [0, 0, 0])
+    result = simulated(one_gpu(), [0, 0, 0])
     assert (result.iteration_ns / MS).tolist() == [[23], [23], [23]]
 
 
@@ -179,20 +177,7 @@ def test_after_a_pause_the_ranks_begin_a_step_as_recorded(shared_data: Path) -> 
     recording = load_steps(
         [shared_data / "kineto" / "ddp2-gloo-two-cycles" / "trace"], progress=False
     ).recording
-    result = replay(recording, range(len(recording.steps)))
+    result = simulated(recording, range(len(recording.steps)))
     for position, step in enumerate(recording.steps):
         assert (result.step(position).iteration_ns == step.iteration_ns).all()
         assert (result.iteration_ns[position] == step.iteration_ns).all()
-
-
-@settings(max_examples=40, deadline=None, derandomize=True)
-@given(recordings(), st.booleans())
-def test_steps_replayed_one_by_one_are_those_of_one_plan(recording: Recording, links: bool) -> None:
-    if not links:  # which is when they are replayed one by one
-        unlinked = [replace(step, link=np.full(len(step), -1)) for step in recording.steps]
-        recording = replace(recording, steps=unlinked)
-    rows = [*range(len(recording.steps)), 0]
-    by_steps, whole = replay(recording, rows), planned(recording, rows)
-    assert (by_steps.schedule.start_ns == whole.result.schedule.start_ns).all()
-    assert (by_steps.schedule.end_ns == whole.result.schedule.end_ns).all()
-    assert (replayed_ns(recording, rows) == whole.result.iteration_ns).all()

@@ -11,13 +11,13 @@ from dialects.roles import Phase, Role
 from dialects.step_parts import Operation, Transfer
 from formats.columns import Track
 from make import rank_steps, recording
-from replay.simulation import replay
+from replay.runs import simulated
 from replay.timeline import write_synthetic
 
 
 def test_events_are_in_order_of_time_in_numbered_and_named_places(tmp_path: Path) -> None:
     ranks = [rank_steps(f"rank{i}", {"late": (50, 60), "early": (10, 20)}, bounds=(0, 70)) for i in range(2)]
-    result = replay(recording(*ranks), [0])
+    result = simulated(recording(*ranks), [0])
     assert write_synthetic(result, tmp_path / "a.json") == 4
     events = json.loads((tmp_path / "a.json").read_text())["traceEvents"]
     slices = [event for event in events if event["ph"] == "X"]
@@ -39,7 +39,7 @@ def test_a_rank_whose_processes_are_tensors_is_one_process(tmp_path: Path) -> No
     ]
     times = [(30, 40), (30, 50), (10, 30), (0, 10)]
     own = rank_steps("rank0", {str(i): span for i, span in enumerate(times)}, bounds=(0, 50))
-    result = replay(recording(replace(own, operations=operations)), [0])
+    result = simulated(recording(replace(own, operations=operations)), [0])
     write_synthetic(result, tmp_path / "a.json")
     events = json.loads((tmp_path / "a.json").read_text())["traceEvents"]
     assert [event["args"]["name"] for event in events if event["name"] == "process_name"] == ["rank0"]
@@ -60,7 +60,7 @@ def test_waiting_for_a_tensor_to_be_ready_belongs_to_it(tmp_path: Path) -> None:
     ]
     times = [(0, 10), (10, 20), (0, 20), (20, 30)]
     own = rank_steps("rank0", {str(i): span for i, span in enumerate(times)}, bounds=(0, 30))
-    write_synthetic(replay(recording(replace(own, operations=operations)), [0]), tmp_path / "a.json")
+    write_synthetic(simulated(recording(replace(own, operations=operations)), [0]), tmp_path / "a.json")
     events = json.loads((tmp_path / "a.json").read_text())["traceEvents"]
     named = [(event["name"], event["args"]["name"]) for event in events if event["name"].endswith("_name")]
     assert named == [
@@ -73,7 +73,7 @@ def test_times_count_from_the_first_step_which_the_header_states(tmp_path: Path)
     own = rank_steps(
         "rank0", {"a": (epoch + 1, epoch + 2), "b": (epoch + 2, epoch + 4)}, bounds=(epoch, epoch + 4)
     )
-    write_synthetic(replay(recording(own), [0]), tmp_path / "a.json")
+    write_synthetic(simulated(recording(own), [0]), tmp_path / "a.json")
     document = json.loads((tmp_path / "a.json").read_text())
     assert document["baseTimeNanoseconds"] == epoch
     # as float64 since the epoch both would begin at the same time, and b be left out by a viewer

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from jobs import KEY, MS, job, lockstep, one_gpu, partitions, rank
+from jobs import KEY, MS, apply, foreseen, job, lockstep, one_gpu, partitions, rank
 from msgspec.structs import replace
 
 from conftest import REPO, run_cli
@@ -20,22 +20,21 @@ from dialects.step_parts import Edge, Kind, Operation, RankStep, RankSteps
 from errors import TraceError, UsageError
 from formats.columns import Track
 from make import span, step, write
-from replay.answer import answer, what_if
+from replay.edit import LIKELY
+from replay.links import LinkRate, link_rate
+from replay.runs import replayed_ns, simulated
+from replay.selection import communication, computation, named_owners, pipeline_stages
 from replay.sensitivity import delay_each, speed_up_each
-from replay.simulation import replay
 from replay.slowdown import slowdown
-from replay.whatif.bandwidth import LinkRate, link_rate
-from replay.whatif.edits import Guess, apply, bounds
-from replay.whatif.selection import communication, computation, pipeline_stages, select
 from replay.whatif.straggler import stragglers, why_none
 
 
 def iteration_ms(recording: Recording, *edits: str) -> float:
-    return answer(apply(recording, edits)).iteration_ns / MS
+    return float(replayed_ns(apply(recording, edits), recording.whole_steps).mean() / MS)
 
 
 def foreseen_ms(recording: Recording, *edits: str) -> float:
-    return what_if(recording, [("", lambda one: apply(one, edits))])[0].after_ns / MS
+    return foreseen(recording, *edits).after_ns / MS
 
 
 @pytest.mark.parametrize(
@@ -88,14 +87,14 @@ def test_a_gap_that_is_unusual_is_not_taken_into_another_job() -> None:
         steps.append(({"FW.a": (at, at + 10), "BW.a": (at + 10 + gap, at + 20 + gap)}, (at, at + 20 + gap)))
         at += 20 + gap
     recording = job(rank("rank0", steps, {"BW.a": ["FW.a"]}))
-    assert answer(recording).recorded_ns == 45 * MS
+    assert foreseen(recording, "rank0=1").recorded.recorded_ns == 45 * MS
     # the usual step of 25 becomes one of 15; the recorded 45 change in that ratio
     assert foreseen_ms(recording, "rank0=0.5") == pytest.approx(45 * 15 / 25)
 
 
 def test_a_step_far_longer_than_the_others_counts_as_the_longest_usual_one_before_and_after() -> None:
     # steps of 15, 15, 15, 15 and 95 ms; what deviates by none in the median is an outlier beyond a tenth
-    (found,) = what_if(lockstep([10, 10, 10, 10, 90]), [("", lambda one: apply(one, ["reduce=3"]))])
+    found = foreseen(lockstep([10, 10, 10, 10, 90]), "reduce=3")
     assert found.recorded.recorded_ns == 31 * MS
     assert found.before_ns == pytest.approx((4 * 15 + 16.5) / 5 * MS)
     # 10 ms more in each: 25 and 105, of which the last counts as 27.5
@@ -121,7 +120,7 @@ def test_what_an_edit_changes_of_a_step_far_longer_than_the_others_counts_in_ful
         extra = {"save": (at + 20, at + 80)} if more else {}
         steps.append(({"FW.a": (at, at + 20), **extra}, (at, at + 20 + more)))
     recording = job(rank("rank0", steps, {"save": ["FW.a"]}))
-    (found,) = what_if(recording, [("", lambda one: apply(one, [edit]))])
+    found = foreseen(recording, edit)
     assert found.before_ns == pytest.approx(before * MS)
     assert found.after_ns == pytest.approx(after * MS)
     assert found.ratio == pytest.approx(after / before)
@@ -181,19 +180,22 @@ def test_computation_and_communication_are_all_there_is() -> None:
         ("BW=+99999999999s", "more than a day"),
         ("rank" + "9" * 5000 + "=2", "no such rank"),
         ("schedule=random", "priority or fifo"),
-        ("straggler=some", "none, even and mean"),
-        ("rank0.FW=peers", "only gaps"),
+        ("straggler=some", "straggler is none, even, mean or each_step"),
+        ("rank0.FW=peers", "peers is a value of a rank"),
         ("rank7.gap=peers", "no such rank"),
         ("gap=peers", "no such rank"),
+        ("step7=usual", "no such step; the steps are 1 to 1"),
+        ("servers=fast", "servers is even or none"),
+        ("collectives=fast", "collectives is peers or merged"),
+        ("bandwith=2", "did you mean bandwidth"),
         ("rank0.gap=peers", "no rank is left"),
         ("rank5.FW=2", "no such rank"),
         ("stage0=2", "no pipeline stages"),
     ],
 )
 def test_a_wrong_edit_is_refused(edit: str, words: str) -> None:
-    for ask in (apply, bounds):
-        with pytest.raises(UsageError, match=words):
-            ask(one_gpu(), [edit])
+    with pytest.raises(UsageError, match=words):
+        apply(one_gpu(), [edit])
 
 
 def test_an_unknown_operation_suggests_the_nearest() -> None:
@@ -205,9 +207,8 @@ def test_an_unknown_operation_suggests_the_nearest() -> None:
 def test_with_one_gpu_per_worker_a_rank_is_a_worker(worker: int) -> None:
     step = ({"FW.a": (0, 4)}, (0, 5))
     recording = job(*(rank(f"wk{i}.rank0", [step], worker=i) for i in range(2)))
-    by_rank, by_worker = (select(recording, f"{name}{worker}.FW", "") for name in ("rank", "wk"))
-    assert by_rank.operations.tolist() == by_worker.operations.tolist()
-    assert by_rank.operations.sum() == 1
+    by_rank, by_worker = (named_owners(recording, f"{name}{worker}.FW")[0] for name in ("rank", "wk"))
+    assert by_rank.tolist() == by_worker.tolist() == [worker == 0, worker == 1]
 
 
 def test_edits_leave_the_recording_as_it_is() -> None:
@@ -292,8 +293,8 @@ def test_on_a_faster_link_only_the_time_of_the_bytes_is_shorter() -> None:
     # takes 1 ms, and those 3 ms, if they were a wait for other bytes, half of them
     recording = partitions([1_000_000] * 10, [2.0] * 9 + [5.0])
     assert iteration_ms(recording, "bandwidth=2") == pytest.approx(20 + 10 * 1 + 1.5 + 1)
-    waits_stay = apply(recording, ["bandwidth=2"], guess=Guess(waits_stay=True))
-    assert answer(waits_stay).iteration_ns / MS == pytest.approx(20 + 10 * 1 + 3 + 1)
+    waits_stay = apply(recording, ["bandwidth=2"], guess=LIKELY._replace(waits_stay=True))
+    assert replayed_ns(waits_stay, [0]).mean() / MS == pytest.approx(20 + 10 * 1 + 3 + 1)
 
 
 def test_on_a_slower_link_no_transfer_is_quicker_than_its_bytes() -> None:
@@ -335,7 +336,7 @@ def test_larger_partitions_carry_the_same_bytes() -> None:
     bigger = apply(partitions([1_000_000] * 10, [2.0] * 10), ["partition_bytes=5000000"])
     on_link = bigger.steps[0].operation[bigger.steps[0].link >= 0]
     assert [bigger.operations[i].transfer.key for i in on_link] == [KEY, KEY + 1]
-    assert answer(bigger).iteration_ns / MS == pytest.approx(41)
+    assert replayed_ns(bigger, [0]).mean() / MS == pytest.approx(41)
 
 
 def test_a_new_partition_goes_to_the_server_that_had_its_key_else_the_servers_take_turns() -> None:
@@ -349,7 +350,7 @@ def test_a_new_partition_goes_to_the_server_that_had_its_key_else_the_servers_ta
     recording = job(rank("rank0", [(times, (0, 12))], {name: ["BW.a"] for name in kinds}, kinds=kinds))
 
     def servers(*, same_server: bool) -> list[tuple[int, str]]:
-        cut = apply(recording, ["partition_bytes=1000000"], guess=Guess(same_server=same_server))
+        cut = apply(recording, ["partition_bytes=1000000"], guess=LIKELY._replace(same_server=same_server))
         step, names = cut.steps[0], cut.operations
         pulls = [(names[one], link) for one, link in zip(step.operation, step.link, strict=True) if link >= 0]
         assert all(one.transfer.link == cut.links[link] for one, link in pulls)
@@ -388,7 +389,7 @@ def test_priority_lets_the_lower_tensor_go_first() -> None:
         kinds[f"t{tensor}"] = {"link": "PUSH", "key": tensor * KEY, "cat": "Comm"}
     recording = job(rank("rank0", [(times, (0, 21))], {name: ["BW.a"] for name in kinds}, kinds=kinds))
     first = apply(recording, ["schedule=priority"])
-    ends = replay(first, [0]).step(0).end_ns // MS
+    ends = simulated(first, [0]).step(0).end_ns // MS
     assert dict(zip(times, ends.tolist(), strict=True)) == {"BW.a": 10, "t1": 14, "t2": 17, "t3": 19}
 
 
@@ -461,7 +462,7 @@ def pipeline(kind: Kind = Kind.DATA) -> Recording:
 
 def test_ranks_that_send_to_each_other_are_the_stages_of_a_pipeline() -> None:
     for edit in ("stage1=0.5", "stage1.BW=0.5"):
-        result = replay(apply(pipeline(), [edit]), [0])
+        result = simulated(apply(pipeline(), [edit]), [0])
         assert (result.iteration_ns[0] / MS).tolist() == [42, 27, 42, 27]
     found = slowdown(pipeline())
     # own: 10 + 2 + 30 = ideal 20 + 2 + 20; one stage put back: 32 or 52

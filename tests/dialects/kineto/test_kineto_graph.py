@@ -27,7 +27,7 @@ from dialects.step_parts import Joint, Kind, Meetings, RankStep, RankSteps, Rank
 from dialects.step_windows import windows
 from dialects.steps import Step
 from formats.columns import Trace
-from replay.simulation import replay
+from replay.runs import simulated
 from trace_utils import read_trace
 
 Ev = dict[str, Any]
@@ -270,14 +270,14 @@ def test_slower_kernels_make_a_launch_bound_job_wait_for_its_device(steps_of: An
             name = f"ProfilerStep#{row + 1}" if event["name"] == "ProfilerStep#1" else event["name"]
             events.append({**event, "name": name, "ts": event["ts"] + 10 * n * row, "args": args})
     recording = join([steps_of(events)])
-    recorded = replay(recording, range(steps))
+    recorded = simulated(recording, range(steps))
     assert (recorded.iteration_ns == 10 * n * US).all()
     on_device = np.array([one.on_device for one in recording.operations])
     slower = [
         replace(step, work_ns=np.where(on_device[step.operation], 5, 1) * step.work_ns)
         for step in recording.steps
     ]
-    iteration_ns = replay(replace(recording, steps=slower), range(steps)).iteration_ns
+    iteration_ns = simulated(replace(recording, steps=slower), range(steps)).iteration_ns
     # a kernel takes 5 × 3 µs, and begins up to 3 µs after the one before it: as recorded after its launch
     assert 5 * 3 * n * US <= iteration_ns[-1, 0] <= (5 * 3 + 3) * n * US
 
@@ -732,7 +732,7 @@ def test_recorded_steps_are_lawful_and_their_paths_as_long_as_they(path: Path) -
     assert (
         abs(sum(stretch.dur_ns for stretch in critical_path(first).stretches) - first.iteration_ns[0]) <= US
     )
-    replayed = replay(recording, range(len(recording.steps)))
+    replayed = simulated(recording, range(len(recording.steps)))
     assert (replayed.iteration_ns == [step.iteration_ns for step in recording.steps]).all()
     for position, joined in enumerate(recording.steps):
         again = replayed.step(position)

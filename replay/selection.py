@@ -12,11 +12,48 @@ from dialects.name_rules import is_point_to_point
 from dialects.roles import Phase, Role
 from dialects.step_parts import Kind, Operation
 from errors import UsageError
+from replay.edit import EditRequest
 
 _OWNER = re.compile(r"(?:wk(?P<worker>\d{1,18})\.?)?(?:rank(?P<rank>\d{1,18})\.?)?(?P<target>.*)", re.DOTALL)
 #: Steps that tell which ranks send to each other; a pair that meets in less than this share of the most may
 #: have ended something at the same time by chance.
 _LOOKED_AT, _BY_CHANCE = 4, 0.1
+
+
+#: That work can become longer or shorter: its nanoseconds still fit into 64 bits.
+_MOST_TIMES = 1_000_000
+
+
+def as_ratio(request: EditRequest) -> float:
+    """Return the value of a request that is a ratio."""
+    try:
+        ratio = float(request.value)
+    except ValueError:
+        raise request.refused(f"{request.value} is not a number") from None
+    return checked_ratio(f"--set {request}", ratio)
+
+
+def checked_ratio(flag: str, ratio: float) -> float:
+    """Return `ratio`, which the user gave with `flag`, if it can be one; else `UsageError`."""
+    if not 1 / _MOST_TIMES <= ratio <= _MOST_TIMES:
+        raise UsageError(
+            f"{flag}: a ratio must be above 0 (1 changes nothing), from 1/{_MOST_TIMES:,} to {_MOST_TIMES:,}"
+        )
+    return ratio
+
+
+def named_ranks(recording: Recording, request: EditRequest, ranks: str) -> list[int]:
+    """Return the owners that ``rank<r>,rank<s>`` means; some must be left to compare them with."""
+    chosen = np.zeros(len(recording.owners), np.bool_)
+    for one in ranks.split(","):
+        owners, rest = named_owners(recording, one)
+        if rest or not one or not owners.any():
+            raise request.refused(f"no such rank; there are {', '.join(recording.owners)}")
+        chosen |= owners
+    if chosen.all():
+        raise request.refused("no rank is left to compare with")
+    found: list[int] = np.flatnonzero(chosen).tolist()
+    return found
 
 
 class Selection(Struct, frozen=True):
@@ -36,8 +73,10 @@ class Selection(Struct, frozen=True):
         return self.operations[step.operation]
 
 
-def select(recording: Recording, name: str, text: str, *, may_be_nothing: bool = False) -> Selection:
-    """Return what `name` means in the edit `text`.
+def select(
+    recording: Recording, request: EditRequest, name: str, *, may_be_nothing: bool = False
+) -> Selection:
+    """Return what `name` means in the edit that is requested.
 
     ``wk<i>.`` before it means those of that worker; ``rank<r>.`` those of that local rank, or where all
     have the same (one GPU per worker) or none has it, the r-th rank of the job.
@@ -54,7 +93,7 @@ def select(recording: Recording, name: str, text: str, *, may_be_nothing: bool =
     owners, target = named_owners(recording, name)
     if may_be_nothing:
         return _matching(recording, target, owners & bool(target))
-    return select_of(recording, target, owners, text)
+    return select_of(recording, request, target, owners)
 
 
 def named_owners(recording: Recording, name: str) -> tuple[Bool, str]:
@@ -64,14 +103,14 @@ def named_owners(recording: Recording, name: str) -> tuple[Bool, str]:
     return _owners(recording, match["worker"], match["rank"]), match["target"]
 
 
-def select_of(recording: Recording, target: str, owners: Bool, text: str) -> Selection:
+def select_of(recording: Recording, request: EditRequest, target: str, owners: Bool) -> Selection:
     """Return what `target` ("": the computation) means on some `owners` (m,); see `select`."""
     found = _matching(recording, target, owners)
     if not found and not owners.any():
-        raise UsageError(f"--set {text}: no such rank; there are {', '.join(recording.owners)}")
+        raise request.refused(f"no such rank; there are {', '.join(recording.owners)}")
     if not found:
-        near = _nearest(recording, target or text.rpartition("=")[0])
-        raise UsageError(f"--set {text}: no operation has the name {target or text.rpartition('=')[0]}{near}")
+        name = target or request.name
+        raise request.refused(f"no operation has the name {name}{_nearest(recording, name)}")
     return found
 
 
@@ -152,8 +191,8 @@ def pipeline_stages(recording: Recording) -> list[int] | None:
     return [stage[owner] for owner in range(len(recording.owners))]
 
 
-def of_stage(recording: Recording, number: int, target: str | None, text: str) -> Selection:
-    """Return what `target` (None: the computation) means on the owners of stage `number`.
+def of_stage(recording: Recording, request: EditRequest, number: int, target: str) -> Selection:
+    """Return what `target` ("": the computation) means on the owners of stage `number`.
 
     Raises
     ------
@@ -162,7 +201,7 @@ def of_stage(recording: Recording, number: int, target: str | None, text: str) -
     """
     stages = pipeline_stages(recording)
     if stages is None:
-        raise UsageError(f"--set {text}: no pipeline stages: no rank sends to another one")
+        raise request.refused("no pipeline stages: no rank sends to another one")
     if number not in stages:
-        raise UsageError(f"--set {text}: the pipeline has the stages 0 to {max(stages)}")
-    return select_of(recording, target or "", np.array(stages) == number, text)
+        raise request.refused(f"the pipeline has the stages 0 to {max(stages)}")
+    return select_of(recording, request, target, np.array(stages) == number)

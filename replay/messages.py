@@ -18,7 +18,7 @@ from arrays import Float64, Int64
 from dag.step_graph import NO_LINK, Bool, Recording, StepGraph
 from dag_utils import fitted
 from dialects.step_parts import Joint, Kind, edge_rows
-from replay.whatif.bandwidth import begins
+from replay.links import begins
 
 #: How long a worker takes to take an answer, at most: for each, and for each byte (1 GB/s).
 _TAKEN_NS, _TAKEN_NS_PER_BYTE = 300_000, 1.0

@@ -9,14 +9,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from arrays import Float64, Int64
-from arrays.numbering import occurrence_number
+from arrays.numbering import occurrence_number, unique
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.step_parts import Joint, Kind, narrow_ns
 from replay.occurrences import Middles, numbered, slots
-from replay.whatif.selection import pipeline_stages
+from replay.selection import pipeline_stages
 
 
-class _Work(Struct, frozen=True):
+class Work(Struct, frozen=True):
     """The operations (n,) of a recording as kinds of work: of one name, on whatever owner."""
 
     kind: Int64
@@ -57,9 +57,10 @@ def begun_by_owners(recording: Recording) -> Bool:
     return is_own | (is_led_to & recording.which(lambda one: not one.on_device))
 
 
-def _work(recording: Recording) -> _Work:
+def work_of(recording: Recording) -> Work:
+    """Return the operations of a recording as kinds of work."""
     names, kind = recording.numbered(lambda one: one.name)
-    return _Work(
+    return Work(
         kind=kind,
         owner=recording.column(lambda one: one.owner),
         is_own=recording.which(lambda one: not one.is_communication),
@@ -70,15 +71,37 @@ def _work(recording: Recording) -> _Work:
 
 def scaled(recording: Recording, factor: Float64) -> Recording:
     """Return the recording with the work of each operation (n,) times its factor."""
-    return recording.edited(lambda step: replace(step, work_ns=_scaled(step, factor)))
+    known = np.append(factor, np.ones(len(recording.operations) - len(factor)))  # 1 for what an edit added
+    return recording.edited(lambda step: replace(step, work_ns=scaled_column(step, known)))
 
 
-def _scaled(step: StepGraph, factor: Float64, column: str = "work_ns") -> Int64:
+def scaled_column(step: StepGraph, factor: Float64, column: str = "work_ns") -> Int64:
     """Return a column of a step with each operation's (n,) factor."""
     return narrow_ns(np.rint(getattr(step, column) * factor[step.operation]).astype(np.int64))
 
 
-def _share(wanted: Float64, of: Float64) -> Float64:
+def stages(recording: Recording) -> Int64:
+    """Return the stage of the pipeline that each owner (m,) is; all 0 where there is none."""
+    return np.array(pipeline_stages(recording) or [0] * len(recording.owners), np.int64)
+
+
+def done_by_all(recording: Recording) -> Bool:
+    """Return which operations (n,) are of a kind that every owner has; others cannot be compared."""
+    mains, kind = recording.numbered(lambda one: one.main)
+    n_owners = len(recording.owners)
+    pairs = unique(kind * n_owners + recording.column(lambda one: one.owner))
+    everywhere: Bool = (np.bincount(pairs // n_owners, minlength=len(mains)) == n_owners)[kind]
+    return everywhere
+
+
+def excess_ns(time: Float64, late: Sequence[int], group: Int64) -> float:
+    """Return by how much the `time` (steps, m) of late owners exceeds their peers', in the median step."""
+    excess = [time[:, one] - np.median(time[:, peers_of(one, late, group)], axis=1) for one in late]
+    return float(np.median(np.mean(excess, axis=0)))
+
+
+def ratio_of(wanted: Float64, of: Float64) -> Float64:
+    """Return `wanted` as a share of some times; 1 where these are 0."""
     return np.where(of > 0, wanted / np.maximum(of, 1), 1.0)
 
 
@@ -101,7 +124,7 @@ def as_peers(
     its events and before the communication that it begins (but never longer), or both. With `gaps` no late
     owner begins or ends a step later than its peers do.
     """
-    kinds, owners = _work(recording), list(late)
+    kinds, owners = work_of(recording), list(late)
     is_late = np.isin(kinds.owner, owners)
     peers = [owner for owner in range(kinds.n_owners) if owner not in owners]
 
@@ -114,42 +137,23 @@ def as_peers(
 
     def edited(step: StepGraph) -> StepGraph:
         if of_work is not None:
-            step = replace(step, work_ns=_scaled(step, of_work))
+            step = replace(step, work_ns=scaled_column(step, of_work))
         if of_gap is not None:
             begin, tail = step.begin_ns.copy(), step.tail_ns.copy()
             for column in (begin, tail):
                 column[owners] = np.minimum(column[owners], int(np.median(column[peers])))
-            gap_ns = _scaled(step, of_gap, "gap_ns")
+            gap_ns = scaled_column(step, of_gap, "gap_ns")
             step = replace(step, gap_ns=gap_ns, begin_ns=begin, tail_ns=tail)
         return step
 
     return recording.edited(edited)
 
 
-def pausing_as_peers(recording: Recording, late: Sequence[int]) -> Recording:
-    """Return the recording in which some owners pause no longer than their peers; see `as_peers`."""
-    group = np.array(pipeline_stages(recording) or [0] * len(recording.owners), np.int64)
-    return as_peers(recording, late, group, work=False, gaps=True)
-
-
-def gaps_even_in_each_step(recording: Recording) -> Recording:
-    """Return the recording in which the gaps of each owner are as long as the mean owner's in that step."""
-    work = _work(recording)
-
-    def evened(step: StepGraph) -> StepGraph:
-        gaps = work.table(step, "gap_ns").sum(axis=1, keepdims=True)
-        factor = np.broadcast_to(np.minimum(_share(gaps.mean(), gaps), 1.0), (work.n_owners, work.n_kinds))
-        factor_of = work.of_operations(factor, np.ones(len(work.kind), np.bool_))
-        return replace(step, gap_ns=_scaled(step, factor_of, "gap_ns"))
-
-    return recording.edited(evened)
-
-
 def _peers_share(usual: Float64, late: Sequence[int], group: Int64) -> Float64:
     """Return what share its peers' median is of each late owner's time (owners, kinds); 1 for the others."""
     share = np.ones_like(usual)
     for owner in late:
-        share[owner] = _share(np.median(usual[peers_of(owner, late, group)], axis=0), usual[owner])
+        share[owner] = ratio_of(np.median(usual[peers_of(owner, late, group)], axis=0), usual[owner])
     return share
 
 
@@ -160,11 +164,11 @@ def evened(recording: Recording) -> Recording:
     a step is compared one by one, the n-th with the others' n-th: of the stages of a pipeline one may be
     longer in the forward pass alone, whose operations are called as those of the backward pass.
     """
-    work = _work(recording)
+    work = work_of(recording)
     usual = work.usual(recording, "work_ns")
     is_everywhere: Bool = np.all(usual > 0, axis=0)
     is_shared = work.is_own & is_everywhere[work.kind]
-    of_kind = work.of_operations(_share(usual.mean(axis=0), usual), is_shared)
+    of_kind = work.of_operations(ratio_of(usual.mean(axis=0), usual), is_shared)
 
     number = slots(recording.steps)
     nth = Middles("work_ns", recording.steps, number)
@@ -179,7 +183,7 @@ def evened(recording: Recording) -> Recording:
     often, kind, owner = often[is_alike], kind[is_alike], owner[is_alike]
     same = numbered(kind, occurrence_number(kind * work.n_owners + owner))
     took = nth.medians()[often]
-    factor[often] = _share((np.bincount(same, took) / work.n_owners)[same], took)
+    factor[often] = ratio_of((np.bincount(same, took) / work.n_owners)[same], took)
     steps = zip(recording.steps, number, strict=True)
     return recording.with_steps(
         replace(step, work_ns=narrow_ns(np.rint(step.work_ns * factor[slot]).astype(np.int64)))
@@ -189,11 +193,11 @@ def evened(recording: Recording) -> Recording:
 
 def even_in_each_step(recording: Recording) -> Recording:
     """Return the recording in which each kind of own work takes the mean owner's time of that step."""
-    work = _work(recording)
+    work = work_of(recording)
 
     def evened(step: StepGraph) -> StepGraph:
         table = work.table(step, "work_ns")
-        factor = work.of_operations(_share(table.mean(axis=0), table), work.is_own)
-        return replace(step, work_ns=_scaled(step, factor))
+        factor = work.of_operations(ratio_of(table.mean(axis=0), table), work.is_own)
+        return replace(step, work_ns=scaled_column(step, factor))
 
     return recording.edited(evened)

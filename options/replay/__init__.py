@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError, Namespace, _ArgumentGroup
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from errors import UsageError, whole_number
 from options import check_heeded, check_variant, load_steps
-from result import Chart, Result, in_ms, ms_of
+from result import Chart, Column, Result, Table, in_ms, ms_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dag_utils import LoadedSteps, NamedPath, Partitions, Recording, StepGraph
-    from replay.answer import Answer, Asked, WhatIf
+    from dag_utils import LoadedSteps, NamedPath, Recording, StepGraph
+    from replay.answer import Answer
+    from replay.edit import Edit, EditRequest, Job
+    from replay.forecast import Forecast, Forecasts
+    from replay.runs import Simulation
     from replay.sensitivity import Effect
-    from replay.simulation import Replay
     from replay.slowdown import Slowdown
 
 
@@ -56,9 +57,8 @@ def add_arguments(group: _ArgumentGroup) -> None:
     add("--delay_ratio", metavar="R", type=float,
         help=f"factor of smlt_delay_cmp, smlt_delay_comm and map_delay (default {_DELAY:g})")  # fmt: skip
     add("--set", metavar="EDIT", action="append", default=[],
-        help="an edit for --sub_option whatif, repeatable: BW=0.8, Comm.x.PUSH=2, rank1.FW=1.5, bandwidth=2, "
-        "bandwidth=200Mbit, partition_bytes=1048576, schedule=priority|fifo, drop=NAME, "
-        "straggler=none|even|mean, rank1.gap=peers, rank1=1.5, stage0=0.9")  # fmt: skip
+        help="an edit for --sub_option whatif, repeatable: BW=0.8, rank1.FW=1.5, bandwidth=2, drop=NAME, "
+        "straggler=none, rank1.gap=peers, …; --set help lists all, with the names of this job")  # fmt: skip
 
 
 def _steps(text: str) -> int:
@@ -71,23 +71,30 @@ def _steps(text: str) -> int:
 def run(args: Namespace) -> Result:
     """Replay the job, or answer the variant that `--sub_option` names."""
     _check(args)
-    loaded = load_steps(args, partitions=_partitions(args))
+    if args.sub_option == "whatif":
+        from dag_utils import read_partitions
+
+        loaded = load_steps(args, partitions=read_partitions(args.path), sizes=True)
+        return _edits(args, loaded) if "help" in args.set else _edited(args, loaded)
+    loaded = load_steps(args)
     if args.sub_option is None:
         return _replayed(args, loaded)
-    if args.sub_option in _IN_TURN:
-        return _explored(args, loaded)
-    return _edited(args, loaded)
+    return (_explored if args.sub_option in _IN_TURN else _edited)(args, loaded)
 
 
 def _check(args: Namespace) -> None:
     check_variant(args, *VARIANTS)
-    from replay.whatif.edits import checked_ratio
+    from replay.edit import EditRequest
+    from replay.selection import checked_ratio
 
     checked_ratio(f"--delay_ratio {_delay(args):g}", _delay(args))
     if args.sub_option not in _DELAYED:
         check_heeded(args, "delay_ratio")
     if args.sub_option in _IN_TURN:
         check_heeded(args, "step_num")
+    for text in args.set:
+        if text != "help":
+            EditRequest.of(text)  # refused before anything is read
     if args.set and args.sub_option != "whatif":
         raise UsageError("--set belongs to --sub_option whatif")
     if args.sub_option == "whatif" and not args.set:
@@ -101,35 +108,26 @@ def _delay(args: Namespace) -> float:
     return ratio
 
 
-def _partitions(args: Namespace) -> Partitions | None:
-    """Return what the logs in or beside the job's directories say of its partitions, where an edit asks."""
-    if not any(edit.startswith(("bandwidth", "partition_bytes")) for edit in args.set):
-        return None
-    from dag_utils import read_partitions
-
-    return read_partitions(args.path)
-
-
 # ---- the replay itself
 
 
 def _common(args: Namespace, loaded: LoadedSteps) -> dict[str, Any]:
-    """Return what the results of all variants have in common."""
+    """Return the fields that the results of all variants share."""
     return {"option": "replay", "title": "", "repairs": loaded.repairs, "beside": args.path[0]}
 
 
 def _replayed(args: Namespace, loaded: LoadedSteps) -> Result:
     from dag_utils import choose_step
-    from replay.answer import answer, leave_one_out, with_gaps_of_others
-    from replay.replay_tables import charts, path_tables, step_table
-    from replay.simulation import replay as run_steps
+    from options.replay.replay_tables import charts, path_tables, step_table
+    from replay.answer import answer, leave_one_out, replayed_rows, with_gaps_of_others
+    from replay.runs import simulated
 
     recording = loaded.recording
-    found = answer(recording, args.step_num)
+    result = simulated(recording, replayed_rows(recording, args.step_num))
+    found = answer(recording, result.rows, result.iteration_ns)
     row = choose_step(recording)
     path = _path(args, recording, recording.steps[row])
-    result = run_steps(recording, found.rows) if _wants_times(args) else None
-    output, written = _write(args, result)
+    output, written = _write(args, result, args.output or _beside(args, "synthetic.json"))
     usual = with_gaps_of_others(recording)
     figures = _informative(found, leave_one_out(recording, usual))
     tables = [*path_tables(recording.steps[row].number, path, full=args.full), step_table(found, usual)]
@@ -139,7 +137,7 @@ def _replayed(args: Namespace, loaded: LoadedSteps) -> Result:
         document=_document(args, found, row, path, output),
         tables=[table.first(args.head) for table in tables],
         charts=[*charts(found, result, _position(found.rows, row)), *_sweep(args, loaded)]
-        if result and _is_drawn(args)
+        if _is_drawn(args)
         else (),
         figures=figures,
         notes=[*recording.notes, *written],
@@ -147,7 +145,7 @@ def _replayed(args: Namespace, loaded: LoadedSteps) -> Result:
 
 
 def _informative(found: Answer, errors: Any) -> list[tuple[str, str]]:
-    """Return what a replay says that was not put into it, a line each; the identity last."""
+    """Return the figures of a replay that are not given by construction; the identity last."""
     import numpy as np
 
     figures = []
@@ -236,31 +234,29 @@ def _is_drawn(args: Namespace) -> bool:
     return bool(args.html or args.picture)
 
 
-def _wants_times(args: Namespace) -> bool:
-    """Whether something shows when each operation of a replay ran."""
-    return str(args.output) != "-" or _is_drawn(args)
+def _beside(args: Namespace, name: str) -> Path:
+    directory: Path = args.path[0] if args.path[0].is_dir() else args.path[0].parent
+    return directory / name
 
 
-def _write(args: Namespace, result: Replay | None) -> tuple[Path | None, list[str]]:
-    """Write the replayed timeline unless ``--output -``; return where, and the line that says so."""
+def _write(args: Namespace, result: Simulation, output: Path | None) -> tuple[Path | None, list[str]]:
+    """Write the replayed timeline unless there is no `output`, or it is ``-``; return where, and a note."""
     from replay.timeline import write_synthetic
 
-    if str(args.output) == "-" or result is None:
+    if output is None or str(output) == "-":
         return None, []
-    directory: Path = args.path[0] if args.path[0].is_dir() else args.path[0].parent
-    output: Path = args.output or directory / "synthetic.json"
     n_events = write_synthetic(result, output)
     return output, [f"replayed timeline: {output} ({n_events:,} events)"]
 
 
 def _sweep(args: Namespace, loaded: LoadedSteps) -> list[Chart]:
-    """Return what other bandwidths bring where ranks transfer anything; of large jobs from few steps."""
+    """Return the step over the bandwidth where ranks transfer anything; of large jobs from few steps."""
     from arrays.median import FEWEST
     from dag_utils import read_partitions
+    from options.replay.replay_tables import sweep_chart
     from parallel import progress as bars
-    from replay.answer import Asked, forecasts
-    from replay.replay_tables import sweep_chart
-    from replay.whatif.edits import Links, apply, bounds
+    from replay.edit import EditRequest, Job
+    from replay.forecast import Forecasts
 
     if not any(one.transfer.link or one.is_communication for one in loaded.recording.table.kinds):
         return []
@@ -273,39 +269,65 @@ def _sweep(args: Namespace, loaded: LoadedSteps) -> list[Chart]:
     n_steps = min(len(rows), max(FEWEST, _MOST_SWEPT // max(in_a_step, 1)))
     if n_steps * in_a_step > _MOST_SWEPT:
         return []
-    asked, links = [], Links(recording)
-    for ratio in _BANDWIDTHS:
-        edit = [f"bandwidth={ratio:g}"]
-        asked.append(
-            Asked(edit[0], partial(apply, edits=edit, links=links), bounds(recording, edit, links=links))
-        )
-    found = []
-    with bars.bar(len(asked), "bandwidths", what="replaying", enabled=args.progress) as bar:
-        for one in forecasts(recording, asked, n_steps):
-            found.append(one)
+    forecasts, found = Forecasts(Job(recording), rows[:n_steps]), {}
+    with bars.bar(len(_BANDWIDTHS), "bandwidths", what="replaying", enabled=args.progress) as bar:
+        for ratio in _BANDWIDTHS:
+            found[ratio] = forecasts.of([EditRequest("bandwidth", f"{ratio:g}")])
             bar.update()
-    return [sweep_chart(dict(zip(_BANDWIDTHS, found, strict=True)))]
+    return [sweep_chart(found)]
 
 
 # ---- what if
 
 
-def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
-    from dag_utils import by_category, choose_step
-    from replay import replay_tables as shown
-    from replay.answer import what_if
-    from replay.slowdown import slowdown
+def _edits(args: Namespace, loaded: LoadedSteps) -> Result:
+    """Return the edits that there are, and the names of this job that they take."""
+    from replay.edits import EDITS
 
     recording = loaded.recording
-    found = what_if(recording, _edits(args, loaded), args.step_num)
+    names: dict[str, list[str]] = {"rank": list(recording.owners)}
+    for one in recording.table.kinds:
+        for what, name in (
+            ("category", one.purpose or one.cat),
+            ("stage", one.transfer.stage),
+            ("operation", one.main),
+        ):
+            if name:
+                names.setdefault(what, []).append(name)
+    rows = [(what, name) for what, found in names.items() for name in dict.fromkeys(found)]
+    edits = [(module.NAME, module.HELP) for module in EDITS]
+    return Result(
+        **_common(args, loaded),
+        headline=f"{len(edits)} edits; names of this job: {', '.join(recording.owners[:4])}, …",
+        document={"edits": [{"set": name, "help": words} for name, words in edits]},
+        tables=[
+            Table("edits", "Edits", (Column("set", "--set"), Column("help", "what changes")), edits),
+            Table("names", "Names of this job", (Column("kind", "kind"), Column("name", "name")), rows),
+        ],
+    )
+
+
+def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
+    from dag_utils import by_category, choose_step
+    from options.replay import replay_tables as shown
+    from replay.answer import replayed_rows
+    from replay.edit import Job
+    from replay.forecast import Forecasts
+    from replay.slowdown import slowdown
+
+    recording, job = loaded.recording, Job.of(loaded)
+    forecasts = Forecasts(job, replayed_rows(recording, args.step_num))
+    asked = _asked(args, job, forecasts)
+    found = [forecasts.of_edits(name, edits) for name, edits in asked.items()]
     last = found[-1]
     row = choose_step(recording)
-    position = _position(last.before.rows, row)
-    before = by_category(_path(args, recording, last.before.step(position)))
-    after = [_path(args, edit.after.recording, edit.after.step(position)) for edit in found]
+    position = _position(forecasts.rows, row)
+    before = by_category(_path(args, recording, forecasts.simulation([]).step(position)))
+    results = [forecasts.simulation(edits) for edits in asked.values()]
+    after = [_path(args, result.recording, result.step(position)) for result in results]
     paths = {edit.name: by_category(path) for edit, path in zip(found, after, strict=True)}
     slower = slowdown(recording) if "straggler=mean" in args.set else None
-    output, written = _write(args, last.after)
+    output, written = _write(args, results[-1], args.output)
     number = recording.steps[row].number
     tables = [
         shown.whatif_table(found),
@@ -315,16 +337,17 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
     ]
     charts: list[Chart] = [shown.whatif_chart(found), shown.moved_chart({"recorded": before, **paths})]
     if _is_drawn(args):
-        charts += shown.timelines("Recorded", recording, last.after, position)
-        if any(edit.startswith("bandwidth") for edit in args.set):
+        charts += shown.timelines("Recorded", recording, results[-1], position)
+        if any(one.name == "bandwidth" for one in _requests(args)):
             charts += _sweep(args, loaded)
     ahead = "" if last.interval_ns is None else f" ({_range(last.interval_ns)}, 95 %)"
     cut = _outliers(last)
     mean = f" ({in_ms(last.recorded.recorded_ns or 0.0, unit='')} with outliers in full)" if cut else ""
     times = f"{in_ms(last.after_ns)}{ahead} instead of {in_ms(last.before_ns, unit='')}{mean}"
+    pausing = _pausing(args, loaded, forecasts)
     return Result(
         **_common(args, loaded),
-        headline=f"With {last.name} a step takes {times}: {last.ratio - 1:+.1%}{_pausing(args, loaded)}.",
+        headline=f"With {last.name} a step takes {times}: {last.ratio - 1:+.1%}{pausing}.",
         document={
             **_document(
                 args, last.recorded, row, after[-1], output, last.after_ns / last.recorded.iteration_ns
@@ -339,17 +362,37 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
         },
         tables=[table.first(args.head) for table in tables],
         charts=charts,
-        notes=[*recording.notes, *cut, *_cautions(args, recording), *written],
+        notes=[*recording.notes, *cut, *_cautions(args, job), *written],
     )
 
 
-def _pausing(args: Namespace, loaded: LoadedSteps) -> str:
+def _requests(args: Namespace) -> list[EditRequest]:
+    from replay.edit import EditRequest
+
+    return [EditRequest.of(text) for text in args.set]
+
+
+def _asked(args: Namespace, job: Job, forecasts: Forecasts) -> dict[str, Sequence[Edit]]:
+    """Return the edits to simulate by name: each alone, and after several, all of them together."""
+    from replay.edit import Edit
+    from replay.selection import communication, computation
+    from replay.whatif.scaling import Change, changed
+
+    if args.sub_option != "whatif":
+        is_work = args.sub_option == "smlt_delay_cmp"
+        chosen = (computation if is_work else communication)(job.recording)
+        delay = Edit(lambda recording, _: changed(recording, chosen, Change(_delay(args))))
+        return {f"{'computation' if is_work else 'communication'} x {_delay(args):g}": [delay]}
+    requests = _requests(args)
+    sets = [[one] for one in requests] + ([requests] if len(requests) > 1 else [])
+    return {" ".join(map(str, one)): forecasts.edits(one) for one in sets}
+
+
+def _pausing(args: Namespace, loaded: LoadedSteps, forecasts: Forecasts) -> str:
     """Return who is late without working longer, which `straggler=none` leaves as it is, as words."""
     from diagnose.detectors.late_ranks import pausing_ranks
     from diagnose.diagnosis import LEAST_SHARE
     from diagnose.job_view import JobView
-    from replay.answer import Asked, forecasts
-    from replay.whatif.edits import apply
     from replay.whatif.straggler import stragglers
 
     recording = loaded.recording
@@ -357,15 +400,13 @@ def _pausing(args: Namespace, loaded: LoadedSteps) -> str:
         return ""
     if {recording.owners[owner] for owner in stragglers(recording)}.issuperset(found.ranks):
         return ""
-    asked = Asked(found.change, partial(apply, edits=[found.change]))
-    (without,) = forecasts(recording, [asked], args.step_num)
-    is_chance = without.paired is not None and without.paired[1] >= 0
-    if is_chance or without.ratio > 1 - max(LEAST_SHARE, found.least_share):
+    without = forecasts.of(found.edits)
+    if not without.is_certain or without.ratio > 1 - max(LEAST_SHARE, found.least_share):
         return ""
-    return f"; {found.title} ({found.change}: {in_ms(without.before_ns - without.after_ns)} to win)"
+    return f"; {found.title} ({without.name}: {in_ms(without.gain_ns.mid_ns)} to win)"
 
 
-def _outliers(edit: WhatIf) -> list[str]:
+def _outliers(edit: Forecast) -> list[str]:
     """Return why the time before the edit is less than what was recorded, if it is."""
     recorded = edit.recorded.recorded_ns
     if recorded is None or edit.before_ns > _ALIKE * recorded:
@@ -375,7 +416,7 @@ def _outliers(edit: WhatIf) -> list[str]:
             "the edit itself takes from them or adds to them"]  # fmt: skip
 
 
-def _row(edit: WhatIf, slower: Slowdown | None) -> dict[str, Any]:
+def _row(edit: Forecast, slower: Slowdown | None) -> dict[str, Any]:
     row = {
         "set": edit.name,
         "before_ms": edit.before_ns / 1e6,
@@ -389,20 +430,20 @@ def _row(edit: WhatIf, slower: Slowdown | None) -> dict[str, Any]:
     return row
 
 
-def _cautions(args: Namespace, recording: Recording) -> list[str]:
-    """Return what an edit takes for granted, or why it changes nothing."""
-    from replay.whatif.bandwidth import is_sized, link_rate
+def _cautions(args: Namespace, job: Job) -> list[str]:
+    """Return the assumptions of the edits, or why one changes nothing."""
+    from replay.links import is_sized
     from replay.whatif.straggler import why_none
 
     notes = []
-    if "straggler=none" in args.set and (why := why_none(recording)):
+    if "straggler=none" in args.set and (why := why_none(job.recording)):
         notes.append(f"straggler=none changes nothing: {why}")
-    if any(edit.startswith("bandwidth") for edit in args.set):
+    if any(text.startswith("bandwidth=") for text in args.set):
         unknown = "bandwidth: the rate of the links is not known;"
-        rate = link_rate(recording)
+        rate = job.links
         if rate is None:
             notes.append(f"{unknown} a ratio scales whole transfers")
-        elif not is_sized(recording):
+        elif not is_sized(job.recording):
             notes.append(f"{unknown} sizes are taken from the copies to host memory")
         elif not rate.is_told:
             most = f"{rate.at_most * _MBIT:,.0f}"
@@ -413,40 +454,17 @@ def _cautions(args: Namespace, recording: Recording) -> list[str]:
     return notes
 
 
-def _edits(args: Namespace, loaded: LoadedSteps) -> list[Asked]:
-    """Return each edit by its name, and after several, all of them together."""
-    from replay.answer import Asked
-    from replay.whatif.edits import Change, apply, bounds, changed
-    from replay.whatif.selection import communication, computation
-
-    if args.sub_option != "whatif":
-        is_work = args.sub_option == "smlt_delay_cmp"
-        chosen = (computation if is_work else communication)(loaded.recording)
-        name = f"{'computation' if is_work else 'communication'} x {_delay(args):g}"
-        return [Asked(name, lambda recording: changed(recording, chosen, Change(_delay(args))))]
-    sets = [[text] for text in args.set] + ([args.set] if len(args.set) > 1 else [])
-    traces = loaded.load_traces() if any(text.rpartition("=")[0] == "drop" for text in args.set) else []
-    return [
-        Asked(
-            " ".join(texts),
-            partial(apply, edits=texts, traces=traces),
-            bounds(loaded.recording, texts, traces),
-        )
-        for texts in sets
-    ]
-
-
 # ---- each in turn
 
 
 def _explored(args: Namespace, loaded: LoadedSteps) -> Result:
     from dag_utils import choose_step
+    from options.replay.replay_tables import effect_chart, effect_table
     from replay.answer import answer
-    from replay.replay_tables import effect_chart, effect_table
     from replay.sensitivity import delay_each, speed_up_each
 
     recording = loaded.recording
-    found = answer(recording)
+    found = answer(recording, recording.whole_steps)
     is_delay = args.sub_option == "map_delay"
     ratio = _delay(args) if is_delay else _FASTER
     search = delay_each if is_delay else speed_up_each

@@ -1,4 +1,4 @@
-"""A replay's findings as tables and charts."""
+"""Tables and charts of `--option replay`: of a replay and of forecasts."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import numpy as np
 from arrays import Float64
 from dag.step_graph import Recording
 from dag_utils import BY_NAME, PATH, NamedPath, by_name, critical_path, key_of, step_timeline
-from replay.answer import Answer, Forecast, WhatIf, measured_ns
+from replay.answer import Answer, measured_ns
+from replay.forecast import Forecast
+from replay.runs import Simulation
 from replay.sensitivity import Effect
-from replay.simulation import Replay
 from replay.slowdown import Slowdown
 from result import Bars, Chart, Column, LazySequence, Lines, Table, ms_column, ms_of
 
@@ -32,7 +33,7 @@ _WHATIF = (
 )  # fmt: skip
 
 
-def _bound(edit: WhatIf, end: int) -> float | None:
+def _bound(edit: Forecast, end: int) -> float | None:
     return ms_of(edit.interval_ns and edit.interval_ns[end])
 
 
@@ -78,7 +79,7 @@ def path_tables(step: int, path: NamedPath, *, full: bool) -> list[Table]:
     ]
 
 
-def whatif_table(found: Sequence[WhatIf]) -> Table:
+def whatif_table(found: Sequence[Forecast]) -> Table:
     """Return before, after and change of each edit."""
     few = any(edit.interval_ns is None for edit in found)
     return Table.of("whatif", "What if", _WHATIF, found, note="too few steps for an interval" if few else "")
@@ -103,7 +104,7 @@ def moved_table(before: Mapping[str, float], after: Mapping[str, float]) -> Tabl
 
 
 def effect_table(name: str, title: str, effects: Sequence[Effect], iteration_ns: float) -> Table:
-    """Return what each change costs or brings."""
+    """Return the effect of each change."""
     columns = (
         Column("kind", "kind", value=lambda effect: effect.group.kind),
         Column("name", "name", value=lambda effect: effect.group.name),
@@ -118,7 +119,7 @@ def effect_table(name: str, title: str, effects: Sequence[Effect], iteration_ns:
 # ---- charts
 
 
-def charts(found: Answer, result: Replay, position: int) -> list[Chart]:
+def charts(found: Answer, result: Simulation, position: int) -> list[Chart]:
     """Return the recorded step above the replayed one (`result`), to one scale, and the iteration times."""
     measured, replayed = zip(*_per_step(found), strict=True)
     numbers = [str(found.recording.steps[row].number) for row in found.rows]
@@ -129,7 +130,7 @@ def charts(found: Answer, result: Replay, position: int) -> list[Chart]:
     ]
 
 
-def timelines(words: str, recording: Recording, after: Replay, position: int) -> list[Chart]:
+def timelines(words: str, recording: Recording, after: Simulation, position: int) -> list[Chart]:
     """Return a step of `recording` and the same replayed, each with its critical path."""
     step, replayed = recording.steps[after.rows[position]], after.step(position)
     return [
@@ -138,7 +139,7 @@ def timelines(words: str, recording: Recording, after: Replay, position: int) ->
     ]
 
 
-def whatif_chart(found: Sequence[WhatIf]) -> Bars:
+def whatif_chart(found: Sequence[Forecast]) -> Bars:
     """Return by how much each edit changes the recorded steps, with the bounds of that."""
     shown = found[:MOST_BARS]
     changes = [(edit.after_ns - edit.before_ns) / 1e6 for edit in shown]
@@ -158,7 +159,7 @@ def sweep_chart(found: Mapping[float, Forecast]) -> Lines:
     times = [one.after_ns / 1e6 for one in found.values()]
     low_high = [one.interval_ns for one in found.values()]
     band = [ends and (ends[0] / 1e6, ends[1] / 1e6) for ends in low_high]
-    across = "bandwidth, times what is recorded" + (" (band: 19 times in 20)" if any(band) else "")
+    across = "bandwidth, times what is recorded" + (" (band: 95 %)" if any(band) else "")
     title = "A step with other bandwidths"
     return Lines(title, across, "step (ms)", list(found), {"step": times}, band=band, log=True)
 

@@ -1,0 +1,148 @@
+"""One edit of a job: as it is asked for (`EditRequest`), what it does (`Edit`), and whom it asks (`Job`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from dag.step_graph import Recording
+from dag_utils import LoadedSteps, RankFacts
+from errors import UsageError
+from formats.columns import Trace
+from replay.links import LinkRate, is_sized, link_rate, with_sizes
+from replay.uncertainty import EXTRAPOLATED
+
+
+class EditRequest(NamedTuple):
+    """An edit in the words of ``--set name=value``: what is simulated, and what a printed command says."""
+
+    name: str
+    value: str
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.value}"
+
+    @classmethod
+    def of(cls, text: str) -> EditRequest:
+        """Return the request that a user wrote; a name may contain ``=`` itself.
+
+        Raises
+        ------
+        UsageError
+            The text is not ``name=value``.
+        """
+        name, _, value = text.rpartition("=")
+        if not name or not value:
+            raise UsageError(
+                f"--set {text}: an edit is name=value, e.g. BW=0.8, bandwidth=2, schedule=priority; "
+                "--set help lists all"
+            )
+        return cls(name, value)
+
+    def asks(self, name: str, *values: str) -> bool:
+        """Whether this is the edit `name`, which takes `values`; a number may be for an operation called so.
+
+        Raises
+        ------
+        UsageError
+            Another value, which is not a number.
+        """
+        if self.name != name or self.value.lstrip("+-.")[:1].isdigit():
+            return False
+        if self.value not in values:
+            *others, last = values
+            raise self.refused(f"{name} is {' or '.join([', '.join(others), last] if others else values)}")
+        return True
+
+    def refused(self, why: str) -> UsageError:
+        """Return the error that says why this edit cannot be made."""
+        return UsageError(f"--set {self}: {why}")
+
+
+class Guess(NamedTuple):
+    """What is assumed where a recording does not tell it."""
+
+    rate: Callable[[LinkRate], float] = lambda links: links.likely
+    waits_stay: bool = False  # whether unexplained waits do not change with the bandwidth
+    part: float = 0.5  # the quantile of what small partitions cost that stands for each
+    same_server: bool = False  # whether new partitions go where the recorded ones at their place did
+
+
+LIKELY = Guess()
+
+
+class Edit(Struct, frozen=True):
+    """A change of a job.
+
+    Attributes
+    ----------
+    apply : returns a recording with the change, under a guess
+    order : of several edits those with the smallest are made first: what exists before how long it takes
+    splits : whether it changes who waits for whom on a link, so that transfers have to be split into messages
+    by_bytes : whether messages then carry their bytes alone (`replay.messages`)
+    guesses : other guesses, where the recording does not tell what the edit must know
+    as_recorded : whether it is about single recorded steps, which keep their unusual gaps
+    error : of its effect, what the simulation misses: a standard deviation, as a share
+    error_ns : by how much more than that its effect may be off (95 %)
+    """
+
+    apply: Callable[[Recording, Guess], Recording]
+    order: int = 9
+    splits: Callable[[Guess], bool] = lambda _: False
+    by_bytes: bool = False
+    guesses: Sequence[Guess] = ()
+    as_recorded: bool = False
+    error: float = EXTRAPOLATED
+    error_ns: float = 0.0
+
+
+class Job:
+    """A recorded job as edits ask it, worked out once for any number of them.
+
+    What an edit takes from the job (the rate of the links, whom a name means) is that of the job as it is,
+    not of what other edits made of it.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        ranks: Sequence[RankFacts] = (),
+        load_traces: Callable[[], Sequence[Trace]] = lambda: (),
+    ) -> None:
+        self.recording, self.ranks = recording, ranks
+        self._load_traces = load_traces
+
+    @classmethod
+    def of(cls, loaded: LoadedSteps) -> Job:
+        """Return the job that was loaded."""
+        return cls(loaded.recording, loaded.ranks, loaded.load_traces)
+
+    @cached_property
+    def traces(self) -> Sequence[Trace]:
+        """The traces of the owners, in order; they are read again for it."""
+        return self._load_traces()
+
+    @cached_property
+    def links(self) -> LinkRate | None:
+        """What a link carries; None where it is not known."""
+        return link_rate(self.recording)
+
+    def rate(self, guess: Guess) -> float | None:
+        """Return the bytes that a link carries in a nanosecond under a guess; None where it is not known."""
+        return None if self.links is None else guess.rate(self.links)
+
+    @cached_property
+    def sized(self) -> tuple[Recording, LinkRate | None]:
+        """The recording with the sizes of partitions, and its rate."""
+        sized = with_sizes(self.recording)
+        return sized, link_rate(sized)
+
+    @cached_property
+    def has_full_links(self) -> bool:
+        """Whether links are the limit for long, of transfers whose bytes are known."""
+        if not self.recording.links or not is_sized(self.recording):
+            return False
+        return self.links is not None and self.links.is_told

@@ -1,0 +1,102 @@
+"""The edits of a job: the registry of `--set`, and recordings with some of them made."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Protocol
+
+from dag.step_graph import Recording
+from errors import UsageError
+from replay.edit import LIKELY, Edit, EditRequest, Guess, Job
+from replay.messages import as_messages
+from replay.whatif import (
+    allocations,
+    bandwidth,
+    collective_times,
+    drop,
+    host,
+    negotiation,
+    outliers,
+    partition,
+    pauses,
+    peers,
+    scaling,
+    schedule,
+    server_times,
+    straggler,
+    synchronisation,
+)
+
+
+class EditModule(Protocol):
+    """What a module of `replay.whatif` has: how its edit is written, what it does, and how it is parsed."""
+
+    NAME: str
+    HELP: str
+
+    @property
+    def parse(self) -> Callable[[EditRequest, Job], Edit | None]:
+        """Return the edit that is requested; None where the request is not one of this module's."""
+
+
+#: The first that knows a request makes the edit; `scaling` takes what no other one knows.
+EDITS: Sequence[EditModule] = (
+    bandwidth, partition, schedule, straggler, drop, pauses, negotiation, outliers, server_times,
+    collective_times, host, synchronisation, allocations, peers, scaling,
+)  # fmt: skip
+_WORD = re.compile(r"\b([a-z_]{4,})=")
+_ALIKE = 0.75  # of two words, the share of letters that makes them alike
+#: Recordings with edits that are kept at most; any other is made again when it is wanted.
+_KEPT = 3
+
+
+def parse(request: EditRequest, job: Job) -> Edit:
+    """Return the edit that is requested.
+
+    Raises
+    ------
+    UsageError
+        A value that the edit does not have, or a name that nothing in the job has.
+    """
+    try:
+        return next(edit for module in EDITS if (edit := module.parse(request, job)) is not None)
+    except UsageError as error:
+        words = [word for module in EDITS for word in _WORD.findall(module.NAME)]
+        near = difflib.get_close_matches(request.name, words, n=1, cutoff=_ALIKE)
+        if not near or request.name in words:
+            raise
+        raise UsageError(f"{error}; did you mean {near[0]}?") from error
+
+
+class EditedJob:
+    """The recordings of one job after edits; the latest are kept."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.parse = cache(lambda request: parse(request, job))
+        self._made: dict[tuple[Guess, bool | None, tuple[Edit, ...]], Recording] = {}
+
+    def after(self, edits: Sequence[Edit], guess: Guess = LIKELY) -> Recording:
+        """Return the recording with all `edits`, whatever order they are given in."""
+        splitting = [edit for edit in edits if edit.splits(guess)]
+        by_bytes = any(edit.by_bytes for edit in splitting) if splitting else None
+        return self._after(tuple(sorted(edits, key=lambda edit: edit.order)), guess, by_bytes)
+
+    def _after(self, edits: tuple[Edit, ...], guess: Guess, by_bytes: bool | None) -> Recording:
+        """Return the recording with `edits` in their order; `by_bytes` as of `as_messages`, None: whole."""
+        if not edits:
+            sized, links = self.job.sized if by_bytes is not None else (self.job.recording, None)
+            if by_bytes is None or links is None:
+                return self.job.recording
+            return as_messages(sized, guess.rate(links), by_bytes=by_bytes)
+        key = guess, by_bytes, edits
+        if key not in self._made:
+            made = edits[-1].apply(self._after(edits[:-1], guess, by_bytes), guess)
+            while len(self._made) >= _KEPT:
+                del self._made[next(iter(self._made))]
+            self._made[key] = made
+        self._made[key] = self._made.pop(key)  # it is the latest now
+        return self._made[key]

@@ -1,0 +1,277 @@
+"""What an edit makes of a job: the recorded steps simulated without and with it, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from math import exp, hypot, log
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from arrays import Float64, Int64
+from arrays.median import longest_usual
+from dag.step_graph import LazySteps, Recording, StepBounds, StepGraph
+from replay.answer import Answer, answer
+from replay.edit import Edit, EditRequest, Job
+from replay.edits import EditedJob
+from replay.occurrences import UsualGaps, with_usual_gaps
+from replay.runs import Runs, Simulation
+from replay.uncertainty import EXTRAPOLATED, MODEL_ERROR, Z_95, mean_interval, paired_change, without_outliers
+
+#: Of a step, what is left of it at least: a logarithm needs some.
+_LEAST = 1e-3
+
+
+class Forecast(Struct, frozen=True, dict=True):
+    """A job with edits beside the same job without them.
+
+    Both are simulated with the usual gaps; the recorded time changes in the ratio of the two. Of all three a
+    step far longer than the others counts as the longest usual one, but for what the edits themselves take
+    from it or add to it: that is the job's, whatever the rest is.
+
+    Attributes
+    ----------
+    before, after : (positions, m) how long the steps of `recorded` take, simulated
+    bounds : (positions, m) each, `after` as it may be as well where the recording does not tell all
+    error : of the effect, what the simulation misses: a standard deviation, as a share
+    error_ns : by how much more than that the effect may be off (95 %)
+    as_recorded : whether it is about single recorded steps, so that it cannot be chance
+    scale : recorded over simulated time, where `before` has other edits already; 0: it is the recorded job
+    """
+
+    name: str
+    recorded: Answer
+    before: Int64
+    after: Int64
+    bounds: Sequence[Int64] = ()
+    error: float = EXTRAPOLATED
+    error_ns: float = 0.0
+    as_recorded: bool = False
+    scale: float = 0.0
+
+    @cached_property
+    def ratio(self) -> float:
+        """How many times as long a step takes with the edits."""
+        before, after = self._counted
+        return float(after.mean() / before.mean())
+
+    @cached_property
+    def before_ns(self) -> float:
+        """The mean step without the edits; of outliers what the edits change of them."""
+        if self.scale:
+            return self.scale * float(self._counted[0].mean())
+        recorded, steps = self.recorded, self.recorded.steps_ns
+        counted = _without_alike(steps, steps * self._alike[0])
+        return (recorded.recorded_ns or recorded.iteration_ns) * float(counted.mean() / steps.mean())
+
+    @property
+    def scale_of_recorded(self) -> float:
+        """Recorded over simulated time of the job without the edits."""
+        return self.before_ns / float(self._counted[0].mean())
+
+    @property
+    def after_ns(self) -> float:
+        """The mean step with the edits."""
+        return self.before_ns * self.ratio
+
+    @cached_property
+    def interval_ns(self) -> tuple[float, float] | None:
+        """Where the mean step of the edited job will lie (95 %); None for too few steps.
+
+        It holds the chance in the change of these steps, the model's error, and, as far as the edits change
+        the step, what further steps may take more or less: so much of it is not common to both jobs.
+        """
+        paired, steps = self.paired, self.after.mean(axis=1)[: len(set(self.recorded.rows))]
+        further = mean_interval(steps)
+        if paired is None or further is None:
+            return None
+        moved, mean = min(abs(log(self.ratio)), 1.0), max(float(steps.mean()), 1.0)
+        low, high = (
+            hypot(log(max(1 + change, _LEAST) / self.ratio), moved * log(end / mean), Z_95 * self.model_error)
+            for change, end in zip(paired, further, strict=True)
+        )
+        return self.after_ns * exp(-low), self.after_ns * exp(high)
+
+    @property
+    def gain_ns(self) -> Gain:
+        """What the edits save of a step; the same interval as that of the edited step."""
+        low, high = self.interval_ns or (None, None)
+        before = self.before_ns
+        return Gain(
+            before - self.after_ns,
+            None if high is None else before - high,
+            None if low is None else before - low,
+        )
+
+    @property
+    def model_error(self) -> float:
+        """What the edited step may be wrong by where nothing varies: the standard deviation of its logarithm.
+
+        It grows with the effect of the edits, and with how far the `bounds` are apart.
+        """
+        after = _usual_ns(self.after)
+        apart = [abs(log(_usual_ns(one) / after)) for one in self.bounds]
+        more = self.error_ns / Z_95 / max(self.after_ns, 1.0)
+        return hypot(MODEL_ERROR, self.error * log(self.ratio), max(apart, default=0.0) / 2, more)
+
+    @cached_property
+    def paired(self) -> tuple[float, float] | None:
+        """The change over these recorded steps (95 %), each compared with itself; None for too few steps."""
+        n_distinct = len(set(self.recorded.rows))
+        return paired_change(*(steps[:n_distinct] for steps in self._counted))
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the edits make these steps shorter by more than chance, and than their own error."""
+        if self.paired is None or self.as_recorded:
+            return True
+        return self.paired[1] < 0 and self.before_ns - self.after_ns > self.error_ns
+
+    @cached_property
+    def _alike(self) -> tuple[Float64, Float64]:
+        """What share of each step (steps,) the edits leave alone, or change as they change most steps.
+
+        Of a step before the edits: all but what they take from it and not from most others; of one after
+        them: all but what they add to it and not to most others.
+        """
+        before, after = (np.maximum(one.mean(axis=1), 1.0) for one in (self.before, self.after))
+        usual = float(np.median(after / before))
+        return (
+            np.minimum(after / (min(usual, 1.0) * before), 1.0),
+            np.minimum(max(usual, 1.0) * before / after, 1.0),
+        )
+
+    @cached_property
+    def _counted(self) -> tuple[Float64, Float64]:
+        """How long each step (steps,) counts, simulated before and after the edits."""
+        before, after = (
+            _without_alike(steps.mean(axis=1), steps.mean(axis=1) * share)
+            for steps, share in zip((self.before, self.after), self._alike, strict=True)
+        )
+        return before, after
+
+
+class Gain(Struct, frozen=True):
+    """Nanoseconds of a step that are won, and their 95 % interval; None: too few steps."""
+
+    mid_ns: float
+    low_ns: float | None
+    high_ns: float | None
+
+
+def _usual_ns(simulated: Int64) -> float:
+    """Return the mean step, without outliers."""
+    return float(without_outliers(simulated.mean(axis=1)).mean())
+
+
+def _without_alike(steps: Float64, alike: Float64) -> Float64:
+    """Return how long steps (n,) took, their part `alike` (n,) at most as long as the longest usual step."""
+    return steps - np.maximum(alike - longest_usual(steps), 0.0)
+
+
+class Forecasts:
+    """Answers what edits make of one job, any number of times; `rows` are the steps to simulate."""
+
+    def __init__(self, job: Job, rows: Sequence[int]) -> None:
+        self.job, self.rows = job, rows
+        self._edited = EditedJob(job)
+        self._runs = [Runs(job.recording, rows)]
+        self._usual_gaps = UsualGaps(job.recording)
+        self._times: dict[tuple[tuple[Edit, ...], bool], Int64] = {}
+
+    @cached_property
+    def recorded(self) -> Answer:
+        """The job as it was recorded."""
+        recording = self.job.recording
+        return answer(recording, self.rows, self._simulated(recording, own_gaps=True))
+
+    def of(self, requests: Sequence[EditRequest], above: Sequence[EditRequest] = ()) -> Forecast:
+        """Return what the edits that are requested make of the job with those `above` already made."""
+        return self.of_edits(" ".join(map(str, requests)), self.edits(requests), self.edits(above))
+
+    def of_edits(self, name: str, edits: Sequence[Edit], above: Sequence[Edit] = ()) -> Forecast:
+        """Return what `edits` make of the job with those `above` already made."""
+        own_gaps, both = any(edit.as_recorded for edit in edits), [*above, *edits]
+        bounds = [
+            self._simulated(self._edited.after(both, guess), own_gaps)
+            for edit in edits
+            for guess in edit.guesses
+        ]
+        return Forecast(
+            name,
+            self.recorded,
+            self._after(above, own_gaps),
+            self._after(both, own_gaps),
+            bounds,
+            max((edit.error for edit in edits), default=EXTRAPOLATED),
+            float(np.linalg.norm([edit.error_ns for edit in edits])),
+            own_gaps,
+            self.of_edits(name, edits).scale_of_recorded if above else 0.0,
+        )
+
+    def edits(self, requests: Sequence[EditRequest]) -> list[Edit]:
+        """Return the edits that are requested; raises `UsageError` for one that cannot be made."""
+        return [self._edited.parse(request) for request in requests]
+
+    def _after(self, edits: Sequence[Edit], own_gaps: bool) -> Int64:
+        key = tuple(sorted(edits, key=lambda edit: edit.order)), own_gaps
+        if key not in self._times:
+            self._times[key] = self._simulated(self._edited.after(edits), own_gaps)
+        return self._times[key]
+
+    def _simulated(self, recording: Recording, own_gaps: bool) -> Int64:
+        """Return how long the steps of a recording take (positions, m).
+
+        A single one counts from when it was recorded to begin: an owner that begins it earlier gains that.
+        """
+        runs = self._runs_of(recording)
+        schedule = runs.simulate(self._steps(recording, own_gaps))
+        lengths = runs.iteration_ns(schedule)
+        if len(lengths) == 1:
+            lead_ns = self.job.recording.steps[self.rows[0]].lead_ns
+            lengths += schedule.start_ns[runs.begin_run] - lead_ns
+        return lengths
+
+    def _steps(self, recording: Recording, own_gaps: bool) -> Iterator[StepGraph]:
+        """Yield the steps to simulate, with usual gaps where they are not to have their own."""
+        gaps = None if own_gaps else self._usual_gaps
+        if gaps is not None and not gaps.are_of(recording):
+            gaps = UsualGaps(recording, gaps)
+        for row in self.rows:
+            step = recording.steps[row]
+            yield step if gaps is None else gaps.limit(row, step)
+
+    def _runs_of(self, recording: Recording) -> Runs:
+        for runs in self._runs:
+            if runs.fits(recording):
+                return runs
+        self._runs[1:] = [Runs(recording, self.rows)]
+        return self._runs[1]
+
+    def simulation(self, edits: Sequence[Edit]) -> Simulation:
+        """Return when every event runs after some edits, with usual gaps but for recorded steps."""
+        edited = self._edited.after(edits)
+        if not any(edit.as_recorded for edit in edits):
+            edited = with_usual_gaps(edited)
+        runs = self._runs_of(edited)
+        steps = map(edited.steps.__getitem__, self.rows)
+        return Simulation(runs, edited, runs.simulate(steps))
+
+    def as_simulated(self, requests: Sequence[EditRequest]) -> Recording:
+        """Return the recording after some edits with the times at which its steps then run."""
+        edited = self._edited.after(self.edits(requests))
+        steps, runs, rows = edited.steps, self._runs_of(edited), self.rows
+        position = {row: place for place, row in enumerate(rows)}
+        schedule = runs.simulate(self._steps(edited, own_gaps=True))
+        begin, end = schedule.start_ns[runs.begin_run], schedule.end_ns[runs.end_run]
+        bounds = [
+            StepBounds(one.number, begin[position[row]], end[position[row]]) if row in position else one
+            for row, one in enumerate(edited.bounds)
+        ]
+
+        def make(row: int) -> StepGraph:
+            return runs.step(position[row], steps[row], schedule) if row in position else steps[row]
+
+        return replace(edited, steps=LazySteps(bounds, make, most=1))  # which are large

@@ -1,0 +1,202 @@
+"""Recorded steps in a row: their operations, and what joins a step to its begin, its end and the step before.
+
+An event is two operations, its head and its body. The head begins once everything that enters it is over and
+the gap has passed; the body once the head is over, everything that enters the body as well, and its link is
+free. It lasts the event's work. Waiting is what the simulation produces; with their own work and gaps, steps
+get back the times they were recorded with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+
+from arrays import Int64
+from dag.step_graph import NO_LINK, Bool, Recording, StepGraph
+from dialects.step_parts import Joint
+from formats.columns import Track
+
+
+class Row:
+    """Steps in a row: per step its owners' begins, their ends, and two operations an event.
+
+    Edits of work, gaps, tails and begins leave the operations and their edges as they are.
+    """
+
+    def __init__(self, recording: Recording, rows: Sequence[int]) -> None:
+        self.recording, self.rows = recording, rows
+        self.owners = len(recording.owners)
+        sizes, self.has_links = [], False
+        for position in range(len(rows)):
+            step = self.step(position)
+            sizes.append(2 * self.owners + 2 * len(step))
+            self.has_links |= bool((step.link != NO_LINK).any())
+        self.offset = np.cumsum([0, *sizes[:-1]])
+        self.begin_op = self.offset[:, None] + np.arange(self.owners)
+        self.end_op = self.begin_op + self.owners
+        self.first_op = self.offset + 2 * self.owners
+        self.n_ops = sum(sizes)
+        self._early: dict[int, tuple[Int64, Int64]] = {}
+
+    def step(self, position: int) -> StepGraph:
+        """Return the recorded step at `position`; memory need not hold all."""
+        return self.recording.steps[self.rows[position]]
+
+    def around(self, position: int) -> list[Int64]:
+        """Return the edges that join a step's events to its begins, its ends and the step before it."""
+        edges = [self.offset[position] + self._to_events(position)]
+        if position:
+            edges.append(self.offset[position - 1 : position + 1] + self._from_step_before(position))
+        return edges
+
+    def lead_ns(self, position: int, step: StepGraph) -> Int64:
+        """Return how much later than the first owner each begins a step (m,) that follows no other."""
+        apart = position == 0 or self._follows_a_pause(position)
+        return step.lead_ns if apart else np.zeros(len(step.begin_ns), np.int64)
+
+    def work_and_gaps(self, position: int, step: StepGraph) -> tuple[Int64, Int64]:
+        """Return work and gaps (n,) of a step's events, of what the step before began from its end there on.
+
+        What was asked for there, and nothing holds back here, does not wait for its host to begin the step.
+        `step` is the recorded one or one with edited times.
+        """
+        before = self.step(position - 1)
+        work, gaps = step.work_ns, step.gap_ns
+        continued, across = self._from_before(position)
+        if not len(continued) and not len(across):
+            return work, gaps
+        work, gaps = work.copy(), gaps.astype(np.int64)
+        earlier, resumed = continued.T
+        since = np.maximum(before.end_ns[earlier], step.start_ns[resumed])
+        work[resumed] = np.clip(step.end_ns[resumed] - since, 0, work[resumed])
+        gaps[resumed] = 0
+        early, gaps_of_early = self._asked_before(position, across)
+        edited = np.zeros(len(early), np.int64)
+        if self.stream_of.max(initial=-1) >= 0:  # what an edit made of the time since the step's begin
+            edited = gaps[early] - (step.start_ns - step.begin_ns[step.owner])[early]
+        gaps[early] = np.maximum(gaps_of_early + edited, 0)
+        return work, gaps
+
+    def _asked_before(self, position: int, across: Int64) -> tuple[Int64, Int64]:
+        """Return what was asked for in the step before, and nothing holds back here; and its gaps."""
+        if position not in self._early:
+            step, before = self.step(position), self.step(position - 1)
+            source, target, joint = across.T
+            ready = np.full(len(step), np.iinfo(np.int64).min)
+            let_on = np.where(joint == Joint.END_TO_HEAD, before.end_ns[source], before.start_ns[source])
+            np.maximum.at(ready, target, let_on)
+            is_early = np.zeros(len(step), np.bool_)
+            is_early[target] = True
+            early = np.flatnonzero(is_early & _is_root(step))
+            self._early[position] = early, step.start_ns[early] - ready[early]
+        return self._early[position]
+
+    # ---- edges (e, 2) between operations, which are numbered from the first begin of their step
+
+    def _to_events(self, position: int) -> Int64:
+        """Return the edges that join the events of a step to its begins and ends."""
+        step, first = self.step(position), 2 * self.owners
+        begin = np.arange(self.owners)
+        end = self.owners + begin
+        continued, across = self._from_before(position)
+        is_root = _is_root(step)
+        is_root[continued[self._runs_on(position), 1]] = False
+        is_root[across[:, 1]] = False
+        roots = np.flatnonzero(is_root)
+        edges = [
+            (begin, end),
+            (begin[step.owner[roots]], first + 2 * roots),
+            (first + 2 * step.last + 1, end[step.owner[step.last]]),
+        ]
+        return np.stack([np.concatenate(column) for column in zip(*edges, strict=True)], axis=1)
+
+    def _from_step_before(self, position: int) -> Int64:
+        """Return the edges from the operations of the step before to those of a step."""
+        first = 2 * self.owners
+        begin = np.arange(self.owners)
+        ends = self.owners + begin
+        continued, across = self._from_before(position)
+        if self._follows_a_pause(position):
+            edges = [np.stack([np.repeat(ends, len(begin)), np.tile(begin, len(ends))], axis=1)]
+        else:
+            edges = [np.stack([ends, begin], axis=1)]
+        resumed = first + 2 * continued.astype(np.int64) + np.array([1, 0])
+        # a host's rest begins with the step, and waits in its course
+        resumed[~self._runs_on(position), 1] += 1
+        edges.append(resumed)
+        source, target, joint = across.T
+        done = first + 2 * source + (joint == Joint.END_TO_HEAD)
+        edges.append(np.stack([done, first + 2 * target], axis=1))
+        return np.concatenate([*edges, *self._streams(position)])
+
+    def _runs_on(self, position: int) -> Bool:
+        """Return which of what was begun in the step before (c,) runs on, on a device, as this one begins."""
+        continued, _ = self._from_before(position)
+        if not len(continued):
+            return np.empty(0, np.bool_)
+        return self.stream_of[self.step(position).operation[continued[:, 1]]] >= 0
+
+    def _from_before(self, position: int) -> tuple[Int64, Int64]:
+        """Return `continued` and `across` of a step; nothing where it does not come in its turn."""
+        step = self.step(position)
+        n = None if self._in_turn(position) else 0
+        return step.continued[:n], step.across[:n]
+
+    def _in_turn(self, position: int) -> bool:
+        """Whether a step comes after the one that was recorded before it."""
+        return position > 0 and self.rows[position - 1] == self.rows[position] - 1
+
+    def _follows_a_pause(self, position: int) -> bool:
+        """Whether a step was recorded after a pause of the profiler; all owners then begin it as recorded."""
+        step, before = self.step(position), self.step(position - 1)
+        return self._in_turn(position) and step.number > before.number + 1
+
+    def _streams(self, position: int) -> list[Int64]:
+        """Return edges that let a device be behind the host, by one step at most.
+
+        The first work of each stream follows the last one of the step before, which is over when this
+        step ends.
+        """
+        if not self._in_turn(position) or self.stream_of.max(initial=-1) < 0:
+            return []
+        step, before = self.step(position), self.step(position - 1)
+        stream, stream_before = self.stream_of[step.operation], self.stream_of[before.operation]
+        mine, first = _first_of(stream, step.start_ns)
+        theirs, last = _first_of(stream_before, -before.end_ns)
+        _, at, at_before = np.intersect1d(mine, theirs, assume_unique=True, return_indices=True)
+        heads, bodies = first[at], last[at_before]
+        follows = before.end_ns[bodies] <= step.start_ns[heads]
+        over = before.end_ns[bodies] <= (step.next_ns - step.tail_ns)[step.owner[heads]]
+        sources = 2 * (self.owners + bodies) + 1
+        ends = self.owners + step.owner[heads]
+        return [
+            np.stack([sources[follows], 2 * (self.owners + heads[follows])], axis=1),
+            np.stack([sources[over], ends[over]], axis=1),
+        ]
+
+    @cached_property
+    def stream_of(self) -> Int64:
+        """The number of the stream of each operation of the recording, -1 for those of no device."""
+        place: dict[tuple[int, Track], int] = {}
+        return self.recording.column(
+            lambda one: place.setdefault((one.owner, one.track), len(place)) if one.on_device else -1
+        )
+
+
+def _first_of(stream: Int64, order: Int64) -> tuple[Int64, Int64]:
+    """Return the streams, and of each the event (of n) that comes first in `order` (n,)."""
+    events = np.flatnonzero(stream >= 0)
+    events = events[np.lexsort((order[events], stream[events]))]
+    streams, first = np.unique(stream[events], return_index=True)
+    return streams, events[first]
+
+
+def _is_root(step: StepGraph) -> Bool:
+    """Return which events (n,) nothing of their owner holds back but the begin of the step."""
+    source, target, joint, _ = step.edges.T
+    holds = (joint < Joint.END_TO_BODY) & (step.owner[source] == step.owner[target])
+    is_root = np.ones(len(step), np.bool_)
+    is_root[target[holds]] = False
+    return is_root

@@ -1,0 +1,174 @@
+"""Collectives: slow ones as fast as their peers, short ones merged."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from arrays import Float64, Int64
+from arrays.intervals import at_once
+from arrays.numbering import unique
+from dag.step_graph import Bool, Recording, StepGraph
+from replay.edit import Edit, EditRequest, Guess, Job
+from replay.even_work import scaled
+
+NAME = "collectives=peers|merged"
+HELP = (
+    "peers: slow collectives have the bus bandwidth of others of their kind and size; merged: of ten short "
+    "ones one is left"
+)
+
+#: A collective that takes this much longer than its peers is slow.
+_SLOW = 1.5
+#: Collectives of one size class that it takes to know what is usual.
+_PEERS = 3
+#: The end of an event and that of its slice differ by no more than this.
+_TOLERANCE_NS = 2_000
+#: A collective that in each fourth step takes no longer than this many times the shortest is latency, hardly
+#: bytes, as what it takes longer in others is no matter of bytes; and merging leaves one in so many.
+LATENCY, MERGED = 2.0, 10
+#: One that is known to move more than this is bytes, however many others are as short.
+_MOST_BYTES = 1 << 20
+
+
+def parse(request: EditRequest, job: Job) -> Edit | None:
+    """Return the edit of the collectives; None for any other request."""
+    if not request.asks("collectives", "peers", "merged"):
+        return None
+    if request.value == "peers":
+        factor = np.ones(len(job.recording.operations))
+        for one in slow_collectives(job):
+            factor[one.operation] = one.rate / one.usual
+        return Edit(lambda recording, _: scaled(recording, factor))
+    short, _ = short_collectives(job)
+
+    def apply(recording: Recording, _: Guess) -> Recording:
+        return merged(recording, short)
+
+    return Edit(apply)
+
+
+class SlowCollective(NamedTuple):
+    """An operation, its bus bandwidth and the usual one of its class (GB/s), and its turn in a step."""
+
+    operation: int
+    rate: float
+    usual: float
+    turn: int
+
+
+def slow_collectives(job: Job) -> list[SlowCollective]:
+    """Return the collectives whose bus bandwidth is below that of others of their kind and size."""
+    found = bandwidths(job)
+    operation, group, rate, turn = found[:, 0].astype(np.int64), found[:, 1], found[:, 2], found[:, 3]
+    slow = []
+    for one in unique(group):
+        members = np.flatnonzero(group == one)
+        # tensors that are reduced together are one collective
+        usual = float(np.median(rate[members[np.unique(turn[members], return_index=True)[1]]]))
+        if len(np.unique(turn[members])) >= _PEERS:
+            late = members[rate[members] * _SLOW < usual].tolist()
+            slow += [SlowCollective(int(operation[i]), float(rate[i]), usual, int(turn[i])) for i in late]
+    return slow
+
+
+def bandwidths(job: Job) -> Float64:
+    """Return operation, class, bus bandwidth (GB/s), turn and bytes of collectives (k, 5).
+
+    The class is their kind, group and size. The turn counts a rank's collectives of a step; tensors that are
+    reduced together have the same.
+    """
+    found: list[tuple[int, int, float, int, float]] = []
+    classes: dict[object, int] = {}
+    recording = job.recording
+    steps = [recording.steps[row] for row in recording.whole_steps]
+    moves = recording.which(lambda one: one.is_communication)
+    events = [events_by_owner(recording, step, moves) for step in steps]
+    for owner, rank in enumerate(job.ranks):
+        sizes, ends = rank.sizes, rank.sizes_end_ns
+        if not len(sizes.row):
+            continue
+        order = np.argsort(ends, kind="stable")
+        ends = np.append(ends[order], np.iinfo(np.int64).max)
+        times: dict[int, list[float]] = {}
+        which: dict[int, tuple[int, int]] = {}
+        for step, by_owner in zip(steps, events, strict=True):
+            mine = by_owner[owner]
+            at = np.searchsorted(ends, step.end_ns[mine] - _TOLERANCE_NS)
+            near = ends[at] - step.end_ns[mine] <= _TOLERANCE_NS
+            sized = mine[near]
+            places, turn = order[at[near]], turns(step, sized)
+            for event, *of_event in zip(sized.tolist(), places.tolist(), turn.tolist(), strict=True):
+                operation = int(step.operation[event])
+                which[operation] = of_event[0], of_event[1]
+                times.setdefault(operation, []).append(float(step.work_ns[event]))
+        for operation, (place, number) in which.items():
+            n_bytes, n_ranks = float(sizes.n_bytes[place]), int(sizes.n_ranks[place])
+            kind = (sizes.kind[place], n_ranks, round(np.log2(max(n_bytes, 1.0))))
+            rate = n_bytes * sizes.bus_factor(place) / max(float(np.median(times[operation])), 1.0)
+            found.append((operation, classes.setdefault(kind, len(classes)), rate, number, n_bytes))
+    return np.array(found, np.float64).reshape(-1, 5)
+
+
+def bytes_at_once(job: Job) -> Float64:
+    """Return how much each operation (n,) moves together with others that are one collective; 0: unknown."""
+    found = np.zeros(len(job.recording.operations))
+    known = bandwidths(job)
+    if len(known):
+        operation, place = known[:, 0].astype(np.int64), known[:, 3].astype(np.int64)
+        together = job.recording.column(lambda one: one.owner)[operation] * (place.max() + 1) + place
+        found[operation] = np.bincount(together, known[:, 4])[together]
+    return found
+
+
+def turns(step: StepGraph, events: Int64) -> Int64:
+    """Return a number for each of some events of a step: the same for those that work at the same time."""
+    return at_once(step.end_ns[events] - step.work_ns[events], step.end_ns[events])
+
+
+def events_by_owner(recording: Recording, step: StepGraph, chosen: Bool) -> list[Int64]:
+    """Return the events of each owner (m) in a step of which the operations (n,) are `chosen`."""
+    events = np.flatnonzero(chosen[step.operation])
+    events = events[np.argsort(step.owner[events], kind="stable")]
+    return np.split(events, np.searchsorted(step.owner[events], np.arange(1, len(recording.owners))))
+
+
+def short_collectives(job: Job) -> tuple[Bool, float]:
+    """Return which operations (n,) are collectives whose time is latency, and how long the shortest is."""
+    recording = job.recording
+    collectives = recording.which(lambda one: one.is_collective and one.is_communication)
+    collectives &= bytes_at_once(job) <= _MOST_BYTES
+    shortest, usual = _shortest_ns(recording, collectives)
+    return collectives & (usual <= LATENCY * shortest), shortest
+
+
+def _shortest_ns(recording: Recording, collectives: Bool) -> tuple[float, Int64]:
+    """Return how long the shortest of the `collectives` (n,) take, and each (n,) in a fourth of its steps."""
+    parts = []
+    for step in map(recording.steps.__getitem__, recording.whole_steps):
+        own = np.flatnonzero(collectives[step.operation] & (step.work_ns > 0))
+        parts.append((step.operation[own], step.work_ns[own]))
+    operation, work = (np.concatenate(column) for column in zip(*parts, strict=True))
+    count = np.bincount(operation, minlength=len(collectives))
+    ordered = np.append(work[np.lexsort((work, operation))], 0)
+    in_a_fourth = ordered[np.cumsum(count) - count + count // 4]
+    shortest = float(np.quantile(work, 0.05)) if len(work) else 0.0
+    return shortest, np.where(count > 0, in_a_fourth, 0)
+
+
+def merged(recording: Recording, collectives: Bool) -> Recording:
+    """Return the recording in which one in some of the `collectives` (n,) of each owner takes time."""
+    none = np.zeros(len(recording.operations) - len(collectives), np.bool_)
+    collectives = np.append(collectives, none)  # what another edit added is none
+
+    def merged(step: StepGraph) -> StepGraph:
+        work = step.work_ns.copy()
+        events = np.flatnonzero(collectives[step.operation])
+        for owner in range(len(recording.owners)):
+            own = events[step.owner[events] == owner]
+            work[own[turns(step, own) % MERGED > 0]] = 0
+        return replace(step, work_ns=work)
+
+    return recording.edited(merged)

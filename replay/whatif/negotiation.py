@@ -1,0 +1,155 @@
+"""Negotiations of Horovod, in a timeline that one rank recorded for all: who is late, what passes after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
+
+import numpy as np
+from msgspec.structs import replace
+
+from arrays import Float64, Int64
+from arrays.median import longest_usual
+from dag.step_graph import Bool, Recording, StepGraph
+from dialects.roles import Role
+from dialects.step_parts import Kind, Operation
+from replay.edit import Edit, EditRequest, Guess, Job
+
+NAME = "negotiation=none, ready=first, rank1.ready=peers"
+HELP = (
+    "reductions begin as soon as the last rank is ready; all ranks are ready when the first one is; one is "
+    "ready as its peers are"
+)
+
+#: How much later the last of two ranks is on average than the first, and how much more one may need than the
+#: other (95 %), in standard deviations of the time that one needs: of the normal distribution.
+_LAST_OF_TWO, _APART = 2 / np.sqrt(np.pi), 1.96 * np.sqrt(2)
+
+#: Of one step, by the name of a computation that negotiations wait for: its events, in order; how late each
+#: was, from when the first rank was ready (the negotiation's begin) to the event's end; which of them began
+#: with all ranks alike: the first, and what follows an exchange.
+Lateness: TypeAlias = dict[str, tuple[Int64, Int64, Bool]]
+
+
+def parse(request: EditRequest, job: Job) -> Edit | None:
+    """Return the edit of negotiations; None for any other request."""
+    if request.asks("negotiation", "none"):
+        return Edit(lambda recording, _: without_negotiation(recording))
+    ranks, _, part = request.name.rpartition(".")
+    if part != "ready" or not EditRequest(part, request.value).asks("ready", "peers", "first"):
+        return None
+    recording = job.recording
+    waited = waited_for(recording, recording.whole_steps)
+    rank_of = {one.name: one.whose and f"rank{one.whose.rank}" for one in recording.table.kinds}
+    late = [who for who in waited if not ranks or rank_of[who] == ranks]
+    if not late:
+        raise request.refused("no rank is waited for in negotiations" if not ranks else "no such rank")
+    as_peers = request.value == "peers"
+    scatter_ns = scatter_of_ready_ns(recording) if as_peers else 0.0
+
+    def all_ready(edited: Recording, _: Guess) -> Recording:
+        for who in late:
+            edited = ready_with_the_first(edited, who, _LAST_OF_TWO * scatter_ns)
+        return edited
+
+    return Edit(all_ready, error_ns=_APART * scatter_ns)
+
+
+def is_wait(one: Operation) -> bool:
+    """Whether an operation is the wait of a negotiation."""
+    return one.role is Role.WAIT
+
+
+def waited_for(recording: Recording, rows: Sequence[int]) -> dict[str, Float64]:
+    """Return how long negotiations waited in each of the steps `rows` for whose computation, by its name."""
+    found: dict[str, Float64] = {}
+    for place, lateness in enumerate(_lateness(recording, rows)):
+        for name, (_, late, anew) in lateness.items():
+            most = np.maximum.reduceat(late, np.flatnonzero(anew))
+            found.setdefault(name, np.zeros(len(rows)))[place] = float(most.sum())
+    return found
+
+
+def scatter_of_ready_ns(recording: Recording) -> float:
+    """Return by how much it differs from step to step when the first rank is ready, a standard deviation.
+
+    Ranks that are alike differ by as much from each other: they are not ready at the same moment either. A
+    step in which the first rank was far later than usual says nothing of the others.
+    """
+    waits = recording.which(is_wait)
+    times = np.array(
+        [
+            step.start_ns[waits[step.operation]].min(initial=step.next_ns[0]) - step.begin_ns[0]
+            for step in map(recording.steps.__getitem__, recording.whole_steps)
+        ],
+        np.float64,
+    )
+    usual = times[times <= longest_usual(times)] if len(times) else times
+    return float(np.std(usual, ddof=1)) if len(usual) > 1 else 0.0
+
+
+def _gives_input(one: Operation) -> bool:
+    """Whether what follows needs its result: of an exchange; that of a reduction only the update needs."""
+    return one.is_collective and "REDUCE" not in one.transfer.stage
+
+
+def _lateness(recording: Recording, rows: Iterable[int]) -> Iterator[Lateness]:
+    """Yield how late the computations of each step were; `rows` are those of the steps."""
+    waits, gives = recording.which(is_wait), recording.which(_gives_input)
+    for row in rows:
+        yield _of_step(recording, recording.steps[row], waits, gives)
+
+
+def _of_step(recording: Recording, step: StepGraph, waits: Bool, gives: Bool) -> Lateness:
+    edges = step.edges[(step.edges[:, 3] == Kind.GROUP) & waits[step.operation[step.edges[:, 1]]]]
+    late: dict[int, int] = {}
+    for source, target in edges[:, :2].tolist():
+        late[source] = max(late.get(source, 0), int(step.end_ns[source] - step.start_ns[target]))
+    given = gives[step.operation[step.edges[:, 0]]]
+    follows = set(step.edges[given & (step.edges[:, 3] == Kind.DATA), 1].tolist())
+    by_name: dict[str, list[int]] = {}
+    for event in sorted(late, key=lambda one: int(step.end_ns[one])):
+        by_name.setdefault(recording.operations[int(step.operation[event])].name, []).append(event)
+    return {
+        name: (
+            np.array(events, np.int64),
+            np.array([late[one] for one in events], np.int64),
+            np.array([one in follows or one == events[0] for one in events], np.bool_),
+        )
+        for name, events in by_name.items()
+    }
+
+
+def ready_with_the_first(recording: Recording, who: str, later_ns: float = 0.0) -> Recording:
+    """Return the recording in which `who` (the name of a computation) is ready `later_ns` after the first.
+
+    What was ready earlier stays. Of a chain of computations each is shortened by how much later it was
+    than the one before it; one that was much less late began after all ranks had met again, and is a
+    chain's first.
+    """
+    of_steps = _lateness(recording, range(len(recording.steps)))
+
+    def earlier(step: StepGraph, lateness: Lateness) -> StepGraph:
+        work = step.work_ns.copy()
+        if who in lateness:
+            events, late, anew = lateness[who]
+            before = np.append(0, late[:-1])
+            before[anew | (2 * late < before)] = 0
+            before[before == 0] = round(later_ns)
+            work[events] = np.maximum(work[events] - np.maximum(late - before, 0), 0)
+        return replace(step, work_ns=work)
+
+    return recording.with_steps(map(earlier, recording.steps, of_steps))
+
+
+def without_negotiation(recording: Recording) -> Recording:
+    """Return the recording in which a reduction begins as soon as the last rank is ready."""
+    waits = recording.which(is_wait)
+
+    def begun(step: StepGraph) -> StepGraph:
+        negotiated = waits[step.operation]
+        gap = step.gap_ns.copy()
+        gap[step.edges[negotiated[step.edges[:, 0]], 1]] = 0
+        return replace(step, work_ns=np.where(negotiated, 0, step.work_ns), gap_ns=gap)
+
+    return recording.edited(begun)

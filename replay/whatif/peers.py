@@ -1,0 +1,62 @@
+"""Ranks that work as long as their peers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dag.step_graph import Bool, Recording
+from dialects.roles import Role
+from replay.edit import Edit, EditRequest, Job
+from replay.even_work import as_peers, done_by_all, excess_ns, scaled, stages
+from replay.selection import named_ranks
+
+NAME = "rank1=peers, rank1.extra=peers"
+HELP = (
+    "a rank (rank1,rank2) does its own work in its peers' usual time; extra: what not all ranks do takes so "
+    "much less that it works as long as they do"
+)
+
+
+def parse(request: EditRequest, job: Job) -> Edit | None:
+    """Return the edit that makes ranks work like their peers; None for any other request."""
+    if request.value != "peers":
+        return None
+    ranks, _, part = request.name.rpartition(".")
+    if ranks and part == "extra":
+        late = named_ranks(job.recording, request, ranks)
+        return Edit(lambda recording, _: without_extra(recording, late))
+    if part.rpartition(",")[2].startswith(("rank", "wk")):
+        late, group = named_ranks(job.recording, request, request.name), stages(job.recording)
+        return Edit(lambda recording, _: as_peers(recording, late, group))
+    raise request.refused(
+        "peers is a value of a rank, its gap, its extra work or ready: e.g. rank1.gap=peers"
+    )
+
+
+def is_own_work(recording: Recording) -> Bool:
+    """Return which operations (n,) are a rank's own work, but for BytePS's STEP, in which it waits."""
+    return recording.which(lambda one: not one.is_communication and one.role is not Role.UPDATE)
+
+
+def without_extra(recording: Recording, late: Sequence[int]) -> Recording:
+    """Return the recording in which what only some ranks do keeps the `late` owners no longer than peers.
+
+    What takes the place of something else on another rank (a kernel of another name) is not more work: the
+    time is at most that by which all own work of the late owners exceeds their peers'.
+    """
+    own, group = is_own_work(recording), stages(recording)
+    extra = own & ~done_by_all(recording)
+    chosen = extra & np.isin(recording.column(lambda one: one.owner), late)
+
+    def times(which: Bool) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        steps = (recording.steps[row] for row in recording.whole_steps)
+        n_owners = len(recording.owners)
+        return np.array(
+            [np.bincount(one.owner, one.work_ns * which[one.operation], n_owners) for one in steps]
+        )
+
+    more = min(excess_ns(times(own), late, group), excess_ns(times(extra), late, group))
+    taken = float(np.median(times(chosen)[:, list(late)].mean(axis=1)))
+    return scaled(recording, np.where(chosen, max(1 - more / max(taken, 1.0), 0.0), 1.0))

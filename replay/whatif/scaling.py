@@ -1,0 +1,118 @@
+"""An operation, a category, a rank or a stage that takes longer or shorter."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from arrays import Int64
+from dag.step_graph import Bool, Recording, StepGraph
+from dialects.roles import Phase, Role
+from dialects.step_parts import narrow_ns
+from replay.edit import Edit, EditRequest, Guess, Job
+from replay.selection import Selection, as_ratio, of_stage, select
+
+NAME = "NAME=R|+400ms"
+HELP = (
+    "an operation (Comm.x.PUSH, FW.conv0), a category (FW, BW, Comm, I/O), a rank (rank1), a part of one "
+    "(rank1.FW) or a pipeline stage (stage0) takes R times as long, or so much longer once in each step"
+)
+
+#: What `diagnose` calls no time at all: a share of the time of an operation.
+NO_TIME = "0.001"
+
+_ADDED = re.compile(r"\+([0-9]+(?:\.[0-9]+)?)(s|ms|us)")
+_UNITS_NS = {"s": 1e9, "ms": 1e6, "us": 1e3}
+_STAGE = re.compile(r"stage(\d{1,18})(?:\.(.+))?", re.DOTALL)
+_MOST_ADDED_NS = 86_400e9
+
+
+def parse(request: EditRequest, job: Job) -> Edit:
+    """Return the edit that changes the time of what is named: any request that no other edit knows."""
+    change = _change(request)
+    _chosen(job.recording, request)  # a name that nothing has is refused before anything is simulated
+
+    def apply(recording: Recording, _: Guess) -> Recording:
+        return changed(recording, _chosen(recording, request), change)
+
+    return Edit(apply, splits=lambda _: change != Change() and job.has_full_links)
+
+
+def _chosen(recording: Recording, request: EditRequest) -> Selection:
+    if stage := _STAGE.fullmatch(request.name):
+        return of_stage(recording, request, int(stage[1]), stage[2] or "")
+    return select(recording, request, request.name)
+
+
+def _change(request: EditRequest) -> Change:
+    """Return the change of a duration: ``1.5`` (times), ``+400ms``, ``+20us``, ``+1s``."""
+    added = _ADDED.fullmatch(request.value)
+    if added is None:
+        return Change(factor=as_ratio(request))
+    added_ns = float(added[1]) * _UNITS_NS[added[2]]
+    if added_ns > _MOST_ADDED_NS:
+        raise request.refused("more than a day")
+    return Change(added_ns=round(added_ns))
+
+
+class Change(NamedTuple):
+    """A change of work: times `factor`, and `added_ns` more in each step of each owner."""
+
+    factor: float = 1.0
+    added_ns: int = 0
+
+
+def changed(recording: Recording, chosen: Selection, change: Change) -> Recording:
+    """Return the recording with the work of what is `chosen` changed.
+
+    What is added comes once in a step and owner, before the first that is chosen; an operation that is
+    recorded in pieces is not delayed by each.
+    """
+    share = forward_share(recording) if chosen.tails.any() else 1.0
+    partly = 1 + share * (change.factor - 1)
+
+    def edited(step: StepGraph) -> StepGraph:
+        events = chosen.events(step)
+        work = _times(step.work_ns, change.factor, events)
+        first = _first_of_owner(step, events)
+        work[first] += change.added_ns
+        tail = _times(step.tail_ns, partly, chosen.tails)
+        late = chosen.tails.copy()
+        late[step.owner[first]] = False
+        tail[late] += change.added_ns
+        return replace(step, work_ns=narrow_ns(work), tail_ns=tail)
+
+    return recording.edited(edited)
+
+
+def _times(time_ns: Int64, factor: float, chosen: Bool) -> Int64:
+    return np.where(chosen, np.rint(time_ns * factor), time_ns).astype(np.int64)
+
+
+def _first_of_owner(step: StepGraph, chosen: Bool) -> Int64:
+    """Return of the `chosen` events (n,) the one of each owner that starts first."""
+    events = np.flatnonzero(chosen)
+    events = events[np.lexsort((step.start_ns[events], step.owner[events]))]
+    return events[np.unique(step.owner[events], return_index=True)[1]]
+
+
+def forward_share(recording: Recording) -> float:
+    """Return how much of the time between a step's communication and the next gradient is forward pass.
+
+    As the owners whose operations were traced show it; 1 where none was.
+    """
+    untraced = {one.owner for one in recording.table.kinds if one.role is Role.UNTRACED}
+    forward = recording.which(lambda one: one.phase is Phase.FORWARD)
+    gradient = recording.which(lambda one: one.is_communication and one.transfer.key is None)
+    work = total = 0
+    for step in recording.steps:
+        for owner in set(range(len(recording.owners))) - untraced:
+            mine = step.owner == owner
+            gradients = step.start_ns[mine & gradient[step.operation]]
+            if len(gradients):
+                work += int(step.work_ns[mine & forward[step.operation]].sum())
+                total += int(gradients.min() - step.begin_ns[owner] + step.tail_ns[owner])
+    return min(work / total, 1.0) if work and total else 1.0

@@ -1,0 +1,31 @@
+"""Links that serve in another order than the recorded one."""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec.structs import replace
+
+from dag.step_graph import Recording, StepGraph
+from replay.edit import Edit, EditRequest, Job
+
+NAME = "schedule=priority|fifo"
+HELP = "links serve the lowest tensor index first, or who is ready first, instead of the recorded order"
+
+
+def parse(request: EditRequest, job: Job) -> Edit | None:
+    """Return the edit that sets the order of links; None for any other request."""
+    if not request.asks("schedule", "priority", "fifo"):
+        return None
+    by_priority = request.value == "priority"
+    return Edit(lambda recording, _: rescheduled(recording, by_priority=by_priority), order=1)
+
+
+def rescheduled(recording: Recording, *, by_priority: bool) -> Recording:
+    """Return the recording with links that serve by tensor index, or who is ready first, not as recorded."""
+    priority = recording.column(lambda one: max(one.transfer.tensor, 0))
+
+    def served(step: StepGraph) -> StepGraph:
+        turn = priority[step.operation] * by_priority
+        return replace(step, turn=turn, overtaken=np.empty((0, 2), np.int64))
+
+    return recording.edited(served)

@@ -1,0 +1,140 @@
+"""BytePS's servers: a slow one as fast as the others, or all without time of their own."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from arrays import Float64, Int64
+from arrays.numbering import unique
+from dag.step_graph import Recording, StepGraph
+from dag_utils import by_link
+from dialects.step_parts import Operation
+from replay.edit import Edit, EditRequest, Guess, Job
+from replay.even_work import scaled
+from replay.links import is_sized, link_rate
+
+NAME = "servers=even|none"
+HELP = (
+    "even: a slow server takes as long for its bytes as the others; none: pulls take no longer than their "
+    "bytes"
+)
+
+#: A server is slow if three quarters of its pulls take this many times what three quarters of the others' do.
+_SLOWER = 1.2
+#: Pulls and partitions of one size class that it takes to know what a server takes for them.
+_PULLS, _PARTITIONS = 8, 2
+#: Smaller partitions than this share of the largest tell of messages, not of bytes.
+_LARGE = 0.2
+#: Of what a faster server wins, what goes into another queue, or frees one (docs/accuracy.md, question 7).
+_QUEUES = 0.25
+
+
+def parse(request: EditRequest, job: Job) -> Edit | None:
+    """Return the edit of the servers; None for any other request."""
+    if not request.asks("servers", "even", "none"):
+        return None
+    if request.value == "none":
+        if job.links is None:
+            raise request.refused("the bytes of the transfers are not known")
+        rate = job.links.carried
+        return Edit(lambda recording, _: as_fast_as_wire(recording, rate))
+    pace = slowest_server(job.recording)
+    if pace is None:
+        return Edit(lambda recording, _: recording)
+
+    def apply(recording: Recording, _: Guess) -> Recording:
+        return _as_fast_as_others(recording, pace)
+
+    return Edit(apply, splits=lambda _: True, error=_QUEUES)
+
+
+class Pace(NamedTuple):
+    """What a server takes for a byte, and what the others take for one of pulls of that size (ns)."""
+
+    server: str
+    others: str
+    own: float
+    usual: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times as long as the others it takes."""
+        return self.own / self.usual
+
+
+def is_pull(one: Operation) -> bool:
+    """Whether an operation is the answer of a server."""
+    return one.transfer.is_answer
+
+
+def slowest_server(recording: Recording) -> Pace | None:
+    """Return the server that surely takes longer than any other; None where none does or can be compared.
+
+    Compared are pulls of one size class, of those answered right after another: these wait for nothing else.
+    """
+    servers, of_operation = recording.numbered(lambda one: one.transfer.server if is_pull(one) else "")
+    known = link_rate(recording) if len(servers) > 2 and is_sized(recording) else None
+    if known is None:  # or there is but one server, and "" for all that is no pull
+        return None
+    operation, work = _answered_in_a_row(recording)
+    server, key = of_operation[operation], recording.column(lambda one: one.transfer.key or 0)[operation]
+    n_bytes = recording.column(lambda one: one.transfer.n_bytes)[operation]
+    at_least_1 = np.maximum(n_bytes, 1)
+    # what is quicker than its bytes waited elsewhere, together with the one before it
+    per_byte = np.maximum(work / at_least_1, 1 / known.carried)
+    size = np.where(n_bytes > _LARGE * n_bytes.max(initial=0), np.rint(np.log2(at_least_1)), -1)
+    paces: dict[int, Float64] = {}
+    for one_size in unique(size[size >= 0]):
+        found: dict[int, Float64] = {}
+        for one in unique(server).tolist():
+            mine = (size == one_size) & (server == one)
+            if mine.sum() >= _PULLS and len(unique(key[mine])) >= _PARTITIONS:
+                found[one] = np.quantile(per_byte[mine], [0.25, 0.5, 0.75])
+        for one, (low, own, _) in found.items():
+            others = np.array([of for other, of in found.items() if other != one])
+            if len(others):
+                total = n_bytes[(size == one_size) & (server == one)].sum()
+                usual, high = np.median(others[:, 1]), others[:, 2].max()
+                paces[one] = paces.get(one, np.zeros(5)) + total * np.array([1, low, own, usual, high])
+    for one, sums in paces.items():
+        _, low, own, usual, high = sums / sums[0]
+        if low > _SLOWER * high:
+            rest = [other for i, other in enumerate(servers) if other and i != one]
+            return Pace(servers[one], rest[0] if len(rest) == 1 else "the others", own, usual)
+    return None
+
+
+def _answered_in_a_row(recording: Recording) -> tuple[Int64, Int64]:
+    """Return the operation and the work (ns) of each pull that was answered right after another (k,)."""
+    pulls = recording.which(is_pull)
+    operations, work = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for step in map(recording.steps.__getitem__, recording.whole_steps):
+        for served in by_link(step):
+            begin, end = (step.end_ns - step.work_ns)[served], step.end_ns[served]
+            chosen = served[1:][(begin[1:] <= end[:-1]) & pulls[step.operation[served[1:]]]]
+            operations.append(step.operation[chosen])
+            work.append(step.work_ns[chosen])
+    return np.concatenate(operations), np.concatenate(work)
+
+
+def _as_fast_as_others(recording: Recording, pace: Pace) -> Recording:
+    """Return the recording in which a server answers, and takes what is pushed, in the usual time."""
+    keys = {one.transfer.key for one in recording.table.kinds if one.transfer.server == pace.server}
+    takes = recording.which(lambda one: one.transfer.is_acknowledgement and one.transfer.key in keys)
+    answers = recording.which(lambda one: is_pull(one) and one.transfer.server == pace.server)
+    return scaled(recording, np.where(takes | answers, 1 / pace.ratio, 1.0))
+
+
+def as_fast_as_wire(recording: Recording, rate: float) -> Recording:
+    """Return the recording in which pulls take no longer than their bytes at `rate` (bytes/ns)."""
+    pulls = recording.which(is_pull)
+    wire_ns = recording.column(lambda one: one.transfer.n_bytes) / rate
+
+    def edited(step: StepGraph) -> StepGraph:
+        least = np.minimum(step.work_ns, np.rint(wire_ns[step.operation])).astype(np.int64)
+        return replace(step, work_ns=np.where(pulls[step.operation], least, step.work_ns))
+
+    return recording.edited(edited)
