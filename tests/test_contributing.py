@@ -15,6 +15,8 @@ import system_laws
 import dialects
 import options
 from conftest import REPO, run_cli
+from diagnose import diagnosis
+from replay import edits
 from traces import readers
 
 #: What the examples take for granted.
@@ -34,6 +36,13 @@ from formats.columns import Trace, Track
 from traces.readers import Decoding, Reader
 from argparse import Namespace, _ArgumentGroup
 from result import Column, Result, Table
+from collections.abc import Iterator
+from diagnose.finding import Finding, Skipped, edit
+from diagnose.job_view import JobView
+from dialects.roles import Phase
+from replay.edit import Edit, EditRequest, Job
+from replay.even_work import scaled
+from replay.selection import as_ratio
 """
 
 
@@ -124,3 +133,24 @@ def test_the_example_of_a_reader_reads(tmp_path: Path, monkeypatch: pytest.Monke
     assert (add["name"], add["count"], add["avg_ms"]) == ("add", 2, 0.001)
     assert (mul["name"], mul["count"]) == ("mul", 1)
     assert run_cli("--option", "statistic", "--path", tmp_path)[0] == 0
+
+
+def test_the_example_of_an_edit_is_answered_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("compression")
+    module.__dict__.update(example("How to add an edit"))
+    monkeypatch.setattr("replay.edits.EDITS", (module, *edits.EDITS))
+    words = ("--option", "replay", "--path", REPO / "examples" / "lenet", "--sub_option", "whatif")
+    code, out, err = run_cli(*words, "--set", "compression=0.5", "--set", "Comm=0.5", "--format", "json")
+    assert code == 0, err
+    compressed, shorter, _ = json.loads(out)["whatif"]
+    assert compressed["after_ms"] == shorter["after_ms"] < compressed["before_ms"]
+    assert "compression=R" in run_cli(*words, "--set", "help")[1]
+
+
+def test_the_example_of_a_finding_is_told_with_its_gain(monkeypatch: pytest.MonkeyPatch) -> None:
+    detector = example("How to add a finding")["long_backward"]
+    monkeypatch.setattr(diagnosis, "_DETECTORS", ((diagnosis.Level.SYMPTOM, detector),))
+    code, out, err = run_cli("--path", REPO / "examples" / "lenet", "--format", "json")
+    assert code == 0, err
+    (finding,) = json.loads(out)["findings"]
+    assert (finding["change"], finding["gain_ms"]["mid"] > 0) == ("BW=0.9", True)
