@@ -1,1 +1,1 @@
-"""What is slow, why, and what to do first: findings ranked by the time that a replay says can be won."""
+"""The diagnosis of a job: findings with causes and remedies, ranked by the time that they would save."""

@@ -27,15 +27,15 @@ from replay.edit import EditRequest
 from replay.forecast import Forecast, Forecasts, Gain
 from result import in_ms
 
-#: Of a step: what wins less is not shown.
+#: Share of a step: findings that save less are not shown.
 LEAST_SHARE = 0.01
-#: Of what a finding wins alone: if less is left when those found before it are done, it is one of them again.
+#: Share of a finding's saving alone: if less is left after those found before it, it repeats one of them.
 _LEAST_LEFT = 0.5
-#: What a finding wins alone is told unless it is so many times what the more specific findings leave of it.
+#: A finding's saving alone is shown unless it is so many times what the more specific findings leave of it.
 _MOST_SHARED = 1.1
 #: Findings that the headline names.
 _NAMED = 2
-#: Steps that are outliers lead the headline if to be without them wins this many times as much as the next.
+#: Steps that are outliers lead the headline if they cost this many times as much as the next finding.
 _FAR_MORE = 3
 #: The mean step is named beside the median one where it differs by more than this share.
 _APART = 0.01
@@ -79,12 +79,12 @@ _DETECTORS: Sequence[tuple[Level, Detector]] = (
 
 
 class Ranked(Struct, frozen=True):
-    """A finding and what it wins.
+    """A finding and its saving.
 
     Attributes
     ----------
-    gain : what is won, None where nothing is claimed; `share` of the mean step
-    after_above_ns : what is left to win when those before it are done already
+    gain : the saving, None where nothing is claimed; `share` of the mean step
+    after_above_ns : the saving that is left when those before it are done already
     change : the edits whose gain this is: what a what-if with them answers; () where the gain is only what
         more specific findings leave
     """
@@ -97,7 +97,7 @@ class Ranked(Struct, frozen=True):
 
 
 class Diagnosis(Struct, frozen=True):
-    """What is slow in a job, the most rewarding first; `small` findings win too little to be shown."""
+    """The findings in a job, the most rewarding first; `small` ones save too little to be shown."""
 
     findings: Sequence[Ranked]
     skipped: Sequence[Skipped]
@@ -170,9 +170,9 @@ class _Search(Struct):
                 self.edits = (*self.edits, *one.edits)
 
     def _forecast(self, finding: Finding, above: Sequence[EditRequest]) -> Forecast | None:
-        """Return what a finding wins; None, and count it, if that is too little or may be chance.
+        """Return the saving of a finding; None, and count it, if that is too little or may be chance.
 
-        That is what its edits win alone; where the more specific findings `above` have most of that, or it
+        It is the saving of its edits alone; where the more specific findings `above` have most of that, or it
         shows only without them, what they leave.
         """
         alone, after = self.forecasts.of(finding.edits), self.forecasts.of(finding.edits, above)
@@ -187,7 +187,7 @@ class _Search(Struct):
 
 
 def _ranked(search: _Search) -> list[Ranked]:
-    """Return the findings by what they win, each with what is left to win when those before it are done."""
+    """Return the findings by their savings, each with the saving left when those before it are done."""
     order = sorted(
         search.known, key=lambda one: (-(one[1].gain_ns.mid_ns if one[1] else 0.0), -one[0].weight)
     )
@@ -206,10 +206,10 @@ def _ranked(search: _Search) -> list[Ranked]:
 
 
 def headline(diagnosis: Diagnosis) -> str:
-    """Return one sentence: how long a step takes, what makes it so, and what can be won.
+    """Return one sentence: how long a step takes, why, and how much can be saved.
 
-    Of what wins most, what is wrong in every step comes before what happened in some, which may not happen
-    again, unless that wins far more.
+    Of the largest savings, those in every step come before those in some steps, which may not happen
+    again, unless these are far larger.
     """
     usual, mean = float(np.median(diagnosis.iteration_ns)), float(diagnosis.iteration_ns.mean())
     on_average = f" ({in_ms(mean, unit='')} on average)" if abs(mean - usual) > _APART * usual else ""
@@ -229,13 +229,13 @@ def headline(diagnosis: Diagnosis) -> str:
 
 
 def _sure_ns(one: Ranked) -> float:
-    """Return what a finding wins; what happened in some steps counts as part of that."""
+    """Return the saving of a finding; one that happened in some steps only counts in part."""
     assert one.gain is not None
     return one.gain.mid_ns / (_FAR_MORE if one.finding.kind == "outlier_steps" else 1)
 
 
 def _limit(view: JobView) -> str:
-    """Return what makes up most of the critical path, where that is computation of a device; else ""."""
+    """Return a clause if computation of a device makes up most of the critical path; else ""."""
     share = view.path_share(view.which(computes_on_device))
     return f", and the device is the limit ({share:.0%} of the critical path)" if share > _LIMIT else ""
 
@@ -243,4 +243,4 @@ def _limit(view: JobView) -> str:
 def _with_gain(one: Ranked) -> str:
     assert one.gain is not None
     assert one.share is not None
-    return f"{one.finding.title} ({in_ms(one.gain.mid_ns)} or {one.share:.0%} to win)"
+    return f"{one.finding.title} ({in_ms(one.gain.mid_ns)} or {one.share:.0%} to save)"

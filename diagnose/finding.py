@@ -1,4 +1,4 @@
-"""What a diagnosis consists of: findings, each with the edits that remove it, and what was skipped."""
+"""The parts of a diagnosis: findings, each with the edits that remove it, and what was skipped."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Finding(Struct, frozen=True):
     ----------
     title : what is wrong, a clause that begins with whose fault it is and goes on in a sentence
     edits : make the job one without it: its gain, its interval and its command come from them; none where
-        nothing is claimed to be won
-    least_share : of a step, what it has to win at least
-    weight : how much it matters where nothing is claimed to be won, as a share of the step
+        no saving is claimed
+    least_share : the smallest saving, as a share of the step, with which it is shown
+    weight : how much it matters where no saving is claimed, as a share of the step
     look : arguments of the command that shows where to look closer, without the path; (): the critical path
     """
 
@@ -61,7 +61,7 @@ class Finding(Struct, frozen=True):
 
 
 class Skipped(Struct, frozen=True):
-    """What was not examined, and why."""
+    """A kind of finding that was not examined, and why."""
 
     kind: FindingKind
     reason: str

@@ -1,4 +1,4 @@
-"""What the detectors look at, each computed once: a job's work, paths and meetings, step by step."""
+"""A job as detectors see it, each figure computed once: work, paths and meetings, step by step."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class JobView:
     def far_longer(self) -> list[int]:
         """Which of the whole steps took far longer than the others.
 
-        Where gradients are accumulated, only each so manieth step updates the model, and takes longer
+        Where gradients are accumulated, only every n-th step updates the model, and takes longer
         because it does. So steps that do and that do not are compared among themselves.
         """
         if not outliers(self.job_ns).any():
@@ -188,17 +188,17 @@ class JobView:
         return list(place), np.array([place[name] for name in mains], np.int64)
 
     def stages(self, accept: Callable[[Transfer], bool]) -> list[str]:
-        """Return what the system calls the stages of the transfers that are accepted, in their order."""
+        """Return the system's names of the stages of the transfers that are accepted, in their order."""
         transfers = (one.transfer for one in self.recording.table.kinds)
         return list(dict.fromkeys(part.stage for part in transfers if accept(part)))
 
     def mains(self, chosen: Bool) -> list[str]:
-        """Return what the `chosen` operations (n,) do, on whatever rank, sorted."""
+        """Return the names of the `chosen` operations (n,) without their ranks, sorted."""
         names, kind = self.kind_of
         return sorted(names[i] for i in unique(kind[chosen]).tolist())
 
     def largest(self, chosen: Bool) -> tuple[list[str], Bool]:
-        """Return what of the `chosen` operations (n,) takes most on the path, and which (n,) the first is.
+        """Return the longest of the `chosen` operations (n,) on the path, and which (n,) the first is.
 
         The longest comes first; only what takes any time is named.
         """
@@ -289,7 +289,7 @@ class JobView:
         return float(np.median(self._path_ns[0][:, :-1][:, self.of_kinds(chosen)].sum(axis=1)))
 
     def path_share(self, chosen: Bool) -> float:
-        """Return what share of a step's path the work of the `chosen` operations (n,) is, the median."""
+        """Return the share of a step's path that the `chosen` operations (n,) work, the median."""
         work, gaps = self._path_ns
         own = work[:, :-1][:, self.of_kinds(chosen)].sum(axis=1)
         return float(np.median(own / np.maximum(work.sum(axis=1) + gaps.sum(axis=1), 1)))
@@ -393,7 +393,7 @@ class JobView:
         return any(one.frames is not None for one in self.loaded.ranks)
 
     def tail(self, step: StepGraph, owner: int) -> Evidence:
-        """Return what passes between an owner's last event of a step and the next step as evidence."""
+        """Return the time between an owner's last event of a step and the next step as evidence."""
         tail_ns = int(step.tail_ns[owner])
         start_ns = int(step.last_end_ns[owner] - step.begin_ns[owner])
         path, rank = self.loaded.ranks[owner].path, self.recording.owners[owner]
@@ -419,7 +419,7 @@ def waited_for(arrivals: Sequence[tuple[Int64, Int64]]) -> Int64:
 
 
 def what_runs(view: JobView) -> str:
-    """Return what to do to learn what ran in gaps, as words that begin an advice."""
+    """Return how to learn what ran in gaps, as words that begin an advice."""
     if view.has_stacks:
         return "look at the Python functions that are recorded there"
     return "record Python stacks there (with_stack=True) to see what runs"

@@ -67,7 +67,7 @@ class _Rank(NamedTuple):
 
 
 def _rank(rank: RankFigures) -> _Rank:
-    """Return what a rank's operations took of its steps; where none are marked, what kinds of work did."""
+    """Return the time of a rank's operations in its steps; of kinds of work where none are marked."""
     operations = rank.operations
     if operations is None or not rank.steps.whole:
         spent = {

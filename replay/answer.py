@@ -1,4 +1,4 @@
-"""What a replay says: iteration times beside the recorded ones, and how sure that is."""
+"""The answer of a replay: iteration times beside the recorded ones, with their intervals."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ class Answer(Struct, frozen=True, dict=True):
 
     @cached_property
     def interval_ns(self) -> tuple[float, float] | None:
-        """Where the mean of as many further steps lies, 19 times in 20; None for too few steps."""
+        """The 95 % interval of the mean of as many further steps; None for too few steps."""
         return mean_interval(_distinct(self.rows, self.replayed_ns))
 
 
 def answer(recording: Recording, rows: Sequence[int], replayed: Int64 | None = None) -> Answer:
-    """Return what replaying the recorded steps `rows` says; `replayed` (steps, m) are their times if known.
+    """Return the replay of the recorded steps `rows`; `replayed` (steps, m) are their times if known.
 
     Raises
     ------

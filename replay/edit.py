@@ -43,7 +43,7 @@ class EditRequest(NamedTuple):
         return cls(name, value)
 
     def asks(self, name: str, *values: str) -> bool:
-        """Whether this is the edit `name`, which takes `values`; a number may be for an operation called so.
+        """Whether this is the edit `name`, which takes `values`; a number may be for an operation named so.
 
         Raises
         ------
@@ -63,7 +63,7 @@ class EditRequest(NamedTuple):
 
 
 class Guess(NamedTuple):
-    """What is assumed where a recording does not tell it."""
+    """An assumption about facts that a recording lacks."""
 
     rate: Callable[[LinkRate], float] = lambda links: links.likely
     waits_stay: bool = False  # whether unexplained waits do not change with the bandwidth
@@ -127,7 +127,7 @@ class Job:
 
     @cached_property
     def links(self) -> LinkRate | None:
-        """What a link carries; None where it is not known."""
+        """The rate of a link; None where it is not known."""
         return link_rate(self.recording)
 
     def rate(self, guess: Guess) -> float | None:

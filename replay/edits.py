@@ -32,7 +32,7 @@ from replay.whatif import (
 
 
 class EditModule(Protocol):
-    """What a module of `replay.whatif` has: how its edit is written, what it does, and how it is parsed."""
+    """A module of `replay.whatif`: how its edit is written, parsed, and applied to a recording."""
 
     NAME: str
     HELP: str
@@ -49,7 +49,7 @@ EDITS: Sequence[EditModule] = (
 )  # fmt: skip
 _WORD = re.compile(r"\b([a-z_]{4,})=")
 _ALIKE = 0.75  # of two words, the share of letters that makes them alike
-#: Recordings with edits that are kept at most; any other is made again when it is wanted.
+#: Recordings with edits that are kept at most; any other is made again when it is needed.
 _KEPT = 3
 
 

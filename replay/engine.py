@@ -147,7 +147,7 @@ class _Columns(ctypes.Structure):
 
 
 def _run(run: Callable[[Any], int], n_devices: int, columns: Sequence[Int64]) -> int:
-    """Return what a loop in C returns; `waiting` and `start`, the last columns (n,), are changed in place."""
+    """Run a loop in C; `waiting` and `start`, the last columns (n,), are changed in place."""
     held = [np.ascontiguousarray(column) for column in columns]
     pointers = [column.ctypes.data for column in held]
     nothing = [None] * (8 - len(pointers))  # no priorities and devices

@@ -150,7 +150,7 @@ def as_peers(
 
 
 def _peers_share(usual: Float64, late: Sequence[int], group: Int64) -> Float64:
-    """Return what share its peers' median is of each late owner's time (owners, kinds); 1 for the others."""
+    """Return the peers' median as a share of each late owner's time (owners, kinds); 1 for the others."""
     share = np.ones_like(usual)
     for owner in late:
         share[owner] = ratio_of(np.median(usual[peers_of(owner, late, group)], axis=0), usual[owner])

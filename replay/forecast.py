@@ -1,4 +1,4 @@
-"""What an edit makes of a job: the recorded steps simulated without and with it, and how sure that is."""
+"""Forecasts of edited jobs: the recorded steps simulated without and with an edit, with intervals."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Forecast(Struct, frozen=True, dict=True):
 
     @property
     def gain_ns(self) -> Gain:
-        """What the edits save of a step; the same interval as that of the edited step."""
+        """The saving of the edits per step; the same interval as that of the edited step."""
         low, high = self.interval_ns or (None, None)
         before = self.before_ns
         return Gain(
@@ -107,7 +107,7 @@ class Forecast(Struct, frozen=True, dict=True):
 
     @property
     def model_error(self) -> float:
-        """What the edited step may be wrong by where nothing varies: the standard deviation of its logarithm.
+        """The error of the edited step where nothing varies: the standard deviation of its logarithm.
 
         It grows with the effect of the edits, and with how far the `bounds` are apart.
         """
@@ -131,7 +131,7 @@ class Forecast(Struct, frozen=True, dict=True):
 
     @cached_property
     def _alike(self) -> tuple[Float64, Float64]:
-        """What share of each step (steps,) the edits leave alone, or change as they change most steps.
+        """The share of each step (steps,) that the edits leave alone, or change as they change most steps.
 
         Of a step before the edits: all but what they take from it and not from most others; of one after
         them: all but what they add to it and not to most others.
@@ -188,11 +188,11 @@ class Forecasts:
         return answer(recording, self.rows, self._simulated(recording, own_gaps=True))
 
     def of(self, requests: Sequence[EditRequest], above: Sequence[EditRequest] = ()) -> Forecast:
-        """Return what the edits that are requested make of the job with those `above` already made."""
+        """Return the forecast of the requested edits, in the job with those `above` already made."""
         return self.of_edits(" ".join(map(str, requests)), self.edits(requests), self.edits(above))
 
     def of_edits(self, name: str, edits: Sequence[Edit], above: Sequence[Edit] = ()) -> Forecast:
-        """Return what `edits` make of the job with those `above` already made."""
+        """Return the forecast of `edits`, in the job with those `above` already made."""
         own_gaps, both = any(edit.as_recorded for edit in edits), [*above, *edits]
         bounds = [
             self._simulated(self._edited.after(both, guess), own_gaps)

@@ -1,4 +1,4 @@
-"""What a link of a job carries: its rate, as far as the recording tells it, and the bytes of transfers."""
+"""The links of a job: their rate, as far as the recording tells it, and the bytes of transfers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def is_sized(recording: Recording) -> bool:
 
 
 class LinkRate(NamedTuple):
-    """What a link of a job carries, bytes per nanosecond, as far as the recording tells it.
+    """The rate of a job's links, bytes per nanosecond, as far as the recording shows it.
 
     `at_least` was carried in one step, `usual` is the median of what each busy link carried at best in each
     step. A link that is the limit carries the same in all of them. Where it never was the limit, it carries
@@ -73,7 +73,7 @@ class LinkRate(NamedTuple):
 
 
 def link_rate(recording: Recording) -> LinkRate | None:
-    """Return what a link of the job carries; None where sizes are not known.
+    """Return the rate of the job's links; None where sizes are not known.
 
     A transfer's bytes pass between its begin and its end: a PUSH's begin is its sending, a PULL's is its
     asking or the sending of the last PUSH that it waits for. So no link is slower than the bytes of the
@@ -101,7 +101,7 @@ def link_rate(recording: Recording) -> LinkRate | None:
 
 
 def _handling(recording: Recording, n_bytes: Int64, rate: float) -> float:
-    """Return what threads may take for each byte of a transfer (ns) where links of `rate` are rarely busy."""
+    """Return the time of threads per byte of a transfer (ns), where links of `rate` are rarely busy."""
     busy, sizes = [], []
     for step in recording.steps:
         on_link = step.link != NO_LINK

@@ -80,7 +80,7 @@ class Row:
         return work, gaps
 
     def _asked_before(self, position: int, across: Int64) -> tuple[Int64, Int64]:
-        """Return what was asked for in the step before, and nothing holds back here; and its gaps."""
+        """Return the operations requested in the step before that nothing holds back here; and their gaps."""
         if position not in self._early:
             step, before = self.step(position), self.step(position - 1)
             source, target, joint = across.T

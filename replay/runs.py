@@ -283,7 +283,7 @@ class _Times:
         return np.where(operation & 1, 0, self.gap[operation >> 1])
 
     def of_runs(self, first: Int64, after: Int64) -> tuple[Int64, Int64]:
-        """Return what runs take from their first start on, and the gaps before that."""
+        """Return the lengths of runs from their first start on, and the gaps before that."""
         gap = self._gap_of(first)
         return self._over(after - 1) - self._over(first - 1) - gap, gap
 

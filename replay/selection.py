@@ -57,7 +57,7 @@ def named_ranks(recording: Recording, request: EditRequest, ranks: str) -> list[
 
 
 class Selection(Struct, frozen=True):
-    """What an edit changes: operations (n,), and owners (m,) of whom it changes the time between steps.
+    """The targets of an edit: operations (n,), and owners (m,) of whom it changes the time between steps.
 
     Where a rank's computation was not traced, its forward pass is a part of that time.
     """
@@ -76,7 +76,7 @@ class Selection(Struct, frozen=True):
 def select(
     recording: Recording, request: EditRequest, name: str, *, may_be_nothing: bool = False
 ) -> Selection:
-    """Return what `name` means in the edit that is requested.
+    """Return the selection that `name` means in the requested edit.
 
     ``wk<i>.`` before it means those of that worker; ``rank<r>.`` those of that local rank, or where all
     have the same (one GPU per worker) or none has it, the r-th rank of the job.
@@ -104,7 +104,7 @@ def named_owners(recording: Recording, name: str) -> tuple[Bool, str]:
 
 
 def select_of(recording: Recording, request: EditRequest, target: str, owners: Bool) -> Selection:
-    """Return what `target` ("": the computation) means on some `owners` (m,); see `select`."""
+    """Return the selection of `target` ("": the computation) on some `owners` (m,); see `select`."""
     found = _matching(recording, target, owners)
     if not found and not owners.any():
         raise request.refused(f"no such rank; there are {', '.join(recording.owners)}")
@@ -192,7 +192,7 @@ def pipeline_stages(recording: Recording) -> list[int] | None:
 
 
 def of_stage(recording: Recording, request: EditRequest, number: int, target: str) -> Selection:
-    """Return what `target` ("": the computation) means on the owners of stage `number`.
+    """Return the selection of `target` ("": the computation) on the owners of stage `number`.
 
     Raises
     ------

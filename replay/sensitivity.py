@@ -48,7 +48,7 @@ class Explored(NamedTuple):
 
 
 class Effect(Struct, frozen=True):
-    """What a change of a group costs: `added_ns` of work per step, `effect_ns` of the iteration time."""
+    """The cost of a change of a group: `added_ns` of work per step, `effect_ns` of the iteration time."""
 
     group: Group
     added_ns: float
@@ -58,7 +58,7 @@ class Effect(Struct, frozen=True):
 def delay_each(
     recording: Recording, ratio: float, *, parts: bool, jobs: int | None = None, progress: bool | None = None
 ) -> Explored:
-    """Return what it costs when each operation in turn takes `ratio` times as long, dearest first.
+    """Return the increase of the step if one operation takes `ratio` times as long; largest first.
 
     A communication is one operation unless `parts`.
     """
@@ -68,7 +68,7 @@ def delay_each(
 def speed_up_each(
     recording: Recording, ratio: float, *, parts: bool, jobs: int | None = None, progress: bool | None = None
 ) -> Explored:
-    """Return what it brings when each operation, category, rank and link takes `ratio` of its time.
+    """Return the saving if one operation, category, rank or link takes `ratio` of its time.
 
     Categories include the stages of communication; a rank stands for its computation.
     """

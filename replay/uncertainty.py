@@ -1,4 +1,4 @@
-"""How sure a prediction is: intervals that hold the truth 19 times in 20."""
+"""95 % intervals of predictions."""
 
 from __future__ import annotations
 

@@ -40,12 +40,6 @@ OPENINGS = {
     r"(?:Return|Yield) what\b": "Return the noun",
 }
 
-#: Folders and files that are still to be rewritten.
-NOT_YET = (
-    "diagnose", "replay", "options/diagnose", "options/replay", "options/replay.py",
-    "docs/diagnose.md", "docs/options", "README.md",
-)  # fmt: skip
-
 _NO_PRODUCT = ("tests", "examples", ".venv")
 _CODE = re.compile(r"`[^`]*`")
 
@@ -54,11 +48,7 @@ def sources() -> list[Path]:
     """Return the modules of the program and its benchmarks, and the pages."""
     modules = [p for p in sorted(REPO.rglob("*.py")) if p.relative_to(REPO).parts[0] not in _NO_PRODUCT]
     pages = [REPO / "README.md", REPO / "CONTRIBUTING.md", *sorted((REPO / "docs").rglob("*.md"))]
-    return [path for path in (*modules, *pages) if not _is_left(path.relative_to(REPO).as_posix())]
-
-
-def _is_left(name: str) -> bool:
-    return any(name == one or name.startswith(f"{one}/") for one in NOT_YET)
+    return [*modules, *pages]
 
 
 def prose(path: Path) -> Iterator[tuple[int, str, bool]]:

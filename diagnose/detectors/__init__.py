@@ -1,1 +1,1 @@
-"""What may be wrong: each detector looks at a job and yields what it finds, with the edit that removes it."""
+"""Detectors of problems: each looks at a job and yields its findings, with the edit that removes it."""

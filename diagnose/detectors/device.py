@@ -1,4 +1,4 @@
-"""What keeps a device from work: a host that launches too slowly or waits for it, allocations, and copies."""
+"""Causes of an idle device: a host that launches too slowly or waits for it, allocations, and copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What nothing hides: the loading of input, transfers, and the waiting for other ranks and stages."""
+"""Time that no computation hides: loading of input, transfers, and waiting for other ranks and stages."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def _the_last(view: JobView) -> str:
     """Return who has the most work, in words: one rank in each of (too few) steps, or one after another."""
     last = np.unique(view.owner_work_ns(view.is_own).argmax(axis=1))
     if len(last) > 1:
-        return "whichever is last, a different one each time"
+        return "the last one, a different rank in each step"
     return f"{view.recording.owners[last[0]]}, the last in {counted(len(view.rows), 'recorded step')}"
 
 

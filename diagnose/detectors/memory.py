@@ -14,7 +14,7 @@ from diagnose.job_view import JobView
 from dialects.system import MemorySamples
 from errors import listed
 
-#: Growth of the peak from step to step below this share is none; a peak above this share nearly fills a
+#: Growth of the peak from step to step counts from this share on; a peak above this share nearly fills a
 #: device; a rank's peak differs from the others by more than this.
 _GROWS, _FULL, _DIFFERS = 0.01, 0.95, 1.2
 _FEWEST_STEPS = 3
@@ -50,7 +50,7 @@ def memory(view: JobView) -> Iterator[Finding | Skipped]:
             action=action,
             ranks=ranks,
             steps=view.numbers,
-            caveat="no time is claimed to be won",
+            caveat="no saving of time is claimed",
             look=("--option", "statistic", "--sub_option", "breakdown"),
             weight=weight,
         )

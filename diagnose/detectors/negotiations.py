@@ -68,7 +68,7 @@ def _waiting(view: JobView, late: Sequence[str], usual_ns: float) -> Finding:
     is_known = len(late) > 1
     return Finding(
         kind="exposed_communication",
-        title=f"ranks wait {in_ms(usual_ns)} a step in negotiations for whichever is last",
+        title=f"ranks wait {in_ms(usual_ns)} a step in negotiations for the last one",
         cause="it is a different one each time"
         if is_known
         else "which rank that is, the recording does not tell after the first negotiations",

@@ -175,7 +175,7 @@ def _warm_up(view: JobView, n_first: int) -> Finding:
 
 
 def _grown(view: JobView, row: int) -> Evidence:
-    """Return what on a step's critical path exceeds its usual length most there.
+    """Return the part of a step's critical path that exceeds its usual length most.
 
     That is an operation's work, its gaps, or the step's tail; of an operation the longest of its events, or
     of the gaps before them. What grew elsewhere has waited for that, as far as the recording tells.

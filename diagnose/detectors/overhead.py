@@ -1,4 +1,4 @@
-"""What recording costs: traced steps beside those before them."""
+"""The overhead of recording: traced steps beside those before them."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ def _usual_work_ns(view: JobView) -> Float64:
 
 
 def exposed_ns(view: JobView) -> Float64:
-    """Return what each operation (n,) takes of an average step of its rank while that computes nothing.
+    """Return the exposed time of each operation (n,) in an average step of its rank.
 
     Of transfers that run at once each has its part, so that all add up to what is exposed of them.
     """

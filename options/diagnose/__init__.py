@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from figures.time_by_role import Breakdown
 
 HELP = (
-    "what is slow, why, and what to do first: findings ranked by the milliseconds a step that a replay "
-    "says can be won (also without --option)"
+    "what is slow, why, and what to do first: findings ranked by the time that a replay of the steps "
+    "says they would save (also without --option)"
 )
 EXAMPLE = "analyze.py --option diagnose --path JOB"
 FLAGS = frozenset({"filter", "step_by", "head"})
@@ -40,7 +40,7 @@ _FINDINGS = (  # of a place and a `Ranked`
     Column("id", "#", "int", value=lambda row: row[0]),
     Column("kind", "Finding", value=lambda row: row[1].finding.kind.replace("_", " ")),
     Column("ranks", "Where", minor=True, value=lambda row: _where(row[1])),
-    Column("gain_ms", "Gain (ms a step)", "float", 1, value=lambda row: _gain(row[1], "mid_ns")),
+    Column("gain_ms", "Gain (ms per step)", "float", 1, value=lambda row: _gain(row[1], "mid_ns")),
     Column("gain_low_ms", "at least", "float", 1, value=lambda row: _gain(row[1], "low_ns")),
     Column("gain_high_ms", "at most", "float", 1, paired=True, value=lambda row: _gain(row[1], "high_ns")),
     Column("gain_share", "of the step", "percent", 0, value=lambda row: row[1].share),
@@ -153,7 +153,7 @@ def _gain(one: Ranked, bound: str) -> float | None:
 
 
 def _card(args: Namespace, diagnosis: Diagnosis, one: Ranked) -> Card:
-    """Return what is known of a finding."""
+    """Return a finding with all its details."""
     finding = one.finding
     caveat = f" ({finding.caveat})" if finding.caveat else ""
     lines = [("", _sentence(finding.cause + caveat)), ("To do", _sentence(finding.action))]
@@ -183,10 +183,10 @@ def _columns(ranked: Sequence[tuple[int, Ranked]]) -> list[Column]:
 
 
 def _worth(one: Ranked) -> str:
-    """Return what is won, and how sure that is; "" where nothing is claimed."""
+    """Return the saving, and how sure it is; "" where nothing is claimed."""
     if one.gain is None or one.share is None:
         return ""
-    worth = f"{in_ms(one.gain.mid_ns)} a step to win, {one.share:.0%}"
+    worth = f"{in_ms(one.gain.mid_ns)} per step to save, {one.share:.0%}"
     if one.gain.low_ns is None or one.gain.high_ns is None:
         return worth
     low = f"{in_ms(one.gain.low_ns, unit='')} " if one.gain.low_ns > 0 else "up "
@@ -241,7 +241,7 @@ def _not_shown(diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.small:
         n = diagnosis.small
         yield (
-            f"{n} more finding{'' if n == 1 else 's'}: less than 1 % of a step to win, "
+            f"{n} more finding{'' if n == 1 else 's'}: less than 1 % of a step to save, "
             "or less than chance may give."
         )
     if diagnosis.skipped:

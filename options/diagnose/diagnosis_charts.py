@@ -1,4 +1,4 @@
-"""The pictures of a diagnosis: what can be won, where the time goes, and the steps that it is about."""
+"""The pictures of a diagnosis: what each fix would save, where the time goes, and the steps it is about."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MOST_STEPS, _MOST_BOXES = 12, 10_000
 def diagnosis_charts(
     diagnosis: Diagnosis, ranked: Sequence[tuple[int, Ranked]], parts: Sequence[Breakdown]
 ) -> list[Chart]:
-    """Return what the findings that are shown, each with its place, can win, and what they are seen in.
+    """Return charts of the findings that are shown, each with its place: their savings and their evidence.
 
     `parts` tells where the time of each rank's steps went.
     """
@@ -75,12 +75,12 @@ def _of_steps(view: JobView, found: Sequence[Ranked], first: Sequence[str]) -> l
 
 
 def _outliers(found: Iterable[Ranked]) -> list[Finding]:
-    """Return what was found of steps that are far longer than the others."""
+    """Return the findings about steps that are far longer than the others."""
     return [one.finding for one in found if one.finding.kind == "outlier_steps"]
 
 
 def _transfers(view: JobView) -> list[Chart]:
-    """Return what rate transfers reach by their bytes, where these are known; of many the most exposed."""
+    """Return the rates of transfers by their bytes, where these are known; of many the most exposed."""
     found, best = transfers(view)
     if not found:
         return []
@@ -103,7 +103,7 @@ def _transfers(view: JobView) -> list[Chart]:
     title = "Bytes and rate of each transfer"
     if len(largest) < len(found):
         title += f": the {len(largest)} most exposed of {len(found):,}"
-    return [Points(title, "bytes", "GB/s", "exposed (ms a step)", points, roof)]
+    return [Points(title, "bytes", "GB/s", "exposed (ms per step)", points, roof)]
 
 
 def _every_step(diagnosis: Diagnosis) -> list[Chart]:
@@ -122,7 +122,7 @@ def _every_step(diagnosis: Diagnosis) -> list[Chart]:
 
 
 def _gains(ranked: Sequence[tuple[int, Ranked]]) -> list[Chart]:
-    """Return what each finding is worth, with its bounds, as bars."""
+    """Return the saving of each finding, with its interval, as bars."""
     known = [(place, one, one.gain) for place, one in ranked if one.gain is not None]
     if not known:
         return []
@@ -130,14 +130,23 @@ def _gains(ranked: Sequence[tuple[int, Ranked]]) -> list[Chart]:
     for place, one, _ in known:
         kind, ranks = one.finding.kind.replace("_", " "), one.finding.ranks
         names.append(f"{place}. {kind}" + (f", {ranks[0]}" if len(ranks) == 1 else ""))
-    values = {"to win": [gain.mid_ns / 1e6 for *_, gain in known]}
+    values = {"to save": [gain.mid_ns / 1e6 for *_, gain in known]}
     between = [
         None if gain.low_ns is None or gain.high_ns is None else (gain.low_ns / 1e6, gain.high_ns / 1e6)
         for *_, gain in known
     ]
-    label = "ms a step, with the bounds that hold it 19 times in 20" if any(between) else "ms a step"
+    label = "ms saved per step (95 % interval)" if any(between) else "ms saved per step"
     return [
-        Bars("What can be won", label, "", names, values, horizontal=True, between=between, is_small=True)
+        Bars(
+            "What each fix would save",
+            label,
+            "",
+            names,
+            values,
+            horizontal=True,
+            between=between,
+            is_small=True,
+        )
     ]
 
 

@@ -403,7 +403,7 @@ def _pausing(args: Namespace, loaded: LoadedSteps, forecasts: Forecasts) -> str:
     without = forecasts.of(found.edits)
     if not without.is_certain or without.ratio > 1 - max(LEAST_SHARE, found.least_share):
         return ""
-    return f"; {found.title} ({without.name}: {in_ms(without.gain_ns.mid_ns)} to win)"
+    return f"; {found.title} ({without.name}: {in_ms(without.gain_ns.mid_ns)} to save)"
 
 
 def _outliers(edit: Forecast) -> list[str]:

@@ -27,7 +27,7 @@ _PEERS = 3
 #: The end of an event and that of its slice differ by no more than this.
 _TOLERANCE_NS = 2_000
 #: A collective that in each fourth step takes no longer than this many times the shortest is latency, hardly
-#: bytes, as what it takes longer in others is no matter of bytes; and merging leaves one in so many.
+#: bytes, as its longer times in other steps are not due to bytes; and merging leaves one in so many.
 LATENCY, MERGED = 2.0, 10
 #: One that is known to move more than this is bytes, however many others are as short.
 _MOST_BYTES = 1 << 20
@@ -161,7 +161,7 @@ def _shortest_ns(recording: Recording, collectives: Bool) -> tuple[float, Int64]
 def merged(recording: Recording, collectives: Bool) -> Recording:
     """Return the recording in which one in some of the `collectives` (n,) of each owner takes time."""
     none = np.zeros(len(recording.operations) - len(collectives), np.bool_)
-    collectives = np.append(collectives, none)  # what another edit added is none
+    collectives = np.append(collectives, none)  # operations that another edit added are not among them
 
     def merged(step: StepGraph) -> StepGraph:
         work = step.work_ns.copy()

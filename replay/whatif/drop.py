@@ -90,7 +90,7 @@ def _in_gaps(recording: Recording, spans: Sequence[_Spans], step: StepGraph) -> 
     """Return for how long spans were open in the gap before each event (n,) and in each owner's tail (m,).
 
     In a gap that begins or ends on the span's own thread; what another thread, or a device, does meanwhile
-    is no part of it.
+    is not a part of it.
     """
     in_gap, in_tail = np.zeros(len(step), np.int64), np.zeros(len(step.tail_ns), np.int64)
     on_host = ~recording.which(lambda one: one.on_device)[step.operation]

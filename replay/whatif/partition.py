@@ -53,7 +53,7 @@ class _Tensor(NamedTuple):
 
 
 class _Cost(NamedTuple):
-    """What a stage takes: for each partition, and for each byte."""
+    """The cost of a stage: for each partition, and for each byte."""
 
     per_part_ns: float
     per_byte_ns: float
@@ -121,7 +121,7 @@ def _stage(one: Operation) -> _Stage:
 
 
 def _costs(recording: Recording, rate: float | None, part: float) -> dict[_Stage, _Cost]:
-    """Return what each stage takes: small partitions show what one costs, large ones what bytes do.
+    """Return the cost of each stage: small partitions show that of one, large ones that of bytes.
 
     That is the quantile `part` of them. Where none is small, the smallest stand for them, without the time
     of their bytes.
@@ -201,7 +201,7 @@ class _Cut:
         )
 
     def _copies(self, step: StepGraph) -> tuple[list[dict[int, int]], list[int], list[int]]:
-        """Return what becomes of each event: new partition (-1: it stays) -> new event.
+        """Return the new events of each event: new partition (-1: it stays) -> new event.
 
         And of each new event the recorded one that it is like, and its operation.
         """

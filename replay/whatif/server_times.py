@@ -28,7 +28,7 @@ _SLOWER = 1.2
 _PULLS, _PARTITIONS = 8, 2
 #: Smaller partitions than this share of the largest tell of messages, not of bytes.
 _LARGE = 0.2
-#: Of what a faster server wins, what goes into another queue, or frees one (docs/accuracy.md, question 7).
+#: Share of a faster server's saving that goes to another queue, or frees one (docs/accuracy.md, question 7).
 _QUEUES = 0.25
 
 
@@ -52,7 +52,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
 
 
 class Pace(NamedTuple):
-    """What a server takes for a byte, and what the others take for one of pulls of that size (ns)."""
+    """The time of a server per byte, and that of the others for pulls of that size (ns)."""
 
     server: str
     others: str
@@ -77,7 +77,7 @@ def slowest_server(recording: Recording) -> Pace | None:
     """
     servers, of_operation = recording.numbered(lambda one: one.transfer.server if is_pull(one) else "")
     known = link_rate(recording) if len(servers) > 2 and is_sized(recording) else None
-    if known is None:  # or there is but one server, and "" for all that is no pull
+    if known is None:  # or there is but one server, and "" for all that are not pulls
         return None
     operation, work = _answered_in_a_row(recording)
     server, key = of_operation[operation], recording.column(lambda one: one.transfer.key or 0)[operation]

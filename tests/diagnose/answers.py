@@ -17,12 +17,12 @@ def diagnosed(path: Path) -> Diagnosis:
 
 
 def winning(diagnosis: Diagnosis) -> list[Ranked]:
-    """Return the findings that claim to win something."""
+    """Return the findings that claim to save something."""
     return [one for one in diagnosis.findings if one.gain is not None]
 
 
 def kinds(diagnosis: Diagnosis) -> list[str]:
-    """Return the kinds of the findings that claim to win something, in their order."""
+    """Return the kinds of the findings that claim to save something, in their order."""
     return [one.finding.kind for one in winning(diagnosis)]
 
 

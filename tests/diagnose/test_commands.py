@@ -110,7 +110,7 @@ def test_where_no_rank_works_longer_the_what_if_names_the_one_that_pauses(
     _, out, _ = run_cli(*asked, "--set", "straggler=none")
     headline = out.splitlines()[0]
     assert ": +0.0%; rank3 holds up the others: 25.0 ms more a step pass with nothing recorded" in headline
-    assert headline.endswith("(rank3.gap=peers: 25.0 ms to win).")
+    assert headline.endswith("(rank3.gap=peers: 25.0 ms to save).")
 
 
 def test_the_command_keeps_what_the_user_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

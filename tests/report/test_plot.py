@@ -49,7 +49,7 @@ TIMELINE = Timeline("Path", [Span("gpu", "FW.conv", 0.0, 5.0, "FW"), Span("net",
 PATH = Timeline("Path", TIMELINE.spans, path=[OnPath(0, 0.0, 5.0, "FW.conv"), OnPath(1, 5.0, 1.0, "a")])
 WATERFALL = Waterfall("Parts", "ms", [("FW.a", 3.0, "FW"), ("Comm.b", 2.0, "Comm")], "the step")
 BOUNDED = Bars(
-    "Gains", "ms", "", ["a", "b"], {"to win": [5.0, 2.0]}, horizontal=True, between=[(3.0, 9.0), None]
+    "Gains", "ms", "", ["a", "b"], {"to save": [5.0, 2.0]}, horizontal=True, between=[(3.0, 9.0), None]
 )
 NETWORK = Network("Graph", NODES, [(0, 1, "data"), (1, 2, "next")], path=[(0, 1)])
 POINTS = Points(
