@@ -25,7 +25,7 @@ from typing import NoReturn, TextIO
 import options
 from errors import AnalyzeError, UsageError, one_line, whole_number
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 _DIRECTORY = "BYTEPS_TRACE_DIR"  # where BytePS writes its traces
 _ERROR = "analyze.py: error: "
