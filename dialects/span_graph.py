@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 from msgspec import Struct
@@ -34,6 +35,7 @@ from dialects.step_parts import (
 )
 from dialects.step_windows import RecordedEvents, check_sizes, cut_into_steps, ended_last
 from dialects.steps import Step
+from dialects.sync_points import SyncPart
 from errors import TraceError
 from formats.columns import Trace
 
@@ -49,12 +51,19 @@ class Meaning(Struct, frozen=True):
     collective : the n-th of its name in a step is the same operation on every rank
     phases : of operations, by name
     category : of an operation, from its name and the category in the trace
+    parts : what a slice tells of a collective, by row, where that is more than its name: the group, or that
+        it only begins or ends it
+    waits : which wait for other threads, beside those whose names say so
+    on_device : which run on an accelerator
     """
 
     roles: NDArray[np.int8]
     collective: Mask
     phases: Mapping[str, Phase]
     category: Category
+    parts: Mapping[int, SyncPart] = MappingProxyType({})
+    waits: Mask | None = None
+    on_device: Mask | None = None
 
     @property
     def communication(self) -> Mask:
@@ -123,6 +132,7 @@ def _operations(trace: Trace, row: Int64, meaning: Meaning) -> tuple[list[Operat
                 role=Role(meaning.roles[at]),
                 phase=meaning.phases.get(name, Phase.NONE),
                 is_collective=bool(meaning.collective[at]),
+                on_device=meaning.on_device is not None and bool(meaning.on_device[at]),
             )
         )
     return operations, numbers.reshape(-1)
@@ -156,6 +166,8 @@ def _waits(trace: Trace, row: Int64, start: Int64, end: Int64, meaning: Meaning)
     By its name it waits for anything; in its own time a span that has children waits for communication.
     """
     waits = by_name(trace, may_wait)[row]
+    if meaning.waits is not None:
+        waits |= meaning.waits[row]
     has_children = (np.bincount(row, end - start, len(trace)) < trace.dur_ns)[row]
     track, communicates = trace.track_id[row], meaning.communication[row]
     edges = []
@@ -169,7 +181,7 @@ def _waits(trace: Trace, row: Int64, start: Int64, end: Int64, meaning: Meaning)
 
 
 def _meetings_of(trace: Trace, steps: Sequence[Step], row: Int64, meaning: Meaning) -> list[Meeting]:
-    """Return this rank's part in each collective: by its step, its name and its turn in that step."""
+    """Return this rank's part in each collective: by its step, its key and its turn in that step."""
     events_of: dict[int, list[int]] = {}
     for event in np.flatnonzero(meaning.collective[row]).tolist():
         events_of.setdefault(int(row[event]), []).append(event)
@@ -178,11 +190,18 @@ def _meetings_of(trace: Trace, steps: Sequence[Step], row: Int64, meaning: Meani
     meetings: list[Meeting] = []
     for slice_row, events in events_of.items():
         place = bisect_right(begins, trace.ts_ns[slice_row]) - 1
-        key = (steps[place].label if place >= 0 else None, trace.names[trace.name_id[slice_row]])
-        first, last = events[0], events[-1]
+        part = meaning.parts.get(slice_row) or SyncPart(trace.names[trace.name_id[slice_row]])
+        key = (steps[place].label if place >= 0 else None, part.key)
+        turn, first, last = seen[key, part], events[0], events[-1]
         meetings += [
-            Meeting(key, event, enters=event == first, leaves=event == last, turn=seen[key])
+            Meeting(
+                key,
+                event,
+                enters=part.begins and event == first,
+                leaves=part.ends and event == last,
+                turn=turn,
+            )
             for event in dict.fromkeys((first, last))
         ]
-        seen[key] += 1
+        seen[key, part] += 1
     return meetings

@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import dialects
 from dag.critical_path import critical_path
 from dag.join_ranks import join
 from dag.step_graph import Recording
+from dialects.masks import by_name
 from dialects.roles import Role
+from dialects.span_graph import Meaning, record_spans
 from dialects.step_parts import UNMARKED, RankSteps, RankTrace
+from dialects.sync_points import SyncPart
 from errors import TraceError
 from formats.columns import Trace
 from trace_utils import read_trace
@@ -62,6 +67,47 @@ def test_an_idle_thread_starts_after_what_ended_last(tmp_path: Path) -> None:
 def test_waiting_is_for_what_ends_last_in_it(tmp_path: Path) -> None:
     job = join([record(trace_of(tmp_path, [("wait", 0, 0, 50), ("work", 1, 2, 45)]))])
     assert path_of(job) == [("work", "gap", 2), ("work", "", 43), ("wait", "", 5)]
+
+
+def meaning_of(trace: Trace, **known: Any) -> Meaning:
+    """What is known of spans of which those called x are a collective."""
+    is_collective = by_name(trace, lambda name: name.startswith("x"))
+    roles = np.where(is_collective, Role.COMM, Role.COMPUTE).astype(np.int8)
+    return Meaning(roles, is_collective, {}, lambda name, cat: cat, **known)
+
+
+def test_a_system_may_know_what_waits(tmp_path: Path) -> None:
+    trace = trace_of(tmp_path, [("result", 0, 0, 50), ("work", 1, 2, 45)])
+    meaning = meaning_of(trace, waits=by_name(trace, "result".__eq__))
+    assert path_of(join([record_spans("rank0", trace, (), meaning)])) == [
+        ("work", "gap", 2), ("work", "", 43), ("result", "", 5),
+    ]  # fmt: skip
+
+
+def test_only_one_half_of_a_collective_waits_for_the_other_half_on_other_ranks(tmp_path: Path) -> None:
+    parts = {0: SyncPart("x", ends=False), 1: SyncPart("x", begins=False)}
+    ranks = []
+    for name, start in (("rank0", 0), ("rank1", 30)):
+        trace = trace_of(tmp_path, [("x-start", 0, start, start + 2), ("x-done", 0, 35, 40)], name)
+        ranks.append(record_spans(name, trace, (), meaning_of(trace, parts=parts)))
+    (step,) = join(ranks).steps
+    names = [(ranks[0].operations[0].name, 0), ("x-done", 0), ("x-start", 1), ("x-done", 1)]
+    across = {(names[a], names[b]) for a, b, *_ in step.edges.tolist() if names[a][1] != names[b][1]}
+    assert across == {(("x-start", 0), ("x-done", 1)), (("x-start", 1), ("x-done", 0))}
+
+
+def test_groups_meet_by_themselves(tmp_path: Path) -> None:
+    ranks = []
+    for i, end in enumerate((10, 10, 60, 60)):
+        name = f"rank{i}"
+        trace = trace_of(tmp_path, [("work", 0, 0, end - 5), ("x", 0, end - 5, end)], name)
+        parts = {1: SyncPart(("x", i // 2))}
+        ranks.append(record_spans(name, trace, (), meaning_of(trace, parts=parts)))
+    (step,) = join(ranks).steps
+    owner = step.owner.tolist()
+    assert {(owner[a], owner[b]) for a, b, *_ in step.edges.tolist() if owner[a] != owner[b]} == {
+        (0, 1), (1, 0), (2, 3), (3, 2),
+    }  # fmt: skip
 
 
 def test_a_span_waits_in_its_own_time_for_communication_of_another_thread(tmp_path: Path) -> None:
