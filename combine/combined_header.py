@@ -68,7 +68,7 @@ def _distinct(members: Sequence[Member], ranks: Sequence[int | None]) -> list[st
 def _label(member: Member, rank: int | None) -> str:
     worker = member.source.worker
     if rank is None:
-        return member.source.path.name
+        return member.source.path.name if worker is None else f"worker {worker}"
     return f"rank {rank}" if worker is None else f"worker {worker} rank {rank}"
 
 

@@ -14,7 +14,7 @@ from arrays.numbering import ids_in
 from formats.columns import Id, Trace, used_tables
 from opname import OpName
 
-_LABEL = r"(?:worker (\d{1,9}) )?rank (\d{1,9})"
+_LABEL = r"(?:worker (\d{1,9}) ?)?(?:rank (\d{1,9}))?"
 _NAME = r"(?i)(?:worker[ _]?(\d{1,9})[ ._:-]+)?rank[ _:#-]?(\d{1,9})(?!\w)"
 _MOST_RANKS = 1 << 31  # a larger rank is damage
 _OF_CLOCKS = ("source", "offset_us", "bound_us", "drift_ppm")  # what `combine` adds to a source's header

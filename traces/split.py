@@ -81,10 +81,19 @@ def owned_by(source: Source, trace: Trace) -> list[tuple[Source, Trace]]:
     parts = []
     for file in files:
         inner = system.split(file.trace)
-        own = [part._replace(worker=file.worker if part.worker is None else part.worker) for part in inner]
-        parts += own if len(own) > 1 or len(files) == 1 else [file]
+        parts += [
+            part._replace(
+                worker=file.worker if part.worker is None else part.worker,
+                rank=part.rank if file.rank is None or len(inner) > 1 else file.rank,
+            )
+            for part in inner
+        ]
     if len(parts) > 1:
-        owners = [replace(source, worker=p.worker, rank=p.rank, host=0 if p.is_host else None) for p in parts]
+        owners = [
+            replace(source, worker=source.worker if part.worker is None else part.worker, rank=part.rank,
+                    host=0 if part.is_host else None)
+            for part in parts
+        ]  # fmt: skip
         return [(owner, part.trace) for owner, part in zip(owners, parts, strict=True)]
     known = trace.rank if source.rank is None or trace.rank is not None else source.rank
     return [(replace(source, rank=parts[0].rank if known is None else known), trace)]

@@ -47,11 +47,12 @@ def find(path: Path, given: Sequence[Path]) -> Job | None:
 
 
 def _job(path: Path, runs: Sequence[Path], notes: Sequence[str]) -> Job | None:
-    """Return the traces in the directories of runs, one for each host."""
+    """Return the traces in the directories of runs, one for each host; several hosts are workers."""
     files = [file for run in runs for file in listing(run)]
     traces = [file for file in files if file.name.endswith(_SUFFIXES)]
     copies = [file for file in files if file.name.startswith(_COPY)]
     if not traces:
         raise TraceError(f"{runs[0]}: no trace in this run (<host>.trace.json.gz)")
     again = [f"{file}: a copy of the trace beside it, left out" for file in copies]
-    return Job(path, "ranks", [Source(file) for file in traces], [*notes, *again])
+    sources = [Source(file, worker=i if len(traces) > 1 else None) for i, file in enumerate(traces)]
+    return Job(path, "ranks", sources, [*notes, *again])

@@ -9,6 +9,7 @@ import pytest
 
 from errors import TraceError
 from traces.layouts import find_job
+from traces.paths import Source
 
 TRACE = json.dumps({"traceEvents": [{"ph": "X", "name": "a", "ts": 1, "dur": 1, "pid": 0, "tid": 0}]})
 
@@ -26,6 +27,7 @@ def test_the_newest_run_has_a_trace_for_each_host(tmp_path: Path) -> None:
     run = write_run(tmp_path, "2026_11_23_00_00_01", "h10.trace.json", "h2.trace.json", "h2.xplane.pb")
     job = find_job(tmp_path)
     assert [source.path for source in job.sources] == [run / "h2.trace.json", run / "h10.trace.json"]
+    assert [source.worker for source in job.sources] == [0, 1]
     assert job.kind == "ranks"
     assert [note.split(": ", 1)[1] for note in job.notes] == ["an earlier run, left out; give it to read it"]
 
@@ -33,7 +35,7 @@ def test_the_newest_run_has_a_trace_for_each_host(tmp_path: Path) -> None:
 @pytest.mark.parametrize("inside", ["", "plugins", "plugins/profile", "plugins/profile/run"])
 def test_each_directory_on_the_way_to_a_run_stands_for_it(tmp_path: Path, inside: str) -> None:
     run = write_run(tmp_path, "run", "h.trace.json")
-    assert [source.path for source in find_job(tmp_path / inside).sources] == [run / "h.trace.json"]
+    assert find_job(tmp_path / inside).sources == [Source(run / "h.trace.json")]  # one host is no worker
 
 
 def test_copies_for_another_viewer_are_left_out_with_a_note(tmp_path: Path) -> None:
