@@ -15,6 +15,7 @@ from dialects.chrome import Chrome
 from dialects.composer import Composer
 from dialects.dasf import Dasf
 from dialects.horovod import Horovod
+from dialects.jax import Jax
 from dialects.kineto import Kineto
 from dialects.mxnet import MXNet
 from dialects.needs import Need
@@ -39,7 +40,7 @@ __all__ = [
 ]
 
 #: In the order in which they are recognised: the last takes what nobody knows.
-SYSTEMS: Sequence[System] = (Composer(), Horovod(), MXNet(), Kineto(), BytePS(), Dasf(), Chrome())
+SYSTEMS: Sequence[System] = (Composer(), Horovod(), MXNet(), Jax(), Kineto(), BytePS(), Dasf(), Chrome())
 _BY_NAME = {system.name: system for system in SYSTEMS}
 
 

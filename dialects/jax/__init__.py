@@ -1,0 +1,230 @@
+"""JAX and TensorFlow, profiled by XLA: the file of a host has its threads and all of its devices.
+
+It is ``<log>/plugins/profile/<run>/<host>.trace.json.gz``. Times count from the recording's begin, the epoch
+is in no event. All args are text. The last event is empty. What comes after the millionth event is missing.
+
+Devices are ranks:
+
+- On a CPU the args of an operation have its device (`device_ordinal`), on whatever thread it runs; what lies
+  inside it is its own. The second process of a job counts its devices from 2048 on.
+- A GPU is a process (``/device:GPU:0``). Its streams (``Stream #16(Kernel)``) hold kernels, whose arg
+  `hlo_op` is the operation; threads such as ``XLA Ops - from #16`` repeat these.
+- A TPU is a process (``/device:TPU:0``, also ``/device:TPU:0 SparseCore 1``). ``XLA Ops`` holds its
+  operations, ``XLA TraceMe`` waits, ``XLA Modules`` the runs of programs, ``Steps`` its steps.
+
+All else is the host's, which the devices share. Python's functions are called ``$file.py:12 f``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from arrays import Mask
+from arrays.innermost import lies_inside
+from arrays.numbering import unique
+from dialects.jax.xla_devices import device_of_slices, lines_of, operations, ranks_of
+from dialects.jax.xla_meetings import communicates, part_of_all, parts_of
+from dialects.jax.xla_names import is_around, is_noise, is_untimed, is_wait, kind_of, role_of
+from dialects.masks import by_name
+from dialects.needs import Need
+from dialects.owners import SHARED, Owned, split_by_slices
+from dialects.roles import Role
+from dialects.steps import NO_STEPS, Step, Steps, in_first_process, spans
+from dialects.sync_points import SyncPart
+from dialects.system import Metadata, System, whole_number
+from formats.columns import Trace
+
+if TYPE_CHECKING:
+    from dialects.step_parts import RankSteps, RankTrace
+
+_PROCESS = re.compile(r"(?:.*: )?/(?:host:CPU|device:[A-Z]+:\d+)\b.*")
+_RUN = re.compile(r"\(.*")  # XLA's modules on a TPU are called ``jit_step(1234567)``
+
+
+class Jax(System):
+    """Steps are annotations with a number on the host, else the runs of the program that takes longest."""
+
+    name = "jax"
+    has_workers = True
+    counted_by = (
+        "Communication: operations of a device named after a collective (all-reduce, psum, all-gather, nccl, "
+        "…), with their waits for other devices; computation: its other operations, but for copies."
+    )
+    args = MappingProxyType({
+        Need.ALWAYS: ("device_ordinal", "global_device_id", "hlo_op", "step_num"),
+        Need.STEPS: ("run_id", "hlo_module"),
+        Need.EDGES: ("name", "long_name"),
+        Need.SYNC: ("hlo_op", "long_name"),
+    })  # fmt: skip
+
+    def recognises_metadata(self, metadata: Metadata) -> bool:
+        """Whether a process is called as XLA's profiler calls a host and its devices."""
+        names = (event["args"].get("name") for event in metadata if event["name"] == "process_name")
+        return any(_PROCESS.fullmatch(str(name)) for name in names)
+
+    def finished(self, trace: Trace) -> Trace:
+        """Return the trace without marks of the profiler's own and threads that repeat others.
+
+        Slices get a category, as the file has none: operation, python or host.
+        """
+        lines = lines_of(trace)
+        left_out = by_name(trace, is_noise) | lines.repeats[trace.track_id]
+        trace = trace.select(~left_out) if left_out.any() else trace
+        place = np.where(by_name(trace, lambda name: name.startswith("$")), 1, 2)
+        place[operations(trace, lines)] = 0
+        cat_id = (place + len(trace.cats)).astype(np.int32)
+        return replace(trace, cats=[*trace.cats, "operation", "python", "host"], cat_id=cat_id)
+
+    def split(self, trace: Trace) -> Sequence[Owned]:
+        """Return each device's operations as a rank's, and the host's threads, which they share."""
+        device = device_of_slices(trace)
+        devices = unique(device[device != SHARED])
+        place = np.where(device == SHARED, SHARED, np.searchsorted(devices, device))
+        return split_by_slices(trace, place, ranks_of(devices.tolist()))
+
+    def roles(self, trace: Trace) -> NDArray[np.int8]:
+        """Return the `Role` of each slice (n,): waits are known by their names on any thread."""
+        return self.recorded_roles(trace)
+
+    def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
+        """Return the `Role` of each slice (n,): an operation of a device has all that lies inside it."""
+        if not len(trace):
+            return np.empty(0, np.int8)
+        lines = lines_of(trace)
+        works = operations(trace, lines)
+        found = _by_name(trace, role_of)
+        found[~works] = Role.HOST
+        found[~works & by_name(trace, is_wait)] = Role.IDLE
+        found[lines.waits[trace.track_id]] = Role.IDLE
+        found[~works & by_name(trace, is_untimed)] = Role.IGNORED
+        found[(lines.steps | lines.programs | lines.repeats)[trace.track_id]] = Role.IGNORED
+        if "step_num" in trace.args:
+            found[trace.args["step_num"].rows] = Role.IGNORED
+        found[works & communicates(trace)] = Role.COMM
+        found[works & lines.copies[trace.track_id] & (found == Role.COMPUTE)] = Role.COPY
+        inside = lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, works)
+        found[_with_others(trace, works) & by_name(trace, is_around)] = Role.FRAME
+        found[inside & ~works] = Role.IGNORED
+        return found
+
+    def marked_steps(self, trace: Trace) -> Steps:
+        """Return the steps of the device, else those that the host numbers, else the runs of a program.
+
+        A device has a thread of steps where the profiler knows them; it may lag behind the host. Where its
+        numbers are not those of the host they count something else.
+        """
+        on_host, on_device = _numbered_spans(trace), _steps_of_device(trace)
+        labels = {step.label for step in on_host.whole}
+        if on_device.whole and (not labels or labels.issuperset(step.label for step in on_device.whole)):
+            return on_device
+        return on_host if on_host.whole else _runs(trace)
+
+    def loop_spans(self, trace: Trace) -> Mask:
+        """Return the slices (n,) of the host."""
+        return ~operations(trace, lines_of(trace))
+
+    def may_synchronise(self, name: str) -> bool:
+        """Whether operations of that name may be collectives."""
+        return role_of(name) is Role.COMM
+
+    def sync_part(self, name: str, cat: str, tid: object, args: Mapping[str, Any]) -> SyncPart | None:
+        """Return a collective of all devices, from begin to end; an asynchronous one has two operations."""
+        return part_of_all(name, args)
+
+    def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
+        """Return the steps of a device, with what its host did."""
+        from dialects.span_graph import Meaning, record_spans
+        from dialects.step_windows import windows
+
+        trace, roles, parts = rank.trace, self.roles(rank.trace), parts_of(rank.trace)
+        meaning = Meaning(
+            roles,
+            collective=np.isin(np.arange(len(trace)), list(parts)),
+            phases={},
+            category=self.category,
+            parts=parts,
+            waits=roles == Role.IDLE,
+            on_device=lines_of(trace).works[trace.track_id] & (device_of_slices(trace) != SHARED),
+        )
+        steps = [Step(*bounds) for bounds in windows(self.find_steps(trace, by).whole)]
+        return record_spans(rank.name, trace, steps, meaning)
+
+    def category(self, name: str, cat: str) -> str:
+        """Return the name of the operation without its number."""
+        return kind_of(name)
+
+    def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:
+        """Return the name of a collective."""
+        return (name,) if role_of(name) is Role.COMM else ()
+
+
+def _by_name(trace: Trace, role: Callable[[str], Role]) -> NDArray[np.int8]:
+    """Return the role (n,) that slices have by their names."""
+    return np.array(list(map(role, trace.names)), np.int8)[trace.name_id]
+
+
+def _with_others(trace: Trace, works: Mask) -> Mask:
+    """Return which of the operations `works` (n,) have others in them."""
+    rows = np.flatnonzero(works)
+    order = rows[np.lexsort((-trace.end_ns[rows], trace.ts_ns[rows], trace.track_id[rows]))]
+    found = np.zeros(len(trace), np.bool_)
+    same = trace.track_id[order[1:]] == trace.track_id[order[:-1]]
+    found[order[:-1]] = same & (trace.ts_ns[order[1:]] < trace.end_ns[order[:-1]])
+    return found
+
+
+def _numbered_spans(trace: Trace) -> Steps:
+    """Return the annotations with a `step_num` of the first thread that has some; none inside another."""
+    column = trace.args.get("step_num")
+    if column is None or not len(column.rows):
+        return NO_STEPS
+    label = {row: whole_number(value) for row, value in column.as_dict().items()}
+    is_mark = np.isin(np.arange(len(trace)), column.rows) & (
+        trace.track_id == trace.track_id[column.rows[trace.ts_ns[column.rows].argmin()]]
+    )
+    is_mark &= ~lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, is_mark)
+    rows = np.flatnonzero(is_mark)
+    how = f"{trace.names[trace.name_id[rows[0]]]} annotations"
+    return Steps(tuple(spans(trace, rows, [label[row] for row in rows.tolist()])), (), how)
+
+
+def _steps_of_device(trace: Trace) -> Steps:
+    """Return the steps that a thread of the first device has, each called by its number."""
+    rows = np.flatnonzero(lines_of(trace).steps[trace.track_id] & by_name(trace, str.isdecimal))
+    if not len(rows):
+        return NO_STEPS
+    rows = in_first_process(trace, rows)
+    numbers = [int(trace.names[i][:18]) for i in trace.name_id[rows].tolist()]
+    return Steps(tuple(spans(trace, rows, numbers)), (), "the device's steps")
+
+
+def _runs(trace: Trace) -> Steps:
+    """Return the runs of the program that takes longest, on the device where that tells, as steps."""
+    if "run_id" not in trace.args or not len(trace.args["run_id"].rows):
+        return NO_STEPS
+    run, lines, device = trace.args["run_id"].as_dict(), lines_of(trace), device_of_slices(trace)
+    module = trace.args["hlo_module"].as_dict() if "hlo_module" in trace.args else {}
+    rows = trace.args["run_id"].rows
+    of_device = rows[
+        (device[rows] != SHARED) & (lines.programs[trace.track_id[rows]] | np.isin(rows, list(module)))
+    ]
+    bounds: dict[str, dict[str, tuple[int, int]]] = {}
+    for row in (of_device if len(of_device) else rows).tolist():
+        program = _RUN.sub("", str(module.get(row, trace.names[trace.name_id[row]])))
+        begin, end = int(trace.ts_ns[row]), int(trace.end_ns[row])
+        runs = bounds.setdefault(program, {})
+        known = runs.get(str(run[row]), (begin, end))
+        runs[str(run[row])] = min(begin, known[0]), max(end, known[1])
+    main = max(bounds, key=lambda program: sum(end - begin for begin, end in bounds[program].values()))
+    ordered = sorted(bounds[main].values())
+    if len(ordered) < 2:
+        return NO_STEPS
+    steps = [Step(i, *times) for i, times in enumerate(ordered, 1)]
+    return Steps(tuple(steps), (), f"runs of {main}")
