@@ -189,7 +189,8 @@ class _Search(Struct):
 def _ranked(search: _Search) -> list[Ranked]:
     """Return the findings by their savings, each with the saving left when those before it are done."""
     order = sorted(
-        search.known, key=lambda one: (-(one[1].gain_ns.mid_ns if one[1] else 0.0), -one[0].weight)
+        search.known,
+        key=lambda one: (not one[0].leads, -(one[1].gain_ns.mid_ns if one[1] else 0.0), -one[0].weight),
     )
     ranked: list[Ranked] = []
     done: tuple[EditRequest, ...] = ()
@@ -225,7 +226,8 @@ def headline(diagnosis: Diagnosis) -> str:
         known = f": {on_path[0].title}; nothing else" if on_path else "; nothing"
         return f"{step}{known} stands out that would make it 1 % shorter."
     named = sorted(winning[:_NAMED], key=_sure_ns, reverse=True)
-    return f"{step}: {'; then '.join(map(_with_gain, named))}."
+    leading = [one.finding.title for one in diagnosis.findings if one.finding.leads]
+    return f"{step}: {'; then '.join([*leading, *map(_with_gain, named)][:_NAMED])}."
 
 
 def _sure_ns(one: Ranked) -> float:

@@ -27,6 +27,8 @@ from replay.even_work import stages as pipeline
 _WARM_UP = 3
 #: Steps whose critical paths are walked at most.
 _MOST_PATHS = 20
+#: A gap that is shorter needs no name.
+_LONG_NS = 1_000_000
 
 
 class JobView:
@@ -311,6 +313,24 @@ class JobView:
         return float(np.median(idle)), float(np.median(share))
 
     @cached_property
+    def path_covers_ns(self) -> dict[tuple[str, bool], float]:
+        """The time of gaps on the path by what covers them; means over steps.
+
+        Of each its name, and whether the host only waits in it. What nothing covers is not in it.
+        """
+        covers: dict[tuple[str, bool], float] = {}
+        for row in self.path_rows:
+            path = critical_path(self.recording.steps[row])
+            gaps = np.flatnonzero((path.cat == CATS.index(GAP)) & (path.end_ns - path.start_ns >= _LONG_NS))
+            for owner, start, end in zip(
+                *(column[gaps].tolist() for column in (path.owners, path.start_ns, path.end_ns)), strict=True
+            ):
+                frames = self.loaded.ranks[owner].frames
+                if frames is not None and (found := frames.during(start, end))[0]:
+                    covers[found] = covers.get(found, 0.0) + (end - start) / len(self.path_rows)
+        return covers
+
+    @cached_property
     def is_frame(self) -> Bool:
         """Which kinds of operations (k,) only surround others."""
         return np.array([one.role is Role.FRAME for one in self.recording.table.kinds], np.bool_)
@@ -383,14 +403,14 @@ class JobView:
         """Return the gap before an event of a step as evidence."""
         shown, gap_ns = self.event(step, event), int(step.gap_ns[event])
         frames, end_ns = self.loaded.ranks[int(step.owner[event])].frames, int(step.start_ns[event])
-        ran = frames.during(end_ns - gap_ns, end_ns) if frames is not None else ""
+        ran = frames.during(end_ns - gap_ns, end_ns)[0] if frames is not None else ""
         name = f"the gap before {shown.name}" + (f", in which {ran} ran" if ran else "")
         return replace(shown, name=name, start_ns=shown.start_ns - gap_ns, dur_ns=gap_ns)
 
     @property
     def has_stacks(self) -> bool:
         """Whether Python's stacks are recorded, which tell what ran in gaps."""
-        return any(one.frames is not None for one in self.loaded.ranks)
+        return any(one.frames is not None and one.frames.is_python.any() for one in self.loaded.ranks)
 
     def tail(self, step: StepGraph, owner: int) -> Evidence:
         """Return the time between an owner's last event of a step and the next step as evidence."""

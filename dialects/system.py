@@ -87,24 +87,30 @@ class MessageSizes(NamedTuple):
 
 
 class Frames(NamedTuple):
-    """Python calls (k,) during which nothing else is recorded, from a recording's stacks.
+    """Long Python functions, operators and calls of a host (k,), some of them inside others.
 
-    `start_ns`, `end_ns` (k,), in order; `name` (k) of the innermost function.
+    `start_ns`, `end_ns`; `name`; `is_python` of functions in a recording's stacks; `waits` of calls that can
+    only have waited where nothing of a device ran.
     """
 
     start_ns: Int64
     end_ns: Int64
     name: Sequence[str]
+    is_python: Mask
+    waits: Mask
 
     def later(self, by_ns: int) -> Frames:
         """Return the same `by_ns` later."""
-        return Frames(self.start_ns + by_ns, self.end_ns + by_ns, self.name)
+        return self._replace(start_ns=self.start_ns + by_ns, end_ns=self.end_ns + by_ns)
 
-    def during(self, start_ns: int, end_ns: int) -> str:
-        """Return the function that ran for most of an interval, more than half of it; "" for none."""
+    def during(self, start_ns: int, end_ns: int) -> tuple[str, bool]:
+        """Return the innermost around more than half of an interval, and whether it waits; "" for none."""
         shared = np.minimum(self.end_ns, end_ns) - np.maximum(self.start_ns, start_ns)
-        at = int(shared.argmax()) if len(shared) else 0
-        return self.name[at] if len(shared) and 2 * shared[at] > end_ns - start_ns else ""
+        most = np.flatnonzero(2 * shared > end_ns - start_ns)
+        if not len(most):
+            return "", False
+        at = int(most[np.argmin((self.end_ns - self.start_ns)[most])])
+        return self.name[at], bool(self.waits[at])
 
 
 class MemorySamples(NamedTuple):

@@ -163,18 +163,41 @@ def idle(view: JobView) -> Iterator[Finding | Skipped]:
     outside = by_kind[-1] > max(before.max(initial=0.0), within.max(initial=0.0))
     where = "between the steps" if outside else f"{word} {listed(largest)}"
     told = "Python's stacks tell what ran there" if view.has_stacks else "what ran there is not in the trace"
+    title = f"in {in_ms(idle_ns)} ({share:.0%}) of the critical path nothing was recorded"
+    cause = f"most of it lies {where}; {told}"
+    action = (
+        what_runs(view)
+        if view.has_stacks
+        else "record more (Python stacks, annotations around your own code) to see what runs there"
+    )
+    leads = False
+    for waits in (True, False):
+        covers = {name: ns for (name, only_waits), ns in view.path_covers_ns.items() if only_waits is waits}
+        named_ns, path_ns = sum(covers.values()), idle_ns / share
+        if 2 * named_ns <= idle_ns:
+            continue
+        leads = 2 * named_ns > path_ns
+        shown = listed(sorted(covers, key=lambda name: -covers[name]))
+        of_step = f"{in_ms(named_ns)} ({named_ns / path_ns:.0%} of the step)"
+        cause = f"it lies {where}"
+        if waits:
+            title = f"the host waits {of_step} in {shown} for work that is not in this trace"
+            title += f"; the step itself takes {in_ms(path_ns - named_ns)}" if leads else ""
+            action = "find what the device, or another process on it, does there: record it from its begin on"
+        else:
+            title = f"{of_step} passes in {shown}, outside of any operation"
+            action = f"make {shown} faster, or do it ahead: in other processes, while the device works"
     yield Finding(
         kind="idle",
-        title=f"in {in_ms(idle_ns)} ({share:.0%}) of the critical path nothing was recorded",
-        cause=f"most of it lies {where}; {told}",
-        action=what_runs(view)
-        if view.has_stacks
-        else "record more (Python stacks, annotations around your own code) to see what runs there",
+        title=title,
+        cause=cause,
+        action=action,
         ranks=view.recording.owners,
         operations=largest,
         caveat="no gain is claimed: what is in the gaps is not known",
         look=("--option", "critical", "--full"),
         weight=share,
+        leads=leads,
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arrays import Int64, Mask
-from arrays.numbering import ids_in, unique
+from arrays.numbering import ids_in
 from dialects.kineto.collectives import (
     SIZE_ARGS,
     SYNC_ARGS,
@@ -35,6 +35,7 @@ from dialects.system import (
     BASE,
     DEVICE_CATS,
     KERNEL_CATS,
+    RUNTIME_CATS,
     Frames,
     MessageSizes,
     System,
@@ -43,7 +44,6 @@ from dialects.system import (
     without_recording,
 )
 from formats.columns import Trace
-from formats.values import FARTHEST_NS
 from outputs.marks import MEMBER
 
 if TYPE_CHECKING:
@@ -58,7 +58,10 @@ _CATS = {
 CPU_OP_CATS = frozenset({"cpu_op", "Operator"})
 #: A Python function that took less explains no pause worth a word.
 _LONG_NS = 1_000_000
-_BUILT_IN = r"<built-in (?:function|method) (\w+).*"
+#: Calls of CUDA and HIP.
+_DRIVER = re.compile(r"(?:cuda|hip|cu)[A-Z]")
+#: A Python function: built in, or in a file, which is left out.
+_FUNCTION = r"^(?:<built-in (?:function|method) (\w+).*|.*\.py\(\d+\): (\S+))$"
 
 
 class Kineto(System):
@@ -103,7 +106,7 @@ class Kineto(System):
         on_device = has_device(trace)
         found[by_cat(trace, (KERNEL_CATS if on_device else CPU_OP_CATS).__contains__)] = Role.COMPUTE
         if on_device:
-            comm = by_cat(trace, KERNEL_CATS.__contains__) & by_name(trace, is_collective_kernel)
+            comm = by_cat(trace, DEVICE_CATS.__contains__) & by_name(trace, is_collective_kernel)
         else:
             comm = by_name(trace, is_collective_call)
             found[by_name(trace, awaits_collective)] = Role.WAIT
@@ -118,8 +121,8 @@ class Kineto(System):
         """Return by which rule slices count."""
         if has_device(trace):
             return (
-                "Communication: kernels of collectives (named after nccl, rccl, all_reduce, …); "
-                "computation: all other kernels."
+                "Communication: kernels of collectives (named after nccl, rccl, all_reduce, …) and copies "
+                "between devices; computation: all other kernels."
             )
         return (
             "No work of a device is recorded. Communication: calls of collectives (gloo:, nccl:, mpi:, …), "
@@ -200,23 +203,18 @@ class Kineto(System):
         return any("_MultiProcessingDataLoaderIter" in name for name in trace.names)
 
     def frames(self, trace: Trace) -> Frames | None:
-        """Return the innermost Python functions (`with_stack`), in which no operator or function began."""
-        rows = np.flatnonzero(by_cat(trace, "python_function".__eq__))
+        """Return the long Python functions (`with_stack`), and what else the host of a device was long in."""
+        cats = {"python_function"}
+        if has_device(trace):
+            cats |= CPU_OP_CATS | RUNTIME_CATS | {"user_annotation"}
+        found = by_cat(trace, cats.__contains__) & (trace.dur_ns >= _LONG_NS)
+        rows = np.flatnonzero(found & (self.roles(trace) != Role.IGNORED))
         if not len(rows):
             return None
-        rows = rows[trace.dur_ns[rows] >= _LONG_NS]
-        found = []
-        for track in unique(trace.track_id[rows]).tolist():
-            own = rows[trace.track_id[rows] == track]
-            starts = np.sort(trace.ts_ns[trace.track_id == track])
-            following = np.append(starts, FARTHEST_NS)[
-                np.searchsorted(starts, trace.ts_ns[own], side="right")
-            ]
-            found.append(own[following >= trace.end_ns[own]])
-        inner = np.concatenate([np.empty(0, np.int64), *found])
-        inner = inner[np.argsort(trace.ts_ns[inner], kind="stable")]
-        names = [re.sub(_BUILT_IN, r"\1", trace.names[i]) for i in trace.name_id[inner].tolist()]
-        return Frames(trace.ts_ns[inner], trace.end_ns[inner], names)
+        names = [re.sub(_FUNCTION, r"\1\2", trace.names[i]) for i in trace.name_id[rows].tolist()]
+        is_python = by_cat(trace, "python_function".__eq__)[rows]
+        waits = by_name(trace, _DRIVER.match)[rows] & ~is_python
+        return Frames(trace.ts_ns[rows], trace.end_ns[rows], names, is_python, waits)
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
         """Return the steps of one rank; see `kineto_graph`."""

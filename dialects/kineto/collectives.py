@@ -31,11 +31,15 @@ _ITEM_BYTES = {"double": 8, "long": 8, "float64": 8, "int64": 8, "half": 2, "bfl
                "short": 2, "int16": 2, "char": 1, "byte": 1, "int8": 1, "uint8": 1, "bool": 1,
                "float8_e4m3fn": 1, "float8_e5m2": 1}  # fmt: skip
 
-#: Kernels that move data between ranks: of the libraries (NCCL, RCCL, oneCCL, MSCCL, HCCL, NVSHMEM,
-#: DeepEP's dispatch and combine), of PyTorch's symmetric memory, of vLLM and TensorRT-LLM.
+#: Kernels and copies that move data between ranks or devices: of the libraries (NCCL, RCCL, oneCCL, MSCCL,
+#: HCCL, NVSHMEM, ROC_SHMEM), of expert parallelism (DeepEP and what has its names, MoRI, pplx), of PyTorch's
+#: symmetric memory, of vLLM, TensorRT-LLM, AITER, QuickReduce and Transformer Engine's userbuffers.
 _COLLECTIVE_KERNEL = (
-    r"(?i)nccl|rccl|oneccl|msccl|hccl|nvshmem|deep_?ep\b|deep_ep::|cross_device_reduce"
-    r"|(?:multimem|one_shot|two_shot|quick)_all_?(?:reduce|gather)\w*|all_?reduce_fusion|lamport\w*all_?reduce"
+    r"(?i)nccl|rccl|oneccl|msccl|hccl|nvshmem|roc_?shmem|userbuffers|deep_?ep\b|deep_ep::|\bpplx::"
+    r"|\b(?:inter|intra)node(?:_ll)?::\w*(?:dispatch|combine|notify|clean|barrier)"
+    r"|\bmori::.*ep_?(?:dispatch|combine)|moe_?a2a_?\w*(?:dispatch|combine)|(?<![a-z])ep_?(?:dispatch|combine)\w*kernel"
+    r"|cross_device_(?:reduce|store)|quick_?reduce::|lamport\w*all_?reduce|all_?reduce_?(?:fusion|prototype)"
+    r"|(?:multimem|one_?shot|two_?shot|quick)_?all_?(?:reduce|gather)|\bMemcpy P(?:eer)?toP"
 )
 _COMPILED = r"triton_"  # named after the operators fused in it, whatever these are
 _HALF = r"\w+:i?(?:send|recv)"  # of a transfer: the call does not say who is at its other end

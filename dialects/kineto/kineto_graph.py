@@ -39,6 +39,7 @@ from dialects.kineto.kineto_device import (
     after_on_stream,
     after_other_streams,
     awaited_by_calls,
+    polled,
     read_works,
     waiting_for_room,
 )
@@ -62,7 +63,7 @@ from dialects.step_parts import (
 )
 from dialects.step_windows import NO_STEP, RecordedEvents, check_sizes, cut_into_steps, ended_last, windows
 from dialects.steps import Step, Steps
-from dialects.system import DEVICE_CATS
+from dialects.system import DEVICE_CATS, RUNTIME_CATS
 from errors import Note
 from formats.columns import Trace
 
@@ -79,6 +80,10 @@ _UNKNOWN_GROUP = Note(
 _PAUSE_NS = 20_000
 #: … and the main thread resumes within this share of its idle time after what it waited for has ended.
 _SOON = 0.5
+#: What polls has seen a result within this share of the time that it waited for it.
+_SHORTLY = 0.25
+#: Python functions that wait for a result.
+_PYTHON_WAITS = re.compile(r"(?:.*: |<built-in method )(?:block_until_ready|wait|result|synchronize)\b.*")
 
 
 class _Rank(Struct, frozen=True):
@@ -251,6 +256,7 @@ def _edges(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
         _to_calls(rank, awaited, last[calls], Joint.END_TO_BODY, Kind.SYNCHRONISE),
         _to_calls(rank, begun, last[blocked], Joint.START_TO_BODY, Kind.QUEUE),
         _backward(rank, first, last),
+        *_polls(rank),
     ]
     return np.concatenate(parts)
 
@@ -279,6 +285,34 @@ def _to_calls(rank: _Rank, works: Int64, segments: Int64, joint: Joint, kind: Ki
     ends = rank.works.start_ns if joint == Joint.START_TO_BODY else rank.works.end_ns
     known = (segments >= 0) & (ends[works] <= rank.host.end_ns[segments] + TOLERANCE_NS)
     return edge_rows(rank.first_work + works[known], segments[known], joint, kind)
+
+
+def _polls(rank: _Rank) -> list[Int64]:
+    """Let a host wait for the work that it polls for: in an operation without calls, or between operations.
+
+    There it may be a Python function that says so by its name.
+    """
+    host, trace, works = rank.host, rank.trace, rank.works
+    is_main = host.thread == host.main
+    is_call = by_cat(trace, RUNTIME_CATS.__contains__)[host.row]
+    inside = np.flatnonzero(is_main & ~is_call)
+    after = np.flatnonzero(is_main[1:] & is_main[:-1]) + 1
+    waits = np.flatnonzero(by_name(trace, _PYTHON_WAITS.fullmatch) & (trace.dur_ns > 0))
+    waits = waits[np.argsort(trace.ts_ns[waits], kind="stable")]
+    edges = []
+    for targets, start, joint in (
+        (inside, host.start_ns[inside], Joint.END_TO_BODY),
+        (after, host.end_ns[after - 1], Joint.END_TO_HEAD),
+    ):
+        end = host.end_ns[targets] if joint == Joint.END_TO_BODY else host.start_ns[targets]
+        says = np.zeros(len(targets), np.bool_)
+        if joint == Joint.END_TO_HEAD and len(waits):
+            at = np.searchsorted(trace.ts_ns[waits], end) - 1
+            says = (at >= 0) & (rank.end_ns[waits[at]] > start)
+        sources = polled(works, start, end, np.where(says, 1.0, _SHORTLY))
+        found = sources >= 0
+        edges.append(edge_rows(rank.first_work + sources[found], targets[found], joint, Kind.SYNCHRONISE))
+    return edges
 
 
 def _aside(rank: _Rank) -> Int64:

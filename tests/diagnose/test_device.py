@@ -54,6 +54,45 @@ def test_time_in_which_nothing_was_recorded_is_told_without_a_gain(tmp_path: Pat
     assert title.startswith("in 10.0 ms (20%)")
 
 
+def around(directory: Path, name: str, cat: str, begin: float, end: float, every: float) -> None:
+    """Add an event of the host to each step of a recorded job, from `begin` to `end` (ms) after its begin."""
+    (path,) = directory.glob("*.json")
+    document = json.loads(path.read_text())
+    for i in range(8):
+        at = round(1000 * (i * every + begin))
+        event = {"ph": "X", "name": name, "cat": cat, "pid": 1, "tid": 1, "args": {}}
+        document["traceEvents"].append({**event, "ts": at, "dur": round(1000 * (end - begin))})
+    path.write_text(json.dumps(document))
+
+
+def test_time_that_a_python_function_covers_has_its_name_and_leads_where_it_is_most(tmp_path: Path) -> None:
+    # of each step 60 ms before anything is launched, 55 of them in a function
+    directory, step_ms = device(tmp_path / "job", replace(DEVICE_BOUND, gap=60.0))
+    around(directory, "/home/me/video.py(12): preprocess", "python_function", 2, 57, step_ms)
+    diagnosis = diagnosed(directory)
+    (title,) = titles(diagnosis, "idle")
+    assert title.startswith("60.0 ms (60% of the step) passes in preprocess, outside of any operation")
+    assert diagnosis.findings[0].finding.kind == "idle"
+    assert title in headline(diagnosis)
+
+
+def test_a_call_that_waits_for_work_that_nobody_recorded_is_named(tmp_path: Path) -> None:
+    directory, step_ms = device(tmp_path / "job", replace(DEVICE_BOUND, kernel=0.1, gap=60.0))
+    around(directory, "hipMemcpyWithStream", "cuda_runtime", 0.1, 59.9, step_ms)
+    (path,) = directory.glob("*.json")
+    document = json.loads(path.read_text())
+    by_step = [one for one in document["traceEvents"] if one["name"] == "hipMemcpyWithStream"]
+    for i, one in enumerate(by_step):  # what it copied began when it was about to return
+        one["args"] = {"correlation": 9_000 + i}
+        copy = {"ph": "X", "name": "Memcpy DtoH (Device -> Host)", "cat": "gpu_memcpy", "pid": 0, "tid": 7}
+        args = {"correlation": 9_000 + i, "stream": 7}
+        document["traceEvents"].append({**copy, "ts": one["ts"] + one["dur"] - 50, "dur": 5, "args": args})
+    path.write_text(json.dumps(document))
+    (title,) = titles(diagnosed(directory), "idle")
+    assert title.startswith("the host waits 59.8 ms")
+    assert "in hipMemcpyWithStream for work that is not in this trace; the step itself takes 4." in title
+
+
 def test_a_call_that_creates_a_context_is_told_as_such_and_wins_nothing(tmp_path: Path) -> None:
     job = replace(DEVICE_BOUND, first_call=500.0)
     diagnosis = diagnosed(device(tmp_path / "one", job, steps=1)[0])

@@ -426,6 +426,51 @@ def test_without_launches_work_waits_for_what_ended_last_on_its_rank(steps_of: A
 # -- steps
 
 
+@pytest.mark.parametrize(("until", "polls"), [(2150, True), (2400, False), (2050, False)])
+def test_an_operation_without_calls_that_ends_soon_after_the_last_launched_work_polls_for_it(
+    steps_of: Any, until: float, polls: bool
+) -> None:
+    # `last` is over at 2100; a host that goes on before that, or long after it, has not waited for it
+    found = steps_of(
+        [
+            mark(1, 0, 5000),
+            call("cudaLaunchKernel", 10, 5, 1),
+            call("cudaLaunchKernel", 20, 5, 2),
+            host("spin", 100, until - 100, cat="user_annotation"),
+            host("after", until + 10, 100),
+            work("first", 50, 1000, 1),
+            work("last", 1050, 1050, 2),
+        ]
+    )
+    awaited = ("last", Joint.END_TO_BODY, Kind.SYNCHRONISE)
+    assert (awaited in inputs(found, found.steps[0], "spin")) is polls
+
+
+@pytest.mark.parametrize(
+    ("function", "until", "waits"),
+    [
+        ("", 2150, True),
+        ("", 2900, False),
+        ("lib.py(1): result", 2900, True),
+        ("lib.py(1): read", 2900, False),
+    ],
+)
+def test_a_host_between_operations_waits_for_work_where_the_times_or_python_say_so(
+    steps_of: Any, function: str, until: float, waits: bool
+) -> None:
+    events = [
+        mark(1, 0, 5000),
+        call("cudaLaunchKernel", 10, 5, 1),
+        host("after", until, 100),
+        work("last", 50, 2050, 1),
+    ]
+    if function:
+        events.append(host(function, 20, until - 20, cat="python_function"))
+    found = steps_of(events)
+    awaited = ("last", Joint.END_TO_HEAD, Kind.SYNCHRONISE)
+    assert (awaited in inputs(found, found.steps[0], "after")) is waits
+
+
 def test_the_next_step_waits_for_what_hands_over_to_the_main_thread(steps_of: Any) -> None:
     found = steps_of(
         [
