@@ -177,12 +177,12 @@ class _Search(Struct):
         """
         alone, after = self.forecasts.of(finding.edits), self.forecasts.of(finding.edits, above)
         least_ns = max(LEAST_SHARE, finding.least_share) * alone.before_ns
-        if after.gain_ns.mid_ns >= least_ns and after.is_certain:
+        if after.saved_ns >= least_ns and after.is_certain:
             left = self.forecasts.of(finding.edits, self.edits)
-            if left.gain_ns.mid_ns >= max(least_ns, _LEAST_LEFT * after.gain_ns.mid_ns):
-                is_alike = least_ns <= alone.gain_ns.mid_ns <= _MOST_SHARED * after.gain_ns.mid_ns
+            if left.saved_ns >= max(least_ns, _LEAST_LEFT * after.saved_ns):
+                is_alike = least_ns <= alone.saved_ns <= _MOST_SHARED * after.saved_ns
                 return alone if is_alike else after
-        self.small += after.gain_ns.mid_ns > 0
+        self.small += after.saved_ns > 0
         return None
 
 
@@ -190,7 +190,7 @@ def _ranked(search: _Search) -> list[Ranked]:
     """Return the findings by their savings, each with the saving left when those before it are done."""
     order = sorted(
         search.known,
-        key=lambda one: (not one[0].leads, -(one[1].gain_ns.mid_ns if one[1] else 0.0), -one[0].weight),
+        key=lambda one: (not one[0].leads, -(one[1].saved_ns if one[1] else 0.0), -one[0].weight),
     )
     ranked: list[Ranked] = []
     done: tuple[EditRequest, ...] = ()
@@ -198,7 +198,7 @@ def _ranked(search: _Search) -> list[Ranked]:
         if forecast is None:
             ranked.append(Ranked(finding))
             continue
-        left_ns = search.forecasts.of(finding.edits, done).gain_ns.mid_ns
+        left_ns = search.forecasts.of(finding.edits, done).saved_ns
         change = () if forecast.scale else finding.edits
         share = forecast.gain_ns.mid_ns / search.forecasts.of(finding.edits).before_ns
         ranked.append(Ranked(finding, forecast.gain_ns, share, max(left_ns, 0.0), change))

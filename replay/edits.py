@@ -77,6 +77,7 @@ class EditedJob:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.parse = cache(lambda request: parse(request, job))
+        self._split: dict[bool, Recording] = {}  # of the likely guess, which most edits share
         self._made: dict[tuple[Guess, bool | None, tuple[Edit, ...]], Recording] = {}
 
     def after(self, edits: Sequence[Edit], guess: Guess = LIKELY) -> Recording:
@@ -91,7 +92,11 @@ class EditedJob:
             sized, links = self.job.sized if by_bytes is not None else (self.job.recording, None)
             if by_bytes is None or links is None:
                 return self.job.recording
-            return as_messages(sized, guess.rate(links), by_bytes=by_bytes)
+            if guess != LIKELY:
+                return as_messages(sized, guess.rate(links), by_bytes=by_bytes)
+            if by_bytes not in self._split:
+                self._split[by_bytes] = as_messages(sized, guess.rate(links), by_bytes=by_bytes)
+            return self._split[by_bytes]
         key = guess, by_bytes, edits
         if key not in self._made:
             made = edits[-1].apply(self._after(edits[:-1], guess, by_bytes), guess)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from math import exp, hypot, log
 
@@ -45,7 +45,7 @@ class Forecast(Struct, frozen=True, dict=True):
     recorded: Answer
     before: Int64
     after: Int64
-    bounds: Sequence[Int64] = ()
+    bounds: Callable[[], Sequence[Int64]] = tuple
     error: float = EXTRAPOLATED
     error_ns: float = 0.0
     as_recorded: bool = False
@@ -95,12 +95,17 @@ class Forecast(Struct, frozen=True, dict=True):
         return self.after_ns * exp(-low), self.after_ns * exp(high)
 
     @property
+    def saved_ns(self) -> float:
+        """The time of a step that the edits save."""
+        return self.before_ns - self.after_ns
+
+    @property
     def gain_ns(self) -> Gain:
         """The saving of the edits per step; the same interval as that of the edited step."""
         low, high = self.interval_ns or (None, None)
         before = self.before_ns
         return Gain(
-            before - self.after_ns,
+            self.saved_ns,
             None if high is None else before - high,
             None if low is None else before - low,
         )
@@ -112,7 +117,7 @@ class Forecast(Struct, frozen=True, dict=True):
         It grows with the effect of the edits, and with how far the `bounds` are apart.
         """
         after = _usual_ns(self.after)
-        apart = [abs(log(_usual_ns(one) / after)) for one in self.bounds]
+        apart = [abs(log(_usual_ns(one) / after)) for one in self.bounds()]
         more = self.error_ns / Z_95 / max(self.after_ns, 1.0)
         return hypot(MODEL_ERROR, self.error * log(self.ratio), max(apart, default=0.0) / 2, more)
 
@@ -194,11 +199,11 @@ class Forecasts:
     def of_edits(self, name: str, edits: Sequence[Edit], above: Sequence[Edit] = ()) -> Forecast:
         """Return the forecast of `edits`, in the job with those `above` already made."""
         own_gaps, both = any(edit.as_recorded for edit in edits), [*above, *edits]
-        bounds = [
-            self._simulated(self._edited.after(both, guess), own_gaps)
-            for edit in edits
-            for guess in edit.guesses
-        ]
+
+        def bounds() -> list[Int64]:  # which only an interval needs
+            guesses = [guess for edit in edits for guess in edit.guesses]
+            return [self._simulated(self._edited.after(both, guess), own_gaps) for guess in guesses]
+
         return Forecast(
             name,
             self.recorded,

@@ -15,7 +15,7 @@ from made_jobs import WRITERS, DeviceStep, Job, device
 from diagnose.diagnosis import _Search, headline
 from diagnose.finding import Finding
 from replay.edit import EditRequest
-from replay.forecast import Forecasts, Gain
+from replay.forecast import Forecasts
 
 DEVICE_BOUND = DeviceStep()  # 40 kernels of 1 ms, launched in 4 ms
 
@@ -174,7 +174,7 @@ def test_what_an_earlier_finding_wins_is_not_a_finding_again() -> None:
         is_certain, before_ns, scale = True, 50e6, 0.0
 
         def __init__(self, gain_ns: float) -> None:
-            self.gain_ns = Gain(gain_ns, 1.0, gain_ns)
+            self.saved_ns = gain_ns
 
     def late(title: str, wins: str = "0") -> Finding:
         return Finding("late_rank", title, "", "", edits=[EditRequest(title, wins)])
