@@ -58,7 +58,7 @@ class Finding(Struct, frozen=True):
     look: Sequence[str] = ()
     least_share: float = 0.0
     weight: float = 0.0
-    leads: bool = False  # it is most of the step, so it comes before what wins something
+    leads: bool = False  # it is most of the step, so it comes first whatever others save
 
 
 class Skipped(Struct, frozen=True):
