@@ -38,7 +38,7 @@ def student_quantile(df: float, p: float) -> float:
 def binomial_tail(times: int, of: int, probability: float) -> float:
     """Return the probability that something happens at least `times` times `of` so many.
 
-    >>> binomial_tail(2, 2, 0.5)
+    >>> round(binomial_tail(2, 2, 0.5), 9)
     0.25
     """
     if times <= 0 or times > of:
