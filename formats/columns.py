@@ -91,8 +91,7 @@ class Trace(Struct, frozen=True):
     Attributes
     ----------
     path, dialect
-        Where it came from and what wrote it: ``byteps`` (`comm.json`, the profiler's final trace,
-        `io.json`, `step.json`), ``mxnet``, ``kineto``, ``horovod``, ``composer``, ``dasf`` or ``chrome``.
+        Where it came from, and the name of the system that wrote it (`dialects.SYSTEMS`).
     names, cats : distinct event names and categories, by first appearance; "" without a category
     tracks : distinct (pid, tid)
     name_id, cat_id, track_id : (n,) int32, into those tables

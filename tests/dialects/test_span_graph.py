@@ -215,45 +215,6 @@ def test_what_moves_data_is_told_by_its_name_or_its_category(
     assert dialects.of(trace).roles(trace).tolist() == [expected]
 
 
-def test_the_steps_of_xla_are_those_of_its_device_and_only_that_works(tmp_path: Path) -> None:
-    def named(kind: str, pid: int, tid: int, name: str) -> dict[str, object]:
-        return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": {"name": name}}
-
-    def slice_of(name: str, pid: int, tid: int, start: int, dur: int) -> dict[str, object]:
-        return {"ph": "X", "name": name, "pid": pid, "tid": tid, "ts": start, "dur": dur}
-
-    events = [
-        named("process_name", 701, 0, "/host:CPU"),
-        named("process_name", 1, 0, "/device:GPU:0"),
-        named("thread_name", 1, 2, "Steps"),
-        named("thread_name", 1, 3, "XLA Ops"),
-        named("thread_name", 1, 4, "XLA Modules"),
-    ]
-    for step in (7, 8, 9):
-        begin = 1000 * step
-        events += [
-            slice_of("train", 701, 5, begin - 100, 990),
-            slice_of(str(step), 1, 2, begin, 900),
-            slice_of("jit_step", 1, 4, begin, 900),
-            slice_of("fusion.1", 1, 3, begin, 600),
-            slice_of("all-reduce.1", 1, 3, begin + 600, 300),
-        ]
-    (tmp_path / "t.json").write_text(json.dumps({"displayTimeUnit": "ns", "traceEvents": events}))
-    trace = read_trace(tmp_path / "t.json")
-    steps = dialects.of(trace).find_steps(trace).whole
-    assert [(step.label, step.dur_ns) for step in steps] == [(7, 900_000), (8, 900_000), (9, 900_000)]
-    kinds = {
-        trace.names[name]: Role(activity)
-        for name, activity in zip(trace.name_id, dialects.of(trace).roles(trace), strict=True)
-    }
-    assert kinds == {
-        "train": Role.HOST,
-        **dict.fromkeys(["7", "8", "9", "jit_step"], Role.IGNORED),
-        "fusion.1": Role.COMPUTE,
-        "all-reduce.1": Role.COMM,
-    }
-
-
 def test_where_no_steps_are_marked_the_recording_is_called_no_step(tmp_path: Path) -> None:
     unmarked = join([record(trace_of(tmp_path, [("a", 0, 0, 5), ("b", 0, 5, 9)], "one"))])
     assert (unmarked.one_step, UNMARKED in unmarked.notes) == ("The recording", True)

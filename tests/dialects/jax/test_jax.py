@@ -307,6 +307,27 @@ def test_the_path_runs_through_the_late_device_and_never_through_a_wait(tmp_path
     ]  # fmt: skip
 
 
+def test_a_device_may_have_steps_and_operations_without_streams_or_args(tmp_path: Path) -> None:
+    threads = {2: "Steps", 3: "XLA Ops", 4: "XLA Modules"}
+    events = [*named(HOST, "/host:CPU", {}), *named(1, "/device:GPU:0", threads)]
+    for step in (7, 8, 9):
+        begin = 1000 * step
+        events += [
+            span("train", HOST, 5, begin - 100, 990),
+            span(str(step), 1, 2, begin, 900),
+            span("jit_step", 1, 4, begin, 900),
+            span("fusion.1", 1, 3, begin, 600),
+            span("all-reduce.1", 1, 3, begin + 600, 300),
+        ]
+    (rank,) = traces(write(tmp_path, events), Need.STEPS)
+    steps = dialects.of(rank).find_steps(rank).whole
+    assert [(step.label, step.dur_ns) for step in steps] == [(7, 900_000), (8, 900_000), (9, 900_000)]
+    assert roles_of(rank) == {
+        "train": Role.HOST, **dict.fromkeys(["7", "8", "9", "jit_step"], Role.IGNORED),
+        "fusion.1": Role.COMPUTE, "all-reduce.1": Role.COMM,
+    }  # fmt: skip
+
+
 def test_work_of_gpus_is_that_of_devices(tmp_path: Path) -> None:
     kinds = load_steps([write(tmp_path, gpu())], jobs=1, progress=False).recording.table.kinds
     assert {one.name for one in kinds if one.on_device} == {
