@@ -261,6 +261,21 @@ def test_the_first_step_begins_with_its_own_work_and_that_of_the_iteration_befor
     ]
 
 
+def test_a_step_without_work_that_the_device_overtakes_is_left_out(tmp_path: Path) -> None:
+    job = Made()
+    for number in range(1, 8):
+        begin = job.now
+        if number != 7:
+            ahead(job)
+        job.add("aten::add", "cpu_op", job.now, job.now + 20)
+        job.now += 21
+        job.add(f"ProfilerStep#{number}", "user_annotation", begin, job.now)
+    recording = recording_of(job.write(tmp_path / "job"))
+    assert [one.number for one in recording.bounds] == [2, 3, 4, 5, 6]
+    assert [float(one.next_ns[0] - one.begin_ns[0]) / 1000 for one in recording.bounds] == [1000.0] * 5
+    assert "step 7 is left out: the device was not done with the one before then" in map(str, recording.notes)
+
+
 def test_what_the_host_does_for_later_steps_holds_up_none(tmp_path: Path) -> None:
     recording = recording_of(made(tmp_path / "job", "ahead"))
     for row in recording.whole_steps:

@@ -7,7 +7,7 @@ steps ahead of its device, so a step lasts from the completion of the step befor
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import compress, pairwise
 
 import numpy as np
 from msgspec import Struct
@@ -89,6 +89,7 @@ def from_completion(trace: Trace, steps: Steps) -> Steps | None:
 
     The first one, and one after a pause, begins where the host enters it, or as soon as the device is done
     with what stood in its queue by then. One that fills the queue is longer than any other: it is `partial`.
+    So is one that is complete no later than the step before, as its work was not recorded; it stays as it is.
     """
     every = sorted({*steps.whole, *steps.partial}, key=lambda step: step[1:])
     works = launched(trace)
@@ -99,19 +100,24 @@ def from_completion(trace: Trace, steps: Steps) -> Steps | None:
     np.maximum.at(complete, place[place >= 0], works.end_ns[place >= 0])
     bounds = windows(every)
     follows = [False, *(one[2] == other[1] for one, other in pairwise(bounds))]
-    if (np.diff(complete)[follows[1:]] <= 0).any():  # work that runs beside several steps
-        return None
-    found, fills = {}, set()
+    found = {step: step for step in every}
+    fills, is_late = set(), [False] * len(every)
     for i, step in enumerate(every):
+        if follows[i] and complete[i] <= complete[i - 1]:
+            is_late[i], complete[i] = True, complete[i - 1]
+            continue
         begin = int(complete[i - 1]) if follows[i] else _turns_to(trace, works, place == i, step.start_ns)
         found[step] = step._replace(start_ns=begin, end_ns=int(complete[i]))
         behind = complete[i] - step.end_ns
         if not follows[i] and begin == step.start_ns and behind > _FILLS * found[step].dur_ns:
             fills.add(step)
-    if fills.issuperset(steps.whole):
+    if 2 * sum(is_late) > len(every):  # work that runs beside several steps
+        return None
+    late = set(compress(every, is_late))
+    if fills.issuperset(step for step in steps.whole if step not in late):
         fills = set()
-    whole = tuple(found[step] for step in steps.whole if step not in fills)
-    partial = tuple(found[step] for step in every if step in fills or step in steps.partial)
+    whole = tuple(found[step] for step in steps.whole if step not in fills | late)
+    partial = tuple(found[step] for step in every if step in fills | late or step in steps.partial)
     return steps._replace(whole=whole, partial=partial)
 
 

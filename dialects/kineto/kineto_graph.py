@@ -130,11 +130,15 @@ def record(
         iteration = np.where(place >= 0, np.array([step.label for step in steps])[place], NO_STEP)
         events = replace(events, iteration=iteration)
         kept = {step.label for step in completed.whole}
-        notes += [
-            f"step {step.label} is left out: in it the host fills the device's queue, so it is longer"
-            for step in steps
-            if step.label not in kept
-        ]
+        for step in steps:
+            if step in completed.partial:
+                notes.append(
+                    f"step {step.label} is left out: the device was not done with the one before then"
+                )
+            elif step.label not in kept:
+                notes.append(
+                    f"step {step.label} is left out: in it the host fills the device's queue, so it is longer"
+                )
     if n := int((by_cat(trace, DEVICE_CATS.__contains__) & (roles == Role.IGNORED)).sum()):
         works = f"{n:,} kernels and copies" if n > 1 else "a kernel or copy"
         notes.append(f"left out: {works} of the iteration before, launched before the recording began")
