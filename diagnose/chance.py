@@ -7,17 +7,7 @@ import numpy as np
 from arrays import Float64
 from arrays.distributions import binomial_tail, student_cdf
 from arrays.median import FEWEST
-
-#: Chance of calling one of a job's ranks late that is not.
-CHANCE = 0.05
-#: Work that is longer than the peers' by this factor in the median step …
-MUCH = 1.25
-#: … and longer at all in this share of the steps is real too.
-_MOSTLY = 2 / 3
-#: A rank with less excess, of the step, holds nobody up.
-LEAST_EXCESS = 0.01
-#: Communication and waiting that nothing hides are as good as hidden below this share of the step.
-EXPOSED = 0.10
+from diagnose.finding_thresholds import CHANCE, MOST_STEPS, MUCH
 
 
 def is_no_chance(excess: Float64, ratio: float, n_owners: int, *, always_most: bool = False) -> bool:
@@ -29,7 +19,7 @@ def is_no_chance(excess: Float64, ratio: float, n_owners: int, *, always_most: b
     if len(excess) < FEWEST:
         is_luck = float(n_owners) ** (1 - len(excess)) >= CHANCE
         return bool((excess > 0).all() and (ratio > MUCH or (always_most and not is_luck)))
-    if ratio > MUCH and (excess > 0).mean() >= _MOSTLY:
+    if ratio > MUCH and (excess > 0).mean() >= MOST_STEPS:
         return True
     return surely_positive(excess, CHANCE / n_owners)
 

@@ -22,25 +22,14 @@ from diagnose.detectors.servers import one_slow_server, priority_inversion, slow
 from diagnose.detectors.slow_transfers import slow_links
 from diagnose.detectors.small_messages import small_messages
 from diagnose.finding import Finding, Skipped
+from diagnose.finding_thresholds import ALIKE, FAR_MORE, HALF, LIMIT, NEGLIGIBLE
 from diagnose.job_view import JobView
 from replay.edit import EditRequest
 from replay.forecast import Forecast, Forecasts, Gain
 from result import in_ms
 
-#: Share of a step: findings that save less are not shown.
-LEAST_SHARE = 0.01
-#: Share of a finding's saving alone: if less is left after those found before it, it repeats one of them.
-_LEAST_LEFT = 0.5
-#: A finding's saving alone is shown unless it is so many times what the more specific findings leave of it.
-_MOST_SHARED = 1.1
 #: Findings that the headline names.
 _NAMED = 2
-#: Steps that are outliers lead the headline if they cost this many times as much as the next finding.
-_FAR_MORE = 3
-#: The mean step is named beside the median one where it differs by more than this share.
-_APART = 0.01
-#: What makes up more than this share of the critical path is the limit.
-_LIMIT = 0.7
 
 
 class Level(IntEnum):
@@ -176,11 +165,11 @@ class _Search(Struct):
         shows only without them, what they leave.
         """
         alone, after = self.forecasts.of(finding.edits), self.forecasts.of(finding.edits, above)
-        least_ns = max(LEAST_SHARE, finding.least_share) * alone.before_ns
+        least_ns = max(NEGLIGIBLE, finding.least_share) * alone.before_ns
         if after.saved_ns >= least_ns and after.is_certain:
             left = self.forecasts.of(finding.edits, self.edits)
-            if left.saved_ns >= max(least_ns, _LEAST_LEFT * after.saved_ns):
-                is_alike = least_ns <= alone.saved_ns <= _MOST_SHARED * after.saved_ns
+            if left.saved_ns >= max(least_ns, HALF * after.saved_ns):
+                is_alike = least_ns <= alone.saved_ns <= ALIKE * after.saved_ns
                 return alone if is_alike else after
         self.small += after.saved_ns > 0
         return None
@@ -213,7 +202,7 @@ def headline(diagnosis: Diagnosis) -> str:
     again, unless these are far larger.
     """
     usual, mean = float(np.median(diagnosis.iteration_ns)), float(diagnosis.iteration_ns.mean())
-    on_average = f" ({in_ms(mean, unit='')} on average)" if abs(mean - usual) > _APART * usual else ""
+    on_average = f" ({in_ms(mean, unit='')} on average)" if abs(mean - usual) > NEGLIGIBLE * usual else ""
     step = f"{diagnosis.one_step} takes {in_ms(usual)}{on_average}{diagnosis.limit}"
     winning = [one for one in diagnosis.findings if one.gain is not None]
     if not winning:
@@ -233,13 +222,13 @@ def headline(diagnosis: Diagnosis) -> str:
 def _sure_ns(one: Ranked) -> float:
     """Return the saving of a finding; one that happened in some steps only counts in part."""
     assert one.gain is not None
-    return one.gain.mid_ns / (_FAR_MORE if one.finding.kind == "outlier_steps" else 1)
+    return one.gain.mid_ns / (FAR_MORE if one.finding.kind == "outlier_steps" else 1)
 
 
 def _limit(view: JobView) -> str:
     """Return a clause if computation of a device makes up most of the critical path; else ""."""
     share = view.path_share(view.which(computes_on_device))
-    return f", and the device is the limit ({share:.0%} of the critical path)" if share > _LIMIT else ""
+    return f", and the device is the limit ({share:.0%} of the critical path)" if share > LIMIT else ""
 
 
 def _with_gain(one: Ranked) -> str:

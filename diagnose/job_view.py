@@ -13,6 +13,7 @@ from arrays.numbering import unique
 from dag.step_graph import Bool, Recording, StepGraph
 from dag_utils import CATS, GAP, LoadedSteps, choose_step, critical_path
 from diagnose.finding import Evidence
+from diagnose.finding_thresholds import LONG_NS, WARM_UP
 from diagnose.meetings import Arrivals, meetings_of
 from dialects.roles import Phase, Role
 from dialects.step_parts import Operation, Transfer
@@ -23,12 +24,8 @@ from replay.edit import Job
 from replay.even_work import begun_by_owners, done_by_all
 from replay.even_work import stages as pipeline
 
-#: Steps that the warm-up takes at most.
-_WARM_UP = 3
 #: Steps whose critical paths are walked at most.
 _MOST_PATHS = 20
-#: A gap that is shorter needs no name.
-_LONG_NS = 1_000_000
 
 
 class JobView:
@@ -106,7 +103,7 @@ class JobView:
         n_first = next((i for i, place in enumerate(places) if place != i), len(places))
         later = self.job_ns[n_first:].max(initial=0)
         n_longest = next((i for i in range(n_first) if self.job_ns[i] <= later), n_first)
-        return n_longest if n_first <= _WARM_UP else 0
+        return n_longest if n_first <= WARM_UP else 0
 
     @cached_property
     def far_longer(self) -> list[int]:
@@ -321,7 +318,7 @@ class JobView:
         covers: dict[tuple[str, bool], float] = {}
         for row in self.path_rows:
             path = critical_path(self.recording.steps[row])
-            gaps = np.flatnonzero((path.cat == CATS.index(GAP)) & (path.end_ns - path.start_ns >= _LONG_NS))
+            gaps = np.flatnonzero((path.cat == CATS.index(GAP)) & (path.end_ns - path.start_ns >= LONG_NS))
             for owner, start, end in zip(
                 *(column[gaps].tolist() for column in (path.owners, path.start_ns, path.end_ns)), strict=True
             ):

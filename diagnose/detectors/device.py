@@ -11,6 +11,7 @@ from arrays import Int64
 from arrays.intervals import union_length
 from dag.step_graph import Bool, StepGraph
 from diagnose.finding import Finding, Skipped, edit
+from diagnose.finding_thresholds import HALF, NEARLY_ALL, NOTICEABLE, SHORT_KERNEL_NS
 from diagnose.job_view import JobView, what_runs
 from dialects.roles import Role
 from dialects.step_parts import Operation
@@ -21,14 +22,6 @@ from replay.whatif.scaling import NO_TIME
 from replay.whatif.synchronisation import is_sync
 from result import in_ms
 
-#: The host is the limit where it makes up more than this share of the path.
-_MOSTLY = 0.5
-#: A device that is busy in this share of the step is a limit itself.
-_ALL_THE_TIME = 0.9
-#: Copies, and waits for the device, below this share of the step are not worth a look.
-_LEAST = 0.05
-#: A kernel shorter than this takes no longer than its launch.
-_SHORT_NS = 10_000
 _BETWEEN = re.compile(r"\b(?:HtoD|DtoH)\b|Host ?To ?Device|Device ?To ?Host", re.IGNORECASE)
 NO_DEVICE = "no work of a device is recorded"
 NO_COMPUTATION = "no computation is recorded; the time before a transfer stands for it"
@@ -41,20 +34,20 @@ def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
         return
     launching = view.which(prepares)
     on_path = view.path_work_ns(launching)
-    if on_path < _MOSTLY * view.step_ns:
+    if on_path < HALF * view.step_ns:
         return
     step = view.usual_step
-    if step.work_ns[launching[step.operation]].max(initial=0) > _MOSTLY * on_path:
+    if step.work_ns[launching[step.operation]].max(initial=0) > HALF * on_path:
         return  # one long call is not launching
     largest, is_largest = view.largest(launching)
     kernels, usual_ns = _kernels(view)
     busy = _busy_share(view)
     yield Finding(
         kind="host_bound",
-        title=f"{'launching is' if busy < _ALL_THE_TIME else 'the host and the device are both'} the limit: "
+        title=f"{'launching is' if busy < NEARLY_ALL else 'the host and the device are both'} the limit: "
         f"{on_path / view.step_ns:.0%} of the critical path is the host's",
         cause=f"the device is busy {busy:.0%} of the step, with {kernels:,.0f} kernels of "
-        f"{usual_ns / 1e3:.0f} µs{', shorter than their launches' if usual_ns < _SHORT_NS else ''}; "
+        f"{usual_ns / 1e3:.0f} µs{', shorter than their launches' if usual_ns < SHORT_KERNEL_NS else ''}; "
         f"most of the host's time is in {listed(largest)}",
         action="launch less and larger: CUDA graphs, compiled or fused operations, a larger batch",
         edits=[edit("host", "none")],
@@ -73,7 +66,7 @@ def host_sync(view: JobView) -> Iterator[Finding | Skipped]:
         return
     waits = {calls: wait for calls, wait in _sync_waits(view).items() if not is_allocation(calls[0])}
     total = sum(waits.values())
-    if total < _LEAST * view.step_ns:
+    if total < NOTICEABLE * view.step_ns:
         return
     ordered = sorted(waits, key=lambda calls: -waits[calls])
     largest = list(dict.fromkeys(name for name, _ in ordered))[:3]
@@ -106,7 +99,7 @@ def allocations(view: JobView) -> Iterator[Finding]:
         took_ns.append(int((step.end_ns - step.start_ns)[events].sum()))
     n_owners = len(view.recording.owners)
     usual_ns = float(np.median(took_ns)) / n_owners
-    if usual_ns < _LEAST * view.step_ns:
+    if usual_ns < NOTICEABLE * view.step_ns:
         return
     names = sorted({one.name for one in view.recording.chosen_kinds(calls)})
     yield Finding(
@@ -131,7 +124,7 @@ def copies(view: JobView) -> Iterator[Finding | Skipped]:
         return
     copying = view.which(lambda one: one.role is Role.COPY and _BETWEEN.search(one.name))
     on_path = view.path_work_ns(copying)
-    if on_path < _LEAST * view.step_ns:
+    if on_path < NOTICEABLE * view.step_ns:
         return
     names = sorted({one.name for one in view.recording.chosen_kinds(copying)})
     yield Finding(
@@ -152,7 +145,7 @@ def idle(view: JobView) -> Iterator[Finding | Skipped]:
         yield Skipped("idle", NO_COMPUTATION)
         return
     idle_ns, share = view.path_idle_ns()
-    if share < _LEAST:
+    if share < NOTICEABLE:
         return
     by_kind = view.path_gaps_by_kind
     before = view.by_name(by_kind[:-1])

@@ -9,20 +9,15 @@ import numpy as np
 from arrays import Float64
 from arrays.median import FEWEST
 from dag.step_graph import Bool
-from diagnose.chance import EXPOSED
 from diagnose.detectors.device import computes_on_device
 from diagnose.finding import Finding, Skipped, edit
+from diagnose.finding_thresholds import EXPOSED, NOTICEABLE
 from diagnose.job_view import JobView, waited_for, what_runs
 from dialects.roles import Phase, Role
 from dialects.step_parts import Direction
 from errors import counted, listed
 from replay.whatif.scaling import NO_TIME
 from result import in_ms
-
-#: Input that takes less than this share of the step's path is as good as hidden.
-_LEAST_INPUT = 0.05
-#: Of the two parts of exposed communication, one below this share of the step is not a finding.
-_LEAST_PART = 0.05
 
 
 def slow_input(view: JobView) -> Iterator[Finding | Skipped]:
@@ -31,7 +26,7 @@ def slow_input(view: JobView) -> Iterator[Finding | Skipped]:
         yield Skipped("input", "no loading of input is recorded")
         return
     on_path = view.path_work_ns(view.is_input)
-    if on_path < _LEAST_INPUT * view.step_ns:
+    if on_path < NOTICEABLE * view.step_ns:
         return
     recording = view.recording
     yield Finding(
@@ -74,7 +69,7 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
     waiting = _above_mean(view, view.owner_work_ns(view.is_own))
     if on_path + waiting < EXPOSED * view.step_ns:
         return
-    least = _LEAST_PART * view.step_ns
+    least = NOTICEABLE * view.step_ns
     largest, is_largest = view.largest(transfers)
     if on_path > least:
         yield Finding(

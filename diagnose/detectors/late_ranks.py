@@ -10,10 +10,11 @@ import numpy as np
 from arrays import Float64, Int64
 from arrays.median import FEWEST
 from dag.step_graph import Bool
-from diagnose.chance import CHANCE, LEAST_EXCESS, MUCH, happens_by_chance, is_no_chance, surely_positive
+from diagnose.chance import happens_by_chance, is_no_chance, surely_positive
 from diagnose.detectors.exposed import whose_loading
 from diagnose.detectors.negotiations import late_in_negotiations
 from diagnose.finding import Evidence, Finding, Skipped, edit
+from diagnose.finding_thresholds import CHANCE, HALF, MUCH, NEGLIGIBLE, NOTICEABLE, OUTLYING
 from diagnose.job_view import JobView, waited_for, what_runs
 from errors import listed
 from opname import without_parameters
@@ -24,12 +25,6 @@ from replay.whatif.scaling import NO_TIME
 from replay.whatif.straggler import stragglers
 from result import in_ms
 
-#: A rank stands out if its excess is this many times the spread of the others; else work is uneven.
-_APART = 3.0
-#: Minimum cost (share of a step) of a late rank seen in too few steps for a confidence interval.
-_LEAST_OF_FEW = 0.05
-#: The share of the excess that the kinds of work which a title names make up.
-_NAMED = 0.5
 _ITS_LOADER = "make its loader as fast as its peers' (data, disk, workers)"
 _ALL_LOADERS = "look at the loaders of all ranks: more workers, prefetching, a faster store"
 
@@ -52,7 +47,7 @@ def _late_ranks(view: JobView) -> Iterator[Finding]:
     if pauses_more:  # what takes most is named first: the rest counts with that done
         yield _by_gaps(view, pausing)
     if late:
-        begins_late = bool((_later_ns(view)[late] > LEAST_EXCESS * view.step_ns).any())
+        begins_late = bool((_later_ns(view)[late] > NEGLIGIBLE * view.step_ns).any())
         yield _by_work(view, late, but_gaps=pauses_more or begins_late)
     others = [
         owner
@@ -87,7 +82,7 @@ def uneven_work(view: JobView) -> Iterator[Finding | Skipped]:
     work = view.owner_work_ns(view.is_compared)
     typical = np.median(work, axis=0)
     spread = typical.max() - typical.mean()
-    if spread < LEAST_EXCESS * view.step_ns or not _is_systematic(work):
+    if spread < NEGLIGIBLE * view.step_ns or not _is_systematic(work):
         return
     order = np.argsort(-typical)
     is_pipeline = view.stage.any()
@@ -130,7 +125,7 @@ def behind_peers(view: JobView, work: Float64) -> list[int]:
         owner
         for owner in owners
         if usual[owner]
-        >= max(LEAST_EXCESS * view.step_ns, _APART * _spread(work[:, peers_of(owner, [], view.stage)]))
+        >= max(NEGLIGIBLE * view.step_ns, OUTLYING * _spread(work[:, peers_of(owner, [], view.stage)]))
         and is_no_chance(excess[:, owner], float(ratio[owner]), len(owners), always_most=bool(always[owner]))
     ]
     return found if len(found) <= work.shape[1] // 2 else []
@@ -160,7 +155,7 @@ def _by_work(view: JobView, late: Sequence[int], *, but_gaps: bool) -> Finding:
     names, number = view.kind_of
     order = np.argsort(-excess)
     total = max(float(excess[excess > 0].sum()), 1.0)
-    enough = int(np.searchsorted(np.cumsum(np.maximum(excess[order], 0)), _NAMED * total)) + 1
+    enough = int(np.searchsorted(np.cumsum(np.maximum(excess[order], 0)), HALF * total)) + 1
     kinds = [int(kind) for kind in order[:enough]]
     only_input = all(view.is_input[number == kind].any() for kind in kinds)
     same = sorted(late) == stragglers(recording) and not but_gaps
@@ -198,7 +193,7 @@ def _by_extra_work(view: JobView, late: Sequence[int]) -> Finding | None:
     extra = own & ~view.is_compared
     excess, its_time = (_excess_ns(view, view.owner_work_ns(which), late) for which in (own, extra))
     chosen = extra & view.which(lambda one: one.owner in late)
-    if its_time < _NAMED * excess or not chosen.any():
+    if its_time < HALF * excess or not chosen.any():
         return None
     ranks = [recording.owners[owner] for owner in late]
     names = _most_of(view, chosen, view.work_by_kind)
@@ -301,7 +296,7 @@ def _pausing(view: JobView) -> list[int]:
 def _most_of(view: JobView, chosen: Bool, by_kind: Float64) -> list[str]:
     """Return the name that has most of some times (steps, k) of the `chosen` operations (n,), else three."""
     by_name = view.by_name(np.where(view.of_kinds(chosen), by_kind.mean(axis=0), 0.0))
-    return view.longest(by_name, 1 if by_name.max() >= _NAMED * by_name.sum() else 3)
+    return view.longest(by_name, 1 if by_name.max() >= HALF * by_name.sum() else 3)
 
 
 def _by_gaps(view: JobView, late: Sequence[int]) -> Finding:
@@ -355,14 +350,14 @@ def _often_last(view: JobView, *, but: Sequence[int]) -> Finding | None:
         return None
     name, late = owners[owner], _begin_late(view, owner)
     works_longer = _works_longer(view, owner)  # which is looked at as such
-    if works_longer and late == [owner] and _later_ns(view)[owner] < LEAST_EXCESS * view.step_ns:
+    if works_longer and late == [owner] and _later_ns(view)[owner] < NEGLIGIBLE * view.step_ns:
         return None
     late_at = _late_at(view, owner, arrivals)
     if not late_at:  # all come at once
         return None
     by_ns, seen = sum(one.by_ns for one in late_at) / len(arrivals), view.recording.steps[late_at[0].row]
     where = without_parameters(view.event(seen, late_at[0].event).name)
-    is_later = by_ns >= LEAST_EXCESS * view.step_ns
+    is_later = by_ns >= NEGLIGIBLE * view.step_ns
     size = f", by {in_ms(by_ns)} a step, most of all at {where}" if is_later else ""
     cause = "what it works longer left aside, it" if works_longer else "it works no longer than its peers but"
     return Finding(
@@ -375,20 +370,20 @@ def _often_last(view: JobView, *, but: Sequence[int]) -> Finding | None:
         ranks=[name],
         steps=view.numbers,
         evidence=[_before(view, one) for one in late_at[:3]],
-        least_share=0.0 if several else _LEAST_OF_FEW,
+        least_share=0.0 if several else NOTICEABLE,
     )
 
 
 def _works_longer(view: JobView, owner: int) -> bool:
     """Whether an owner has more own work than the mean owner in the median step."""
     work = view.owner_work_ns(view.is_compared)
-    return bool(np.median(work[:, owner] - work.mean(axis=1)) > LEAST_EXCESS * view.step_ns)
+    return bool(np.median(work[:, owner] - work.mean(axis=1)) > NEGLIGIBLE * view.step_ns)
 
 
 def _begin_late(view: JobView, owner: int) -> list[int]:
     """Return the owner and all that begin their steps later than the median owner does."""
     later = _later_ns(view)
-    found = {owner, *np.flatnonzero(later > LEAST_EXCESS * view.step_ns).tolist()}
+    found = {owner, *np.flatnonzero(later > NEGLIGIBLE * view.step_ns).tolist()}
     return sorted(found) if len(found) < len(later) else [owner]
 
 
@@ -400,7 +395,7 @@ def _later_ns(view: JobView) -> Float64:
 
 def _begins_later(view: JobView, late: Sequence[int]) -> str:
     later, owners = _later_ns(view), view.recording.owners
-    ranks = [owners[owner] for owner in late if later[owner] > LEAST_EXCESS * view.step_ns]
+    ranks = [owners[owner] for owner in late if later[owner] > NEGLIGIBLE * view.step_ns]
     if not ranks:
         return ""
     return f": steps begin up to {in_ms(later.max())} later than usual on {listed(ranks, 8)}"

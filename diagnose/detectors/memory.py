@@ -9,15 +9,13 @@ from msgspec import Struct
 
 import dialects
 from arrays import Float64
+from arrays.median import FEWEST
 from diagnose.finding import Finding, Skipped
+from diagnose.finding_thresholds import FULL, MUCH, NEGLIGIBLE
 from diagnose.job_view import JobView
 from dialects.system import MemorySamples
 from errors import listed
 
-#: Growth of the peak from step to step counts from this share on; a peak above this share nearly fills a
-#: device; a rank's peak differs from the others by more than this.
-_GROWS, _FULL, _DIFFERS = 0.01, 0.95, 1.2
-_FEWEST_STEPS = 3
 _NOTHING = "no memory events are recorded"
 _HOST_ONLY = "memory events of the host are recorded, but none of a device"
 
@@ -58,7 +56,7 @@ def memory(view: JobView) -> Iterator[Finding | Skipped]:
 
 def _flaws(peaks: Mapping[str, _Peaks]) -> Iterator[tuple[str, str, str, Sequence[str], float]]:
     """Yield title, cause, action, ranks and weight of each flaw."""
-    growing = {rank: share for rank, one in peaks.items() if (share := _growth(one.by_step)) > _GROWS}
+    growing = {rank: share for rank, one in peaks.items() if (share := _growth(one.by_step)) > NEGLIGIBLE}
     if growing:
         worst = max(growing, key=lambda rank: growing[rank])
         steps = peaks[worst].by_step
@@ -72,7 +70,7 @@ def _flaws(peaks: Mapping[str, _Peaks]) -> Iterator[tuple[str, str, str, Sequenc
     full = {
         rank: one.by_step.max() / one.capacity
         for rank, one in peaks.items()
-        if one.capacity and one.by_step.max() > _FULL * one.capacity
+        if one.capacity and one.by_step.max() > FULL * one.capacity
     }
     if full:
         worst = max(full, key=lambda rank: full[rank])
@@ -81,11 +79,11 @@ def _flaws(peaks: Mapping[str, _Peaks]) -> Iterator[tuple[str, str, str, Sequenc
             f"{_gb(peaks[worst].by_step.max())} of {_gb(peaks[worst].capacity)} are allocated on {worst}",
             "allocations may have to wait for freed blocks: a smaller batch, recomputation, sharded states",
             list(full),
-            full[worst] - _FULL,
+            full[worst] - FULL,
         )
     most = {rank: float(one.by_step.max()) for rank, one in peaks.items()}
     usual = float(np.median(list(most.values())))
-    uneven = [rank for rank, peak in most.items() if peak > _DIFFERS * usual]
+    uneven = [rank for rank, peak in most.items() if peak > MUCH * usual]
     if uneven:
         worst = max(uneven, key=lambda rank: most[rank])
         yield (
@@ -103,7 +101,7 @@ def _gb(n_bytes: float) -> str:
 
 def _growth(by_step: Float64) -> float:
     """Return by what share the peak grows over the steps, if it grows in each; else 0."""
-    if len(by_step) < _FEWEST_STEPS or (np.diff(by_step) <= 0).any():
+    if len(by_step) < FEWEST or (np.diff(by_step) <= 0).any():
         return 0.0
     return float(by_step[-1] / max(by_step[0], 1.0) - 1)
 

@@ -6,15 +6,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from diagnose.chance import EXPOSED, LEAST_EXCESS, is_no_chance
+from diagnose.chance import is_no_chance
 from diagnose.finding import Finding, Skipped, edit
+from diagnose.finding_thresholds import EXPOSED, HALF, NEGLIGIBLE
 from diagnose.job_view import JobView
 from dialects.step_parts import Whose
 from replay.whatif.negotiation import is_wait, waited_for
 from result import in_ms
-
-#: Without ticks, the wait for whichever rank is last is taken for that of one where it is half of the step.
-_HALF = 0.5
 
 
 def late_in_negotiations(view: JobView) -> Iterator[Finding | Skipped]:
@@ -35,7 +33,7 @@ def late_in_negotiations(view: JobView) -> Iterator[Finding | Skipped]:
         return
     whose = _whose(view, who)
     is_told = whose.rank is not None and not whose.is_guess
-    if usual >= (LEAST_EXCESS if is_told else _HALF) * view.step_ns:
+    if usual >= (NEGLIGIBLE if is_told else HALF) * view.step_ns:
         yield _late(view, who, usual)
     elif usual >= EXPOSED * view.step_ns:
         yield _waiting(view, [who], usual)

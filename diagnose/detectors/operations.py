@@ -12,6 +12,7 @@ from dag.step_graph import Bool
 from dag_utils import CATS, GAP, critical_path
 from diagnose.detectors.device import NO_COMPUTATION, computes
 from diagnose.finding import Evidence, Finding, Skipped, edit
+from diagnose.finding_thresholds import FASTER, HOT, NEARLY_ALL, NOTICEABLE, SPIKY
 from diagnose.job_view import JobView
 from dialects.roles import Phase, Role
 from errors import counted, listed
@@ -19,14 +20,8 @@ from replay.whatif.outliers import at_usual_length
 from replay.whatif.scaling import NO_TIME
 from result import in_ms
 
-#: An operation is hot from this share of the path on; what is claimed is that it gets so much faster.
-_HOT, _FASTER = 0.30, 0.10
-#: Callbacks that take less than this share of the step's path do not matter.
-_LEAST_CALLBACKS = 0.05
-#: An operation whose longest event is this many times the average is uneven.
-_UNEVEN = 5.0
 #: An operation with this share of all work of its phase, which has few more, stands for the phase.
-_ALL, _FEW = 0.9, 3
+_FEW = 3
 
 
 def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
@@ -39,7 +34,7 @@ def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
     by_name = view.by_name(np.where(view.of_kinds(works), view.path_work_by_kind, 0.0))
     hottest = int(by_name.argmax())
     share = by_name[hottest] / max(float(view.iteration_ns.mean()), 1.0)
-    if share <= _HOT:
+    if share <= HOT:
         return
     chosen = works & (kind == hottest)
     if _is_whole_phase(view, chosen):
@@ -47,7 +42,7 @@ def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
         return
     events = _works_ns(view, chosen)
     longest = float(events.max(initial=0))
-    if longest > _ALL * events.sum() and all(
+    if longest > NEARLY_ALL * events.sum() and all(
         one.role is Role.CALL for one in view.recording.chosen_kinds(chosen)
     ):
         yield _done_once(view, names[hottest], chosen, longest)
@@ -57,15 +52,15 @@ def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
         kind="hot_operation",
         title=f"{names[hottest]} makes up {share:.0%} of the critical path",
         cause=f"it takes {in_ms(by_name[hottest])} a step there"
-        + (f"; its longest event is {spread:.0f} times the average" if spread > _UNEVEN else ""),
+        + (f"; its longest event is {spread:.0f} times the average" if spread > SPIKY else ""),
         action="make this one faster first: another algorithm or precision, a fused or tuned kernel"
         if any(one.on_device or one.purpose for one in view.recording.chosen_kinds(chosen))
         else "make this one faster first, or call it less often; a profiler of its own tells what it does",
-        edits=[edit(names[hottest], 1 - _FASTER)],
+        edits=[edit(names[hottest], 1 - FASTER)],
         ranks=view.recording.owners,
         operations=[names[hottest]],
         evidence=view.show(chosen, 3),
-        caveat=f"the gain is for {_FASTER:.0%} less of it",
+        caveat=f"the gain is for {FASTER:.0%} less of it",
     )
 
 
@@ -73,7 +68,7 @@ def slow_callbacks(view: JobView) -> Iterator[Finding]:
     """Find callbacks of the training loop that take time on the path."""
     chosen = view.which(lambda one: one.phase is Phase.CALLBACK)
     on_path = view.path_work_ns(chosen)
-    if on_path < _LEAST_CALLBACKS * view.step_ns:
+    if on_path < NOTICEABLE * view.step_ns:
         return
     largest, is_largest = view.largest(chosen)
     yield Finding(
@@ -94,7 +89,7 @@ def _is_whole_phase(view: JobView, chosen: Bool) -> bool:
     of_phase = view.which(lambda one: one.purpose in purposes)
     if not purposes or len(view.mains(of_phase)) > _FEW:
         return False
-    return bool(view.owner_work_ns(chosen).sum() > _ALL * view.owner_work_ns(of_phase).sum())
+    return bool(view.owner_work_ns(chosen).sum() > NEARLY_ALL * view.owner_work_ns(of_phase).sum())
 
 
 def _works_ns(view: JobView, chosen: Bool) -> Int64:

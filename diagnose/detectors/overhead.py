@@ -8,14 +8,10 @@ import numpy as np
 
 from arrays.median import FEWEST
 from diagnose.finding import Finding, Skipped
+from diagnose.finding_thresholds import CHANCE, NOTICEABLE, WARM_UP
 from diagnose.job_view import JobView
 from dialects.steps import Step
 from result import in_ms
-
-#: The first steps of a job, which are longer than the others whatever is recorded.
-_WARM_UP = 3
-#: Profiling that makes a step longer by less costs nothing to speak of; and what may be chance.
-_LEAST, _CHANCE = 0.05, 0.01
 
 
 def profiling_overhead(view: JobView) -> Iterator[Finding | Skipped]:
@@ -29,11 +25,11 @@ def profiling_overhead(view: JobView) -> Iterator[Finding | Skipped]:
         yield Skipped("profiling_overhead", f"fewer than {FEWEST} steps before or in the trace")
         return
     usual, traced = float(np.median(before)), view.step_ns
-    if traced < (1 + _LEAST) * usual:
+    if traced < (1 + NOTICEABLE) * usual:
         return
     from scipy.stats import mannwhitneyu
 
-    if mannwhitneyu(view.iteration_ns, before, alternative="greater").pvalue > _CHANCE:
+    if mannwhitneyu(view.iteration_ns, before, alternative="greater").pvalue > CHANCE:
         return
     yield Finding(
         kind="profiling_overhead",
@@ -49,5 +45,5 @@ def profiling_overhead(view: JobView) -> Iterator[Finding | Skipped]:
 
 def _before(view: JobView, loads: Sequence[Step]) -> list[int] | None:
     """Return how long the steps before the traced ones took (ns), without the warm-up; None for none."""
-    times = [one.dur_ns for one in loads if _WARM_UP < one.label < min(view.numbers)]
+    times = [one.dur_ns for one in loads if WARM_UP < one.label < min(view.numbers)]
     return times or None

@@ -9,13 +9,12 @@ import numpy as np
 from dag.step_graph import NO_LINK
 from diagnose.detectors.slow_transfers import NO_BYTES
 from diagnose.finding import Finding, Skipped, edit
+from diagnose.finding_thresholds import SLOW
 from diagnose.job_view import JobView
 from replay.links import is_sized, link_rate
 from replay.whatif.server_times import is_pull, slowest_server
 from result import in_ms
 
-#: A server that holds this many times the bytes of the mean one has too many.
-_UNEVEN = 1.5
 _NO_LINKS = "no links to servers are recorded"
 
 
@@ -79,7 +78,7 @@ def _uneven_servers(view: JobView) -> str:
     for one in view.recording.operations:
         if is_pull(one) and one.owner == 0:
             load[one.transfer.server] = load.get(one.transfer.server, 0) + one.transfer.n_bytes
-    if len(load) < 2 or max(load.values()) < _UNEVEN * np.mean(list(load.values())):
+    if len(load) < 2 or max(load.values()) < SLOW * np.mean(list(load.values())):
         return ""
     most = max(load, key=lambda server: load[server])
     return f"; {most} holds {load[most] / sum(load.values()):.0%} of the bytes"

@@ -10,6 +10,7 @@ import numpy as np
 from arrays import Float64
 from dag.step_graph import Bool
 from diagnose.finding import Finding, Skipped, edit
+from diagnose.finding_thresholds import SLOW
 from diagnose.job_view import JobView
 from dialects.step_parts import Operation
 from errors import counted
@@ -17,8 +18,6 @@ from figures.time_by_role import Slices, time_of_ids
 from replay.links import is_sized, link_rate
 from replay.whatif.collective_times import bandwidths, slow_collectives
 
-#: A link that takes this much longer than its peers is slow.
-_SLOW = 1.5
 NO_BYTES = "the bytes of the transfers are not recorded"
 
 
@@ -40,19 +39,19 @@ def slow_links(view: JobView) -> Iterator[Finding | Skipped]:
         return
     ratios = _ratios(view, pushes)
     owner = int(ratios.argmax())
-    if ratios[owner] <= _SLOW:
+    if ratios[owner] <= SLOW:
         return
     name, stages = recording.owners[owner], view.stages(lambda part: part.is_sent)
     slow = dict.fromkeys(stages, float(ratios[owner]))
     pulls = view.which(lambda one: one.transfer.is_answer)
     back = float(_ratios(view, pulls)[owner])
-    if back > _SLOW:
+    if back > SLOW:
         slow |= dict.fromkeys(view.stages(lambda part: part.is_answer), back)
     chosen = pushes & view.which(lambda one: one.owner == owner)
     yield Finding(
         kind="slow_collective",
         title=f"the link of {name} is slow: its pushes take {ratios[owner]:.1f} times as long as its peers'"
-        + (f", its pulls {back:.1f} times" if back > _SLOW else ""),
+        + (f", its pulls {back:.1f} times" if back > SLOW else ""),
         cause="transfers of the same partitions are compared, without the waiting for the link",
         action="look at its network: speed of the port, errors, other traffic, the path to the servers",
         edits=[edit(f"{name}.{stage}", 1 / ratio) for stage, ratio in slow.items()],

@@ -10,13 +10,9 @@ from arrays.numbering import unique
 from dag.step_graph import Bool, StepGraph
 from diagnose.detectors.slow_transfers import NO_BYTES
 from diagnose.finding import Finding, Skipped, edit
+from diagnose.finding_thresholds import LARGE_BYTES, MANY_MESSAGES, SMALL_BYTES
 from diagnose.job_view import JobView
 from replay.whatif.collective_times import LATENCY, MERGED, short_collectives, turns
-
-#: So many short collectives in a step are many.
-_MANY = 16
-#: Partitions below this size are small, and merged into such of that size.
-_SMALL_BYTES, _LARGE_BYTES = 256 << 10, 4 << 20
 
 
 def small_messages(view: JobView) -> Iterator[Finding | Skipped]:
@@ -35,14 +31,14 @@ def small_messages(view: JobView) -> Iterator[Finding | Skipped]:
     per_tensor = len({(one.owner, one.main, one.transfer.key) for one in parts}) / len(
         {(one.owner, one.main) for one in parts}
     )
-    if np.median(sizes) > _SMALL_BYTES or per_tensor < 2:
+    if np.median(sizes) > SMALL_BYTES or per_tensor < 2:
         return
     yield Finding(
         kind="small_messages",
         title=f"partitions are small: {np.median(sizes) / 1024:,.0f} KiB, {per_tensor:.0f} to a tensor",
         cause="every partition costs a request and an answer, whatever its size",
         action=f"raise BYTEPS_PARTITION_BYTES (here it is about {sizes.max():,})",
-        edits=[edit("partition_bytes", _LARGE_BYTES)],
+        edits=[edit("partition_bytes", LARGE_BYTES)],
         ranks=view.recording.owners,
         operations=sorted({one.main for one in parts})[:3],
         evidence=view.show(view.which(lambda one: one.transfer.is_sent), 1),
@@ -51,10 +47,10 @@ def small_messages(view: JobView) -> Iterator[Finding | Skipped]:
 
 def _short_collectives(view: JobView) -> Iterator[Finding | Skipped]:
     short, shortest = short_collectives(view.job)
-    if short.sum() < _MANY * len(view.recording.owners):
+    if short.sum() < MANY_MESSAGES * len(view.recording.owners):
         return
     often = float(np.median([_turns_a_rank(view, step, short) for step in view.steps]))
-    if often < _MANY:
+    if often < MANY_MESSAGES:
         return
     names, kind = view.kind_of
     chosen = [names[i] for i in unique(kind[short]).tolist()]

@@ -391,7 +391,7 @@ def _asked(args: Namespace, job: Job, forecasts: Forecasts) -> dict[str, Sequenc
 def _pausing(args: Namespace, loaded: LoadedSteps, forecasts: Forecasts) -> str:
     """Return who is late without working longer, which `straggler=none` leaves as it is, as words."""
     from diagnose.detectors.late_ranks import pausing_ranks
-    from diagnose.diagnosis import LEAST_SHARE
+    from diagnose.finding_thresholds import NEGLIGIBLE
     from diagnose.job_view import JobView
     from replay.whatif.straggler import stragglers
 
@@ -401,7 +401,7 @@ def _pausing(args: Namespace, loaded: LoadedSteps, forecasts: Forecasts) -> str:
     if {recording.owners[owner] for owner in stragglers(recording)}.issuperset(found.ranks):
         return ""
     without = forecasts.of(found.edits)
-    if not without.is_certain or without.ratio > 1 - max(LEAST_SHARE, found.least_share):
+    if not without.is_certain or without.ratio > 1 - max(NEGLIGIBLE, found.least_share):
         return ""
     return f"; {found.title} ({without.name}: {in_ms(without.gain_ns.mid_ns)} to save)"
 

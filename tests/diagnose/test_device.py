@@ -42,7 +42,7 @@ def test_a_host_is_not_the_limit_alone_where_the_device_is_as_busy(
     # 40 launches of 0.5 ms, 40 kernels of 0.36 ms: the device is busy 71 % of the step
     directory, step_ms = device(tmp_path / "job", replace(DEVICE_BOUND, launch=0.5, kernel=0.36))
     assert "launching is the limit" in headline(diagnosed(directory))
-    monkeypatch.setattr("diagnose.detectors.device._ALL_THE_TIME", 0.7)
+    monkeypatch.setattr("diagnose.detectors.device.NEARLY_ALL", 0.7)
     diagnosis = diagnosed(directory)
     assert "the host and the device are both the limit" in headline(diagnosis)
     holds(winning(diagnosis)[0], step_ms - 40 * 0.36)

@@ -1,0 +1,63 @@
+"""The numbers that were chosen for `diagnose`: from where on something is a finding, or has a name.
+
+Each is chosen once for all detectors. Where no source is given, nothing measured moved the number: it is a
+round one, and findings are ranked by what a replay says they save, so it decides only what is looked at.
+"""
+
+from __future__ import annotations
+
+# ---- shares of a step, or of what the comment says
+
+#: What nobody acts on: a smaller saving, a smaller excess of a rank, a mean this near to the median, or a
+#: peak of memory that grows by less over the recording.
+NEGLIGIBLE = 0.01
+#: Work, waits and copies that are worth a look. The error that an interval allows for at least is as large
+#: (docs/accuracy.md, Method), and claims are counted from here on in docs/accuracy.md 7.
+NOTICEABLE = 0.05
+#: Communication, waiting and idle stages that are not as good as hidden.
+EXPOSED = 0.10
+#: Of the critical path: an operation that is hot; its gain is for being so much faster.
+HOT, FASTER = 0.30, 0.10
+#: Of whatever is shared out: all the rest together is less.
+HALF = 0.5
+#: Steps in which a rank is behind for it to be so in most steps.
+MOST_STEPS = 2 / 3
+#: Of the critical path: what the headline calls the limit.
+LIMIT = 0.7
+#: What stands for the whole: a device's busy time for the step, an operation for its phase.
+NEARLY_ALL = 0.9
+#: Of a device's memory that is nearly full: healthy jobs use more than `NEARLY_ALL`.
+FULL = 0.95
+
+# ---- ratios
+
+#: A saving alone to what more specific findings leave of it, for the two to be alike.
+ALIKE = 1.1
+#: A rank's work, or its peak of memory, to its peers': so much that few steps show it.
+MUCH = 1.25
+#: A link's or server's time, or its bytes, to its peers' (docs/accuracy.md 7, jobs with even seeds).
+SLOW = 1.5
+#: A rank's excess to the spread of its peers; of steps `arrays.median` calls the same number outlying.
+OUTLYING = 3.0
+#: The cost of steps that are outliers to the next finding's, for them to lead the headline.
+FAR_MORE = 3
+#: The longest event of an operation to its mean one, for its events to be called uneven.
+SPIKY = 5.0
+
+# ---- chances
+
+#: Of a false finding in a job: the usual level of significance, which four steps (`FEWEST`) can reach.
+CHANCE = 0.05
+
+# ---- counts and sizes
+
+#: Steps that the warm-up takes at most.
+WARM_UP = 3
+#: Short collectives per rank and step, from which on they are many.
+MANY_MESSAGES = 16
+#: Partitions below the first are small, and merged into such of the second: about BytePS's own 4,096,000.
+SMALL_BYTES, LARGE_BYTES = 256 << 10, 4 << 20
+#: A gap on the path that needs a name (ns).
+LONG_NS = 1_000_000
+#: A kernel that takes no longer than its launch does: some 5 to 10 µs (ns).
+SHORT_KERNEL_NS = 10_000
