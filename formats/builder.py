@@ -25,6 +25,7 @@ from formats.values import cleaned
 
 _KEY = attrgetter(*KEY)
 _KEYS = msgspec.json.Decoder(list[tuple[Any, ...]])
+_INTEGERS = msgspec.json.Decoder(list[int])
 _SLICE_KEY = attrgetter(*KEY[1:])
 _TS = attrgetter("ts")
 _DUR = attrgetter("dur")
@@ -167,7 +168,9 @@ class Builder:
         if found.args:
             place = np.full(len(ids), -1, np.int64)
             place[rows] = np.arange(first, first + len(rows))
-            self._add_args(place[found.args_row].tolist(), self._args_decoder.decode(_as_list(found.args)))
+            args_row = place[found.args_row]
+            if not self._add_integers(args_row, found.args):
+                self._add_args(args_row.tolist(), self._args_decoder.decode(_as_list(found.args)))
 
     def _add_learned(
         self, events: Sequence[Any], learned: LearnedType, whole: Callable[[], list[Event]]
@@ -259,6 +262,23 @@ class Builder:
             with contextlib.suppress(*UNDECODABLE):
                 return list(map(self._arg_decoder.decode, texts))
         return list(map(args_object, texts))
+
+    def _add_integers(self, rows: Int64, args: bytes) -> bool:
+        """Append the wanted args of `rows` (n,), if all are integers of one key; return whether they are.
+
+        Those of a Kineto file that is read for its steps are; `_add_args` takes more than twice as long.
+        """
+        first = args[: args.find(b":") + 1]  # {"correlation":
+        if rows.min() < 0 or not args.count(first) == args.count(b":") == len(rows):
+            return False
+        try:
+            values = _INTEGERS.decode(_as_list(args.replace(first, b"").replace(b"}", b"")))
+        except UNDECODABLE:
+            return False
+        told_rows, told = self._args[msgspec.json.decode(first[1:-1])]
+        told_rows.frombytes(rows.tobytes())
+        told += values
+        return True
 
     def _add_args(self, rows: Sequence[int], args: Sequence[Any]) -> None:
         """Append the wanted args of `rows`, each a struct or a dictionary; a negative row is skipped."""

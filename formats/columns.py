@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -32,7 +33,8 @@ class Track(NamedTuple):
 class ArgColumn(Struct, frozen=True):
     """One key of the events' `args`, for the rows that have it.
 
-    `rows` (k,) are row numbers of the trace, ascending; `values` (k) the decoded JSON values.
+    `rows` (k,) are row numbers of the trace, ascending; `values` (k) the decoded JSON values, an array where
+    all are integers: there may be millions.
     """
 
     rows: Int64
@@ -43,9 +45,14 @@ class ArgColumn(Struct, frozen=True):
         return dict(zip(self.rows.tolist(), self.values, strict=True))
 
     def select(self, rows: Int64) -> ArgColumn:
-        """Return the column for a trace that has only these rows, in this order."""
-        _, own, new_rows = np.intersect1d(self.rows, rows, assume_unique=True, return_indices=True)
-        return ArgColumn(new_rows, [self.values[i] for i in own.tolist()])
+        """Return the column for a trace that has only these rows, ascending."""
+        place = np.full(1 + max(rows.max(initial=-1), self.rows.max(initial=-1)), -1)
+        place[rows] = np.arange(len(rows))
+        new_rows = place[self.rows]
+        kept = new_rows >= 0
+        if isinstance(self.values, array):
+            return ArgColumn(new_rows[kept], array("q", np.array(self.values)[kept].tobytes()))
+        return ArgColumn(new_rows[kept], list(itertools.compress(self.values, kept.tolist())))
 
 
 class Points(Struct, frozen=True):

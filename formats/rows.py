@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from array import array
 from collections import Counter
 from collections.abc import Sequence
 from operator import itemgetter
@@ -191,6 +193,9 @@ class _Tables:
 def _fitting(name: str, column: ArgColumn, repairs: list[str]) -> ArgColumn:
     """Return the values of an argument that are within the border of `formats.values`, and their rows."""
     values = column.values
+    if set(map(type, values)) == {int}:
+        with contextlib.suppress(OverflowError):  # beyond 63 bits
+            return ArgColumn(column.rows, array("q", values))
     if all_fit(values):
         return column
     clean = [cleaned(value) for value in values]

@@ -95,6 +95,9 @@ def from_completion(trace: Trace, steps: Steps) -> Steps | None:
     works = launched(trace)
     if not every or not works.is_known:
         return None
+    waits = np.flatnonzero(
+        by_name(trace, CALLS_THAT_WAIT.fullmatch) & by_cat(trace, RUNTIME_CATS.__contains__)
+    )
     place = places(every, works.call_ns)
     complete = np.array([step.end_ns for step in every], np.int64)
     np.maximum.at(complete, place[place >= 0], works.end_ns[place >= 0])
@@ -106,7 +109,9 @@ def from_completion(trace: Trace, steps: Steps) -> Steps | None:
         if follows[i] and complete[i] <= complete[i - 1]:
             is_late[i], complete[i] = True, complete[i - 1]
             continue
-        begin = int(complete[i - 1]) if follows[i] else _turns_to(trace, works, place == i, step.start_ns)
+        begin = int(complete[i - 1])
+        if not follows[i]:
+            begin = _turns_to(trace, works, waits, place == i, step.start_ns)
         found[step] = step._replace(start_ns=begin, end_ns=int(complete[i]))
         behind = complete[i] - step.end_ns
         if not follows[i] and begin == step.start_ns and behind > _FILLS * found[step].dur_ns:
@@ -121,11 +126,11 @@ def from_completion(trace: Trace, steps: Steps) -> Steps | None:
     return steps._replace(whole=whole, partial=partial)
 
 
-def _turns_to(trace: Trace, works: Launched, is_own: Mask, begin_ns: int) -> int:
+def _turns_to(trace: Trace, works: Launched, waits: Int64, is_own: Mask, begin_ns: int) -> int:
     """Return when the device begins with a step's `is_own` (n,) work, after what it had to do before.
 
     That is when the host enters the step, unless work stood in the queue behind that of others, or the host
-    waited for these before it launched any.
+    waited for these (in one of the calls `waits`) before it launched any.
     """
     if not is_own.any():
         return begin_ns
@@ -138,11 +143,9 @@ def _turns_to(trace: Trace, works: Launched, is_own: Mask, begin_ns: int) -> int
         before = works.end_ns[here & ~is_own & (works.start_ns <= works.start_ns[own])]
         if before.max(initial=begin_ns) > max(works.call_ns[own], until_ns):
             until_ns = int(before.max())
-    waits = np.flatnonzero(
-        by_name(trace, CALLS_THAT_WAIT.fullmatch) & by_cat(trace, RUNTIME_CATS.__contains__)
-    )
     waits = waits[(trace.ts_ns[waits] >= begin_ns) & (trace.ts_ns[waits] < works.call_ns[is_own].min())]
     over_ns = int(works.end_ns[is_before].max(initial=begin_ns))
-    waited = (trace.ts_ns[waits] < over_ns) & (over_ns <= trace.end_ns[waits] + _AGREE_NS)
+    wait_end_ns = trace.ts_ns[waits] + trace.dur_ns[waits]
+    waited = (trace.ts_ns[waits] < over_ns) & (over_ns <= wait_end_ns + _AGREE_NS)
     until_ns = over_ns if waited.any() else until_ns
     return max(first_ns, until_ns) if until_ns > begin_ns else begin_ns

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -92,6 +93,29 @@ def test_an_events_members_become_columns(library: ctypes.CDLL, width: str) -> N
     assert found.dur_ns.tolist() == [5_000, -(1 << 63)]
     assert found.new_keys == b'["X","a",null,1,2],["B",null,null,null,null],'
     assert (found.args_row.tolist(), found.args) == ([1], b'{"stream":7,"input0":"i"},')
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (["7", "-3", "7"], [7, -3, 7]),
+        (["7", "9223372036854775808"], [7, 2**63]),
+        (["7", "null", "2"], [7, None, 2]),
+        (["7", "true", "2.0", "1e2"], [7, True, 2.0, 100.0]),
+        (["7", '"8},9:"', "[3,4]", "{}", '{"a":5}'], [7, "8},9:", [3, 4], {}, {"a": 5}]),
+        (["7", '8,"stream":9'], [7, 8]),
+    ],
+)
+def test_args_of_one_key(tmp_path: Path, values: list[str], expected: list[Any]) -> None:
+    events = [f'{X[:-1]},"args":{{"kind": "a", "correlation": {value}}}}}' for value in values]
+    path = tmp_path / "trace.json"
+    path.write_text(f'{{"traceEvents":[{X},{",".join(events)}]}}')
+    trace = assemble(path, read_part(path, WANTED, scan=True))
+    found = [trace.args["correlation"].as_dict().get(row) for row in range(len(trace))]
+    assert list(map(repr, found)) == list(map(repr, [None, *expected]))
+    kept = trace.select(np.array([0, *range(2, len(trace))])).args["correlation"].as_dict()
+    assert kept == {row: value for row, value in enumerate(expected) if row and value is not None}
 
 
 @pytest.mark.parametrize("number", ["9223372036854775808", "17744863269121484553", "17999999999999999999"])
