@@ -5,7 +5,6 @@ Who only takes a `Recording` apart imports its types from `dag.step_graph`.
 
 from __future__ import annotations
 
-from dag.contracted_step import examined
 from dag.critical_path import CATS, GAP, NO_EVENT, CriticalPath, critical_path, slack_ns
 from dag.job_steps import LoadedSteps, choose_step, load_steps, read_partitions
 from dag.join_ranks import by_link, fitted, join
@@ -32,7 +31,7 @@ __all__ = [
     "BY_NAME", "CATS", "GAP", "NO_EVENT", "PATH", "CriticalPath", "Dag", "LoadedSteps", "LongestPath",
     "NamedPath", "OperationSlack", "Partitions", "RankFacts", "Recording", "Scope", "StepGraph",
     "by_category", "by_link", "by_name", "category", "choose_step", "connected", "critical_path",
-    "examined", "fitted", "headline", "join", "key_of", "load_steps", "longest_chain", "longest_path",
+    "fitted", "headline", "join", "key_of", "load_steps", "longest_chain", "longest_path",
     "marked_events", "mean_dags", "named_path", "new_dag", "path_waterfall", "place_tracks",
     "read_partitions", "records", "scopes_of", "slack_ns", "step_operations", "step_timeline",
     "stretch_key", "waterfall",

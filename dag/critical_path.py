@@ -9,6 +9,7 @@ path runs through whoever was waited for.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -46,27 +47,9 @@ class Stretch(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """The last input of each start (2 * event) and body (2 * event + 1), (2n,); see `last_inputs`."""
+    """The last input of each start (2 * event) and body (2 * event + 1), (2n,); see `_last_inputs`."""
 
     at: Int64
-    before: Int64
-    kind: Int64
-
-
-class Way(NamedTuple):
-    """The starts and bodies (k,) by which a path goes back, the last first.
-
-    Of each its event, that one's operation and owner; whether it is a body; when the path enters it, is
-    through its work or gap, and leaves it for what was `before`; and the `Kind` of the edge from there.
-    """
-
-    event: Int64
-    operation: Int64
-    owner: Int64
-    is_body: Int64
-    entered: Int64
-    through: Int64
-    left: Int64
     before: Int64
     kind: Int64
 
@@ -116,8 +99,7 @@ class CriticalPaths:
 
     def __init__(self, step: StepGraph, parts: Sequence[Sequence[int]]) -> None:
         self.step, self.parts = step, parts
-        self.begin_ns, self.ends_ns = step.begin_ns, ends_ns(step)
-        self._inputs: Inputs | None = None
+        self._ends_ns = _ends_ns(step)
 
     def length_ns(self, part: int) -> int:
         """Return how long the path of a part is."""
@@ -126,38 +108,47 @@ class CriticalPaths:
 
     def path(self, part: int) -> CriticalPath:
         """Return the path of a part (see `critical_path`)."""
+        step = self.step
         owner, begin, end = self._span(part)
-        way, over = self._way(owner, begin)
-        return path_of(way, owner, (begin, over, end))
+        last, over = _last_event(step, owner)
+        places = np.array(_places(self._inputs, 2 * last + 1, over, begin), np.int64)
+        event, is_body = np.divmod(places, 2)
+        entered = np.where(is_body, step.end_ns[event], step.start_ns[event])
+        through = entered - np.where(is_body, step.work_ns[event], step.gap_ns[event])
+        left, _, kind = (column[places] for column in self._inputs)
+        n = len(event)
+        # backwards: from the last event to the end, of each place its work or gap and its wait, the begin
+        found = np.empty((7, 2 * n + 2), np.int64)
+        found[:, 0] = NO_EVENT, NO_EVENT, owner, _GAP, over, end, -1
+        of = event, step.operation[event], step.owner[event]
+        found[:, 1:-1:2] = *of, np.where(is_body, _WORK, _GAP), through, entered, kind
+        found[:, 2:-1:2] = *of, np.full(n, _WAIT), left, through, np.full(n, -1)
+        first, until = (step.owner[event[-1]], left[-1]) if n else (owner, begin)
+        found[:, -1] = NO_EVENT, NO_EVENT, first, _GAP, begin, until, -1
+        found[4] = np.maximum(found[4], begin)
+        found = found[:, found[5] > found[4]][:, ::-1]
+        return CriticalPath(owner, begin, end - begin, *found)
 
-    def _way(self, owner: int, begin: int) -> tuple[Way, int]:
-        """Return the way back from an owner's last event until `begin`, and when that event ends."""
-        if self._inputs is None:
-            self._inputs = last_inputs(self.step, part_of(self.parts, len(self.begin_ns))[self.step.owner])
-        event, over = last_event(self.step, owner)
-        return way_back(self.step, self._inputs, 2 * event + 1, over, begin), over
+    @cached_property
+    def _inputs(self) -> Inputs:
+        part = np.full(len(self._ends_ns), -1)
+        for number, owners in enumerate(self.parts):
+            part[list(owners)] = number
+        return _last_inputs(self.step, part[self.step.owner])
 
     def _span(self, part: int) -> tuple[int, int, int]:
         """Return the owner of a part that ends last, and begin and end of its step."""
-        owner = max(self.parts[part], key=lambda one: (int(self.ends_ns[one]), -one))
-        return owner, int(self.begin_ns[owner]), int(self.ends_ns[owner])
+        owner = max(self.parts[part], key=lambda one: (int(self._ends_ns[one]), -one))
+        return owner, int(self.step.begin_ns[owner]), int(self._ends_ns[owner])
 
 
-def part_of(parts: Sequence[Sequence[int]], n_owners: int) -> Int64:
-    """Return the part of each owner (m,), -1 for none."""
-    of = np.full(n_owners, -1)
-    for number, owners in enumerate(parts):
-        of[list(owners)] = number
-    return of
-
-
-def ends_ns(step: StepGraph) -> Int64:
+def _ends_ns(step: StepGraph) -> Int64:
     """Return when the step of each owner ends (m,): as recorded, else the usual time after its last event."""
     by_tail = step.last_end_ns + np.maximum(step.tail_ns, 0)
     return np.where(step.next_ns < 0, by_tail, step.next_ns)
 
 
-def last_inputs(step: StepGraph, part: Int64) -> Inputs:
+def _last_inputs(step: StepGraph, part: Int64) -> Inputs:
     """Return the last input of each event's start (2 * event) and body (2 * event + 1), within its part.
 
     Per start and body (2n,): when, which start or body, and the `Kind` or -1. Where a body waited for
@@ -195,40 +186,13 @@ def _on_links(step: StepGraph) -> Int64:
     return 2 * np.concatenate([np.empty((0, 2), np.int64), *pairs]) + 1
 
 
-def last_event(step: StepGraph, owner: int) -> tuple[int, int]:
+def _last_event(step: StepGraph, owner: int) -> tuple[int, int]:
     """Return the event that held up an owner's next step, and its end; `NO_EVENT`, the begin without one."""
     last = step.last[step.owner[step.last] == owner]
     if not len(last):
         return NO_EVENT, int(step.begin_ns[owner])
     event = int(last[np.argmax(step.end_ns[last])])
     return event, int(step.end_ns[event])
-
-
-def way_back(step: StepGraph, inputs: Inputs, place: int, at: int, begin: int) -> Way:
-    """Return the way back from a start or body, which is over `at`: until `begin`, or no input is known."""
-    places = np.array(_places(inputs, place, at, begin), np.int64)
-    event, is_body = np.divmod(places, 2)
-    entered = np.where(is_body, step.end_ns[event], step.start_ns[event])
-    through = entered - np.where(is_body, step.work_ns[event], step.gap_ns[event])
-    left, before, kind = (column[places] for column in inputs)
-    return Way(event, step.operation[event], step.owner[event], is_body, entered, through, left, before, kind)
-
-
-def path_of(way: Way, owner: int, times: tuple[int, int, int]) -> CriticalPath:
-    """Return a way back as a path; `times`: when the owner's step begins, its last event ends, it ends."""
-    begin, over, end = times
-    n = len(way.event)
-    # backwards: from the last event to the end, of each place its work or gap and its wait, the begin
-    found = np.empty((7, 2 * n + 2), np.int64)
-    found[:, 0] = NO_EVENT, NO_EVENT, owner, _GAP, over, end, -1
-    of = way.event, way.operation, way.owner
-    found[:, 1:-1:2] = *of, np.where(way.is_body, _WORK, _GAP), way.through, way.entered, way.kind
-    found[:, 2:-1:2] = *of, np.full(n, _WAIT), way.left, way.through, np.full(n, -1)
-    first, until = (way.owner[-1], way.left[-1]) if n else (owner, begin)
-    found[:, -1] = NO_EVENT, NO_EVENT, first, _GAP, begin, until, -1
-    found[4] = np.maximum(found[4], begin)
-    found = found[:, found[5] > found[4]][:, ::-1]
-    return CriticalPath(owner, begin, end - begin, *found)
 
 
 def _places(inputs: Inputs, place: int, at: int, begin: int) -> list[int]:
@@ -251,46 +215,37 @@ def slack_ns(step: StepGraph) -> Int64:
     DagError
         Events wait for each other.
     """
-    until = int(ends_ns(step).max(initial=0))
-    return latest_ns(step, until)[1::2] - step.end_ns
-
-
-def latest_ns(step: StepGraph, until: int, known: tuple[Int64, Int64] | None = None) -> Int64:
-    """Return by when each start and body must be over so that nothing of the step ends after `until` (2n,).
-
-    `known`: some starts and bodies, and by when what is not in `step` needs them.
-    """
-    ends = ends_ns(step)
+    ends = _ends_ns(step)
+    until = int(ends.max(initial=0))
     latest = np.repeat(np.maximum(step.end_ns, until), 2)
     np.minimum.at(latest, 2 * step.last + 1, (until - ends + step.last_end_ns)[step.owner[step.last]])
     latest[::2] = latest[1::2] - step.work_ns
-    if known is not None:
-        np.minimum.at(latest, *known)
     # 2 * event stands for an event's start, 2 * event + 1 for its body
-    starts = 2 * np.arange(len(step))
+    starts = 2 * np.arange(len(step), dtype=np.int32)
     source, target = operation_edges(step.edges)
     served, then = _on_links(step).T
-    return latest_of(
+    _tighten(
+        latest,
+        np.column_stack([step.gap_ns, step.work_ns]).reshape(-1),
         np.concatenate([starts, source, served]),
         np.concatenate([starts + 1, target, then]),
-        np.column_stack([step.gap_ns, step.work_ns]).reshape(-1),
-        latest,
     )
+    return latest[1::2] - step.end_ns
 
 
-def latest_of(source: Int64, target: Int64, cost_ns: Int64, latest_ns: Int64) -> Int64:
-    """Return by when each of n must be over, at the latest, so that nothing that follows it is late.
+def _tighten(latest_ns: Int64, cost_ns: Int64, source: Int64, target: Int64) -> None:
+    """Lower by when each of n must be over, so that nothing that follows it is late.
 
-    `source` and `target` (e,): who comes before whom; `cost_ns`, `latest_ns` (n,): how long each takes, and
-    by when it must be over for its own sake.
+    `latest_ns` (n,): by when it must be over for its own sake; `cost_ns` (n,): how long it takes; `source`
+    and `target` (e,): who comes before whom.
     """
     n = len(cost_ns)
-    order = np.argsort(target, kind="stable")
-    bounds = np.cumsum(np.bincount(target + 1, minlength=n + 1)).tolist()
-    sources = source[order].tolist()
-    waiting = np.bincount(source, minlength=n)
-    free = np.flatnonzero(waiting == 0).tolist()
-    waits, costs, latest = waiting.tolist(), cost_ns.tolist(), latest_ns.tolist()
+    waits = np.bincount(source, minlength=n)
+    free = np.flatnonzero(waits == 0).tolist()
+    # as in `_places`; lists of millions of numbers would take 200 bytes for each event besides
+    sources = source[np.argsort(target, kind="stable")].data
+    bounds = np.cumsum(np.bincount(target + 1, minlength=n + 1)).data
+    waiting, costs, latest = waits.data, cost_ns.data, latest_ns.data
     done = 0
     while free:
         one = free.pop()
@@ -299,9 +254,8 @@ def latest_of(source: Int64, target: Int64, cost_ns: Int64, latest_ns: Int64) ->
         for before in sources[bounds[one] : bounds[one + 1]]:
             if limit < latest[before]:
                 latest[before] = limit
-            waits[before] -= 1
-            if waits[before] == 0:
+            waiting[before] -= 1
+            if waiting[before] == 0:
                 free.append(before)
     if done < n:
         raise DagError(f"{n - done} starts and ends of events wait for each other: the graph has a cycle")
-    return np.array(latest, np.int64)

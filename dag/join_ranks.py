@@ -111,10 +111,7 @@ def join(ranks: Sequence[RankSteps], spill: Spill | None = None) -> Recording:
             pending = 0
         return step
 
-    def split(row: int) -> RankParts | None:
-        return RankParts(parts[row], link_of, first) if parts[row] else None  # none where it was made
-
-    steps: Sequence[StepGraph] = LazySteps(bounds, make, split=split, spill=spill)
+    steps: Sequence[StepGraph] = LazySteps(bounds, make, spill=spill)
     if any((one.next_ns < 0).any() for one in bounds):
         steps = _known_tails(list(steps))
     return Recording(
@@ -266,41 +263,6 @@ def _places(order: Int64) -> Int64:
     place = narrow(np.empty_like(order))
     place[order] = np.arange(len(order))
     return place
-
-
-class RankParts(NamedTuple):
-    """One step as its ranks' own parts, of which some are joined alone."""
-
-    steps: Sequence[RankStep]
-    link_of: Int64
-    first: Sequence[int]
-
-    @property
-    def can_be_split(self) -> bool:
-        """Whether no rank needs another's events to tell when its own started, and all ends are known."""
-        meetings = (part.meetings for part in self.steps)
-        starts = any((one.leaves & (one.joint < Joint.END_TO_BODY)).any() for one in meetings)
-        has_ends = all(part.next_ns >= 0 for part in self.steps)
-        return has_ends and not starts and bool((self.link_of == NO_LINK).all())
-
-    def alone(self, owners: range) -> StepGraph:
-        """Return the events of some ranks that follow each other, without what they wait for other ranks."""
-        parts = [replace(self.steps[owner], meetings=meetings_table(())) for owner in owners]
-        return _join_step(parts, (), self.link_of, [*self.first[owners.start : owners.stop], 0])
-
-    def points(self, events: Sequence[Int64], start: Sequence[Int64], end: Sequence[Int64]) -> StepGraph:
-        """Return the `events` of each rank that meet others', with only what they wait for these."""
-        parts = []
-        for part, own, start_ns, end_ns in zip(self.steps, events, start, end, strict=True):
-            meetings = replace(part.meetings, event=np.searchsorted(own, part.meetings.event))
-            nothing: dict[str, Any] = {"edges": part.edges[:0], "last": own[:0], "since_ns": 0}
-            columns: dict[str, Any] = {
-                "operation": part.operation[own],
-                "start_ns": start_ns,
-                "end_ns": end_ns,
-            }
-            parts.append(replace(part, **columns, meetings=meetings, **nothing))
-        return _join_step(parts, (), self.link_of, self.first)
 
 
 def _moved(edges: Int64, by: int) -> Int64:

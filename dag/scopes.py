@@ -9,8 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dag.contracted_step import ContractedStep, critical_paths, slacks
-from dag.critical_path import CriticalPath, CriticalPaths
+from dag.critical_path import CriticalPath, CriticalPaths, slack_ns
 from dag.model import Dag, longest_path
 from dag.path_summary import Label, NamedPath, by_category, category, named_path
 from dag.step_graph import Recording, StepGraph
@@ -46,7 +45,7 @@ class OperationSlack(Struct):
 
 
 def scopes_of(
-    recording: Recording, kind: str, step: StepGraph | ContractedStep, *, parts: bool
+    recording: Recording, kind: str, step: StepGraph, *, parts: bool
 ) -> tuple[list[Scope], CriticalPath]:
     """Return each GPU, each worker and the job with their paths, the widest last; and that one's path.
 
@@ -61,7 +60,7 @@ def scopes_of(
 
     scopes = []
     for groups in _groups(recording, kind):
-        paths = critical_paths(step, [owners for *_, owners in groups])
+        paths = CriticalPaths(step, [owners for *_, owners in groups])
         scopes += [scope(of, name, worker, paths, i) for i, (of, name, worker, _) in enumerate(groups)]
     widest = paths.path(len(groups) - 1)
     named = named_path(recording, widest, parts=parts)  # which every output format shows
@@ -90,25 +89,23 @@ def _groups(recording: Recording, kind: str) -> list[list[_Group]]:
     ]
 
 
-def step_operations(recording: Recording, step: StepGraph | ContractedStep) -> list[OperationSlack]:
+def step_operations(recording: Recording, step: StepGraph) -> list[OperationSlack]:
     """Return the operations of a step by name and category, in the order of their first events."""
     is_meeting = recording.which(lambda one: one.role is Role.MEETING)
+    number, first, place = np.unique(step.operation, return_index=True, return_inverse=True)
+    place = place.reshape(-1)
+    least = np.full(len(number), np.iinfo(np.int64).max)
+    np.minimum.at(least, place, slack_ns(step))
+    dur = np.bincount(place, step.end_ns - step.start_ns, len(number)).astype(np.int64)
+    order = np.argsort(first)
+    order = order[~is_meeting[number[order]]]
     found: dict[tuple[str, str], OperationSlack] = {}
-    for graph, slack_ns in slacks(step):
-        number, first, place = np.unique(graph.operation, return_index=True, return_inverse=True)
-        place = place.reshape(-1)
-        least = np.full(len(number), np.iinfo(np.int64).max)
-        np.minimum.at(least, place, slack_ns)
-        dur = np.bincount(place, graph.end_ns - graph.start_ns, len(number)).astype(np.int64)
-        order = np.argsort(first)
-        columns = (column[order].tolist() for column in (number, first, dur, least))
-        for at, event, dur_ns, least_ns in zip(*columns, strict=True):
-            if is_meeting[at]:
-                continue
-            key = recording.name_of(graph, event), category(recording.operations[at])
-            operation = found.setdefault(key, OperationSlack(*key, 0, least_ns))
-            operation.dur_ns += dur_ns
-            operation.slack_ns = min(operation.slack_ns, least_ns)
+    columns = (column[order].tolist() for column in (number, first, dur, least))
+    for at, event, dur_ns, least_ns in zip(*columns, strict=True):
+        key = recording.name_of(step, event), category(recording.operations[at])
+        operation = found.setdefault(key, OperationSlack(*key, 0, least_ns))
+        operation.dur_ns += dur_ns
+        operation.slack_ns = min(operation.slack_ns, least_ns)
     return list(found.values())
 
 

@@ -126,8 +126,8 @@ class StepBounds(NamedTuple):
 class LazySteps(LazySequence[StepGraph]):
     """Steps joined on first access: of many ranks most options look at only one.
 
-    With `most` only so many are kept, and any other is joined again. `split` returns what a step is made of.
-    The columns of those that are kept go to `spill`.
+    With `most` only so many are kept, and any other is joined again. The columns of those that are kept go to
+    `spill`.
     """
 
     def __init__(
@@ -135,11 +135,10 @@ class LazySteps(LazySequence[StepGraph]):
         bounds: Sequence[StepBounds],
         join: Callable[[int], StepGraph],
         most: int | None = None,
-        split: Callable[[int], Any] = lambda _: None,
         spill: Spill | None = None,
     ) -> None:
         self._items = range(len(bounds))
-        self.bounds, self.split, self.spill = bounds, split, spill
+        self.bounds, self.spill = bounds, spill
         self._join, self._most = join, most
         self._joined: dict[int, StepGraph] = {}
 

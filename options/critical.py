@@ -97,11 +97,11 @@ def usual_step(args: Namespace, paths: Sequence[Path], name: str) -> list[Chart]
 
 def _recorded(args: Namespace) -> Result:
     """Return the critical paths of one recorded step, gaps and waits included."""
-    from dag_utils import BY_NAME, PATH, by_name, examined, headline, scopes_of, step_operations
+    from dag_utils import BY_NAME, PATH, by_name, headline, scopes_of, step_operations
 
     loaded, row = recorded_step(args)
     recording = loaded.recording
-    step = examined(recording, row)
+    step = recording.steps[row]
     scopes, path = scopes_of(recording, loaded.job.kind, step, parts=args.del_queue)
     shown = [(scope, scope.path()) for scope in _shown(scopes, args.scope)]
     slack = _slack_table(args, step_operations(recording, step))
@@ -116,7 +116,7 @@ def _recorded(args: Namespace) -> Result:
     }
     notes = [*recording.notes, *_longer(scopes, path, recording)]
     if args.output is not None:
-        _write_timeline(args.output, loaded, recording.steps[row], path)
+        _write_timeline(args.output, loaded, step, path)
         document["output"] = str(args.output)
         notes.append(f"timeline written to {args.output}")
     return Result(
@@ -132,9 +132,7 @@ def _recorded(args: Namespace) -> Result:
                 detail=not args.full, about=_about_stretches(scopes[-1], shown)
             ),
         ],
-        charts=_charts(recording, recording.steps[row], path, scopes, parts=args.del_queue)
-        if is_drawn(args)
-        else (),
+        charts=_charts(recording, step, path, scopes, parts=args.del_queue) if is_drawn(args) else (),
         figures=_figures(scopes),
         notes=notes,
         repairs=loaded.repairs,

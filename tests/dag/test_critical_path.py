@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from dag import join_ranks
 from dag.critical_path import CriticalPath, CriticalPaths, critical_path, slack_ns
-from dag.step_graph import Recording
-from dialects.step_parts import Edge, Joint, Kind, Meeting
+from dag.step_graph import Recording, StepGraph
+from dialects.step_parts import Edge, Joint, Kind, Meeting, RankSteps
 from make import rank_steps, recording
 
 
@@ -145,3 +149,127 @@ def test_instant_events_that_wait_for_each_other_are_no_cycle() -> None:
     job = recording(rank_steps("rank0", {"a": (5, 5), "b": (5, 5)}, edges, bounds=(0, 9)))
     assert critical_path(job.steps[0]).length_ns == 9
     assert slack_ns(job.steps[0]).tolist() == [0, 0]
+
+
+def test_a_path_goes_back_and_forth_between_ranks() -> None:
+    # each works while the other waits: rank0 0-10, rank1 10-30, rank0 30-60; the collectives take no time
+    meetings = [Meeting("a", 1, enters=True, leaves=True), Meeting("b", 3, enters=True, leaves=True)]
+    first = {"w": (0, 10), "a": (10, 10), "x": (10, 12), "b": (12, 30), "y": (30, 60)}
+    second = {"w": (0, 4), "a": (4, 10), "x": (10, 30), "b": (30, 30), "y": (30, 35)}
+    edges = [Edge(0, 1), Edge(1, 2), Edge(2, 3), Edge(3, 4)]
+    job = recording(
+        rank_steps("rank0", first, edges, bounds=(0, 60), meetings=meetings),
+        rank_steps("rank1", second, edges, bounds=(0, 35), meetings=meetings),
+    )
+    found = words(job, critical_path(job.steps[0]))
+    assert found == [("rank0.w", "", 10), ("rank1.x", "", 20), ("rank0.y", "", 30)]
+    # rank0's x may end at 30 instead of 12, and so may what only x waits for: the end of a, not its start;
+    # rank1's w may take 6 more until rank0 comes, and its y 25 more until rank0 is through
+    assert slack_ns(job.steps[0]).tolist() == [0, 18, 18, 0, 0, 6, 0, 0, 25, 25]
+
+
+# -- ranks of any events
+
+
+@st.composite
+def waiting_ranks(draw: st.DrawFn) -> list[RankSteps]:
+    """Ranks of a few events in any order of time, which wait for each other in groups and one by one."""
+    n_ranks = draw(st.integers(2, 5))
+    longest = draw(st.sampled_from([3, 20, 200_000]))  # short ones tie, long ones contradict their edges
+    moments = st.integers(0, longest)
+    lengths = []
+    events, edges, bounds = [], [], []
+    for _ in range(n_ranks):
+        own = draw(st.lists(st.tuples(moments, moments), min_size=1, max_size=7))
+        if draw(st.booleans()):  # one after the other, as on a thread
+            at, own = 0, [(start, end) for start, end in own]
+            for i, (gap, took) in enumerate(own):
+                own[i] = at + gap // 4, at + gap // 4 + took
+                at = own[i][1]
+        else:
+            own = sorted((min(pair), max(pair)) for pair in own)
+        begin = draw(st.integers(0, min(start for start, _ in own)))
+        end = max(end for _, end in own) + draw(st.integers(-longest // 4, longest // 4))
+        bounds.append((begin, max(end, begin + 1)))
+        events.append(own)
+        number = st.integers(0, len(own) - 1)
+        ends = number, number, st.sampled_from(list(Joint)), st.sampled_from(list(Kind))
+        pairs = draw(st.lists(st.tuples(*ends), max_size=10))
+        edges.append([Edge(min(a, b), max(a, b), joint, kind) for a, b, joint, kind in pairs if a != b])
+        lengths.append(len(own))
+    meetings: list[list[Meeting]] = [[] for _ in range(n_ranks)]
+    for key in range(draw(st.integers(0, 5))):
+        members = draw(st.lists(st.integers(0, n_ranks - 1), unique=True, min_size=1))
+        is_group = draw(st.booleans())
+        joint = (
+            Joint.START_TO_BODY
+            if is_group
+            else draw(st.sampled_from([Joint.START_TO_BODY, Joint.END_TO_BODY]))
+        )
+        of_group = st.sampled_from([Kind.GROUP, Kind.EXCHANGE])
+        kind = draw(of_group) if is_group else Kind.MESSAGE
+        for rank in members:
+            enters, leaves = (True, True) if is_group else draw(st.tuples(st.booleans(), st.booleans()))
+            event = draw(st.integers(0, lengths[rank] - 1))
+            meetings[rank].append(Meeting(key, event, enters, leaves, joint, kind))
+    return [
+        rank_steps(
+            f"rank{i}", {f"e{n}": own for n, own in enumerate(events[i])}, edges[i],
+            bounds=bounds[i], meetings=meetings[i],
+        )
+        for i in range(n_ranks)
+    ]  # fmt: skip
+
+
+@given(waiting_ranks(), st.sampled_from([1, 16]))
+def test_paths_add_up_and_no_event_has_more_slack_than_it_may_take(
+    ranks: list[RankSteps], most_paired: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(join_ranks, "_MOST_PAIRED", most_paired)
+        step = recording(*ranks).steps[0]
+    everyone = range(len(ranks))
+    for owners in (everyone, *([owner] for owner in everyone)):
+        path = critical_path(step, owners)
+        end = path.begin_ns
+        for stretch in path.stretches:
+            assert stretch.start_ns == end
+            end = stretch.end_ns
+        assert end == path.begin_ns + path.length_ns
+    assert ends_if(step, step.work_ns) == step.end_ns.tolist()
+    for event, slack in enumerate(slack_ns(step).tolist()):
+        for longer, is_late in ((slack, False), (slack + 1, True)):
+            work = step.work_ns.astype(np.int64)
+            work[event] += longer
+            assert ends_later(step, ends_if(step, work)) is is_late
+
+
+def ends_if(step: StepGraph, work_ns: np.ndarray) -> list[int]:
+    """When events end that start a gap after their last input, and work after their body's last input."""
+    begin, gap, work = (column.tolist() for column in (step.begin_ns[step.owner], step.gap_ns, work_ns))
+    start = [at + wait for at, wait in zip(begin, gap, strict=True)]
+    end = [at + dur for at, dur in zip(start, work, strict=True)]
+    edges = step.edges.tolist()
+    while True:
+        before = [*start, *end]
+        for source, target, joint, _ in edges:
+            is_start = joint in (Joint.START_TO_HEAD, Joint.START_TO_BODY)
+            at = start[source] if is_start else end[source]
+            if joint in (Joint.START_TO_HEAD, Joint.END_TO_HEAD):
+                start[target] = max(start[target], at + gap[target])
+            else:
+                end[target] = max(end[target], at + work[target])
+        end = [max(own, at + dur) for own, at, dur in zip(end, start, work, strict=True)]
+        if [*start, *end] == before:
+            return end
+
+
+def ends_later(step: StepGraph, end: list[int]) -> bool:
+    """Whether an event ends after all steps and itself, or holds up a next step until after all steps."""
+    until = int(step.next_ns.max())
+    late = any(own > max(until, recorded) for own, recorded in zip(end, step.end_ns.tolist(), strict=True))
+    held = (
+        end[event] + int(step.tail_ns[owner]) > until
+        for event, owner in zip(step.last.tolist(), step.owner[step.last].tolist(), strict=True)
+    )
+    return late or any(held)

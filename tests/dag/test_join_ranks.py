@@ -93,6 +93,17 @@ def test_only_collectives_meet_in_one_event() -> None:
         assert len(recording(*ranks).steps[0]) == 3
 
 
+def test_of_ranks_that_wait_for_each_other_in_one_moment_an_edge_is_left_out() -> None:
+    # at 10 one rank goes from the second collective to the first, the other from the first to the second
+    one, two = Meeting("one", 0, enters=True, leaves=True), Meeting("two", 0, enters=True, leaves=True)
+    events = {"x": (0, 10), "y": (10, 20)}
+    job = recording(
+        rank_steps("rank0", events, [Edge(0, 1)], bounds=(0, 20), meetings=[two, one._replace(event=1)]),
+        rank_steps("rank1", events, [Edge(0, 1)], bounds=(0, 20), meetings=[one, two._replace(event=1)]),
+    )
+    assert len(job.steps[0].edges) == 5  # of six
+
+
 # -- exchanges: which ranks take part is not recorded
 
 
