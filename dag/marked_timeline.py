@@ -158,7 +158,7 @@ def _stops(traces: Sequence[Trace], recording: Recording, step: StepGraph, path:
     """Return the stretches of the path with the slices that they lie in."""
     found = []
     named = named_path(recording, path, parts=True, merged=False)
-    slices = [_Slices(trace) for trace in traces]
+    slices = [_InnermostSlices(trace) for trace in traces]
     for stretch, label in zip(path.stretches, named.label.tolist(), strict=True):
         where = None
         if stretch.event != NO_EVENT and stretch.cat == "":
@@ -170,7 +170,7 @@ def _stops(traces: Sequence[Trace], recording: Recording, step: StepGraph, path:
     return found
 
 
-class _Slices:
+class _InnermostSlices:
     """Which slice of a trace is the innermost at a moment on an operation's track, of its name or any."""
 
     def __init__(self, trace: Trace) -> None:

@@ -50,7 +50,7 @@ _NEVER = int(np.iinfo(np.int64).max)  # in its place while steps are cut
 _ALL = -1  # in place of the worker: what all workers do together
 
 
-class _Role(NamedTuple):
+class _StageMeeting(NamedTuple):
     """How a stage meets those of other GPUs: of its worker, or of all workers."""
 
     what: str
@@ -61,22 +61,22 @@ class _Role(NamedTuple):
     all_workers: bool = False
 
 
-_ROLES: Mapping[str, Sequence[_Role]] = {
-    "REDUCE": [_Role("reduce", enters=True, leaves=True, joint=Joint.START_TO_BODY)],
-    "COORDINATE_PUSH": [_Role("ready to push", enters=True)],
+_STAGE_MEETINGS: Mapping[str, Sequence[_StageMeeting]] = {
+    "REDUCE": [_StageMeeting("reduce", enters=True, leaves=True, joint=Joint.START_TO_BODY)],
+    "COORDINATE_PUSH": [_StageMeeting("ready to push", enters=True)],
     "PUSH": [
-        _Role("ready to push", leaves=True),
-        _Role("pushed", enters=True, joint=Joint.END_TO_BODY, kind=Kind.MESSAGE, all_workers=True),
+        _StageMeeting("ready to push", leaves=True),
+        _StageMeeting("pushed", enters=True, joint=Joint.END_TO_BODY, kind=Kind.MESSAGE, all_workers=True),
     ],
     "PULL": [
-        _Role("pushed", leaves=True, joint=Joint.END_TO_BODY, kind=Kind.MESSAGE, all_workers=True),
-        _Role("pulled", enters=True),
+        _StageMeeting("pushed", leaves=True, joint=Joint.END_TO_BODY, kind=Kind.MESSAGE, all_workers=True),
+        _StageMeeting("pulled", enters=True),
     ],
-    "COPYH2D": [_Role("pulled", leaves=True)],
-    "COORDINATE_BROADCAST": [_Role("ready to broadcast", enters=True)],
+    "COPYH2D": [_StageMeeting("pulled", leaves=True)],
+    "COORDINATE_BROADCAST": [_StageMeeting("ready to broadcast", enters=True)],
     "BROADCAST": [
-        _Role("ready to broadcast", leaves=True),
-        _Role("broadcast", enters=True, leaves=True, joint=Joint.START_TO_BODY),
+        _StageMeeting("ready to broadcast", leaves=True),
+        _StageMeeting("broadcast", enters=True, leaves=True, joint=Joint.START_TO_BODY),
     ],
 }
 
@@ -176,6 +176,6 @@ def _meetings_of_operations(gpu: RankTrace, events: Events) -> Iterator[Meeting]
     for number, operation in enumerate(events.operations):
         if events.is_whole(number) and operation.name not in with_stages:
             yield Meeting((_ALL, "communicate", operation.name), number, enters=True, leaves=True)
-        for role in _ROLES.get(operation.transfer.stage, ()):
-            key = (_ALL if role.all_workers else worker, role.what, operation.transfer.key)
-            yield Meeting(key, number, role.enters, role.leaves, role.joint, role.kind)
+        for meeting in _STAGE_MEETINGS.get(operation.transfer.stage, ()):
+            key = (_ALL if meeting.all_workers else worker, meeting.what, operation.transfer.key)
+            yield Meeting(key, number, meeting.enters, meeting.leaves, meeting.joint, meeting.kind)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dag.marked_timeline import _Slices
+from dag.marked_timeline import _InnermostSlices
 from dialects.step_parts import Operation
 from make import span, write
 from trace_utils import read_trace
@@ -26,4 +26,4 @@ def test_a_stretch_lies_in_the_innermost_slice_of_its_name(
     events = [span(name, ts, dur, "x") | {"pid": 1, "tid": 1} for name, ts, dur in spans]
     write(tmp_path / "t.json", events)
     trace = read_trace(tmp_path / "t.json")
-    assert _Slices(trace).at(Operation(name, "x", trace.tracks[0]), 1000 * moment_us) == row
+    assert _InnermostSlices(trace).at(Operation(name, "x", trace.tracks[0]), 1000 * moment_us) == row
