@@ -10,7 +10,7 @@ from arrays import Float64
 from dag.step_graph import Recording
 from dag_utils import join
 from dialects.roles import Phase, Role
-from dialects.step_parts import Edge, Joint, Kind, Meeting, Operation, RankStep, RankSteps
+from dialects.step_parts import Edge, EdgeKind, Joint, Meeting, Operation, RankStep, RankSteps
 from formats.columns import Track
 
 _OPERATIONS = (
@@ -75,7 +75,7 @@ def _step(number: int, begin: float, end: float, parts: tuple[float, float, floa
     forward, gap, backward = parts
     moments = begin + np.array([0, forward, forward + gap, forward + gap + backward, end - begin])
     at = np.rint(moments * 1e6).astype(np.int64)
-    meeting = Meeting(number, 2, True, True, Joint.START_TO_BODY, Kind.GROUP)
+    meeting = Meeting(number, 2, True, True, Joint.START_TO_BODY, EdgeKind.GROUP)
     times = at[[(0, 1), (2, 3), (3, 4)]]
     bounds = int(at[0]), int(at[4])
     return RankStep.of(number + 1, bounds, np.arange(3), times, [Edge(0, 1), Edge(1, 2)], [meeting])

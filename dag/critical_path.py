@@ -18,7 +18,7 @@ from msgspec import Struct
 from arrays import Int64
 from dag.join_ranks import by_link
 from dag.step_graph import StepGraph, operation_edges
-from dialects.step_parts import Kind
+from dialects.step_parts import EdgeKind
 from errors import DagError
 
 #: `Stretch.event` of time that belongs to no event of the path.
@@ -38,7 +38,7 @@ class Stretch(NamedTuple):
     cat: str  # one of `CATS`
     start_ns: int
     end_ns: int
-    kind: int  # the `Kind` of the edge by which the path enters it, -1 for none
+    kind: int  # the `EdgeKind` of the edge by which the path enters it, -1 for none
 
     @property
     def dur_ns(self) -> int:
@@ -151,7 +151,7 @@ def _ends_ns(step: StepGraph) -> Int64:
 def _last_inputs(step: StepGraph, part: Int64) -> Inputs:
     """Return the last input of each event's start (2 * event) and body (2 * event + 1), within its part.
 
-    Per start and body (2n,): when, which start or body, and the `Kind` or -1. Where a body waited for
+    Per start and body (2n,): when, which start or body, and the `EdgeKind` or -1. Where a body waited for
     nothing since its start, that is its start. Where nothing recorded let an event start, it is -1, at
     the begin of its owner's step. A transfer's body also waits for the one before it on its link.
     `part` (n,) is -1 for events of no part.
@@ -170,7 +170,7 @@ def _last_inputs(step: StepGraph, part: Int64) -> Inputs:
     served, then = _on_links(step).T
     later = (part[served // 2] == part[then // 2]) & (times[served] > at[then])
     served, then = served[later], then[later]
-    at[then], before[then], kind[then] = times[served], served, Kind.DEVICE
+    at[then], before[then], kind[then] = times[served], served, EdgeKind.DEVICE
     begin = step.begin_ns[step.owner]
     for place, earliest, instead in ((0, begin, -1), (1, step.start_ns, 2 * np.arange(len(step)))):
         early = at[place::2] <= earliest

@@ -12,14 +12,14 @@ from msgspec.structs import replace
 from arrays import Int64
 from arrays.numbering import unique
 from dag.model import Dag, cycles, new_dag
-from dialects.step_parts import Kind
+from dialects.step_parts import EdgeKind
 from errors import DagError
 from formats.columns import Trace
 from formats.gml import Gml
 from opname import COMM, FIRST, FORWARD, LAST, OUTPUT, OpName
 
 _INPUT = re.compile(r"(?:input|arg)[0-9]+")
-_KINDS = {kind.label: kind for kind in Kind}
+_KINDS = {kind.label: kind for kind in EdgeKind}
 
 
 def dag_from_gml(gml: Gml, path: str = "GML") -> Dag:
@@ -38,7 +38,7 @@ def dag_from_gml(gml: Gml, path: str = "GML") -> Dag:
     if len(set(names)) < len(names):
         raise DagError(f"{path}: two nodes have the same label")
     cats = [str(a["cat"]) if "cat" in a else category(n) for n, a in zip(names, gml.node_attrs, strict=True)]
-    kinds = [_KINDS.get(str(attrs.get("kind")), Kind.DATA) for attrs in gml.edge_attrs]
+    kinds = [_KINDS.get(str(attrs.get("kind")), EdgeKind.DATA) for attrs in gml.edge_attrs]
     edges = np.column_stack([gml.source, gml.target, np.array(kinds, np.int64)])
     return _one_step(new_dag(names, cats, [_avg_ns(attrs, path) for attrs in gml.node_attrs]), edges, path)
 
@@ -106,7 +106,7 @@ def dag_from_inputs(trace: Trace) -> Dag | None:
     seen = [_main(name) for name in used if name in own]
     names = list(dict.fromkeys([*seen, *(end for edge in edges for end in edge)]))
     index = {name: i for i, name in enumerate(names)}
-    rows = [(index[a], index[b], Kind.DATA) for a, b in edges if a != b]
+    rows = [(index[a], index[b], EdgeKind.DATA) for a, b in edges if a != b]
     dag = new_dag(names, [category(name) for name in names], [0] * len(names))
     return _one_step(dag, np.array(rows, np.int64).reshape(-1, 3), trace.path)
 

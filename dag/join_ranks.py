@@ -32,8 +32,8 @@ from dag.step_graph import (
 )
 from dialects.roles import Role
 from dialects.step_parts import (
+    EdgeKind,
     Joint,
-    Kind,
     Operation,
     OperationTable,
     RankStep,
@@ -330,7 +330,7 @@ def _with_partners(meetings: _JobMeetings, end: Int64) -> _JobMeetings:
     each other in pairs, both of which end when the last byte has arrived. Those that end with nobody meet
     nobody; where most do, clocks are not as one, and having as many of them is enough.
     """
-    rows = np.flatnonzero(meetings.kind == Kind.EXCHANGE)
+    rows = np.flatnonzero(meetings.kind == EdgeKind.EXCHANGE)
     if not len(rows):
         return meetings
     rows = rows[np.argsort(end[meetings.event[rows]], kind="stable")]
@@ -340,12 +340,14 @@ def _with_partners(meetings: _JobMeetings, end: Int64) -> _JobMeetings:
     if (size == len(unique(owner))).all():
         _, latest = np.unique(of_group[::-1], return_index=True)
         if median(ends[::-1][latest] - ends[earliest]) <= _ENDS_AGREE_NS or 4 * len(first) < len(rows):
-            return meetings._replace(kind=np.where(meetings.kind == Kind.EXCHANGE, Kind.GROUP, meetings.kind))
+            return meetings._replace(
+                kind=np.where(meetings.kind == EdgeKind.EXCHANGE, EdgeKind.GROUP, meetings.kind)
+            )
     group, kind = meetings.group.copy(), meetings.kind.copy()
     for half in (rows[first], rows[first + 1]):
         group[half] = int(meetings.group.max()) + 1 + np.arange(len(first))
-        kind[half] = Kind.DATA
-    return meetings._replace(group=group, kind=kind).select(kind != Kind.EXCHANGE)
+        kind[half] = EdgeKind.DATA
+    return meetings._replace(group=group, kind=kind).select(kind != EdgeKind.EXCHANGE)
 
 
 def _pairs(owner: Int64, end: Int64) -> Int64:
@@ -375,7 +377,7 @@ def _by_size(meetings: _JobMeetings) -> tuple[_JobMeetings, _JobMeetings]:
         meetings.enters
         & meetings.leaves
         & (meetings.joint == Joint.START_TO_BODY)
-        & (meetings.kind == Kind.GROUP)
+        & (meetings.kind == EdgeKind.GROUP)
     )
     size = np.bincount(meetings.group)
     is_many = (size > _MOST_PAIRED) & (np.bincount(meetings.group, alike, len(size)) == size)
@@ -425,9 +427,9 @@ def _joint_meetings(meetings: _JobMeetings, start: Int64, end: Int64, first: int
         into = np.searchsorted(number, np.arange(len(events)), side="right")
         entered = into < len(number)
         tables += [
-            edge_rows(events[entered], here[into[entered]], Joint.START_TO_HEAD, Kind.GROUP),
-            edge_rows(here[:-1], here[1:], Joint.END_TO_HEAD, Kind.GROUP),
-            edge_rows(here[np.searchsorted(number, seen)], events, Joint.END_TO_BODY, Kind.GROUP),
+            edge_rows(events[entered], here[into[entered]], Joint.START_TO_HEAD, EdgeKind.GROUP),
+            edge_rows(here[:-1], here[1:], Joint.END_TO_HEAD, EdgeKind.GROUP),
+            edge_rows(here[np.searchsorted(number, seen)], events, Joint.END_TO_BODY, EdgeKind.GROUP),
         ]
     latest = np.concatenate([np.empty(0, np.int64), *last_to_come])
     edges = narrow(np.concatenate([np.empty((0, 4), np.int64), *tables]))

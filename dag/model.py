@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from arrays import Int64
 from arrays.numbering import unique
-from dialects.step_parts import Kind
+from dialects.step_parts import EdgeKind
 from errors import DagError
 
 _CYCLE_SHOWN = 5  # operations of a cycle that a message names
@@ -26,7 +26,7 @@ class Dag(Struct, frozen=True):
     names : (n,) distinct
     cats : (n,) what the share of a path is grouped by: ``FW BW Comm I/O STEP`` …, or as in the trace
     dur_ns : (n,) the average recorded duration, or that in one step; 0 if unrecorded
-    edges : (m, 3) rows of source, target (node numbers) and `Kind`
+    edges : (m, 3) rows of source, target (node numbers) and `EdgeKind`
     next_edges : (k, 2) the edges that lead into the next step (STEP to the first FW); in no path here
     unrecorded : nodes that are in the graph but not in the trace
     ungraphed : names that are in the trace but not in the graph
@@ -100,7 +100,7 @@ def new_dag(
     edges: Sequence[Sequence[int]] | Int64 = (),
 ) -> Dag:
     """Return a `Dag`; an edge is (source, target) or (source, target, kind)."""
-    rows = [(*edge, Kind.DATA)[:3] for edge in edges]
+    rows = [(*edge, EdgeKind.DATA)[:3] for edge in edges]
     table = np.array(rows, np.int64).reshape(-1, 3)
     return Dag(names, cats, np.asarray(dur_ns, np.int64), table, np.empty((0, 2), np.int64))
 

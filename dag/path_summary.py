@@ -12,14 +12,14 @@ from msgspec import Struct
 from arrays import Int64
 from dag.critical_path import CATS, GAP, NO_EVENT, WAIT, CriticalPath
 from dag.step_graph import Recording
-from dialects.step_parts import Kind, Operation
+from dialects.step_parts import EdgeKind, Operation
 from errors import listed
 from result import Cell, Column, LazySequence, in_ms, ms_column
 
 #: Category of what moves data between ranks, where the recording's own does not say so.
 COMMUNICATION = "communication"
 
-_LABELS = [*(kind.label for kind in Kind), ""]  # the last for a stretch that no edge enters: -1
+_LABELS = [*(kind.label for kind in EdgeKind), ""]  # the last for a stretch that no edge enters: -1
 
 _WHAT = (
     Column("name", "operation"),
@@ -69,7 +69,7 @@ class NamedPath(Struct, frozen=True):
     labels : what occurs on the path, in the order of its first stretches
     label : (k,) index into `labels`
     start_ns, dur_ns : (k,) from the begin of the step
-    kind : (k,) the `Kind` of the edge by which the path enters it, -1 for none
+    kind : (k,) the `EdgeKind` of the edge by which the path enters it, -1 for none
     """
 
     labels: Sequence[Label]

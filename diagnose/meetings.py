@@ -12,7 +12,7 @@ from arrays.numbering import unique
 from dag.step_graph import Bool, Recording, StepGraph
 from dag_utils import connected
 from dialects.roles import Role
-from dialects.step_parts import Kind
+from dialects.step_parts import EdgeKind
 
 
 class Arrivals(Struct, frozen=True):
@@ -44,7 +44,7 @@ def _of_step(n_owners: int, step: StepGraph, piece_of: Int64, is_meeting: Bool) 
 
     `piece_of` (n,) is the partition of each operation (see `_pieces`), `is_meeting` (n,) whether it is one.
     """
-    edges = step.edges[np.isin(step.edges[:, 3], (Kind.GROUP, Kind.MESSAGE))]
+    edges = step.edges[np.isin(step.edges[:, 3], (EdgeKind.GROUP, EdgeKind.MESSAGE))]
     meets = is_meeting[step.operation[edges[:, :2]]].any(axis=1)
     edges = edges[(step.owner[edges[:, 0]] != step.owner[edges[:, 1]]) | meets]
     source, target = edges[:, 0], edges[:, 1]

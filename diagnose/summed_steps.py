@@ -17,7 +17,17 @@ from arrays import Float64, Int64, Mask
 from dag_utils import LoadedSteps, RankFacts, join
 from dialects import Role
 from dialects.roles import Phase
-from dialects.step_parts import UNMARKED, Edge, InStep, Joint, Kind, Meeting, Operation, RankStep, RankSteps
+from dialects.step_parts import (
+    UNMARKED,
+    Edge,
+    EdgeKind,
+    InStep,
+    Joint,
+    Meeting,
+    Operation,
+    RankStep,
+    RankSteps,
+)
 from errors import TraceError
 from figures.job_figures import JobFigures
 from figures.rank_figures import RankFigures
@@ -134,7 +144,7 @@ def _step(number: int, bounds: tuple[int, int], took: Int64, meeting: int) -> Ra
     taken = np.flatnonzero(took > 0)
     ends = bounds[0] + np.cumsum(took[taken])
     times = np.column_stack([ends - took[taken], ends])
-    edges = [Edge(i, i + 1, Joint.END_TO_HEAD, Kind.DEVICE) for i in range(len(taken) - 1)]
+    edges = [Edge(i, i + 1, Joint.END_TO_HEAD, EdgeKind.DEVICE) for i in range(len(taken) - 1)]
     key = InStep("communication", number)
     meets = [Meeting(key, i, True, True) for i in np.flatnonzero(taken == meeting).tolist()]
     return RankStep.of(number, bounds, taken, times, edges, meets)

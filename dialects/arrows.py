@@ -15,7 +15,7 @@ import numpy as np
 
 from arrays import Int64, Mask
 from arrays.numbering import numbered, occurrence_number
-from dialects.step_parts import Joint, Kind, Meeting, edge_rows
+from dialects.step_parts import EdgeKind, Joint, Meeting, edge_rows
 from formats.columns import Trace
 
 _LEAVES, _ENTERS = "st", "tf"
@@ -61,14 +61,14 @@ class Arrows(NamedTuple):
         here = np.flatnonzero(leads_on & (left[:-1] >= 0) & (entered[1:] >= 0) & (left[:-1] != entered[1:]))
         source, target = left[here], entered[here + 1]
         goes_on = end[source] > self.at_ns[here + 1]
-        return edge_rows(source, target, joint[here + 1] + goes_on, Kind.MESSAGE), meetings
+        return edge_rows(source, target, joint[here + 1] + goes_on, EdgeKind.MESSAGE), meetings
 
     def _meetings_of(self, chosen: Mask, event: Int64, joint: Int64, enters: bool) -> Iterator[Meeting]:
         """Yield the `chosen` ends (k,), at an `event` (k,), as parts in what another rank has the rest of."""
         ends = np.flatnonzero(chosen & (event >= 0))
         for i, turn in zip(ends.tolist(), occurrence_number(self.flow[ends]).tolist(), strict=True):
             key = (self.path, *self.names[self.flow[i]])
-            yield Meeting(key, int(event[i]), enters, not enters, Joint(joint[i]), Kind.MESSAGE, turn)
+            yield Meeting(key, int(event[i]), enters, not enters, Joint(joint[i]), EdgeKind.MESSAGE, turn)
 
 
 def arrows(trace: Trace) -> Arrows | None:

@@ -25,8 +25,8 @@ from dialects.name_rules import may_wait
 from dialects.roles import Phase, Role, is_communication
 from dialects.step_parts import (
     UNMARKED,
+    EdgeKind,
     Joint,
-    Kind,
     Meeting,
     Operation,
     RankSteps,
@@ -154,8 +154,8 @@ def _along_threads(trace: Trace, row: Int64, start: Int64, end: Int64, told: Int
     idle = np.flatnonzero(is_idle)
     return np.concatenate(
         [
-            edge_rows(before[follows], follows, Joint.END_TO_HEAD, Kind.DEVICE),
-            edge_rows(other[idle], idle, Joint.END_TO_HEAD, Kind.HAND_OVER),
+            edge_rows(before[follows], follows, Joint.END_TO_HEAD, EdgeKind.DEVICE),
+            edge_rows(other[idle], idle, Joint.END_TO_HEAD, EdgeKind.HAND_OVER),
         ]
     )
 
@@ -176,7 +176,7 @@ def _waits(trace: Trace, row: Int64, start: Int64, end: Int64, meaning: Meaning)
         last = ended_last(end[sources], track[sources], end[targets], track[targets])
         sources, targets = sources[last[last >= 0]], targets[last >= 0]
         inside = start[targets] < end[sources]
-        edges.append(edge_rows(sources[inside], targets[inside], Joint.END_TO_BODY, Kind.HAND_OVER))
+        edges.append(edge_rows(sources[inside], targets[inside], Joint.END_TO_BODY, EdgeKind.HAND_OVER))
     return edges
 
 

@@ -27,7 +27,7 @@ from formats.columns import Trace, Track
 _HALF = 1 << 30
 
 
-class Kind(IntEnum):
+class EdgeKind(IntEnum):
     """Why the target of an edge waits for its source."""
 
     DATA = 0  # needs its result
@@ -206,7 +206,7 @@ class Edge(NamedTuple):
     source: int
     target: int
     joint: Joint = Joint.END_TO_HEAD
-    kind: Kind = Kind.DATA
+    kind: EdgeKind = EdgeKind.DATA
 
 
 class Meeting(NamedTuple):
@@ -225,7 +225,7 @@ class Meeting(NamedTuple):
     enters: bool
     leaves: bool
     joint: Joint = Joint.START_TO_BODY
-    kind: Kind = Kind.GROUP
+    kind: EdgeKind = EdgeKind.GROUP
     turn: int = 0
 
 
@@ -401,7 +401,7 @@ def from_start(edges: Int64) -> NDArray[np.bool_]:
     return (edges[:, 2] & 1).astype(np.bool_)  # START_TO_HEAD, START_TO_BODY
 
 
-def edge_rows(sources: Int64, targets: Int64, joint: Joint | Int64, kind: Kind | Int64) -> Int64:
+def edge_rows(sources: Int64, targets: Int64, joint: Joint | Int64, kind: EdgeKind | Int64) -> Int64:
     """Return edges, of one joint and kind or of several (m,), as `RankStep.edges` has them (m, 4)."""
     columns = np.broadcast_arrays(sources, targets, joint, kind)
     return narrow(np.stack(columns, axis=1, dtype=np.int32, casting="unsafe"))

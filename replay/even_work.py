@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from arrays import Float64, Int64
 from arrays.numbering import occurrence_number, unique
 from dag.step_graph import Bool, Recording, StepGraph
-from dialects.step_parts import Joint, Kind, narrow_ns
+from dialects.step_parts import EdgeKind, Joint, narrow_ns
 from replay.occurrences import Middles, numbered, slots
 from replay.selection import pipeline_stages
 
@@ -51,7 +51,7 @@ def begun_by_owners(recording: Recording) -> Bool:
     step = recording.steps[whole[len(whole) // 2]]
     source, target, joint, kind = step.edges.T
     leads = is_own[step.operation[source]] & (step.owner[source] == step.owner[target])
-    leads &= kind != Kind.HAND_OVER  # what only the times tell may have waited for something else
+    leads &= kind != EdgeKind.HAND_OVER  # what only the times tell may have waited for something else
     is_led_to = np.zeros(len(is_own), np.bool_)
     is_led_to[step.operation[target[leads & (joint == Joint.END_TO_HEAD)]]] = True
     return is_own | (is_led_to & recording.which(lambda one: not one.on_device))

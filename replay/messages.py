@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from arrays import Float64, Int64
 from dag.step_graph import NO_LINK, Bool, Recording, StepGraph
 from dag_utils import fitted
-from dialects.step_parts import Joint, Kind, edge_rows
+from dialects.step_parts import EdgeKind, Joint, edge_rows
 from replay.links import begins
 
 #: How long a worker takes to take an answer, at most: for each, and for each byte (1 GB/s).
@@ -209,7 +209,7 @@ class _Split:
         ends = (joint == Joint.END_TO_HEAD) | (joint == Joint.END_TO_BODY)
         moves = ends & ~by_bytes
         edges[moves, 0] = self.ends[source[moves]]
-        own = edge_rows(self.halved, self.ends[self.halved], Joint.END_TO_HEAD, Kind.PART)
+        own = edge_rows(self.halved, self.ends[self.halved], Joint.END_TO_HEAD, EdgeKind.PART)
         waits = [self._requests(), self._acknowledgements(), self._sharing()]
         return np.unique(np.concatenate([edges, own, *waits]), axis=0)
 
@@ -228,7 +228,7 @@ class _Split:
     def _acknowledgements(self) -> Int64:
         """Return edges that let an acknowledgement wait for the answers that stood before it in the queue."""
         pairs = self._behind(self, self.through[self.pushes])
-        return edge_rows(pairs[:, 0], pairs[:, 1], Joint.END_TO_BODY, Kind.MESSAGE)
+        return edge_rows(pairs[:, 0], pairs[:, 1], Joint.END_TO_BODY, EdgeKind.MESSAGE)
 
     def _sharing(self) -> Int64:
         """Return edges that let an acknowledgement wait for bytes sent to other servers before its own.
@@ -299,5 +299,8 @@ def _served(start_ns: Int64, wire_ns: Float64, end_ns: Int64) -> Int64:
 def _rows(sources: Sequence[Int64], targets: Sequence[Int64]) -> Int64:
     none = np.empty(0, np.int64)
     return edge_rows(
-        np.concatenate([none, *sources]), np.concatenate([none, *targets]), Joint.END_TO_BODY, Kind.MESSAGE
+        np.concatenate([none, *sources]),
+        np.concatenate([none, *targets]),
+        Joint.END_TO_BODY,
+        EdgeKind.MESSAGE,
     )

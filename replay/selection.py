@@ -10,7 +10,7 @@ from msgspec import Struct
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.name_rules import is_point_to_point
 from dialects.roles import Phase, Role
-from dialects.step_parts import Kind, Operation
+from dialects.step_parts import EdgeKind, Operation
 from errors import UsageError
 from replay.edit import EditRequest
 
@@ -178,7 +178,7 @@ def pipeline_stages(recording: Recording) -> list[int] | None:
     for step in recording.steps[:_LOOKED_AT]:
         source, target = step.edges[:, 0], step.edges[:, 1]
         crosses = (step.owner[source] != step.owner[target]) & is_sent[step.operation[target]]
-        crosses &= step.edges[:, 3] != Kind.GROUP
+        crosses &= step.edges[:, 3] != EdgeKind.GROUP
         ends.append(np.stack([step.owner[source[crosses]], step.owner[target[crosses]]]))
     pairs, count = np.unique(np.concatenate(ends, axis=1), axis=1, return_counts=True)
     pipeline = np.arange(len(recording.owners))

@@ -14,7 +14,7 @@ from arrays.ranges import ranges
 from dialects.byteps.byteps_events import COMPUTE, Events
 from dialects.byteps.byteps_names import inputs
 from dialects.byteps.gradient_names import renamed
-from dialects.step_parts import Joint, Kind, RankTrace, edge_rows, narrow
+from dialects.step_parts import EdgeKind, Joint, RankTrace, edge_rows, narrow
 from dialects.step_windows import Open
 from opname import COMM, FIRST, LAST, QUEUES, OpName
 
@@ -214,7 +214,7 @@ def _dag_edges(
     n_asked, n_kept = (np.bincount(which[chosen], minlength=len(source)) for chosen in (asked, kept))
     contradicted = ~leads_on & (n_asked - n_kept > MAX_CONTRADICTED * n_asked)
     kept &= ~contradicted[which]
-    return edge_rows(ends.event[last[kept]], event[kept], joint[kept], Kind.DATA)
+    return edge_rows(ends.event[last[kept]], event[kept], joint[kept], EdgeKind.DATA)
 
 
 # ---- all edges of the steps
@@ -252,12 +252,12 @@ def connect(spans: Spans, dependencies: Sequence[Dependency]) -> Int64:
 
 def edge_keys(source: Int64, target: Int64, joint: Int64, kind: Int64, n: int) -> Int64:
     """Return a number for each edge (m,) between n events; they are in order as the columns are."""
-    return ((source.astype(np.int64) * n + target) * len(Joint) + joint) * len(Kind) + kind
+    return ((source.astype(np.int64) * n + target) * len(Joint) + joint) * len(EdgeKind) + kind
 
 
 def edges_of(keys: Int64, n: int) -> Int64:
     """Return the edges of such numbers as `RankStep.edges` (m, 4)."""
-    ends, kind = np.divmod(keys, len(Kind))
+    ends, kind = np.divmod(keys, len(EdgeKind))
     ends, joint = np.divmod(ends, len(Joint))
     return edge_rows(*np.divmod(ends, n), joint, kind)
 
@@ -266,7 +266,7 @@ def _distinct(edges: Int64, n: int) -> Int64:
     """Return the edges between n events; of several that join the same ends that of the first kind."""
     source, target, joint, kind = edges.T
     keys = np.sort(edge_keys(source, target, joint, kind, n))
-    return edges_of(keys[_is_new(keys // len(Kind))], n)
+    return edges_of(keys[_is_new(keys // len(EdgeKind))], n)
 
 
 def _updates(spans: Spans, begins: _Named, ends: _Named) -> Int64:
@@ -279,7 +279,7 @@ def _updates(spans: Spans, begins: _Named, ends: _Named) -> Int64:
     source, target = comms[places], steps[which]
     joint = spans.joints(source, target)
     kept = joint != _NOT
-    return edge_rows(source[kept], target[kept], joint[kept], Kind.DATA)
+    return edge_rows(source[kept], target[kept], joint[kept], EdgeKind.DATA)
 
 
 def _unconnected(spans: Spans, begins: _Named, edges: Int64) -> Iterator[Int64]:
@@ -300,7 +300,7 @@ def _unconnected(spans: Spans, begins: _Named, edges: Int64) -> Iterator[Int64]:
         places = np.flatnonzero(order < len(waiting))
         source[order[places]] = np.where(ended[places] >= 0, event[order[ended[places]]], -1)
         found = (source >= 0) & (spans.step[source] == spans.step[waiting])
-        yield edge_rows(source[found], waiting[found], Joint.END_TO_HEAD, Kind.HAND_OVER)
+        yield edge_rows(source[found], waiting[found], Joint.END_TO_HEAD, EdgeKind.HAND_OVER)
 
 
 def _threads(spans: Spans) -> Int64:
@@ -318,7 +318,7 @@ def _threads(spans: Spans) -> Int64:
     follows = np.flatnonzero(~_is_new(thread))
     source, target = event[ended[follows - 1]], event[follows]
     kept = spans.joints(source, target) == Joint.END_TO_HEAD
-    return edge_rows(source[kept], target[kept], Joint.END_TO_HEAD, Kind.DEVICE)
+    return edge_rows(source[kept], target[kept], Joint.END_TO_HEAD, EdgeKind.DEVICE)
 
 
 def _next_of_continued(spans: Spans, begins: _Named, ends: _Named, edges: Int64) -> Int64:
@@ -331,7 +331,7 @@ def _next_of_continued(spans: Spans, begins: _Named, ends: _Named, edges: Int64)
     found = later < high
     source, target = source[found], begins.event[later[found]]
     kept = spans.joints(source, target) != _NOT
-    return edge_rows(source[kept], target[kept], Joint.END_TO_HEAD, Kind.DATA)
+    return edge_rows(source[kept], target[kept], Joint.END_TO_HEAD, EdgeKind.DATA)
 
 
 def _stages(spans: Spans, chains: _Chains, wholes: _Named, main: Int64) -> Iterator[Int64]:
@@ -344,7 +344,7 @@ def _stages(spans: Spans, chains: _Chains, wholes: _Named, main: Int64) -> Itera
     follows &= ~spans.is_continued[chains.event]
     before, stage = chains.event[np.flatnonzero(follows) - 1], chains.event[follows]
     joint = spans.joints(before, stage)
-    yield edge_rows(before, stage, np.where(joint == _NOT, Joint.START_TO_HEAD, joint), Kind.DATA)
+    yield edge_rows(before, stage, np.where(joint == _NOT, Joint.START_TO_HEAD, joint), EdgeKind.DATA)
     first, last = chains.event[chains.first], chains.event[chains.last]
     after = spans.after(spans.start_ns[first] + TOLERANCE_NS, spans.step[first])
     low, _ = wholes.of_step(main, first)
@@ -354,5 +354,5 @@ def _stages(spans: Spans, chains: _Chains, wholes: _Named, main: Int64) -> Itera
     lasts = spans.end_ns[last[which]] <= spans.end_ns[whole] + TOLERANCE_NS
     first, last, whole = first[which[lasts]], last[which[lasts]], whole[lasts]
     begun = ~spans.is_continued[first]
-    yield edge_rows(whole[begun], first[begun], Joint.START_TO_HEAD, Kind.PART)
-    yield edge_rows(last, whole, Joint.END_TO_BODY, Kind.PART)
+    yield edge_rows(whole[begun], first[begun], Joint.START_TO_HEAD, EdgeKind.PART)
+    yield edge_rows(last, whole, Joint.END_TO_BODY, EdgeKind.PART)

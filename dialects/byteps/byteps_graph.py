@@ -27,8 +27,8 @@ from arrays.ranges import ranges
 from dialects.byteps.byteps_dependencies import Spans, connect, edge_keys, edges_of, recorded_dependencies
 from dialects.byteps.byteps_events import Events, read_events, with_untraced
 from dialects.step_parts import (
+    EdgeKind,
     Joint,
-    Kind,
     Meeting,
     Meetings,
     RankStep,
@@ -57,7 +57,7 @@ class _StageMeeting(NamedTuple):
     enters: bool = False
     leaves: bool = False
     joint: Joint = Joint.END_TO_HEAD
-    kind: Kind = Kind.GROUP
+    kind: EdgeKind = EdgeKind.GROUP
     all_workers: bool = False
 
 
@@ -66,10 +66,14 @@ _STAGE_MEETINGS: Mapping[str, Sequence[_StageMeeting]] = {
     "COORDINATE_PUSH": [_StageMeeting("ready to push", enters=True)],
     "PUSH": [
         _StageMeeting("ready to push", leaves=True),
-        _StageMeeting("pushed", enters=True, joint=Joint.END_TO_BODY, kind=Kind.MESSAGE, all_workers=True),
+        _StageMeeting(
+            "pushed", enters=True, joint=Joint.END_TO_BODY, kind=EdgeKind.MESSAGE, all_workers=True
+        ),
     ],
     "PULL": [
-        _StageMeeting("pushed", leaves=True, joint=Joint.END_TO_BODY, kind=Kind.MESSAGE, all_workers=True),
+        _StageMeeting(
+            "pushed", leaves=True, joint=Joint.END_TO_BODY, kind=EdgeKind.MESSAGE, all_workers=True
+        ),
         _StageMeeting("pulled", enters=True),
     ],
     "COPYH2D": [_StageMeeting("pulled", leaves=True)],

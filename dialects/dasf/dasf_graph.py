@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from dialects.step_parts import UNMARKED, Edge, Joint, Kind, Meeting, Operation, RankStep, RankSteps
+from dialects.step_parts import UNMARKED, Edge, EdgeKind, Joint, Meeting, Operation, RankStep, RankSteps
 from errors import TraceError, counted
 from formats.columns import Trace, Track
 from formats.dasf_records import COMPUTE
@@ -61,13 +61,15 @@ def record(name: str, trace: Trace) -> RankSteps:
         for need in task.dependencies:
             if need not in runs:
                 elsewhere.add(need)
-                meetings.append(Meeting(need, event, False, True, Joint.END_TO_HEAD, Kind.MESSAGE, task.run))
+                meetings.append(
+                    Meeting(need, event, False, True, Joint.END_TO_HEAD, EdgeKind.MESSAGE, task.run)
+                )
             elif (source := _run_before(tasks, runs[need], task)) is not None and source != event:
                 is_local = tasks[source].operation.track == track
-                edges.append(Edge(source, event, kind=Kind.DATA if is_local else Kind.MESSAGE))
+                edges.append(Edge(source, event, kind=EdgeKind.DATA if is_local else EdgeKind.MESSAGE))
                 sources.add(source)
         if track in last_on and last_on[track] not in sources:
-            edges.append(Edge(last_on[track], event, kind=Kind.DEVICE))
+            edges.append(Edge(last_on[track], event, kind=EdgeKind.DEVICE))
         last_on[track] = event
     times = np.array([(task.start_ns, task.end_ns) for task in tasks], np.int64)
     bounds = int(times[:, 0].min()), int(times[:, 1].max())

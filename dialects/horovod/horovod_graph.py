@@ -19,7 +19,7 @@ from msgspec import Struct, field
 from arrays import Int64, Mask
 from dialects.masks import by_name
 from dialects.roles import Phase, Role
-from dialects.step_parts import Edge, Joint, Kind, Operation, RankStep, RankSteps, Transfer, Whose
+from dialects.step_parts import Edge, EdgeKind, Joint, Operation, RankStep, RankSteps, Transfer, Whose
 from dialects.steps import Step, Steps
 from errors import TraceError
 from formats.columns import Id, Trace, Track
@@ -205,7 +205,7 @@ class _StepBuilder(Struct):
         self.reduced_tensors = np.array([self.independent.number[one.tensor] for _, one in by_end], np.int64)
         for event in event_of:
             if (before := self._reduced_by(self.times[event][0])) is not None:
-                self.edges.append(Edge(before, event, kind=Kind.DEVICE))
+                self.edges.append(Edge(before, event, kind=EdgeKind.DEVICE))
         hand_overs = [
             (at, who, target, joint, one.tensor)
             for one, event in zip(collectives, event_of, strict=True)
@@ -213,7 +213,7 @@ class _StepBuilder(Struct):
         ]
         for at, who, target, joint, tensor in sorted(hand_overs):
             event = self._computation(at, who, tensor)
-            kind = Kind.DATA if joint == Joint.END_TO_HEAD else Kind.GROUP
+            kind = EdgeKind.DATA if joint == Joint.END_TO_HEAD else EdgeKind.GROUP
             self.edges.append(Edge(event, target, joint, kind))
         times = np.array(self.times, np.int64).reshape(-1, 2)
         bounds = self.step.start_ns, self.step.end_ns
@@ -225,10 +225,10 @@ class _StepBuilder(Struct):
         before, joint = whole, Joint.START_TO_HEAD
         for row in one.parts:
             part = self._add_row(row, one.tensor)
-            self.edges.append(Edge(before, part, joint, Kind.PART))
+            self.edges.append(Edge(before, part, joint, EdgeKind.PART))
             before, joint = part, Joint.END_TO_HEAD
         if before != whole:
-            self.edges.append(Edge(before, whole, Joint.END_TO_BODY, Kind.PART))
+            self.edges.append(Edge(before, whole, Joint.END_TO_BODY, EdgeKind.PART))
         return whole
 
     def _negotiate(self, one: _Collective, reduction: int) -> list[tuple[int, Whose, int, Joint]]:
@@ -264,9 +264,9 @@ class _StepBuilder(Struct):
         overtook = self.independent.is_known[self.reduced_tensors, self.independent.number[tensor]]
         waited = np.flatnonzero((self.reduced_ns <= at) & ~overtook)
         since = self.step.start_ns if source is None else self.times[source][1]
-        kind = Kind.DEVICE
+        kind = EdgeKind.DEVICE
         if len(waited) and self.reduced_ns[waited[-1]] > since:
-            source, since, kind = self.reductions[waited[-1]], int(self.reduced_ns[waited[-1]]), Kind.DATA
+            source, since, kind = self.reductions[waited[-1]], int(self.reduced_ns[waited[-1]]), EdgeKind.DATA
         name = f"{who.name}: computation" if who.name else "computation"
         work = Operation(name, "untraced", Track(name, None), Role.UNTRACED, Phase.BACKWARD, whose=who)
         event = self._append(work, since, max(at, since))
@@ -274,7 +274,7 @@ class _StepBuilder(Struct):
             self.edges.append(Edge(source, event, kind=kind))
         busy = self._reduced_by(at)
         if busy is not None and since < self.times[busy][1] and at - self.times[busy][1] <= _CYCLE_NS:
-            self.edges.append(Edge(busy, event, Joint.END_TO_BODY, Kind.DEVICE))
+            self.edges.append(Edge(busy, event, Joint.END_TO_BODY, EdgeKind.DEVICE))
         self.ready[who] = event
         return event
 

@@ -13,7 +13,7 @@ import numpy as np
 from arrays import Int64
 from dialects.masks import by_cat, by_name
 from dialects.name_rules import is_library_call
-from dialects.step_parts import Kind
+from dialects.step_parts import EdgeKind
 from dialects.sync_points import SyncPart, SyncPoint, SyncPoints, numbered
 from dialects.system import DEVICE_CATS, KERNEL_CATS, NO_SIZES, MessageSizes, integer, whole_number
 from formats.columns import Trace
@@ -145,7 +145,7 @@ def _is_host_call(key: Hashable) -> bool:
 
 def meeting(
     key: Hashable, name: str, rank: int | None, group: tuple[int | None, ...] | None
-) -> tuple[Hashable, Kind] | None:
+) -> tuple[Hashable, EdgeKind] | None:
     """Return by which key ranks meet in a collective of that name, and how; None for an unknown group.
 
     An exchange does not say which ranks it moves data between: half a transfer whose other end is unknown,
@@ -153,11 +153,11 @@ def meeting(
     """
     known = known_key(key, rank, group)
     if isinstance(key, HalfTransfer):
-        return ((key.group,), Kind.EXCHANGE) if known is None else (known, Kind.DATA)
+        return ((key.group,), EdgeKind.EXCHANGE) if known is None else (known, EdgeKind.DATA)
     if known is None:
         return None
     is_name = known == key and isinstance(key, tuple) and len(key) == 1
-    return known, Kind.EXCHANGE if is_name and re.search(_EXCHANGE, name) else Kind.GROUP
+    return known, EdgeKind.EXCHANGE if is_name and re.search(_EXCHANGE, name) else EdgeKind.GROUP
 
 
 def grouped(points: SyncPoints, header: Mapping[str, Any]) -> SyncPoints:

@@ -13,7 +13,7 @@ from arrays import Float64, Int64, Mask
 from arrays.median import median
 from arrays.numbering import unique
 from dialects.masks import by_cat, by_name
-from dialects.step_parts import Joint, Kind, edge_rows
+from dialects.step_parts import EdgeKind, Joint, edge_rows
 from dialects.step_windows import ended_last
 from dialects.system import COPY_CATS, DEVICE_CATS, RUNTIME_CATS
 from formats.columns import Trace
@@ -143,7 +143,7 @@ def after_on_stream(works: Works) -> Int64:
         sources[low : low + 1] = -1
     targets = np.arange(len(works))
     keep = (sources >= 0) & (works.end_ns[sources] <= works.start_ns)
-    return edge_rows(sources[keep], targets[keep], Joint.END_TO_HEAD, Kind.DEVICE)
+    return edge_rows(sources[keep], targets[keep], Joint.END_TO_HEAD, EdgeKind.DEVICE)
 
 
 def after_other_streams(trace: Trace, works: Works) -> Int64:
@@ -177,7 +177,7 @@ def _recorded_waits(trace: Trace, works: Works, rows: Int64) -> Int64:
             pairs.append((low + i, first + j))
     sources, targets = np.array(pairs, np.int64).reshape(-1, 2).T
     keep = works.end_ns[sources] <= works.start_ns[targets]
-    return edge_rows(sources[keep], targets[keep], Joint.END_TO_HEAD, Kind.SYNCHRONISE)
+    return edge_rows(sources[keep], targets[keep], Joint.END_TO_HEAD, EdgeKind.SYNCHRONISE)
 
 
 def _likely_waits(works: Works) -> Int64:
@@ -190,7 +190,7 @@ def _likely_waits(works: Works) -> Int64:
     end = works.end_ns[sources]
     keep = (sources >= 0) & (end > ready)
     keep &= works.start_ns[sources] < works.start_ns
-    return edge_rows(sources[keep], targets[keep], Joint.END_TO_HEAD, Kind.SYNCHRONISE)
+    return edge_rows(sources[keep], targets[keep], Joint.END_TO_HEAD, EdgeKind.SYNCHRONISE)
 
 
 # ---- host calls that wait for the device

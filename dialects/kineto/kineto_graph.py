@@ -49,9 +49,9 @@ from dialects.roles import Phase, Role
 from dialects.step_parts import (
     UNMARKED,
     Direction,
+    EdgeKind,
     InStep,
     Joint,
-    Kind,
     Meeting,
     Meetings,
     Operation,
@@ -257,8 +257,8 @@ def _edges(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
         _moved(after_on_stream(works), rank.first_work),
         elsewhere,
         _launches(rank, first),
-        _to_calls(rank, awaited, last[calls], Joint.END_TO_BODY, Kind.SYNCHRONISE),
-        _to_calls(rank, begun, last[blocked], Joint.START_TO_BODY, Kind.QUEUE),
+        _to_calls(rank, awaited, last[calls], Joint.END_TO_BODY, EdgeKind.SYNCHRONISE),
+        _to_calls(rank, begun, last[blocked], Joint.START_TO_BODY, EdgeKind.QUEUE),
         _backward(rank, first, last),
         *_polls(rank),
     ]
@@ -273,7 +273,7 @@ def _moved(edges: Int64, by: int) -> Int64:
 def _threads(host: Segments) -> Int64:
     """Return edges from each segment to the next of its thread."""
     source = np.flatnonzero(host.thread[1:] == host.thread[:-1])
-    return edge_rows(source, source + 1, Joint.END_TO_HEAD, Kind.DEVICE)
+    return edge_rows(source, source + 1, Joint.END_TO_HEAD, EdgeKind.DEVICE)
 
 
 def _launches(rank: _Rank, first: Int64) -> Int64:
@@ -281,10 +281,10 @@ def _launches(rank: _Rank, first: Int64) -> Int64:
     works = rank.works
     source = np.where(works.call >= 0, first[works.call], -1)
     launched = np.flatnonzero((source >= 0) & (works.call_start_ns <= works.start_ns))
-    return edge_rows(source[launched], rank.first_work + launched, Joint.START_TO_HEAD, Kind.LAUNCH)
+    return edge_rows(source[launched], rank.first_work + launched, Joint.START_TO_HEAD, EdgeKind.LAUNCH)
 
 
-def _to_calls(rank: _Rank, works: Int64, segments: Int64, joint: Joint, kind: Kind) -> Int64:
+def _to_calls(rank: _Rank, works: Int64, segments: Int64, joint: Joint, kind: EdgeKind) -> Int64:
     """Return edges from works to the segments with which the calls end that wait for them."""
     ends = rank.works.start_ns if joint == Joint.START_TO_BODY else rank.works.end_ns
     known = (segments >= 0) & (ends[works] <= rank.host.end_ns[segments] + TOLERANCE_NS)
@@ -315,7 +315,7 @@ def _polls(rank: _Rank) -> list[Int64]:
             says = (at >= 0) & (rank.end_ns[waits[at]] > start)
         sources = polled(works, start, end, np.where(says, 1.0, _SHORTLY))
         found = sources >= 0
-        edges.append(edge_rows(rank.first_work + sources[found], targets[found], joint, Kind.SYNCHRONISE))
+        edges.append(edge_rows(rank.first_work + sources[found], targets[found], joint, EdgeKind.SYNCHRONISE))
     return edges
 
 
@@ -329,7 +329,7 @@ def _aside(rank: _Rank) -> Int64:
     source = _enqueuing(trace, host, start)
     over = source >= 0
     over[over] = host.end_ns[source[over]] <= start[over]
-    parts = [edge_rows(source[over], numbers[over], Joint.END_TO_HEAD, Kind.LAUNCH)]
+    parts = [edge_rows(source[over], numbers[over], Joint.END_TO_HEAD, EdgeKind.LAUNCH)]
     half = by_name(trace, is_half)[rank.aside]
     order = np.lexsort((numbers, track))
     order = order[~half[order]]
@@ -337,13 +337,13 @@ def _aside(rank: _Rank) -> Int64:
     before, after = order[follows], order[follows + 1]
     overlaps = end[before] > start[after] + ROUNDED_NS
     for which, joint in ((overlaps, Joint.END_TO_BODY), (~overlaps, Joint.END_TO_HEAD)):
-        parts.append(edge_rows(numbers[before[which]], numbers[after[which]], joint, Kind.DEVICE))
+        parts.append(edge_rows(numbers[before[which]], numbers[after[which]], joint, EdgeKind.DEVICE))
     for thread in unique(track[half]).tolist():
         halves = np.flatnonzero(half & (track == thread))
         came = host.at(thread, end[halves])
         arrived = came >= 0
         arrived[arrived] = host.end_ns[came[arrived]] <= end[halves[arrived]]
-        parts.append(edge_rows(came[arrived], numbers[halves[arrived]], Joint.END_TO_BODY, Kind.DEVICE))
+        parts.append(edge_rows(came[arrived], numbers[halves[arrived]], Joint.END_TO_BODY, EdgeKind.DEVICE))
     return np.concatenate(parts)
 
 
@@ -365,7 +365,7 @@ def _waiting(rank: _Rank) -> Int64:
     is_awaited = (found >= 0) & (over > start)
     is_awaited &= waits[chosen] | (end - over <= _SOON * (end - start))
     sources = rank.aside_numbers[found[is_awaited]]
-    return edge_rows(sources, chosen[is_awaited], Joint.END_TO_BODY, Kind.SYNCHRONISE)
+    return edge_rows(sources, chosen[is_awaited], Joint.END_TO_BODY, EdgeKind.SYNCHRONISE)
 
 
 def _handed_over(rank: _Rank) -> list[Int64]:
@@ -394,7 +394,7 @@ def _handed_over(rank: _Rank) -> list[Int64]:
         since = np.where(host.thread[resumed] == host.main, _SOON, 1.0) * (idle_to - idle_from)[resumed]
         waited = (found >= 0) & (late > idle_from[resumed]) & (idle_to[resumed] - late <= since)
         waited &= starts[found] < idle_to[resumed]
-        handed.append(edge_rows(ends[found[waited]], resumed[waited], joint, Kind.HAND_OVER))
+        handed.append(edge_rows(ends[found[waited]], resumed[waited], joint, EdgeKind.HAND_OVER))
     return [*handed, _after_backward(rank)]
 
 
@@ -410,7 +410,7 @@ def _after_backward(rank: _Rank) -> Int64:
     after = np.flatnonzero(~backward & np.append(False, backward[:-1]))
     begins = begins[: len(after)]
     if not len(after) or not len(aside):
-        return edge_rows(after[:0], after[:0], Joint.END_TO_HEAD, Kind.HAND_OVER)
+        return edge_rows(after[:0], after[:0], Joint.END_TO_HEAD, EdgeKind.HAND_OVER)
     start, end = rank.trace.ts_ns[aside], rank.end_ns[aside]
     which = np.searchsorted(host.start_ns[main[begins]], start, side="right") - 1
     target = main[after[which]]
@@ -420,7 +420,7 @@ def _after_backward(rank: _Rank) -> Int64:
     parts = ((sent & ~waits, target, Joint.END_TO_HEAD), (waits, during, Joint.END_TO_BODY))
     return np.concatenate(
         [
-            edge_rows(rank.aside_numbers[chosen], into[chosen], joint, Kind.HAND_OVER)
+            edge_rows(rank.aside_numbers[chosen], into[chosen], joint, EdgeKind.HAND_OVER)
             for chosen, into, joint in parts
         ]
     )
@@ -432,7 +432,7 @@ def _unlaunched(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
     targets = np.arange(rank.first_work, len(end_ns))
     found = ended_last(end_ns, group, start_ns[targets] + ROUNDED_NS, group[targets])
     keep = (found >= 0) & (start_ns[found] < start_ns[targets])
-    return edge_rows(found[keep], targets[keep], Joint.END_TO_HEAD, Kind.HAND_OVER)
+    return edge_rows(found[keep], targets[keep], Joint.END_TO_HEAD, EdgeKind.HAND_OVER)
 
 
 def _backward(rank: _Rank, first: Int64, last: Int64) -> Int64:
@@ -448,7 +448,7 @@ def _backward(rank: _Rank, first: Int64, last: Int64) -> Int64:
     forward, backward = np.array(pairs, np.int64).reshape(-1, 2).T
     source, target = last[forward], first[backward]
     over = rank.host.end_ns[source] <= rank.host.start_ns[target]
-    return edge_rows(source[over], target[over], Joint.END_TO_HEAD, Kind.DATA)
+    return edge_rows(source[over], target[over], Joint.END_TO_HEAD, EdgeKind.DATA)
 
 
 def _rows_beginning(trace: Trace, rows: Int64, tracks: Int32, moments: Int64) -> Int64:
@@ -515,7 +515,9 @@ def _meetings_of(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meetings, M
         event = event_of[row] if is_call else int(first[row])
         key = asked.key(("transfer", ends), event)
         turn = count[key, is_call]
-        meetings.append(Meeting(key, event, enters=not is_call, leaves=is_call, kind=Kind.DATA, turn=turn))
+        meetings.append(
+            Meeting(key, event, enters=not is_call, leaves=is_call, kind=EdgeKind.DATA, turn=turn)
+        )
         count[key, is_call] += 1
     return meetings_table(meetings), communicates
 

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from arrays import Int64
 from arrays.numbering import unique
 from dag_utils import Dag, LongestPath
-from dialects.step_parts import Kind
+from dialects.step_parts import EdgeKind
 from result import Network
 
 #: A picture with more nodes than this is condensed.
@@ -156,7 +156,7 @@ def _edges(dag: Dag, group: Int64) -> list[tuple[int, int, str]]:
     kinds: dict[tuple[int, int], str] = {}
     for (a, b), kind in zip(group[dag.edges[:, :2]].tolist(), dag.edges[:, 2].tolist(), strict=True):
         if a != b:
-            kinds.setdefault((a, b), Kind(kind).label)
+            kinds.setdefault((a, b), EdgeKind(kind).label)
     for a, b in group[dag.next_edges].tolist():
         kinds.setdefault((a, b), "next")
     return [(a, b, kind) for (a, b), kind in kinds.items()]

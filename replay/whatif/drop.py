@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from arrays import Int64
 from arrays.intervals import union
 from dag.step_graph import Bool, Recording, StepGraph
-from dialects.step_parts import Joint, Kind, narrow_ns
+from dialects.step_parts import EdgeKind, Joint, narrow_ns
 from formats.columns import Trace, Track
 from replay.edit import Edit, EditRequest, Guess, Job
 from replay.selection import Selection, named_owners, select
@@ -124,7 +124,7 @@ def _contained(recording: Recording, chosen: Selection, spans: Sequence[_Spans],
     for one in spans:
         events = np.flatnonzero(track == number.get((one.owner, one.track), -1))
         found[events[_within(one.start_ns, one.end_ns, middle[events], middle[events] + 1)]] = True
-    follow = step.edges[np.isin(step.edges[:, 3], (Kind.LAUNCH, Kind.PART))]
+    follow = step.edges[np.isin(step.edges[:, 3], (EdgeKind.LAUNCH, EdgeKind.PART))]
     while True:
         more = follow[found[follow[:, 0]] & ~found[follow[:, 1]], 1]
         if len(more) == 0:

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from arrays import Int64
 from dag.step_graph import Bool, Recording, StepGraph
-from dialects.step_parts import Kind
+from dialects.step_parts import EdgeKind
 from replay.edit import Edit, EditRequest, Job
 
 NAME = "sync=none"
@@ -22,7 +22,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
 
 def is_sync(edges: Int64, device: Bool) -> Bool:
     """Return which edges (e,) let a call of the host wait for work of a device; `device` is per event."""
-    found: Bool = (edges[:, 3] == Kind.SYNCHRONISE) & device[edges[:, 0]] & ~device[edges[:, 1]]
+    found: Bool = (edges[:, 3] == EdgeKind.SYNCHRONISE) & device[edges[:, 0]] & ~device[edges[:, 1]]
     return found
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dag import join_ranks
 from dag.critical_path import CriticalPath, CriticalPaths, critical_path, slack_ns
 from dag.step_graph import Recording, StepGraph
-from dialects.step_parts import Edge, Joint, Kind, Meeting, RankSteps
+from dialects.step_parts import Edge, EdgeKind, Joint, Meeting, RankSteps
 from make import rank_steps, recording
 
 
@@ -113,7 +113,8 @@ def test_the_owner_that_ends_last_gives_the_window() -> None:
     first = rank_steps("rank0", {"send": (0, 40)}, bounds=(0, 90), meetings=[
         Meeting("m", 0, enters=True, leaves=False)])  # fmt: skip
     second = rank_steps("rank1", {"receive": (10, 100)}, bounds=(5, 100), meetings=[
-        Meeting("m", 0, enters=False, leaves=True, joint=Joint.END_TO_BODY, kind=Kind.MESSAGE)])  # fmt: skip
+        Meeting("m", 0, enters=False, leaves=True, joint=Joint.END_TO_BODY,
+                kind=EdgeKind.MESSAGE)])  # fmt: skip
     job = recording(first, second)
     path = critical_path(job.steps[0])
     assert words(job, path) == [("rank0.send", "", 35), ("rank1.receive", "", 60)]
@@ -141,7 +142,7 @@ def test_a_start_just_before_its_inputs_end_is_at_that_end(overlap: int) -> None
 def test_an_edge_that_the_times_contradict_joins_the_source_s_start() -> None:
     events = {"a": (0, 900_000), "b": (100_000, 900_000)}
     job = recording(rank_steps("rank0", events, [Edge(0, 1)], bounds=(0, 900_000)))
-    assert job.steps[0].edges.tolist() == [[0, 1, Joint.START_TO_HEAD, Kind.DATA]]
+    assert job.steps[0].edges.tolist() == [[0, 1, Joint.START_TO_HEAD, EdgeKind.DATA]]
 
 
 def test_instant_events_that_wait_for_each_other_are_no_cycle() -> None:
@@ -193,7 +194,7 @@ def waiting_ranks(draw: st.DrawFn) -> list[RankSteps]:
         bounds.append((begin, max(end, begin + 1)))
         events.append(own)
         number = st.integers(0, len(own) - 1)
-        ends = number, number, st.sampled_from(list(Joint)), st.sampled_from(list(Kind))
+        ends = number, number, st.sampled_from(list(Joint)), st.sampled_from(list(EdgeKind))
         pairs = draw(st.lists(st.tuples(*ends), max_size=10))
         edges.append([Edge(min(a, b), max(a, b), joint, kind) for a, b, joint, kind in pairs if a != b])
         lengths.append(len(own))
@@ -206,8 +207,8 @@ def waiting_ranks(draw: st.DrawFn) -> list[RankSteps]:
             if is_group
             else draw(st.sampled_from([Joint.START_TO_BODY, Joint.END_TO_BODY]))
         )
-        of_group = st.sampled_from([Kind.GROUP, Kind.EXCHANGE])
-        kind = draw(of_group) if is_group else Kind.MESSAGE
+        of_group = st.sampled_from([EdgeKind.GROUP, EdgeKind.EXCHANGE])
+        kind = draw(of_group) if is_group else EdgeKind.MESSAGE
         for rank in members:
             enters, leaves = (True, True) if is_group else draw(st.tuples(st.booleans(), st.booleans()))
             event = draw(st.integers(0, lengths[rank] - 1))

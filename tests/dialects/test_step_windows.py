@@ -9,7 +9,7 @@ import pytest
 
 from arrays.numbering import occurrence_number
 from arrays.ranges import ranges
-from dialects.step_parts import Joint, Kind, Operation
+from dialects.step_parts import EdgeKind, Joint, Operation
 from dialects.step_windows import RecordedEvents, check_sizes, cut_into_steps
 from errors import TraceError
 from formats.columns import Track
@@ -36,9 +36,9 @@ def test_work_that_was_asked_for_in_the_step_before_has_its_edges_from_there() -
         leads=np.array([True, False, True, False, True]),
         edges=np.array(
             [
-                (0, 1, Joint.START_TO_HEAD, Kind.LAUNCH),
-                (2, 3, Joint.START_TO_HEAD, Kind.LAUNCH),
-                (1, 3, Joint.END_TO_HEAD, Kind.DEVICE),
+                (0, 1, Joint.START_TO_HEAD, EdgeKind.LAUNCH),
+                (2, 3, Joint.START_TO_HEAD, EdgeKind.LAUNCH),
+                (1, 3, Joint.END_TO_HEAD, EdgeKind.DEVICE),
             ]
         ),
     )

@@ -11,7 +11,7 @@ from dag.join_ranks import join
 from dag.step_graph import Recording
 from dialects.byteps.byteps_names import DIRECTIONS
 from dialects.roles import Phase, Role
-from dialects.step_parts import Edge, Joint, Kind, Meeting, Operation, RankStep, RankSteps, Transfer
+from dialects.step_parts import Edge, EdgeKind, Joint, Meeting, Operation, RankStep, RankSteps, Transfer
 from formats.columns import Track
 from replay.edit import LIKELY, EditRequest, Guess, Job
 from replay.edits import EditedJob
@@ -81,7 +81,7 @@ def _step(
     spans = np.array([[round(at * MS) for at in times[event]] for event in events], np.int64).reshape(-1, 2)
     begin, end = (round(at * MS) for at in bounds)
     meetings = [
-        Meeting((number, one), events.index(one), True, True, Joint.START_TO_BODY, Kind.GROUP)
+        Meeting((number, one), events.index(one), True, True, Joint.START_TO_BODY, EdgeKind.GROUP)
         for one in together
         if one in times
     ]

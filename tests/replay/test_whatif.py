@@ -16,7 +16,7 @@ from conftest import REPO, run_cli
 from dag.step_graph import Recording
 from dag_utils import load_steps
 from dialects.roles import Phase, Role
-from dialects.step_parts import Edge, Kind, Operation, RankStep, RankSteps
+from dialects.step_parts import Edge, EdgeKind, Operation, RankStep, RankSteps
 from errors import TraceError, UsageError
 from formats.columns import Track
 from make import span, step, write
@@ -445,7 +445,7 @@ def test_the_slowdown_is_the_own_work_over_its_mean() -> None:
     assert found.by["stage"] == {}, "no pipeline"
 
 
-def pipeline(kind: Kind = Kind.DATA) -> Recording:
+def pipeline(kind: EdgeKind = EdgeKind.DATA) -> Recording:
     """Two pipelines of two stages: the first stage computes 10 and sends, the second one 30."""
     ranks = []
     for number in range(4):
@@ -470,7 +470,7 @@ def test_ranks_that_send_to_each_other_are_the_stages_of_a_pipeline() -> None:
     assert found.by["stage"] == pytest.approx({"1": 52 / 42, "0": 32 / 42})
     with pytest.raises(UsageError, match="stages 0 to 1"):
         apply(pipeline(), ["stage2=0.5"])
-    assert pipeline_stages(pipeline(Kind.GROUP)) is None  # an all-to-all
+    assert pipeline_stages(pipeline(EdgeKind.GROUP)) is None  # an all-to-all
 
 
 # ---- each in turn

@@ -10,7 +10,7 @@ import pytest
 from dag.critical_path import critical_path
 from dag.join_ranks import join
 from dialects.dasf.dasf_graph import ARGS, record
-from dialects.step_parts import Kind, RankSteps
+from dialects.step_parts import EdgeKind, RankSteps
 from errors import TraceError
 from formats import dasf_records as dasf
 from make import dasf_bytes as packed
@@ -35,7 +35,8 @@ def edges_of(steps: RankSteps) -> set[tuple[str, int, str, int, str]]:
     names = [steps.operations[i].name for i in step.operation.tolist()]
     starts = [ns // 10**9 for ns in step.start_ns.tolist()]
     return {
-        (names[a], starts[a], names[b], starts[b], Kind(kind).label) for a, b, _, kind in step.edges.tolist()
+        (names[a], starts[a], names[b], starts[b], EdgeKind(kind).label)
+        for a, b, _, kind in step.edges.tolist()
     }
 
 
@@ -88,7 +89,7 @@ def test_tasks_of_two_files_meet(tmp_path: Path) -> None:
     there = tasks_of(tmp_path, task("c", 5, 9, "a"), name="b")
     job = join([here, there])
     (edge,) = job.steps[0].edges.tolist()
-    assert (edge[0], edge[1], Kind(edge[3])) == (0, 1, Kind.MESSAGE)
+    assert (edge[0], edge[1], EdgeKind(edge[3])) == (0, 1, EdgeKind.MESSAGE)
     assert "1 result that tasks depend on" in there.notes[1]
 
 

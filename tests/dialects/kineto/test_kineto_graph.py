@@ -23,7 +23,7 @@ from dag.step_graph import Recording
 from dialects import Need
 from dialects.kineto import Kineto
 from dialects.kineto.kineto_graph import record
-from dialects.step_parts import Joint, Kind, Meetings, RankStep, RankSteps, RankTrace
+from dialects.step_parts import EdgeKind, Joint, Meetings, RankStep, RankSteps, RankTrace
 from dialects.step_windows import windows
 from dialects.steps import Step
 from formats.columns import Trace
@@ -92,11 +92,11 @@ def spans(found: RankSteps, step: RankStep) -> list[tuple[str, float, float]]:
     ]
 
 
-def inputs(found: RankSteps, step: RankStep, name: str) -> set[tuple[str, Joint, Kind]]:
+def inputs(found: RankSteps, step: RankStep, name: str) -> set[tuple[str, Joint, EdgeKind]]:
     """What the events called `name` wait for."""
     names = [found.operations[operation].name for operation in step.operation.tolist()]
     return {
-        (names[source], Joint(joint), Kind(kind))
+        (names[source], Joint(joint), EdgeKind(kind))
         for source, target, joint, kind in step.edges.tolist()
         if names[target] == name
     }
@@ -130,7 +130,7 @@ def test_a_thread_is_a_chain_of_its_innermost_operations(steps_of: Any) -> None:
     found = steps_of([host("outer", 0, 10), host("inner", 2, 3), host("after", 15, 1)])
     assert spans(found, found.steps[0]) == [
         ("outer", 0, 2), ("inner", 2, 5), ("outer", 5, 10), ("after", 15, 16)]  # fmt: skip
-    assert inputs(found, found.steps[0], "after") == {("outer", Joint.END_TO_HEAD, Kind.DEVICE)}
+    assert inputs(found, found.steps[0], "after") == {("outer", Joint.END_TO_HEAD, EdgeKind.DEVICE)}
 
 
 def test_operations_without_length_or_wholly_covered_are_events_too(steps_of: Any) -> None:
@@ -205,7 +205,7 @@ def test_an_annotation_beside_its_operations_waits_for_what_was_sent(steps_of: A
         ]
     )
     step = found.steps[0]
-    awaited = ("gloo:all_reduce", Joint.END_TO_BODY, Kind.HAND_OVER)
+    awaited = ("gloo:all_reduce", Joint.END_TO_BODY, EdgeKind.HAND_OVER)
     assert [one for one in inputs(found, step, "bwd") if one[0] == "gloo:all_reduce"] == [awaited]
     path = path_of(join([found]))
     assert path.total() == 1200
@@ -223,15 +223,19 @@ def test_a_thread_that_was_idle_resumes_when_another_one_is_through(steps_of: An
         ]
     )
     backward = "autograd::engine::evaluate_function: "
-    assert inputs(found, found.steps[0], backward + "a") == {("forward", Joint.END_TO_HEAD, Kind.HAND_OVER)}
-    assert (backward + "b", Joint.END_TO_HEAD, Kind.HAND_OVER) in inputs(found, found.steps[0], "optimizer")
+    assert inputs(found, found.steps[0], backward + "a") == {
+        ("forward", Joint.END_TO_HEAD, EdgeKind.HAND_OVER)
+    }
+    assert (backward + "b", Joint.END_TO_HEAD, EdgeKind.HAND_OVER) in inputs(
+        found, found.steps[0], "optimizer"
+    )
     work = {name: time for (_, name, cat), time in path_of(join([found])).items() if not cat}
     assert work == {"forward": 100, backward + "a": 400, backward + "b": 300, "optimizer": 100}
 
 
 def test_the_main_thread_does_not_wait_for_what_ended_early_in_its_pause(steps_of: Any) -> None:
     found = steps_of([mark(1, 0, 900), host("a", 0, 100), host("aside", 0, 200, tid=2), host("b", 800, 100)])
-    assert inputs(found, found.steps[0], "b") == {("a", Joint.END_TO_HEAD, Kind.DEVICE)}
+    assert inputs(found, found.steps[0], "b") == {("a", Joint.END_TO_HEAD, EdgeKind.DEVICE)}
 
 
 # -- launches, streams, waits
@@ -249,8 +253,8 @@ def launch_bound(n: int) -> list[Ev]:
 def test_the_path_of_a_launch_bound_step_runs_through_the_host(steps_of: Any) -> None:
     found = steps_of(launch_bound(50))
     assert inputs(found, found.steps[0], "kernel") == {
-        ("cudaLaunchKernel", Joint.START_TO_HEAD, Kind.LAUNCH),
-        ("kernel", Joint.END_TO_HEAD, Kind.DEVICE),
+        ("cudaLaunchKernel", Joint.START_TO_HEAD, EdgeKind.LAUNCH),
+        ("kernel", Joint.END_TO_HEAD, EdgeKind.DEVICE),
     }
     path = path_of(join([found]))
     assert path.total() == 500
@@ -296,7 +300,7 @@ def device_bound(n: int, room: int) -> list[Ev]:
 def test_a_launch_that_blocks_for_room_in_the_queue_waits_for_a_kernel(steps_of: Any) -> None:
     found = steps_of(device_bound(1500, 600))
     step = found.steps[0]
-    assert ("kernel", Joint.START_TO_BODY, Kind.QUEUE) in inputs(found, step, "cudaLaunchKernel")
+    assert ("kernel", Joint.START_TO_BODY, EdgeKind.QUEUE) in inputs(found, step, "cudaLaunchKernel")
     path = path_of(join([found]))
     length = (step.next_ns - step.begin_ns) // US
     assert path.total() == length > 89_000
@@ -307,7 +311,7 @@ def test_a_short_call_does_not_wait_however_many_launches_are_outstanding(steps_
     events = [call("hipLaunchKernel", 3 * i, 2, i) for i in range(800)]
     events += [work("kernel", 10 + 5 * i, 5, i) for i in range(800)]
     found = steps_of(events)
-    assert Kind.QUEUE not in {kind for *_, kind in inputs(found, found.steps[0], "hipLaunchKernel")}
+    assert EdgeKind.QUEUE not in {kind for *_, kind in inputs(found, found.steps[0], "hipLaunchKernel")}
 
 
 @pytest.mark.parametrize("name", ["cudaDeviceSynchronize", "hipStreamSynchronize", "cudaMemcpy", "cudaFree"])
@@ -323,8 +327,8 @@ def test_a_call_that_blocks_waits_for_what_was_launched_before(steps_of: Any, na
         ]
     )
     assert inputs(found, found.steps[0], name) == {
-        ("kernel", Joint.END_TO_BODY, Kind.SYNCHRONISE),
-        ("cudaLaunchKernel", Joint.END_TO_HEAD, Kind.DEVICE),
+        ("kernel", Joint.END_TO_BODY, EdgeKind.SYNCHRONISE),
+        ("cudaLaunchKernel", Joint.END_TO_HEAD, EdgeKind.DEVICE),
     }
     path = path_of(join([found]))
     assert path["rank0", "kernel", ""] == 95
@@ -342,7 +346,7 @@ def test_a_copy_that_ends_before_its_call_returns_was_waited_for(steps_of: Any) 
         ]
     )
     copy = "Memcpy DtoH (Device -> Pageable)"
-    assert (copy, Joint.END_TO_BODY, Kind.SYNCHRONISE) in inputs(found, found.steps[0], "cudaMemcpyAsync")
+    assert (copy, Joint.END_TO_BODY, EdgeKind.SYNCHRONISE) in inputs(found, found.steps[0], "cudaMemcpyAsync")
     path = path_of(join([found]))
     assert (path["rank0", "kernel", ""], path["rank0", copy, ""], path["rank0", "cudaMemcpyAsync", ""]) == (
         95,
@@ -356,7 +360,7 @@ def test_one_graph_launch_starts_all_of_its_kernels(steps_of: Any) -> None:
         [call("cudaGraphLaunch", 0, 10, 7), *(work(f"k{i}", 12 + 10 * i, 10, 7) for i in range(3))]
     )
     for i in range(3):
-        launch = ("cudaGraphLaunch", Joint.START_TO_HEAD, Kind.LAUNCH)
+        launch = ("cudaGraphLaunch", Joint.START_TO_HEAD, EdgeKind.LAUNCH)
         assert launch in inputs(found, found.steps[0], f"k{i}")
     assert path_of(join([found])) == {
         ("rank0", "k0", "gap"): 12, ("rank0", "k0", ""): 10, ("rank0", "k1", ""): 10, ("rank0", "k2", ""): 10,
@@ -384,7 +388,7 @@ def test_a_stream_waits_for_another_ones_recorded_event(steps_of: Any) -> None:
             ),
         ]
     )
-    assert ("first", Joint.END_TO_HEAD, Kind.SYNCHRONISE) in inputs(found, found.steps[0], "second")
+    assert ("first", Joint.END_TO_HEAD, EdgeKind.SYNCHRONISE) in inputs(found, found.steps[0], "second")
 
 
 def test_without_recorded_events_a_kernel_that_was_ready_waited_for_what_ended_last(steps_of: Any) -> None:
@@ -398,9 +402,9 @@ def test_without_recorded_events_a_kernel_that_was_ready_waited_for_what_ended_l
             work("not before its launch", 65, 5, 3, stream=9),
         ]
     )
-    assert ("first", Joint.END_TO_HEAD, Kind.SYNCHRONISE) in inputs(found, found.steps[0], "second")
+    assert ("first", Joint.END_TO_HEAD, EdgeKind.SYNCHRONISE) in inputs(found, found.steps[0], "second")
     assert inputs(found, found.steps[0], "not before its launch") == {
-        ("cudaLaunchKernel", Joint.START_TO_HEAD, Kind.LAUNCH)}  # fmt: skip
+        ("cudaLaunchKernel", Joint.START_TO_HEAD, EdgeKind.LAUNCH)}  # fmt: skip
 
 
 def test_without_launches_work_waits_for_what_ended_last_on_its_rank(steps_of: Any) -> None:
@@ -413,7 +417,7 @@ def test_without_launches_work_waits_for_what_ended_last_on_its_rank(steps_of: A
         ]
     )
     step = found.steps[0]
-    assert inputs(found, step, "send") == {("forward", Joint.END_TO_HEAD, Kind.HAND_OVER)}
+    assert inputs(found, step, "send") == {("forward", Joint.END_TO_HEAD, EdgeKind.HAND_OVER)}
     assert {name for name, *_ in inputs(found, step, "backward")} == {"forward", "send"}
     assert {name for name, *_ in inputs(found, step, "update")} == {"backward", "send"}
     assert path_of(join([found])) == {
@@ -442,7 +446,7 @@ def test_an_operation_without_calls_that_ends_soon_after_the_last_launched_work_
             work("last", 1050, 1050, 2),
         ]
     )
-    awaited = ("last", Joint.END_TO_BODY, Kind.SYNCHRONISE)
+    awaited = ("last", Joint.END_TO_BODY, EdgeKind.SYNCHRONISE)
     assert (awaited in inputs(found, found.steps[0], "spin")) is polls
 
 
@@ -467,7 +471,7 @@ def test_a_host_between_operations_waits_for_work_where_the_times_or_python_say_
     if function:
         events.append(host(function, 20, until - 20, cat="python_function"))
     found = steps_of(events)
-    awaited = ("last", Joint.END_TO_HEAD, Kind.SYNCHRONISE)
+    awaited = ("last", Joint.END_TO_HEAD, EdgeKind.SYNCHRONISE)
     assert (awaited in inputs(found, found.steps[0], "after")) is waits
 
 
@@ -554,8 +558,10 @@ def test_gloo_runs_aside_from_enqueue_to_end(steps_of: Any) -> None:
         ]
     )
     step = found.steps[0]
-    assert inputs(found, step, "gloo:all_reduce") == {("c10d::allreduce_", Joint.END_TO_HEAD, Kind.LAUNCH)}
-    assert ("gloo:all_reduce", Joint.END_TO_HEAD, Kind.HAND_OVER) in inputs(found, step, "optimizer")
+    assert inputs(found, step, "gloo:all_reduce") == {
+        ("c10d::allreduce_", Joint.END_TO_HEAD, EdgeKind.LAUNCH)
+    }
+    assert ("gloo:all_reduce", Joint.END_TO_HEAD, EdgeKind.HAND_OVER) in inputs(found, step, "optimizer")
     gloo = next(one for one in found.operations if one.name == "gloo:all_reduce")
     assert gloo.is_collective and gloo.is_communication and gloo.purpose == "Comm"
     enqueue = next(one for one in found.operations if one.name == "c10d::allreduce_")
@@ -582,7 +588,7 @@ def test_an_operator_that_only_waits_ends_when_the_collective_has(steps_of: Any)
             host("after", 505, 100),
         ]
     )
-    awaited = ("gloo:all_reduce", Joint.END_TO_BODY, Kind.SYNCHRONISE)
+    awaited = ("gloo:all_reduce", Joint.END_TO_BODY, EdgeKind.SYNCHRONISE)
     assert awaited in inputs(found, found.steps[0], wait)
     step = join([found]).steps[0]
     names = [found.operations[operation].name for operation in found.steps[0].operation.tolist()]
@@ -603,7 +609,7 @@ def test_what_follows_in_an_operator_that_enqueued_a_collective_waits_for_it(
             host("after", 610, 100),
         ]
     )
-    awaited = ("gloo:all_reduce", Joint.END_TO_BODY, Kind.SYNCHRONISE)
+    awaited = ("gloo:all_reduce", Joint.END_TO_BODY, EdgeKind.SYNCHRONISE)
     assert (awaited in inputs(found, found.steps[0], "backward")) is waits
 
 
@@ -721,14 +727,14 @@ def test_both_halves_of_a_transfer_are_known_by_its_ends(
 
     there, back = meetings(0, "send", sent), meetings(1, "recv", received)
     assert there.keys == back.keys == [(0, 1, "pp")]
-    assert there.kind.tolist() == back.kind.tolist() == [Kind.DATA]  # nobody is late for it
+    assert there.kind.tolist() == back.kind.tolist() == [EdgeKind.DATA]  # nobody is late for it
 
 
 def test_where_no_end_of_a_transfer_is_known_it_may_be_with_any_rank(steps_of: Any) -> None:
     kernel = "ncclDevKernel_SendRecv(args)"
     for args in ({}, {"Collective name": "send", "Process Group Ranks": "[0, 1, 2]"}):
         found = steps_of([work(kernel, 0, 10, None, 7, "kernel", **args)]).steps[0].meetings
-        assert found.kind.tolist() == [Kind.EXCHANGE]
+        assert found.kind.tolist() == [EdgeKind.EXCHANGE]
 
 
 # -- laws
