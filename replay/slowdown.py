@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -12,7 +12,7 @@ from arrays import Int64
 from dag.step_graph import Bool, Recording
 from replay.runs import Runs
 from replay.selection import pipeline_stages
-from replay.whatif.straggler import ideal_work_ns
+from replay.whatif.straggler import ideal_work_ns, kinds_of_work
 
 #: Kinds of work that are put back one by one: those whose work differs most from the ideal.
 _MOST_KINDS = 30
@@ -31,57 +31,63 @@ class Slowdown(Struct, frozen=True):
 
 def slowdown(recording: Recording) -> Slowdown:
     """Return the slowdown of the recorded steps that are whole."""
-    rows = recording.whole_steps
-    work = ideal_work_ns(recording)
-    steps = [_Step(recording, row, work[row]) for row in rows]
+    names, kind = kinds_of_work(recording)
+    work = ideal_work_ns(recording, kind)
+    steps = [_Step(recording, row, work[row], kind[row]) for row in recording.whole_steps]
     ideal = np.array([step.ideal_ns for step in steps], np.float64)
 
     def over_ideal(times: list[int]) -> float:
         return float(np.mean(np.array(times) / np.maximum(ideal, 1.0)))
 
-    def put_back(table: Int64, names: Mapping[int, str]) -> dict[str, float]:
+    def put_back(groups: Sequence[Int64], names: Mapping[int, str]) -> dict[str, float]:
+        """Return S of each group by its name; `groups` are those of the events (n,) of each step."""
         found = {
-            name: over_ideal([step.with_own(table, group) for step in steps]) for group, name in names.items()
+            name: over_ideal(
+                [step.with_own(of_step == group) for step, of_step in zip(steps, groups, strict=True)]
+            )
+            for group, name in names.items()
         }
         return dict(sorted(found.items(), key=lambda pair: -pair[1]))
 
     by: dict[str, dict[str, float]] = {"rank": {}, "stage": {}}
     owner = recording.column(lambda one: one.owner)
+
+    def of_operation(table: Int64) -> list[Int64]:
+        return [table[step.operation] for step in steps]
+
     if len(recording.owners) > 1:
-        by["rank"] = put_back(owner, dict(enumerate(recording.owners)))
+        by["rank"] = put_back(of_operation(owner), dict(enumerate(recording.owners)))
     stages = pipeline_stages(recording)
     if stages is not None:
-        by["stage"] = put_back(np.array(stages)[owner], {stage: str(stage) for stage in sorted(set(stages))})
-    names, kind = recording.numbered(lambda one: one.name)
-    by["kind"] = put_back(kind, {i: names[i] for i in _most_different(steps, kind, len(names))})
+        of_stage = {stage: str(stage) for stage in sorted(set(stages))}
+        by["stage"] = put_back(of_operation(np.array(stages)[owner]), of_stage)
+    by["kind"] = put_back([step.kind for step in steps], _most_different(steps, names))
     return Slowdown(over_ideal([step.own_ns for step in steps]), by)
 
 
 class _Step:
     """One step without gaps, with its own work, with the ideal work, and with some of each."""
 
-    def __init__(self, recording: Recording, row: int, ideal: Int64) -> None:
+    def __init__(self, recording: Recording, row: int, ideal: Int64, kind: Int64) -> None:
         step = recording.steps[row]
         zero = {name: np.zeros_like(getattr(step, name)) for name in ("gap_ns", "tail_ns", "begin_ns")}
         bare = replace(step, **zero)
-        self.operation, self.own, self.ideal = step.operation, step.work_ns, ideal
+        self.operation, self.own, self.ideal, self.kind = step.operation, step.work_ns, ideal, kind
         self._bare, self._runs = bare, Runs(replace(recording, steps=[bare]), [0])
-        self.own_ns = self._time(np.ones(len(step), np.bool_))
-        self.ideal_ns = self._time(np.zeros(len(step), np.bool_))
+        self.own_ns = self.with_own(np.ones(len(step), np.bool_))
+        self.ideal_ns = self.with_own(np.zeros(len(step), np.bool_))
 
-    def with_own(self, group_of: Int64, group: int) -> int:
-        """Return how long the ideal step takes with the own work of one group of operations."""
-        return self._time(group_of[self.operation] == group)
-
-    def _time(self, keeps: Bool) -> int:
+    def with_own(self, keeps: Bool) -> int:
+        """Return how long the ideal step takes if some of its events (n,) keep their own work."""
         work = np.where(keeps, self.own, self.ideal)
         schedule = self._runs.simulate([replace(self._bare, work_ns=work)])
         return int(self._runs.iteration_ns(schedule).max())
 
 
-def _most_different(steps: list[_Step], kind: Int64, n_kinds: int) -> list[int]:
-    """Return the kinds whose own work differs most from the ideal, in all."""
-    difference = np.zeros(n_kinds)
+def _most_different(steps: Sequence[_Step], names: Sequence[str]) -> dict[int, str]:
+    """Return the kinds whose own work differs most from the ideal, in all; of one name with a number each."""
+    difference = np.zeros(len(names))
     for step in steps:
-        difference += np.bincount(kind[step.operation], np.abs(step.own - step.ideal), n_kinds)
-    return [int(one) for one in np.argsort(-difference, kind="stable")[:_MOST_KINDS]]
+        difference += np.bincount(step.kind, np.abs(step.own - step.ideal), len(names))
+    chosen = np.argsort(-difference, kind="stable")[:_MOST_KINDS].tolist()
+    return {one: names[one] for one in chosen}

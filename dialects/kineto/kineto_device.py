@@ -22,6 +22,9 @@ from formats.columns import Trace
 TOLERANCE_NS = 2_000
 #: Begins and lengths are rounded each, so that an end may seem later than the begin that followed it.
 ROUNDED_NS = 10
+#: A stream runs one thing at a time: by so much, and this share of its time, work may seem to end after the
+#: next one has begun; and by so much after the begin of what waited for it on another stream.
+JITTER_NS, _OVERLAP = 500_000, 0.25
 #: Calls that return only when work on the device is done.
 CALLS_THAT_WAIT = re.compile(r"\w*Synchronize|(cuda|hip)Memcpy(To|From)?(Symbol|2D|3D)?|(cuda|hip)Free")
 #: What polls for a result takes at least this, and sees it at most so much later; in a recorded job 0.13 to
@@ -82,7 +85,8 @@ def read_works(trace: Trace, end_ns: Int64, counts: Mask) -> Works:
     start = np.where(early, np.minimum(call_start, end), start)
     following = np.append(start[1:], 0)
     overlaps = np.append(number[1:] == number[:-1], np.zeros(min(len(rows), 1), np.bool_))
-    overlaps &= (following < end) & (following + TOLERANCE_NS >= end) & (following >= start)
+    jitter = np.clip((end - start) * _OVERLAP, TOLERANCE_NS, JITTER_NS)
+    overlaps &= (following < end) & (following + jitter >= end) & (following >= start)
     return Works(rows, start, np.where(overlaps, following, end), number, call, call_start, call_end, streams)
 
 

@@ -33,6 +33,7 @@ from dialects.kineto.collectives import (
 )
 from dialects.kineto.completion import places
 from dialects.kineto.kineto_device import (
+    JITTER_NS,
     ROUNDED_NS,
     TOLERANCE_NS,
     Works,
@@ -193,7 +194,8 @@ def _events(rank: _Rank) -> RecordedEvents:
     end = np.concatenate([host.end_ns, rank.end_ns[rank.aside], works.end_ns])
     leads = np.zeros(len(rows), np.bool_)
     leads[: len(host)] = host.thread == host.main
-    return RecordedEvents(kinds, kind, start, end, issued, leads, _edges(rank, start, end), meetings)
+    edges = _edges(rank, start, end)
+    return RecordedEvents(kinds, kind, start, end, issued, leads, edges, meetings)
 
 
 def _kinds(rank: _Rank, rows: Int64, phase: Int64, communicates: Mask) -> tuple[list[Operation], Int64]:
@@ -427,12 +429,33 @@ def _after_backward(rank: _Rank) -> Int64:
 
 
 def _unlaunched(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
-    """Let device work whose launch no recording knows wait for what ended last before it on its rank."""
+    """Let device work whose launch no recording knows wait for what of its rank ended nearest to its begin.
+
+    That is of another stream, began before it, and may seem to end up to `JITTER_NS` later than it begins:
+    then it begins at that end, which is set in `start_ns`.
+    """
     group = np.concatenate([rank.host.thread, np.full(len(rank.aside), -1), -2 - rank.works.stream])
     targets = np.arange(rank.first_work, len(end_ns))
-    found = ended_last(end_ns, group, start_ns[targets] + ROUNDED_NS, group[targets])
-    keep = (found >= 0) & (start_ns[found] < start_ns[targets])
-    return edge_rows(found[keep], targets[keep], Joint.END_TO_HEAD, EdgeKind.HAND_OVER)
+    begin = start_ns[targets]
+    found = ended_last(end_ns, group, begin, group[targets])
+    before_ns = np.where(found >= 0, begin - end_ns[found], np.iinfo(np.int64).max)
+    found = np.where((found >= 0) & (start_ns[found] < begin), found, -1)
+    order = np.argsort(end_ns, kind="stable")
+    at = np.searchsorted(end_ns[order], begin, side="right")
+    left = np.arange(len(targets))
+    while len(left):  # what ended next, the one after that, until it is too late
+        left = left[at[left] < len(order)]
+        source = order[at[left]]
+        late = end_ns[source] - begin[left]
+        left, source = (one[late <= np.minimum(before_ns[left], JITTER_NS)] for one in (left, source))
+        fits = (group[source] != group[targets[left]]) & (start_ns[source] < begin[left])
+        fits &= end_ns[source] < end_ns[targets[left]]
+        found[left[fits]] = source[fits]
+        left = left[~fits]
+        at[left] += 1
+    found, targets = found[found >= 0], targets[found >= 0]
+    start_ns[targets] = np.maximum(start_ns[targets], end_ns[found])
+    return edge_rows(found, targets, Joint.END_TO_HEAD, EdgeKind.HAND_OVER)
 
 
 def _backward(rank: _Rank, first: Int64, last: Int64) -> Int64:

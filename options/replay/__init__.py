@@ -438,6 +438,8 @@ def _cautions(args: Namespace, job: Job) -> list[str]:
     notes = []
     if "straggler=none" in args.set and (why := why_none(job.recording)):
         notes.append(f"straggler=none changes nothing: {why}")
+    if "straggler=mean" in args.set and len(job.recording.owners) < 2:
+        notes.append(f"straggler=mean changes nothing: {why_none(job.recording)}")
     if any(text.startswith("bandwidth=") for text in args.set):
         unknown = "bandwidth: the rate of the links is not known;"
         rate = job.links

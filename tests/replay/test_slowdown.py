@@ -32,3 +32,12 @@ def test_of_pipelines_s_is_what_arithmetic_says(tmp_path: Path, job: Pipelines, 
     for rank in range(job.stages * job.replicas):
         of_rank = job.slowdown(lambda op, rank=rank: op.replica * job.stages + op.stage == rank)  # type: ignore[misc]
         assert found.by["rank"][f"rank{rank}"] == pytest.approx(of_rank, abs=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("job", "published"), [("straggler-ST", 1.1787), ("straggler-AR", 1.9730)])
+def test_of_published_jobs_s_is_the_published_one(shared_data: Path, job: str, published: float) -> None:
+    found = slowdown(load_steps([shared_data / "pipeline" / job], progress=False).recording)
+    assert found.ratio == pytest.approx(published, abs=0.01)
+    if job == "straggler-ST":
+        assert found.by["stage"]["3"] == pytest.approx(1.2323, abs=0.02)

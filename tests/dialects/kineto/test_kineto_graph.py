@@ -427,6 +427,31 @@ def test_without_launches_work_waits_for_what_ended_last_on_its_rank(steps_of: A
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(("late", "waits_for"), [(0.4, "send"), (0.6, "early")])
+def test_without_launches_an_input_is_what_ended_nearest_to_the_begin(
+    steps_of: Any, late: float, waits_for: str
+) -> None:
+    # clocks of streams jitter by half a millisecond (here 1000 * late µs); what began later is no input
+    found = steps_of(
+        [
+            work("early", 0, 600, None, stream=1),
+            work("send", 100, 900 + 1000 * late, None, stream=2),
+            work("after", 1001, 3, None, stream=3),
+            work("backward", 1000, 5000, None, stream=4),
+        ]
+    )
+    assert {name for name, *_ in inputs(found, found.steps[0], "backward")} == {waits_for}
+
+
+@pytest.mark.parametrize(("overlap", "in_order"), [(90, True), (110, False), (500, False)])
+def test_a_stream_keeps_its_order_where_times_overlap_by_no_more_than_jitter(
+    steps_of: Any, overlap: float, in_order: bool
+) -> None:
+    # a quarter of the first, which takes 400 µs
+    found = steps_of([work("a", 0, 400, None), work("b", 400 - overlap, 1000, None)])
+    assert (("a", Joint.END_TO_HEAD, EdgeKind.DEVICE) in inputs(found, found.steps[0], "b")) == in_order
+
+
 # -- steps
 
 
