@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 FEWEST = 4
 #: A step is an outlier beyond this many median deviations from the median, and by this factor at least.
 _OUTLIER_DEVIATIONS, _OUTLIER_FACTOR = 3.0, 1.10
+#: Steps that the warm-up takes at most.
+WARM_UP = 3
 
 
 def median(values: NDArray[np.generic]) -> float:
@@ -30,3 +32,19 @@ def longest_usual(lengths: NDArray[np.number[Any]]) -> float:
         return math.inf
     middle = median(lengths)
     return max(middle + _OUTLIER_DEVIATIONS * median(np.abs(lengths - middle)), _OUTLIER_FACTOR * middle)
+
+
+def n_warm_up(lengths: NDArray[np.number[Any]]) -> int:
+    """Return how many of the first steps, given their lengths (n,), are outliers of what is done only once.
+
+    What takes as long in a later step is not done once.
+
+    >>> n_warm_up(np.array([90, 40, 10, 11, 12, 11, 10])), n_warm_up(np.array([90, 40, 10, 11, 40, 11, 10]))
+    (2, 1)
+    """
+    is_usual = lengths <= longest_usual(lengths)
+    n_first = int(is_usual.argmax()) if is_usual.any() else 0
+    if not 0 < n_first <= WARM_UP:
+        return 0
+    is_once = lengths[:n_first] > lengths[n_first:].max()
+    return n_first if is_once.all() else int(is_once.argmin())

@@ -9,6 +9,7 @@ work and gaps gives the recorded times.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,8 @@ from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 from numpy.typing import NDArray
 
-from arrays import Int64
+from arrays import Float64, Int64
+from arrays.median import n_warm_up
 from arrays.numbering import unique
 from dag.spill import Spill
 from dialects.step_parts import Joint, Operation, OperationTable, from_start
@@ -123,6 +125,22 @@ class StepBounds(NamedTuple):
         return np.where(self.next_ns < 0, -1, self.next_ns - self.begin_ns)
 
 
+def job_lengths(bounds: Sequence[StepBounds]) -> Float64:
+    """Return how long the job took for each of some steps (steps,), until its last owner was through.
+
+    Counted from when the last owner was through with the step before. So a step in which one owner is
+    late is long itself, and not the next one, in which the others wait for it. 0 where an end is unknown.
+    """
+    ends, begins = (
+        np.array([getattr(one, column).max() for one in bounds], np.float64)
+        for column in ("next_ns", "begin_ns")
+    )
+    follows = np.diff([one.number for one in bounds], prepend=[one.number for one in bounds[:1]]) == 1
+    begins[1:] = np.where(follows[1:], ends[:-1], begins[1:])
+    is_known = [bool((one.next_ns >= 0).all()) for one in bounds]
+    return np.where(is_known, ends - begins, 0.0)
+
+
 class LazySteps(LazySequence[StepGraph]):
     """Steps joined on first access: of many ranks most options look at only one.
 
@@ -160,7 +178,7 @@ class LazySteps(LazySequence[StepGraph]):
         return steps
 
 
-class Recording(Struct, frozen=True):
+class Recording(Struct, frozen=True, dict=True):
     """The steps of a job.
 
     Attributes
@@ -214,9 +232,22 @@ class Recording(Struct, frozen=True):
         """Whether steps are marked; else the whole recording stands for one."""
         return len(self.steps) > 1 or not notes_of(NoteKind.UNMARKED, self.notes)
 
-    @property
+    @cached_property
     def whole_steps(self) -> list[int]:
-        """The rows of the steps whose duration is known for some owner; all where none is."""
+        """The rows of the steps whose duration is known for some owner (all where none is), but the warm-up.
+
+        What takes far longer in the first steps is done once, and says nothing of the steps to come.
+        """
+        return self.every_whole_step[self.n_warm_up :]
+
+    @cached_property
+    def n_warm_up(self) -> int:
+        """How many of the whole steps are the warm-up: the first ones, far longer than all others."""
+        return n_warm_up(job_lengths([self.bounds[row] for row in self.every_whole_step]))
+
+    @cached_property
+    def every_whole_step(self) -> list[int]:
+        """The rows of the steps whose duration is known for some owner, warm-up too; all where none is."""
         whole = [row for row, one in enumerate(self.bounds) if (one.iteration_ns > 0).any()]
         return whole or list(range(len(self.steps)))
 

@@ -91,9 +91,9 @@ class Diagnosis(Struct, frozen=True):
     findings: Sequence[Ranked]
     skipped: Sequence[Skipped]
     small: int
-    iteration_ns: Float64  # (steps,)
-    job_ns: Float64  # (steps,) until the last rank was through, as of `JobView.job_ns`
-    numbers: Sequence[int]
+    iteration_ns: Float64  # (steps,) without the warm-up
+    job_ns: Float64  # (every step,) until the last rank was through, as of `JobView.every_job_ns`
+    numbers: Sequence[int]  # of every step
     ranks: Sequence[str]
     one_step: str  # what a step is called at the begin of a sentence
     view: JobView | None = None  # of the job as it was recorded; None where only figures of it are known
@@ -129,8 +129,8 @@ def diagnose(
         skipped=search.skipped,
         small=search.small,
         iteration_ns=view.iteration_ns,
-        job_ns=view.job_ns,
-        numbers=view.numbers,
+        job_ns=view.every_job_ns,
+        numbers=[view.recording.bounds[row].number for row in view.recording.every_whole_step],
         ranks=view.recording.owners,
         one_step=view.recording.one_step,
         view=view,

@@ -51,8 +51,6 @@ CHANCE = 0.05
 
 # ---- counts and sizes
 
-#: Steps that the warm-up takes at most.
-WARM_UP = 3
 #: Short collectives per rank and step, from which on they are many.
 MANY_MESSAGES = 16
 #: Partitions below the first are small, and merged into such of the second: about BytePS's own 4,096,000.

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from arrays import Float64, Int64
 from arrays.numbering import unique
-from dag.step_graph import Bool, Recording, StepGraph
+from dag.step_graph import Bool, Recording, StepGraph, job_lengths
 from dag_utils import CATS, GAP, LoadedSteps, choose_step, critical_path
 from diagnose.finding import Evidence
-from diagnose.finding_thresholds import LONG_NS, WARM_UP
+from diagnose.finding_thresholds import LONG_NS
 from diagnose.meetings import Arrivals, meetings_of
 from dialects.roles import Phase, Role
 from dialects.step_parts import Operation, Transfer
@@ -49,8 +49,8 @@ class JobView:
 
     @cached_property
     def rows(self) -> list[int]:
-        """The recorded steps that are whole."""
-        return list(self.loaded.recording.whole_steps)
+        """The recorded steps that are whole, without the warm-up."""
+        return self.loaded.recording.whole_steps
 
     @property
     def steps(self) -> Iterator[StepGraph]:
@@ -80,30 +80,15 @@ class JobView:
         return float(np.median(self.iteration_ns))
 
     @cached_property
+    def every_job_ns(self) -> Float64:
+        """How long the job took for each whole step, the warm-up too, until its last owner was through."""
+        lengths = job_lengths([self.recording.bounds[row] for row in self.loaded.recording.every_whole_step])
+        return lengths if (lengths > 0).all() else np.where(lengths > 0, lengths, self.iteration_ns)
+
+    @property
     def job_ns(self) -> Float64:
-        """How long the job took for each whole step (steps,), until its last owner was through.
-
-        Counted from when the last owner was through with the step before. So a step in which one owner is
-        late is long itself, and not the next one, in which the others wait for it.
-        """
-        bounds = [self.recording.bounds[row] for row in self.rows]
-        ends = np.array([one.next_ns.max() for one in bounds], np.float64)
-        begins = np.array([one.begin_ns.max() for one in bounds], np.float64)
-        follows = np.diff(self.numbers, prepend=self.numbers[:1]) == 1
-        begins[1:] = np.where(follows[1:], ends[:-1], begins[1:])
-        return np.where([(one.next_ns < 0).any() for one in bounds], self.iteration_ns, ends - begins)
-
-    @cached_property
-    def n_warm_up(self) -> int:
-        """How many of the whole steps, the first ones, are far longer than the others: what is done once.
-
-        What takes as long in a later step is not done once.
-        """
-        places = self.far_longer
-        n_first = next((i for i, place in enumerate(places) if place != i), len(places))
-        later = self.job_ns[n_first:].max(initial=0)
-        n_longest = next((i for i in range(n_first) if self.job_ns[i] <= later), n_first)
-        return n_longest if n_first <= WARM_UP else 0
+        """How long the job took for each whole step (steps,), until its last owner was through."""
+        return self.every_job_ns[-len(self.rows) :]
 
     @cached_property
     def far_longer(self) -> list[int]:

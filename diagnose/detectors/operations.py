@@ -116,6 +116,8 @@ def _done_once(view: JobView, name: str, chosen: Bool, longest_ns: float) -> Fin
 def outlier_steps(view: JobView) -> Iterator[Finding | Skipped]:
     """Find steps that take much longer than the others."""
     times, recording = view.job_ns, view.recording
+    if n_first := view.loaded.recording.n_warm_up:
+        yield _warm_up(view, n_first)
     if len(times) < FEWEST:
         yield Skipped(
             "outlier_steps", f"{counted(len(times), 'whole step')}; {FEWEST} are needed to tell an outlier"
@@ -123,9 +125,6 @@ def outlier_steps(view: JobView) -> Iterator[Finding | Skipped]:
         return
     middle = float(np.median(times))
     places = view.far_longer
-    if view.n_warm_up:
-        yield _warm_up(view, view.n_warm_up)
-        places = places[view.n_warm_up :]
     if not places:
         return
     rows = [view.rows[place] for place in places]
@@ -150,9 +149,9 @@ def outlier_steps(view: JobView) -> Iterator[Finding | Skipped]:
 
 def _warm_up(view: JobView, n_first: int) -> Finding:
     """Return that the first steps take longer: what is only done once, and no gain for the steps to come."""
-    times, numbers = view.job_ns, view.numbers[:n_first]
-    usual = float(np.median(times))
-    more = float(np.mean(times[:n_first])) - usual
+    recording, usual = view.loaded.recording, float(np.median(view.job_ns))
+    numbers = [recording.bounds[row].number for row in recording.every_whole_step[:n_first]]
+    more = float(np.mean(view.every_job_ns[:n_first])) - usual
     return Finding(
         kind="profiling_overhead",
         title=f"the first {counted(n_first, 'recorded step')} took {in_ms(more)} longer than the others"

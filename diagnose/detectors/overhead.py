@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from arrays.median import FEWEST
+from arrays.median import FEWEST, WARM_UP
 from diagnose.finding import Finding, Skipped
-from diagnose.finding_thresholds import CHANCE, NOTICEABLE, WARM_UP
+from diagnose.finding_thresholds import CHANCE, NOTICEABLE
 from diagnose.job_view import JobView
 from dialects.steps import Step
 from result import in_ms
@@ -45,5 +45,7 @@ def profiling_overhead(view: JobView) -> Iterator[Finding | Skipped]:
 
 def _before(view: JobView, loads: Sequence[Step]) -> list[int] | None:
     """Return how long the steps before the traced ones took (ns), without the warm-up; None for none."""
-    times = [one.dur_ns for one in loads if WARM_UP < one.label < min(view.numbers)]
+    recording = view.loaded.recording
+    first = min(recording.bounds[row].number for row in recording.every_whole_step)
+    times = [one.dur_ns for one in loads if WARM_UP < one.label < first]
     return times or None

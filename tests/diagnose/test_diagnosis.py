@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -163,7 +164,9 @@ def test_the_first_step_is_warm_up_and_no_outlier(tmp_path: Path, system: str) -
     diagnosis = diagnosed(WRITERS[system](tmp_path / "job", replace(HEALTHY, more_in_step=(0, 200.0))))
     assert kinds(diagnosis) == []
     (title,) = titles(diagnosis, "profiling_overhead")
-    assert title.endswith("the first recorded, took 199.8 ms longer than the others")
+    took = re.fullmatch(r"step \d+, the first recorded, took ([\d.]+) ms longer than the others", title)
+    assert took is not None
+    assert float(took[1]) == pytest.approx(200.0, rel=0.002)
 
 
 def hiccups(directory: Path, slow: tuple[int, ...], more_ms: int) -> Path:
@@ -512,10 +515,10 @@ def test_what_a_late_rank_costs_is_a_share_of_the_steps_after_the_warm_up(
     job = replace(HEALTHY, more_forward=[0.0, 15.0, 0.0, 0.0], more_in_step=(0, 2000.0))
     (late,) = winning(diagnosed(WRITERS[system](tmp_path / "job", job)))
     # load 1, forward 40 + 15, backward 50, transfer 4, update 5: 115 ms; step 0, in which another rank is
-    # longer, counts as the longest of the others
+    # longer, is no step to learn from: neither its length counts nor what a late rank costs in it
     holds(late, 15.0)
     assert late.gain is not None
-    assert late.share == pytest.approx(late.gain.mid_ns / 116.15e6, rel=0.01)  # a tenth longer
+    assert late.share == pytest.approx(late.gain.mid_ns / 115e6, rel=0.002)
 
 
 def test_a_compiled_graph_is_the_same_on_ranks_with_other_shapes(tmp_path: Path) -> None:
