@@ -193,6 +193,8 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     add("--sub_option", metavar="VARIANT", help="a variant of the option (listed with it)")
     add("--filter", metavar="A,B", type=_names, default=(),
         help="only these communication operations; all else stays")  # fmt: skip
+    add("--comm", metavar="NAME", type=_some, action="append", default=[],
+        help="operations with this in their name are communication, too (repeatable)")  # fmt: skip
     add("--step_by", metavar="NAME", help="the annotation that marks a step")
     add("--sort", action="store_true", help="longest (or largest change) first")
     add("--head", metavar="N", type=_positive, help="only the first N rows")
@@ -220,6 +222,12 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(part for part in text.split(",") if part)
+
+
+def _some(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("a part of a name is expected")
+    return text
 
 
 def _positive(text: str) -> int:

@@ -53,7 +53,7 @@ class Rewriter:
 
     def __init__(self, place: Place, runs: RunWriter) -> None:
         self._place = place
-        self._system = dialects.named(place.dialect)
+        self._system = dialects.named(place.dialect, place.comm)
         self._runs = runs
         self.tables = Tables(place)
         self.anchors = SyncFinder(self._system)

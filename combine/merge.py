@@ -72,6 +72,7 @@ def combine(
     skip_broken: bool = False,
     align: bool = True,
     names: Sequence[str] = (),
+    comm: Sequence[str] = (),
     jobs: int | None = None,
     progress: bool | None = None,
 ) -> Combined:
@@ -82,6 +83,7 @@ def combine(
     skip_broken : whether to leave out files that are not traces, as long as a trace is left
     align : whether to estimate the offsets of clocks; if not, times stay as recorded
     names : communications to keep, as for `traces.filter.CommFilter`; empty keeps all
+    comm : what is communication, too, as for `dialects.named`
 
     Raises
     ------
@@ -102,7 +104,7 @@ def combine(
         beginnings = _run(pool, sniffed, [(member.file, scan) for member in members])
         members, kinds, left_out = usable(members, beginnings, skip_broken=skip_broken)
         dialect = kinds[0].dialect
-        places = _places(members, kinds, names, scan=scan)
+        places = _places(members, kinds, names, comm, scan=scan)
         with bars.bar(sum(map(_size, members)), "B", what="reading", enabled=progress) as bar:
             tasks = [(place, spill / f"{place.number}.runs") for place in places]
             sources = _run(pool, rewrite, tasks, lambda i: bar.update(_size(members[i])))
@@ -142,7 +144,12 @@ def combine(
 
 
 def _places(
-    members: Sequence[Member], kinds: Sequence[Beginning], names: Sequence[str], *, scan: bool
+    members: Sequence[Member],
+    kinds: Sequence[Beginning],
+    names: Sequence[str],
+    comm: Sequence[str],
+    *,
+    scan: bool,
 ) -> list[Place]:
     stride = min(_STRIDE, _MAX_PID // len(members))
     system = dialects.named(kinds[0].dialect)
@@ -157,6 +164,7 @@ def _places(
             only_pid=(i if kinds[i].rank is None else kinds[i].rank) if system.pid_is_rank else None,
             axis=kinds[i].axis,
             names=tuple(names),
+            comm=tuple(comm),
             owner=member.of_rank(kinds[i].rank).source.prefix,
             table_bytes=min(_SOURCE_TABLE_BYTES, _TABLE_BYTES // len(members)),
             scan=scan,

@@ -32,6 +32,7 @@ class Place(Struct, frozen=True):
     only_pid: int | None = None
     axis: SecondAxis | None = None  # of times that are by another clock than the file's others
     names: tuple[str, ...] = ()  # --filter
+    comm: tuple[str, ...] = ()  # --comm
     owner: str = ""  # the prefix by which a name of these is meant here only: "rank1."
     table_bytes: int = 16 << 20  # of texts that recur, to be kept in memory
     scan: bool = False  # in C, where that can be done

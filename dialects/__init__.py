@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -45,8 +46,8 @@ _BY_NAME = {system.name: system for system in SYSTEMS}
 
 
 def of(trace: Trace) -> System:
-    """Return the system that wrote `trace`."""
-    return _BY_NAME[trace.dialect]
+    """Return the system that wrote `trace`, with what the user says is communication (`Trace.comm`)."""
+    return named(trace.dialect, trace.comm)
 
 
 def keys_for(needs: Iterable[Need]) -> tuple[str, ...]:
@@ -60,9 +61,13 @@ def keys_for(needs: Iterable[Need]) -> tuple[str, ...]:
     )
 
 
-def named(name: str) -> System:
-    """Return the system of that name (`Trace.dialect`)."""
-    return _BY_NAME[name]
+def named(name: str, comm: Sequence[str] = ()) -> System:
+    """Return the system of that name (`Trace.dialect`); it knows what else is communication (`comm`)."""
+    system = _BY_NAME[name]
+    if comm:
+        system = copy.copy(system)
+        system.comm = comm
+    return system
 
 
 def recognise(trace: Trace) -> System:

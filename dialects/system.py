@@ -153,6 +153,8 @@ class System:
     names_by_track = False
     #: Which keys of the events' args are decoded for what ("input*" means input0, input1, …).
     args: Mapping[Need, Sequence[str]] = MappingProxyType({})
+    #: Parts of names of operations that the user says are communication, too.
+    comm: Sequence[str] = ()
 
     def recognises_metadata(self, metadata: Metadata) -> bool:
         """Whether the metadata events alone show that the system wrote the file."""
@@ -207,8 +209,19 @@ class System:
     def roles(self, trace: Trace) -> NDArray[np.int8]:
         """Return the `Role` of each slice (n,); see `rule`."""
         roles = self.recorded_roles(trace)
+        if self.comm:
+            roles[self.named_comm(trace) & (roles != Role.IGNORED)] = Role.COMM
         roles[idle(trace, roles)] = Role.IDLE
         return roles
+
+    def is_named_comm(self, name: str) -> bool:
+        """Whether the user says that operations of that name are communication."""
+        return any(part in name for part in self.comm)
+
+    def named_comm(self, trace: Trace) -> Mask:
+        """Return which slices (n,) the user says are communication, with all that they call."""
+        named = by_name(trace, self.is_named_comm)
+        return named | lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, named)
 
     def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
         """Return the `Role` of each slice (n,) by its name and category, whatever its thread."""

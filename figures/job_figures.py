@@ -91,10 +91,11 @@ def load_figures(
     wanted: Wanted,
     *,
     only: Collection[str] = (),
+    comm: Sequence[str] = (),
     jobs: int | None = None,
     progress: bool | None = None,
 ) -> JobFigures:
-    """Work out the figures of the job at `paths`; of `only` some communications, if any are named.
+    """Work out the figures of the job at `paths`; `only` and `comm` are those of `Request`.
 
     Raises
     ------
@@ -104,7 +105,7 @@ def load_figures(
         A name in `only` is not a communication of the job.
     """
     work = partial(rank_figures, wanted=wanted)
-    request = Request(wanted.needs, hosts=True, only=only, jobs=jobs, progress=progress)
+    request = Request(wanted.needs, hosts=True, only=only, comm=comm, jobs=jobs, progress=progress)
     job = map_ranks(paths, work, request)
     job.check_any()
     figures = [

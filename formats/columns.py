@@ -108,6 +108,7 @@ class Trace(Struct, frozen=True):
     metadata : the M events as objects, in file order
     header : members of the file's object beside the events (`distributedInfo`, …)
     is_shared : (n,) slices of the host, which other ranks of its file hold, too; None where there are none
+    comm : what the user says is communication, too: parts of operations' names (`--comm`)
     phases : how many events of each phase the file has; the sum is the number of events
     rank, world_size : as the file itself says, else None
     repairs : what was repaired or lost, a phrase each, without the path
@@ -132,6 +133,7 @@ class Trace(Struct, frozen=True):
     world_size: int | None = None
     repairs: Sequence[str] = ()
     is_shared: Mask | None = None
+    comm: Sequence[str] = ()
 
     def __len__(self) -> int:
         return len(self.ts_ns)

@@ -86,6 +86,7 @@ def load_steps(
     return dag_utils.load_steps(
         paths or args.path,
         only=args.filter,
+        comm=args.comm,
         partitions=partitions,
         step_by=args.step_by,
         sizes=sizes,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 HELP = "several ranks' and workers' traces as one timeline, their clocks aligned"
 EXAMPLE = "analyze.py --option combine --path worker_0 worker_1 --output combined.json.gz"
-FLAGS = frozenset({"sub_option", "filter", "align", "output"})
+FLAGS = frozenset({"sub_option", "filter", "comm", "align", "output"})
 
 _WORKERS = (
     Column("path", "worker"),
@@ -49,6 +49,8 @@ def add_arguments(group: _ArgumentGroup) -> None:
 def run(args: Namespace) -> Result:
     """Write the combined trace and say how its clocks were aligned."""
     check_variant(args)
+    if args.comm and not args.filter:
+        raise UsageError("--comm has no effect with --option combine without --filter: it copies all events")
     import dialects
     from combine.merge import combine
     from trace_utils import files_to_read, find_paths, rank_notes
@@ -69,6 +71,7 @@ def run(args: Namespace) -> Result:
             skip_broken=args.path[0].is_dir(),  # what is named itself must be a trace
             align=args.align == "auto",
             names=args.filter,
+            comm=args.comm,
             jobs=args.jobs,
             progress=args.progress,
         )

@@ -21,6 +21,10 @@ def check_digests(args: Namespace) -> None:
     digests = [path for path in args.path if is_digest(path)]
     if digests and args.filter:
         raise UsageError(f"--filter: {digests[0]} is a digest, which holds no single events; give the traces")
+    if digests and args.comm:
+        raise UsageError(
+            f"--comm: what is communication was told when the digest {digests[0]} was saved; give the traces"
+        )
     if args.save is None:
         return
     if args.filter:
@@ -34,7 +38,8 @@ def saved(args: Namespace, paths: Sequence[Path]) -> JobFigures:
     from figures.digest import save_digest, wanted_for_digest
     from figures.job_figures import load_figures
 
-    job = load_figures(paths, wanted_for_digest(args.step_by), jobs=args.jobs, progress=args.progress)
+    wanted = wanted_for_digest(args.step_by)
+    job = load_figures(paths, wanted, comm=args.comm, jobs=args.jobs, progress=args.progress)
     save_digest(args.save, job)
     return job
 
@@ -78,7 +83,7 @@ def load_runs(args: Namespace, wanted: Wanted) -> list[JobFigures]:
         elif args.save is not None and i == len(args.path):
             runs.append(saved(args, [path]))
         else:
-            runs.append(load_figures([path], wanted, jobs=args.jobs, progress=args.progress))
+            runs.append(load_figures([path], wanted, comm=args.comm, jobs=args.jobs, progress=args.progress))
     return runs
 
 

@@ -32,6 +32,7 @@ def check_system(job: Path, ranks: Sequence[str], tmp_path: Path) -> None:
     check_labels(job)
     check_step(job)
     check_busy(job)
+    check_comm(job)
     check_combined(job, tmp_path)
 
 
@@ -67,6 +68,24 @@ def check_busy(job: Path) -> None:
     for rank in load_figures([job], Wanted(breakdown=True), jobs=1, progress=False).ranks:
         for step in rank.breakdown:
             assert step.compute_ns + step.comm_ns - step.overlap_ns + step.idle_ns <= step.wall_ns
+
+
+def check_comm(job: Path) -> None:
+    """What the user says is communication is so, and nothing else becomes it but what it calls."""
+    plain = load_paths([job], Request(jobs=1, progress=False))
+    roles = [dialects.of(trace).roles(trace) for trace in plain.made]
+    rank = next(i for i, own in enumerate(roles) if np.isin(own, (*_WORKS, Role.WAIT)).any())
+    named = plain.made[rank].name_id[np.isin(roles[rank], (Role.COMPUTE, Role.WAIT, Role.COMM))][-1]
+    name = plain.made[rank].names[named]
+    told = load_paths([job], Request(comm=(name, "no such name"), jobs=1, progress=False))
+    assert [line for line in told.repairs if "no such name" in line]
+    assert not [line for line in told.repairs if repr(name) in line]
+    for trace, before in zip(told.made, roles, strict=True):
+        after = dialects.of(trace).roles(trace)
+        is_named = np.array([name in one for one in trace.names], np.bool_)[trace.name_id]
+        works = np.isin(before, (Role.COMPUTE, Role.WAIT, Role.COMM))
+        assert (after[is_named & works] == Role.COMM).all()
+        assert set(after[after != before].tolist()) <= {Role.COMM, Role.IDLE}
 
 
 def busy_tracks(trace: Trace) -> list[tuple[int, int, int]]:

@@ -33,6 +33,8 @@ class CommFilter:
     def keeps(self, name: str, cat: str, tid: object, process: str | None) -> bool | None:
         """Whether events of a name, category, thread and process stay; None where they do not communicate."""
         names = self._system.filter_names(name, cat, tid, process)
+        if not names and self._system.is_named_comm(name):
+            names = (name,)
         if not names:
             return None
         if self._prefix:

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import dialects
+from arrays.numbering import ids_in
 from dialects import Need
 from errors import TraceError
 from formats.columns import Trace, concatenate
@@ -46,6 +47,7 @@ class Request(NamedTuple):
     hosts : whether a host whose slices several ranks share is listed, too, after the ranks; in the traces of
         these its slices are in any case (`Trace.is_shared`)
     only : names of the only communications to keep (`--filter`); see `selected_of`
+    comm : parts of names of operations that are communication, too (`--comm`)
     step_by : the annotation that marks a step, as for `System.find_steps`
     jobs : files at a time; None means the cores this process may use
     progress : show a bar on standard error; None means only on a terminal
@@ -55,6 +57,7 @@ class Request(NamedTuple):
     points: bool = False
     hosts: bool = False
     only: Collection[str] = ()
+    comm: Sequence[str] = ()
     step_by: str | None = None
     jobs: int | None = None
     progress: bool | None = None
@@ -67,6 +70,7 @@ class MappedRank(Struct, Generic[_T], frozen=True):
     files: Sequence[RankFile]
     made: _T
     known: Sequence[str] = ()  # names that `Request.only` may have; () without it
+    named: Sequence[str] = ()  # those of `Request.comm` that operations have in their names
 
     @property
     def n_slices(self) -> int:
@@ -167,6 +171,12 @@ def map_ranks(
         for i, rank in zip(again, reader.read_ranks([ranks[i] for i in again], repeat(make)), strict=True):
             ranks[i] = rank
     check_known(request.only, dict.fromkeys(name for rank in ranks for name in rank.known))
+    named = {name for rank in ranks for name in rank.named}
+    notes += [
+        f"{paths[0]}: no operation that may communicate has {name!r} in its name (--comm)"
+        for name in request.comm
+        if name not in named
+    ]
     n_hosts = itertools.count()
     sources = [r.source if r.source.host is None else replace(r.source, host=next(n_hosts)) for r in ranks]
     ranks = [replace(rank, source=source) for rank, source in zip(ranks, sources, strict=True)]
@@ -204,8 +214,10 @@ def _itself(_: Source, trace: Trace) -> Trace:
 def _joined(ranks: Sequence[MappedRank[_T]], join: Callable[[Sequence[_T]], _T]) -> MappedRank[_T]:
     """Return the results for several files of a rank as one."""
     known = dict.fromkeys(name for rank in ranks for name in rank.known)
+    named = dict.fromkeys(name for rank in ranks for name in rank.named)
     files = [file for rank in ranks for file in rank.files]
-    return MappedRank(ranks[0].source, files, join([rank.made for rank in ranks]), tuple(known))
+    made = join([rank.made for rank in ranks])
+    return MappedRank(ranks[0].source, files, made, tuple(known), tuple(named))
 
 
 _Key = tuple[tuple[int, int], ...]
@@ -263,21 +275,28 @@ class _Reader(NamedTuple):
         for rank, result in zip(ranks, self._mapped(_of_rank, tasks) if tasks else (), strict=True):
             if isinstance(result, TraceError):
                 raise result
-            yield self._kept(replace(rank, made=result[0], known=result[1]))
+            yield self._kept(replace(rank, made=result[0], known=result[1], named=result[2]))
 
     def _mapped(
         self, work: Callable[[Sequence[Trace], _Task], _T], tasks: Sequence[_Task]
     ) -> Iterator[_T | TraceError]:
         paths = [[self.to_read[i] for i in task.files] for task in tasks]
-        needs, points, *_, jobs, progress = self.request
-        keys = dialects.keys_for(needs)
-        return map_traces(work, paths, tasks, args=keys, points=points, jobs=jobs, progress=progress)
+        asked = self.request
+        return map_traces(
+            work,
+            paths,
+            tasks,
+            args=dialects.keys_for(asked.needs),
+            points=asked.points,
+            jobs=asked.jobs,
+            progress=asked.progress,
+        )
 
     def _task(self, files: Sequence[int], sources: Sequence[Source], make: Make[Any]) -> _Task:
         # another process may be in another directory
         sent = [replace(source, path=source.path.absolute(), raw=None) for source in sources]
         names = [self.found.sources[i].path for i in files]
-        return _Task(files, sent, names, make, self.request.only, self.request.hosts)
+        return _Task(files, sent, names, make, self.request)
 
     def _kept(self, rank: MappedRank[Any]) -> MappedRank[Any]:
         return rank if self.kept is None else replace(rank, made=self.kept(rank.made))
@@ -304,8 +323,7 @@ class _Task(NamedTuple):
     sources: Sequence[Source]  # of each file, or of the one rank that is in all; their paths are absolute
     names: Sequence[Path]  # of the files, as the user gave them
     make: Any  # a `Make`
-    only: Collection[str] = ()
-    hosts: bool = False
+    request: Request
     places: Sequence[int] = ()  # the rank's place in each file, where it is known
 
 
@@ -316,7 +334,7 @@ def _of_files(traces: Sequence[Trace], task: _Task) -> tuple[list[RankFile], lis
         (source, trace, rank_file(replace(source, path=name), trace, file, place))
         for own, name, file in zip(owned, task.names, task.files, strict=True)
         for place, (source, trace) in enumerate(own)
-        if task.hosts or source.host is None
+        if task.request.hosts or source.host is None
     ]
     files = [file for _, _, file in parts]
     owners = {(file.source.worker, file.source.rank, file.dialect) for file in files}
@@ -332,19 +350,27 @@ def _of_files(traces: Sequence[Trace], task: _Task) -> tuple[list[RankFile], lis
     ]
 
 
-def _of_rank(traces: Sequence[Trace], task: _Task) -> tuple[Any, Sequence[str]]:
-    """Return the result for one rank whose files are known, and the names that `only` may have."""
+def _of_rank(traces: Sequence[Trace], task: _Task) -> tuple[Any, Sequence[str], Sequence[str]]:
+    """Return the result for one rank whose files are known, as of `_made`."""
     (source,) = task.sources
     named = zip(_named(traces, task), task.places, strict=True)
     return _made(source, concatenate([owned_by(source, trace)[place][1] for trace, place in named]), task)
 
 
 def _named(traces: Sequence[Trace], task: _Task) -> list[Trace]:
-    return [replace(trace, path=str(name)) for trace, name in zip(traces, task.names, strict=True)]
+    return [
+        replace(trace, path=str(name), comm=task.request.comm)
+        for trace, name in zip(traces, task.names, strict=True)
+    ]
 
 
-def _made(source: Source, trace: Trace, task: _Task) -> tuple[Any, Sequence[str]]:
+def _made(source: Source, trace: Trace, task: _Task) -> tuple[Any, Sequence[str], Sequence[str]]:
+    """Return the result for a rank, the names that `only` may have, and those of `comm` that occur."""
     known: dict[str, None] = {}
-    if task.only:
-        trace = selected_of(trace, source.prefix, task.only, known)
-    return task.make(source, trace), tuple(known)
+    named: Sequence[str] = ()
+    if trace.comm:
+        found = [trace.names[i] for i in ids_in(trace.name_id[dialects.of(trace).named_comm(trace)])]
+        named = [part for part in trace.comm if any(part in name for name in found)]
+    if task.request.only:
+        trace = selected_of(trace, source.prefix, task.request.only, known)
+    return task.make(source, trace), tuple(known), named

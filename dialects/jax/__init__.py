@@ -107,7 +107,7 @@ class Jax(System):
         found[(lines.steps | lines.programs | lines.repeats)[trace.track_id]] = Role.IGNORED
         if "step_num" in trace.args:
             found[trace.args["step_num"].rows] = Role.IGNORED
-        found[works & communicates(trace)] = Role.COMM
+        found[works & (communicates(trace) | self.named_comm(trace))] = Role.COMM
         found[works & lines.copies[trace.track_id] & (found == Role.COMPUTE)] = Role.COPY
         inside = lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, works)
         found[_with_others(trace, works) & by_name(trace, is_around)] = Role.FRAME

@@ -117,6 +117,11 @@ class Kineto(System):
             found[leftovers(trace)] = Role.IGNORED
         return found
 
+    def named_comm(self, trace: Trace) -> Mask:
+        """Return which slices (n,) the user says are communication: a device's where its work is recorded."""
+        named = super().named_comm(trace)
+        return named & by_cat(trace, DEVICE_CATS.__contains__) if has_device(trace) else named
+
     def rule(self, trace: Trace) -> str:
         """Return by which rule slices count."""
         if has_device(trace):
@@ -175,12 +180,15 @@ class Kineto(System):
 
     def may_synchronise(self, name: str) -> bool:
         """Whether a kernel or a call of that name may be a collective, or marks a step."""
-        return is_collective_kernel(name) or is_collective_call(name) or step_mark(name) is not None
+        is_known = is_collective_kernel(name) or is_collective_call(name) or self.is_named_comm(name)
+        return is_known or step_mark(name) is not None
 
     def sync_part(self, name: str, cat: str, tid: object, args: Mapping[str, Any]) -> SyncPart | None:
         """Return a collective (gloo's annotation from entering to leaving, NCCL's kernel) or a step mark."""
         mark = None if cat == "gpu_user_annotation" else step_mark(name)
-        return collective(name, cat, args) if mark is None else SyncPart(mark)
+        if mark is not None:
+            return SyncPart(mark)
+        return collective(name, cat, args, is_known=self.is_named_comm(name))
 
     def in_groups(self, points: SyncPoints, header: Mapping[str, Any]) -> SyncPoints:
         """Return the collectives, those of the host in the group that the header tells."""

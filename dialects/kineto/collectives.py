@@ -184,15 +184,15 @@ def grouped(points: SyncPoints, header: Mapping[str, Any]) -> SyncPoints:
     return found
 
 
-def collective(name: str, cat: str, args: Mapping[str, Any]) -> SyncPart | None:
+def collective(name: str, cat: str, args: Mapping[str, Any], *, is_known: bool = False) -> SyncPart | None:
     """Return which collective an event is that lasts from entering to leaving; None for any other.
 
     NCCL's annotation on the host covers only the launch; its kernel is told apart by process group and,
-    where recorded, sequence number.
+    where recorded, sequence number. Of a kernel it may be known that it is one, whatever its name.
     """
     if cat not in KERNEL_CATS:
         return _all_ranks((name,), name) if is_call_of_all(name) else None
-    if not is_collective_kernel(name):
+    if not (is_known or is_collective_kernel(name)):
         return None
     kind, group, ranks, sequence, *ends = (args.get(key) for key in SYNC_ARGS)
     if kind in TRANSFERS:

@@ -510,7 +510,8 @@ def _meetings_of(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meetings, M
     )
     named = [divmod(pair, len(trace.cats)) for pair in pairs.tolist()]
     known = [is_collective(trace.names[name], trace.cats[cat]) for name, cat in named]
-    communicates = np.array(known, np.bool_)[which.reshape(-1)]
+    is_named = rank.roles[rows] == Role.COMM  # by the user, if not by its name
+    communicates = np.array(known, np.bool_)[which.reshape(-1)] | is_named
     together = communicates & (np.arange(len(rows)) >= len(rank.host))
     if len(rank.works) or not len(rank.aside):  # else its calls may wait for the library, which is the host's
         communicates = together
@@ -525,7 +526,7 @@ def _meetings_of(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meetings, M
         row = int(rows[event])
         args = {key: column.get(row) for key, column in columns.items()}
         name = trace.names[trace.name_id[row]]
-        part = collective(name, trace.cats[trace.cat_id[row]], args)
+        part = collective(name, trace.cats[trace.cat_id[row]], args, is_known=bool(is_named[event]))
         met = None if part is None else meeting(part.key, name, trace.rank, group)
         if met is not None:
             key, kind = asked.key(met[0], event), met[1]

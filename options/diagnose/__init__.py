@@ -29,7 +29,7 @@ HELP = (
     "says they would save (also without --option)"
 )
 EXAMPLE = "analyze.py --option diagnose --path JOB"
-FLAGS = frozenset({"filter", "step_by", "head"})
+FLAGS = frozenset({"filter", "comm", "step_by", "head"})
 
 #: Where to look closer at a finding that does not say so itself.
 _LOOK = ("--option", "critical")
@@ -139,7 +139,9 @@ def _breakdowns(args: Namespace) -> list[Breakdown]:
     from figures.rank_figures import Wanted
 
     wanted = Wanted(breakdown=True, step_by=args.step_by)
-    job = load_figures(args.path, wanted, only=args.filter, jobs=args.jobs, progress=args.progress)
+    job = load_figures(
+        args.path, wanted, only=args.filter, comm=args.comm, jobs=args.jobs, progress=args.progress
+    )
     return [part for rank in job.ranks for part in rank.breakdown]
 
 
@@ -222,6 +224,8 @@ def _command(args: Namespace, look: Sequence[str]) -> str:
     heeded = options.load(name).FLAGS
     if args.filter and "filter" in heeded:
         rest += ["--filter", ",".join(args.filter)]
+    if "comm" in heeded:
+        rest += [word for name in args.comm for word in ("--comm", name)]
     if args.step_by is not None and "step_by" in heeded:
         rest += ["--step_by", args.step_by]
     return shlex.join([*_program(), option, name, "--path", *map(str, args.path), *rest])

@@ -28,7 +28,18 @@ HELP = (
 )
 EXAMPLE = "analyze.py --option replay --path JOB --sub_option whatif --set bandwidth=2"
 FLAGS = frozenset(
-    {"sub_option", "filter", "step_by", "step_num", "delay_ratio", "set", "del_queue", "head", "output"}
+    {
+        "sub_option",
+        "filter",
+        "comm",
+        "step_by",
+        "step_num",
+        "delay_ratio",
+        "set",
+        "del_queue",
+        "head",
+        "output",
+    }
 )
 
 VARIANTS = ("smlt_delay_cmp", "smlt_delay_comm", "map_delay", "bottleneck", "whatif")

@@ -22,7 +22,7 @@ HELP = (
     "function_bottleneck, task_bottleneck or task_balance (DASF)"
 )
 EXAMPLE = "analyze.py --option statistic --path examples/lenet --sort --head 20"
-FLAGS = frozenset({"sub_option", "filter", "step_by", "sort", "head", "output", "group_by", "save"})
+FLAGS = frozenset({"sub_option", "filter", "comm", "step_by", "sort", "head", "output", "group_by", "save"})
 
 _MOST_RANKS = 16  # of which a terminal shows a row for each operation and rank
 
@@ -99,7 +99,7 @@ def run(args: Namespace) -> Result:
     if args.sub_option in _DASF:
         if args.step_by is not None:
             raise UsageError(f"--step_by has no effect with --sub_option {args.sub_option}")
-        check_heeded(args, "save", "filter", "sort", "group_by")
+        check_heeded(args, "save", "filter", "comm", "sort", "group_by")
         return _dasf(args)
     check_variant(args, "breakdown", *_DASF)
     if args.sub_option is not None and args.group_by is not None:
@@ -138,7 +138,9 @@ def _figures(args: Namespace) -> JobFigures:
         durations=not by_step, breakdown=by_step, operations=drawn, spent=drawn, may_lack=True,
         step_by=args.step_by,
     )  # fmt: skip
-    return load_figures(args.path, wanted, only=args.filter, jobs=args.jobs, progress=args.progress)
+    return load_figures(
+        args.path, wanted, only=args.filter, comm=args.comm, jobs=args.jobs, progress=args.progress
+    )
 
 
 def _statistic(args: Namespace, job: JobFigures) -> Result:

@@ -1,0 +1,102 @@
+"""`--comm NAME`: what the user says is communication is so under every option."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import run_cli
+from make import span, step, write
+
+COMM = ("--comm", "shuffle")
+
+
+def job(folder: Path, name: str = "moe_shuffle_kernel") -> Path:
+    """Write two ranks with two steps of 1 ms: 600 us of gemm, and 300 us of another kernel on stream 9.
+
+    The last 100 us of the second kernel run alone.
+    """
+    for rank in range(2):
+        events: list[dict[str, Any]] = []
+        for number, at in ((1, 0), (2, 1000)):
+            gemm = span("gemm", at + 100, 600, "kernel", 0, 7)
+            other = span(name, at + 500, 300, "kernel", 0, 9)
+            events += [step(number, at, 1000), gemm, other, span("aten::shuffle", at + 10, 5, "cpu_op", 1, 1)]
+        info = {"rank": rank, "world_size": 2}
+        write(folder / f"rank{rank}.pt.trace.json", events, schemaVersion=1, distributedInfo=info)
+    return folder
+
+
+def answer(*words: object) -> Any:
+    code, out, err = run_cli(*words, "--format", "json", "--jobs", 1)
+    assert code == 0, err
+    return json.loads(out)
+
+
+@pytest.mark.parametrize(("words", "expected"), [((), (0.0, 0.0)), (COMM, (0.3, 0.1))])
+def test_a_breakdown_counts_it_as_communication(
+    tmp_path: Path, words: Sequence[str], expected: tuple[float, float]
+) -> None:
+    found = answer("--option", "statistic", "--path", job(tmp_path), "--sub_option", "breakdown", *words)
+    rows = [(row["comm_ms"], row["exposed_comm_ms"]) for row in found["breakdown"]]
+    assert rows == [pytest.approx(expected)] * 4
+
+
+def test_the_critical_path_counts_it_as_communication(tmp_path: Path) -> None:
+    plain, told = (answer("--option", "critical", "--path", job(tmp_path), *words) for words in ((), COMM))
+    kernel, comm = ("kernel" in plain["scopes"][-1]["by_cat"], told["scopes"][-1]["by_cat"])
+    assert kernel
+    assert "communication" in comm
+
+
+def test_an_edit_of_communication_changes_it(tmp_path: Path) -> None:
+    words = ("--option", "replay", "--sub_option", "whatif", "--set", "Comm=0.000001", "--path")
+    assert "no operation" in run_cli(*words, job(tmp_path))[2]
+    assert answer(*words, tmp_path, *COMM)["whatif"][0]["change"] < -0.05
+
+
+def test_a_name_that_no_operation_has_gets_a_line(tmp_path: Path) -> None:
+    code, _, err = run_cli("--option", "statistic", "--path", job(tmp_path), "--comm", "dispatch", *COMM)
+    assert (code, err.count("(--comm)")) == (0, 1)
+    assert "no operation that may communicate has 'dispatch' in its name" in err
+
+
+def test_with_filter_it_can_be_asked_for(tmp_path: Path) -> None:
+    words = ("--option", "statistic", "--filter", "moe_shuffle_kernel", "--path", job(tmp_path))
+    assert run_cli(*words)[0] == 1
+    assert run_cli(*words, *COMM)[0] == 0
+    combine = ("--option", "combine", *COMM, "--path", tmp_path, "--filter")
+    assert run_cli(*combine, "moe_shuffle_kernel")[0] == 0
+    code, _, err = run_cli(*combine, "moe_shuffle")
+    assert code == 1
+    assert "did you mean moe_shuffle_kernel" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--option", "combine"), "without --filter"),
+        (("--option", "critical", "--step", "mean"), "--comm needs a recorded step"),
+        (("--option", "collect"), "no effect with"),
+        (("--option", "statistic", "--sub_option", "task_balance"), "no effect with"),
+    ],
+)
+def test_an_option_that_cannot_heed_it_refuses_it(tmp_path: Path, words: Sequence[str], reason: str) -> None:
+    code, _, err = run_cli(*words, "--path", job(tmp_path), *COMM)
+    assert (code, err.count("\n")) == (2, 1), err
+    assert reason in err
+
+
+def test_a_digest_keeps_what_was_told_when_it_was_saved(tmp_path: Path) -> None:
+    digest = tmp_path / "digest.json"
+    words = ("--option", "statistic", "--path")
+    assert run_cli(*words, job(tmp_path / "job"), *COMM, "--save", digest)[0] == 0
+    found = answer(*words, digest, "--sub_option", "breakdown")["breakdown"]
+    assert [row["comm_ms"] for row in found] == pytest.approx([0.3] * 4)
+    code, _, err = run_cli(*words, digest, *COMM)
+    assert code == 2
+    assert "was told when the digest" in err
