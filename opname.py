@@ -14,7 +14,6 @@ after a prefix if it has one. A tensor whose own name ends in a stage (``Comm.ml
 told from a sub-task by its name; `tid` in the trace can (``total`` for the whole communication), so
 readers that know build the name with its fields.
 
-Functions of C++, such as kernels, are shortened here too.
 """
 
 from __future__ import annotations
@@ -169,42 +168,6 @@ def partition_key(declared_key: int, partition: int) -> int:
 def split_key(key: int) -> tuple[int, int]:
     """Return (declared key, partition) of a partition key; inverse of `partition_key`."""
     return key >> 16, key & 0xFFFF
-
-
-# ---- functions of C++
-
-#: A function of C++: what comes before it (a rank), ``void``, and its name with what belongs to it.
-_FUNCTION = re.compile(
-    r"((?:wk\d+\.)?(?:rank\d+\.)?)(?:void )?"
-    r"(\S.*::.*|\S*\w<.*>.*|(?<=void ).*|\w+\([A-Za-z_][\w:<> ]*[*&,][\w:<>,*& ]*\))",
-    re.DOTALL,
-)
-_NAMESPACE = re.compile(r"(?:\w+|\(anonymous namespace\)|\{[^{}]*\})::")
-_INNERMOST = re.compile(r"<[^<>]*>")
-
-
-def without_parameters(name: str) -> str:
-    """Return a function of C++ without ``void``, namespaces and parameters; other names as they are."""
-    function = _FUNCTION.fullmatch(name)
-    if function is None:
-        return name
-    owner, rest = function.groups()
-    bare = _NAMESPACE.sub("", rest)
-    depth = 0
-    for at, char in enumerate(bare):
-        depth += (char == "<") - (char == ">" and bare[at - 1] != "-")
-        if char == "(" and depth == 0 and at > 0:
-            return owner + bare[:at]
-    return owner + bare
-
-
-def without_arguments(name: str) -> str:
-    """Return a function of C++ without the arguments of its templates; other names as they are."""
-    if _FUNCTION.fullmatch(name) is None:
-        return name
-    while (fewer := _INNERMOST.sub("", name)) != name:
-        name = fewer
-    return name
 
 
 def with_key(name: str, tid: object) -> str:

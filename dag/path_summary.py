@@ -14,6 +14,7 @@ from dag.critical_path import CATS, GAP, NO_EVENT, WAIT, CriticalPath
 from dag.step_graph import Recording
 from dialects.step_parts import EdgeKind, Operation
 from errors import listed
+from function_names import brief
 from result import Cell, Column, LazySequence, in_ms, ms_column
 
 #: Category of what moves data between ranks, where the recording's own does not say so.
@@ -180,8 +181,9 @@ def headline(recording: Recording, number: int, path: CriticalPath, named: Named
     ranked = sums.most_common(3)
     largest = [(key, ns) for key, ns in ranked if 100 * ns >= path.length_ns] or ranked[:1]
     several = len(recording.owners) > 1
+    on = " on {}" if several else ""
     shares = [
-        f"{ns / max(path.length_ns, 1):.0%} {_WORDS.get(cat, cat)}" + (f" on {owner}" if several else "")
+        f"{ns / max(path.length_ns, 1):.0%} {_WORDS.get(cat) or brief(cat)}{on.format(owner)}"
         for (cat, owner), ns in largest
     ]
     ends = f" and ends last on {recording.owners[path.owner]}" if several else ""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
-from opname import without_arguments, without_parameters
+from function_names import brief, without_parameters
 from report.tables import ELLIPSIS, beginning, display_width, printable, shorten
 
 _NARROW = 10  # columns in which nothing can be told apart
+_WORDS = re.compile(r"\w+")
 _BETWEEN = re.compile(r"([._/: -]+)")
 _COMMON = 0.25  # of the names have a word that is common
 _ELLIPSES = re.compile(f"{ELLIPSIS}{{2,}}")
@@ -21,24 +23,41 @@ _MOST = 400  # characters of a text that is drawn: shaping a longer one takes mi
 def short_names(names: Sequence[str], width: int) -> list[str]:
     """Return each name in at most `width` columns of a terminal.
 
-    Functions of C++ first lose ``void``, namespaces and parameters, then the arguments of templates. Then
-    names lose words that many of them have, the most common and longest first. Where that is not enough they
-    lose their middle, or where that leaves two alike, more of what they have in common.
+    Functions of C++ first lose ``void``, namespaces and parameters, then what `brief` leaves out. Then names
+    lose words that many of them have, the most common and longest first. Where that is not enough they
+    lose their middle. Where that leaves two alike, functions show in which words of their templates they
+    differ, and others lose more of what they have in common; what is still alike is numbered.
     """
-    bare = {without_arguments(without_parameters(name)) for name in names}
+    bare = {brief(name) for name in names}
     words = Counter(itertools.chain.from_iterable(set(_BETWEEN.split(name)) for name in bare))
     common = {word: n for word, n in words.items() if n >= max(2, len(bare) * _COMMON) and len(word) > 1}
     short = {name: _shortest(name, width, common) for name in names}
+    for same in _alike(short):
+        differ = _apart if any(brief(name) == name for name in same) else _with_arguments
+        short.update(zip(same, differ(same, width), strict=True))
+    still = [name for same in _alike(short) for name in same[1:]] if width >= _NARROW else []
+    for i, name in enumerate(still, start=2):
+        short[name] = f"{shorten(short[name], width - len(str(i)) - 2)} #{i}"
+    return [short[name] for name in names]
+
+
+def _alike(short: Mapping[str, str]) -> list[list[str]]:
+    """Return the names, several each, that have the same text in `short`."""
     alike: dict[str, list[str]] = defaultdict(list)
     for name, text in short.items():
         alike[text].append(name)
-    for same in alike.values():
-        if len(same) > 1:
-            forms = [without_parameters(name) for name in same]
-            short.update(
-                zip(same, _apart(same if len(set(forms)) < len(same) else forms, width), strict=True)
-            )
-    return [short[name] for name in names]
+    return [same for same in alike.values() if len(same) > 1]
+
+
+def _with_arguments(names: list[str], width: int) -> list[str]:
+    """Return functions that are alike when cut, with the words of their templates in which they differ."""
+    words = [Counter(_WORDS.findall(without_parameters(name))) for name in names]
+    common = functools.reduce(Counter.__and__, words)
+    told = []
+    for name, own in zip(names, words, strict=True):
+        mark = shorten(f" [{', '.join(own - common)}]", width // 2) if own - common else ""
+        told.append(shorten(brief(name), width - display_width(mark)) + mark)
+    return told
 
 
 def bounded(text: str, most: int = _MOST) -> str:
@@ -56,9 +75,8 @@ def labels(names: Sequence[str], width: int) -> list[str]:
 
 
 def _shortest(name: str, width: int, common: Mapping[str, int]) -> str:
-    signature = without_parameters(name)
-    bare = without_arguments(signature)
-    for form in (name, signature, bare):
+    bare = brief(name)
+    for form in (name, without_parameters(name), bare):
         if display_width(form) <= width:
             return form
     return _without_common(bare, width, common) or shorten(bare, width)

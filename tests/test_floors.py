@@ -17,7 +17,7 @@ from conftest import REPO
 
 FLOORS = (
     ("errors",),
-    ("opname", "result"),
+    ("opname", "function_names", "result"),
     ("arrays", "outputs"),
     ("parallel",),
     ("formats",),

@@ -9,6 +9,7 @@ from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView
 from dialects.name_rules import is_like_collective
 from errors import NoteKind, counted, listed, notes_of
+from function_names import named
 from trace_utils import rank_notes
 
 _SHOWN = 3
@@ -78,7 +79,7 @@ def _unknown(view: JobView) -> Iterator[tuple[str, str, str]]:
     unknown -= calls
     if on_device and unknown:
         yield (
-            f"{listed(sorted(unknown), _SHOWN)} looks like communication but counts as computation",
+            f"{named(sorted(unknown), _SHOWN)} looks like communication but counts as computation",
             view.loaded.ranks[0].rule,
             "read the shares of communication with care",
         )

@@ -15,7 +15,7 @@ from diagnose.finding_thresholds import HALF, NEARLY_ALL, NOTICEABLE, SHORT_KERN
 from diagnose.job_view import JobView, what_runs
 from dialects.roles import Role
 from dialects.step_parts import Operation
-from errors import listed
+from function_names import named
 from replay.whatif.allocations import allocates, is_allocation
 from replay.whatif.host import prepares
 from replay.whatif.scaling import NO_TIME
@@ -48,7 +48,7 @@ def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
         f"{on_path / view.step_ns:.0%} of the critical path is the host's",
         cause=f"the device is busy {busy:.0%} of the step, with {kernels:,.0f} kernels of "
         f"{usual_ns / 1e3:.0f} µs{', shorter than their launches' if usual_ns < SHORT_KERNEL_NS else ''}; "
-        f"most of the host's time is in {listed(largest)}",
+        f"most of the host's time is in {named(largest)}",
         action="launch less and larger: CUDA graphs, compiled or fused operations, a larger batch",
         edits=[edit("host", "none")],
         ranks=view.recording.owners,
@@ -74,8 +74,8 @@ def host_sync(view: JobView) -> Iterator[Finding | Skipped]:
     chosen = view.which(lambda one: not one.on_device and one.name in largest)
     yield Finding(
         kind="host_sync",
-        title=f"the host waits {in_ms(total)} a step for the device, in {listed(largest)}",
-        cause=(f"{listed(callers)} called {'them' if len(largest) > 1 else 'it'}; " if callers else "")
+        title=f"the host waits {in_ms(total)} a step for the device, in {named(largest)}",
+        cause=(f"{named(callers)} called {'them' if len(largest) > 1 else 'it'}; " if callers else "")
         + "while it waits it launches nothing, so the device runs out of work after each of these calls",
         action="keep values on the device: no .item(), .cpu() or print in the loop, pinned memory and "
         "non-blocking copies",
@@ -104,7 +104,7 @@ def allocations(view: JobView) -> Iterator[Finding]:
     names = sorted({one.name for one in view.recording.chosen_kinds(calls)})
     yield Finding(
         kind="memory",
-        title=f"allocating memory of the device takes {in_ms(usual_ns)}, in {listed(names)}",
+        title=f"allocating memory of the device takes {in_ms(usual_ns)}, in {named(names)}",
         cause=f"{np.median(n_calls) / n_owners:,.0f} calls: while one runs nothing is launched, and one that "
         "frees waits until the device has nothing left to do",
         action="let PyTorch keep the memory that it has: no empty_cache() in the loop, "
@@ -130,7 +130,7 @@ def copies(view: JobView) -> Iterator[Finding | Skipped]:
     yield Finding(
         kind="copies",
         title=f"copies between host and device are not hidden: {in_ms(on_path)} on the critical path",
-        cause=f"they are {listed(names)}",
+        cause=f"they are {named(names)}",
         action="copy from pinned memory, ahead of time and on a stream of its own; send smaller types",
         edits=[edit(name, NO_TIME) for name in names],
         ranks=view.recording.owners,
@@ -154,7 +154,7 @@ def idle(view: JobView) -> Iterator[Finding | Skipped]:
     word = max(places, key=lambda one: places[one].sum())
     largest = view.longest(places[word])
     outside = by_kind[-1] > max(before.max(initial=0.0), within.max(initial=0.0))
-    where = "between the steps" if outside else f"{word} {listed(largest)}"
+    where = "between the steps" if outside else f"{word} {named(largest)}"
     told = "Python's stacks tell what ran there" if view.has_stacks else "what ran there is not in the trace"
     title = f"in {in_ms(idle_ns)} ({share:.0%}) of the critical path nothing was recorded"
     cause = f"most of it lies {where}; {told}"
@@ -170,7 +170,7 @@ def idle(view: JobView) -> Iterator[Finding | Skipped]:
         if 2 * named_ns <= idle_ns:
             continue
         leads = 2 * named_ns > path_ns
-        shown = listed(sorted(covers, key=lambda name: -covers[name]))
+        shown = named(sorted(covers, key=lambda name: -covers[name]))
         of_step = f"{in_ms(named_ns)} ({named_ns / path_ns:.0%} of the step)"
         cause = f"it lies {where}"
         if waits:

@@ -15,7 +15,8 @@ from diagnose.finding_thresholds import EXPOSED, NOTICEABLE
 from diagnose.job_view import JobView, waited_for, what_runs
 from dialects.roles import Phase, Role
 from dialects.step_parts import Direction
-from errors import counted, listed
+from errors import counted
+from function_names import named
 from replay.whatif.scaling import NO_TIME
 from result import in_ms
 
@@ -75,7 +76,7 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
         yield Finding(
             kind="exposed_communication",
             title=f"communication is not hidden: {in_ms(on_path)} of transfers on the critical path",
-            cause=f"most of it is in {listed(largest)}",
+            cause=f"most of it is in {named(largest)}",
             action="overlap it with computation (smaller buckets, priorities), send less (compression, "
             "fewer steps with synchronisation), or use a faster network",
             edits=[edit(Role.COMM.word, NO_TIME)],

@@ -17,7 +17,7 @@ from diagnose.finding import Evidence, Finding, Skipped, edit
 from diagnose.finding_thresholds import CHANCE, HALF, MUCH, NEGLIGIBLE, NOTICEABLE, OUTLYING
 from diagnose.job_view import JobView, waited_for, what_runs
 from errors import listed
-from opname import without_parameters
+from function_names import brief, named
 from replay.edit import EditRequest
 from replay.even_work import excess_ns, peers_of
 from replay.whatif.peers import is_own_work
@@ -161,7 +161,7 @@ def _by_work(view: JobView, late: Sequence[int], *, but_gaps: bool) -> Finding:
     same = sorted(late) == stragglers(recording) and not but_gaps
     ranks = [recording.owners[owner] for owner in late]
     longer, others = _longer(view, late), _others(view)
-    what = listed([names[kind] for kind in kinds[:2]], 2) if enough <= 2 else "most of its operations"
+    what = named([names[kind] for kind in kinds[:2]], 2) if enough <= 2 else "most of its operations"
     title = f"{listed(ranks)} {_holds(ranks)} up {others} with {longer} more work a step, in {what}"
     unknown = whose_loading(view) if only_input else ""
     if unknown:
@@ -200,7 +200,7 @@ def _by_extra_work(view: JobView, late: Sequence[int]) -> Finding | None:
     return Finding(
         kind="late_rank",
         title=f"{listed(ranks)} {_holds(ranks)} up {_others(view)} "
-        f"with {in_ms(min(excess, its_time))} more work a step, in {listed(names)}, which not all do",
+        f"with {in_ms(min(excess, its_time))} more work a step, in {named(names)}, which not all do",
         cause=f"all its own work takes {in_ms(excess)} longer a step than its peers'{_last_in(view, late)}",
         action="do it less often, on another thread or process, or share it out",
         edits=[edit(f"{','.join(ranks)}.extra", "peers")],
@@ -309,7 +309,7 @@ def _by_gaps(view: JobView, late: Sequence[int]) -> Finding:
     return Finding(
         kind="late_rank",
         title=f"{listed(ranks)} {_holds(ranks)} up {_others(view)}: "
-        f"{in_ms(slow - peers)} more a step pass with nothing recorded, before {listed(before)}",
+        f"{in_ms(slow - peers)} more a step pass with nothing recorded, before {named(before)}",
         cause=f"{in_ms(slow)} a step lie between its own operations, and {in_ms(peers)} between "
         f"those of its peers{_last_in(view, late)}",
         action=f"{what_runs(view)}: input, Python code, garbage collection, other processes",
@@ -356,7 +356,7 @@ def _often_last(view: JobView, *, but: Sequence[int]) -> Finding | None:
     if not late_at:  # all come at once
         return None
     by_ns, seen = sum(one.by_ns for one in late_at) / len(arrivals), view.recording.steps[late_at[0].row]
-    where = without_parameters(view.event(seen, late_at[0].event).name)
+    where = brief(view.event(seen, late_at[0].event).name)
     is_later = by_ns >= NEGLIGIBLE * view.step_ns
     size = f", by {in_ms(by_ns)} a step, most of all at {where}" if is_later else ""
     cause = "what it works longer left aside, it" if works_longer else "it works no longer than its peers but"

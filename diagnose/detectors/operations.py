@@ -16,6 +16,7 @@ from diagnose.finding_thresholds import FASTER, HOT, NEARLY_ALL, NOTICEABLE, SPI
 from diagnose.job_view import JobView
 from dialects.roles import Phase, Role
 from errors import counted, listed
+from function_names import brief, named
 from replay.whatif.outliers import at_usual_length
 from replay.whatif.scaling import NO_TIME
 from result import in_ms
@@ -50,7 +51,7 @@ def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
     spread = longest / max(float(events.mean()), 1.0)
     yield Finding(
         kind="hot_operation",
-        title=f"{names[hottest]} makes up {share:.0%} of the critical path",
+        title=f"{brief(names[hottest])} makes up {share:.0%} of the critical path",
         cause=f"it takes {in_ms(by_name[hottest])} a step there"
         + (f"; its longest event is {spread:.0f} times the average" if spread > SPIKY else ""),
         action="make this one faster first: another algorithm or precision, a fused or tuned kernel"
@@ -74,7 +75,7 @@ def slow_callbacks(view: JobView) -> Iterator[Finding]:
     yield Finding(
         kind="hot_operation",
         title=f"callbacks take {in_ms(on_path)} of a step's critical path",
-        cause=f"most of it is in {listed(largest)}",
+        cause=f"most of it is in {named(largest)}",
         action="call them less often, or hand their work to another thread",
         edits=[edit(Phase.CALLBACK.word, NO_TIME)],
         ranks=view.recording.owners,
@@ -102,7 +103,7 @@ def _done_once(view: JobView, name: str, chosen: Bool, longest_ns: float) -> Fin
     share = longest_ns / len(view.rows) / max(float(view.iteration_ns.mean()), 1.0)
     return Finding(
         kind="profiling_overhead",
-        title=f"one call of {name} takes {in_ms(longest_ns)} of the critical path",
+        title=f"one call of {brief(name)} takes {in_ms(longest_ns)} of the critical path",
         cause="the first call of its kind creates the device's context, or loads or compiles kernels",
         action="leave more steps to the warm-up before the recording begins",
         ranks=view.recording.owners,
@@ -136,7 +137,7 @@ def outlier_steps(view: JobView) -> Iterator[Finding | Skipped]:
         title=f"step{'s' if len(rows) > 1 else ''} {listed([str(one) for one in numbers], 5)} "
         f"take{'' if len(rows) > 1 else 's'} much longer than the others",
         cause=f"up to {in_ms(times[places].max())} instead of {in_ms(middle, unit='')}; "
-        f"what grew most in step {recording.steps[worst].number}: {grown.name} on {grown.rank}",
+        f"what grew most in step {recording.steps[worst].number}: {brief(grown.name)} on {grown.rank}",
         action="look at what else ran then: checkpoints, evaluation, other processes, garbage collection",
         edits=[edit(",".join(f"step{one}" for one in numbers), "usual")],
         ranks=[grown.rank],

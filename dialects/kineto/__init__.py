@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from arrays import Int64, Mask
 from arrays.numbering import ids_in
+from dialects.kernel_kinds import COMMUNICATION, kernel_kind
 from dialects.kineto.collectives import (
     SIZE_ARGS,
     SYNC_ARGS,
@@ -169,9 +170,11 @@ class Kineto(System):
         return self.loop_spans(trace) & ~by_name(trace, lambda name: "DataLoader" in name)
 
     def category(self, name: str, cat: str) -> str:
-        """Return the event's own category, but for annotations of collectives and of the data loader."""
+        """Return the event's own category; of work on a device its kind, of some annotations theirs."""
+        if cat in DEVICE_CATS:
+            return COMMUNICATION if is_collective_kernel(name) else kernel_kind(name)
         if cat == "user_annotation" and is_collective_call(name):
-            return "communication"
+            return COMMUNICATION
         return "data loading" if cat == "user_annotation" and "DataLoader" in name else cat
 
     def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:

@@ -12,6 +12,7 @@ from compare.rank_changes import RankChange
 from compare.significance import Change, rank_sum, sample
 from compare.thresholds import FEWEST_STEPS, LEVEL, STRAGGLES
 from figures.time_by_role import NOTHING
+from function_names import brief
 
 _WORTH_NAMING = 0.05  # of the change: what a category must explain to be named
 _WORTH_STATING = 0.1  # of the step: what a category must take for "unchanged" to be worth a word
@@ -73,7 +74,7 @@ def _without_steps(comparison: Comparison) -> str:
     top = max(changed, key=lambda op: abs((op.average.ns or 0) * max(op.count)))
     return (
         f"{head}; {len(changed)} of {len(ops)} operations changed significantly, most of all "
-        f"{top.name} {_signed(top.average.ns or 0)} ({_percent(top.average)})"
+        f"{brief(top.name)} {_signed(top.average.ns or 0)} ({_percent(top.average)})"
     )
 
 
@@ -132,7 +133,7 @@ def _largest(comparison: Comparison, ops: Sequence[OpChange]) -> OpChange | None
 
 
 def _part(op: OpChange) -> str:
-    return f"{op.name} {_signed(op.explained.ns or 0)}"
+    return f"{brief(op.name)} {_signed(op.explained.ns or 0)}"
 
 
 def _suspect(comparison: Comparison) -> RankChange | None:
@@ -158,8 +159,9 @@ def _straggler(comparison: Comparison) -> str:
     waiting = ""
     if (waits.communication.ns or 0) * (iteration.ns or 0) > 0 and waits.top_wait[0]:
         more = "wait" if (iteration.ns or 0) > 0 else "wait less"
-        waiting = f", the others {more} ({waits.name}: {waits.top_wait[0]} {_signed(waits.top_wait[1])})"
-    return f"{rank.name} {verb} the straggler: {name} {_signed(change)} there{waiting}"
+        longest, ns = waits.top_wait
+        waiting = f", the others {more} ({waits.name}: {brief(longest)} {_signed(ns)})"
+    return f"{rank.name} {verb} the straggler: {brief(name)} {_signed(change)} there{waiting}"
 
 
 def _late(comparison: Comparison, verb: str) -> str:

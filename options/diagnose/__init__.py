@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import options
 from errors import UsageError
-from opname import without_parameters
+from function_names import brief
 from options.runs import check_digests
 from outputs.marks import PROGRAM, is_digest
 from result import Card, Chart, Column, Command, Result, Table, in_ms, ms_of
@@ -214,7 +214,7 @@ def _sentence(text: str) -> str:
 
 
 def _seen(evidence: Evidence) -> str:
-    name, took = without_parameters(evidence.name), in_ms(evidence.dur_ns)
+    name, took = brief(evidence.name), in_ms(evidence.dur_ns)
     return f"step {evidence.step}, {evidence.rank}: {name}, {took} from {in_ms(evidence.start_ns)} on"
 
 

@@ -14,7 +14,7 @@ from diagnose.finding import Finding
 from diagnose.job_view import JobView
 from dialects.roles import Role
 from figures.time_by_role import Breakdown
-from opname import without_parameters
+from function_names import brief
 from options.step_charts import exposed_map, rank_map
 from result import Bars, Chart, Point, Points
 
@@ -88,7 +88,7 @@ def _transfers(view: JobView) -> list[Chart]:
     owners = view.recording.owners
     points = [
         Point(
-            f"{owners[one.operation.owner]} {without_parameters(one.operation.label)}",
+            f"{owners[one.operation.owner]} {brief(one.operation.label)}",
             one.operation.transfer.stage or one.operation.purpose or one.operation.cat or "other",
             one.n_bytes,
             one.rate,

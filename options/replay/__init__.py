@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from errors import UsageError, whole_number
+from function_names import brief
 from options import check_heeded, check_variant, load_steps
 from result import Chart, Column, Result, Table, in_ms, ms_of
 
@@ -509,4 +510,4 @@ def _effect_headline(effects: Sequence[Effect], found: Answer, ratio: float) -> 
         return "The recording has no operation to change."
     most = effects[0]
     change = most.effect_ns / found.iteration_ns
-    return f"{most.group.kind} {most.group.name} x {ratio:g} changes the step most, by {change:+.1%}."
+    return f"{most.group.kind} {brief(most.group.name)} x {ratio:g} changes the step most, by {change:+.1%}."

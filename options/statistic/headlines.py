@@ -11,12 +11,11 @@ from errors import counted
 from figures.rank_figures import RankFigures
 from figures.step_summary import RankSummary, mean_pause_ns, shares, summaries
 from figures.time_by_role import Breakdown
-from opname import without_arguments, without_parameters
+from function_names import brief
 from result import in_ms
 
 _NAMED = 4  # outliers that a sentence names
 _ALIKE = 1.05  # times as long as another rank: a difference that is not worth a word
-_LONGEST_NAME = 60  # characters
 _LEAST_SHARE = 0.005  # of a step, for a kind of work to be named: what rounds to 1 %
 _HARDLY = 0.05  # of a step: if ranks compute less, most of what they compute may not be recorded
 _LEAST_PAUSE = 0.01  # of a step, for what passes until the next one to be named
@@ -48,7 +47,7 @@ def where_time_goes(ranks: Sequence[RankFigures]) -> str:
         sentence += f"; ranks compute alike, {in_ms(least.compute_ns)} to {in_ms(most.compute_ns)}"
     name, own_ns = next(rank.longest for rank in ranks if rank.name == most.rank)
     if own_ns:
-        sentence += f"; the longest computation is {_short(name)}, {in_ms(own_ns)} of its own time"
+        sentence += f"; the longest computation is {brief(name)}, {in_ms(own_ns)} of its own time"
     return sentence + "."
 
 
@@ -103,10 +102,3 @@ def _kinds(parts: Sequence[Breakdown], is_hardly: bool) -> list[tuple[str, float
     idle += "" if idle == "idle" else f"(computation is {recorded} recorded)"
     names = ("computation alone", "communication alone", "both at once", "copies", idle)
     return sorted(zip(names, of, strict=True), key=lambda pair: -pair[1])
-
-
-def _short(name: str) -> str:
-    if len(name) <= _LONGEST_NAME:
-        return name
-    full = without_parameters(name)
-    return full if len(full) <= _LONGEST_NAME else without_arguments(full)[:_LONGEST_NAME]

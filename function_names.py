@@ -1,0 +1,175 @@
+"""Names of functions, such as a device's kernels, cut to what identifies them; the one place for that.
+
+A kernel's name is a whole signature of C++, often of several hundred characters. What identifies it is the
+function's own name and one argument of its template: ``elementwise_kernel<CUDAFunctor_add>``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+
+from errors import listed
+
+#: A function of C++: what comes before it (a rank), ``void``, and its name with what belongs to it.
+_FUNCTION = re.compile(
+    r"((?:wk\d+\.)?(?:rank\d+\.)?)(?:void )?"
+    r"(\S.*::.*|\S*\w<.*>.*|(?<=void ).*|\w+\([A-Za-z_][\w:<> ]*[*&,][\w:<>,*& ]*\))",
+    re.DOTALL,
+)
+_OWNER = re.compile(r"(?:wk\d+\.)?(?:rank\d+\.)?")
+_CLONE = re.compile(r" ?\[clone [^]]*\]$|\.kd$")
+_NAMESPACE = re.compile(r"(?:\w+|\(anonymous namespace\)|\{[^{}]*\})::")
+_UNNAMED = re.compile(r"\(anonymous namespace\)::|::\{lambda.*|::operator\(\).*", re.DOTALL)
+#: Functions that only run what their template's argument says.
+_RUNS_ANOTHER = re.compile(r"[Kk]ernel\d?|device_kernel|globalKernel|trampoline_kernel|launch\w*|run_kernel")
+#: Arguments of templates that only adapt another one, which is an argument of theirs.
+_ADAPTS_ANOTHER = re.compile(
+    r"[AB]?UnaryFunctor|BinaryFunctor|ReduceOp|func_wrapper_t|gpu_kernel_impl\w*|gpu_index_kernel|\w+_and_transform"
+    r"|\w*[wW]rapper|enable_\w+|apply|operator\W*"
+)
+#: Arguments of templates that many kernels share: types of numbers, how data lies in memory.
+_PLUMBING = re.compile(
+    r"[-!(&].*|\d.*|.*[*&]|(?:unsigned|signed|const|long|short|char|int|bool|float|double|void|true|false|size_t"
+    r"|u?int\d+(?:_t)?|_*(?:nv_|hip_)?b?fp?loat\d*|_*half2?|Half|BFloat16|__nv_\w+|__hip_\w+|Float8\w*|float\d|complex"
+    r"|[Aa]rray|TensorListMetadata|\w*OffsetCalculator|LoadWith\w+|StoreWith\w+|OpaqueType|\w*TensorInfo|Copy"
+    r"|integral_constant|basic_string|optional|tuple|pair|Tensor(?:Base)?|cublas\w+|\w*Shape|\w*Policy\d*|\w*Iterator"
+    r"|\w*TileState|\w*_config|Dispatch\w+|\w*_traits|decltype|ck::\w+)(?: .*)?"
+)
+_TENSILE = re.compile(r"(Cijk_\w+?_\w+?_[A-Z0-9]+(?:_BH)?(?:_Bias)?)_.*?(MT\d+x\d+x\d+).*")
+_LENGTH = re.compile(r"\d+")
+MOST = 72  # characters of a name in a sentence
+
+
+def without_parameters(name: str, *, namespaces: bool = False) -> str:
+    """Return a function of C++ without ``void`` and parameters, and without `namespaces` unless wanted.
+
+    Other names stay as they are.
+    """
+    function = _FUNCTION.fullmatch(name)
+    if function is None:
+        return name
+    owner, rest = function.groups()
+    bare = _UNNAMED.sub("", rest) if namespaces and rest.startswith("(anon") else rest
+    bare = bare.replace("(anonymous namespace)::", "") if namespaces else _NAMESPACE.sub("", rest)
+    at = next(_at_depth_0(bare, "("), len(bare))
+    return owner + (bare[:at] if at else bare)
+
+
+@lru_cache(maxsize=65536)  # ranks have the same kernels
+def brief(name: str) -> str:
+    """Return a name cut to what identifies it, for a sentence; words around a function of C++ stay.
+
+    Of such a function that is its own name, and the argument of its template that tells what it does.
+
+    >>> brief("void at::native::elementwise_kernel<4, at::native::CUDAFunctor_add<float> >(int)")
+    'elementwise_kernel<CUDAFunctor_add>'
+    >>> brief("before void cutlass::Kernel2<cutlass_80_simt_sgemm_128x32_8x5_nn_align1>(Params)")
+    'before cutlass_80_simt_sgemm_128x32_8x5_nn_align1'
+    >>> brief("_ZN5aiter24add_rmsnorm_quant_kernelIDF16bLi256EEEvPT0_i"), brief("aten::add_")
+    ('add_rmsnorm_quant_kernel', 'aten::add_')
+    """
+    owner = _OWNER.match(name)[0]  # type: ignore[index]  # it matches any text
+    words = _split(_CLONE.sub("", name[len(owner) :]), " ")
+    places = [at for at, word in enumerate(words) if _is_function(word, words[at - 1] if at else "")]
+    if places:
+        first = last = places[-1]
+        while first and (words[first - 1] == "void" or first - 1 in places):  # the type that it returns
+            first -= 1
+        words[first : last + 1] = [_shorter(_identity(words[last]))]
+        return owner + " ".join(words)
+    return owner + _shorter(" ".join(words))
+
+
+def named(names: Iterable[str], most: int = 3) -> str:
+    """Return names cut to what identifies them as text: ``a, b and c``; of many the first."""
+    return listed(list(dict.fromkeys(map(brief, names))), most)
+
+
+def _is_function(word: str, before: str) -> bool:
+    """Whether a word is a function of C++ with parameters or a template, or its mangled name."""
+    has_more = word.startswith("_ZN") or (("(" in word or "<" in word) and _FUNCTION.fullmatch(word))
+    return bool(has_more) or (before == "void" and "(" in word)
+
+
+def _shorter(name: str) -> str:
+    """Return a name in at most `MOST` characters; of a matrix product of Tensile its types and its tile."""
+    if len(name) > MOST:
+        name = _TENSILE.sub(r"\1…\2", name)
+    return name if len(name) <= MOST else name[: MOST * 2 // 3] + "…" + name[1 - MOST // 3 :]
+
+
+def _identity(function: str) -> str:
+    """Return the name of a function of C++, which may have parameters, with what its template runs."""
+    if function.startswith("_ZN"):
+        return _unmangled(function)
+    function = _UNNAMED.sub("", function.replace("(anonymous namespace)::", ""))
+    function = function[: next(_at_depth_0(function, "("), len(function))] or function
+    at = function.find("<")
+    *spaces, own = _split(function if at < 0 else function[:at], "::")
+    inner = next(filter(None, map(_what_runs, _arguments(function))), "") if at >= 0 else ""
+    if not _RUNS_ANOTHER.fullmatch(own):
+        return f"{own}<{inner}>" if inner else own
+    return inner or "::".join([*spaces[-1:], own])
+
+
+def _what_runs(argument: str) -> str:
+    """Return the name in an argument of a template that tells most; "" where it is plumbing."""
+    argument = argument.strip()
+    argument = argument[: next(_at_depth_0(argument, "("), len(argument))]
+    last = _split(argument, "::")[-1].strip()
+    own = last[: last.find("<")] if "<" in last else last
+    if not own or _PLUMBING.fullmatch(own) or _PLUMBING.fullmatch(argument):
+        return ""
+    inner = _arguments(last) if "<" in last and _ADAPTS_ANOTHER.fullmatch(own) else ()
+    return next(filter(None, map(_what_runs, inner)), own)
+
+
+def _arguments(function: str) -> list[str]:
+    """Return the arguments of the first template in the name of a function."""
+    at = function.find("<")
+    depth = 0
+    for end in range(at, len(function)):
+        depth += (function[end] == "<") - (function[end] == ">" and function[end - 1] != "-")
+        if depth == 0:
+            return _split(function[at + 1 : end], ",")
+    return _split(function[at + 1 :], ",")
+
+
+def _split(text: str, by: str) -> list[str]:
+    """Return the parts of a text between each `by` that is in no bracket."""
+    places = [*_at_depth_0(text, by)]
+    begins = [0, *(at + len(by) for at in places)]
+    return [text[begin:end] for begin, end in zip(begins, [*places, len(text)], strict=True)]
+
+
+def _at_depth_0(text: str, wanted: str) -> Iterator[int]:
+    """Yield where a text occurs in another outside of all brackets."""
+    depth = 0
+    for at, char in enumerate(text):
+        if depth == 0 and text.startswith(wanted, at):
+            yield at
+        depth += (char in "<(") - (char == ")" or (char == ">" and text[at - 1] != "-"))
+
+
+def _unmangled(name: str) -> str:
+    """Return a compiler's name of a function as its own, and what its template runs (Itanium C++ ABI)."""
+    own, at = _identifiers(name, 3)
+    if not own or not _RUNS_ANOTHER.fullmatch(own[-1]):
+        return own[-1] if own else name
+    while 0 <= (at := name.find("N", at)) < len(name):
+        inner, at = _identifiers(name, at + 1)
+        if inner and not _PLUMBING.fullmatch(inner[-1]):
+            return inner[-1]
+    return "::".join(own[-2:])
+
+
+def _identifiers(name: str, at: int) -> tuple[list[str], int]:
+    """Return the identifiers that begin at a place of a mangled name, and where they end."""
+    found = []
+    at = ((substituted := re.compile(r"S\d*_").match(name, at)) and substituted.end()) or at
+    while match := _LENGTH.match(name, at):
+        at = match.end() + int(match[0][:6])
+        found.append(name[match.end() : at])
+    return [one for one in found if one != "_GLOBAL__N_1"], max(at, 1)
