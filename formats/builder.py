@@ -6,7 +6,7 @@ import contextlib
 import itertools
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from operator import attrgetter, is_not
 from types import GenericAlias
 from typing import Any
@@ -17,35 +17,18 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from arrays import Int32, Int64
-from formats.event import FULL, KEY, LEAN, NO_TIME, UNDECODABLE, Event, args_object
-from formats.learned import LearnedType, learn
-from formats.rows import END, LONGEST_NS, META, OTHER, ROLE, SLICE, Interner, Key, Rows
+from formats.event import KEY, NO_TIME, UNDECODABLE, Event, args_object
+from formats.rows import END, LONGEST_NS, META, OTHER, ROLE, SLICE, Interner, Rows
 from formats.times import times_ns
 from formats.values import cleaned
 
 _KEY = attrgetter(*KEY)
 _KEYS = msgspec.json.Decoder(list[tuple[Any, ...]])
 _INTEGERS = msgspec.json.Decoder(list[int])
-_SLICE_KEY = attrgetter(*KEY[1:])
 _TS = attrgetter("ts")
 _DUR = attrgetter("dur")
 #: As a wanted key: every argument, also those of events that are not slices.
 ALL = "*"
-#: After how many pieces of the general types a type is learned, again each time it did not fit; from the
-#: last but one on with names left free.
-_LESSONS = (2, 3, 4, 6, 10, 18, 34, 66)
-
-
-class _SliceInterner(dict[tuple[Any, Any, Any, Any], int]):
-    """Numbers X events by (name, category, pid, tid), as `_Interner` does."""
-
-    def __init__(self, ids: Interner) -> None:
-        self._ids = ids
-
-    def __missing__(self, key: tuple[Any, Any, Any, Any]) -> int:
-        full: Key = ("X", *key)
-        number = self[key] = self._ids[full]
-        return number
 
 
 class Scanned(Struct, frozen=True):
@@ -77,11 +60,7 @@ class Builder:
         self.with_points = points
         self._prefixes = tuple(key[:-1] for key in wanted if key.endswith("*"))
         self._ids = Interner()
-        self._slice_ids = _SliceInterner(self._ids)
         self._scanned_ids = np.empty(0, np.int32)  # of the keys as the scanner numbers them
-        self._learned: LearnedType | None = None
-        self._times: type[Any] = Event
-        self._pieces = 0  # decoded as a general lean type so far
         self._kinds = np.empty(0, np.int8)
         self._counts = np.empty(0, np.int64)
         self._key, self._ts, self._dur = array("i"), array("q"), array("q")
@@ -100,31 +79,11 @@ class Builder:
             GenericAlias(list, (dict if self._prefixes else struct,))
         )
 
-    @property
-    def types(self) -> Sequence[type[Any]]:
-        """The event types that a reader should try first for this builder."""
-        return FULL if self.wanted or self.with_points else LEAN
-
-    def better_types(self, event_type: Any) -> Sequence[Any] | None:
-        """Return the event types to try from now on, if `event_type` served and a better one is known."""
-        if event_type not in LEAN[:-1]:
-            return None
-        self._pieces += 1
-        if self._pieces not in _LESSONS:
-            return None
-        with_names = self._pieces < _LESSONS[-2]
-        self._learned = learn(self._ids, event_type, with_names=with_names)
-        self._times = event_type
-        return None if self._learned is None else (self._learned.union, event_type, Event)
-
-    def add(self, events: Sequence[Any], event_type: type[Any], whole: Callable[[], list[Event]]) -> None:
-        """Append the events of one piece, decoded as `event_type`; `whole` decodes members that they lack.
+    def add(self, events: Sequence[Any], event_type: type[Any]) -> None:
+        """Append the events of one piece, decoded as `event_type`.
 
         Raises InexactError, and appends nothing, where times need to be decoded as text.
         """
-        if self._learned is not None and event_type is self._learned.union:
-            self._add_learned(events, self._learned, whole)
-            return
         n = len(events)
         ids = np.fromiter(map(self._ids.__getitem__, map(_KEY, events)), np.int32, n)
         self._learn_roles()
@@ -134,7 +93,7 @@ class Builder:
         first = len(self._key)
         rows = self._add_slices(ids, kinds, ts, dur)
         if (kinds == META).any():
-            self._add_metadata(events if event_type not in LEAN[:-1] else whole())
+            self._add_metadata(events)
         if self.with_points:
             points = np.flatnonzero((kinds == OTHER) & (ts != NO_TIME))
             self._point_key.frombytes(ids[points].tobytes())
@@ -171,28 +130,6 @@ class Builder:
             args_row = place[found.args_row]
             if not self._add_integers(args_row, found.args):
                 self._add_args(args_row.tolist(), self._args_decoder.decode(_as_list(found.args)))
-
-    def _add_learned(
-        self, events: Sequence[Any], learned: LearnedType, whole: Callable[[], list[Event]]
-    ) -> None:
-        """Append a piece whose events were decoded as the learned types."""
-        slices = events
-        others: Mapping[str | None, int] = {}
-        if learned.phase_of:
-            slices = [event for event in events if type(event) is learned.slice]
-            if len(slices) < len(events):
-                others = Counter(map(learned.phase_of.get, map(type, events)))
-        n = len(slices)
-        ids = np.fromiter(map(self._slice_ids.__getitem__, map(_SLICE_KEY, slices)), np.int32, n)
-        ts = times_ns(map(_TS, slices), n, self._times)
-        dur = times_ns(map(_DUR, slices), n, self._times)
-        other_ids = {self._ids[phase, None, None, None, None]: n for phase, n in others.items() if phase}
-        self._learn_roles()
-        self._add_slices(ids, self._kinds[ids], ts, dur)
-        for i, count in other_ids.items():
-            self._counts[i] += count
-        if "M" in others:
-            self._add_metadata(whole())
 
     def _add_slices(self, ids: Int32, kinds: NDArray[np.int8], ts: Int64, dur: Int64) -> Int64:
         """Count events by key and append the X, B and E ones that have a time; return their rows."""

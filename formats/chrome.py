@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from ctypes import CDLL
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from formats import native
 from formats.builder import ALL as ALL
 from formats.builder import Builder
 from formats.columns import Trace
-from formats.event import ExactEvent
+from formats.event import TYPES, ExactEvent
 from formats.native.scanner import Scanner, ScanningReader
 from formats.pairs import Rule
 from formats.reader import Damage, EventReader
@@ -61,15 +60,12 @@ def read_part(
 
     def add(events: Sequence[Any], piece: memoryview) -> None:
         nonlocal consumed
-        again = partial(reader.decode_again, piece)
         if events:
             try:
-                builder.add(events, reader.uniform, again)
+                builder.add(events, reader.uniform)
             except InexactError:
                 reader.use(ExactEvent)
-                builder.add(again(), ExactEvent, again)
-            if (better := builder.better_types(reader.uniform)) is not None:
-                reader.use(*better)
+                builder.add(reader.decode_again(piece), ExactEvent)
         if on_read is not None:
             on_read(reader.stream.consumed - consumed)
             consumed = reader.stream.consumed
@@ -77,7 +73,7 @@ def read_part(
     scan = scan and not (points and ALL in args)  # those of events that are not slices are Python's
     library = scan if isinstance(scan, CDLL) else native.library() if scan else None
     reader = (
-        EventReader(path, types=builder.types, start=start, stop=stop)
+        EventReader(path, types=TYPES, start=start, stop=stop)
         if library is None
         else ScanningReader(path, Scanner(library, args, points), builder, add, start=start, stop=stop)
     )

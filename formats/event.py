@@ -41,25 +41,19 @@ class ExactEvent(Event, gc=False):
     dur: msgspec.Raw = NO_ARGS  # type: ignore[assignment]
 
 
-def _timed(name: str, time: type, missing: float, *, lean: bool) -> type[Any]:
-    """Return an event type whose times are all of one kind; a lean one ends with them."""
+def _timed(name: str, time: type, missing: float) -> type[Any]:
+    """Return an event type whose times are all of one kind."""
     before = [(key, str | None if key == "ph" else Scalar, None) for key in KEY]
-    after = (
-        [] if lean else [("id", Scalar, None), ("id2", msgspec.Raw, NO_ARGS), ("args", msgspec.Raw, NO_ARGS)]
-    )
-    return msgspec.defstruct(name, [*before, ("ts", time, missing), ("dur", time, missing), *after], gc=False)
+    times = [("ts", time, missing), ("dur", time, missing)]
+    after = [("id", Scalar, None), ("id2", msgspec.Raw, NO_ARGS), ("args", msgspec.Raw, NO_ARGS)]
+    return msgspec.defstruct(name, [*before, *times, *after], gc=False)
 
 
 KEY = ("ph", "name", "cat", "pid", "tid")  # what most events share with many others
-IntEvent = _timed("IntEvent", int, NO_TIME, lean=False)  # all times are integers
-FloatEvent = _timed("FloatEvent", float, math.nan, lean=False)  # all times are numbers
-LeanIntEvent = _timed("LeanIntEvent", int, NO_TIME, lean=True)
-LeanFloatEvent = _timed("LeanFloatEvent", float, math.nan, lean=True)
+IntEvent = _timed("IntEvent", int, NO_TIME)  # all times are integers
+FloatEvent = _timed("FloatEvent", float, math.nan)  # all times are numbers
 #: Types to try in this order on each piece of a file: the narrower, the faster to decode and convert.
-LEAN = (LeanIntEvent, LeanFloatEvent, Event)
-FULL = (IntEvent, FloatEvent, Event)
-INT_TIMES = frozenset({IntEvent, LeanIntEvent})
-FLOAT_TIMES = frozenset({FloatEvent, LeanFloatEvent})
+TYPES = (IntEvent, FloatEvent, Event)
 
 FIELDS = Event.__struct_fields__
 _RAW = ("args", "id2")

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arrays import Int64
-from formats.event import FLOAT_TIMES, INT_TIMES, NO_TIME, ExactEvent
+from formats.event import NO_TIME, ExactEvent, FloatEvent, IntEvent
 from formats.values import FARTHEST_NS
 
 #: Beyond this many microseconds a float64 is further than half a nanosecond from what was written.
@@ -27,12 +27,12 @@ class InexactError(Exception):
 
 def times_ns(values: Iterable[Any], n: int, event_type: type[Any]) -> Int64:
     """Return the `n` times of events, decoded as `event_type`, as nanoseconds; raises as `to_ns`."""
-    if event_type in INT_TIMES:
+    if event_type is IntEvent:
         try:
             return _ints(np.fromiter(values, np.int64, n))
         except OverflowError:  # an integer beyond 64 bits
             raise InexactError from None
-    if event_type in FLOAT_TIMES:
+    if event_type is FloatEvent:
         return floats_to_ns(np.fromiter(values, np.float64, n))
     return text_to_ns(list(values)) if event_type is ExactEvent else to_ns(list(values))
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from formats.builder import Builder, Scanned
+from formats.event import TYPES
 from formats.reader import EventReader
 
 _MORE, _ODD, _FULL, _CLOSED = range(4)  # why a scan stopped, as in scan.c
@@ -177,5 +178,5 @@ class ScanningReader(Scans):
         start: int = 0,
         stop: int | None = None,
     ) -> None:
-        super().__init__(path, types=builder.types, start=start, stop=stop)
+        super().__init__(path, types=TYPES, start=start, stop=stop)
         self.scan_by(scanner.scan, builder.add_scanned, add)

@@ -416,7 +416,7 @@ def test_a_reader_of_a_damaged_header_still_gives_the_events(tmp_path: Path) -> 
 @pytest.mark.slow
 @by_both
 def test_a_large_file_is_read_as_a_small_one(tmp_path: Path) -> None:
-    """Types are learned after some pieces; new names, phases, odd values and metadata keep coming."""
+    """New names, phases, odd values and metadata keep coming."""
     rng = random.Random(3)
     events: list[dict[str, Any]] = []
     for i in range(60_000):
