@@ -195,7 +195,10 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         help="only these communication operations; all else stays")  # fmt: skip
     add("--comm", metavar="NAME", type=_some, action="append", default=[],
         help="operations with this in their name are communication, too (repeatable)")  # fmt: skip
-    add("--step_by", metavar="NAME", help="the annotation that marks a step")
+    add("--step_by", metavar="NAME",
+        help="what marks a step: an annotation, an instant, or args.KEY of the events")  # fmt: skip
+    add("--rank_by", metavar="FIELD",
+        help="what tells the ranks in one file apart: pid, tid or args.KEY of the events")  # fmt: skip
     add("--sort", action="store_true", help="longest (or largest change) first")
     add("--head", metavar="N", type=_positive, help="only the first N rows")
     add("--format", choices=("table", "json", "csv"), default="table", help="of standard output")

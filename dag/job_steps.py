@@ -75,6 +75,7 @@ def load_steps(
     comm: Sequence[str] = (),
     partitions: Partitions | None = None,
     step_by: str | None = None,
+    rank_by: str | None = None,
     sizes: bool = False,
     jobs: int | None = None,
     progress: bool | None = None,
@@ -91,7 +92,7 @@ def load_steps(
         A name in `only` is not a communication of the job.
     """
     needs = {Need.STEPS, Need.SYNC, Need.EDGES} | ({Need.SIZES} if sizes else set())
-    request = Request(needs, points=True, only=only, comm=comm, step_by=step_by, jobs=jobs, progress=progress)
+    request = Request(needs, True, False, only, comm, step_by, rank_by, jobs, progress)
     record = partial(record_rank, request=request, partitions=partitions or Partitions())
     spill = Spill()
     kept = partial(RankRecord.put_aside, spill=spill)

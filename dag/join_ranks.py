@@ -79,7 +79,13 @@ def join(ranks: Sequence[RankSteps], spill: Spill | None = None) -> Recording:
     kept = [[step for step in rank.steps if step.number in common] for rank in ranks]
     kept = _keyed_alike(kept)
     if not common or not any(len(step) for steps in kept for step in steps):
-        raise TraceError(f"{', '.join(rank.name for rank in ranks[:5])}: no step is recorded in every rank")
+        held = [
+            f"{rank.name} has {number_ranges([one.number for one in rank.steps]) or 'none'}" for rank in ranks
+        ]
+        raise TraceError(
+            f"no step is recorded in every rank: {listed(held, 4)}; --step_by NAME or args.KEY says what "
+            "marks a step, and files of different times are for compare"
+        )
     n_meetings = len(ranks) if len(ranks) > _MOST_PAIRED else 0
     operations, first = _operations(ranks, n_meetings)
     of_kinds = [operation.transfer.link for operation in operations.kinds]

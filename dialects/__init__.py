@@ -21,6 +21,7 @@ from dialects.kineto import Kineto
 from dialects.mxnet import MXNet
 from dialects.needs import Need
 from dialects.owners import listed_sources
+from dialects.pipeline import Pipeline
 from dialects.roles import Role, is_communication
 from dialects.system import System
 from formats import chrome as files
@@ -41,7 +42,9 @@ __all__ = [
 ]
 
 #: In the order in which they are recognised: the last takes what nobody knows.
-SYSTEMS: Sequence[System] = (Composer(), Horovod(), MXNet(), Jax(), Kineto(), BytePS(), Dasf(), Chrome())
+SYSTEMS: Sequence[System] = (
+    Composer(), Horovod(), MXNet(), Jax(), Kineto(), BytePS(), Dasf(), Pipeline(), Chrome()
+)  # fmt: skip
 _BY_NAME = {system.name: system for system in SYSTEMS}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 
 
@@ -15,3 +16,24 @@ class Need(Enum):
     SIZES = "how much a collective moves"
     SHAPES = "the shape of an operation's data"
     ALL = "everything: all args are kept, whatever a system declares"
+
+
+_ARGS = "args."
+
+
+def argument(field: str | None) -> str | None:
+    """Return the key of the events' args that ``args.KEY`` names; None for any other field, or none."""
+    return field.removeprefix(_ARGS) if field is not None and field.startswith(_ARGS) else None
+
+
+def arguments(*fields: str | None) -> list[str]:
+    """Return the keys that `fields` name; see `argument`."""
+    return [key for key in map(argument, fields) if key]
+
+
+def integers(values: Iterable[object]) -> list[int] | None:
+    """Return values as integers from 0 on, written as such or as text; None if one is something else."""
+    texts = [
+        str(value) if isinstance(value, int | str) and not isinstance(value, bool) else "" for value in values
+    ]
+    return [int(text) for text in texts] if all(t.isdecimal() and len(t) <= 9 for t in texts) else None

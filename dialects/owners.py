@@ -10,8 +10,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from arrays import Int64, Mask
-from arrays.numbering import ids_in
-from formats.columns import Id, Trace, used_tables
+from arrays.numbering import ids_in, numbered
+from dialects.needs import argument, integers
+from errors import UsageError
+from formats.columns import ArgColumn, Id, Trace, Track, used_tables
 from opname import OpName
 
 _LABEL = r"(?:worker (\d{1,9}) ?)?(?:rank (\d{1,9}))?"
@@ -37,7 +39,7 @@ class Owned(NamedTuple):
     is_host: bool = False
 
 
-class _Owner(NamedTuple):
+class Owner(NamedTuple):
     """One rank of a combined trace, and how its processes are labelled there."""
 
     worker: int | None
@@ -66,6 +68,35 @@ def split_by_sources(trace: Trace) -> list[Owned]:
     Names of processes come back without the label of their source.
     """
     return _by_processes(trace, *_sources(trace)) or [Owned(None, None, trace)]
+
+
+def split_by_field(trace: Trace, field: str) -> list[Owned]:
+    """Return the ranks that ``pid``, ``tid`` or ``args.KEY`` tells of each slice: its number, else its place.
+
+    Slices without the argument are the host's, which all ranks share. UsageError for another field.
+    """
+    if (key := argument(field)) is not None:
+        column = trace.args[key] if key in trace.args else ArgColumn(np.empty(0, np.int64), ())
+        ranks, place = _ranks_of(column.values)
+        of_slice = np.full(len(trace), SHARED)
+        of_slice[column.rows] = place
+        return split_by_slices(trace, of_slice, ranks)
+    if field not in ("pid", "tid"):
+        raise UsageError(f"--rank_by {field}: give pid, tid or args.KEY, a key of the events' args")
+    ranks, place = _ranks_of([getattr(track, field) for track in trace.tracks])
+    return split_by_tracks(trace, [Owner(None, rank) for rank in ranks], place) or [
+        Owned(None, ranks[0] if ranks else None, trace)
+    ]
+
+
+def _ranks_of(values: Sequence[Any]) -> tuple[list[int], Int64]:
+    """Return the ranks that some values name, in order, and which of them each value is."""
+    distinct, place = numbered(map(str, values))
+    order = sorted(distinct, key=lambda value: (len(value), value))
+    told = integers(distinct) or [order.index(value) for value in distinct]
+    ranks = sorted(set(told))
+    at = {rank: i for i, rank in enumerate(ranks)}
+    return ranks, np.array([at[rank] for rank in told], np.int64)[place]
 
 
 def split_by_slices(trace: Trace, of_slice: Int64, ranks: Sequence[int]) -> list[Owned]:
@@ -125,21 +156,27 @@ def split_by_names(trace: Trace) -> list[Owned]:
     if len(present) == 1:
         return [Owned(*distinct[present[0]], trace)]
     bare = replace(trace, names=[str(op.bare()) for op in ops])
-    return [Owned(*distinct[i], _part(bare, of_row == i, ())) for i in present]
+    return [Owned(*distinct[i], _part(bare, of_row == i)) for i in present]
 
 
-def _by_processes(trace: Trace, owners: Sequence[_Owner], owner_of: Mapping[Id, int]) -> list[Owned]:
+def _by_processes(trace: Trace, owners: Sequence[Owner], owner_of: Mapping[Id, int]) -> list[Owned]:
     """Split by processes, where each is of one of `owners` and several of these have events."""
     if len(owner_of) < 2:
         return []
-    of_row = np.array([owner_of.get(track.pid, -1) for track in trace.tracks] or [-1])[trace.track_id]
+    return split_by_tracks(
+        trace, owners, np.array([owner_of.get(track.pid, -1) for track in trace.tracks], np.int64)
+    )
+
+
+def split_by_tracks(trace: Trace, owners: Sequence[Owner], owner_of: Int64) -> list[Owned]:
+    """Split by tracks (t,), where each with slices is of one of `owners`, and several of these have some."""
+    of_row = owner_of[trace.track_id]
     present = ids_in(of_row)
     if len(present) < 2 or present[0] < 0:
         return []
     parts = []
     for i in present:
-        pids = {pid for pid, owner in owner_of.items() if owner == i}
-        part = _part(trace, of_row == i, pids, owners[i].label)
+        part = _part(trace, of_row == i, owner_of == i, owners[i].label)
         header = {**part.header, **(owners[i].header or {})}
         if owners[i].label:
             header.pop("otherData", None)
@@ -147,7 +184,7 @@ def _by_processes(trace: Trace, owners: Sequence[_Owner], owner_of: Mapping[Id, 
     return parts
 
 
-def _sources(trace: Trace) -> tuple[list[_Owner], dict[Id, int]]:
+def _sources(trace: Trace) -> tuple[list[Owner], dict[Id, int]]:
     """Return the sources that a combined file lists, and which processes are called after each."""
     owners = []
     for source in listed_sources(trace.header):
@@ -155,7 +192,7 @@ def _sources(trace: Trace) -> tuple[list[_Owner], dict[Id, int]]:
         match = re.match(_LABEL, label)
         worker, rank = (None if n is None else int(n) for n in match.groups()) if match else (None, None)
         own = {key: value for key, value in source.items() if key not in _OF_CLOCKS}
-        owners.append(_Owner(worker, rank, label, own))
+        owners.append(Owner(worker, rank, label, own))
     owner_of = {}
     for event in trace.metadata:
         name = str(event["args"].get("name")).casefold()
@@ -173,34 +210,48 @@ def listed_sources(header: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [source for source in sources if isinstance(source, Mapping) and "source" in source]
 
 
-def _global_ranks(trace: Trace) -> tuple[list[_Owner], dict[Id, int]]:
+def _global_ranks(trace: Trace) -> tuple[list[Owner], dict[Id, int]]:
     """Return the ranks that Composer's merger states, and which processes are of each."""
     states = [event for event in trace.metadata if event["name"] == "global_rank"]
     rank_of = {event["pid"]: event["args"].get("value") for event in states}
     known = {pid: rank for pid, rank in rank_of.items() if isinstance(rank, int) and rank < _MOST_RANKS}
     ranks = sorted(set(known.values()))
-    return [_Owner(None, rank) for rank in ranks], {pid: ranks.index(rank) for pid, rank in known.items()}
+    return [Owner(None, rank) for rank in ranks], {pid: ranks.index(rank) for pid, rank in known.items()}
 
 
-def _named_ranks(trace: Trace) -> tuple[list[_Owner], dict[Id, int]]:
+def _named_ranks(trace: Trace) -> tuple[list[Owner], dict[Id, int]]:
     """Return the ranks that processes are called after (``rank 1``, ``rank1: python``), and theirs."""
     names = {e["pid"]: str(e["args"].get("name")) for e in trace.metadata if e["name"] == "process_name"}
     matches = {pid: match for pid, name in names.items() if (match := re.match(_NAME, name))}
     whose = {pid: (match[1] and int(match[1]), int(match[2])) for pid, match in matches.items()}
     distinct = sorted(set(whose.values()), key=lambda owner: (owner[0] or 0, owner[1]))
-    owners = [_Owner(None if worker is None else int(worker), rank) for worker, rank in distinct]
+    owners = [Owner(None if worker is None else int(worker), rank) for worker, rank in distinct]
     return owners, {pid: distinct.index(owner) for pid, owner in whose.items()}
 
 
-def _part(trace: Trace, rows: Mask, pids: Container[Id], label: str = "") -> Trace:
-    """Return the slices `rows`, with the points and the metadata of the processes `pids`."""
+def _part(trace: Trace, rows: Mask, tracks: Mask | None = None, label: str = "") -> Trace:
+    """Return the slices `rows`, with points of `tracks` (t,) and metadata of these and their processes.
+
+    Without `tracks`, no points and all metadata.
+    """
     part = trace.select(rows)
-    tracks = np.array([track.pid in pids for track in trace.tracks], np.bool_)
     points = trace.points
     if len(points):
-        points = points.select(np.flatnonzero(tracks[points.track_id]))
-    metadata = [_without(event, label) for event in trace.metadata if not pids or event["pid"] in pids]
+        is_own = np.zeros(len(trace.tracks), np.bool_) if tracks is None else tracks
+        points = points.select(np.flatnonzero(is_own[points.track_id]))
+    metadata = trace.metadata
+    if tracks is not None:
+        own = dict(zip(trace.tracks, tracks.tolist(), strict=True))
+        pids = {track.pid for track, is_own in own.items() if is_own}
+        metadata = [event for event in metadata if _is_of(event, own, pids)]
+    metadata = [_without(event, label) for event in metadata]
     return used_tables(replace(part, points=points, metadata=metadata, rank=None))
+
+
+def _is_of(event: Mapping[str, Any], own: Mapping[Track, bool], pids: Container[Id]) -> bool:
+    """Whether a metadata event is of one's own processes `pids`, and not of another one's thread."""
+    of_thread = str(event["name"]).startswith("thread_")
+    return event["pid"] in pids and (not of_thread or own.get(Track(event["pid"], event["tid"]), True))
 
 
 def _without(event: Mapping[str, Any], label: str) -> Mapping[str, Any]:

@@ -33,7 +33,7 @@ from dialects.step_parts import (
     edge_rows,
     meetings_table,
 )
-from dialects.step_windows import RecordedEvents, check_sizes, cut_into_steps, ended_last
+from dialects.step_windows import RecordedEvents, check_sizes, cut_into_steps, ended_last, ended_nearest
 from dialects.steps import Step
 from dialects.sync_points import SyncPart
 from errors import TraceError
@@ -53,7 +53,9 @@ class Meaning(Struct, frozen=True):
     category : of an operation, from its name and the category in the trace
     parts : what a slice tells of a collective, by row, where that is more than its name: the group, or that
         it only begins or ends it
+    messages : which of these pass data from one rank to one other
     waits : which wait for other threads, beside those whose names say so
+    jitters : times are a device's: what ended nearest to a begin is waited for, see `ended_nearest`
     on_device : which run on an accelerator
     """
 
@@ -62,7 +64,9 @@ class Meaning(Struct, frozen=True):
     phases: Mapping[str, Phase]
     category: Category
     parts: Mapping[int, SyncPart] = MappingProxyType({})
+    messages: Mask | None = None
     waits: Mask | None = None
+    jitters: bool = False
     on_device: Mask | None = None
 
     @property
@@ -108,7 +112,11 @@ def _events(trace: Trace, steps: Sequence[Step], meaning: Meaning, arrows: Arrow
         issued_ns=start,
         leads=np.zeros(len(row), np.bool_),
         edges=np.concatenate(
-            [_along_threads(trace, row, start, end, told), told, *_waits(trace, row, start, end, meaning)]
+            [
+                _along_threads(trace, row, start, end, told, meaning.jitters),
+                told,
+                *_waits(trace, row, start, end, meaning),
+            ]
         ),
         meetings=meetings_table(meetings),
     )
@@ -138,17 +146,22 @@ def _operations(trace: Trace, row: Int64, meaning: Meaning) -> tuple[list[Operat
     return operations, numbers.reshape(-1)
 
 
-def _along_threads(trace: Trace, row: Int64, start: Int64, end: Int64, told: Int64) -> Int64:
+def _along_threads(trace: Trace, row: Int64, start: Int64, end: Int64, told: Int64, jitters: bool) -> Int64:
     """Let each event wait for the one before it on its thread, and a thread that was idle for any other.
 
-    Where it is not `told`, by edges (e, 4), what the event waited for.
+    Where it is not `told`, by edges (e, 4), what the event waited for. Where times `jitters`, it begins no
+    earlier than what it waited for ended, which is set in `start`.
     """
     track = trace.track_id[row]
     order = np.lexsort((start, track))
     before = np.full(len(row), -1)
     before[order[1:]] = np.where(track[order[1:]] == track[order[:-1]], order[:-1], -1)
     follows = np.flatnonzero(before >= 0)
-    other = ended_last(end, track, start, track)
+    if jitters:
+        other = ended_nearest(start, end, track, np.arange(len(row)))
+        np.maximum(start, np.where(other >= 0, end[other], start), out=start)
+    else:
+        other = ended_last(end, track, start, track)
     is_idle = (other >= 0) & ((before < 0) | (end[other] > end[before]))
     is_idle[told[told[:, 2] < Joint.END_TO_BODY, 1]] = False
     idle = np.flatnonzero(is_idle)
@@ -193,12 +206,14 @@ def _meetings_of(trace: Trace, steps: Sequence[Step], row: Int64, meaning: Meani
         part = meaning.parts.get(slice_row) or SyncPart(trace.names[trace.name_id[slice_row]])
         key = (steps[place].label if place >= 0 else None, part.key)
         turn, first, last = seen[key, part], events[0], events[-1]
+        is_message = meaning.messages is not None and bool(meaning.messages[slice_row])
         meetings += [
             Meeting(
                 key,
                 event,
                 enters=part.begins and event == first,
                 leaves=part.ends and event == last,
+                kind=EdgeKind.DATA if is_message else EdgeKind.GROUP,
                 turn=turn,
             )
             for event in dict.fromkeys((first, last))

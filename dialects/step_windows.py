@@ -31,6 +31,8 @@ Groups = NDArray[np.integer]
 _ALWAYS, _MOST_TIMES = 2_000_000, 4
 #: `RecordedEvents.iteration` of what no step asked for.
 NO_STEP = -1
+#: On a device an end may seem so much later than the begin of what waited for it.
+JITTER_NS = 500_000
 _SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 
 
@@ -293,3 +295,28 @@ def ended_last(end_ns: Int64, group: Groups, moments: Int64, own: Groups) -> Int
     at = np.searchsorted(end_ns[order], moments, side="right") - 1
     at = np.where((at >= 0) & (groups[at] == own), run_start[at] - 1, at)
     return np.where(at >= 0, order[at], -1)
+
+
+def ended_nearest(start_ns: Int64, end_ns: Int64, group: Groups, targets: Int64) -> Int64:
+    """Return for some events (k,) of all (n,) which one of another group ended nearest to its begin; or -1.
+
+    That began before it, and may seem to end up to `JITTER_NS` later than it begins.
+    """
+    begin = start_ns[targets]
+    found = ended_last(end_ns, group, begin, group[targets])
+    before_ns = np.where(found >= 0, begin - end_ns[found], np.iinfo(np.int64).max)
+    found = np.where((found >= 0) & (start_ns[found] < begin), found, -1)
+    order = np.argsort(end_ns, kind="stable")
+    at = np.searchsorted(end_ns[order], begin, side="right")
+    left = np.arange(len(targets))
+    while len(left):  # what ended next, the one after that, until it is too late
+        left = left[at[left] < len(order)]
+        source = order[at[left]]
+        late = end_ns[source] - begin[left]
+        left, source = (one[late <= np.minimum(before_ns[left], JITTER_NS)] for one in (left, source))
+        fits = (group[source] != group[targets[left]]) & (start_ns[source] < begin[left])
+        fits &= end_ns[source] < end_ns[targets[left]]
+        found[left[fits]] = source[fits]
+        left = left[~fits]
+        at[left] += 1
+    return found

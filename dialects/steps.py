@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from arrays import Int64, Mask
 from dialects.masks import by_cat, by_name
+from dialects.needs import argument, integers
 from errors import TraceError
 from formats.columns import Trace
 
@@ -88,6 +89,10 @@ def numbered_once(steps: Steps) -> Steps:
     return steps._replace(whole=whole, partial=partial)
 
 
+#: Arguments that say the step of a slice, as writers of timelines call them.
+STEP_ARGS = ("step", "iteration")
+
+
 # ---- steps that nothing marks: the training loop shows them
 
 #: Times in whole microseconds are off by this.
@@ -115,15 +120,60 @@ def loop_steps(trace: Trace, may_be_body: Mask) -> Steps:
 def steps_by_name(trace: Trace, name: str) -> Steps:
     """Return the steps from one annotation of that name (before a ``#``, or whole) to the next.
 
+    Without an annotation, from one instant so called to the next; of ``args.KEY``, by that argument.
+
     Raises
     ------
     TraceError
-        The trace has no annotation of that name.
+        The trace has no annotation, and was read with no instant, of that name.
     """
+    if (key := argument(name)) is not None:
+        return steps_by_argument(trace, key)
+    accepted = np.array([own == name or own.split("#")[0] == name for own in trace.names], np.bool_)
     rows = _outer_rows(trace, lambda own: own == name or own.split("#")[0] == name)
-    if len(trace) and not len(rows):
-        raise TraceError(f"{trace.path}: --step_by {name}: no annotation has that name")
-    return _from_spans(trace, rows, name)
+    if len(rows):
+        return _from_spans(trace, rows, name)
+    points = trace.points
+    at = np.flatnonzero(accepted[points.name_id]) if len(accepted) else np.empty(0, np.int64)
+    if len(trace) and not len(at):
+        raise TraceError(f"{trace.path}: --step_by {name}: no annotation and no instant has that name")
+    marks = np.sort(points.ts_ns[at[points.track_id[at] == points.track_id[at[:1]]]])
+    end = int(trace.end_ns.max(initial=0))
+    last = [Step(len(marks), int(one), end) for one in marks[-1:].tolist() if end > one]
+    return Steps(tuple(between(marks)), tuple(last), f"one {name} to the next")
+
+
+def steps_by_argument(trace: Trace, key: str) -> Steps:
+    """Return the steps that slices tell by an argument: its number, or its place among other values.
+
+    A step begins with its first slice and lasts until the next one begins; the last one as long after its
+    slices as the others usually do. Where numbers are left out, single steps are recorded: each ends itself.
+    """
+    column = trace.args.get(key)
+    if column is None or not len(column.rows):
+        return NO_STEPS
+    values = list(map(str, column.values))
+    places = {value: i for i, value in enumerate(dict.fromkeys(values))}
+    place = np.fromiter(map(places.__getitem__, values), np.int64, len(values))
+    begin, end = np.full(len(places), np.iinfo(np.int64).max), np.full(len(places), np.iinfo(np.int64).min)
+    np.minimum.at(begin, place, trace.ts_ns[column.rows])
+    np.maximum.at(end, place, trace.end_ns[column.rows])
+    order = np.argsort(begin, kind="stable")
+    begin, end = begin[order], end[order]
+    told = integers(places)
+    number = np.arange(1, len(order) + 1) if told is None else np.array(told, np.int64)[order]
+    if len(number) > 1 and (np.diff(number) == 1).all():
+        end[-1] += max(int(np.median(begin[1:] - end[:-1])), 0)
+        end[:-1] = begin[1:]
+    end[:-1] = np.minimum(end[:-1], begin[1:])
+    found = map(Step, number.tolist(), begin.tolist(), end.tolist())
+    return Steps(tuple(step for step in found if step.dur_ns > 0), (), f"the slices of one {key}")
+
+
+def says_step(trace: Trace) -> str:
+    """Return which argument says the step of every slice, ``step`` or ``iteration``; "" where none does."""
+    has = (key for key in STEP_ARGS if key in trace.args and len(trace.args[key].rows) == len(trace) > 0)
+    return next((key for key in has if integers(dict.fromkeys(trace.args[key].values)) is not None), "")
 
 
 def _by_optimizer(trace: Trace) -> Steps:

@@ -30,9 +30,17 @@ VERSION = 2
 _MOST = 1 << 62
 
 
-def wanted_for_digest(step_by: str | None = None) -> Wanted:
+def wanted_for_digest(step_by: str | None = None, rank_by: str | None = None) -> Wanted:
     """Return which figures a digest has."""
-    return Wanted(durations=True, breakdown=True, operations=True, spent=True, shapes=True, step_by=step_by)
+    return Wanted(
+        durations=True,
+        breakdown=True,
+        operations=True,
+        spent=True,
+        shapes=True,
+        step_by=step_by,
+        rank_by=rank_by,
+    )
 
 
 def save_digest(path: Path, job: JobFigures) -> None:

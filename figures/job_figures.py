@@ -30,6 +30,7 @@ class JobFigures(Struct, frozen=True):
     notes: Sequence[str]  # a line each: missing ranks, empty directories, doubled ranks
     ranks: Sequence[RankFigures]
     step_by: str | None = None
+    rank_by: str | None = None
     hosts: Sequence[RankFigures] = ()  # of what several ranks share
 
     @property
@@ -105,7 +106,16 @@ def load_figures(
         A name in `only` is not a communication of the job.
     """
     work = partial(rank_figures, wanted=wanted)
-    request = Request(wanted.needs, hosts=True, only=only, comm=comm, jobs=jobs, progress=progress)
+    request = Request(
+        wanted.needs,
+        hosts=True,
+        only=only,
+        comm=comm,
+        step_by=wanted.step_by,
+        rank_by=wanted.rank_by,
+        jobs=jobs,
+        progress=progress,
+    )
     job = map_ranks(paths, work, request)
     job.check_any()
     figures = [
@@ -119,7 +129,7 @@ def load_figures(
     ]
     ranks = [one for one in figures if one.source.host is None]
     hosts = [one for one in figures if one.source.host is not None]
-    return JobFigures(paths[0], job.files, job.job.notes, ranks, wanted.step_by, hosts)
+    return JobFigures(paths[0], job.files, job.job.notes, ranks, wanted.step_by, wanted.rank_by, hosts)
 
 
 def filtered(runs: Sequence[JobFigures], wanted: Collection[str]) -> list[JobFigures]:
@@ -146,4 +156,5 @@ def shapes_of_ranks(run: JobFigures, *, jobs: int | None = None) -> list[Sequenc
         return known
     if not any(dialects.named(name).args.get(Need.SHAPES) for name in run.dialects):
         return [[[]] * (0 if rank.operations is None else len(rank.operations.keys)) for rank in run.ranks]
-    return map_ranks([run.path], shapes_of, Request({Need.SHAPES}, jobs=jobs, progress=False)).made
+    request = Request({Need.SHAPES}, rank_by=run.rank_by, jobs=jobs, progress=False)
+    return map_ranks([run.path], shapes_of, request).made

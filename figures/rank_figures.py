@@ -38,7 +38,7 @@ class Wanted(Struct, frozen=True):
     spent : what these took of each step
     shapes : the shapes of operations
     may_lack : whether `operations` may be None where they are too many to be looked at step by step
-    step_by : the annotation that marks a step, instead of what the trace itself marks
+    step_by, rank_by : what marks a step and tells a rank, instead of what the trace itself says
     select : communications that count for `selected`
     """
 
@@ -49,6 +49,7 @@ class Wanted(Struct, frozen=True):
     shapes: bool = False
     may_lack: bool = False
     step_by: str | None = None
+    rank_by: str | None = None
     select: Collection[str] = ()
 
     @property

@@ -89,6 +89,7 @@ def load_steps(
         comm=args.comm,
         partitions=partitions,
         step_by=args.step_by,
+        rank_by=args.rank_by,
         sizes=sizes,
         jobs=args.jobs,
         progress=args.progress,

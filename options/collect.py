@@ -111,7 +111,9 @@ def _iter_time(args: Namespace) -> Result:
     from dialects import Need
     from trace_utils import Request, load_paths
 
-    loaded = load_paths(args.path, Request({Need.STEPS}, jobs=args.jobs, progress=args.progress))
+    loaded = load_paths(
+        args.path, Request({Need.STEPS}, step_by=args.step_by, jobs=args.jobs, progress=args.progress)
+    )
     gpus = []
     for name, source, trace in zip(loaded.names, loaded.job.sources, loaded.made, strict=True):
         path = source.path.parent if loaded.job.has_gpus else source.path

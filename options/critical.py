@@ -19,7 +19,19 @@ if TYPE_CHECKING:
 HELP = "the critical path of a recorded step, per GPU, worker and job, and the slack of everything else"
 EXAMPLE = "analyze.py --option critical --path TRACE_DIR --head 10"
 FLAGS = frozenset(
-    {"sub_option", "filter", "comm", "step_by", "step", "scope", "del_queue", "sort", "head", "output"}
+    {
+        "sub_option",
+        "filter",
+        "comm",
+        "step_by",
+        "rank_by",
+        "step",
+        "scope",
+        "del_queue",
+        "sort",
+        "head",
+        "output",
+    }
 )
 
 _SCOPE = Column("scope", "scope")
@@ -311,7 +323,7 @@ def _mean(args: Namespace) -> Result:
     """Return the longest chain of average durations through the DAG of each GPU, without gaps."""
     from dag_utils import longest_chain, mean_dags
 
-    refuse(args, "filter", "comm", "step_by", "scope", "del_queue", "output")
+    refuse(args, "filter", "comm", "step_by", "rank_by", "scope", "del_queue", "output")
     if args.step != "mean":
         refuse(args, "step")
     loaded = mean_dags(args.path, jobs=args.jobs, progress=args.progress)

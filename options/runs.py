@@ -25,6 +25,8 @@ def check_digests(args: Namespace) -> None:
         raise UsageError(
             f"--comm: what is communication was told when the digest {digests[0]} was saved; give the traces"
         )
+    if digests == args.path and args.rank_by:
+        raise UsageError(f"--rank_by: {digests[0]} is a digest, whose ranks are known; leave it out")
     if args.save is None:
         return
     if args.filter:
@@ -38,7 +40,7 @@ def saved(args: Namespace, paths: Sequence[Path]) -> JobFigures:
     from figures.digest import save_digest, wanted_for_digest
     from figures.job_figures import load_figures
 
-    wanted = wanted_for_digest(args.step_by)
+    wanted = wanted_for_digest(args.step_by, args.rank_by)
     job = load_figures(paths, wanted, comm=args.comm, jobs=args.jobs, progress=args.progress)
     save_digest(args.save, job)
     return job
@@ -75,7 +77,7 @@ def load_runs(args: Namespace, wanted: Wanted) -> list[JobFigures]:
     from figures.digest import read_digest
     from figures.job_figures import load_figures
 
-    wanted = replace(wanted, step_by=args.step_by, select=args.filter)
+    wanted = replace(wanted, step_by=args.step_by, rank_by=args.rank_by, select=args.filter)
     runs: list[JobFigures] = []
     for i, path in enumerate(args.path, start=1):
         if is_digest(path):

@@ -15,9 +15,10 @@ from msgspec.structs import replace
 import dialects
 from arrays.numbering import ids_in
 from dialects import Need
+from dialects.needs import argument, arguments
 from errors import TraceError
 from formats.columns import Trace, concatenate
-from traces.files import map_traces
+from traces.files import map_traces, read_trace
 from traces.filter import check_known, selected_of
 from traces.layouts import find_paths
 from traces.paths import Job, Source, rank_in_head
@@ -48,7 +49,8 @@ class Request(NamedTuple):
         these its slices are in any case (`Trace.is_shared`)
     only : names of the only communications to keep (`--filter`); see `selected_of`
     comm : parts of names of operations that are communication, too (`--comm`)
-    step_by : the annotation that marks a step, as for `System.find_steps`
+    step_by : what marks a step, as for `System.find_steps`
+    rank_by : the field that tells the rank of a slice, as of `split_by_field`; None: as its system tells
     jobs : files at a time; None means the cores this process may use
     progress : show a bar on standard error; None means only on a terminal
     """
@@ -59,6 +61,7 @@ class Request(NamedTuple):
     only: Collection[str] = ()
     comm: Sequence[str] = ()
     step_by: str | None = None
+    rank_by: str | None = None
     jobs: int | None = None
     progress: bool | None = None
 
@@ -282,14 +285,10 @@ class _Reader(NamedTuple):
     ) -> Iterator[_T | TraceError]:
         paths = [[self.to_read[i] for i in task.files] for task in tasks]
         asked = self.request
+        keys = [*dialects.keys_for(asked.needs), *arguments(asked.step_by, asked.rank_by)]
+        points = asked.points or not (asked.step_by is None or argument(asked.step_by))
         return map_traces(
-            work,
-            paths,
-            tasks,
-            args=dialects.keys_for(asked.needs),
-            points=asked.points,
-            jobs=asked.jobs,
-            progress=asked.progress,
+            work, paths, tasks, args=keys, points=points, jobs=asked.jobs, progress=asked.progress
         )
 
     def _task(self, files: Sequence[int], sources: Sequence[Source], make: Make[Any]) -> _Task:
@@ -327,9 +326,18 @@ class _Task(NamedTuple):
     places: Sequence[int] = ()  # the rank's place in each file, where it is known
 
 
-def _of_files(traces: Sequence[Trace], task: _Task) -> tuple[list[RankFile], list[MappedRank[Any]]]:
-    """Return the ranks of files, and the result for each rank of a file or for the one rank of several."""
-    owned = [owned_by(*pair) for pair in zip(task.sources, _named(traces, task), strict=True)]
+def _of_files(
+    traces: Sequence[Trace], task: _Task
+) -> tuple[list[RankFile], list[MappedRank[Any]]] | TraceError:
+    """Return the ranks of files, and the result for each rank of a file or for the one rank of several.
+
+    The error where a file has no argument that the request names.
+    """
+    for source, name, trace in zip(task.sources, task.names, traces, strict=True):
+        if error := _lacking(source.path, name, trace, task.request):
+            return error
+    named = zip(task.sources, _named(traces, task), strict=True)
+    owned = [owned_by(source, trace, task.request.rank_by) for source, trace in named]
     parts = [
         (source, trace, rank_file(replace(source, path=name), trace, file, place))
         for own, name, file in zip(owned, task.names, task.files, strict=True)
@@ -354,7 +362,18 @@ def _of_rank(traces: Sequence[Trace], task: _Task) -> tuple[Any, Sequence[str], 
     """Return the result for one rank whose files are known, as of `_made`."""
     (source,) = task.sources
     named = zip(_named(traces, task), task.places, strict=True)
-    return _made(source, concatenate([owned_by(source, trace)[place][1] for trace, place in named]), task)
+    parts = [owned_by(source, trace, task.request.rank_by)[place][1] for trace, place in named]
+    return _made(source, concatenate(parts), task)
+
+
+def _lacking(path: Path, name: Path, trace: Trace, request: Request) -> TraceError | None:
+    """Return the error that no event has an argument that the request names, with those that they have."""
+    for flag, field in (("--rank_by", request.rank_by), ("--step_by", request.step_by)):
+        if (key := argument(field)) is not None and len(trace) and key not in trace.args:
+            known = sorted(read_trace(path, args=dialects.keys_for({Need.ALL})).args)
+            there = f"there are {', '.join(known)}" if known else "they have none"
+            return TraceError(f"{name}: {flag} {field}: no event has this argument; {there}")
+    return None
 
 
 def _named(traces: Sequence[Trace], task: _Task) -> list[Trace]:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import dialects
-from dialects.owners import Owned, split_by_sources
+from dialects.owners import Owned, split_by_field, split_by_sources
 from formats.columns import Trace
 from traces.paths import Job, Source, numbers, rank_notes
 
@@ -74,13 +74,16 @@ def rank_names(sources: Sequence[Source], hold_any: Sequence[bool]) -> list[str]
     ]
 
 
-def owned_by(source: Source, trace: Trace) -> list[tuple[Source, Trace]]:
-    """Return the ranks whose events are in one file, and the host that they share (`System.split`)."""
+def owned_by(source: Source, trace: Trace, rank_by: str | None = None) -> list[tuple[Source, Trace]]:
+    """Return the ranks whose events are in one file, and the host that they share.
+
+    By `System.split`, or by a field of the events (`split_by_field`).
+    """
     system = dialects.of(trace)
-    files = [Owned(None, None, trace)] if system.names_by_rank else split_by_sources(trace)
-    parts = []
-    for file in files:
-        inner = system.split(file.trace)
+    whole = system.names_by_rank or rank_by is not None
+    parts: list[Owned] = []
+    for file in [Owned(None, None, trace)] if whole else split_by_sources(trace):
+        inner = system.split(file.trace) if rank_by is None else split_by_field(file.trace, rank_by)
         parts += [
             part._replace(
                 worker=file.worker if part.worker is None else part.worker,

@@ -14,7 +14,7 @@ from arrays.median import median
 from arrays.numbering import unique
 from dialects.masks import by_cat, by_name
 from dialects.step_parts import EdgeKind, Joint, edge_rows
-from dialects.step_windows import ended_last
+from dialects.step_windows import JITTER_NS, ended_last
 from dialects.system import COPY_CATS, DEVICE_CATS, RUNTIME_CATS
 from formats.columns import Trace
 
@@ -22,9 +22,9 @@ from formats.columns import Trace
 TOLERANCE_NS = 2_000
 #: Begins and lengths are rounded each, so that an end may seem later than the begin that followed it.
 ROUNDED_NS = 10
-#: A stream runs one thing at a time: by so much, and this share of its time, work may seem to end after the
-#: next one has begun; and by so much after the begin of what waited for it on another stream.
-JITTER_NS, _OVERLAP = 500_000, 0.25
+#: A stream runs one thing at a time: by this share of its time, up to `JITTER_NS`, work may seem to end after
+#: the next one has begun.
+_OVERLAP = 0.25
 #: Calls that return only when work on the device is done.
 CALLS_THAT_WAIT = re.compile(r"\w*Synchronize|(cuda|hip)Memcpy(To|From)?(Symbol|2D|3D)?|(cuda|hip)Free")
 #: What polls for a result takes at least this, and sees it at most so much later; in a recorded job 0.13 to

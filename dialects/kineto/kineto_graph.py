@@ -33,7 +33,6 @@ from dialects.kineto.collectives import (
 )
 from dialects.kineto.completion import places
 from dialects.kineto.kineto_device import (
-    JITTER_NS,
     ROUNDED_NS,
     TOLERANCE_NS,
     Works,
@@ -62,7 +61,15 @@ from dialects.step_parts import (
     edge_rows,
     meetings_table,
 )
-from dialects.step_windows import NO_STEP, RecordedEvents, check_sizes, cut_into_steps, ended_last, windows
+from dialects.step_windows import (
+    NO_STEP,
+    RecordedEvents,
+    check_sizes,
+    cut_into_steps,
+    ended_last,
+    ended_nearest,
+    windows,
+)
 from dialects.steps import Step, Steps
 from dialects.system import DEVICE_CATS, RUNTIME_CATS
 from errors import Note
@@ -431,28 +438,12 @@ def _after_backward(rank: _Rank) -> Int64:
 def _unlaunched(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
     """Let device work whose launch no recording knows wait for what of its rank ended nearest to its begin.
 
-    That is of another stream, began before it, and may seem to end up to `JITTER_NS` later than it begins:
-    then it begins at that end, which is set in `start_ns`.
+    See `ended_nearest`. Where that seems to end later than it begins, it begins at that end, which is set in
+    `start_ns`.
     """
     group = np.concatenate([rank.host.thread, np.full(len(rank.aside), -1), -2 - rank.works.stream])
     targets = np.arange(rank.first_work, len(end_ns))
-    begin = start_ns[targets]
-    found = ended_last(end_ns, group, begin, group[targets])
-    before_ns = np.where(found >= 0, begin - end_ns[found], np.iinfo(np.int64).max)
-    found = np.where((found >= 0) & (start_ns[found] < begin), found, -1)
-    order = np.argsort(end_ns, kind="stable")
-    at = np.searchsorted(end_ns[order], begin, side="right")
-    left = np.arange(len(targets))
-    while len(left):  # what ended next, the one after that, until it is too late
-        left = left[at[left] < len(order)]
-        source = order[at[left]]
-        late = end_ns[source] - begin[left]
-        left, source = (one[late <= np.minimum(before_ns[left], JITTER_NS)] for one in (left, source))
-        fits = (group[source] != group[targets[left]]) & (start_ns[source] < begin[left])
-        fits &= end_ns[source] < end_ns[targets[left]]
-        found[left[fits]] = source[fits]
-        left = left[~fits]
-        at[left] += 1
+    found = ended_nearest(start_ns, end_ns, group, targets)
     found, targets = found[found >= 0], targets[found >= 0]
     start_ns[targets] = np.maximum(start_ns[targets], end_ns[found])
     return edge_rows(found, targets, Joint.END_TO_HEAD, EdgeKind.HAND_OVER)

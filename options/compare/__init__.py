@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 HELP = "what changed between two runs (or more, the first is the base), and whether it is real"
 EXAMPLE = "analyze.py --option compare --path examples/lenet examples/lenet-100mbit --sort --head 20"
-FLAGS = frozenset({"sub_option", "filter", "comm", "step_by", "fail_above", "sort", "head", "output", "save"})
+FLAGS = frozenset(
+    {"sub_option", "filter", "comm", "step_by", "rank_by", "fail_above", "sort", "head", "output", "save"}
+)
 
 _REGRESSED = 3  # exit code of --fail_above
 _MOST_SHOWN = 3  # pairs of runs in a headline, and in the tables of a terminal

@@ -29,7 +29,7 @@ HELP = (
     "says they would save (also without --option)"
 )
 EXAMPLE = "analyze.py --option diagnose --path JOB"
-FLAGS = frozenset({"filter", "comm", "step_by", "head"})
+FLAGS = frozenset({"filter", "comm", "step_by", "rank_by", "head"})
 
 #: Where to look closer at a finding that does not say so itself.
 _LOOK = ("--option", "critical")
@@ -138,7 +138,7 @@ def _breakdowns(args: Namespace) -> list[Breakdown]:
     from figures.job_figures import load_figures
     from figures.rank_figures import Wanted
 
-    wanted = Wanted(breakdown=True, step_by=args.step_by)
+    wanted = Wanted(breakdown=True, step_by=args.step_by, rank_by=args.rank_by)
     job = load_figures(
         args.path, wanted, only=args.filter, comm=args.comm, jobs=args.jobs, progress=args.progress
     )
@@ -226,8 +226,9 @@ def _command(args: Namespace, look: Sequence[str]) -> str:
         rest += ["--filter", ",".join(args.filter)]
     if "comm" in heeded:
         rest += [word for name in args.comm for word in ("--comm", name)]
-    if args.step_by is not None and "step_by" in heeded:
-        rest += ["--step_by", args.step_by]
+    for flag in ("step_by", "rank_by"):
+        if getattr(args, flag) is not None and flag in heeded:
+            rest += [f"--{flag}", getattr(args, flag)]
     return shlex.join([*_program(), option, name, "--path", *map(str, args.path), *rest])
 
 

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 HELP = "draw the dependency graph (.svg .png .pdf .dot .graphml .html by the suffix of --output)"
 EXAMPLE = "analyze.py --option graph --path traces/0/dag.gml --output dag.html"
-FLAGS = frozenset({"sub_option", "filter", "comm", "step_by", "step", "del_queue", "sort", "head", "output"})
+FLAGS = frozenset(
+    {"sub_option", "filter", "comm", "step_by", "rank_by", "step", "del_queue", "sort", "head", "output"}
+)
 
 _STILLS = (".svg", ".png", ".pdf")
 _SUFFIXES = (*_STILLS, ".dot", ".graphml", ".html")
@@ -63,7 +65,8 @@ def _has_dag(args: Namespace) -> bool:
     from formats.gml import is_gml
     from formats.stream import find_file
 
-    of_step = args.del_queue or args.filter or args.comm or args.step_by or args.step is not None
+    by = args.step_by or args.rank_by
+    of_step = args.del_queue or args.filter or args.comm or by or args.step is not None
     gpu = len(args.path) == 1 and find_file(args.path[0], "dag.gml") is not None
     return is_gml(args.path[0]) or (gpu and not of_step)
 
@@ -74,7 +77,7 @@ def _structure(args: Namespace) -> _Loaded:
 
     from dag_utils import longest_path, mean_dags
 
-    refuse(args, "filter", "comm", "step_by", "del_queue", "step")
+    refuse(args, "filter", "comm", "step_by", "rank_by", "del_queue", "step")
     if len(args.path) > 1:
         raise UsageError(f"{args.path[1]}: one graph at a time; {args.path[0]} is one already")
     found = mean_dags(args.path, jobs=args.jobs, progress=args.progress)

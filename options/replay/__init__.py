@@ -34,6 +34,7 @@ FLAGS = frozenset(
         "filter",
         "comm",
         "step_by",
+        "rank_by",
         "step_num",
         "delay_ratio",
         "set",

@@ -22,7 +22,9 @@ HELP = (
     "function_bottleneck, task_bottleneck or task_balance (DASF)"
 )
 EXAMPLE = "analyze.py --option statistic --path examples/lenet --sort --head 20"
-FLAGS = frozenset({"sub_option", "filter", "comm", "step_by", "sort", "head", "output", "group_by", "save"})
+FLAGS = frozenset(
+    {"sub_option", "filter", "comm", "step_by", "rank_by", "sort", "head", "output", "group_by", "save"}
+)
 
 _MOST_RANKS = 16  # of which a terminal shows a row for each operation and rank
 
@@ -99,7 +101,7 @@ def run(args: Namespace) -> Result:
     if args.sub_option in _DASF:
         if args.step_by is not None:
             raise UsageError(f"--step_by has no effect with --sub_option {args.sub_option}")
-        check_heeded(args, "save", "filter", "comm", "sort", "group_by")
+        check_heeded(args, "save", "filter", "comm", "sort", "group_by", "rank_by")
         return _dasf(args)
     check_variant(args, "breakdown", *_DASF)
     if args.sub_option is not None and args.group_by is not None:
@@ -137,6 +139,7 @@ def _figures(args: Namespace) -> JobFigures:
     wanted = Wanted(
         durations=not by_step, breakdown=by_step, operations=drawn, spent=drawn, may_lack=True,
         step_by=args.step_by,
+        rank_by=args.rank_by,
     )  # fmt: skip
     return load_figures(
         args.path, wanted, only=args.filter, comm=args.comm, jobs=args.jobs, progress=args.progress

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
+from msgspec.structs import replace
 
-from dialects.owners import SHARED, split_by_slices
-from formats.columns import NO_POINTS, Trace, Track, concatenate
+import dialects
+from dialects.owners import SHARED, split_by_field, split_by_slices
+from errors import UsageError
+from formats.columns import NO_POINTS, ArgColumn, Trace, Track, concatenate
 
 SLICES = (("launch", 0), ("add", 1), ("mul", 2), ("launch", 0), ("add", 2))  # name, thread
 
@@ -61,3 +65,40 @@ def test_the_slices_of_a_host_with_one_rank_are_that_ranks() -> None:
 def test_without_a_host_ranks_share_nothing() -> None:
     first, second = split_by_slices(trace(), np.array([0, 0, 1, 0, 1]), [0, 1])
     assert (len(first.trace.own), len(second.trace.own), first.trace.is_shared) == (3, 2, None)
+
+
+def test_a_field_of_the_events_tells_their_ranks() -> None:
+    by_thread = split_by_field(trace(), "tid")
+    assert [(part.rank, len(part.trace)) for part in by_thread] == [(0, 2), (1, 1), (2, 2)]
+    assert [(part.rank, len(part.trace)) for part in split_by_field(trace(), "pid")] == [(1, 5)]
+
+
+def test_an_argument_tells_ranks_and_what_lacks_it_is_shared() -> None:
+    told = replace(trace(), args={"device": ArgColumn(np.array([1, 2, 4]), ["8", "12", "12"])})
+    first, second, host = split_by_field(told, "args.device")
+    assert (first.rank, second.rank, host.is_host) == (8, 12, True)
+    assert slices(second.trace.own) == [("mul", 20), ("add", 40)]
+    assert slices(host.trace) == [("launch", 0), ("launch", 30)]
+
+
+def test_values_that_are_no_numbers_are_ranks_in_their_order() -> None:
+    told = replace(trace(), args={"place": ArgColumn(np.arange(5), ["b10", "b9", "b10", "a9", "a9"])})
+    assert [(part.rank, len(part.trace)) for part in split_by_field(told, "args.place")] == [
+        (0, 2), (1, 1), (2, 2),
+    ]  # fmt: skip
+
+
+def test_another_field_tells_no_rank() -> None:
+    with pytest.raises(UsageError, match=r"--rank_by name: give pid, tid or args\.KEY"):
+        split_by_field(trace(), "name")
+
+
+@pytest.mark.parametrize(("pids", "ranks"), [((3, 0), [0, 3]), ((70_001, 70_002), [None])])
+def test_processes_with_small_numbers_are_ranks_where_every_slice_says_its_step(
+    pids: tuple[int, int], ranks: list[int | None]
+) -> None:
+    step = ArgColumn(np.arange(5), [1, 1, 1, 2, 2])
+    told = replace(trace(), tracks=[Track(pids[0], 0), Track(pids[1], 0), Track(pids[1], 1)])
+    assert [part.rank for part in dialects.of(told).split(replace(told, args={"step": step}))] == ranks
+    some = replace(told, args={"step": step.select(np.arange(4))})
+    assert [part.rank for part in dialects.of(told).split(some)] == [None]

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import dialects
 from collector.gpu.iteration_times import fw_bw_ns, iterations
 from dialects.steps import Step, Steps, with_slices
 from errors import TraceError
-from formats.columns import ArgColumn, Trace, Track
+from formats.columns import ArgColumn, Points, Trace, Track
 from trace_utils import read_trace
 
 Slice = tuple[str, int, int]  # name, start, duration
@@ -377,8 +378,40 @@ def test_a_span_without_others_or_of_another_length_is_no_step() -> None:
 def test_the_user_may_name_what_marks_a_step() -> None:
     trace = make([*loop("outer", 2, "inner"), ("ProfilerStep#4", 0, 300)], dialect="kineto")
     assert dialects.of(trace).find_steps(trace, "inner").whole == (Step(1, 10, 110), Step(2, 110, 160))
-    with pytest.raises(TraceError, match="--step_by nothing: no annotation has that name"):
+    with pytest.raises(TraceError, match="--step_by nothing: no annotation and no instant has that name"):
         dialects.of(trace).find_steps(trace, "nothing")
+
+
+def test_an_argument_says_the_step_of_a_slice() -> None:
+    """The last step ends as long after its slices as the others do, here 20 ns."""
+    slices = [("a", 100 * i + at, 40) for i in range(3) for at in (0, 40)]
+    args = {"turn": dict(enumerate((5, 5, 6, 6, 7, 7)))}
+    trace = make(slices, dialect="chrome", args=args)
+    assert dialects.of(trace).find_steps(trace, "args.turn").whole == (
+        Step(5, 0, 100), Step(6, 100, 200), Step(7, 200, 300),
+    )  # fmt: skip
+    assert steps_of(make(slices, dialect="chrome", args={"step": args["turn"]})).whole[0] == Step(5, 0, 100)
+
+
+def test_steps_between_which_numbers_are_left_out_end_themselves() -> None:
+    slices = [("a", 100 * i, 80) for i in range(3)]
+    trace = make(slices, dialect="chrome", args={"iteration": {0: "4", 1: "5", 2: "9"}})
+    assert whole_steps(trace) == [Step(4, 0, 80), Step(5, 100, 180), Step(9, 200, 280)]
+    trace = make(slices, dialect="chrome", args={"turn": {0: "first", 1: "then", 2: "last"}})
+    found = dialects.of(trace).find_steps(trace, "args.turn").whole
+    assert found == (Step(1, 0, 100), Step(2, 100, 200), Step(3, 200, 300))
+
+
+def test_steps_last_from_one_instant_to_the_next() -> None:
+    at = np.array([10, 60, 110, 12])  # the last one is another thread's
+    points = Points(
+        np.array(["i"] * 4, np.object_), np.array([1, 1, 1, 1], np.int32), np.zeros(4, np.int32),
+        np.array([0, 0, 0, 1], np.int32), at, np.array([None] * 4, np.object_),
+    )  # fmt: skip
+    trace = make([("work", 10 * i, 10) for i in range(15)], dialect="chrome", pids=["p"] * 14 + ["q"])
+    trace = replace(trace, names=["work", "turn begins"], points=points)
+    found = dialects.of(trace).find_steps(trace, "turn begins")
+    assert (found.whole, found.partial) == ((Step(1, 10, 60), Step(2, 60, 110)), (Step(3, 110, 150),))
 
 
 def test_steps_without_another_slice_are_none() -> None:

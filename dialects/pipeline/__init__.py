@@ -1,0 +1,112 @@
+"""Timelines of pipeline jobs (Megatron): all ranks in one file, with names of threads that say their places.
+
+Public ones are those of StragglerAnalysis (a process for each rank of data parallelism, threads for stages
+and kinds of work, ``args.step``) and of MegaScan (a process for each rank, ``args.iteration``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arrays import Mask
+from dialects.masks import by_name
+from dialects.name_rules import is_collective, is_point_to_point
+from dialects.needs import Need
+from dialects.owners import Owned, Owner, split_by_tracks
+from dialects.pipeline.pipeline_meetings import (
+    COMM_THREAD,
+    MESSAGE,
+    parts_of,
+    side_by_side,
+    untransferred,
+    with_waits,
+)
+from dialects.pipeline.pipeline_places import place_of, places_of, states_stage, thread_names
+from dialects.roles import Phase, Role, is_communication
+from dialects.steps import NO_STEPS, STEP_ARGS, Steps, says_step, steps_by_argument
+from dialects.system import Metadata, System
+from formats.columns import Trace
+
+if TYPE_CHECKING:
+    from dialects.step_parts import RankSteps, RankTrace
+
+_PHASES = (
+    (re.compile(r"(?i)forward"), Phase.FORWARD),
+    (re.compile(r"(?i)backward"), Phase.BACKWARD),
+    (re.compile(r"(?i)optimizer"), Phase.UPDATE),
+    (re.compile(r"(?i)data[-_]?(?:load|sync)"), Phase.INPUT),
+)
+
+
+class Pipeline(System):
+    """Ranks by their places, steps by arguments; who meets whom by what Megatron does."""
+
+    name = "pipeline"
+    counted_by = (
+        "Communication: the work of threads named after it (pp-comm, dp-comm), and operations named after a "
+        "collective, a send or a receive; all else computes."
+    )
+    args = MappingProxyType({Need.ALWAYS: STEP_ARGS})
+
+    def recognises_metadata(self, metadata: Metadata) -> bool:
+        """Whether a thread or process is called after a stage of a pipeline."""
+        return states_stage(metadata)
+
+    def recognises(self, trace: Trace) -> bool:
+        """Whether a thread or process is called after a stage of a pipeline."""
+        return self.recognises_metadata(trace.metadata)
+
+    def split(self, trace: Trace) -> Sequence[Owned]:
+        """Return the ranks by their places, in the order of `Place`."""
+        known = places_of(trace.metadata)
+        places = [place_of(known, track) for track in trace.tracks]
+        distinct = sorted({place for place in places if place is not None})
+        index = {place: i for i, place in enumerate(distinct)}
+        owner_of = np.array([-1 if place is None else index[place] for place in places], np.int64)
+        ranks = [Owner(None, rank) for rank in range(len(distinct))]
+        owned = split_by_tracks(trace, ranks, owner_of)
+        if not owned:
+            return super().split(trace)
+        comms = [is_communication(self.recorded_roles(part.trace)) for part in owned]
+        parts = with_waits([part.trace for part in owned], comms, says_step(trace))
+        return [one._replace(trace=part) for one, part in zip(owned, parts, strict=True)]
+
+    def marked_steps(self, trace: Trace) -> Steps:
+        """Return the steps that every slice says."""
+        key = says_step(trace)
+        return steps_by_argument(trace, key) if key else NO_STEPS
+
+    def loop_spans(self, trace: Trace) -> Mask:
+        """Return all slices (n,)."""
+        return np.ones(len(trace), np.bool_)
+
+    def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
+        """Return communication by threads and names, else computation."""
+        names = thread_names(trace.metadata)
+        on_comm = np.array(
+            [bool(COMM_THREAD.search(names.get(track, ""))) for track in trace.tracks], np.bool_
+        )
+        comm = by_name(trace, lambda name: is_collective(name, "") or is_point_to_point(name))
+        comm |= on_comm[trace.track_id]
+        return np.where(comm, Role.COMM, Role.COMPUTE).astype(np.int8)
+
+    def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
+        """Return the steps of one rank as of any spans; ranks meet by `_part`."""
+        from dialects.arrows import arrows
+        from dialects.span_graph import Meaning, record_spans
+
+        roles = self.roles(rank.trace)
+        comm = is_communication(roles)
+        parts, trace = parts_of(rank.trace, comm), untransferred(side_by_side(rank.trace, comm))
+        meets = np.zeros(len(trace), np.bool_)
+        meets[list(parts)] = True
+        phases = {name: phase for name in trace.names for rule, phase in _PHASES[::-1] if rule.search(name)}
+        messages = by_name(trace, lambda name: bool(MESSAGE.match(name)))
+        meaning = Meaning(roles, meets, phases, self.category, parts, messages=messages, jitters=True)
+        return record_spans(rank.name, trace, self.find_steps(rank.trace, by).whole, meaning, arrows(trace))

@@ -1,0 +1,135 @@
+"""Operations that ranks of a pipeline job do together, as Megatron does, and how long each waited."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+from msgspec.structs import replace
+
+from arrays import Int64, Mask
+from arrays.numbering import numbered
+from dialects.pipeline.pipeline_places import Place, place_of, places_of, thread_names
+from dialects.step_windows import ended_nearest
+from dialects.sync_points import SyncPart
+from formats.columns import ArgColumn, Trace, Track
+
+COMM_THREAD = re.compile(r"\b(pp|tp|dp|cp|ep)?[-_ ]?comm(?:unication)?\b", re.IGNORECASE)
+MESSAGE = re.compile(r"(?i)(?=.*(forward|backward))(?=.*(send|recv))")
+#: A column of a rank's trace, beside those of arguments: how long communication waited before it begins.
+WAITED = "(waited)"
+_ALL = -1  # of what ranks differ in that do something together
+_TOGETHER_NS, _MOST = (
+    1_000,
+    0.9,
+)  # of what ranks do together so many begin at once where only transfers are drawn
+
+
+def with_waits(ranks: Sequence[Trace], comms: Sequence[Mask], key: str) -> list[Trace]:
+    """Return the traces of all ranks with `WAITED`, where communication is drawn as what it transfers alone.
+
+    Then all that take part begin it at once, when the last of them is ready. Each waited since it was ready
+    itself: as long after what it needed as the last one began after that.
+    """
+    met: dict[Hashable, list[tuple[int, int]]] = {}
+    ready = []
+    for i, (trace, comm) in enumerate(zip(ranks, comms, strict=True)):
+        ready.append(_ready_ns(trace, comm, key))
+        step = trace.args[key].as_dict() if key in trace.args else {}
+        seen: Counter[Hashable] = Counter()
+        for row, part in parts_of(trace, comm).items():
+            turn = step.get(row), part.key
+            met.setdefault((turn, seen[turn]), []).append((i, row))
+            seen[turn] += 1
+    groups = [group for group in met.values() if len(group) > 1]
+    starts = [[int(ranks[i].ts_ns[row]) for i, row in group] for group in groups]
+    at_once = sum(max(own) - min(own) <= _TOGETHER_NS for own in starts)
+    if not groups or at_once < _MOST * len(groups):
+        return list(ranks)
+    waits = [np.zeros(len(trace), np.int64) for trace in ranks]
+    for group, own in zip(groups, starts, strict=True):
+        gaps = [max(begin - int(ready[i][row]), 0) for (i, row), begin in zip(group, own, strict=True)]
+        for (i, row), gap in zip(group, gaps, strict=True):
+            waits[i][row] = gap - min(gaps)
+    columns = (ArgColumn(np.flatnonzero(one), one[one > 0].tolist()) for one in waits)
+    return [replace(t, args={**t.args, WAITED: one}) for t, one in zip(ranks, columns, strict=True)]
+
+
+def _ready_ns(trace: Trace, comm: Mask, key: str) -> Int64:
+    """Return when what each of `comm` (n,) needed of its rank was over, as far as the times tell.
+
+    Not before the first slice of its step, which the argument `key` says.
+    """
+    lines, rows = side_by_side(trace, comm).track_id, np.flatnonzero(comm)
+    found = np.full(len(trace), np.iinfo(np.int64).min)
+    source = ended_nearest(trace.ts_ns, trace.end_ns, lines, rows)
+    found[rows[source >= 0]] = trace.end_ns[source[source >= 0]]
+    order = rows[np.lexsort((trace.ts_ns[rows], lines[rows]))]
+    before, after = order[:-1], order[1:]
+    same = lines[before] == lines[after]
+    np.maximum.at(found, after[same], trace.end_ns[before[same]])
+    if key in trace.args:
+        column = trace.args[key]
+        distinct, place = numbered(map(str, column.values))
+        begin = np.full(len(distinct), np.iinfo(np.int64).max)
+        np.minimum.at(begin, place, trace.ts_ns[column.rows])
+        found[column.rows] = np.maximum(found[column.rows], begin[place])
+    return found
+
+
+def untransferred(trace: Trace) -> Trace:
+    """Return a rank's trace in which communication begins when the rank was ready for it; see `WAITED`."""
+    if WAITED not in trace.args:
+        return trace
+    ts_ns, dur_ns, column = trace.ts_ns.copy(), trace.dur_ns.copy(), trace.args[WAITED]
+    waited = np.array(column.values, np.int64)
+    ts_ns[column.rows] -= waited
+    dur_ns[column.rows] += waited
+    return replace(trace, ts_ns=ts_ns, dur_ns=dur_ns)
+
+
+def side_by_side(trace: Trace, comm: Mask) -> Trace:
+    """Return the trace with a track for each kind of communication: those of a thread overlap, none nests."""
+    rows = np.flatnonzero(comm)
+    pairs = trace.track_id[rows].astype(np.int64) * len(trace.names) + trace.name_id[rows]
+    distinct, place = numbered(pairs.tolist())
+    at = (divmod(pair, len(trace.names)) for pair in distinct)
+    new = [Track(trace.tracks[i].pid, f"{trace.tracks[i].tid} {trace.names[name]}") for i, name in at]
+    track_id = trace.track_id.copy()
+    track_id[rows] = len(trace.tracks) + place
+    return replace(trace, tracks=[*trace.tracks, *new], track_id=track_id)
+
+
+def parts_of(trace: Trace, comm: Mask) -> dict[int, SyncPart]:
+    """Return the part that each communication of a rank has in what several do, by row."""
+    known, names = places_of(trace.metadata), thread_names(trace.metadata)
+    parts = {}
+    for row in np.flatnonzero(comm).tolist():
+        track = trace.tracks[trace.track_id[row]]
+        place = place_of(known, track)
+        if place is not None and (key := _key(trace.names[trace.name_id[row]], names.get(track, ""), place)):
+            parts[row] = SyncPart(key)
+    return parts
+
+
+def _key(name: str, thread: str, place: Place) -> Hashable:
+    """Return a key that a communication shares with those of the other ranks that take part; None unknown.
+
+    A message has its sender; the gradients of embeddings, which the first and the last stage share, the place
+    within a stage; the norm of all gradients nothing. Else those take part that differ in one kind only: of
+    data parallelism, or of tensor parallelism, by the thread's name and for the norms of layers.
+    """
+    if message := MESSAGE.match(name):
+        way = message[1].lower()
+        if re.search(r"(?i)send", name):
+            return None if re.search(r"(?i)recv", name) else (way, place)
+        return way, place._replace(pp=place.pp + (-1 if way == "forward" else 1))
+    if re.search(r"(?i)embedding", name):
+        return name, place._replace(pp=_ALL)
+    if re.search(r"(?i)clip|grad[-_]?norm", name):
+        return name
+    kind = COMM_THREAD.search(thread)
+    axis = "tp" if re.search(r"(?i)layer[-_]?norm", name) else (kind[1] or "dp").lower() if kind else "dp"
+    return None if axis == "pp" else (name, place._replace(**{axis: _ALL}))
