@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 FEWEST = 4
 #: A step is an outlier beyond this many median deviations from the median, and by this factor at least.
 _OUTLIER_DEVIATIONS, _OUTLIER_FACTOR = 3.0, 1.10
-#: Steps that the warm-up takes at most.
-WARM_UP = 3
+#: Steps that the warm-up takes at most; and how much longer than all others the first of few steps is then.
+WARM_UP, _FIRST_FACTOR = 3, 3.0
 
 
 def median(values: NDArray[np.generic]) -> float:
@@ -37,11 +37,14 @@ def longest_usual(lengths: NDArray[np.number[Any]]) -> float:
 def n_warm_up(lengths: NDArray[np.number[Any]]) -> int:
     """Return how many of the first steps, given their lengths (n,), are outliers of what is done only once.
 
-    What takes as long in a later step is not done once.
+    What takes as long in a later step is not done once. Of two or three steps nothing tells how much they
+    vary: the first one is far longer if it is `_FIRST_FACTOR` times as long as any other.
 
     >>> n_warm_up(np.array([90, 40, 10, 11, 12, 11, 10])), n_warm_up(np.array([90, 40, 10, 11, 40, 11, 10]))
     (2, 1)
     """
+    if len(lengths) < FEWEST:
+        return int(len(lengths) > 1 and lengths[0] > _FIRST_FACTOR * lengths[1:].max())
     is_usual = lengths <= longest_usual(lengths)
     n_first = int(is_usual.argmax()) if is_usual.any() else 0
     if not 0 < n_first <= WARM_UP:

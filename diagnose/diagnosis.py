@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct, field
 
+import dialects
 from arrays import Float64
 from dag_utils import LoadedSteps
 from diagnose.detectors.capture import capture_quality
-from diagnose.detectors.device import allocations, computes_on_device, copies, host_bound, host_sync, idle
+from diagnose.detectors.device import allocations, copies, host_bound, host_sync, idle
 from diagnose.detectors.exposed import exposed_communication, idle_stages, slow_input
 from diagnose.detectors.late_ranks import late_ranks, uneven_work
 from diagnose.detectors.memory import memory
 from diagnose.detectors.negotiations import negotiation
-from diagnose.detectors.operations import hot_operation, outlier_steps, slow_callbacks
+from diagnose.detectors.operations import first_calls, hot_operation, outlier_steps, slow_callbacks
 from diagnose.detectors.overhead import profiling_overhead
 from diagnose.detectors.servers import one_slow_server, priority_inversion, slow_server
 from diagnose.detectors.slow_transfers import slow_links
 from diagnose.detectors.small_messages import small_messages
-from diagnose.finding import Finding, Skipped
-from diagnose.finding_thresholds import ALIKE, FAR_MORE, HALF, LIMIT, NEGLIGIBLE
-from diagnose.job_view import JobView
+from diagnose.finding import Finding, FindingKind, Skipped
+from diagnose.finding_thresholds import ALIKE, EXPOSED, FAR_MORE, HALF, LIMIT, NEGLIGIBLE
+from diagnose.job_view import NOT_RECORDED, ON_DEVICE, JobView, PathPart
+from errors import listed
+from function_names import named
 from replay.edit import EditRequest
 from replay.forecast import Forecast, Forecasts, Gain
 from result import in_ms
@@ -40,30 +44,39 @@ class Level(IntEnum):
     SYMPTOM = 2  # what is left when the causes are gone
 
 
-Detector = Callable[[JobView], Iterator[Finding | Skipped]]
-_DETECTORS: Sequence[tuple[Level, Detector]] = (
-    (Level.RANK, late_ranks),
-    (Level.RANK, one_slow_server),
-    (Level.RANK, outlier_steps),
-    (Level.RANK, idle),
-    (Level.RANK, idle_stages),
-    (Level.RANK, profiling_overhead),
-    (Level.RANK, memory),
-    (Level.RANK, capture_quality),
-    (Level.CAUSE, uneven_work),
-    (Level.CAUSE, slow_input),
-    (Level.CAUSE, slow_callbacks),
-    (Level.CAUSE, slow_links),
-    (Level.CAUSE, small_messages),
-    (Level.CAUSE, slow_server),
-    (Level.CAUSE, priority_inversion),
-    (Level.CAUSE, negotiation),
-    (Level.CAUSE, allocations),
-    (Level.CAUSE, host_sync),
-    (Level.CAUSE, copies),
-    (Level.SYMPTOM, host_bound),
-    (Level.SYMPTOM, exposed_communication),
-    (Level.SYMPTOM, hot_operation),
+class Detector(NamedTuple):
+    """A search for findings of some `kinds` in a job; `of_figures`: `summed_steps` are enough for it."""
+
+    level: Level
+    detect: Callable[[JobView], Iterator[Finding | Skipped]]
+    kinds: Sequence[FindingKind]
+    of_figures: bool = False
+
+
+DETECTORS: Sequence[Detector] = (
+    Detector(Level.RANK, late_ranks, ("late_rank", "exposed_communication"), of_figures=True),
+    Detector(Level.RANK, one_slow_server, ("server",)),
+    Detector(Level.RANK, outlier_steps, ("outlier_steps", "profiling_overhead"), of_figures=True),
+    Detector(Level.RANK, first_calls, ("profiling_overhead",)),
+    Detector(Level.RANK, idle, ("idle",), of_figures=True),
+    Detector(Level.RANK, idle_stages, ("idle",)),
+    Detector(Level.RANK, profiling_overhead, ("profiling_overhead",)),
+    Detector(Level.RANK, memory, ("memory",)),
+    Detector(Level.RANK, capture_quality, ("capture_quality",)),
+    Detector(Level.CAUSE, uneven_work, ("uneven_work",), of_figures=True),
+    Detector(Level.CAUSE, slow_input, ("input",)),
+    Detector(Level.CAUSE, slow_callbacks, ("hot_operation",)),
+    Detector(Level.CAUSE, slow_links, ("slow_collective",)),
+    Detector(Level.CAUSE, small_messages, ("small_messages",)),
+    Detector(Level.CAUSE, slow_server, ("server",)),
+    Detector(Level.CAUSE, priority_inversion, ("priority_inversion",)),
+    Detector(Level.CAUSE, negotiation, ("negotiation",)),
+    Detector(Level.CAUSE, allocations, ("memory",)),
+    Detector(Level.CAUSE, host_sync, ("host_sync",)),
+    Detector(Level.CAUSE, copies, ("copies",)),
+    Detector(Level.SYMPTOM, host_bound, ("host_bound",)),
+    Detector(Level.SYMPTOM, exposed_communication, ("exposed_communication",), of_figures=True),
+    Detector(Level.SYMPTOM, hot_operation, ("hot_operation",), of_figures=True),
 )
 
 
@@ -97,22 +110,17 @@ class Diagnosis(Struct, frozen=True):
     ranks: Sequence[str]
     one_step: str  # what a step is called at the begin of a sentence
     view: JobView | None = None  # of the job as it was recorded; None where only figures of it are known
-    limit: str = ""  # words of the headline: what makes up most of the path
+    goes_to: Sequence[PathPart] = ()  # where the time of a step goes, the largest share first
 
 
-#: The detectors that need no more than `summed_steps`.
-OF_FIGURES = frozenset((late_ranks, outlier_steps, idle, uneven_work, exposed_communication, hot_operation))
-
-
-def diagnose(
-    loaded: LoadedSteps, network: str = "", *, detectors: Collection[Detector] | None = None
-) -> Diagnosis:
+def diagnose(loaded: LoadedSteps, network: str = "", *, of_figures: bool = False) -> Diagnosis:
     """Return the diagnosis of a job.
 
     What stands out (a rank, a step) is looked for first; the causes that all ranks share in the job
     without that; the symptoms in the job without either. So nothing is claimed twice, and a general finding
     (communication is not hidden) is about what the specific ones leave. `network` are clauses about where
-    transfers spend their time, from captures and logs of servers; `detectors` those to ask, None: all.
+    transfers spend their time, from captures and logs of servers; `of_figures`: only those detectors are
+    asked for which `summed_steps` are enough.
     """
     view = JobView(loaded, network=network)
     search = _Search(Forecasts(view.job, view.rows))
@@ -121,12 +129,13 @@ def diagnose(
         looked_at = view
         if above:
             looked_at = JobView(loaded, search.forecasts.as_simulated(above), network, view.job)
-        for of_level, detect in _DETECTORS:
-            if of_level == level and (detectors is None or detect in detectors):
-                search.judge(detect(looked_at), above)
+        for one in DETECTORS:
+            if one.level == level and one.of_figures >= of_figures:
+                search.judge(one.detect(looked_at), above)
+    never = dialects.named(loaded.files[0].dialect).never_shows
     return Diagnosis(
         findings=_ranked(search),
-        skipped=search.skipped,
+        skipped=[one for one in search.skipped if one.kind not in never],
         small=search.small,
         iteration_ns=view.iteration_ns,
         job_ns=view.every_job_ns,
@@ -134,7 +143,7 @@ def diagnose(
         ranks=view.recording.owners,
         one_step=view.recording.one_step,
         view=view,
-        limit=_limit(view),
+        goes_to=view.path_parts(),
     )
 
 
@@ -176,62 +185,72 @@ class _Search(Struct):
 
 
 def _ranked(search: _Search) -> list[Ranked]:
-    """Return the findings by their savings, each with the saving left when those before it are done."""
-    order = sorted(
-        search.known,
-        key=lambda one: (not one[0].leads, -(one[1].saved_ns if one[1] else 0.0), -one[0].weight),
-    )
+    """Return the findings in order, each with the saving left when those before it are done."""
     ranked: list[Ranked] = []
     done: tuple[EditRequest, ...] = ()
-    for finding, forecast in order:
+    for finding, forecast in sorted(search.known, key=_place):
         if forecast is None:
             ranked.append(Ranked(finding))
             continue
-        left_ns = search.forecasts.of(finding.edits, done).saved_ns
+        gain = forecast.gain_ns
+        left_ns = search.forecasts.of(finding.edits, done).saved_ns if done else gain.mid_ns
         change = () if forecast.scale else finding.edits
-        share = forecast.gain_ns.mid_ns / search.forecasts.of(finding.edits).before_ns
-        ranked.append(Ranked(finding, forecast.gain_ns, share, max(left_ns, 0.0), change))
+        share = gain.mid_ns / search.forecasts.of(finding.edits).before_ns
+        ranked.append(Ranked(finding, gain, share, max(left_ns, 0.0), change))
         done = (*done, *finding.edits)
     return ranked
+
+
+def _place(known: tuple[Finding, Forecast | None]) -> tuple[bool, int, float]:
+    """Return the place of a finding: list, headline and charts have one order.
+
+    What is most of the step leads; savings come before what claims none, and that before assumed savings,
+    which every job has. Steps that may not happen again count in part.
+    """
+    finding, forecast = known
+    if forecast is None:
+        return not finding.leads, 1 if finding.weight else 3, -finding.weight
+    sure_ns = forecast.saved_ns / (FAR_MORE if finding.kind == "outlier_steps" else 1)
+    return not finding.leads, 2 if finding.is_assumed else 0, -sure_ns
 
 
 def headline(diagnosis: Diagnosis) -> str:
     """Return one sentence: how long a step takes, why, and how much can be saved.
 
-    Of the largest savings, those in every step come before those in some steps, which may not happen
-    again, unless these are far larger.
+    Where nothing stands out it says where the time goes.
     """
     usual, mean = float(np.median(diagnosis.iteration_ns)), float(diagnosis.iteration_ns.mean())
     on_average = f" ({in_ms(mean, unit='')} on average)" if abs(mean - usual) > NEGLIGIBLE * usual else ""
-    step = f"{diagnosis.one_step} takes {in_ms(usual)}{on_average}{diagnosis.limit}"
-    winning = [one for one in diagnosis.findings if one.gain is not None]
-    if not winning:
-        found = [one.finding for one in diagnosis.findings]
-        on_path = [
-            one
-            for one in found
-            if one.kind == "idle" or (one.kind == "profiling_overhead" and one.operations)
-        ]
-        known = f": {on_path[0].title}; nothing else" if on_path else "; nothing"
-        return f"{step}{known} stands out that would make it 1 % shorter."
-    named = sorted(winning[:_NAMED], key=_sure_ns, reverse=True)
-    leading = [one.finding.title for one in diagnosis.findings if one.finding.leads]
-    return f"{step}: {'; then '.join([*leading, *map(_with_gain, named)][:_NAMED])}."
+    step = f"{diagnosis.one_step} takes {in_ms(usual)}{on_average}"
+    found = diagnosis.findings
+    first = [one for one in found if one.finding.leads or (one.gain and not one.finding.is_assumed)][:_NAMED]
+    heavy = [one for one in found if one.finding.weight and _is_on_path(one.finding)][:1]
+    parts = [one for one in diagnosis.goes_to if one.share > EXPOSED]
+    is_limit = bool(parts) and parts[0].what == ON_DEVICE and parts[0].share > LIMIT
+    if is_limit and not any(one.finding.leads or (one.share or 0) > EXPOSED for one in first):
+        step += f", and the device is the limit ({parts[0].share:.0%} of the critical path)"
+    clauses = [_with_gain(one) for one in first or heavy]
+    if any(one.gain for one in first):
+        return f"{step}: {'; then '.join(clauses)}."
+    if not first and not is_limit:
+        clauses += _goes_to([one for one in parts if not heavy or one.what != NOT_RECORDED])
+    clauses.append(f"nothing{' else' if first or heavy else ''} stands out that would make it 1 % shorter")
+    return f"{step}{': ' if len(clauses) > 1 else '; '}{'; '.join(clauses)}."
 
 
-def _sure_ns(one: Ranked) -> float:
-    """Return the saving of a finding; one that happened in some steps only counts in part."""
-    assert one.gain is not None
-    return one.gain.mid_ns / (FAR_MORE if one.finding.kind == "outlier_steps" else 1)
+def _is_on_path(finding: Finding) -> bool:
+    """Whether a finding without a saving tells where time of the path goes."""
+    return finding.kind == "idle" or (finding.kind == "profiling_overhead" and bool(finding.operations))
 
 
-def _limit(view: JobView) -> str:
-    """Return a clause if computation of a device makes up most of the critical path; else ""."""
-    share = view.path_share(view.which(computes_on_device))
-    return f", and the device is the limit ({share:.0%} of the critical path)" if share > LIMIT else ""
+def _goes_to(parts: Sequence[PathPart]) -> list[str]:
+    """Return where the time of a step goes, as at most one clause."""
+    shares = [f"{one.share:.0%} {one.what}{f' ({named([one.name])})' if one.name else ''}" for one in parts]
+    shares[:1] = [one.replace("%", "% of it is", 1) for one in shares[:1]]
+    return [listed(shares)] if shares else []
 
 
 def _with_gain(one: Ranked) -> str:
-    assert one.gain is not None
-    assert one.share is not None
+    if one.gain is None or one.share is None:
+        return one.finding.title
     return f"{one.finding.title} ({in_ms(one.gain.mid_ns)} or {one.share:.0%} to save)"

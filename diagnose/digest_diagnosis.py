@@ -6,7 +6,8 @@ from typing import get_args
 
 from msgspec.structs import replace
 
-from diagnose.diagnosis import OF_FIGURES, Diagnosis, diagnose
+import dialects
+from diagnose.diagnosis import DETECTORS, Diagnosis, diagnose
 from diagnose.finding import Finding, FindingKind, Skipped
 from diagnose.summed_steps import summed_steps
 from figures.job_figures import JobFigures
@@ -16,16 +17,16 @@ _CAVEAT = "from the sums of a digest"
 #: What readers should know of any diagnosis of a digest.
 NOTE = "Digests have no single events: each rank is taken to work first in a step, then all communicate."
 _BREAKDOWN = ("--option", "statistic", "--sub_option", "breakdown")
-#: The kinds of findings of the detectors `OF_FIGURES`.
-_EXAMINED = ("late_rank", "uneven_work", "outlier_steps", "exposed_communication", "hot_operation", "idle",
-             "profiling_overhead")  # fmt: skip
 
 
 def diagnose_figures(job: JobFigures) -> Diagnosis:
     """Return the diagnosis of a job whose digest was read; raises as `summed_steps`."""
-    found = diagnose(summed_steps(job), detectors=OF_FIGURES)
+    steps = summed_steps(job)
+    found = diagnose(steps, of_figures=True)
+    examined: set[str] = {kind for one in DETECTORS if one.of_figures for kind in one.kinds}
+    examined |= dialects.named(steps.files[0].dialect).never_shows
     reason = "a digest holds no single events; give the traces"
-    skipped = [Skipped(kind, reason) for kind in get_args(FindingKind) if kind not in _EXAMINED]
+    skipped = [Skipped(kind, reason) for kind in get_args(FindingKind) if kind not in examined]
     findings = [replace(one, finding=_of_digest(one.finding), change=()) for one in found.findings]
     return replace(found, findings=findings, skipped=[*found.skipped, *skipped], view=None)
 

@@ -42,6 +42,8 @@ class Finding(Struct, frozen=True):
         no saving is claimed
     least_share : the smallest saving, as a share of the step, with which it is shown
     weight : how much it matters where no saving is claimed, as a share of the step
+    leads : it is most of the step and has a name, so it comes first whatever others save
+    is_assumed : the saving is that of an assumed improvement, true of every job, so it comes after all others
     look : arguments of the command that shows where to look closer, without the path; (): the critical path
     """
 
@@ -58,7 +60,8 @@ class Finding(Struct, frozen=True):
     look: Sequence[str] = ()
     least_share: float = 0.0
     weight: float = 0.0
-    leads: bool = False  # it is most of the step, so it comes first whatever others save
+    leads: bool = False
+    is_assumed: bool = False
 
 
 class Skipped(Struct, frozen=True):

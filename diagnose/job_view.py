@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -13,7 +14,7 @@ from arrays.numbering import unique
 from dag.step_graph import Bool, Recording, StepGraph, job_lengths
 from dag_utils import CATS, GAP, LoadedSteps, choose_step, critical_path
 from diagnose.finding import Evidence
-from diagnose.finding_thresholds import LONG_NS
+from diagnose.finding_thresholds import HALF, LONG_NS, NEARLY_ALL, NEGLIGIBLE, SPIKY
 from diagnose.meetings import Arrivals, meetings_of
 from dialects.roles import Phase, Role
 from dialects.step_parts import Operation, Transfer
@@ -26,6 +27,18 @@ from replay.even_work import stages as pipeline
 
 #: Steps whose critical paths are walked at most.
 _MOST_PATHS = 20
+
+
+#: Parts of the path, in words.
+ON_DEVICE, NOT_RECORDED = "computation on the device", "time in which nothing was recorded"
+
+
+class PathPart(NamedTuple):
+    """A part of the critical path: in words, its share, and the name of the operation that is most of it."""
+
+    what: str
+    share: float
+    name: str = ""
 
 
 class JobView:
@@ -239,6 +252,23 @@ class JobView:
             own[:] = np.bincount(kind[steps[row].operation], getattr(steps[row], column), n_kinds)
         return sums
 
+    def start_up_ns(self, chosen: Bool) -> float:
+        """Return the work of the one event of the `chosen` operations (n,) that is start-up; 0 without one.
+
+        It takes nearly all of their time, or is the first and takes far longer than any other.
+        """
+        works = [step.work_ns[chosen[step.operation]] for step in self.steps]
+        ordered = np.sort(np.concatenate(works))
+        first = next((row for row, work in zip(self.rows, works, strict=True) if len(work)), None)
+        if first is None:
+            return 0.0
+        step = self.recording.steps[first]
+        events = np.flatnonzero(chosen[step.operation])
+        is_first = step.work_ns[events[step.start_ns[events].argmin()]] == ordered[-1]
+        is_alone = ordered[-1] > NEARLY_ALL * ordered.sum()
+        is_far_longer = len(ordered) > 1 and ordered[-1] > SPIKY * ordered[-2]
+        return float(ordered[-1]) if is_alone or (is_first and is_far_longer) else 0.0
+
     def by_owner(self, step: StepGraph, chosen: Bool) -> list[Int64]:
         """Return the events of each owner (m) in a step of which the operations (n,) are `chosen`."""
         events = np.flatnonzero(chosen[step.operation])
@@ -269,14 +299,45 @@ class JobView:
         return work, gaps
 
     def path_work_ns(self, chosen: Bool) -> float:
-        """Return the work of the `chosen` operations (n,) on the path of a step, the median over steps."""
-        return float(np.median(self._path_ns[0][:, :-1][:, self.of_kinds(chosen)].sum(axis=1)))
+        """Return the work of the `chosen` operations (n,) on the path of a step, the mean over steps.
 
-    def path_share(self, chosen: Bool) -> float:
-        """Return the share of a step's path that the `chosen` operations (n,) work, the median."""
-        work, gaps = self._path_ns
-        own = work[:, :-1][:, self.of_kinds(chosen)].sum(axis=1)
-        return float(np.median(own / np.maximum(work.sum(axis=1) + gaps.sum(axis=1), 1)))
+        The mean, as a saving is one: often some steps hide all of it, and others nothing.
+        """
+        return float(self.path_work_by_kind[self.of_kinds(chosen)].sum())
+
+    def path_parts(self) -> list[PathPart]:
+        """Return where the time of the path goes, in parts of one purpose each, the largest first."""
+        what = [self._purpose(one) for one in self.recording.table.kinds]
+        total_ns = max(float(self._path_ns[0].mean(axis=0).sum() + self.path_gaps_by_kind.sum()), 1.0)
+        of_what = {NOT_RECORDED: np.zeros(len(what))}
+        for i, words in enumerate(what):
+            of_what.setdefault(words, np.zeros(len(what)))[i] = self.path_work_by_kind[i]
+        parts = []
+        for words, by_kind in of_what.items():
+            ns, by_name = float(by_kind.sum()), self.by_name(by_kind)
+            if words == NOT_RECORDED:
+                ns += float(self.path_gaps_by_kind.sum())
+            elif not ns:
+                continue
+            name = self.kind_of[0][int(by_name.argmax())] if by_name.max() > HALF * ns else ""
+            parts.append(PathPart(words, ns / total_ns, name))
+        return sorted(parts, key=lambda one: -one.share)
+
+    def _purpose(self, one: Operation) -> str:
+        """Return the purpose of an operation on the path, in words."""
+        if one.is_communication:
+            return "communication"
+        if one.phase is Phase.INPUT:
+            return "loading of input"
+        if self._only_surrounds(one):
+            return NOT_RECORDED
+        if one.role is Role.COPY:
+            return "copies"
+        if one.role is Role.CALL:
+            return "calls of the device's runtime"
+        if one.on_device:
+            return ON_DEVICE
+        return "work of the host" if self.has_device else "computation"
 
     @cached_property
     def path_work_by_kind(self) -> Float64:
@@ -285,25 +346,29 @@ class JobView:
         return mean
 
     def path_idle_ns(self) -> tuple[float, float]:
-        """Return how long nothing ran on a step's path, and what share of it that is; medians over steps.
+        """Return how long nothing ran on a step's path, and what share of it that is; means over steps.
 
         Those are gaps, and the own time of what only surrounds other operations.
         """
         work, gaps = self._path_ns
-        idle = gaps.sum(axis=1) + work[:, :-1][:, self.is_frame].sum(axis=1)
-        share = idle / np.maximum(work.sum(axis=1) + gaps.sum(axis=1), 1)
-        return float(np.median(idle)), float(np.median(share))
+        idle = float((gaps.sum(axis=1) + work[:, :-1][:, self.is_frame].sum(axis=1)).mean())
+        return idle, idle / max(float((work.sum(axis=1) + gaps.sum(axis=1)).mean()), 1.0)
 
     @cached_property
     def path_covers_ns(self) -> dict[tuple[str, bool], float]:
-        """The time of gaps on the path by what covers them; means over steps.
+        """The time on the path in which nothing ran, by what covers it; means over steps.
 
         Of each its name, and whether the host only waits in it. What nothing covers is not in it.
         """
         covers: dict[tuple[str, bool], float] = {}
+        surrounds = np.array([one.is_span for one in self.recording.table.kinds], np.bool_) & self.is_frame
+        within = self.by_name(np.where(surrounds, self.path_work_by_kind, 0.0))
+        for place in np.flatnonzero(within).tolist():
+            covers[self.kind_of[0][place], False] = float(within[place])
+        long_ns = min(LONG_NS, NEGLIGIBLE * self.step_ns)
         for row in self.path_rows:
             path = critical_path(self.recording.steps[row])
-            gaps = np.flatnonzero((path.cat == CATS.index(GAP)) & (path.end_ns - path.start_ns >= LONG_NS))
+            gaps = np.flatnonzero((path.cat == CATS.index(GAP)) & (path.end_ns - path.start_ns >= long_ns))
             for owner, start, end in zip(
                 *(column[gaps].tolist() for column in (path.owners, path.start_ns, path.end_ns)), strict=True
             ):
@@ -315,7 +380,16 @@ class JobView:
     @cached_property
     def is_frame(self) -> Bool:
         """Which kinds of operations (k,) only surround others."""
-        return np.array([one.role is Role.FRAME for one in self.recording.table.kinds], np.bool_)
+        return np.array([self._only_surrounds(one) for one in self.recording.table.kinds], np.bool_)
+
+    def _only_surrounds(self, one: Operation) -> bool:
+        """Whether an operation only surrounds others; in annotations the host of a device works."""
+        return one.role is Role.FRAME or (one.is_span and not self.has_device)
+
+    @cached_property
+    def has_device(self) -> bool:
+        """Whether work of a device is recorded."""
+        return any(one.on_device for one in self.recording.table.kinds)
 
     @cached_property
     def path_gaps_by_kind(self) -> Float64:

@@ -123,6 +123,7 @@ class Operation(NamedTuple):
     on_device: bool = False  # ran on an accelerator, not on the host
     whose: Whose | None = None
     from_earlier_step: bool = False  # asked for, or begun, before the step in which it ran
+    is_span: bool = False  # an annotation: its own time is that of something that was not recorded
 
     @property
     def label(self) -> str:

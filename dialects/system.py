@@ -147,6 +147,11 @@ class System:
     memory_setting = ""
     #: The operation whose thread a combined file shows first.
     front_operation: str | None = None
+    #: The kinds of findings that none of its recordings can show, whatever was set when they were made.
+    never_shows: frozenset[str] = frozenset((
+        "slow_collective", "server", "priority_inversion", "input", "host_bound", "host_sync", "copies",
+        "memory", "negotiation", "profiling_overhead",
+    ))  # fmt: skip
     #: Whether its traces are profiles of tasks.
     has_tasks = False
     #: Whether the track of a slice is part of the operation's name (a partition).

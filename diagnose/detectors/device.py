@@ -9,12 +9,14 @@ import numpy as np
 
 from arrays import Int64
 from arrays.intervals import union_length
+from arrays.numbering import unique
 from dag.step_graph import Bool, StepGraph
 from diagnose.finding import Finding, Skipped, edit
-from diagnose.finding_thresholds import HALF, NEARLY_ALL, NOTICEABLE, SHORT_KERNEL_NS
+from diagnose.finding_thresholds import EXPOSED, HALF, NEARLY_ALL, NOTICEABLE, SHORT_KERNEL_NS
 from diagnose.job_view import JobView, what_runs
 from dialects.roles import Role
 from dialects.step_parts import Operation
+from errors import listed
 from function_names import named
 from replay.whatif.allocations import allocates, is_allocation
 from replay.whatif.host import prepares
@@ -98,13 +100,15 @@ def allocations(view: JobView) -> Iterator[Finding]:
         n_calls.append(len(events))
         took_ns.append(int((step.end_ns - step.start_ns)[events].sum()))
     n_owners = len(view.recording.owners)
-    usual_ns = float(np.median(took_ns)) / n_owners
+    names = sorted({one.name for one in view.recording.chosen_kinds(calls)})
+    number = view.recording.numbered(lambda one: one.name)[1]
+    once_ns = sum(view.start_up_ns(calls & (number == one)) for one in unique(number[calls]).tolist())
+    usual_ns = (float(np.sum(took_ns)) - once_ns) / len(took_ns) / n_owners
     if usual_ns < NOTICEABLE * view.step_ns:
         return
-    names = sorted({one.name for one in view.recording.chosen_kinds(calls)})
     yield Finding(
         kind="memory",
-        title=f"allocating memory of the device takes {in_ms(usual_ns)}, in {named(names)}",
+        title=f"allocating memory of the device takes {in_ms(usual_ns)}, in {listed(names)}",
         cause=f"{np.median(n_calls) / n_owners:,.0f} calls: while one runs nothing is launched, and one that "
         "frees waits until the device has nothing left to do",
         action="let PyTorch keep the memory that it has: no empty_cache() in the loop, "
@@ -170,7 +174,13 @@ def idle(view: JobView) -> Iterator[Finding | Skipped]:
         if 2 * named_ns <= idle_ns:
             continue
         leads = 2 * named_ns > path_ns
-        shown = named(sorted(covers, key=lambda name: -covers[name]))
+        shown = named(
+            [
+                name
+                for name in sorted(covers, key=lambda name: -covers[name])
+                if covers[name] >= EXPOSED * named_ns
+            ][:3]
+        )
         of_step = f"{in_ms(named_ns)} ({named_ns / path_ns:.0%} of the step)"
         cause = f"it lies {where}"
         if waits:
@@ -220,14 +230,16 @@ def _kernels(view: JobView) -> tuple[float, float]:
 
 
 def _busy_share(view: JobView) -> float:
-    """Return in how much of a step a device works: the union of what runs, the median over steps."""
+    """Return in how much of a step a device works: the union of what runs in it, the median over steps."""
     device = _on_device(view)
     shares = []
     for step in view.steps:
         for owner, mine in enumerate(view.by_owner(step, device)):
-            busy = union_length(step.start_ns[mine], step.end_ns[mine])
-            shares.append(busy / max(float(step.iteration_ns[owner]), 1.0))
-    return min(float(np.median(shares)), 1.0)
+            begin, end = int(step.begin_ns[owner]), int(step.next_ns[owner])
+            end = end if end > begin else int(step.end_ns[mine].max(initial=begin))
+            busy = union_length(*(np.clip(at, begin, end) for at in (step.start_ns[mine], step.end_ns[mine])))
+            shares.append(busy / max(end - begin, 1))
+    return float(np.median(shares))
 
 
 def _sync_waits(view: JobView) -> dict[tuple[str, str], float]:

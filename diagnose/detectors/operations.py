@@ -6,13 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from arrays import Int64
 from arrays.median import FEWEST
 from dag.step_graph import Bool
 from dag_utils import CATS, GAP, critical_path
 from diagnose.detectors.device import NO_COMPUTATION, computes
 from diagnose.finding import Evidence, Finding, Skipped, edit
-from diagnose.finding_thresholds import FASTER, HOT, NEARLY_ALL, NOTICEABLE, SPIKY
+from diagnose.finding_thresholds import FASTER, HALF, HOT, NEARLY_ALL, NOTICEABLE, SPIKY
 from diagnose.job_view import JobView
 from dialects.roles import Phase, Role
 from errors import counted, listed
@@ -21,14 +20,19 @@ from replay.whatif.outliers import at_usual_length
 from replay.whatif.scaling import NO_TIME
 from result import in_ms
 
+#: Roles of what a job computes, unlike calls that only hand work to a device.
+_OF_THE_JOB = (Role.COMPUTE, Role.HOST, Role.UPDATE)
 #: An operation with this share of all work of its phase, which has few more, stands for the phase.
 _FEW = 3
 
 
 def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
-    """Find the operation that makes up much of the critical path."""
+    """Find the operation that makes up much of the critical path.
+
+    Neither an annotation, whose own time is something else's, nor a call of the runtime is one.
+    """
     names, kind = view.kind_of
-    works = view.which(computes)
+    works = view.which(lambda one: computes(one) and not one.is_span and one.role in _OF_THE_JOB)
     if not works.any():
         yield Skipped("hot_operation", NO_COMPUTATION)
         return
@@ -41,28 +45,52 @@ def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
     if _is_whole_phase(view, chosen):
         yield Skipped("hot_operation", "forward and backward passes are recorded as one operation each")
         return
-    events = _works_ns(view, chosen)
-    longest = float(events.max(initial=0))
-    if longest > NEARLY_ALL * events.sum() and all(
-        one.role is Role.CALL for one in view.recording.chosen_kinds(chosen)
-    ):
-        yield _done_once(view, names[hottest], chosen, longest)
-        return
-    spread = longest / max(float(events.mean()), 1.0)
+    events = np.concatenate([step.work_ns[chosen[step.operation]] for step in view.steps])
+    spread = float(events.max(initial=0)) / max(float(events.mean()), 1.0)
+    on_device = any(one.on_device for one in view.recording.chosen_kinds(chosen))
     yield Finding(
         kind="hot_operation",
-        title=f"{brief(names[hottest])} makes up {share:.0%} of the critical path",
+        title=f"{names[hottest]} makes up {share:.0%} of the critical path",
         cause=f"it takes {in_ms(by_name[hottest])} a step there"
         + (f"; its longest event is {spread:.0f} times the average" if spread > SPIKY else ""),
         action="make this one faster first: another algorithm or precision, a fused or tuned kernel"
-        if any(one.on_device or one.purpose for one in view.recording.chosen_kinds(chosen))
+        if on_device
         else "make this one faster first, or call it less often; a profiler of its own tells what it does",
         edits=[edit(names[hottest], 1 - FASTER)],
         ranks=view.recording.owners,
         operations=[names[hottest]],
         evidence=view.show(chosen, 3),
         caveat=f"the gain is for {FASTER:.0%} less of it",
+        is_assumed=True,
     )
+
+
+def first_calls(view: JobView) -> Iterator[Finding]:
+    """Find a call that takes nearly all the time of its name as it is the first: start-up, without a gain."""
+    called = view.which(lambda one: one.role is Role.CALL)
+    names, kind = view.kind_of
+    on_path = view.by_name(np.where(view.of_kinds(called), view.path_work_by_kind, 0.0))
+    path_ns = max(float(view.iteration_ns.mean()), 1.0)
+    for place in np.argsort(-on_path).tolist():
+        if on_path[place] < NOTICEABLE * path_ns:
+            return
+        chosen = called & (kind == place)
+        longest_ns = view.start_up_ns(chosen)
+        share = longest_ns / len(view.rows) / path_ns
+        if share < NOTICEABLE:
+            continue
+        yield Finding(
+            kind="profiling_overhead",
+            title=f"one call of {names[place]} takes {in_ms(longest_ns)} of the critical path",
+            cause="the first call of its kind creates the device's context, or loads or compiles kernels",
+            action="leave more steps to the warm-up before the recording begins",
+            ranks=view.recording.owners,
+            operations=[names[place]],
+            evidence=view.show(chosen, 1),
+            caveat="no gain is claimed for steps that do not repeat it",
+            weight=share,
+            leads=share > HALF,
+        )
 
 
 def slow_callbacks(view: JobView) -> Iterator[Finding]:
@@ -91,27 +119,6 @@ def _is_whole_phase(view: JobView, chosen: Bool) -> bool:
     if not purposes or len(view.mains(of_phase)) > _FEW:
         return False
     return bool(view.owner_work_ns(chosen).sum() > NEARLY_ALL * view.owner_work_ns(of_phase).sum())
-
-
-def _works_ns(view: JobView, chosen: Bool) -> Int64:
-    """Return the work of each event of the `chosen` operations (n,)."""
-    return np.concatenate([step.work_ns[chosen[step.operation]] for step in view.steps])
-
-
-def _done_once(view: JobView, name: str, chosen: Bool, longest_ns: float) -> Finding:
-    """Return that one call of a runtime takes nearly all the time of its name; no gain for other steps."""
-    share = longest_ns / len(view.rows) / max(float(view.iteration_ns.mean()), 1.0)
-    return Finding(
-        kind="profiling_overhead",
-        title=f"one call of {brief(name)} takes {in_ms(longest_ns)} of the critical path",
-        cause="the first call of its kind creates the device's context, or loads or compiles kernels",
-        action="leave more steps to the warm-up before the recording begins",
-        ranks=view.recording.owners,
-        operations=[name],
-        evidence=view.show(chosen, 1),
-        caveat="no gain is claimed for steps that do not repeat it",
-        weight=share,
-    )
 
 
 def outlier_steps(view: JobView) -> Iterator[Finding | Skipped]:

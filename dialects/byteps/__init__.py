@@ -37,6 +37,7 @@ class BytePS(System):
     """One step is one passage through the model; communications are split into partitions and stages."""
 
     name = "byteps"
+    never_shows = frozenset(("host_bound", "host_sync", "copies", "memory", "negotiation"))
     counted_by = "Communication: Comm; computation: FW, BW, UPDATE, OUTPUT, and STEP while no Comm runs."
     has_workers = True
     names_by_rank = True

@@ -45,6 +45,7 @@ class Composer(System):
     """The trainer marks its batches, and their forward and backward passes."""
 
     name = "composer"
+    never_shows = System.never_shows - {"input"}
     counted_by = (
         "Communication: operations named after a collective (allreduce, broadcast, nccl, …); "
         "computation: event/forward, loss, backward and optimizer."

@@ -40,6 +40,11 @@ class Horovod(System):
     """One step is one round of reductions over all tensors."""
 
     name = "horovod"
+    never_shows = System.never_shows - {"negotiation", "slow_collective"} | {
+        "idle",
+        "hot_operation",
+        "uneven_work",
+    }
     counted_by = (
         "A Horovod timeline records communication only: its computation counts as idle. "
         "Communication: collectives without their negotiation."

@@ -53,6 +53,7 @@ class Jax(System):
 
     name = "jax"
     has_workers = True
+    never_shows = System.never_shows - {"host_bound", "host_sync", "copies"}
     counted_by = (
         "Communication: operations of a device named after a collective (all-reduce, psum, all-gather, nccl, "
         "…), with their waits for other devices; computation: its other operations, but for copies."

@@ -57,8 +57,8 @@ _CATS = {
     *("Operator", "Runtime", "Kernel", "Memcpy", "Memset"),  # before PyTorch 1.11
 }
 CPU_OP_CATS = frozenset({"cpu_op", "Operator"})
-#: A Python function that took less explains no pause worth a word.
-_LONG_NS = 1_000_000
+#: A Python function that took less, and of a short recording less than this share, explains no pause.
+_LONG_NS, _LONG = 1_000_000, 0.001
 #: Calls of CUDA and HIP.
 _DRIVER = re.compile(r"(?:cuda|hip|cu)[A-Z]")
 #: A Python function: built in, or in a file, which is left out.
@@ -70,6 +70,7 @@ class Kineto(System):
 
     name = "kineto"
     memory_setting = "profile_memory=True"
+    never_shows = frozenset(("server", "priority_inversion", "negotiation", "profiling_overhead"))
     args = MappingProxyType({
         Need.SYNC: SYNC_ARGS,
         Need.STEPS: ("correlation",),
@@ -218,7 +219,8 @@ class Kineto(System):
         cats = {"python_function"}
         if has_device(trace):
             cats |= CPU_OP_CATS | RUNTIME_CATS | {"user_annotation"}
-        found = by_cat(trace, cats.__contains__) & (trace.dur_ns >= _LONG_NS)
+        long_ns = min(_LONG_NS, np.ptp(trace.end_ns) * _LONG) if len(trace) else _LONG_NS
+        found = by_cat(trace, cats.__contains__) & (trace.dur_ns >= long_ns)
         rows = np.flatnonzero(found & (self.roles(trace) != Role.IGNORED))
         if not len(rows):
             return None

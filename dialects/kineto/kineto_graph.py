@@ -232,6 +232,10 @@ def _kinds(rank: _Rank, rows: Int64, phase: Int64, communicates: Mask) -> tuple[
             transfer=Transfer(direction=Direction.ONE_RANK) if is_half(names[name]) else Transfer(),
             is_collective=bool(together),
             on_device=bool(on_device),
+            is_span=trace.cats[cat] == "user_annotation"
+            and role != Role.COMM
+            and phase != Phase.INPUT
+            and _IS_COMPILED not in names[name],
         )
         for name, cat, track, phase, on_device, together, role in zip(
             *(column.tolist() for column in np.unravel_index(distinct, sizes)), strict=True

@@ -58,7 +58,7 @@ def test_callbacks_of_the_training_loop_are_found_with_what_they_take(tmp_path: 
     job = replace(HEALTHY, pause=25.0)
     diagnosis = diagnosed(composer(tmp_path / "job", job, callback="Monitor"))
     (found,) = winning(diagnosis)
-    assert found.finding.title == "callbacks take 25.0 ms of a step's critical path"
+    assert found.finding.title == "callbacks take 22.5 ms of a step's critical path"  # in 9 of 10
     assert found.finding.operations == ["callback/Monitor/event/batch_end"]
     holds(found, 25.0 * 9 / 10)  # that before the first of ten steps belongs to no recorded one
 
@@ -75,7 +75,7 @@ def test_time_that_only_the_batch_itself_covers_is_as_idle_as_a_gap(tmp_path: Pa
             )
         path.write_text(json.dumps(events))
     (idle,) = (one.finding for one in diagnosed(directory).findings if one.finding.kind == "idle")
-    assert idle.title.startswith("in 25.0 ms (")
+    assert idle.title.startswith("in 24.5 ms (")  # 20 ms in ten steps, 5 before nine
     assert idle.cause.startswith("most of it lies in event/batch;")
 
 
@@ -185,9 +185,9 @@ def hiccups(directory: Path, slow: tuple[int, ...], more_ms: int) -> Path:
     return directory
 
 
-@pytest.mark.parametrize(("more_ms", "leads"), [(30, False), (180, True)])
-def test_what_comes_again_is_no_warm_up_and_leads_the_headline_if_it_costs_far_more(
-    tmp_path: Path, more_ms: int, leads: bool
+@pytest.mark.parametrize("more_ms", [30, 180])
+def test_what_comes_again_is_no_warm_up_and_comes_before_a_saving_that_is_assumed(
+    tmp_path: Path, more_ms: int
 ) -> None:
     diagnosis = diagnosed(hiccups(tmp_path / "job", (0, 4, 8), more_ms))
     assert titles(diagnosis, "profiling_overhead") == []
@@ -195,7 +195,8 @@ def test_what_comes_again_is_no_warm_up_and_leads_the_headline_if_it_costs_far_m
     assert kinds(diagnosis) == ["outlier_steps", "hot_operation"]
     assert winning(diagnosis)[0].finding.steps == [0, 4, 8]
     said = headline(diagnosis)
-    assert (said.index("steps 0, 4 and 8 take much longer") < said.index("makes up")) == leads
+    assert "steps 0, 4 and 8 take much longer" in said
+    assert "makes up" not in said
 
 
 def waits_unseen(directory: Path) -> Path:
@@ -279,12 +280,12 @@ def test_a_late_rank_and_slow_input_are_both_found_in_their_order(tmp_path: Path
 def test_a_late_rank_leads_the_headline_though_one_step_costs_more(tmp_path: Path, system: str) -> None:
     job = replace(HEALTHY, more_forward=[0.0, 15.0, 0.0, 0.0], more_in_step=(4, 300.0))
     diagnosis = diagnosed(WRITERS[system](tmp_path / "job", job))
-    assert kinds(diagnosis) == ["outlier_steps", "late_rank"]
-    outlier, late = winning(diagnosis)
-    # in step 4 the other rank has 300 ms more, so 15 ms are won in 9 of 10 steps, or in all after the outlier
+    assert kinds(diagnosis) == ["late_rank", "outlier_steps"]
+    late, outlier = winning(diagnosis)
+    # in step 4 the other rank has 300 ms more, so 15 ms are won in 9 of 10 steps
     holds(late, 15.0 * 9 / 10, near=0.15)
-    assert late.after_above_ns is not None
-    assert late.after_above_ns / 1e6 == pytest.approx(15.0, rel=0.1)
+    assert late.gain is not None
+    assert late.after_above_ns == late.gain.mid_ns  # nothing is above it
     assert outlier.finding.ranks in (["rank3"], ["wk3.rank0"])
     assert headline(diagnosis).index("holds up") < headline(diagnosis).index("longer than the others")
 
