@@ -199,6 +199,9 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         help="what marks a step: an annotation, an instant, or args.KEY of the events")  # fmt: skip
     add("--rank_by", metavar="FIELD",
         help="what tells the ranks in one file apart: pid, tid or args.KEY of the events")  # fmt: skip
+    add("--group_by", choices=("operation", "rank", *options.GROUPS),
+        help="a row for each operation, or for each of each rank (default; of more than 16 ranks a table is "
+        "by operation); of a device's work for each operator, module, annotation or kernel kind")  # fmt: skip
     add("--sort", action="store_true", help="longest (or largest change) first")
     add("--head", metavar="N", type=_positive, help="only the first N rows")
     add("--format", choices=("table", "json", "csv"), default="table", help="of standard output")

@@ -23,14 +23,14 @@ _CLONE = re.compile(r" ?\[clone [^]]*\]$|\.kd$")
 _NAMESPACE = re.compile(r"(?:\w+|\(anonymous namespace\)|\{[^{}]*\})::")
 _UNNAMED = re.compile(r"\(anonymous namespace\)::|::\{lambda.*|::operator\(\).*", re.DOTALL)
 #: Functions that only run what their template's argument says.
-_RUNS_ANOTHER = re.compile(r"[Kk]ernel\d?|device_kernel|globalKernel|trampoline_kernel|launch\w*|run_kernel")
+_RUNS_ANOTHER = r"[Kk]ernel\d?|device_kernel|globalKernel|trampoline_kernel|launch\w*|run_kernel"
 #: Arguments of templates that only adapt another one, which is an argument of theirs.
-_ADAPTS_ANOTHER = re.compile(
+_ADAPTS_ANOTHER = (
     r"[AB]?UnaryFunctor|BinaryFunctor|ReduceOp|func_wrapper_t|gpu_kernel_impl\w*|gpu_index_kernel|\w+_and_transform"
     r"|\w*[wW]rapper|enable_\w+|apply|operator\W*"
 )
 #: Arguments of templates that many kernels share: types of numbers, how data lies in memory.
-_PLUMBING = re.compile(
+_PLUMBING = (
     r"[-!(&].*|\d.*|.*[*&]|(?:unsigned|signed|const|long|short|char|int|bool|float|double|void|true|false|size_t"
     r"|u?int\d+(?:_t)?|_*(?:nv_|hip_)?b?fp?loat\d*|_*half2?|Half|BFloat16|__nv_\w+|__hip_\w+|Float8\w*|float\d|complex"
     r"|[Aa]rray|TensorListMetadata|\w*OffsetCalculator|LoadWith\w+|StoreWith\w+|OpaqueType|\w*TensorInfo|Copy"
@@ -109,7 +109,7 @@ def _identity(function: str) -> str:
     at = function.find("<")
     *spaces, own = _split(function if at < 0 else function[:at], "::")
     inner = next(filter(None, map(_what_runs, _arguments(function))), "") if at >= 0 else ""
-    if not _RUNS_ANOTHER.fullmatch(own):
+    if not re.fullmatch(_RUNS_ANOTHER, own):
         return f"{own}<{inner}>" if inner else own
     return inner or "::".join([*spaces[-1:], own])
 
@@ -120,9 +120,9 @@ def _what_runs(argument: str) -> str:
     argument = argument[: next(_at_depth_0(argument, "("), len(argument))]
     last = _split(argument, "::")[-1].strip()
     own = last[: last.find("<")] if "<" in last else last
-    if not own or _PLUMBING.fullmatch(own) or _PLUMBING.fullmatch(argument):
+    if not own or re.fullmatch(_PLUMBING, own) or re.fullmatch(_PLUMBING, argument):
         return ""
-    inner = _arguments(last) if "<" in last and _ADAPTS_ANOTHER.fullmatch(own) else ()
+    inner = _arguments(last) if "<" in last and re.fullmatch(_ADAPTS_ANOTHER, own) else ()
     return next(filter(None, map(_what_runs, inner)), own)
 
 
@@ -156,11 +156,11 @@ def _at_depth_0(text: str, wanted: str) -> Iterator[int]:
 def _unmangled(name: str) -> str:
     """Return a compiler's name of a function as its own, and what its template runs (Itanium C++ ABI)."""
     own, at = _identifiers(name, 3)
-    if not own or not _RUNS_ANOTHER.fullmatch(own[-1]):
+    if not own or not re.fullmatch(_RUNS_ANOTHER, own[-1]):
         return own[-1] if own else name
     while 0 <= (at := name.find("N", at)) < len(name):
         inner, at = _identifiers(name, at + 1)
-        if inner and not _PLUMBING.fullmatch(inner[-1]):
+        if inner and not re.fullmatch(_PLUMBING, inner[-1]):
             return inner[-1]
     return "::".join(own[-2:])
 

@@ -14,6 +14,7 @@ class Need(Enum):
     EDGES = "what waits for what"
     SYNC = "which slices of several ranks are one operation"
     SIZES = "how much a collective moves"
+    ORIGIN = "which operator, module or annotation the work of a device belongs to"
     SHAPES = "the shape of an operation's data"
     ALL = "everything: all args are kept, whatever a system declares"
 

@@ -9,10 +9,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from arrays import Float64, Int64, Mask
 from arrays.innermost import lies_inside
+from arrays.numbering import numbered
 from dialects.masks import by_cat, by_name
 from dialects.name_rules import is_collective
 from dialects.needs import Need
@@ -37,6 +39,8 @@ BASE = "baseTimeNanoseconds"
 KERNEL_CATS = frozenset({"kernel", "Kernel", "mtia_ccp_events"})
 COPY_CATS = frozenset({"gpu_memcpy", "gpu_memset", "Memcpy", "Memset"})
 DEVICE_CATS = KERNEL_CATS | COPY_CATS
+#: Operators of PyTorch on the host, now and before 1.11.
+CPU_OP_CATS = frozenset({"cpu_op", "Operator"})
 #: Calls of a device's runtime or driver, by the host.
 RUNTIME_CATS = frozenset(
     ("cuda_runtime", "cuda_driver", "Runtime", "mtia_runtime", "xpu_runtime", "xpu_driver",
@@ -113,6 +117,27 @@ class Frames(NamedTuple):
         return self.name[at], bool(self.waits[at])
 
 
+class WorkGroups(NamedTuple):
+    """Groups of the work of devices: of k slices `row` (k,) and `group` (k,), a place in `names`.
+
+    `names` has pairs of a name and a category, in the order in which they first occur.
+    """
+
+    row: Int64
+    names: Sequence[tuple[str, str]]
+    group: Int64
+
+    def of(self, trace: Trace) -> Trace:
+        """Return the slices of `trace` with the names of their groups."""
+        cats, cat_of = numbered(cat for _, cat in self.names)
+        part = trace.select(self.row)
+        names = [name for name, _ in self.names]
+        cat_id = cat_of.astype(np.int32)[self.group]
+        return replace(
+            part, names=names, cats=cats, name_id=self.group.astype(np.int32), cat_id=cat_id, args={}
+        )
+
+
 class MemorySamples(NamedTuple):
     """Allocated memory of a rank's devices: `at_ns` (k,), `n_bytes` (k,); `capacity` 0 where unknown."""
 
@@ -120,6 +145,9 @@ class MemorySamples(NamedTuple):
     n_bytes: Float64
     capacity: float
 
+
+#: What the work of devices is put together by (`--group_by`) where only names are asked for.
+KERNEL_KIND = "kernel_kind"
 
 NO_SIZES = MessageSizes(np.empty(0, np.int64), (), np.empty(0, np.int64), np.empty(0, np.int64))
 
@@ -376,6 +404,28 @@ class System:
         devices = trace.header.get("deviceProperties")
         first = devices[0] if isinstance(devices, list) and devices and isinstance(devices[0], dict) else {}
         return MemorySamples(at_ns[on_device], total[on_device], _number(first.get("totalGlobalMem")))
+
+    def device_work(self, trace: Trace) -> Mask:
+        """Return which slices (n,) are work of a device."""
+        return np.zeros(len(trace), np.bool_)
+
+    def work_groups(self, trace: Trace, roles: NDArray[np.int8], by: str) -> WorkGroups | None:
+        """Return the groups to which the work of devices belongs; None where nothing tells them.
+
+        `by` is what `--group_by` says: operator, module, annotation or `KERNEL_KIND`. `roles` (n,) are those
+        of all slices. But for kinds, the trace was read for `Need.ORIGIN`.
+        """
+        if by != KERNEL_KIND:
+            return None
+        from dialects.kernel_kinds import COMMUNICATION, kernel_kind
+
+        rows = np.flatnonzero(self.device_work(trace))
+        pairs, kind = numbered(
+            zip(trace.name_id[rows].tolist(), is_communication(roles[rows]).tolist(), strict=True)
+        )
+        kinds = [COMMUNICATION if moves else kernel_kind(trace.names[name]) for name, moves in pairs]
+        distinct, place = numbered(zip(kinds, kinds, strict=True))
+        return WorkGroups(rows, distinct, place.astype(np.int64)[kind])
 
     def loads_ahead(self, trace: Trace) -> bool:
         """Whether other processes load the input, for which the recorded ones only wait."""

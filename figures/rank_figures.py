@@ -14,6 +14,7 @@ import dialects
 from arrays.innermost import innermost
 from dialects import Need, Role
 from dialects.steps import NO_STEPS, Step, Steps
+from dialects.system import KERNEL_KIND
 from errors import TraceError
 from figures.durations import NO_DURATIONS, Durations, category_totals, durations
 from figures.operations_by_step import Operations, op_ids, operations_of, rank_shapes
@@ -40,6 +41,7 @@ class Wanted(Struct, frozen=True):
     may_lack : whether `operations` may be None where they are too many to be looked at step by step
     step_by, rank_by : what marks a step and tells a rank, instead of what the trace itself says
     select : communications that count for `selected`
+    group_by : what the work of devices is put together by (`--group_by`), instead of all operations
     """
 
     durations: bool = False
@@ -51,11 +53,13 @@ class Wanted(Struct, frozen=True):
     step_by: str | None = None
     rank_by: str | None = None
     select: Collection[str] = ()
+    group_by: str | None = None
 
     @property
     def needs(self) -> Collection[Need]:
         """The purposes for which events' args are decoded."""
-        return {Need.STEPS, Need.SHAPES} if self.shapes else {Need.STEPS}
+        wished = {Need.SHAPES: self.shapes, Need.ORIGIN: self.group_by not in (None, KERNEL_KIND)}
+        return {Need.STEPS, *(need for need, is_wished in wished.items() if is_wished)}
 
 
 class RankFigures(Struct, frozen=True, omit_defaults=True):
@@ -119,11 +123,11 @@ def rank_figures(source: Source, trace: Trace, wanted: Wanted) -> RankFigures:
     TraceError where its operations are too many to be looked at step by step, and these may not lack.
     """
     works: list[Callable[[], Any]] = [partial(_by_step, source, trace, wanted)]
-    if wanted.durations:
+    if wanted.durations and wanted.group_by is None:
         works += [partial(durations, trace.own), partial(category_totals, trace.own)]
     by_step, *of_operations = at_once(works)
     figures = dict(zip(("durations", "category_ns"), of_operations, strict=False))
-    return RankFigures(source, trace.dialect, len(trace.own), **figures, **by_step)
+    return RankFigures(source, trace.dialect, **{"n_slices": len(trace.own)} | figures | by_step)
 
 
 def _by_step(source: Source, trace: Trace, wanted: Wanted) -> dict[str, Any]:
@@ -132,6 +136,8 @@ def _by_step(source: Source, trace: Trace, wanted: Wanted) -> dict[str, Any]:
     steps = system.find_steps(trace, wanted.step_by)
     trace = trace.own
     figures: dict[str, Any] = {"steps": steps}
+    if wanted.group_by is not None:
+        return figures | _of_groups(trace, steps, wanted)
     if not (wanted.breakdown or wanted.operations):
         return figures | _of_middle(trace, steps.whole)
     roles = system.roles(trace)
@@ -155,6 +161,25 @@ def _by_step(source: Source, trace: Trace, wanted: Wanted) -> dict[str, Any]:
         left = selected_of(trace, source.prefix, wanted.select, known)
         figures["selected"] = operations_of(left, steps, system.roles(left), spent=False)[0]
         figures["communications"] = list(known)
+    return figures
+
+
+def _of_groups(trace: Trace, steps: Steps, wanted: Wanted) -> dict[str, Any]:
+    """Return the figures of what the work of devices belongs to; none where nothing tells that.
+
+    The shape of a group is its name, so that no two with different names are taken for one.
+    """
+    system = dialects.of(trace)
+    roles = system.roles(trace)
+    groups = system.work_groups(trace, roles, wanted.group_by or "")
+    work = trace.select(np.empty(0, np.int64)) if groups is None else groups.of(trace)
+    figures: dict[str, Any] = {"n_slices": len(work)}
+    figures |= {"durations": durations(work), "category_ns": category_totals(work)}
+    if wanted.breakdown:
+        figures |= {"breakdown": breakdown(trace, roles, steps.whole), "rule": system.rule(trace)}
+    if wanted.operations and groups is not None:
+        operations, _ = operations_of(work, steps, roles[groups.row], spent=wanted.spent)
+        figures |= {"operations": operations, "shapes": [[key.name] for key in operations.keys]}
     return figures
 
 

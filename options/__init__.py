@@ -31,6 +31,10 @@ MODULES = {
 }
 
 
+#: What `--group_by` puts the work of devices together by.
+GROUPS = ("operator", "module", "annotation", "kernel_kind")
+
+
 class Option(Protocol):
     """The names that each module of this package defines."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from errors import UsageError
-from options import check_variant
+from options import GROUPS, check_variant
 from outputs.marks import is_digest
 
 if TYPE_CHECKING:
@@ -33,6 +33,32 @@ def check_digests(args: Namespace) -> None:
         raise UsageError("--save: a digest is of all operations; leave out --filter")
     if args.path[-1] in digests:
         raise UsageError(f"--save: {args.path[-1]} is a digest already")
+
+
+def group_of(args: Namespace) -> str | None:
+    """Return the `--group_by` that puts the work of devices together; None for other rows."""
+    return args.group_by if args.group_by in GROUPS else None
+
+
+def check_groups(args: Namespace) -> None:
+    """Refuse (`UsageError`) what does not go with a `--group_by` of the work of devices."""
+    if group_of(args) is None:
+        return
+    digests = [path for path in args.path if is_digest(path)]
+    by = f"--group_by {args.group_by}"
+    if digests:
+        raise UsageError(f"{by}: {digests[0]} is a digest, which holds no single events; give the traces")
+    if args.save is not None:
+        raise UsageError(f"--save: a digest is of all operations; leave out {by}")
+
+
+def check_grouped(args: Namespace, run: JobFigures) -> None:
+    """Refuse (`UsageError`) a `--group_by` where the recording does not tell what it asks for."""
+    if group_of(args) is not None and not run.n_slices:
+        raise UsageError(
+            f"--group_by {args.group_by}: {run.path} does not tell that; it needs work of a device, recorded "
+            "with the host's operators"
+        )
 
 
 def saved(args: Namespace, paths: Sequence[Path]) -> JobFigures:
@@ -77,7 +103,9 @@ def load_runs(args: Namespace, wanted: Wanted) -> list[JobFigures]:
     from figures.digest import read_digest
     from figures.job_figures import load_figures
 
-    wanted = replace(wanted, step_by=args.step_by, rank_by=args.rank_by, select=args.filter)
+    wanted = replace(
+        wanted, step_by=args.step_by, rank_by=args.rank_by, select=args.filter, group_by=group_of(args)
+    )
     runs: list[JobFigures] = []
     for i, path in enumerate(args.path, start=1):
         if is_digest(path):
@@ -86,6 +114,7 @@ def load_runs(args: Namespace, wanted: Wanted) -> list[JobFigures]:
             runs.append(saved(args, [path]))
         else:
             runs.append(load_figures([path], wanted, comm=args.comm, jobs=args.jobs, progress=args.progress))
+            check_grouped(args, runs[-1])
     return runs
 
 

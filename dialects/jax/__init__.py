@@ -161,6 +161,11 @@ class Jax(System):
         """Return the name of the operation without its number."""
         return kind_of(name)
 
+    def device_work(self, trace: Trace) -> Mask:
+        """Return the operations of devices (n,) that have no others in them."""
+        works = operations(trace, lines_of(trace)) & (device_of_slices(trace) != SHARED)
+        return np.asarray(works & ~(_with_others(trace, works) & by_name(trace, is_around)))
+
     def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:
         """Return the name of a collective."""
         return (name,) if role_of(name) is Role.COMM else ()

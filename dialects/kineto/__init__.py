@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from arrays import Int64, Mask
 from arrays.numbering import ids_in
-from dialects.kernel_kinds import COMMUNICATION, kernel_kind
 from dialects.kineto.collectives import (
     SIZE_ARGS,
     SYNC_ARGS,
@@ -34,12 +33,15 @@ from dialects.steps import NO_STEPS, Steps, in_first_process, spans, with_slices
 from dialects.sync_points import SyncPart, SyncPoints
 from dialects.system import (
     BASE,
+    CPU_OP_CATS,
     DEVICE_CATS,
     KERNEL_CATS,
+    KERNEL_KIND,
     RUNTIME_CATS,
     Frames,
     MessageSizes,
     System,
+    WorkGroups,
     framed,
     integer,
     without_recording,
@@ -56,7 +58,6 @@ _CATS = {
     *("cuda_runtime", "cuda_driver", "cuda_sync", "python_function", "ac2g", "fwdbwd"),
     *("Operator", "Runtime", "Kernel", "Memcpy", "Memset"),  # before PyTorch 1.11
 }
-CPU_OP_CATS = frozenset({"cpu_op", "Operator"})
 #: A Python function that took less, and of a short recording less than this share, explains no pause.
 _LONG_NS, _LONG = 1_000_000, 0.001
 #: Calls of CUDA and HIP.
@@ -76,6 +77,7 @@ class Kineto(System):
         Need.STEPS: ("correlation",),
         Need.EDGES: ("correlation", "stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id"),
         Need.SIZES: SIZE_ARGS,
+        Need.ORIGIN: ("correlation", "External id", "external id", "Fwd thread id", "Sequence number"),
         Need.SHAPES: ("Input Dims", "grid", "block"),
     })  # fmt: skip
 
@@ -173,9 +175,11 @@ class Kineto(System):
     def category(self, name: str, cat: str) -> str:
         """Return the event's own category; of work on a device its kind, of some annotations theirs."""
         if cat in DEVICE_CATS:
+            from dialects.kernel_kinds import COMMUNICATION, kernel_kind
+
             return COMMUNICATION if is_collective_kernel(name) else kernel_kind(name)
         if cat == "user_annotation" and is_collective_call(name):
-            return COMMUNICATION
+            return "communication"
         return "data loading" if cat == "user_annotation" and "DataLoader" in name else cat
 
     def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:
@@ -209,6 +213,19 @@ class Kineto(System):
     def sizes_of_calls(self, trace: Trace, rows: Int64, args: Sequence[Mapping[str, Any]]) -> MessageSizes:
         """Return the bytes that the host's collectives move, where shapes were recorded (`record_shapes`)."""
         return call_sizes(trace, rows, args)
+
+    def device_work(self, trace: Trace) -> Mask:
+        """Return the kernels, copies and fills (n,)."""
+        return by_cat(trace, DEVICE_CATS.__contains__)
+
+    def work_groups(self, trace: Trace, roles: NDArray[np.int8], by: str) -> WorkGroups | None:
+        """Return the operators, modules or annotations of kernels, copies and fills; see `attribution`."""
+        if by == KERNEL_KIND:
+            roles = np.where(by_name(trace, is_collective_kernel), Role.COMM, roles).astype(np.int8)
+            return super().work_groups(trace, roles, by)
+        from dialects.kineto.attribution import attributed
+
+        return attributed(trace, np.flatnonzero(self.device_work(trace)), by)
 
     def loads_ahead(self, trace: Trace) -> bool:
         """Whether a DataLoader has workers."""

@@ -121,14 +121,19 @@ def _streams(trace: Trace, rows: Int64) -> tuple[Int64, list[tuple[Any, Any]]]:
 
 def with_correlation(trace: Trace, calls: Int64, wanted: Int64) -> Int64:
     """Return which of `calls` has each of the correlations; -1 for none."""
-    correlation = integers(trace, "correlation", calls)
-    calls, correlation = calls[correlation >= 0], correlation[correlation >= 0]
-    if not len(calls):
+    return with_value(trace, "correlation", calls, wanted)
+
+
+def with_value(trace: Trace, key: str, rows: Int64, wanted: Int64) -> Int64:
+    """Return which of `rows` has each of the values of an argument, the last one; -1 for none."""
+    values = integers(trace, key, rows)
+    rows, values = rows[values >= 0], values[values >= 0]
+    if not len(rows):
         return np.full(len(wanted), -1, np.int64)
-    order = np.argsort(correlation, kind="stable")
-    calls, correlation = calls[order], correlation[order]
-    at = np.searchsorted(correlation, wanted, side="right") - 1
-    return np.where((at >= 0) & (wanted >= 0) & (correlation[at] == wanted), calls[at], -1)
+    order = np.argsort(values, kind="stable")
+    rows, values = rows[order], values[order]
+    at = np.searchsorted(values, wanted, side="right") - 1
+    return np.where((at >= 0) & (wanted >= 0) & (values[at] == wanted), rows[at], -1)
 
 
 # ---- what device work waits for

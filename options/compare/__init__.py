@@ -19,7 +19,7 @@ from options.compare.comparison_tables import (
     tables_of,
 )
 from options.critical import usual_step
-from options.runs import check_runs, digest_note, labels, load_runs
+from options.runs import check_groups, check_runs, digest_note, group_of, labels, load_runs
 from outputs.marks import is_digest
 from result import Chart, LazySequence, Result, Table, ms_of
 
@@ -29,7 +29,19 @@ if TYPE_CHECKING:
 HELP = "what changed between two runs (or more, the first is the base), and whether it is real"
 EXAMPLE = "analyze.py --option compare --path examples/lenet examples/lenet-100mbit --sort --head 20"
 FLAGS = frozenset(
-    {"sub_option", "filter", "comm", "step_by", "rank_by", "fail_above", "sort", "head", "output", "save"}
+    {
+        "sub_option",
+        "group_by",
+        "filter",
+        "comm",
+        "step_by",
+        "rank_by",
+        "fail_above",
+        "sort",
+        "head",
+        "output",
+        "save",
+    }
 )
 
 _REGRESSED = 3  # exit code of --fail_above
@@ -48,7 +60,14 @@ def run(args: Namespace) -> Result:
         raise UsageError(
             "--output: compare writes no trace or picture; --xlsx FILE and --html FILE write its tables"
         )
+    if args.group_by == "rank":
+        raise UsageError(
+            "--group_by rank has no effect with --option compare: the table of ranks is part of it"
+        )
+    if group_of(args) is not None and args.filter:
+        raise UsageError(f"--filter has no effect with --group_by {args.group_by}")
     check_runs(args)
+    check_groups(args)
     from compare.comparison import compare
     from figures.rank_figures import Wanted
     from options.compare.verdict import verdict

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from errors import UsageError, counted
 from options import check_heeded, check_variant, is_drawn
-from options.runs import check_digests, digest_note, saved
+from options.runs import check_digests, check_grouped, check_groups, digest_note, group_of, saved
 from outputs.marks import is_digest
 from result import Chart, Column, Result, Table, ms_column
 
@@ -26,6 +26,7 @@ FLAGS = frozenset(
     {"sub_option", "filter", "comm", "step_by", "rank_by", "sort", "head", "output", "group_by", "save"}
 )
 
+_LEAST = 4  # importance of columns that say nothing new
 _MOST_RANKS = 16  # of which a terminal shows a row for each operation and rank
 
 _DASF = ("function_bottleneck", "task_bottleneck", "task_balance")
@@ -86,10 +87,7 @@ _RANKS = (  # of a `RankSummary`
 
 
 def add_arguments(group: _ArgumentGroup) -> None:
-    """Declare the flag of this option alone."""
-    group.add_argument("--group_by", choices=("operation", "rank"),
-        help="a row for each operation of all ranks, or of each rank (default; a table of more than 16 ranks "
-        "is by operation)")  # fmt: skip
+    """Declare nothing: all flags of this option are shared with others."""
 
 
 def run(args: Namespace) -> Result:
@@ -107,6 +105,7 @@ def run(args: Namespace) -> Result:
     if args.sub_option is not None and args.group_by is not None:
         raise UsageError(f"--group_by has no effect with --sub_option {args.sub_option}")
     check_digests(args)
+    check_groups(args)
     show = _breakdown if args.sub_option == "breakdown" else _statistic
     result = show(args, _figures(args))
     if any(map(is_digest, args.path)):
@@ -138,8 +137,7 @@ def _figures(args: Namespace) -> JobFigures:
     drawn = _is_drawn(args)
     wanted = Wanted(
         durations=not by_step, breakdown=by_step, operations=drawn, spent=drawn, may_lack=True,
-        step_by=args.step_by,
-        rank_by=args.rank_by,
+        step_by=args.step_by, rank_by=args.rank_by, group_by=group_of(args),
     )  # fmt: skip
     return load_figures(
         args.path, wanted, only=args.filter, comm=args.comm, jobs=args.jobs, progress=args.progress
@@ -148,25 +146,34 @@ def _figures(args: Namespace) -> JobFigures:
 
 def _statistic(args: Namespace, job: JobFigures) -> Result:
     from figures.durations import all_of, categories, statistics
-    from options.statistic.headlines import where_time_goes
+    from options.statistic.headlines import where_time_goes, whose_time
     from statistic.over_ranks import over_ranks
 
+    check_grouped(args, job)
     groups = job.by_prefix
     brief = args.group_by is None and args.format == "table" and len(groups) > _MOST_RANKS
-    grouped = over_ranks(groups.values()) if brief or args.group_by == "operation" else []
+    by_rank = args.group_by in (None, "rank")
+    grouped = over_ranks(groups.values()) if brief or not by_rank else []
     stats: Sequence[Stat] = grouped
-    if args.group_by != "operation":
+    if by_rank:
         stats = all_of([statistics(own, prefix) for prefix, (_, own) in groups.items()])
     cats = categories(job.category_ns, stats)
     shown = _longest_first(stats, args)
-    columns = _OPERATIONS if args.group_by != "operation" else _OVER_RANKS
+    columns: Sequence[Column] = _OPERATIONS if by_rank else _OVER_RANKS
+    if group_of(args) is not None:
+        columns = _of_groups(stats, len(groups))
     operations = _operations(columns, shown, args)
     if brief:
         note = f"Over {len(groups):,} ranks; --group_by rank has a row for each operation of each rank."
         table = _operations(_OVER_RANKS, _longest_first(grouped, args), args)
         operations = operations._replace(brief=table._replace(note=note))
     of_cats = Table.of(
-        "categories", "Categories", _CATEGORIES, cats, weights=lambda: [cat.total_ns for cat in cats]
+        "categories",
+        "Categories",
+        _CATEGORIES,
+        cats,
+        weights=lambda: [cat.total_ns for cat in cats],
+        detail=args.group_by == "kernel_kind",  # which are the categories
     )
     tables = (operations, of_cats)
     traces = [
@@ -184,13 +191,23 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
         job.files[0].path,
         {"traces": traces, **({"quantile_error": error[0]} if error else {})},
         tables,
-        headline=where_time_goes(job.ranks),
+        headline=where_time_goes(job.ranks) if group_of(args) is None else whose_time(stats),
         charts=_charts(job, stats, cats) if _is_drawn(args) else (),
         figures=(("operations", f"{len(rows):,}{of_ranks}{of_all}"), ("slices", f"{job.n_slices:,}")),
         read=_read_lines(job),
         notes=[*([note] if spans else []), *error[1:]],
         repairs=job.repairs,
     )
+
+
+def _of_groups(stats: Sequence[Stat], n_ranks: int) -> list[Column]:
+    """Return the columns of what the work of devices belongs to: with its share of all of that work."""
+    whole = max(sum(stat.total_ns for stat in stats), 1)
+    share = Column("share", "share", "percent", 1, value=lambda stat: stat.total_ns / whole)
+    shared, of_ranks = _OVER_RANKS[: len(_OPERATIONS)], _OVER_RANKS[len(_OPERATIONS) :]
+    if n_ranks == 1:
+        of_ranks = tuple(column._replace(minor=_LEAST) for column in of_ranks)
+    return [*shared[:4], share, *shared[4:], *of_ranks]
 
 
 def _charts(job: JobFigures, stats: Sequence[Stat], cats: Sequence[CategoryStat]) -> list[Chart]:

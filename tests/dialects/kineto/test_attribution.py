@@ -1,0 +1,279 @@
+"""Whose work a device does (`--group_by`): on made traces, and by an independent count on recorded ones."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Iterable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import run_cli
+from make import write
+from recorded import files
+
+_DEVICE = {"kernel", "Kernel", "gpu_memcpy", "gpu_memset", "Memcpy", "Memset"}
+_CALLS = {"cuda_runtime", "cuda_driver", "Runtime"}
+_NO_LAUNCH = "(not attributed: no launch in the file)"
+
+
+def event(name: str, cat: str, ts: float, dur: float, tid: int = 1, **args: Any) -> dict[str, Any]:
+    return {"ph": "X", "name": name, "cat": cat, "pid": 9, "tid": tid, "ts": ts, "dur": dur, "args": args}
+
+
+def launch(at: float, number: int, kernel: str = "k", dur: float = 10, tid: int = 1) -> list[dict[str, Any]]:
+    """A call at a moment, and the kernel that it launches, later on stream 7."""
+    return [
+        event("cudaLaunchKernel", "cuda_runtime", at, 1, tid, correlation=number),
+        event(kernel, "kernel", at + 1000, dur, 7, correlation=number, stream=7),
+    ]
+
+
+def groups(path: Path, by: str) -> dict[tuple[str, str], int]:
+    """What `statistic --group_by` says: nanoseconds by name and category."""
+    words = ("--option", "statistic", "--format", "json", "--group_by", by, "--path", path)
+    code, out, err = run_cli(*words)
+    assert code == 0, err
+    rows = json.loads(out)["operations"]
+    return {(row["name"], row["cat"]): round(row["total_ms"] * 1e6) for row in rows}
+
+
+def test_work_belongs_to_the_innermost_operator_module_and_annotation_around_its_launch(
+    tmp_path: Path,
+) -> None:
+    path = write(
+        tmp_path / "a.json",
+        [
+            event("ProfilerStep#1", "user_annotation", 0, 900),
+            event("layer", "user_annotation", 10, 100),
+            event("nn.Module: Net_0", "python_function", 11, 90),
+            event("nn.Module: Linear_3", "python_function", 20, 50),
+            event("aten::linear", "cpu_op", 30, 30),
+            event("aten::addmm", "cpu_op", 35, 20),
+            *launch(40, 1, dur=7),
+            *launch(56, 2, dur=5),  # after addmm, within linear
+            *launch(85, 3, dur=3),  # no operator: the annotation stands in
+            *launch(400, 4, dur=2),  # nothing but the step
+            event("k", "kernel", 2000, 1, 7, stream=7),  # no launch
+        ],
+    )
+    assert groups(path, "operator") == {
+        ("aten::addmm", "forward"): 7000,
+        ("aten::linear", "forward"): 5000,
+        ("layer", "forward"): 3000,
+        ("(no operator around the launch)", ""): 2000,
+        (_NO_LAUNCH, ""): 1000,
+    }
+    assert groups(path, "module") == {
+        ("Net_0.Linear_3", "forward"): 12000,
+        ("Net_0", "forward"): 3000,
+        ("(no module around the launch)", ""): 2000,
+        (_NO_LAUNCH, ""): 1000,
+    }
+    assert groups(path, "annotation") == {
+        ("layer", "forward"): 15000,
+        ("(no annotation around the launch)", ""): 2000,
+        (_NO_LAUNCH, ""): 1000,
+    }
+
+
+def test_a_backward_operator_has_the_module_of_the_forward_one_with_its_sequence_number(
+    tmp_path: Path,
+) -> None:
+    backward = {"Sequence number": 5, "Fwd thread id": 1}
+    path = write(
+        tmp_path / "a.json",
+        [
+            event("nn.Module: Linear_0", "python_function", 0, 50),
+            event("aten::linear", "cpu_op", 5, 40, **{"Sequence number": 5, "Fwd thread id": 0}),
+            event("nn.Module: Norm_0", "python_function", 60, 50),
+            event("aten::norm", "cpu_op", 65, 40, **{"Sequence number": 6, "Fwd thread id": 0}),
+            event("aten::other", "cpu_op", 70, 20, 3, **{"Sequence number": 5, "Fwd thread id": 0}),
+            event("autograd::engine::evaluate_function: NormBackward0", "cpu_op", 180, 15, 2),
+            event("NormBackward0", "cpu_op", 181, 10, 2, **backward | {"Sequence number": 6}),
+            *launch(183, 1, tid=2, dur=4),
+            event("autograd::engine::evaluate_function: LinearBackward0", "cpu_op", 200, 50, 2),
+            event("LinearBackward0", "cpu_op", 201, 40, 2, **backward),
+            event("aten::mm", "cpu_op", 205, 20, 2),
+            *launch(210, 2, tid=2, dur=9),
+            event(
+                "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", "cpu_op", 260, 20, 2
+            ),
+            *launch(265, 3, tid=2, dur=2),  # adds up what LinearBackward0 left
+            event("Optimizer.step#SGD.step", "user_annotation", 300, 50),
+            *launch(310, 4, dur=1),
+        ],
+    )
+    assert groups(path, "module") == {
+        ("Norm_0", "backward"): 4000,
+        ("Linear_0", "backward"): 11000,
+        ("(no module around the launch)", "update"): 1000,
+    }
+    assert groups(path, "operator")["aten::mm", "backward"] == 9000
+
+
+def test_an_annotation_around_the_backward_pass_counts_before_that_of_the_forward_one(tmp_path: Path) -> None:
+    def job(*more: dict[str, Any]) -> dict[tuple[str, str], int]:
+        events = [
+            event("encoder", "user_annotation", 0, 50),
+            event("aten::mm", "cpu_op", 5, 40, **{"Sequence number": 5}),
+            event("MmBackward0", "cpu_op", 200, 40, 2, **{"Sequence number": 5, "Fwd thread id": 1}),
+            *launch(210, 1, tid=2),
+        ]
+        return groups(write(tmp_path / "a.json", [*events, *more]), "annotation")
+
+    assert job() == {("encoder", "backward"): 10000}
+    assert job(event("loss", "user_annotation", 190, 100)) == {("loss", "backward"): 10000}
+
+
+def test_all_of_a_graph_belongs_to_what_is_around_its_launch(tmp_path: Path) -> None:
+    kernels = [event(f"k{i}", "kernel", 100 + i, 1, 7, correlation=3, stream=7) for i in range(500)]
+    call = event("cudaGraphLaunch", "cuda_runtime", 20, 5, correlation=3)
+    around = event("decode", "user_annotation", 10, 50)
+    assert groups(write(tmp_path / "a.json", [around, call, *kernels]), "operator") == {
+        ("decode", "forward"): 500_000
+    }
+
+
+def test_an_external_id_stands_in_for_a_launch_unless_it_is_a_correlation(tmp_path: Path) -> None:
+    def job(number: int, correlation: int) -> dict[tuple[str, str], int]:
+        args = {"External id": number, "correlation": correlation}
+        events = [
+            event("aten::mul", "cpu_op", 0, 5, **{"External id": 8}),
+            event("k", "kernel", 50, 3, 7, **args),
+        ]
+        return groups(write(tmp_path / "a.json", events), "operator")
+
+    assert job(8, 77) == {("aten::mul", "forward"): 3000}
+    assert job(9, 77) == {(_NO_LAUNCH, ""): 3000}
+    assert job(8, 8) == {(_NO_LAUNCH, ""): 3000}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--option", "statistic", "--group_by", "operator"),  # no work of a device
+        ("--option", "statistic", "--group_by", "kernel_kind"),
+        ("--option", "statistic", "--group_by", "module", "--save", "digest.json"),
+        ("--option", "statistic", "--group_by", "module", "--sub_option", "breakdown"),
+        ("--option", "critical", "--group_by", "operator"),
+        ("--option", "compare", "--group_by", "rank"),
+        ("--option", "compare", "--group_by", "module", "--filter", "nccl"),
+    ],
+)
+def test_what_cannot_be_heeded_is_refused_in_a_line(words: tuple[str, ...], tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", [event("aten::mul", "cpu_op", 0, 5)])
+    code, out, err = run_cli(*words, "--path", path, *([path] if "compare" in words else []))
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1 and ("--group_by" in err or "--save" in err)
+
+
+def test_a_digest_holds_no_groups(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", [event("aten::mul", "cpu_op", 0, 5), *launch(1, 1)])
+    assert run_cli("--option", "statistic", "--path", path, "--save", tmp_path / "d.json")[0] == 0
+    code, _, err = run_cli(
+        "--option", "statistic", "--path", tmp_path / "d.json", "--group_by", "kernel_kind"
+    )
+    assert code == 2 and "is a digest" in err
+
+
+def test_runs_are_compared_by_kinds_of_kernels(tmp_path: Path) -> None:
+    """The second run's matrix product is another vendor's, 5 µs longer in each of three steps."""
+
+    def run(name: str, gemm: str, dur: float) -> Path:
+        events = []
+        for i in range(3):
+            at = 100_000 * i
+            events += [event(f"ProfilerStep#{i}", "user_annotation", at, 90_000)]
+            events += launch(at + 10, 2 * i + 1, gemm, dur)
+            events += launch(at + 500, 2 * i + 2, "triton_poi_fused_add_0", 20)
+        return write(tmp_path / name, events)
+
+    paths = run("a.json", "ampere_sgemm_128x64_tn", 30), run("b.json", "Cijk_Ailk_Bljk_SB_MT64x64x16", 35)
+    words = ("--option", "compare", "--format", "json", "--path", *paths)
+    code, out, err = run_cli(*words, "--group_by", "kernel_kind")
+    assert code == 0, err
+    rows = {row["name"]: row for row in json.loads(out)["operations"]}
+    assert rows["GEMM"]["avg_absolute_ms"] == pytest.approx(0.005)
+    assert rows["elementwise"]["avg_absolute_ms"] == 0
+    cats = {row["cat"]: row["step_ms"] for row in json.loads(run_cli(*words)[1])["categories"]}
+    assert cats["GEMM"] == pytest.approx([0.03, 0.035])
+
+
+# ---- recorded jobs
+
+
+def _events(path: Path) -> Iterable[dict[str, Any]]:
+    text = gzip.decompress(path.read_bytes()).decode(errors="replace")
+    found = json.loads(text, strict=False, parse_float=Decimal)
+    return [e for e in (found if isinstance(found, list) else found["traceEvents"]) if e.get("ph") == "X"]
+
+
+def _ns(number: Any) -> int:
+    return round(Decimal(number) * 1000)
+
+
+_GPU = [one for one in files("kineto") if "/gpu-" in str(one)]
+
+
+@pytest.mark.parametrize("path", _GPU, ids=lambda path: "/".join(path.parts[-3:-1]))
+@pytest.mark.slow
+def test_groups_of_recorded_work_add_up_to_it_to_the_nanosecond(path: Path) -> None:
+    total = sum(_ns(e.get("dur", 0)) for e in _events(path) if e.get("cat") in _DEVICE)
+    for by in ("operator", "module", "annotation", "kernel_kind"):
+        assert sum(groups(path, by).values()) == total > 0
+
+
+#: Recorded jobs that launch operator by operator; those with Python's stacks have modules, too.
+_EAGER = {
+    "gpu-hta-amd-mi250": False,
+    "gpu-param-dlrm-8ranks/trace": False,
+    "gpu-hta-nccl-rank0of2/trace": False,
+    "gpu-hta-ns-resolution/trace": False,
+    "gpu-param-resnet": False,
+    "gpu-tracelens-bert-h100-vs-mi300/h100": True,
+    "gpu-tracelens-bert-h100-vs-mi300/mi300": True,
+    "gpu-tracelens-qwen-h100-vs-mi300/h100": True,
+    "gpu-tracelens-qwen-h100-vs-mi300/mi300": True,
+    "gpu-tracelens-resnet-ckpt-mi300-rank0of8": True,
+    "gpu-tracelens-timesformer-h100": True,
+}
+
+
+@pytest.mark.parametrize("path", [one for one in _GPU if str(one.parent).endswith(tuple(_EAGER))], ids=str)
+@pytest.mark.slow
+def test_launched_work_has_an_operator_and_with_stacks_a_module(path: Path) -> None:
+    has_stacks = next(stacks for name, stacks in _EAGER.items() if str(path.parent).endswith(name))
+    for by, least in (("operator", 0.99), *([("module", 0.95)] if has_stacks else [])):
+        found = groups(path, by)
+        known = {name: ns for name, ns in found.items() if name[0] != _NO_LAUNCH}
+        attributed = sum(ns for (name, _), ns in known.items() if not name.startswith("("))
+        assert attributed >= least * sum(known.values())
+
+
+@pytest.mark.parametrize("path", [one for one in _GPU if "bert" in str(one) or "dlrm" in str(one)], ids=str)
+@pytest.mark.slow
+def test_operators_of_recorded_work_are_those_of_a_plain_count(path: Path) -> None:
+    events = [*_events(path)]
+    operators = [e for e in events if e.get("cat") == "cpu_op"]
+    calls = {e["args"]["correlation"]: e for e in events if e.get("cat") in _CALLS}
+    expected: Counter[str] = Counter()
+    for work in (e for e in events if e.get("cat") in _DEVICE):
+        call = calls.get(work["args"]["correlation"])
+        around = [e for e in operators if call is not None and _is_in(call, e)]
+        innermost = max(around, key=lambda e: (e["ts"], -e["dur"]), default={"name": _NO_LAUNCH})
+        expected[innermost["name"]] += _ns(work["dur"])
+    found: Counter[str] = Counter()
+    for (name, _), ns in groups(path, "operator").items():
+        found[name] += ns
+    assert found == expected
+
+
+def _is_in(call: dict[str, Any], operator: dict[str, Any]) -> bool:
+    begin = operator["ts"]
+    same_thread = (call["pid"], call["tid"]) == (operator["pid"], operator["tid"])
+    return bool(same_thread and begin <= call["ts"] < begin + operator["dur"])
