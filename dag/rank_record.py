@@ -92,7 +92,7 @@ class RankRecord(Struct, frozen=True):
             return self
         facts, memory = self.facts, self.facts.memory
         if memory is not None:
-            memory = memory._replace(at_ns=memory.at_ns + by_ns)
+            memory = replace(memory, at_ns=memory.at_ns + by_ns)
         frames = None if facts.frames is None else facts.frames.later(by_ns)
         facts = replace(facts, sizes_end_ns=facts.sizes_end_ns + by_ns, memory=memory, frames=frames)
         return replace(self, steps=self.steps.later(by_ns), facts=facts)

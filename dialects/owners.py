@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
 from arrays import Int64, Mask
@@ -26,7 +27,7 @@ _OF_CLOCKS = ("source", "offset_us", "bound_us", "drift_ppm")  # what `combine` 
 SHARED = -1
 
 
-class Owned(NamedTuple):
+class Owned(Struct, frozen=True):
     """The part of a trace that is one rank's, or the host's that the ranks of a file share.
 
     `worker` and `rank` are None where the file does not say. `trace` is that of one rank with the slices
@@ -39,7 +40,7 @@ class Owned(NamedTuple):
     is_host: bool = False
 
 
-class Owner(NamedTuple):
+class Owner(Struct, frozen=True):
     """One rank of a combined trace, and how its processes are labelled there."""
 
     worker: int | None

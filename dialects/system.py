@@ -6,9 +6,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
@@ -55,7 +56,7 @@ _GPU = 1  # "Device Type" of a memory event
 _OF_A_RANK = r"(?:wk\d+\.)?rank\d+\."
 
 
-class SecondAxis(NamedTuple):
+class SecondAxis(Struct, frozen=True):
     """The clock of PyTorch's profiler in a Composer trace: times before `border_ns` are by it."""
 
     border_ns: int
@@ -67,7 +68,7 @@ class SecondAxis(NamedTuple):
         return np.where((ts_ns < self.border_ns) & (ts_ns != NO_TIME), ts_ns + self.offset_ns, ts_ns)
 
 
-class MessageSizes(NamedTuple):
+class MessageSizes(Struct, frozen=True):
     """The bytes that k collectives of a trace move.
 
     `row` (k,) of the trace, `kind` (k) such as ``allreduce``, `n_bytes` (k,) of a rank, `n_ranks` (k,) of
@@ -90,7 +91,7 @@ class MessageSizes(NamedTuple):
         return (n - 1) / n if any(one in kind for one in ("gather", "scatter", "alltoall")) else 1.0
 
 
-class Frames(NamedTuple):
+class Frames(Struct, frozen=True):
     """Long Python functions, operators and calls of a host (k,), some of them inside others.
 
     `start_ns`, `end_ns`; `name`; `is_python` of functions in a recording's stacks; `waits` of calls that can
@@ -105,7 +106,7 @@ class Frames(NamedTuple):
 
     def later(self, by_ns: int) -> Frames:
         """Return the same `by_ns` later."""
-        return self._replace(start_ns=self.start_ns + by_ns, end_ns=self.end_ns + by_ns)
+        return replace(self, start_ns=self.start_ns + by_ns, end_ns=self.end_ns + by_ns)
 
     def during(self, start_ns: int, end_ns: int) -> tuple[str, bool]:
         """Return the innermost around more than half of an interval, and whether it waits; "" for none."""
@@ -117,7 +118,7 @@ class Frames(NamedTuple):
         return self.name[at], bool(self.waits[at])
 
 
-class WorkGroups(NamedTuple):
+class WorkGroups(Struct, frozen=True):
     """Groups of the work of devices: of k slices `row` (k,) and `group` (k,), a place in `names`.
 
     `names` has pairs of a name and a category, in the order in which they first occur.
@@ -138,7 +139,7 @@ class WorkGroups(NamedTuple):
         )
 
 
-class MemorySamples(NamedTuple):
+class MemorySamples(Struct, frozen=True):
     """Allocated memory of a rank's devices: `at_ns` (k,), `n_bytes` (k,); `capacity` 0 where unknown."""
 
     at_ns: Int64

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import re
 from typing import Any
@@ -79,6 +78,8 @@ def tolerant(text: bytes | bytearray, *, mend_quotes: bool = True) -> Any:
 
 
 def _loose(words: str) -> Any:
+    import json
+
     def integer(digits: str) -> int | None:
         return int(digits) if len(digits) <= _MOST_DIGITS else None
 

@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import signal
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,6 +61,8 @@ class Temporary:
 @contextlib.contextmanager
 def temporary_directory(beside: Path | None = None) -> Iterator[Path]:
     """Make a directory beside the file `beside` (None: among the system's temporary files), and remove it."""
+    import tempfile
+
     with uninterrupted():
         made = Temporary(beside or Path(tempfile.gettempdir(), "work"), is_directory=True)
     try:

@@ -12,7 +12,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from msgspec import Struct
 
 from errors import AnalyzeError
 
@@ -28,7 +30,7 @@ OnRead = Callable[[int], object]  # is told of bytes that were read
 _T = TypeVar("_T")
 
 
-class FilePart(NamedTuple):
+class FilePart(Struct, frozen=True):
     """The bytes [start, stop) of the file `path`; `stop` is None where they reach its end."""
 
     path: Path

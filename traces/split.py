@@ -6,7 +6,6 @@ import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -33,7 +32,7 @@ class TraceFile(Struct, frozen=True):
         return sum(self.phases.values())
 
 
-class RankFile(NamedTuple):
+class RankFile(Struct, frozen=True):
     """One rank in one file; the times are 0 where it holds no slice of it.
 
     `phases` and `repairs` are those of the whole file, `file` is its index in the sources of the job as it
@@ -85,7 +84,8 @@ def owned_by(source: Source, trace: Trace, rank_by: str | None = None) -> list[t
     for file in [Owned(None, None, trace)] if whole else split_by_sources(trace):
         inner = system.split(file.trace) if rank_by is None else split_by_field(file.trace, rank_by)
         parts += [
-            part._replace(
+            replace(
+                part,
                 worker=file.worker if part.worker is None else part.worker,
                 rank=part.rank if file.rank is None or len(inner) > 1 else file.rank,
             )

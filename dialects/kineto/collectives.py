@@ -6,9 +6,10 @@ import math
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from arrays import Int64
 from dialects.masks import by_cat, by_name
@@ -93,7 +94,7 @@ def is_collective(name: str, cat: str) -> bool:
     return is_collective_kernel(name) if cat in DEVICE_CATS else is_collective_call(name)
 
 
-class HalfTransfer(NamedTuple):
+class HalfTransfer(Struct, frozen=True):
     """One rank's kernel of a transfer; PyTorch records only the other rank of it."""
 
     sends: bool
@@ -127,7 +128,7 @@ def known_key(key: Hashable, rank: int | None, group: tuple[int | None, ...] | N
     return (key, group)
 
 
-class StepMark(NamedTuple):
+class StepMark(Struct, frozen=True):
     """A step's begin, which tells what collectives of the host are of that step."""
 
     number: int
