@@ -41,6 +41,7 @@ _CHROMIUM_FLAGS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--disable-gpu",  # a software GPU that puts each frame together takes as long as all else
     "--enable-unsafe-swiftshader",  # WebGL without a graphics card, for the 3-D charts
     "--use-angle=swiftshader",
     "--window-size=1280,900",
@@ -135,13 +136,22 @@ def browser() -> Iterator[webdriver.Chrome]:
         started.quit()
 
 
+@contextlib.contextmanager
+def small_window(browser: webdriver.Chrome) -> Iterator[None]:
+    """Give pages that draw every pixel in software, again and again, few of them."""
+    size = browser.get_window_size()
+    browser.set_window_size(400, 300)
+    yield
+    browser.set_window_size(size["width"], size["height"])
+
+
 def open_page(browser: webdriver.Chrome, path: Path) -> list[str]:
     """Load a page that the HTML face wrote; return the browser's errors once it is built."""
     from selenium.webdriver.support.wait import WebDriverWait
 
     browser.get_log("browser")  # type: ignore[no-untyped-call]  # what earlier pages said
     browser.get(path.resolve().as_uri())
-    wait = WebDriverWait(browser, 30)
+    wait = WebDriverWait(browser, 30, poll_frequency=0.02)
     wait.until(lambda page: page.execute_script("return document.documentElement.dataset.ready"))
     entries = browser.get_log("browser")  # type: ignore[no-untyped-call]
     return [entry["message"] for entry in entries if entry["level"] == "SEVERE"]

@@ -17,7 +17,7 @@ import pytest
 from selenium.webdriver import Chrome
 from selenium.webdriver.support.wait import WebDriverWait
 
-from conftest import REPO, run_cli
+from conftest import REPO, run_cli, small_window
 from make import span, step, write
 
 pytestmark = pytest.mark.slow
@@ -100,8 +100,9 @@ def perfetto(browser: Chrome, tmp_path_factory: pytest.TempPathFactory) -> Itera
     browser.execute_cdp_cmd("Network.enable", {})
     browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["https://*"]})
     browser.set_script_timeout(60)
-    yield Perfetto(browser, f"http://127.0.0.1:{server.server_port}", directory)
-    browser.get("about:blank")
+    with small_window(browser):
+        yield Perfetto(browser, f"http://127.0.0.1:{server.server_port}", directory)
+        browser.get("about:blank")
     browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": []})
     server.shutdown()
     server.server_close()
@@ -154,12 +155,14 @@ def test_nothing_is_lost(perfetto: Perfetto, tmp_path: Path, option: str, job: s
     assert perfetto.count("slice") == sum(event["ph"] == "X" for event in events) > 0
     assert perfetto.count("flow") == sum(event["ph"] == "s" for event in events)
     assert perfetto.requests() == set()
+    if (option, job) == ("critical", "kineto"):
+        a_critical_path_lies_over_the_recording(perfetto, path)
+    if (option, job) == ("replay", "lenet"):
+        a_rank_is_a_process_whose_tracks_are_in_order(perfetto)
 
 
-def test_a_critical_path_lies_over_the_recording(perfetto: Perfetto, tmp_path: Path) -> None:
-    recorded = [json.loads(path.read_text())["traceEvents"] for path in kineto(tmp_path / "job").iterdir()]
-    written("critical", tmp_path / "job", tmp_path / "timeline.json")
-    perfetto.open(tmp_path / "timeline.json")
+def a_critical_path_lies_over_the_recording(perfetto: Perfetto, job: Path) -> None:
+    recorded = [json.loads(path.read_text())["traceEvents"] for path in job.iterdir()]
     on_path = "(select count(*) from slice join thread_track t on t.id = track_id join thread using (utid) "
     n_on_path = perfetto.query(f"select {on_path} where thread.name = 'critical path')")[0][0]
     assert perfetto.count("slice") - n_on_path == sum(event["ph"] == "X" for one in recorded for event in one)
@@ -173,9 +176,7 @@ def test_a_critical_path_lies_over_the_recording(perfetto: Perfetto, tmp_path: P
     assert {"aten::mm", "MmBackward"} <= {name for (name,) in marked}
 
 
-def test_a_rank_is_a_process_whose_tracks_are_in_order(perfetto: Perfetto, tmp_path: Path) -> None:
-    written("replay", LENET, tmp_path / "timeline.json")
-    perfetto.open(tmp_path / "timeline.json")
+def a_rank_is_a_process_whose_tracks_are_in_order(perfetto: Perfetto) -> None:
     shown = perfetto.shown()
     processes = [name for name in shown if "rank" in name]
     assert [name.split()[0] for name in processes] == ["wk0.rank0", "wk1.rank0"]

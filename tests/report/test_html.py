@@ -17,7 +17,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.select import Select
 from selenium.webdriver.support.wait import WebDriverWait
 
-from conftest import open_page
+from conftest import open_page, small_window
 from report import html
 from report.tables import cell_texts, printable
 from report.timeline_chart import flags
@@ -254,7 +254,12 @@ def test_bars_and_a_map_beside_a_grid_are_drawn_as_the_grid_is(
     ratios = HeatMap(
         "R", "run", "op", "times", ["b", EVIL], ["x", EVIL], [[4.0, 0.5], [None, 0.0]], ratios=True
     )
-    assert open_page(browser, page(tmp_path / "a.html", GRID, ratios, BARS)) == []
+    with small_window(browser):
+        _check_grid_with_others(browser, page(tmp_path / "a.html", GRID, ratios, BARS))
+
+
+def _check_grid_with_others(browser: Chrome, path: Path) -> None:
+    assert open_page(browser, path) == []
     assert browser.execute_script("return window.pwned") is None
     assert browser.find_elements(By.TAG_NAME, "img") == []
     grid, of_ratios, bars = browser.execute_script(
@@ -782,12 +787,13 @@ def test_what_draws_in_3d_is_run_after_the_answer_is_shown(browser: Chrome, tmp_
     hold = "window.held = []; window.requestAnimationFrame = window.setTimeout = go => held.push(go);"
     script = browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": hold})
     try:
-        browser.get(page(tmp_path / "page.html", GRID).as_uri())
-        state = "return [document.querySelector('h1').textContent, typeof Plotly,"
-        state += " document.querySelectorAll('.plot').length]"
-        assert browser.execute_script(state) == ["A run", "undefined", 0]
-        browser.execute_script("for (let i = 0; i < 9; i += 1) for (const one of held.splice(0)) one()")
-        assert browser.execute_script(state) == ["A run", "object", 1]
+        with small_window(browser):
+            browser.get(page(tmp_path / "page.html", GRID).as_uri())
+            state = "return [document.querySelector('h1').textContent, typeof Plotly,"
+            state += " document.querySelectorAll('.plot').length]"
+            assert browser.execute_script(state) == ["A run", "undefined", 0]
+            browser.execute_script("for (let i = 0; i < 9; i += 1) for (const one of held.splice(0)) one()")
+            assert browser.execute_script(state) == ["A run", "object", 1]
     finally:
         browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)
 
