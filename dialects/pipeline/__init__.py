@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from arrays import Mask
@@ -75,7 +76,7 @@ class Pipeline(System):
             return super().split(trace)
         comms = [is_communication(self.recorded_roles(part.trace)) for part in owned]
         parts = with_waits([part.trace for part in owned], comms, says_step(trace))
-        return [one._replace(trace=part) for one, part in zip(owned, parts, strict=True)]
+        return [replace(one, trace=part) for one, part in zip(owned, parts, strict=True)]
 
     def marked_steps(self, trace: Trace) -> Steps:
         """Return the steps that every slice says."""
