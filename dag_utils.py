@@ -6,10 +6,10 @@ Who only takes a `Recording` apart imports its types from `dag.step_graph`.
 from __future__ import annotations
 
 from dag.critical_path import CATS, GAP, NO_EVENT, CriticalPath, critical_path, slack_ns
+from dag.dependencies import mean_dags
 from dag.job_steps import LoadedSteps, choose_step, load_steps, read_partitions
 from dag.join_ranks import by_link, fitted, join
 from dag.marked_timeline import marked_events, place_tracks
-from dag.mean_graph import mean_dags
 from dag.model import Dag, LongestPath, connected, longest_path, new_dag
 from dag.path_summary import (
     BY_NAME,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from traces.files import read_trace, read_traces
 from traces.filter import CommFilter, check_known
 from traces.gpu_folders import GpuDir, find_gpus
-from traces.hosts import hosts_of
 from traces.layouts import find_paths, is_input
-from traces.paths import Job, Source, head_of, natural, rank_notes
+from traces.paths import Job, Source, head_of, hosts_of, natural, rank_notes
 from traces.ranks import Request, load_paths, map_ranks
 from traces.raw import files_to_read
 

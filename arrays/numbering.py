@@ -1,4 +1,4 @@
-"""Distinct values, and the number of each value among them."""
+"""Distinct values, the number of each value among them, and ranges of numbers."""
 
 from __future__ import annotations
 
@@ -62,3 +62,15 @@ def narrowest(numbers: NDArray[np.integer]) -> Int64:
     bits = max(low.bit_length(), high.bit_length())
     narrowed: Any = numbers.astype(np.int16 if bits < 16 else np.int32 if bits < 32 else np.int64, copy=False)
     return cast(Int64, narrowed)
+
+
+def ranges(low: Int64, high: Int64) -> tuple[Int64, Int64]:
+    """Return all numbers from each `low` to below its `high` (n,), and from which of the n each is.
+
+    >>> numbers, which = ranges(np.array([3, 8]), np.array([5, 9]))
+    >>> numbers.tolist(), which.tolist()
+    ([3, 4, 8], [0, 0, 1])
+    """
+    count = np.maximum(high - low, 0)
+    which = np.repeat(np.arange(len(count)), count)
+    return np.arange(len(which)) + (low - np.cumsum(count) + count)[which], which

@@ -9,10 +9,9 @@ from typing import Any
 import msgspec
 
 import dialects
-from combine.pid_tid import Process, Track
+from combine.distinct_ids import Process, Track, frame_id
+from combine.rewrite_source import Rewritten
 from combine.sources import Member, Timing
-from combine.spill_source import Rewritten
-from combine.unique_ids import frame_id
 from dialects.system import BASE
 from formats.chrome_writer import metadata
 from formats.values import clean_text

@@ -1,7 +1,7 @@
 """Combines many traces: rewrites them in parallel, puts them on one clock, merges them in order of time.
 
-Two passes. The first reads every source once, rewrites its events (`combine.spill_source`) and spills them as
-sorted runs (`combine.external_sort`); it also gathers what clocks are compared by. Then the clocks are
+Two passes. The first reads every source once, rewrites its events (`combine.rewrite_source`) and spills them
+as sorted runs (`combine.external_sort`); it also gathers what clocks are compared by. Then the clocks are
 known, and the second pass merges the runs, adding to each time what its source's clock needs, and puts
 the texts of the events together (`combine.event_text`): several processes, each a stretch of time. Memory
 depends on the size of a run and of a block, not on the traces.
@@ -25,11 +25,11 @@ import dialects
 from arrays import Int64
 from clocks.offsets import Clock
 from combine.combined_header import Labels, merged_header, metadata_events
+from combine.distinct_ids import Place
 from combine.event_text import Heads, text_of
 from combine.external_sort import PlacedRun, cut, merge
-from combine.pid_tid import Place
+from combine.rewrite_source import rewrite
 from combine.sources import Beginning, Member, sniffed, timing, usable, with_ranks
-from combine.spill_source import rewrite
 from errors import AnalyzeError, OutputError
 from formats import native
 from outputs.atomic import check_output, open_output

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 import dialects
 from clocks.offsets import Alignment, Clock, align
 from combine.external_sort import Run, Shift
-from combine.spill_source import Rewritten
+from combine.rewrite_source import Rewritten
 from combine.stepwise_shift import StepwiseShift, extent, stepwise
 from dialects.sync_points import SyncPoints, merged
 from dialects.system import BASE, SecondAxis

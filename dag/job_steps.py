@@ -20,8 +20,7 @@ from dialects import Need
 from dialects.sync_points import merged
 from errors import AnalyzeError, DagError, TraceError
 from formats.columns import Trace
-from traces.hosts import hosts_of
-from traces.paths import Job
+from traces.paths import Job, hosts_of
 from traces.ranks import Ranks, Request, load_paths, map_again, map_ranks
 from traces.split import TraceFile, repair_lines
 

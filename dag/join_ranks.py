@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from arrays import Int64
 from arrays.median import median
-from arrays.numbering import unique
-from arrays.ranges import ranges
+from arrays.numbering import ranges, unique
 from dag.model import cycles
 from dag.spill import Spill
 from dag.step_graph import (

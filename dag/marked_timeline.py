@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from arrays import Int64
-from arrays.innermost import innermost
+from arrays.intervals import innermost
 from arrays.numbering import unique
 from dag.critical_path import NO_EVENT, CriticalPath
 from dag.path_summary import named_path

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from arrays import Int64, Mask
-from arrays.numbering import occurrence_number, unique
-from arrays.ranges import ranges
+from arrays.numbering import occurrence_number, ranges, unique
 from dialects.step_parts import (
     Joint,
     Meetings,

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from arrays import Float64, Int64, Mask
-from arrays.innermost import lies_inside
+from arrays.intervals import lies_inside
 from arrays.numbering import numbered
 from dialects.masks import by_cat, by_name
 from dialects.name_rules import is_collective
@@ -355,8 +355,7 @@ class System:
         TraceError
             No step is recorded in the trace.
         """
-        from dialects.arrows import arrows
-        from dialects.span_graph import Meaning, record_spans
+        from dialects.span_graph import Meaning, arrows, record_spans
 
         roles = self.roles(rank.trace)
         meaning = Meaning(roles, is_communication(roles), {}, self.category)

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 import dialects
-from arrays.innermost import innermost
+from arrays.intervals import innermost
 from dialects import Need, Role
 from dialects.steps import NO_STEPS, Step, Steps
 from dialects.system import KERNEL_KIND

@@ -28,10 +28,8 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from arrays import Float64, Int64, Mask
-from arrays.innermost import innermost, lies_inside
-from arrays.intervals import clipped_lengths, union
-from arrays.numbering import unique
-from arrays.ranges import ranges
+from arrays.intervals import clipped_lengths, innermost, lies_inside, union
+from arrays.numbering import ranges, unique
 from dialects import Role, is_communication
 from dialects.roles import CLAIMS
 from dialects.steps import Step

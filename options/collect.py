@@ -77,7 +77,7 @@ def _collect(args: Namespace) -> Result:
 def _gpus(args: Namespace, gpus: Sequence[GpuDir]) -> Result:
     from msgspec.structs import replace
 
-    from collector.gpu.collect_job import collect_gpus, renew
+    from collector.gpu.final_trace import collect_gpus, renew
     from collector.gpu.iteration_times import Gpu, iterations, time_result
     from collector.gpu.parts import PARTS
     from dialects import Need, keys_for

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 import dialects
-from arrays.innermost import lies_inside
+from arrays.intervals import lies_inside
 from dialects.roles import is_communication
 from dialects.system import System
 from errors import AnalyzeError

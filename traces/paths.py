@@ -1,4 +1,4 @@
-"""A job's trace files, the rank and worker of each, and the parts of file names that say so."""
+"""A job's trace files, the rank, worker and host of each, and the parts of file names that say so."""
 
 from __future__ import annotations
 
@@ -140,3 +140,14 @@ def numbers(values: Sequence[int]) -> str:
     """Return `values` as text, the first eight of many."""
     shown = ", ".join(map(str, values[:8]))
     return shown + (f" and {len(values) - 8} more" if len(values) > 8 else "")
+
+
+def hosts_of(job: Job) -> list[int]:
+    """Return the host of each source: the GPUs of a worker share one, and so do the ranks of a file."""
+    workers = [source.worker or 0 for source in job.sources]
+    if job.has_gpus or any(workers):
+        place: dict[object, int] = {worker: i for i, worker in enumerate(sorted(set(workers)))}
+        return [place[worker] for worker in workers]
+    paths = [source.path for source in job.sources]
+    place = {path: i for i, path in enumerate(dict.fromkeys(paths))}
+    return [place[path] for path in paths]

@@ -22,7 +22,7 @@ def files_to_read(job: Job, jobs: int | None = None) -> Iterator[tuple[list[Path
     if not gpus:
         yield [source.path for source in job.sources], []
         return
-    from collector.gpu.collect_job import collect_gpus
+    from collector.gpu.final_trace import collect_gpus
 
     with temporary_directory() as directory:
         reports = collect_gpus(list(gpus.values()), into=directory, jobs=jobs, progress=False)

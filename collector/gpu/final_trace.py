@@ -1,26 +1,42 @@
-"""The final trace and the DAG of one GPU, put together from what the profilers left in its directory."""
+"""The final trace and DAG of each GPU, put together in parallel from what profilers left in its directory."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import re
+import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct, field
 
+import parallel
 from collector.gpu.dag_from_symbols import Graph, from_gml, from_order, from_symbols
 from collector.gpu.mxnet_profile import collect_operators, node_of, passes
-from collector.gpu.parts import PARTS, Event, Part, PartName, collect_comm, of_category, part_of, time_of
-from dialects.byteps.gradient_names import GradientNames, read_names
+from collector.gpu.parts import (
+    PARTS,
+    Event,
+    Part,
+    PartName,
+    collect_comm,
+    count_by_cat,
+    of_category,
+    part_of,
+    time_of,
+)
+from dialects.byteps.byteps_names import GradientNames, read_names
 from errors import AnalyzeError, TraceError
 from formats.columns import Trace
 from formats.gml import format_gml, read_gml
 from formats.stream import read_text
 from opname import OpName
+from outputs.atomic import open_output
+from parallel import FilePart, OnRead
+from parallel import progress as bars
 from traces.files import read_document, read_trace
 from traces.gpu_folders import GpuDir
 
@@ -239,3 +255,62 @@ class _Gathering(Struct):
             else:
                 self._warn(path, text)
             return None
+
+
+class GpuReport(Struct, frozen=True):
+    """The outcome for one GPU directory; without new files it failed."""
+
+    new: Mapping[Path, Path]  # files that it is to get, the final trace first: where their content is now
+    events: Mapping[str, int]  # per category
+    warnings: Sequence[str]  # lines "path: what", the reason of a failure last
+    notes: Sequence[str]
+
+
+def collect_gpus(
+    gpus: Sequence[GpuDir],
+    parts: Collection[PartName] = PARTS,
+    *,
+    into: Path,
+    jobs: int | None = None,
+    progress: bool | None = None,
+) -> list[GpuReport]:
+    """Collect each directory's final trace (and its DAG where it has none), in the order of `gpus`.
+
+    `parts` are renewed; see `collector.gpu.final_trace.gather`. The directory `into` takes all; `renew`
+    changes those of `gpus`.
+    """
+    work = partial(_reported, parts=frozenset(parts))
+    tasks = [FilePart(gpu.path, size=_size(gpu), about=(gpu, into / str(i))) for i, gpu in enumerate(gpus)]
+    with bars.bar(sum(task.size for task in tasks), "B", what="collect", enabled=progress) as bar:
+        return list(parallel.map_files(work, tasks, jobs=jobs, on_read=bar.update))
+
+
+def renew(reports: Sequence[GpuReport]) -> None:
+    """Give the GPUs' directories their new files: all of them, with the other outputs of the command."""
+    for report in reports:
+        for path, content in report.new.items():
+            with open_output(path, is_guarded=False) as file, content.open("rb") as collected:
+                shutil.copyfileobj(collected, file)
+
+
+def _size(gpu: GpuDir) -> int:
+    return sum(file.stat().st_size for file in map(gpu.file, SOURCES.values()) if file is not None)
+
+
+def _reported(part: FilePart, on_read: OnRead, parts: Collection[PartName]) -> GpuReport:
+    gpu, into = part.about
+    try:
+        collected = gather(gpu, parts)
+        into.mkdir()
+        new = {}
+        for path, content in collected.files().items():
+            new[path] = into / path.name.removesuffix(".gz")
+            new[path].write_bytes(content)
+        events = count_by_cat(collected.events)
+        return GpuReport(new, events, collected.warnings, collected.notes)
+    except AnalyzeError as error:
+        return GpuReport({}, {}, [str(error)], [])
+    except OSError as error:
+        return GpuReport({}, {}, [f"{gpu.path}: {error.strerror or error}"], [])
+    finally:
+        on_read(part.size)

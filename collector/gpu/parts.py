@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from dialects.byteps.gradient_names import GradientNames, gradient_index
+from dialects.byteps.byteps_names import GradientNames, gradient_index
 from errors import counted
 from opname import OpName
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import as_completed
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +11,8 @@ from msgspec.structs import replace
 
 from arrays import Int64
 from collector.network.endpoints import Link, match_servers, name_links
+from collector.network.packets import is_capture
 from collector.network.partition_keys import Keys, files_below, read_keys
-from collector.network.pcap import is_capture
 from collector.network.server_timeline import served_keys
 from collector.network.trace_check import TraceCheck, check_traces
 from collector.network.transfers import Traffic, read_traffic
@@ -21,12 +20,11 @@ from collector.network.wire import UNKNOWN, Wire, groups, job_size, merge, with_
 from errors import TraceError
 from formats.chrome_writer import Process, Slice, write_timeline
 from opname import OpName, partition_key, split_key
-from parallel import cores, process_pool
+from parallel import FilePart, OnRead, map_files
 from parallel import progress as bars
 from result import Repairs
 
 TIMELINE = "comm_timeline.json"
-_PARALLEL_FROM = 64 << 20  # bytes of captures below which a second process costs more than it saves
 
 
 class KeyShare(Struct, frozen=True):
@@ -125,16 +123,9 @@ def _read_all(
     paths: Sequence[Path], repairs: Repairs, progress: bool | None, jobs: int | None
 ) -> list[Traffic]:
     """Read captures, large ones in processes; a capture that cannot be used becomes a line."""
-    sizes = [path.stat().st_size if path.exists() else 0 for path in paths]
-    with bars.bar(sum(sizes), "B", what="captures", enabled=progress) as bar:
-        if len(paths) < 2 or sum(sizes) < _PARALLEL_FROM or jobs == 1:
-            read = [_read(path, bar.update) for path in paths]
-        else:
-            with process_pool(min(jobs or cores(), len(paths))) as pool:
-                futures = {pool.submit(_read, path): size for path, size in zip(paths, sizes, strict=True)}
-                for future in as_completed(futures):
-                    bar.update(futures[future])
-                read = [future.result() for future in futures]
+    parts = [FilePart(path, size=path.stat().st_size if path.exists() else 0) for path in paths]
+    with bars.bar(sum(part.size for part in parts), "B", what="captures", enabled=progress) as bar:
+        read = list(map_files(_read, parts, jobs=jobs, on_read=bar.update))
     for traffic in read:
         if isinstance(traffic, str):
             repairs.lines.append(traffic)
@@ -143,9 +134,9 @@ def _read_all(
     return [traffic for traffic in read if not isinstance(traffic, str)]
 
 
-def _read(path: Path, on_bytes: Callable[[int], object] = lambda n: None) -> Traffic | str:
+def _read(part: FilePart, on_read: OnRead) -> Traffic | str:
     try:
-        return read_traffic(path, on_bytes)
+        return read_traffic(part.path, on_read)
     except TraceError as error:
         return str(error)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from collector.network.collect_captures import KeyShare, read_captures
+from collector.network.packets import is_capture
 from collector.network.partition_keys import files_below
-from collector.network.pcap import is_capture
 from collector.network.server_timeline import ServerKey, ServerOperation, read_served
 from errors import TraceError
 from traces.gpu_folders import find_gpus

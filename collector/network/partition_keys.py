@@ -14,7 +14,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from dialects.byteps.gradient_names import GradientNames, read_names
+from dialects.byteps.byteps_names import GradientNames, read_names
 from errors import TraceError
 from formats.columns import Id, Trace
 from opname import OpName, partition_key, split_key

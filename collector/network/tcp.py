@@ -13,7 +13,7 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
-from collector.network.layers import Ends, Segment
+from collector.network.packets import Ends, Segment
 
 FIN, SYN, RST, ACK = 1, 2, 4, 16
 MAX_WAITING = 4 << 20  # bytes a direction may hold back behind a hole

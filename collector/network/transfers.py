@@ -13,8 +13,7 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from arrays import Int32, Int64
-from collector.network.layers import Ends, read_segments
-from collector.network.pcap import Capture
+from collector.network.packets import Capture, Ends, read_segments
 from collector.network.pslite import LENGTHS_FRAME, Header, Meta, Node, identity, locate, read_header
 from collector.network.tcp import Receiver, Streams
 from collector.network.zmtp import Message, Reader

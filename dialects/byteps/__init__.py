@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from arrays import Int64, Mask
 from arrays.median import median
 from arrays.numbering import ids_in
-from dialects.byteps.byteps_names import inputs, partition, role_of
-from dialects.byteps.gradient_names import read_parameters, renamed
+from dialects.byteps.byteps_names import inputs, partition, read_parameters, renamed, role_of
 from dialects.needs import Need
 from dialects.owners import Owned, split_by_names
 from dialects.roles import Role, is_communication

@@ -9,11 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from arrays import Int64, Mask
-from arrays.numbering import numbered
-from arrays.ranges import ranges
+from arrays.numbering import numbered, ranges
 from dialects.byteps.byteps_events import COMPUTE, Events
-from dialects.byteps.byteps_names import inputs
-from dialects.byteps.gradient_names import renamed
+from dialects.byteps.byteps_names import inputs, renamed
 from dialects.step_parts import EdgeKind, Joint, RankTrace, edge_rows, narrow
 from dialects.step_windows import Open
 from opname import COMM, FIRST, LAST, QUEUES, OpName

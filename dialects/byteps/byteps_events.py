@@ -9,8 +9,7 @@ from msgspec import Struct
 
 from arrays import Int64
 from arrays.numbering import numbered, occurrence_number
-from dialects.byteps.byteps_names import DIRECTIONS, phase_of, role_of
-from dialects.byteps.gradient_names import renamed
+from dialects.byteps.byteps_names import DIRECTIONS, phase_of, renamed, role_of
 from dialects.roles import Phase, Role
 from dialects.step_parts import Direction, Operation, RankTrace, Transfer
 from errors import whole_number

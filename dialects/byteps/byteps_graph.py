@@ -22,8 +22,7 @@ from msgspec.structs import replace
 
 from arrays import Int64
 from arrays.median import median
-from arrays.numbering import unique
-from arrays.ranges import ranges
+from arrays.numbering import ranges, unique
 from dialects.byteps.byteps_dependencies import Spans, connect, edge_keys, edges_of, recorded_dependencies
 from dialects.byteps.byteps_events import Events, read_events, with_untraced
 from dialects.step_parts import (

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from arrays import Mask
-from arrays.innermost import lies_inside
+from arrays.intervals import lies_inside
 from arrays.numbering import unique
 from dialects.jax.xla_devices import device_of_slices, lines_of, operations, ranks_of
 from dialects.jax.xla_meetings import communicates, part_of_all, parts_of

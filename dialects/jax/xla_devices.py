@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from arrays import Int64, Mask
-from arrays.innermost import lies_inside
+from arrays.intervals import lies_inside
 from arrays.numbering import unique
 from dialects.jax.xla_names import role_of
 from dialects.masks import by_name

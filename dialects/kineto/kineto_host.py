@@ -10,9 +10,8 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from arrays import Int64, Mask
-from arrays.innermost import innermost
-from arrays.numbering import unique
-from arrays.ranges import ranges
+from arrays.intervals import innermost
+from arrays.numbering import ranges, unique
 from dialects.masks import by_cat, by_name
 from dialects.roles import Phase
 from dialects.steps import Step

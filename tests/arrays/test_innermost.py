@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arrays.innermost import innermost, lies_inside
+from arrays.intervals import innermost, lies_inside
 
 Slice = tuple[int, int, int]  # start, end, track
 slices = st.lists(

@@ -17,10 +17,10 @@ import dialects
 from clocks.offsets import Clock
 from combine import external_sort as runs
 from combine.collective_finder import SyncFinder
+from combine.distinct_ids import unique_id
 from combine.event_text import microseconds
 from combine.external_sort import Events, cut, merge, run_writer
 from combine.stepwise_shift import stepwise
-from combine.unique_ids import unique_id
 from conftest import run_cli
 from formats import stream
 from formats.columns import no_slices

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from dag.mean_graph import mean_dags
+from dag.dependencies import mean_dags
 from dag.model import longest_path
 
 GML = """graph [ directed 1

@@ -7,8 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from arrays.numbering import occurrence_number
-from arrays.ranges import ranges
+from arrays.numbering import occurrence_number, ranges
 from dialects.step_parts import EdgeKind, Joint, Operation
 from dialects.step_windows import RecordedEvents, check_sizes, cut_into_steps
 from errors import TraceError

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from traces.hosts import hosts_of
-from traces.paths import Job, JobKind, Source
+from traces.paths import Job, JobKind, Source, hosts_of
 
 
 def hosts(kind: JobKind, *sources: Source) -> list[int]:

@@ -18,7 +18,7 @@ from collector.gpu.final_trace import gather
 from collector.gpu.mxnet_profile import collect_operators, node_of, passes
 from collector.gpu.parts import collect_comm, of_category, part_of
 from conftest import run_cli
-from dialects.byteps.gradient_names import GradientNames
+from dialects.byteps.byteps_names import GradientNames
 from formats.columns import Trace, Track
 from opname import partition_key
 from trace_utils import find_gpus

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collector.network import collect_captures as network
+import parallel
 from collector.network import network_tables
 from collector.network.collect_captures import TIMELINE, Captured, read_captures, write_captured
 from collector.network.endpoints import index_in_path
@@ -244,7 +244,7 @@ def test_captures_read_in_processes_tell_the_same(tmp_path: Path, monkeypatch: p
     make_job(tmp_path)
     (tmp_path / "text.pcap").write_bytes(b"no capture")
     one = read_captures(tmp_path, jobs=1)
-    monkeypatch.setattr(network, "_PARALLEL_FROM", 0)
+    monkeypatch.setattr(parallel, "_FORK_WORTH", 0)
     several = read_captures(tmp_path, jobs=2)
     assert (several.keys, several.repairs) == (one.keys, one.repairs)
     assert [c.capture for c in several.captures] == [c.capture for c in one.captures]

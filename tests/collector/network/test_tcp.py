@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collector.network import tcp
-from collector.network.layers import Segment, read_segments
-from collector.network.pcap import Capture
+from collector.network.packets import Capture, Segment, read_segments
 from collector.network.tcp import ACK, FIN, RST, SYN, Streams
 
 C, S = (b"\x0a\0\0\1", 40_000), (b"\x0a\0\0\2", 9_000)

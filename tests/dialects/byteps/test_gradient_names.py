@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dialects.byteps.gradient_names import gradient_index, read_names
+from dialects.byteps.byteps_names import gradient_index, read_names
 from errors import TraceError
 
 

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.network.layers import Segment, read_segments
-from collector.network.pcap import Capture, is_capture
+from collector.network.packets import Capture, Segment, is_capture, read_segments
 from errors import TraceError
 from traffic import ACK, Packet, framed, pcap, pcapng, tagged, tcp
 

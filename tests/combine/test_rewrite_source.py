@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from combine import external_sort as runs
 from combine import sources
+from combine.distinct_ids import Place
 from combine.event_text import text_of
 from combine.external_sort import cut, merge
-from combine.pid_tid import Place
-from combine.spill_source import rewrite
+from combine.rewrite_source import rewrite
 from dialects.system import SecondAxis
 from errors import TraceError
 from formats import native, stream

@@ -1,42 +1,53 @@
-"""Rewrites the events of one file for the combined one: new pids, tids, names and ids.
+"""One trace rewritten for a place among others: new pids, tids, names and ids, spilled in sorted runs.
 
-Events that the scanner in C found share heads (`combine.event_text`) and are handled as columns; others are
-rewritten one by one. Processes and threads are numbered in the order in which the file names them.
+The events pass through in pieces; what stays in memory is the tables of processes and tracks, and the begins
+and ends of the operations by which clocks are compared. Events that the scanner in C found share heads
+(`combine.event_text`) and are handled as columns; others are rewritten one by one. Processes and threads are
+numbered in the order in which the file names them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 import dialects
 from arrays import Int64
 from combine.collective_finder import NO_ROLE, SyncFinder
+from combine.distinct_ids import EXACT_SOURCES, Place, Process, Tables, Track, first_id, make_unique
 from combine.event_text import (
     DROPPED,
     DURATION,
     KEPT,
     LEFT_OUT,
     LONGEST_NS,
+    Heads,
     HeadTable,
     Placed,
     Times,
+    exact_times,
     member,
     microseconds,
     packed,
+    times,
 )
-from combine.external_sort import Events, RunWriter, begins
-from combine.pid_tid import Place, Process, Tables, Track
-from combine.unique_ids import make_unique
+from combine.external_sort import Events, Run, RunWriter, begins, run_writer
+from dialects.sync_points import SyncPoints
+from errors import counted
+from formats import native
+from formats.columns import Trace, no_slices
 from formats.event import NO_TIME, args_object
-from formats.native.rewriter import ScannedWhole
-from formats.times import FLOAT_LIMIT_US
+from formats.native.rewriter import ScannedWhole, ScanningWholeReader, WholeScanner
+from formats.times import FLOAT_LIMIT_US, InexactError
 from formats.values import cleaned
-from formats.whole import ARGUMENTS, OddEvent, WholeEvent, encode
+from formats.whole import ARGUMENTS, ExactWholeEvent, OddEvent, WholeEvent, WholeReader, encode
 from trace_utils import CommFilter
 
 _ENCODE = msgspec.json.Encoder().encode
@@ -203,3 +214,83 @@ class Rewriter:
 def _durations(times: Times, is_slice: NDArray[np.bool_]) -> Int64:
     """Return the durations (n,) by which events are sorted; -1 where there is none."""
     return np.where(is_slice & (times.dur >= 0), np.minimum(times.dur, LONGEST_NS), -1)
+
+
+class Rewritten(Struct, frozen=True):
+    """The result of rewriting one source; picklable."""
+
+    runs: Sequence[Run]
+    untimed: Sequence[bytes]  # events without a time, ready to be written
+    n_events: int
+    processes: Sequence[Process]
+    tracks: Sequence[Track]
+    about: Trace  # the header and the metadata of the whole file, without events
+    sync_points: SyncPoints
+    front_tid: int | None  # the thread that is shown first
+    heads: Heads
+    known: Sequence[str]  # names that --filter may have; () without it
+    repairs: Sequence[str]
+
+
+def rewrite(place: Place, spill: Path) -> Rewritten:
+    """Rewrite one source into sorted runs in the file `spill`; `TraceError` if it is not a readable trace."""
+    library = native.library() if place.scan else None
+    with run_writer(spill, library) as runs:
+        work = Rewriter(place, runs)
+        is_exact = False  # whether times are decoded as text
+
+        def add(events: list[WholeEvent], piece: memoryview) -> None:
+            nonlocal is_exact
+            if not is_exact:
+                try:
+                    work.add(events, times(events))
+                    return
+                except InexactError:
+                    is_exact = True
+                    reader.use(ExactWholeEvent)
+                    events = reader.decode_again(piece)
+            work.add(*exact_times(events))
+
+        if library is None:
+            reader = WholeReader(place.path)
+        else:
+            ids_from = first_id(place.number) if place.number < EXACT_SOURCES else None
+            scanner = WholeScanner(library, ids_from, place.table_bytes, args_are_key=work.packs_args)
+            reader = ScanningWholeReader(place.path, scanner, work.add_scanned, add)
+        for events, piece in reader:
+            if not _is_text(piece):
+                work.n_mistaken += 1
+                piece = memoryview(str(piece, "utf-8", "replace").encode())
+                events = reader.decode_again(piece)
+            add(events, piece)
+    reader.damage.strays += work.n_strays
+    phrases = reader.damage.phrases()
+    if place.axis is not None:
+        phrases.append(place.axis.remark)
+    if work.n_mistaken:
+        phrases.append("characters that are not UTF-8 replaced")
+    if work.dropped:
+        phrases.append(f"{counted(work.dropped, 'event')} without a pid or tid left out")
+    about = no_slices(str(place.path), place.dialect, reader.header, work.metadata)
+    return Rewritten(
+        runs=runs.runs,
+        untimed=work.untimed,
+        n_events=work.n_events,
+        processes=list(work.tables.processes.values()),
+        tracks=list(work.tables.tracks.values()),
+        about=about,
+        sync_points=work.anchors.found(about),
+        front_tid=work.front_tid,
+        heads=work.heads.heads(),
+        known=tuple(work.filter.known),
+        repairs=phrases,
+    )
+
+
+def _is_text(piece: memoryview) -> bool:
+    """Whether `piece` is UTF-8 throughout: what is copied without a look may be anything."""
+    try:
+        str(piece, "utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
