@@ -32,7 +32,7 @@ def one_line(text: str, longest: int = _LONGEST) -> str:
     Control and bidirectional characters become escapes. Where the line is too long its longest words are
     shortened in the middle, then the line itself.
     """
-    line = _printable(text)
+    line = printable(text)
     words = line.split(" ")
     while len(line) > longest and (cap := max(map(len, words))) > _FEWEST:
         cap = max(_FEWEST, cap - (len(line) - longest))
@@ -49,7 +49,10 @@ def shortened(text: str, longest: int) -> str:
     return f"{text[: longest - tail - 1]}…{text[len(text) - tail :]}"
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
+    """Return `text` with all that is not printable (control characters, lone surrogates) escaped."""
+    if text.isprintable():
+        return text
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 

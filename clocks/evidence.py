@@ -14,13 +14,12 @@ are an estimate, and bound nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from arrays import Int64, Mask
+from arrays.median import median
 from clocks import limits
 from clocks.common_operations import Occurrences
 
@@ -93,9 +92,9 @@ def _from_ends(differences: Int64) -> tuple[float, float, float]:
     """
     centre = _densest(np.sort(differences))
     distance = np.abs(differences - centre)
-    agree = distance <= limits.OUTLIER * limits.MAD_TO_SD * _median(distance)
-    middle = _median(differences[agree])
-    spread = limits.MAD_TO_SD * _median(np.abs(differences - middle))
+    agree = distance <= limits.OUTLIER * limits.MAD_TO_SD * median(distance)
+    middle = median(differences[agree])
+    spread = limits.MAD_TO_SD * median(np.abs(differences - middle))
     doubt = limits.END_ERROR_NS + limits.MEDIAN_TO_MEAN * spread / np.sqrt(len(differences))
     return middle, float(doubt), limits.END_LIMIT_NS + 3 * spread
 
@@ -108,10 +107,4 @@ def _densest(values: Int64) -> float:
     size = len(values) // 2 + 1
     lengths = values[size - 1 :] - values[: len(values) - size + 1]
     first = np.flatnonzero(lengths == lengths.min())
-    return float(np.mean([_median(values[at : at + size]) for at in first]))
-
-
-def _median(values: NDArray[Any]) -> float:
-    """Return the median of some values; numpy's takes ten times as long for few of them."""
-    ordered = np.sort(values)
-    return (float(ordered[(len(ordered) - 1) // 2]) + float(ordered[len(ordered) // 2])) / 2
+    return float(np.mean([median(values[at : at + size]) for at in first]))

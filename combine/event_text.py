@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from arrays import Int32, Int64
 from combine.collective_finder import NO_ROLE
 from combine.external_sort import Events, begins
+from formats.chrome_writer import microseconds as exact_us
 from formats.event import UNDECODABLE
 from formats.native.rewriter import written
 from formats.times import FLOAT_LIMIT_US, to_ns
@@ -183,13 +184,7 @@ def microseconds(ns: Int64) -> list[bytes]:
         # the shortest text of the nearest float64 is the decimal number itself
         text = _ENCODE((ns / 1000).tolist())[1:-1] + b","
         return text.replace(b".0,", b",")[:-1].split(b",")
-    return list(map(_exact, ns.tolist()))
-
-
-def _exact(ns: int) -> bytes:
-    sign = b"-" if ns < 0 else b""
-    whole, rest = divmod(abs(ns), 1000)
-    return sign + ((b"%d.%03d" % (whole, rest)).rstrip(b"0") if rest else b"%d" % whole)
+    return [bytes(exact_us(time)) for time in ns.tolist()]
 
 
 class Times(NamedTuple):
@@ -213,7 +208,8 @@ def times(events: Sequence[WholeEvent]) -> Times:
     starts, durations = to_ns([event.ts for event in events]), to_ns(us)
     bounded = [math.nan if value is None or abs(value) > LONGEST_NS else value for value in us]
     numbers = np.array(bounded, np.float64)  # which an integer may be too large for
-    return Times(starts, durations, _is_exact(durations, numbers))
+    is_exact = (durations >= 0) & (durations <= LONGEST_NS) & (durations / 1000 == numbers)
+    return Times(starts, durations, np.asarray(is_exact))
 
 
 def exact_times(events: Sequence[WholeEvent]) -> tuple[list[WholeEvent], Times]:
@@ -246,7 +242,3 @@ def _number(time: Any) -> tuple[Any, Any]:
         if isinstance(time, (list, dict)):
             time = cleaned_scalar(time)  # as of an event that holds no such number
     return time, text if isinstance(time, float) and abs(time) >= FLOAT_LIMIT_US else time
-
-
-def _is_exact(ns: Int64, us: NDArray[np.float64]) -> NDArray[np.bool_]:
-    return np.asarray((ns >= 0) & (ns <= LONGEST_NS) & (ns / 1000 == us))

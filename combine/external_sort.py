@@ -251,7 +251,6 @@ def _columns(source: PlacedRun, begin: Sequence[int], end: Sequence[int]) -> Eve
 
 
 def _read(source: PlacedRun, begin: Sequence[int], end: Sequence[int]) -> Events:
-    """Return some events of a run on the common clock."""
     events = _columns(source, begin, end)
     start = source[0].start + begin[1]
     with open(source[0].path, "rb") as file:

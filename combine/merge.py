@@ -34,7 +34,7 @@ from errors import AnalyzeError, OutputError
 from formats import native
 from outputs.atomic import check_output, open_output
 from outputs.temporary import temporary_directory
-from parallel import FilePart, cores, end_with, fork_context, process_pool, unpacked_size
+from parallel import FilePart, cores, end_with, fork_context, process_pool, size_of, unpacked_size
 from parallel import progress as bars
 from trace_utils import check_known
 
@@ -94,8 +94,9 @@ def combine(
     """
     check_output(output)
     jobs = jobs or cores()
-    n = min(jobs, len(members)) if sum(map(_size, members)) > _FORK_WORTH else 1
-    scan = native.is_worth(_unpacked_size(members)) and native.library() is not None
+    files = [FilePart(member.file, size=size_of(member.file)) for member in members]
+    n = min(jobs, len(members)) if sum(file.size for file in files) > _FORK_WORTH else 1
+    scan = native.is_worth(unpacked_size(files)) and native.library() is not None
     beside = output.resolve() if output.is_file() or not output.exists() else None  # elsewhere for a pipe
     with contextlib.ExitStack() as stack:
         stack.enter_context(_translated(output))
@@ -105,9 +106,11 @@ def combine(
         members, kinds, left_out = usable(members, beginnings, skip_broken=skip_broken)
         dialect = kinds[0].dialect
         places = _places(members, kinds, names, comm, scan=scan)
-        with bars.bar(sum(map(_size, members)), "B", what="reading", enabled=progress) as bar:
+        with bars.bar(
+            sum(size_of(member.file) for member in members), "B", what="reading", enabled=progress
+        ) as bar:
             tasks = [(place, spill / f"{place.number}.runs") for place in places]
-            sources = _run(pool, rewrite, tasks, lambda i: bar.update(_size(members[i])))
+            sources = _run(pool, rewrite, tasks, lambda i: bar.update(size_of(members[i].file)))
         check_known(names, dict.fromkeys(name for source in sources for name in source.known))
         members = with_ranks(members, dialect, sources)
         repairs = [
@@ -237,7 +240,6 @@ def _merge_part(
 
 
 def _part_of(task: BaseProcess, path: Path) -> Iterator[bytes]:
-    """Yield the part that a process wrote, when it is done."""
     task.join()
     code = task.exitcode or 0
     if code > 1:
@@ -263,17 +265,6 @@ def _run(
         results.append(result)
         done(i)
     return results
-
-
-def _unpacked_size(members: Sequence[Member]) -> int:
-    return unpacked_size([FilePart(member.file, size=_size(member)) for member in members])
-
-
-def _size(member: Member) -> int:
-    try:
-        return member.file.stat().st_size
-    except OSError:
-        return 0  # reading it will say what is wrong
 
 
 @contextlib.contextmanager

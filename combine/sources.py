@@ -208,7 +208,6 @@ class _Host(Struct, frozen=True):
 
 
 def _hosts(members: Sequence[Member], sources: Sequence[Rewritten], bases: Sequence[int]) -> list[_Host]:
-    """Return the clocks, in the order of the members."""
     rows = list(zip(members, sources, bases, strict=True))
     hosts = []
     for number in dict.fromkeys(member.host for member in members):

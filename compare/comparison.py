@@ -138,7 +138,6 @@ def _match(
 
 
 def _left(a: Side, b: Side, pairs: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:
-    """Return the operations of each run that are in no pair."""
     in_a, in_b = {i for i, _ in pairs}, {j for _, j in pairs}
     left_a = [i for i in range(len(a.ops.keys)) if i not in in_a]
     return left_a, [j for j in range(len(b.ops.keys)) if j not in in_b]

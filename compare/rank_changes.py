@@ -96,7 +96,6 @@ def _measures(ranks: Sequence[_Rank]) -> list[tuple[Float64, Float64, Float64, F
 
 
 def _joined(series: Sequence[Float64]) -> Samples:
-    """Return the samples of single quantities as one."""
     return Samples(*map(np.concatenate, zip(*map(sample, series), strict=True)))
 
 

@@ -264,7 +264,6 @@ def _join_step(
 
 
 def _places(order: Int64) -> Int64:
-    """Return the place of each item (n,) in an order of all."""
     place = narrow(np.empty_like(order))
     place[order] = np.arange(len(order))
     return place
@@ -282,7 +281,6 @@ def _all_alike(value: int, column: Int64) -> Int64:
 
 
 def _offsets(sizes: Sequence[int]) -> list[int]:
-    """Return where each rank's events begin among those of all."""
     return [int(at) for at in np.cumsum([0, *sizes])[:-1]]
 
 
@@ -316,7 +314,6 @@ class _JobMeetings(NamedTuple):
 
 
 def _meetings_of(parts: Sequence[RankStep], offsets: Sequence[int]) -> _JobMeetings:
-    """Return the parts that all ranks have in what they do together."""
     owner = np.repeat(np.arange(len(parts)), [len(part.meetings) for part in parts])
     names = ("event", "key", "turn", "enters", "leaves", "joint", "kind")
     event, key, turn, *others = (
@@ -533,7 +530,6 @@ def fitted(step: StepGraph, last: Sequence[Int64 | None], n_recorded: int) -> St
 
 
 def _last_events(step: StepGraph, last: Sequence[Int64 | None], n_recorded: int) -> Int64:
-    """Return the events that hold up their owner's next step."""
     stated = np.array([events is not None for events in last], np.bool_)
     next_ns = step.next_ns[step.owner]
     in_step = (next_ns < 0) | (step.end_ns <= next_ns)

@@ -116,7 +116,6 @@ def place_tracks(
 
 
 def _operations(recording: Recording) -> list[dict[Track, list[Operation]]]:
-    """Return the slices on each track of each owner."""
     on: list[dict[Track, list[Operation]]] = [defaultdict(list) for _ in recording.owners]
     for one in recording.table.kinds:
         on[one.owner][one.track].append(one)
@@ -290,7 +289,6 @@ def _text(number: Any) -> str:
 
 
 def _own_names(trace: Trace) -> dict[tuple[str, Any, Any], str]:
-    """Return the names of processes and threads in the trace's own metadata."""
     names: dict[tuple[str, Any, Any], str] = {}
     for event in trace.metadata:
         kind, args = event.get("name"), event.get("args")

@@ -374,7 +374,6 @@ class EventReader:
     # -- what surrounds it -------------------------------------------------------------------
 
     def _read_head(self, chunks: Iterator[bytes]) -> bytes:
-        """Read up to the first event; return what was read beyond."""
         data = next(chunks, b"")
         data = data[3:] if data.startswith(_BOM) else data
         while not data.strip() and (more := next(chunks, b"")):
@@ -408,7 +407,6 @@ class EventReader:
             data += more
 
     def _looks_like_lines(self, data: bytes) -> bool:
-        """Whether this is one event a line (JSON Lines)."""
         line = data.split(b"\n", 1)[0].strip()
         return line.endswith(b"}") and is_event(tolerant(line))
 

@@ -110,7 +110,6 @@ def usual_step(args: Namespace, paths: Sequence[Path], name: str) -> list[Chart]
 
 
 def _recorded(args: Namespace) -> Result:
-    """Return the critical paths of one recorded step, gaps and waits included."""
     from dag_utils import BY_NAME, PATH, by_name, headline, scopes_of, step_operations
 
     loaded, row = recorded_step(args)
@@ -281,7 +280,6 @@ def _figures(scopes: Sequence[Scope]) -> list[tuple[str, str]]:
 def _charts(
     recording: Recording, step: StepGraph, path: CriticalPath, scopes: Sequence[Scope], *, parts: bool
 ) -> list[Chart]:
-    """Return the step with the path on it, and what the paths consist of."""
     from dag_utils import step_timeline
 
     title = f"Step {step.number} and its critical path"
@@ -363,7 +361,6 @@ def _mean(args: Namespace) -> Result:
 
 
 def _parts(scope: Scope) -> Chart:
-    """Return the parts of a GPU's longest chain."""
     from dag_utils import waterfall
 
     path = scope.path()

@@ -92,7 +92,6 @@ class Outputs:
             self._discard()
 
     def _discard(self) -> None:
-        """Remove the temporary files of all that was prepared."""
         with uninterrupted():
             for prepared in self._prepared:
                 prepared.finish()

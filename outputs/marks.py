@@ -49,7 +49,6 @@ def is_digest(path: Path) -> bool:
 
 
 def _head(file: IO[bytes]) -> bytes:
-    """Return the beginning of a file, unpacked where it is gzip."""
     head = file.read(_NEAR)
     if not head.startswith(b"\x1f\x8b"):
         return head

@@ -94,6 +94,13 @@ def map_files(
         yield next(shared if part.is_shared else own)
 
 
+def size_of(path: Path) -> int:
+    """Return the bytes of a file; 0 where reading it will say what is wrong."""
+    with contextlib.suppress(OSError):
+        return path.stat().st_size
+    return 0
+
+
 def unpacked_size(parts: Sequence[FilePart]) -> int:
     """Return about how many bytes there are to read."""
     return sum(part.size * (_UNPACKED if part.path.suffix == ".gz" else 1) for part in parts)

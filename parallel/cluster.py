@@ -268,7 +268,6 @@ def _own_scheduler(n: int) -> Iterator[str]:
 
 
 def _in_file(path: Path) -> str:
-    """Return the address in a scheduler's file."""
     try:
         return str(json.loads(path.read_text())["address"])
     except OSError as error:

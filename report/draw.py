@@ -227,5 +227,4 @@ def _dot_text(text: str) -> str:
 
 
 def _legal(value: Any) -> Any:
-    """Return a text without the characters that XML cannot hold."""
     return re.sub(_ILLEGAL_XML, "\ufffd", value) if isinstance(value, str) else value

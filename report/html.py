@@ -9,13 +9,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from errors import printable
 from outputs.atomic import open_output
 from outputs.marks import MARK
 from report import colours, plot
 from report.charts import place_along
 from report.json import encode
 from report.names import bounded, labels
-from report.tables import printable
 from report.timeline_chart import flag_texts
 from report.vega import WIDTH
 from result import (
@@ -98,7 +98,6 @@ def write(result: Result, path: Path) -> None:
 
 
 def _document(result: Result) -> dict[str, Any]:
-    """Return the data of the page's script."""
     keys = _Numbered()
     tables = [_table(table, keys) for table in _fitting(result.tables)]
     scripted = _scripted(result)
@@ -215,7 +214,6 @@ def _times(one: Span | OnPath) -> tuple[float, float]:
 
 
 def _known(texts: Iterable[str], keys: Mapping[str, int]) -> list[int]:
-    """Return the numbers of those keys that some table has."""
     return [keys[text] for text in texts if text in keys]
 
 
@@ -228,7 +226,6 @@ class _Numbered(dict[str, int]):
 
 
 def _all_printable(value: Any) -> Any:
-    """Return `value` with every text in it printable, all the way down."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, Mapping):
@@ -239,7 +236,6 @@ def _all_printable(value: Any) -> Any:
 
 
 def _script(result: Result) -> str:
-    """Return all of our script that the page needs."""
     drawing = itertools.chain.from_iterable(_SCRIPTS.get(type(chart), _DRAWING) for chart in result.charts)
     names = dict.fromkeys(["page.js", "table.js", *drawing])
     return '"use strict";\n' + "".join(_asset(name) for name in names) + "build();\n"

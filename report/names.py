@@ -9,8 +9,9 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
+from errors import printable
 from function_names import brief, without_parameters
-from report.tables import ELLIPSIS, beginning, display_width, printable, shorten
+from report.tables import ELLIPSIS, beginning, display_width, shorten
 
 _NARROW = 10  # columns in which nothing can be told apart
 _WORDS = re.compile(r"\w+")
@@ -42,7 +43,6 @@ def short_names(names: Sequence[str], width: int) -> list[str]:
 
 
 def _alike(short: Mapping[str, str]) -> list[list[str]]:
-    """Return the names, several each, that have the same text in `short`."""
     alike: dict[str, list[str]] = defaultdict(list)
     for name, text in short.items():
         alike[text].append(name)

@@ -122,7 +122,6 @@ def _headed(title: str, headline: str) -> Spec:
 
 
 def _converted(spec: Spec) -> str:
-    """Return a specification as SVG."""
     _check_limits()
     import vl_convert
 

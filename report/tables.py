@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
 
+from errors import printable
 from result import Cell, Column
 
 GAP = "–"
@@ -34,13 +35,6 @@ def cell_texts(column: Column, values: Sequence[Cell]) -> list[str]:
 def is_text(column: Column) -> bool:
     """Whether the column's cells are words, which align left and may be shortened."""
     return column.kind in ("text", "bool")
-
-
-def printable(text: str) -> str:
-    """Return `text` with all that is not printable (control characters, lone surrogates) escaped."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else _escape(char) for char in text)
 
 
 def display_width(text: str) -> int:
@@ -78,10 +72,6 @@ def _numbers(column: Column, values: Sequence[Cell]) -> list[str]:
 
 def _is_gap(value: Cell) -> bool:
     return value is None or (isinstance(value, float) and not math.isfinite(value))
-
-
-def _escape(char: str) -> str:
-    return char.encode("unicode_escape").decode()
 
 
 @lru_cache(maxsize=4096)

@@ -13,8 +13,9 @@ from typing import TextIO
 
 from msgspec import Struct
 
+from errors import printable
 from report.names import short_names
-from report.tables import GAP, cell_texts, display_width, is_text, printable, shorten
+from report.tables import GAP, cell_texts, display_width, is_text, shorten
 from result import Cell, Column, Command, Result, Table, card_texts
 
 #: Words of the widest column, and of others, are not shortened below these widths for the sake of a minor

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -102,7 +101,7 @@ def read_args(path: Path, names: Collection[str], *, slices: bool = False) -> li
     def add(events: Sequence[Any], _: object) -> None:
         found.extend(args_object(one.args) for one in events if wanted(one.name, one.ph))
 
-    n_bytes = parallel.unpacked_size([FilePart(path, size=_size(path))])
+    n_bytes = parallel.unpacked_size([FilePart(path, size=parallel.size_of(path))])
     library = native.library() if native.is_worth(n_bytes) else None
     reader: EventReader = EventReader(path)
     if library is not None:
@@ -150,7 +149,9 @@ def map_traces(
     if len(groups) < cores and not parallel.is_elsewhere():
         read = iter(read_all(paths, args, points, jobs, progress))
         found = [list(itertools.islice(read, len(own))) for own in groups]
-        is_large = parallel.unpacked_size([FilePart(path, size=_size(path)) for path in paths]) > _SPLIT
+        is_large = (
+            parallel.unpacked_size([FilePart(path, size=parallel.size_of(path)) for path in paths]) > _SPLIT
+        )
         with parallel.spare_cores(cores if is_large else 1):
             for own, told in zip(found, about, strict=True):
                 yield _made(work, own, told)
@@ -171,10 +172,9 @@ def _decoding(args: Collection[str], points: bool, scan: bool) -> Decoding:
 
 
 def _group(paths: Sequence[Path], about: Any) -> FilePart:
-    """Return the files of a group as one part of the work."""
     absolute = [path.absolute() for path in paths]
     is_shared = all(os.path.isfile(path) and not is_temporary(path) for path in paths)
-    return FilePart(absolute[0], 0, None, sum(map(_size, paths)), is_shared, (absolute, about))
+    return FilePart(absolute[0], 0, None, sum(map(parallel.size_of, paths)), is_shared, (absolute, about))
 
 
 def _read_group(
@@ -222,7 +222,7 @@ def _parts(path: Path, jobs: int) -> list[FilePart]:
 
     Its path is absolute, because other processes may not be in this one's directory.
     """
-    size = _size(path)
+    size = parallel.size_of(path)
     is_shared = os.path.isfile(path) and not is_temporary(path)
     starts = [0]
     if size > _SPLIT and jobs > 1 and not parallel.is_elsewhere() and _splittable(path):
@@ -242,16 +242,9 @@ def _splittable(path: Path) -> bool:
     return not is_packed and (reader_of(head_of(path)) or READERS[-1]).in_ranges
 
 
-def _size(path: Path) -> int:
-    with contextlib.suppress(OSError):  # reading it will say what is wrong
-        return path.stat().st_size
-    return 0
-
-
 def _read(
     part: FilePart, on_read: OnRead, decoding: Decoding, most_unpacked: int | None
 ) -> Trace | chrome.Part | TraceError:
-    """Return a file's trace, or a part of it; the error where that fails."""
     max_unpacked.set(most_unpacked)  # in a process elsewhere nobody else does
     args, points, scan, _ = decoding
     try:

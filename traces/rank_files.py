@@ -118,7 +118,6 @@ def _rank_files(path: Path, notes: list[str], products: list[Path]) -> list[Path
 
 
 def _is_trace(path: Path) -> bool:
-    """Whether the beginning of a file looks like one of the formats."""
     return reader_of(head_of(path)) is not None
 
 

@@ -280,7 +280,11 @@ def collect_gpus(
     changes those of `gpus`.
     """
     work = partial(_reported, parts=frozenset(parts))
-    tasks = [FilePart(gpu.path, size=_size(gpu), about=(gpu, into / str(i))) for i, gpu in enumerate(gpus)]
+    files = [filter(None, map(gpu.file, SOURCES.values())) for gpu in gpus]
+    tasks = [
+        FilePart(gpu.path, size=sum(map(parallel.size_of, own)), about=(gpu, into / str(i)))
+        for i, (gpu, own) in enumerate(zip(gpus, files, strict=True))
+    ]
     with bars.bar(sum(task.size for task in tasks), "B", what="collect", enabled=progress) as bar:
         return list(parallel.map_files(work, tasks, jobs=jobs, on_read=bar.update))
 
@@ -291,10 +295,6 @@ def renew(reports: Sequence[GpuReport]) -> None:
         for path, content in report.new.items():
             with open_output(path, is_guarded=False) as file, content.open("rb") as collected:
                 shutil.copyfileobj(collected, file)
-
-
-def _size(gpu: GpuDir) -> int:
-    return sum(file.stat().st_size for file in map(gpu.file, SOURCES.values()) if file is not None)
 
 
 def _reported(part: FilePart, on_read: OnRead, parts: Collection[PartName]) -> GpuReport:

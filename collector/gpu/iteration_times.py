@@ -203,7 +203,6 @@ def _tables(args: Namespace, gpus: Sequence[Gpu]) -> list[Table]:
 
 
 def _together(ranks: Sequence[Sequence[StepTime]]) -> list[StepTime]:
-    """Return the mean over the ranks of every step that all of them have."""
     by_step = [{time.step: time for time in rank} for rank in ranks]
     common = [
         [rank[step] for rank in by_step] for step in by_step[0] if all(step in rank for rank in by_step)
@@ -215,7 +214,6 @@ def _together(ranks: Sequence[Sequence[StepTime]]) -> list[StepTime]:
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    """Return the mean of the values that are known; None without any."""
     known = [value for value in values if value is not None]
     return fmean(known) if known else None
 

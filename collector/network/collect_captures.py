@@ -20,7 +20,7 @@ from collector.network.wire import UNKNOWN, Wire, groups, job_size, merge, with_
 from errors import TraceError
 from formats.chrome_writer import Process, Slice, write_timeline
 from opname import OpName, partition_key, split_key
-from parallel import FilePart, OnRead, map_files
+from parallel import FilePart, OnRead, map_files, size_of
 from parallel import progress as bars
 from result import Repairs
 
@@ -123,7 +123,7 @@ def _read_all(
     paths: Sequence[Path], repairs: Repairs, progress: bool | None, jobs: int | None
 ) -> list[Traffic]:
     """Read captures, large ones in processes; a capture that cannot be used becomes a line."""
-    parts = [FilePart(path, size=path.stat().st_size if path.exists() else 0) for path in paths]
+    parts = [FilePart(path, size=size_of(path)) for path in paths]
     with bars.bar(sum(part.size for part in parts), "B", what="captures", enabled=progress) as bar:
         read = list(map_files(_read, parts, jobs=jobs, on_read=bar.update))
     for traffic in read:

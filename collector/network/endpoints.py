@@ -93,7 +93,6 @@ def n_announced(traffics: Sequence[Traffic], role: str) -> int:
 
 
 def _known_nodes(traffics: Sequence[Traffic]) -> set[Node]:
-    """Return the nodes that were announced, and those whose connections tell their ids."""
     nodes = {node for traffic in traffics for node in traffic.nodes}
     for c in (connection for traffic in traffics for connection in traffic.connections):
         if c.worker_id is not None:

@@ -180,7 +180,6 @@ def _profiled(row: Row, decoder: Mapping[int, int], keys: Keys, low_bits: bool) 
 
 
 def _van_processes(logs: Sequence[Log], keys: Keys) -> Iterator[Process]:
-    """Return the transfers of van logs, named by the headers of all of them."""
     names = {node_id: log.node for log in logs for node_id in log.ids}
     for log in logs:
         for ends, rows in log.transfers.items():
@@ -215,7 +214,6 @@ def _decoder(log: Log, keys: Keys) -> Mapping[int, int]:
 
 
 def _is_key(key: int, rank: int, keys: Keys) -> bool:
-    """Whether the job has this partition key, on the server of this rank."""
     declared, partition = split_key(key)
     tensor = keys.tensors.get(declared)
     known = tensor is not None and (tensor.n_parts is None or partition < tensor.n_parts)
@@ -265,7 +263,6 @@ def _operations(logs: Sequence[Log]) -> Iterator[ServerOperation]:
 
 
 def _server_keys(logs: Sequence[Log], keys: Keys) -> Iterator[ServerKey]:
-    """Yield the requests of the key logs, by node and key."""
     for log in logs:
         requests = log.requests
         for key in sorted({key for key, _ in requests}):

@@ -11,6 +11,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from arrays import Int64
+from arrays.median import median
 from collector.network.endpoints import index_in_path
 from collector.network.partition_keys import Keys, key_of_id
 from collector.network.wire import UNKNOWN, Wire, groups
@@ -131,7 +132,7 @@ def _fit(events: _Events, wire: Wire, worker: int) -> tuple[Int64, Int64]:
 
 
 def _median(values: Int64) -> int:
-    return int(np.median(values)) if len(values) else 0
+    return int(median(values)) if len(values) else 0
 
 
 def _unseen(check: TraceCheck) -> str:

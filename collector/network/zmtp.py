@@ -61,7 +61,6 @@ class Reader(Struct):
     _more: bool = False  # whether it goes on behind the frame that was begun
 
     def _reset(self) -> None:
-        """Forget the message that was begun."""
         self.skip = 0
         self._message = Message()
         self._more = False

@@ -118,7 +118,6 @@ def record(gpu: RankTrace, steps: Steps) -> RankSteps:
 
 
 def _over_all_steps(spans: Spans, edges: Int64) -> Int64:
-    """Return the edges of all steps (m, 4) between events of the whole recording."""
     source, target = spans.rows[edges[:, :2]].T
     n = len(spans.events)
     return edges_of(unique(edge_keys(source, target, edges[:, 2], edges[:, 3], n)), n)
@@ -162,7 +161,6 @@ def _is_recorded(events: Events, bounds: Sequence[tuple[int, int, int]]) -> bool
 
 
 def _meetings_of(gpu: RankTrace, events: Events) -> Meetings:
-    """Return the meetings of the events with other GPUs."""
     of_operations = meetings_table(_meetings_of_operations(gpu, events))
     bounds = (np.searchsorted(of_operations.event, events.operation, side) for side in ("left", "right"))
     meetings, event = ranges(*bounds)

@@ -172,12 +172,10 @@ class Jax(System):
 
 
 def _by_name(trace: Trace, role: Callable[[str], Role]) -> NDArray[np.int8]:
-    """Return the role (n,) that slices have by their names."""
     return np.array(list(map(role, trace.names)), np.int8)[trace.name_id]
 
 
 def _with_others(trace: Trace, works: Mask) -> Mask:
-    """Return which of the operations `works` (n,) have others in them."""
     rows = np.flatnonzero(works)
     order = rows[np.lexsort((-trace.end_ns[rows], trace.ts_ns[rows], trace.track_id[rows]))]
     found = np.zeros(len(trace), np.bool_)

@@ -99,8 +99,7 @@ class Pipeline(System):
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
         """Return the steps of one rank as of any spans; ranks meet by `_part`."""
-        from dialects.arrows import arrows
-        from dialects.span_graph import Meaning, record_spans
+        from dialects.span_graph import Meaning, arrows, record_spans
 
         roles = self.roles(rank.trace)
         comm = is_communication(roles)

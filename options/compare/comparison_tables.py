@@ -115,7 +115,6 @@ def _operations(pair: Pair, args: Namespace) -> Table:
 
 
 def _weight(op: OpChange) -> tuple[float, float]:
-    """Return how much of the step's change an operation explains, and how its average changed."""
     return abs(op.explained.ns or 0.0), abs(op.average.ns or 0.0)
 
 

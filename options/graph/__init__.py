@@ -92,7 +92,6 @@ def _structure(args: Namespace) -> _Loaded:
 
 
 def _recorded(args: Namespace) -> _Loaded:
-    """Return the graph of a recorded step."""
     from dag_utils import critical_path, headline, named_path, slack_ns
     from options.graph.layout import drawn_step
 

@@ -268,7 +268,6 @@ def _groups(dag: Dag, limit: int) -> Int64:
 
 
 def _numbered(keys: Iterable[Hashable]) -> list[int]:
-    """Return each key's number, in the order of their first appearance."""
     index: dict[Hashable, int] = {}
     return [index.setdefault(key, len(index)) for key in keys]
 
@@ -319,7 +318,6 @@ def drawn_step(
 
 
 def _nodes(recording: Recording, step: StepGraph, parts: bool) -> tuple[Int64, list[int]]:
-    """Return the node of each event (n,), and the first event of each node."""
     number: dict[object, int] = {}
     node_of = np.empty(len(step), np.int64)
     first: list[int] = []

@@ -13,8 +13,9 @@ from selenium.webdriver import Chrome
 import analyze
 import options
 from conftest import REPO, open_page, small_window
+from errors import printable
 from report import html
-from report.tables import cell_texts, printable
+from report.tables import cell_texts
 from result import Bars, HeatMap, Result, Timeline, Waterfall
 
 pytestmark = pytest.mark.slow

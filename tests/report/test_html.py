@@ -18,8 +18,9 @@ from selenium.webdriver.support.select import Select
 from selenium.webdriver.support.wait import WebDriverWait
 
 from conftest import open_page, small_window
+from errors import printable
 from report import html
-from report.tables import cell_texts, printable
+from report.tables import cell_texts
 from report.timeline_chart import flags
 from result import (
     Bars,

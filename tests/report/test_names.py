@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from errors import printable
 from function_names import brief, without_parameters
 from report.names import short_names
-from report.tables import display_width, printable
+from report.tables import display_width
 
 ADD = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, "

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from errors import printable
 from report import tables, text
 from result import Card, Column, Command, Result, Table
 
@@ -220,7 +221,7 @@ def test_a_wide_character_takes_two_columns() -> None:
 @pytest.mark.slow
 @given(st.text(), st.integers(1, 40))
 def test_a_shortened_text_fits_and_one_that_fits_is_whole(name: str, width: int) -> None:
-    name = tables.printable(name)
+    name = printable(name)
     short = tables.shorten(name, width)
     assert tables.display_width(short) <= width
     assert short == name or tables.display_width(name) > width
@@ -228,7 +229,7 @@ def test_a_shortened_text_fits_and_one_that_fits_is_whole(name: str, width: int)
 
 @given(st.text())
 def test_what_is_printed_is_printable(name: str) -> None:
-    assert tables.printable(name).isprintable()
+    assert printable(name).isprintable()
 
 
 def test_cards_are_numbered_paragraphs_before_the_notes() -> None:
