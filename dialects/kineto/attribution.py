@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from arrays import Int64
-from arrays.innermost import innermost
+from arrays.intervals import innermost
 from arrays.numbering import numbered, unique
 from dialects.kineto.collectives import step_mark
 from dialects.kineto.kineto_device import integers, with_value
