@@ -113,8 +113,9 @@ def load_steps(
         number = i if source.rank is None else source.rank
         steps.append(replace(own, name=name, worker=source.worker, rank=number))
     recording = join(steps, spill)
+    frames = [rank.made.facts.frames for rank in job.ranks]
     return LoadedSteps(
-        replace(recording, notes=[*notes, *recording.notes]),
+        replace(recording, notes=[*notes, *recording.notes], frames=frames),
         job.job,
         job.files,
         [rank.made.facts for rank in job.ranks],

@@ -22,6 +22,8 @@ COMMUNICATION = "communication"
 
 _LABELS = [*(kind.label for kind in EdgeKind), ""]  # the last for a stretch that no edge enters: -1
 
+#: A gap that needs a name lasts this long, or this share of the path.
+_LONG_NS, _LONG = 1_000_000, 0.01
 _WHAT = (
     Column("name", "operation"),
     Column("cat", "category"),
@@ -62,6 +64,18 @@ class NameShare(NamedTuple):
     share: float  # of the path
 
 
+class Cover(NamedTuple):
+    """A Python function, an annotation, or a call in which the host only `waits`, around a gap."""
+
+    name: str
+    waits: bool
+
+    @property
+    def words(self) -> str:
+        """The name of the gap."""
+        return f"{'waiting' if self.waits else 'idle'} in {self.name}"
+
+
 class NamedPath(Struct, frozen=True):
     """A path in words: k stretches in time order.
 
@@ -71,6 +85,7 @@ class NamedPath(Struct, frozen=True):
     label : (k,) index into `labels`
     start_ns, dur_ns : (k,) from the begin of the step
     kind : (k,) the `EdgeKind` of the edge by which the path enters it, -1 for none
+    covered : the numbers of those `labels` that are gaps which something covers
     """
 
     labels: Sequence[Label]
@@ -78,6 +93,7 @@ class NamedPath(Struct, frozen=True):
     start_ns: Int64
     dur_ns: Int64
     kind: Int64
+    covered: frozenset[int] = frozenset()
 
     def __len__(self) -> int:
         return len(self.label)
@@ -109,12 +125,37 @@ def named_path(
     stretches of one name that follow each other are one.
     """
     labels, label = _labelled(recording, path, parts=parts)
+    place: dict[Label, int] = {}
+    for at, cover in gap_covers(recording, path).items():
+        covered = Label(cover.words, GAP, recording.owners[path.owners[at]])
+        label[at] = place.setdefault(covered, len(labels) + len(place))
     is_first = np.ones(len(label), np.bool_)
     if merged:
         is_first[1:] = np.diff(label) != 0
     first = np.flatnonzero(is_first)
     dur = np.add.reduceat(path.end_ns - path.start_ns, first) if len(first) else path.end_ns
-    return NamedPath(labels, label[first], path.start_ns[first] - path.begin_ns, dur, path.kind[first])
+    start_ns, labels = path.start_ns[first] - path.begin_ns, [*labels, *place]
+    return NamedPath(labels, label[first], start_ns, dur, path.kind[first], frozenset(place.values()))
+
+
+def gap_covers(recording: Recording, path: CriticalPath) -> dict[int, Cover]:
+    """Return the Python function, annotation or call around most of each long gap of a path, by its place.
+
+    Gaps that nothing covers are not in it.
+    """
+    if not any(frames is not None for frames in recording.frames):
+        return {}
+    dur_ns = path.end_ns - path.start_ns
+    long_ns = min(_LONG_NS, _LONG * float(dur_ns.sum()))
+    found: dict[int, Cover] = {}
+    for at in np.flatnonzero((path.cat == CATS.index(GAP)) & (dur_ns >= long_ns)).tolist():
+        frames = recording.frames[int(path.owners[at])]
+        name, waits = (
+            ("", False) if frames is None else frames.during(*map(int, (path.start_ns[at], path.end_ns[at])))
+        )
+        if name:
+            found[at] = Cover(name, waits)
+    return found
 
 
 def _labelled(recording: Recording, path: CriticalPath, *, parts: bool) -> tuple[list[Label], Int64]:
@@ -176,8 +217,8 @@ def by_category(path: NamedPath) -> dict[str, int]:
 def headline(recording: Recording, number: int, path: CriticalPath, named: NamedPath) -> str:
     """Return one sentence: how long the step of that number is, and what makes it so."""
     sums: Counter[tuple[str, str]] = Counter()  # by category, or operation where it has none
-    for label, ns in zip(named.labels, named.ns, strict=True):
-        sums[label.cat or label.name, label.owner] += ns
+    for i, (label, ns) in enumerate(zip(named.labels, named.ns, strict=True)):
+        sums[label.name if i in named.covered else label.cat or label.name, label.owner] += ns
     ranked = sums.most_common(3)
     largest = [(key, ns) for key, ns in ranked if 100 * ns >= path.length_ns] or ranked[:1]
     several = len(recording.owners) > 1

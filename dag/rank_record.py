@@ -51,7 +51,7 @@ class RankFacts(Struct, frozen=True):
     sizes_end_ns : when each of these ends
     memory : samples of its devices' memory, where wished for and recorded
     machine : on which it ran, "" where the trace does not say
-    frames : as of `System.frames`, where wished for
+    frames : as of `System.frames`
     loads_ahead : as of `System.loads_ahead`
     """
 
@@ -103,8 +103,7 @@ def record_rank(
 ) -> RankRecord:
     """Return the record of a rank's trace; with `clock`, its times on the clock that this relates it to.
 
-    For `Need.SIZES` it also tells the samples of memory, what calls of collectives move, and what Python
-    stacks say of pauses.
+    For `Need.SIZES` it also tells the samples of memory, and what calls of collectives move.
     """
     if not len(trace):
         return RankRecord(AnalyzeError(f"{trace.path}: no operation"), RankFacts(trace.path), {})
@@ -155,7 +154,7 @@ def _facts(source: Source, trace: Trace, *, sized: bool) -> RankFacts:
         sizes_end_ns=trace.end_ns[sizes.row],
         memory=_memory(source, trace) if sized else None,
         machine=system.machine(trace),
-        frames=system.frames(trace) if sized else None,
+        frames=system.frames(trace),
         loads_ahead=system.loads_ahead(trace),
     )
 

@@ -22,6 +22,7 @@ from arrays.median import n_warm_up
 from arrays.numbering import unique
 from dag.spill import Spill
 from dialects.step_parts import Joint, Operation, OperationTable, from_start
+from dialects.system import Frames
 from errors import NoteKind, notes_of
 from result import LazySequence
 
@@ -188,6 +189,7 @@ class Recording(Struct, frozen=True, dict=True):
     links : what carries one transfer at a time
     operations, steps : what occurs, and when
     notes : what the reader of the answer should know about the recording, a sentence each
+    frames : (owners,) what may cover the gaps of each, None where nothing is known; () for all
     """
 
     owners: Sequence[str]
@@ -197,6 +199,7 @@ class Recording(Struct, frozen=True, dict=True):
     operations: Sequence[Operation]
     steps: Sequence[StepGraph]
     notes: Sequence[str] = ()
+    frames: Sequence[Frames | None] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.operations, OperationTable):

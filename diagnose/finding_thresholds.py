@@ -55,7 +55,5 @@ CHANCE = 0.05
 MANY_MESSAGES = 16
 #: Partitions below the first are small, and merged into such of the second: about BytePS's own 4,096,000.
 SMALL_BYTES, LARGE_BYTES = 256 << 10, 4 << 20
-#: A gap on the path that needs a name (ns), if it is not `NEGLIGIBLE` in the step.
-LONG_NS = 1_000_000
 #: A kernel that takes no longer than its launch does: some 5 to 10 µs (ns).
 SHORT_KERNEL_NS = 10_000

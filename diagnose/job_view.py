@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from arrays import Float64, Int64
 from arrays.numbering import unique
 from dag.step_graph import Bool, Recording, StepGraph, job_lengths
-from dag_utils import CATS, GAP, LoadedSteps, choose_step, critical_path
+from dag_utils import CATS, GAP, LoadedSteps, choose_step, critical_path, gap_covers
 from diagnose.finding import Evidence
-from diagnose.finding_thresholds import HALF, LONG_NS, NEARLY_ALL, NEGLIGIBLE, SPIKY
+from diagnose.finding_thresholds import HALF, NEARLY_ALL, SPIKY
 from diagnose.meetings import Arrivals, meetings_of
 from dialects.roles import Phase, Role
 from dialects.step_parts import Operation, Transfer
@@ -365,16 +365,11 @@ class JobView:
         within = self.by_name(np.where(surrounds, self.path_work_by_kind, 0.0))
         for place in np.flatnonzero(within).tolist():
             covers[self.kind_of[0][place], False] = float(within[place])
-        long_ns = min(LONG_NS, NEGLIGIBLE * self.step_ns)
         for row in self.path_rows:
             path = critical_path(self.recording.steps[row])
-            gaps = np.flatnonzero((path.cat == CATS.index(GAP)) & (path.end_ns - path.start_ns >= long_ns))
-            for owner, start, end in zip(
-                *(column[gaps].tolist() for column in (path.owners, path.start_ns, path.end_ns)), strict=True
-            ):
-                frames = self.loaded.ranks[owner].frames
-                if frames is not None and (found := frames.during(start, end))[0]:
-                    covers[found] = covers.get(found, 0.0) + (end - start) / len(self.path_rows)
+            for at, cover in gap_covers(self.recording, path).items():
+                took = float(path.end_ns[at] - path.start_ns[at]) / len(self.path_rows)
+                covers[cover] = covers.get(cover, 0.0) + took
         return covers
 
     @cached_property

@@ -134,10 +134,10 @@ def _by_step(source: Source, trace: Trace, wanted: Wanted) -> dict[str, Any]:
     """Return the figures of `RankFigures` that go by steps."""
     system = dialects.of(trace)
     steps = system.find_steps(trace, wanted.step_by)
-    trace = trace.own
     figures: dict[str, Any] = {"steps": steps}
     if wanted.group_by is not None:
         return figures | _of_groups(trace, steps, wanted)
+    trace = trace.own
     if not (wanted.breakdown or wanted.operations):
         return figures | _of_middle(trace, steps.whole)
     roles = system.roles(trace)
@@ -172,11 +172,15 @@ def _of_groups(trace: Trace, steps: Steps, wanted: Wanted) -> dict[str, Any]:
     system = dialects.of(trace)
     roles = system.roles(trace)
     groups = system.work_groups(trace, roles, wanted.group_by or "")
-    work = trace.select(np.empty(0, np.int64)) if groups is None else groups.of(trace)
+    if groups is not None and trace.is_shared is not None:
+        is_own = ~trace.is_shared[groups.row]
+        groups = groups._replace(row=groups.row[is_own], group=groups.group[is_own])
+    work = trace.select(np.empty(0, np.int64)) if groups is None else groups.of(trace).own
     figures: dict[str, Any] = {"n_slices": len(work)}
     figures |= {"durations": durations(work), "category_ns": category_totals(work)}
     if wanted.breakdown:
-        figures |= {"breakdown": breakdown(trace, roles, steps.whole), "rule": system.rule(trace)}
+        figures["breakdown"] = breakdown(trace.own, system.roles(trace.own), steps.whole)
+        figures["rule"] = system.rule(trace)
     if wanted.operations and groups is not None:
         operations, _ = operations_of(work, steps, roles[groups.row], spent=wanted.spent)
         figures |= {"operations": operations, "shapes": [[key.name] for key in operations.keys]}

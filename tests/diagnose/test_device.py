@@ -12,6 +12,7 @@ import pytest
 from answers import diagnosed, holds, kinds, titles, winning
 from made_jobs import WRITERS, DeviceStep, Job, device
 
+from conftest import run_cli
 from diagnose.diagnosis import _Search, headline
 from diagnose.finding import Finding
 from replay.edit import EditRequest
@@ -74,6 +75,13 @@ def test_time_that_a_python_function_covers_has_its_name_and_leads_where_it_is_m
     assert title.startswith("60.0 ms (60% of the step) passes in preprocess, outside of any operation")
     assert diagnosis.findings[0].finding.kind == "idle"
     assert title in headline(diagnosis)
+    code, out, err = run_cli("--option", "critical", "--path", directory, "--format", "json")
+    assert code == 0, err
+    (gap,) = [
+        one for one in json.loads(out)["scopes"][-1]["by_name"] if one["cat"] == "gap" and one["ms"] > 1
+    ]
+    assert (gap["name"], round(gap["ms"])) == ("idle in preprocess", 60)
+    assert "60% idle in preprocess" in json.loads(out)["headline"]
 
 
 def test_a_call_that_waits_for_work_that_nobody_recorded_is_named(tmp_path: Path) -> None:
