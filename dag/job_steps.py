@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from collector.network.network_evidence import NetworkEvidence
 
 
+#: More steps say little more of what usually happens, and take a millisecond each.
+_MOST_STEPS = 2_000
+
+
 class LoadedSteps(Struct, frozen=True):
     """A job's recording, the files that it was made of, and a line for each flaw of these.
 
@@ -81,6 +85,8 @@ def load_steps(
 ) -> LoadedSteps:
     """Load the job at `paths` and return its recorded steps; with `sizes`, what moves and what memory holds.
 
+    Those who ask for `sizes` ask what usually happens: they get some of very many steps.
+
     Raises
     ------
     TraceError
@@ -91,7 +97,8 @@ def load_steps(
         A name in `only` is not a communication of the job.
     """
     needs = {Need.STEPS, Need.SYNC, Need.EDGES} | ({Need.SIZES} if sizes else set())
-    request = Request(needs, True, False, only, comm, step_by, rank_by, jobs, progress)
+    most = _MOST_STEPS if sizes else None
+    request = Request(needs, True, False, only, comm, step_by, rank_by, most, jobs, progress)
     record = partial(record_rank, request=request, partitions=partitions or Partitions())
     spill = Spill()
     kept = partial(RankRecord.put_aside, spill=spill)

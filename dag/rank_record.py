@@ -114,6 +114,7 @@ def record_rank(
     parameters = system.parameters(source.path.parent)
     rank = RankTrace(
         *("", trace, source.worker, edges, parameters, partitions.bytes_of, partitions.server_of),
+        most_steps=request.most_steps,
         args_of=lambda name: read_args(source.path, {name}, slices=True),
     )
     steps: RankSteps | AnalyzeError

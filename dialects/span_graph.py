@@ -36,10 +36,18 @@ from dialects.step_parts import (
     Meeting,
     Operation,
     RankSteps,
+    RankTrace,
     edge_rows,
     meetings_table,
 )
-from dialects.step_windows import RecordedEvents, check_sizes, cut_into_steps, ended_last, ended_nearest
+from dialects.step_windows import (
+    RecordedEvents,
+    check_sizes,
+    cut_into_steps,
+    ended_last,
+    ended_nearest,
+    sampled,
+)
 from dialects.steps import Step
 from dialects.sync_points import SyncPart
 from errors import TraceError
@@ -162,16 +170,17 @@ class Meaning(Struct, frozen=True):
 
 
 def record_spans(
-    name: str, trace: Trace, steps: Sequence[Step], meaning: Meaning, arrows: Arrows | None = None
+    rank: RankTrace, trace: Trace, steps: Sequence[Step], meaning: Meaning, arrows: Arrows | None = None
 ) -> RankSteps:
-    """Return the steps of one rank from its spans; without `steps` the whole recording is step 1."""
+    """Return the steps of a rank from the spans in `trace`; without `steps` the whole recording is one."""
     if not trace.dur_ns.any():
         raise TraceError(f"{trace.path}: no operation with a duration is recorded in it")
-    notes = () if steps else (UNMARKED,)
+    notes = [] if steps else [UNMARKED]
     steps = steps or (Step(1, int(trace.ts_ns.min()), int(trace.end_ns.max())),)
     events = _events(trace, steps, meaning, arrows)
     check_sizes(trace.path, events.start_ns, events.end_ns, steps)
-    return RankSteps(name, *cut_into_steps(events, steps), notes)
+    looked_at, left = sampled(steps, rank.most_steps)
+    return RankSteps(rank.name, *cut_into_steps(events, looked_at), [*notes, *left])
 
 
 def _events(trace: Trace, steps: Sequence[Step], meaning: Meaning, arrows: Arrows | None) -> RecordedEvents:

@@ -380,6 +380,7 @@ class RankTrace(Struct, frozen=True):
     parameters: Mapping[str, str] = field(default_factory=dict)  # byteps.gradient_<i> -> parameter
     bytes_of: Mapping[int, int] = field(default_factory=dict)  # partition key -> bytes
     server_of: Mapping[int, int] = field(default_factory=dict)  # partition key -> server
+    most_steps: int | None = None  # of how many steps the graph is made, about; None: of all
     #: All args of the slices so called, by name; none where they cannot be told.
     args_of: Callable[[str], Sequence[Mapping[str, Any]]] = lambda name: ()
 

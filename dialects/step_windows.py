@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 from msgspec import Struct, field
@@ -25,6 +25,9 @@ from dialects.step_parts import (
 from dialects.steps import Step
 from errors import TraceError, counted
 
+_Bounds = TypeVar("_Bounds", Step, tuple[int, int, int])
+#: So many steps that follow each other are taken of very many.
+_RUN = 16
 Groups = NDArray[np.integer]
 #: Events of all steps together that are many, however few were recorded; and how often one may be an event.
 _ALWAYS, _MOST_TIMES = 2_000_000, 4
@@ -78,6 +81,19 @@ def windows(steps: Sequence[Step]) -> list[tuple[int, int, int]]:
             end = min(end, following.start_ns)
         found.append((number, begin, end))
     return found
+
+
+def sampled(bounds: Sequence[_Bounds], most: int | None) -> tuple[Sequence[_Bounds], list[str]]:
+    """Return at most about so many of the steps, in runs that follow each other, and a note if some are left.
+
+    Chosen by their numbers, so that all ranks have the same: one of 2, 4, 8, … runs.
+    """
+    if most is None or len(bounds) <= most:
+        return bounds, []
+    share = 1 << (-(-len(bounds) // most) - 1).bit_length()
+    kept = [one for one in bounds if one[0] // _RUN % share == 0]
+    few = f"{len(kept):,} of {len(bounds):,} steps are looked at, {_RUN} in a row all over the recording"
+    return kept, [f"{few}; rare ones may be missed"]
 
 
 def check_sizes(path: str, start_ns: Int64, end_ns: Int64, bounds: Sequence[tuple[int, int, int]]) -> None:

@@ -360,7 +360,7 @@ class System:
         roles = self.roles(rank.trace)
         meaning = Meaning(roles, is_communication(roles), {}, self.category)
         steps = self.find_steps(rank.trace, by).whole
-        return record_spans(rank.name, rank.trace, steps, meaning, arrows(rank.trace))
+        return record_spans(rank, rank.trace, steps, meaning, arrows(rank.trace))
 
     def operation(self, name: str, tid: object) -> str:
         """Return an operation's full name; `tid` is that of its track."""

@@ -51,6 +51,7 @@ class Request(NamedTuple):
     comm : parts of names of operations that are communication, too (`--comm`)
     step_by : what marks a step, as for `System.find_steps`
     rank_by : the field that tells the rank of a slice, as of `split_by_field`; None: as its system tells
+    most_steps : of how many steps graphs are made, about; None: of all
     jobs : files at a time; None means the cores this process may use
     progress : show a bar on standard error; None means only on a terminal
     """
@@ -62,6 +63,7 @@ class Request(NamedTuple):
     comm: Sequence[str] = ()
     step_by: str | None = None
     rank_by: str | None = None
+    most_steps: int | None = None
     jobs: int | None = None
     progress: bool | None = None
 

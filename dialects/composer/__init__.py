@@ -121,7 +121,7 @@ class Composer(System):
             phases={**_PHASES, **dict.fromkeys(filter(_is_callback, trace.names), Phase.CALLBACK)},
             category=self.category,
         )
-        return record_spans(rank.name, trace, _with_loading(trace, self.find_steps(trace, by).whole), meaning)
+        return record_spans(rank, trace, _with_loading(trace, self.find_steps(trace, by).whole), meaning)
 
     def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:
         """Return the name of a collective, PyTorch's barriers too."""

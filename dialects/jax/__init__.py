@@ -155,7 +155,7 @@ class Jax(System):
             on_device=lines_of(trace).works[trace.track_id] & (device_of_slices(trace) != SHARED),
         )
         steps = [Step(*bounds) for bounds in windows(self.find_steps(trace, by).whole)]
-        return record_spans(rank.name, trace, steps, meaning)
+        return record_spans(rank, trace, steps, meaning)
 
     def category(self, name: str, cat: str) -> str:
         """Return the name of the operation without its number."""

@@ -68,6 +68,7 @@ from dialects.step_windows import (
     cut_into_steps,
     ended_last,
     ended_nearest,
+    sampled,
     windows,
 )
 from dialects.steps import Step, Steps
@@ -151,8 +152,9 @@ def record(
         works = f"{n:,} kernels and copies" if n > 1 else "a kernel or copy"
         notes.append(f"left out: {works} of the iteration before, launched before the recording began")
     check_sizes(trace.path, events.start_ns, events.end_ns, bounds)
-    operations, found = cut_into_steps(events, bounds)
-    return RankSteps(name, operations, [step for step in found if len(step)], notes)
+    looked_at, left = sampled(bounds, rank_trace.most_steps)
+    operations, found = cut_into_steps(events, looked_at)
+    return RankSteps(name, operations, [step for step in found if len(step)], [*notes, *left])
 
 
 def _read(rank: RankTrace, steps: Sequence[Step], roles: NDArray[np.int8]) -> _Rank:

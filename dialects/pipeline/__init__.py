@@ -109,4 +109,4 @@ class Pipeline(System):
         phases = {name: phase for name in trace.names for rule, phase in _PHASES[::-1] if rule.search(name)}
         messages = by_name(trace, lambda name: bool(MESSAGE.match(name)))
         meaning = Meaning(roles, meets, phases, self.category, parts, messages=messages, jitters=True)
-        return record_spans(rank.name, trace, self.find_steps(rank.trace, by).whole, meaning, arrows(trace))
+        return record_spans(rank, trace, self.find_steps(rank.trace, by).whole, meaning, arrows(trace))

@@ -79,7 +79,7 @@ def meaning_of(trace: Trace, **known: Any) -> Meaning:
 def test_a_system_may_know_what_waits(tmp_path: Path) -> None:
     trace = trace_of(tmp_path, [("result", 0, 0, 50), ("work", 1, 2, 45)])
     meaning = meaning_of(trace, waits=by_name(trace, "result".__eq__))
-    assert path_of(join([record_spans("rank0", trace, (), meaning)])) == [
+    assert path_of(join([record_spans(RankTrace("rank0", trace), trace, (), meaning)])) == [
         ("work", "gap", 2), ("work", "", 43), ("result", "", 5),
     ]  # fmt: skip
 
@@ -89,7 +89,7 @@ def test_only_one_half_of_a_collective_waits_for_the_other_half_on_other_ranks(t
     ranks = []
     for name, start in (("rank0", 0), ("rank1", 30)):
         trace = trace_of(tmp_path, [("x-start", 0, start, start + 2), ("x-done", 0, 35, 40)], name)
-        ranks.append(record_spans(name, trace, (), meaning_of(trace, parts=parts)))
+        ranks.append(record_spans(RankTrace(name, trace), trace, (), meaning_of(trace, parts=parts)))
     (step,) = join(ranks).steps
     names = [(ranks[0].operations[0].name, 0), ("x-done", 0), ("x-start", 1), ("x-done", 1)]
     across = {(names[a], names[b]) for a, b, *_ in step.edges.tolist() if names[a][1] != names[b][1]}
@@ -102,7 +102,7 @@ def test_groups_meet_by_themselves(tmp_path: Path) -> None:
         name = f"rank{i}"
         trace = trace_of(tmp_path, [("work", 0, 0, end - 5), ("x", 0, end - 5, end)], name)
         parts = {1: SyncPart(("x", i // 2))}
-        ranks.append(record_spans(name, trace, (), meaning_of(trace, parts=parts)))
+        ranks.append(record_spans(RankTrace(name, trace), trace, (), meaning_of(trace, parts=parts)))
     (step,) = join(ranks).steps
     owner = step.owner.tolist()
     assert {(owner[a], owner[b]) for a, b, *_ in step.edges.tolist() if owner[a] != owner[b]} == {

@@ -6,10 +6,13 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from arrays.numbering import occurrence_number, ranges
 from dialects.step_parts import EdgeKind, Joint, Operation
-from dialects.step_windows import RecordedEvents, check_sizes, cut_into_steps
+from dialects.step_windows import RecordedEvents, check_sizes, cut_into_steps, sampled
+from dialects.steps import Step
 from errors import TraceError
 from formats.columns import Track
 
@@ -76,3 +79,22 @@ def test_events_that_run_on_through_thousands_of_steps_are_refused() -> None:
     # event i is in its own step and in those after it: 2,100 + 2,099 + ... + 1 times
     with pytest.raises(TraceError, match=r"t\.json: its 2,100 events run on .* \(2,206,050 times together\)"):
         check_sizes("t.json", start, np.full(2100, 30_000), bounds)
+
+
+def test_of_very_many_steps_some_are_looked_at_in_runs_all_over_the_recording() -> None:
+    steps = [Step(i, 10 * i, 10 * i + 10) for i in range(100)]
+    kept, (note,) = sampled(steps, 40)  # 100 are three times 40: one run of sixteen in four
+    assert [step.label for step in kept] == [*range(16), *range(64, 80)]
+    assert (
+        note == "32 of 100 steps are looked at, 16 in a row all over the recording; rare ones may be missed"
+    )
+    assert sampled(steps, 100) == (steps, [])
+    assert sampled(steps, None) == (steps, [])
+
+
+@given(st.integers(1, 4000), st.integers(0, 300), st.integers(100, 500))
+def test_ranks_that_recorded_fewer_steps_look_at_the_same(n: int, fewer: int, most: int) -> None:
+    steps = [Step(i, i, i + 1) for i in range(n)]
+    whole, part = ({step.label for step in sampled(own, most)[0]} for own in (steps, steps[fewer:]))
+    assert {label for label in whole if label >= fewer} <= part
+    assert len(whole) <= most + 16
