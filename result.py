@@ -167,7 +167,7 @@ class Lines(NamedTuple):
 
 
 class Point(NamedTuple):
-    """One of `Points`; the group decides its colour, and its area is by `size`."""
+    """One of `Scatter`; the group decides its colour, and its area is by `size`."""
 
     name: str
     group: str
@@ -176,7 +176,7 @@ class Point(NamedTuple):
     size: float
 
 
-class Points(NamedTuple):
+class Scatter(NamedTuple):
     """Points between two logarithmic axes, and a line across where `roof` has a value and its name."""
 
     title: str
@@ -303,7 +303,7 @@ class Card(NamedTuple):
                 yield type(text)(f"   {label}: {text}")  # a `Command` stays one
 
 
-Chart = Bars | Waterfall | Lines | Points | HeatMap | Timeline | Bars3D | Network
+Chart = Bars | Waterfall | Lines | Scatter | HeatMap | Timeline | Bars3D | Network
 
 
 class Result(NamedTuple):

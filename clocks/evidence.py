@@ -24,7 +24,7 @@ from clocks import limits
 from clocks.common_operations import Occurrences
 
 
-class Evidence(Struct, frozen=True):
+class PairOffset(Struct, frozen=True):
     """The offset of host j against host i (what to add to j's times, less what to add to i's), in ns."""
 
     i: int
@@ -36,14 +36,14 @@ class Evidence(Struct, frozen=True):
     )
 
 
-def evidence(found: Occurrences, compared: Mask, *, use_ends: bool) -> list[Evidence]:
+def evidence(found: Occurrences, compared: Mask, *, use_ends: bool) -> list[PairOffset]:
     """Return the evidence of every pair of hosts that is `compared` (n, n) and has any."""
     chosen = np.argwhere(np.triu(compared)).tolist()
     pairs = [_pair(found, i, j, use_ends=use_ends) for i, j in chosen]
     return [pair for pair in pairs if pair is not None]
 
 
-def _pair(found: Occurrences, i: int, j: int, *, use_ends: bool) -> Evidence | None:
+def _pair(found: Occurrences, i: int, j: int, *, use_ends: bool) -> PairOffset | None:
     both = found.shared(i, j)
     waits, together = both & found.all_wait, both & found.end_together
     width, by_window = 2.0 * limits.ENDS_SUFFICE_NS, None
@@ -52,13 +52,13 @@ def _pair(found: Occurrences, i: int, j: int, *, use_ends: bool) -> Evidence | N
         lower = found.begin[i, waits] - found.end[j, waits]
         misses = [_shortest(found.end[host, waits] - found.begin[host, waits]) for host in (i, j)]
         estimate, doubt, width = _from_window(upper, lower, misses)
-        by_window = Evidence(i, j, estimate, doubt)
+        by_window = PairOffset(i, j, estimate, doubt)
     if use_ends and together.sum() >= limits.FEWEST_ENDS:
         estimate, doubt, limit = _from_ends(found.end[i, together] - found.end[j, together])
         if 2 * limit < width and (limit <= limits.ENDS_SCATTER_NS or by_window is None):
-            return Evidence(i, j, estimate, doubt, (estimate - limit, estimate + limit))
+            return PairOffset(i, j, estimate, doubt, (estimate - limit, estimate + limit))
         if 2 * limit < width:
-            return Evidence(i, j, estimate, limit)
+            return PairOffset(i, j, estimate, limit)
     return by_window
 
 

@@ -22,7 +22,7 @@ from arrays import Float64, Int64, Mask
 from clocks import limits
 from clocks.common_operations import Occurrences, side_by_side
 from clocks.drift import Drifts, drifts_of
-from clocks.evidence import Evidence, evidence
+from clocks.evidence import PairOffset, evidence
 from dialects.sync_points import SyncPoints
 
 
@@ -119,7 +119,7 @@ def _consistent(
     found: Occurrences,
     compared: Mask,
     drifts: Drifts,
-    pairs: Sequence[Evidence] | None,
+    pairs: Sequence[PairOffset] | None,
     reach: Float64,
     use_ends: bool,
     machines: Sequence[str],
@@ -131,7 +131,7 @@ def _consistent(
     steady = found.with_drift(drifts.ppm)
     pairs = evidence(steady, compared, use_ends=use_ends) if pairs is None else pairs
 
-    def shortest(pairs: Sequence[Evidence]) -> tuple[Float64, Float64] | None:
+    def shortest(pairs: Sequence[PairOffset]) -> tuple[Float64, Float64] | None:
         loose, bounds = (_shortest(_windows(steady, compared, drifts, pairs, far)) for far in (None, reach))
         if loose is None or bounds is None:
             return None
@@ -158,8 +158,8 @@ def _is_same(machines: Sequence[str], i: int, j: int) -> bool:
 
 
 def _of_one_machine(
-    middle: Int64, pairs: Sequence[Evidence], tight: Float64, machines: Sequence[str]
-) -> list[Evidence]:
+    middle: Int64, pairs: Sequence[PairOffset], tight: Float64, machines: Sequence[str]
+) -> list[PairOffset]:
     """Return the evidence, with that of hosts on one machine, whose clocks are one where they may agree.
 
     They may where that makes every operation possible and no ends that agree closely contradict it.
@@ -168,7 +168,7 @@ def _of_one_machine(
     wanted = {(pair.i, pair.j) for pair in pairs} | {(i, j) for j, i in enumerate(of_machine) if i < j}
     ahead = (middle[None, :] - middle[:, None]).astype(np.float64)  # of j against i, where they agree
     agree = {
-        (i, j): Evidence(i, j, ahead[i, j], 1.0, (ahead[i, j], ahead[i, j]))
+        (i, j): PairOffset(i, j, ahead[i, j], 1.0, (ahead[i, j], ahead[i, j]))
         for i, j in sorted(wanted)
         if _is_same(machines, i, j) and -ahead[i, j] <= tight[i, j] and ahead[i, j] <= tight[j, i]
     }
@@ -189,7 +189,7 @@ def _windows(
     found: Occurrences,
     compared: Mask,
     drifts: Drifts | None,
-    pairs: Sequence[Evidence],
+    pairs: Sequence[PairOffset],
     reach: Float64 | None = None,
 ) -> Float64:
     """Return w (n, n): ``x_i - x_j <= w[i, j]``, inf where nothing is known of what is `compared`.
@@ -240,7 +240,7 @@ def _shortest_of_many(windows: Float64) -> Float64 | None:
         return None
 
 
-def _tied_together(n: int, pairs: Sequence[Evidence]) -> list[Int64]:
+def _tied_together(n: int, pairs: Sequence[PairOffset]) -> list[Int64]:
     """Return the groups of hosts that are tied together, directly or through others."""
     first = np.arange(n)  # of each one's group
     for pair in pairs:
@@ -250,7 +250,7 @@ def _tied_together(n: int, pairs: Sequence[Evidence]) -> list[Int64]:
     return [np.flatnonzero(first == host) for host in range(n) if first[host] == host]
 
 
-def _joint(found: Occurrences, group: Int64, pairs: Sequence[Evidence], tight: Float64) -> Float64:
+def _joint(found: Occurrences, group: Int64, pairs: Sequence[PairOffset], tight: Float64) -> Float64:
     """Return the offsets of a group of hosts, relative to their middles and within the `tight` windows."""
     as_recorded = (found.middle[group] - found.middle[group[0]]).astype(np.float64)
     windows = tight[np.ix_(group, group)]
@@ -260,7 +260,7 @@ def _joint(found: Occurrences, group: Int64, pairs: Sequence[Evidence], tight: F
     return _feasible(_least_squares(group, own), windows)
 
 
-def _may_agree(agreed: Float64, group: Int64, pairs: Sequence[Evidence], tight: Float64) -> bool:
+def _may_agree(agreed: Float64, group: Int64, pairs: Sequence[PairOffset], tight: Float64) -> bool:
     """Whether the clocks of a group may agree: possible, and no host's estimates speak against it."""
     if np.any(agreed[:, None] - agreed[None, :] > tight):
         return False
@@ -273,7 +273,7 @@ def _may_agree(agreed: Float64, group: Int64, pairs: Sequence[Evidence], tight: 
     return all(np.mean(each) <= limits.AGREES**2 for each in squares.values())
 
 
-def _least_squares(group: Int64, pairs: Sequence[Evidence]) -> Float64:
+def _least_squares(group: Int64, pairs: Sequence[PairOffset]) -> Float64:
     """Return the offsets of a group of hosts, against the first of them, that fit the estimates best."""
     place = {host: i for i, host in enumerate(group.tolist())}
     laplacian, right = np.zeros((len(group), len(group))), np.zeros(len(group))

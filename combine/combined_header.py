@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 import dialects
-from combine.distinct_ids import Process, Track, frame_id
+from combine.distinct_ids import SourceProcess, SourceThread, frame_id
 from combine.rewrite_source import Rewritten
 from combine.sources import Member, Timing
 from dialects.system import BASE
@@ -38,7 +38,7 @@ class Labels:
         places = [(m.source.worker or 0, r is None, r or 0) for m, r in zip(members, self.ranks, strict=True)]
         self.order = sorted(range(len(members)), key=places.__getitem__)
 
-    def process(self, source: int, process: Process) -> str:
+    def process(self, source: int, process: SourceProcess) -> str:
         """Return the name of a process: the rank, and the name it has in its own file."""
         label = self.texts[source]
         own = process.name if process.name is not None else process.text
@@ -102,14 +102,14 @@ def _threads(labels: Labels, dialect: str, i: int, source: Rewritten) -> Iterato
             yield _meta("thread_sort_index", track.pid, track.tid, index)
 
 
-def _within_rank(track: Track, process: Process) -> str:
+def _within_rank(track: SourceThread, process: SourceProcess) -> str:
     """Return the name of a thread that had a process of its own: tensor and partition."""
     own = process.text if process.name is None else process.name
     thread = track.name or (str(track.tid) if track.text is None else track.text)
     return thread if own.lstrip("-").isdigit() and thread else f"{own} {thread}".rstrip()
 
 
-def _thread_order(track: Track, dialect: str, source: Rewritten) -> float | None:
+def _thread_order(track: SourceThread, dialect: str, source: Rewritten) -> float | None:
     """Return a thread's sort index: BytePS's whole communications first, then partitions by key."""
     system = dialects.named(dialect)
     if system.pid_is_rank:
@@ -123,7 +123,7 @@ def _thread_order(track: Track, dialect: str, source: Rewritten) -> float | None
     return track.sort_index
 
 
-def _process_order(process: Process, dialect: str) -> tuple[bool, float, list[tuple[int, str]]]:
+def _process_order(process: SourceProcess, dialect: str) -> tuple[bool, float, list[tuple[int, str]]]:
     name = natural(process.text) if dialects.named(dialect).names_by_rank else []
     return process.sort_index is None, process.sort_index or 0, name
 

@@ -42,7 +42,7 @@ class Place(Struct, frozen=True):
     scan: bool = False  # in C, where that can be done
 
 
-class Process(Struct):
+class SourceProcess(Struct):
     """One process of a source: its id in the combined file, and what its metadata said."""
 
     pid: int
@@ -52,7 +52,7 @@ class Process(Struct):
     taken: set[int] = field(default_factory=set)  # thread ids in use
 
 
-class Track(Struct):
+class SourceThread(Struct):
     """One thread of a process, the same way."""
 
     pid: int
@@ -60,7 +60,7 @@ class Track(Struct):
     text: str | None  # its tid as the file has it, where that is not `tid` itself; "" where it has none
     name: str | None = None
     sort_index: float | None = None
-    of: Process | None = None  # what the file calls its process, where it is in the rank's
+    of: SourceProcess | None = None  # what the file calls its process, where it is in the rank's
 
 
 class Tables:
@@ -68,16 +68,16 @@ class Tables:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self.processes: dict[Any, Process] = {}
-        self.tracks: dict[Any, Track] = {}
+        self.processes: dict[Any, SourceProcess] = {}
+        self.tracks: dict[Any, SourceThread] = {}
         self._invented = 0
         self._rank = self.process(_RANK) if place.prefix else None
 
-    def process(self, pid: Any) -> Process:
+    def process(self, pid: Any) -> SourceProcess:
         """Return the process that the file calls `pid`, a new one where it is the first time."""
         key = _number(pid)
         if key not in self.processes:
-            self.processes[key] = Process(self._new_pid(), "" if pid in (None, _RANK) else str(pid))
+            self.processes[key] = SourceProcess(self._new_pid(), "" if pid in (None, _RANK) else str(pid))
         return self.processes[key]
 
     def name_of(self, pid: Any) -> str | None:
@@ -85,7 +85,7 @@ class Tables:
         process = self.processes.get(_number(pid))
         return None if process is None else process.name
 
-    def track(self, pid: Any, tid: Any) -> Track:
+    def track(self, pid: Any, tid: Any) -> SourceThread:
         """Return the thread that the file calls `tid` in `pid`, likewise."""
         key = (_number(pid), _number(tid))
         if key not in self.tracks:
@@ -94,7 +94,9 @@ class Tables:
                 process = self._rank
             number = self._new_tid(process, key[1])
             text = None if number == key[1] else "" if tid is None else str(tid)
-            self.tracks[key] = Track(process.pid, number, text, of=None if process is of_file else of_file)
+            self.tracks[key] = SourceThread(
+                process.pid, number, text, of=None if process is of_file else of_file
+            )
         return self.tracks[key]
 
     def _new_pid(self) -> int:
@@ -105,7 +107,7 @@ class Tables:
             raise TraceError(f"{self._place.path}: more than {n:,} processes, too many to combine")
         return self._place.first_pid + n
 
-    def _new_tid(self, process: Process, tid: Any) -> int:
+    def _new_tid(self, process: SourceProcess, tid: Any) -> int:
         taken = process.taken
         number = 0 if tid is None else tid
         if not isinstance(number, int) or not 0 <= number < _LARGEST or number in taken:

@@ -53,7 +53,7 @@ class Heads:
         return self._laid_out
 
 
-class Columns(NamedTuple):
+class HeadColumns(NamedTuple):
     """Properties of the events of each head (n,)."""
 
     is_slice: NDArray[np.bool_]
@@ -88,7 +88,7 @@ class HeadTable:
         self._args = [b""]
         self._texts = [b""]
         self._placed = [_NOWHERE._replace(fate=KEPT)]
-        self._columns: Columns | None = None
+        self._columns: HeadColumns | None = None
 
     def extend(self, keys: Iterable[Sequence[Any]]) -> None:
         """Add the heads of further kinds; their keys are as of `ScannedWhole`."""
@@ -105,12 +105,12 @@ class HeadTable:
             if kind.pid == pid:
                 self._place_head(number)
 
-    def columns(self) -> Columns:
+    def columns(self) -> HeadColumns:
         """Return the properties of the heads."""
         if self._columns is None:
             *_, role, fate, is_front = zip(*self._placed, strict=True)
             is_slice = np.array([kind.ph == "X" for kind in self.kinds])
-            self._columns = Columns(is_slice, np.array(role), np.array(fate, np.int8), np.array(is_front))
+            self._columns = HeadColumns(is_slice, np.array(role), np.array(fate, np.int8), np.array(is_front))
         return self._columns
 
     def tid_of(self, number: int) -> int:

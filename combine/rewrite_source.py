@@ -21,7 +21,15 @@ from numpy.typing import NDArray
 import dialects
 from arrays import Int64
 from combine.collective_finder import NO_ROLE, SyncFinder
-from combine.distinct_ids import EXACT_SOURCES, Place, Process, Tables, Track, first_id, make_unique
+from combine.distinct_ids import (
+    EXACT_SOURCES,
+    Place,
+    SourceProcess,
+    SourceThread,
+    Tables,
+    first_id,
+    make_unique,
+)
 from combine.event_text import (
     DROPPED,
     DURATION,
@@ -199,7 +207,9 @@ class Rewriter:
         process = self.tables.process(event.pid)
         if kind == "thread" and self._system.is_left_out(event.tid):
             return True
-        entry: Process | Track = process if kind == "process" else self.tables.track(event.pid, event.tid)
+        entry: SourceProcess | SourceThread = (
+            process if kind == "process" else self.tables.track(event.pid, event.tid)
+        )
         value = args.get(what)
         if what == "name" and value is not None:
             is_new, entry.name = entry.name != str(value), str(value)
@@ -222,8 +232,8 @@ class Rewritten(Struct, frozen=True):
     runs: Sequence[Run]
     untimed: Sequence[bytes]  # events without a time, ready to be written
     n_events: int
-    processes: Sequence[Process]
-    tracks: Sequence[Track]
+    processes: Sequence[SourceProcess]
+    tracks: Sequence[SourceThread]
     about: Trace  # the header and the metadata of the whole file, without events
     sync_points: SyncPoints
     front_tid: int | None  # the thread that is shown first

@@ -26,7 +26,7 @@ from report.vega import (
     series,
     specified,
 )
-from result import Bars, Bars3D, HeatMap, Lines, Points, Waterfall
+from result import Bars, Bars3D, HeatMap, Lines, Scatter, Waterfall
 
 _WIDEST_BAR = 90
 _MOST_BARS = 800  # upright; more are thinner than a pixel
@@ -230,7 +230,7 @@ def lines(chart: Lines, width: int) -> Spec:
     return layered(spec, [area, {"mark": mark, "encoding": spec["encoding"]}])
 
 
-def points(chart: Points, width: int) -> Spec:
+def points(chart: Scatter, width: int) -> Spec:
     """Return points of two sizes on logarithmic axes."""
     groups = list(dict.fromkeys(point.group for point in chart.points))
     values: Values = [

@@ -18,7 +18,7 @@ from report import charts, draw
 from report.names import bounded
 from report.timeline_chart import timeline
 from report.vega import CONFIG, WIDTH, Spec
-from result import Bars, Bars3D, Chart, HeatMap, Lines, Network, Points, Result, Timeline, Waterfall
+from result import Bars, Bars3D, Chart, HeatMap, Lines, Network, Result, Scatter, Timeline, Waterfall
 
 SUFFIXES = (".svg", ".png", ".pdf")
 
@@ -50,7 +50,7 @@ _KINDS: Mapping[type, Callable[[Any, int], Spec]] = {
     Bars: charts.bars,
     Waterfall: charts.waterfall,
     Lines: charts.lines,
-    Points: charts.points,
+    Scatter: charts.points,
     HeatMap: charts.heat_map,
     Bars3D: charts.bars_3d,
     Timeline: timeline,

@@ -20,8 +20,8 @@ from collector.gpu.mxnet_profile import collect_operators, node_of, passes
 from collector.gpu.parts import (
     PARTS,
     Event,
-    Part,
     PartName,
+    TracePart,
     collect_comm,
     count_by_cat,
     of_category,
@@ -164,7 +164,7 @@ class _Gathering(Struct):
 
     def _collected(
         self, part: PartName, names: GradientNames | None, inputs: Mapping[str, Sequence[str]]
-    ) -> tuple[Part, Sequence[str]]:
+    ) -> tuple[TracePart, Sequence[str]]:
         """Return the events of a part, and what is damaged in its source."""
         if part == "operator":
             profile = self._profile()

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from arrays import Int64
 from arrays.numbering import unique
-from collector.gpu.parts import Event, Part, listing
+from collector.gpu.parts import Event, TracePart, listing
 from dialects.byteps import after_longest_pause
 from dialects.masks import by_name
 from formats.columns import Id, Trace
@@ -27,7 +27,7 @@ _NAMED = re.compile(r"name=([^;]*)")
 _HOUSEKEEPING = frozenset({"DeleteVariable"})
 
 
-def collect_operators(profile: Trace, inputs: Inputs) -> Part:
+def collect_operators(profile: Trace, inputs: Inputs) -> TracePart:
     """Return the operations of the DAG as the final trace has them, and one ``STEP`` a step.
 
     An operation of several profiler processes counts once: in the process that has most of them, or
@@ -43,7 +43,7 @@ def collect_operators(profile: Trace, inputs: Inputs) -> Part:
             f"none of its {n} operations is in the DAG (names of operator types instead of nodes, or the DAG "
             "of another model): no FW and BW"
         )
-        return Part(warnings=[nothing if n else "no operator in it: no FW and BW"])
+        return TracePart(warnings=[nothing if n else "no operator in it: no FW and BW"])
     events = [_operation_event(profile, row, nodes, inputs) for row in chosen.rows.tolist()]
     updates = _updates(profile, chosen, nodes, inputs)
     for rows in updates:
@@ -54,7 +54,7 @@ def collect_operators(profile: Trace, inputs: Inputs) -> Part:
     n_met = len(forward & set(nodes))
     doubt = f"only {n_met} of the DAG's {len(forward)} forward operations occur: another model's DAG?"
     doubts = [doubt] if 2 * n_met < len(forward) else []
-    return Part(events, doubts, _remarks(profile, chosen, nodes, updates))
+    return TracePart(events, doubts, _remarks(profile, chosen, nodes, updates))
 
 
 def node_of(name: str, nodes: Inputs) -> str | None:

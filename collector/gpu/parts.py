@@ -19,7 +19,7 @@ PartName = Literal["io", "step", "comm", "operator"]
 PARTS: tuple[PartName, ...] = ("io", "step", "comm", "operator")
 
 
-class Part(Struct, frozen=True):
+class TracePart(Struct, frozen=True):
     """The complete events that one source contributes."""
 
     events: Sequence[Event] = ()
@@ -54,13 +54,13 @@ def _complete(events: Iterable[Event]) -> tuple[list[Event], list[str]]:
     return kept, [warning] if n_dropped else []
 
 
-def of_category(events: Iterable[Event], cat: str) -> Part:
+def of_category(events: Iterable[Event], cat: str) -> TracePart:
     """Return the complete events of one category, as they are."""
     kept, warnings = _complete(events)
     chosen = [event for event in kept if OpName.parse(str(event["name"])).cat == cat]
     if len(chosen) < len(kept):
         warnings.append(f"{counted(len(kept) - len(chosen), 'event')} ignored: no {cat}")
-    return Part(chosen, warnings)
+    return TracePart(chosen, warnings)
 
 
 def count_by_cat(events: Iterable[Event]) -> dict[str, int]:
@@ -83,7 +83,7 @@ def time_of(event: Event, key: str = "ts") -> float | None:
 
 def collect_comm(
     events: Sequence[Event], names: GradientNames | None, inputs: Mapping[str, Sequence[str]]
-) -> Part:
+) -> TracePart:
     """Return the events of `comm.json`, main tasks and the stages of their partitions, for the final trace.
 
     They get the parameters' names (without `names` BytePS's own stay) and their inputs in the DAG.
@@ -97,7 +97,7 @@ def collect_comm(
     missing = Counter(main for main in map(_main, renamed) if inputs and main not in inputs)
     if missing:
         warnings.append(f"{len(missing)} tensor(s) not in the DAG, without inputs: {listing(missing)}")
-    return Part(renamed, warnings)
+    return TracePart(renamed, warnings)
 
 
 def _renamed(

@@ -80,7 +80,7 @@ class Log(Struct):
 def read_log(lines: Iterable[bytes]) -> Log:
     """Return the rows of one file; lines of other kinds are counted."""
     log = Log()
-    reader = _Reader(log)
+    reader = _LineReader(log)
     for line in lines:
         if not reader.take(line) and line.strip():
             log.n_other += 1
@@ -90,7 +90,7 @@ def read_log(lines: Iterable[bytes]) -> Log:
     return log
 
 
-class _Reader:
+class _LineReader:
     """Tries the format of the line before first: most files have one."""
 
     def __init__(self, log: Log) -> None:

@@ -16,7 +16,7 @@ from arrays import Int32, Int64
 from collector.network.packets import Capture, Ends, read_segments
 from collector.network.pslite import LENGTHS_FRAME, Header, Meta, Node, identity, locate, read_header
 from collector.network.tcp import Receiver, Streams
-from collector.network.zmtp import Message, Reader
+from collector.network.zmtp import Message, MessageReader
 
 _UNASSIGNED = (1 << 15) - 1  # ids from here on are placeholders of nodes that have none yet
 _MOST_OPEN = 1 << 16  # requests of a connection that wait for their response; older ones are given up
@@ -98,7 +98,7 @@ class _Link(Struct):
 
     ends: Ends
     identities: list[int | None] = field(default_factory=lambda: [None, None])
-    readers: tuple[Reader, ...] = ()
+    readers: tuple[MessageReader, ...] = ()
     asks: int = 0  # direction in which requests go
     kinds: set[bool] = field(default_factory=set)  # of messages that were met: True requests, False responses
     #: Messages without their counterpart, requests and responses.
@@ -127,7 +127,7 @@ class _Matcher:
         link.readers = readers = self._reader(link, 0), self._reader(link, 1)
         return readers
 
-    def _reader(self, link: _Link, direction: int) -> Reader:
+    def _reader(self, link: _Link, direction: int) -> MessageReader:
         def on_message(message: Message) -> bool:
             header = read_header(message)
             if header is None:
@@ -141,7 +141,7 @@ class _Matcher:
         def on_identity(name: bytes) -> None:
             link.identities[direction] = identity(name)
 
-        return Reader(on_message, on_identity, locate, trailer=LENGTHS_FRAME)
+        return MessageReader(on_message, on_identity, locate, trailer=LENGTHS_FRAME)
 
     def _data(self, link: _Link, direction: int, header: Header, message: Message) -> None:
         meta = header.meta

@@ -1,7 +1,7 @@
 """ZMTP 3.x (the wire protocol of ZeroMQ, rfc.zeromq.org/spec/23): messages out of a byte stream.
 
 A stream that was joined in its middle, or lost bytes, is searched for the next message that
-`Reader.locate` recognises. The bodies of large frames are counted, not kept.
+`MessageReader.locate` recognises. The bodies of large frames are counted, not kept.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _State(Enum):
     SEARCH = auto()
 
 
-class Reader(Struct):
+class MessageReader(Struct):
     """One direction of a connection as ZMTP messages (a `tcp.Receiver`)."""
 
     on_message: Callable[[Message], bool]  # returns False where a message makes no sense: the framing is lost

@@ -30,7 +30,7 @@ _REPEATED = re.compile(
 _OF_COPIES = re.compile(r"Stream #\d+\((?:Mem(?:cpy|set)\w*[, ]*)+\).*|Async .*")
 
 
-class Lines(NamedTuple):
+class ThreadKinds(NamedTuple):
     """Which kind of slices each thread (t,) of a trace holds.
 
     Attributes
@@ -55,7 +55,7 @@ class Lines(NamedTuple):
         return np.asarray((self.device != SHARED) & ~(self.works | self.waits | self.steps | self.programs))
 
 
-def lines_of(trace: Trace) -> Lines:
+def lines_of(trace: Trace) -> ThreadKinds:
     """Return which kind of slices the threads of a trace hold, by their names."""
     processes = _names(trace, "process_name")
     threads = _names(trace, "thread_name")
@@ -72,7 +72,7 @@ def lines_of(trace: Trace) -> Lines:
     repeated |= beside & ~which(_STREAM.fullmatch)
     works = (device != SHARED) & ~repeated & ~waits
     steps, programs = which(lambda name: name == "Steps"), which(lambda name: name.startswith("XLA Modules"))
-    return Lines(device, works, which(_OF_COPIES.fullmatch), waits, steps, programs)
+    return ThreadKinds(device, works, which(_OF_COPIES.fullmatch), waits, steps, programs)
 
 
 def _names(trace: Trace, kind: str) -> dict[tuple[object, object], str]:
@@ -91,7 +91,7 @@ def n_devices(trace: Trace) -> int:
     return len({match[1] for match in matches if match})
 
 
-def operations(trace: Trace, lines: Lines) -> Mask:
+def operations(trace: Trace, lines: ThreadKinds) -> Mask:
     """Return which slices (n,) are operations of a device."""
     found = lines.works[trace.track_id] if len(trace) else np.zeros(0, np.bool_)
     if "hlo_op" in trace.args:

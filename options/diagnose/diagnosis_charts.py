@@ -16,7 +16,7 @@ from dialects.roles import Role
 from figures.time_by_role import Breakdown
 from function_names import brief
 from options.step_charts import exposed_map, rank_map
-from result import Bars, Chart, Point, Points
+from result import Bars, Chart, Point, Scatter
 
 #: Transfers that are drawn at most.
 _MOST_POINTS = 500
@@ -103,7 +103,7 @@ def _transfers(view: JobView) -> list[Chart]:
     title = "Bytes and rate of each transfer"
     if len(largest) < len(found):
         title += f": the {len(largest)} most exposed of {len(found):,}"
-    return [Points(title, "bytes", "GB/s", "exposed (ms per step)", points, roof)]
+    return [Scatter(title, "bytes", "GB/s", "exposed (ms per step)", points, roof)]
 
 
 def _every_step(diagnosis: Diagnosis) -> list[Chart]:

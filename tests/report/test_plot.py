@@ -23,8 +23,8 @@ from result import (
     Network,
     OnPath,
     Point,
-    Points,
     Result,
+    Scatter,
     Span,
     Timeline,
     Waterfall,
@@ -52,7 +52,7 @@ BOUNDED = Bars(
     "Gains", "ms", "", ["a", "b"], {"to save": [5.0, 2.0]}, horizontal=True, between=[(3.0, 9.0), None]
 )
 NETWORK = Network("Graph", NODES, [(0, 1, "data"), (1, 2, "next")], path=[(0, 1)])
-POINTS = Points(
+POINTS = Scatter(
     "Rates", "bytes", "GB/s", "exposed (ms)",
     [Point("a", "PUSH", 1e3, 0.1, 2.0), Point("b", "PULL", 1e5, 10.0, 8.0)], (12.0, "the link"),
 )  # fmt: skip

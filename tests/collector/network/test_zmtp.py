@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collector.network.pslite import locate
-from collector.network.zmtp import Message, Reader
+from collector.network.zmtp import Message, MessageReader
 from traffic import NEW, OLD, SERVER_BASE, Dialect, greeting, message
 
 HELLO = greeting("ps9")
@@ -30,13 +30,13 @@ class Sink:
             return True
         return False
 
-    def reader(self, from_start: bool = True) -> Reader:
-        reader = Reader(self.take, self.identities.append, locate)
+    def reader(self, from_start: bool = True) -> MessageReader:
+        reader = MessageReader(self.take, self.identities.append, locate)
         reader.from_start = from_start
         return reader
 
 
-def feed(reader: Reader, data: bytes, at_ns: int = 0) -> None:
+def feed(reader: MessageReader, data: bytes, at_ns: int = 0) -> None:
     """Feed as a stream does: skipped bytes are not shown."""
     if reader.skip > len(data):
         reader.skip -= len(data)
