@@ -14,7 +14,7 @@ import dialects
 from arrays.intervals import innermost
 from dialects import Need, Role
 from dialects.steps import NO_STEPS, Step, Steps
-from dialects.system import KERNEL_KIND
+from dialects.system import KERNEL_KIND, WorkGroups
 from errors import TraceError
 from figures.durations import NO_DURATIONS, Durations, category_totals, durations
 from figures.operations_by_step import Operations, op_ids, operations_of, rank_shapes
@@ -174,7 +174,7 @@ def _of_groups(trace: Trace, steps: Steps, wanted: Wanted) -> dict[str, Any]:
     groups = system.work_groups(trace, roles, wanted.group_by or "")
     if groups is not None and trace.is_shared is not None:
         is_own = ~trace.is_shared[groups.row]
-        groups = groups._replace(row=groups.row[is_own], group=groups.group[is_own])
+        groups = WorkGroups(groups.row[is_own], groups.names, groups.group[is_own])
     work = trace.select(np.empty(0, np.int64)) if groups is None else groups.of(trace).own
     figures: dict[str, Any] = {"n_slices": len(work)}
     figures |= {"durations": durations(work), "category_ns": category_totals(work)}

@@ -16,7 +16,6 @@ from diagnose.finding_thresholds import EXPOSED, HALF, NEARLY_ALL, NOTICEABLE, S
 from diagnose.job_view import JobView, what_runs
 from dialects.roles import Role
 from dialects.step_parts import Operation
-from errors import listed
 from function_names import named
 from replay.whatif.allocations import allocates, is_allocation
 from replay.whatif.host import prepares
@@ -108,7 +107,7 @@ def allocations(view: JobView) -> Iterator[Finding]:
         return
     yield Finding(
         kind="memory",
-        title=f"allocating memory of the device takes {in_ms(usual_ns)}, in {listed(names)}",
+        title=f"allocating memory of the device takes {in_ms(usual_ns)}, in {named(names)}",
         cause=f"{np.median(n_calls) / n_owners:,.0f} calls: while one runs nothing is launched, and one that "
         "frees waits until the device has nothing left to do",
         action="let PyTorch keep the memory that it has: no empty_cache() in the loop, "

@@ -50,7 +50,7 @@ def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
     on_device = any(one.on_device for one in view.recording.chosen_kinds(chosen))
     yield Finding(
         kind="hot_operation",
-        title=f"{names[hottest]} makes up {share:.0%} of the critical path",
+        title=f"{brief(names[hottest])} makes up {share:.0%} of the critical path",
         cause=f"it takes {in_ms(by_name[hottest])} a step there"
         + (f"; its longest event is {spread:.0f} times the average" if spread > SPIKY else ""),
         action="make this one faster first: another algorithm or precision, a fused or tuned kernel"
@@ -81,7 +81,7 @@ def first_calls(view: JobView) -> Iterator[Finding]:
             continue
         yield Finding(
             kind="profiling_overhead",
-            title=f"one call of {names[place]} takes {in_ms(longest_ns)} of the critical path",
+            title=f"one call of {brief(names[place])} takes {in_ms(longest_ns)} of the critical path",
             cause="the first call of its kind creates the device's context, or loads or compiles kernels",
             action="leave more steps to the warm-up before the recording begins",
             ranks=view.recording.owners,

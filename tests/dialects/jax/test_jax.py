@@ -180,6 +180,18 @@ def test_a_host_of_cpu_devices_keeps_the_laws_of_systems(tmp_path: Path) -> None
     system_laws.check_system(write(tmp_path / "log", cpu()), ["rank0", "rank1"], tmp_path)
 
 
+def test_work_of_devices_has_kinds_but_no_operators(tmp_path: Path) -> None:
+    words = ("--option", "statistic", "--format", "json", "--path", write(tmp_path, cpu()), "--group_by")
+    code, out, err = run_cli(*words, "kernel_kind")
+    assert code == 0, err
+    found = {
+        row["name"]: (row["count"], round(row["total_ms"] * 1000)) for row in json.loads(out)["operations"]
+    }
+    assert found == {"GEMM": (6, 240), "communication": (6, 114), "elementwise": (6, 54)}
+    code, _, err = run_cli(*words, "operator")
+    assert code == 2 and err.count("\n") == 1
+
+
 def test_two_processes_are_workers_whose_clocks_are_aligned(tmp_path: Path) -> None:
     write(tmp_path / "log" / "0", cpu())
     write(tmp_path / "log" / "1", cpu(first=2048, begin=5000))
