@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traces.files import read_trace, read_traces
+from traces.files import read_args, read_trace, read_traces
 from traces.filter import CommFilter, check_known
 from traces.gpu_folders import GpuDir, find_gpus
 from traces.layouts import find_paths, is_input
@@ -13,5 +13,5 @@ from traces.raw import files_to_read
 __all__ = [
     "CommFilter", "GpuDir", "Job", "Request", "Source", "check_known", "files_to_read", "find_gpus",
     "find_paths", "head_of", "hosts_of", "is_input", "load_paths", "map_ranks", "natural", "rank_notes",
-    "read_trace", "read_traces",
+    "read_args", "read_trace", "read_traces",
 ]  # fmt: skip

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from clocks.offsets import Alignment, Clock
+from clocks.offsets import Alignment, Clock, align
+from dialects.sync_points import SyncPoints, merged
 from errors import Note, NoteKind
 from formats.columns import Trace
 
@@ -20,6 +21,27 @@ def shifted(trace: Trace, clock: Clock) -> Trace:
         return trace
     points = replace(trace.points, ts_ns=trace.points.ts_ns + clock.shift(trace.points.ts_ns))
     return replace(trace, ts_ns=trace.ts_ns + clock.shift(trace.ts_ns), points=points)
+
+
+def aligned(
+    names: Sequence[str],
+    hosts: Sequence[int],
+    points: Sequence[SyncPoints],
+    spans: Sequence[tuple[int, int]],
+    machines: Sequence[str],
+) -> tuple[Sequence[Clock], list[str]]:
+    """Return the clock of each host, and remarks on them.
+
+    The parameters are of n ranks: name, host (0, 1, …), sync points, begin and end, and machine.
+    """
+    members = [[i for i, own in enumerate(hosts) if own == host] for host in range(max(hosts) + 1)]
+    alignment = align(
+        [merged(points[i] for i in own) for own in members],
+        [(min(spans[i][0] for i in own), max(spans[i][1] for i in own)) for own in members],
+        [machines[own[0]] for own in members],
+    )
+    labels = [names[own[0]] if len(own) == 1 else names[own[0]].partition(".")[0] for own in members]
+    return alignment.clocks, remarks(labels, alignment)
 
 
 def remarks(names: Sequence[str], alignment: Alignment) -> list[str]:

@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from clocks.job_clocks import remarks, shifted
-from clocks.offsets import Clock, align
+from clocks.job_clocks import aligned, shifted
+from clocks.offsets import Clock
 from dag.join_ranks import join, number_ranges
 from dag.rank_record import Partitions, RankFacts, RankRecord, record_rank
 from dag.spill import Spill
 from dag.step_graph import Recording
 from dialects import Need
-from dialects.sync_points import merged
 from errors import AnalyzeError, DagError, TraceError
 from formats.columns import Trace
 from traces.paths import Job, hosts_of
 from traces.ranks import Ranks, Request, load_paths, map_again, map_ranks
-from traces.split import TraceFile, repair_lines
+from traces.split import TraceFile, repair_lines, span_of
 
 if TYPE_CHECKING:
     from collector.network.network_evidence import NetworkEvidence
@@ -143,24 +142,20 @@ def _on_one_clock(
     Ranks whose clock drifts are recorded once more from their files: durations do not change.
     """
     hosts = hosts_of(job.job)
-    n_hosts = max(hosts, default=0) + 1
-    if n_hosts == 1:
+    if max(hosts, default=0) == 0:
         return job, hosts, [Clock(bound_ns=0, is_tied=True)], []
-    names, members = job.names, [[i for i, own in enumerate(hosts) if own == host] for host in range(n_hosts)]
-    points = [merged(job.ranks[i].made.points for i in own) for own in members]
-    files = [[file for i in own for file in job.ranks[i].files] for own in members]
-    spans = [(min(file.begin_ns for file in own), max(file.end_ns for file in own)) for own in files]
-    machines = [job.ranks[own[0]].made.facts.machine for own in members]
-    alignment = align(points, spans, machines)
-    drifting = [i for i, host in enumerate(hosts) if alignment.clocks[host].drift_ppm]
-    again = [partial(record, clock=alignment.clocks[hosts[i]]) for i in drifting]
+    spans = [span_of(rank.files) for rank in job.ranks]
+    points = [rank.made.points for rank in job.ranks]
+    machines = [rank.made.facts.machine for rank in job.ranks]
+    clocks, notes = aligned(job.names, hosts, points, spans, machines)
+    drifting = [i for i, host in enumerate(hosts) if clocks[host].drift_ppm]
+    again = [partial(record, clock=clocks[hosts[i]]) for i in drifting]
     moved = map_again(job, drifting, again, request, kept=kept)
     ranks = [
-        rank if i in drifting else replace(rank, made=rank.made.later(alignment.clocks[host].offset_ns))
+        rank if i in drifting else replace(rank, made=rank.made.later(clocks[host].offset_ns))
         for i, (rank, host) in enumerate(zip(moved.ranks, hosts, strict=True))
     ]
-    labels = [names[own[0]] if len(own) == 1 else names[own[0]].partition(".")[0] for own in members]
-    return replace(moved, ranks=ranks), hosts, alignment.clocks, remarks(labels, alignment)
+    return replace(moved, ranks=ranks), hosts, clocks, notes
 
 
 def _load_traces(

@@ -11,17 +11,16 @@ from msgspec.structs import replace
 
 import dialects
 from arrays import Int64
-from arrays.numbering import ids_in
 from clocks.job_clocks import shifted
 from clocks.offsets import Clock
 from dag.dependencies import dag_from_gml
 from dag.spill import Spill
 from dialects import Need
-from dialects.masks import by_name
+from dialects.recorded_collectives import NO_COLLECTIVES, Collectives
 from dialects.step_parts import RankSteps, RankTrace
 from dialects.steps import Step
 from dialects.sync_points import SyncPoints
-from dialects.system import NO_SIZES, Frames, MemorySamples, MessageSizes
+from dialects.system import Frames, MemorySamples
 from errors import AnalyzeError, DagError
 from formats.columns import Trace
 from formats.gml import read_gml
@@ -47,7 +46,7 @@ class RankFacts(Struct, frozen=True):
     rank, world_size : as the trace itself says, else None
     rule : by which its slices count as communication and computation
     loads : as of `System.loads`
-    sizes : what its collectives move, of a trace read for `Need.SIZES`
+    sizes : its collectives and what they move, of a trace read for `Need.SIZES`
     sizes_end_ns : when each of these ends
     memory : samples of its devices' memory, where wished for and recorded
     machine : on which it ran, "" where the trace does not say
@@ -60,7 +59,7 @@ class RankFacts(Struct, frozen=True):
     world_size: int | None = None
     rule: str = ""
     loads: Sequence[Step] = ()
-    sizes: MessageSizes = NO_SIZES
+    sizes: Collectives = NO_COLLECTIVES
     sizes_end_ns: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     memory: MemorySamples | None = None
     machine: str = ""
@@ -115,14 +114,14 @@ def record_rank(
     rank = RankTrace(
         *("", trace, source.worker, edges, parameters, partitions.bytes_of, partitions.server_of),
         most_steps=request.most_steps,
-        args_of=lambda name: read_args(source.path, {name}, slices=True),
+        args_of=lambda names: read_args(source.path, names, slices=True),
     )
     steps: RankSteps | AnalyzeError
     try:
         steps = system.rank_steps(rank, request.step_by).compact()
     except AnalyzeError as error:
         steps = error
-    facts = _facts(source, trace, sized=Need.SIZES in request.needs)
+    facts = _facts(source, rank, sized=Need.SIZES in request.needs)
     return RankRecord(steps, facts, system.sync_points(trace), broken)
 
 
@@ -140,11 +139,9 @@ def _graph(source: Source, trace: Trace) -> tuple[list[tuple[str, str]] | None, 
     return [(dag.names[a], dag.names[b]) for a, b in pairs], ""
 
 
-def _facts(source: Source, trace: Trace, *, sized: bool) -> RankFacts:
-    system = dialects.of(trace)
-    sizes = system.message_sizes(trace)
-    if sized and not len(sizes.row):
-        sizes = _sizes_of_calls(source, trace)
+def _facts(source: Source, rank: RankTrace, *, sized: bool) -> RankFacts:
+    trace, system = rank.trace, dialects.of(rank.trace)
+    sizes = system.collectives(rank) if sized else NO_COLLECTIVES
     return RankFacts(
         path=trace.path,
         rank=trace.rank,
@@ -158,18 +155,6 @@ def _facts(source: Source, trace: Trace, *, sized: bool) -> RankFacts:
         frames=system.frames(trace),
         loads_ahead=system.loads_ahead(trace),
     )
-
-
-def _sizes_of_calls(source: Source, trace: Trace) -> MessageSizes:
-    """Return the bytes of collectives' calls; their args are read alone, as all operators have such."""
-    system = dialects.of(trace)
-    rows = np.flatnonzero(by_name(trace, system.is_sized_call))
-    if not len(rows):
-        return NO_SIZES
-    args = read_args(source.path, {trace.names[i] for i in ids_in(trace.name_id[rows])}, slices=True)
-    if len(args) != len(rows):  # of several files of a rank only one is looked at
-        return NO_SIZES
-    return system.sizes_of_calls(trace, rows, args)
 
 
 def _memory(source: Source, trace: Trace) -> MemorySamples | None:

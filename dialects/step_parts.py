@@ -8,7 +8,7 @@ that the waiting is not mistaken for work. Gaps, work and waits follow from the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, IntEnum
 from typing import Any, NamedTuple, cast, overload
 
@@ -381,8 +381,8 @@ class RankTrace(Struct, frozen=True):
     bytes_of: Mapping[int, int] = field(default_factory=dict)  # partition key -> bytes
     server_of: Mapping[int, int] = field(default_factory=dict)  # partition key -> server
     most_steps: int | None = None  # of how many steps the graph is made, about; None: of all
-    #: All args of the slices so called, by name; none where they cannot be told.
-    args_of: Callable[[str], Sequence[Mapping[str, Any]]] = lambda name: ()
+    #: All args of the slices that have one of some names, in file order; none where they cannot be told.
+    args_of: Callable[[Collection[str]], Sequence[Mapping[str, Any]]] = lambda names: ()
 
 
 def narrow(numbers: NDArray[np.integer]) -> Int64:

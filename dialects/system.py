@@ -20,6 +20,7 @@ from dialects.masks import by_cat, by_name
 from dialects.name_rules import is_collective
 from dialects.needs import Need
 from dialects.owners import Owned, split_by_processes
+from dialects.recorded_collectives import Call, Collectives, kind_of
 from dialects.roles import Role, idle, is_communication
 from dialects.steps import NO_STEPS, Step, Steps, loop_steps, numbered_once, steps_by_name
 from dialects.sync_points import SyncPart, SyncPoints, collected
@@ -66,29 +67,6 @@ class SecondAxis(Struct, frozen=True):
     def moved(self, ts_ns: Int64) -> Int64:
         """Return times (n,) on Composer's clock."""
         return np.where((ts_ns < self.border_ns) & (ts_ns != NO_TIME), ts_ns + self.offset_ns, ts_ns)
-
-
-class MessageSizes(Struct, frozen=True):
-    """The bytes that k collectives of a trace move.
-
-    `row` (k,) of the trace, `kind` (k) such as ``allreduce``, `n_bytes` (k,) of a rank, `n_ranks` (k,) of
-    the group.
-    """
-
-    row: Int64
-    kind: Sequence[str]
-    n_bytes: Int64
-    n_ranks: Int64
-
-    def bus_factor(self, place: int) -> float:
-        """Return the share of each byte that the bus carries: ``2 (n - 1) / n`` in an all-reduce.
-
-        As nccl-tests count it, so that the rate of a link is the same whatever the collective.
-        """
-        n, kind = max(int(self.n_ranks[place]), 1), self.kind[place].lower().replace("_", "")
-        if "allreduce" in kind:
-            return 2 * (n - 1) / n
-        return (n - 1) / n if any(one in kind for one in ("gather", "scatter", "alltoall")) else 1.0
 
 
 class Frames(Struct, frozen=True):
@@ -149,8 +127,6 @@ class MemorySamples(Struct, frozen=True):
 
 #: What the work of devices is put together by (`--group_by`) where only names are asked for.
 KERNEL_KIND = "kernel_kind"
-
-NO_SIZES = MessageSizes(np.empty(0, np.int64), (), np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 class System:
@@ -379,17 +355,13 @@ class System:
         """Return the category that an operation is counted under."""
         return cat
 
-    def message_sizes(self, trace: Trace) -> MessageSizes:
-        """Return the bytes that collectives move, as far as recorded; read `trace` with `Need.SIZES`."""
-        return NO_SIZES
-
-    def is_sized_call(self, name: str) -> bool:
-        """Whether the args of the slices of that name tell what a collective moves; see `sizes_of_calls`."""
-        return False
-
-    def sizes_of_calls(self, trace: Trace, rows: Int64, args: Sequence[Mapping[str, Any]]) -> MessageSizes:
-        """Return the bytes that collectives move, from all `args` (k) of the slices `rows` (k,)."""
-        return NO_SIZES
+    def collectives(self, rank: RankTrace) -> Collectives:
+        """Return the collectives of a rank, and what they move as far as recorded; see `Need.SIZES`."""
+        trace = rank.trace
+        comm = self.roles(trace) == Role.COMM
+        rows = np.flatnonzero(comm & ~lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, comm))
+        calls = [Call(kind_of(trace.names[i])) for i in trace.name_id[rows].tolist()]
+        return Collectives.of(rows, calls, np.zeros(len(rows), np.int64), trace.ts_ns[rows])
 
     def memory(self, trace: Trace, samples: Sequence[Mapping[str, Any]]) -> MemorySamples | None:
         """Return the allocated memory of devices, from the args of all instants called `memory_event`.

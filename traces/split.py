@@ -109,6 +109,11 @@ def rank_file(source: Source, trace: Trace, file: int = 0, place: int = 0) -> Ra
     return RankFile(source, trace.dialect, len(trace), begin, end, *known, file, place)
 
 
+def span_of(files: Sequence[RankFile]) -> tuple[int, int]:
+    """Return when the slices of a rank's files begin and end."""
+    return min(file.begin_ns for file in files), max(file.end_ns for file in files)
+
+
 def trace_file(parts: Sequence[RankFile]) -> TraceFile:
     """Return the file that holds these parts of ranks."""
     first = parts[0]

@@ -16,8 +16,10 @@ from arrays import Int64, Mask
 from arrays.median import median
 from arrays.numbering import ids_in
 from dialects.byteps.byteps_names import inputs, partition, read_parameters, renamed, role_of
+from dialects.masks import by_name
 from dialects.needs import Need
 from dialects.owners import Owned, split_by_names
+from dialects.recorded_collectives import Call, Collectives
 from dialects.roles import Role, is_communication
 from dialects.steps import NO_STEPS, Step, Steps, between, rounds
 from dialects.sync_points import SyncPart
@@ -117,6 +119,30 @@ class BytePS(System):
         """
         is_push = OpName.parse(name).queue == "PUSH"
         return SyncPart(partition(name, tid), begins=is_push, ends=not is_push)
+
+    def collectives(self, rank: RankTrace) -> Collectives:
+        """Return the pushes and pulls of partitions; a pull waits until all workers have pushed.
+
+        Their bytes are those that logs tell.
+        """
+        trace = rank.trace
+        rows = np.flatnonzero(by_name(trace, self.may_synchronise))
+        calls = []
+        for name, track in zip(trace.name_id[rows].tolist(), trace.track_id[rows].tolist(), strict=True):
+            op = OpName.parse(with_key(trace.names[name], trace.tracks[track].tid))
+            n_bytes = rank.bytes_of.get(-1 if op.key is None else op.key, 0)
+            is_push = op.queue == "PUSH"
+            calls.append(
+                Call(
+                    "push" if is_push else "pull",
+                    "worker, server",
+                    2,
+                    n_bytes,
+                    n_bytes,
+                    waits=not is_push,
+                )
+            )
+        return Collectives.of(rows, calls, np.zeros(len(rows), np.int64), trace.ts_ns[rows])
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
         """Return the steps of one GPU; see `byteps_graph`."""

@@ -17,9 +17,10 @@ from arrays import Int64
 from arrays.intervals import at_once
 from dialects.masks import by_name
 from dialects.needs import Need
+from dialects.recorded_collectives import Call, Collectives, kind_of
 from dialects.roles import Role
 from dialects.steps import NO_STEPS, Steps, rounds
-from dialects.system import NO_SIZES, MessageSizes, Metadata, System, whole_number
+from dialects.system import Metadata, System, whole_number
 from formats.columns import Points, Trace
 from formats.values import FARTHEST_NS
 
@@ -132,23 +133,32 @@ class Horovod(System):
 
         return record(rank.name, rank.trace, self.find_steps(rank.trace, by))
 
-    def message_sizes(self, trace: Trace) -> MessageSizes:
-        """Return the bytes of reductions, by the shapes of their tensors.
+    def collectives(self, rank: RankTrace) -> Collectives:
+        """Return the reductions, and their bytes by the shapes of the tensors.
 
-        Tensors that are fused are reduced at the same time, and each then moves what all of them have.
+        Tensors that are fused are reduced at the same time, as one. Ranks wait for each other before that, in
+        the negotiation.
         """
-        keys = self.args[Need.SIZES]
-        if any(key not in trace.args for key in keys):
-            return NO_SIZES
-        types, shapes = (trace.args[key].as_dict() for key in keys)
-        is_known = np.isin(np.arange(len(trace)), [row for row in shapes if types.get(row) in _ITEM_BYTES])
-        rows = np.flatnonzero(by_name(trace, _OPERATION.fullmatch) & is_known)
-        own = [_elements(shapes[row]) * _ITEM_BYTES[types[row]] for row in rows.tolist()]
+        trace = rank.trace
+        types, shapes = (
+            trace.args[key].as_dict() if key in trace.args else {} for key in self.args[Need.SIZES]
+        )
+        rows = np.flatnonzero(by_name(trace, _OPERATION.fullmatch))
+        own = [
+            _elements(shapes.get(row, 0)) * _ITEM_BYTES.get(str(types.get(row)), 0) for row in rows.tolist()
+        ]
         together = at_once(trace.ts_ns[rows], trace.end_ns[rows])
-        moved = np.bincount(together, own).astype(np.int64)[together]
+        moved = np.bincount(together, own)
+        moved[together[np.array(own, np.int64) == 0]] = 0  # of one of the tensors it is not recorded
         n_ranks = len({trace.names[i] for i in trace.points.name_id.tolist() if trace.names[i].isdecimal()})
-        kinds = [trace.names[i] for i in trace.name_id[rows].tolist()]
-        return MessageSizes(rows, kinds, moved, np.full(len(rows), max(n_ranks, 2)))
+        calls = [
+            Call(kind_of(trace.names[i]), "", n_ranks, n_bytes, n_bytes, key=self.name, waits=False)
+            for i, n_bytes in zip(
+                trace.name_id[rows].tolist(), moved.astype(np.int64)[together].tolist(), strict=True
+            )
+        ]
+        found = Collectives.of(rows, calls, together, trace.ts_ns[rows])
+        return replace(found, number=together)
 
     def category(self, name: str, cat: str) -> str:
         """Return the name: Horovod's events have no category that groups them."""

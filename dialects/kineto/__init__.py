@@ -10,24 +10,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from arrays import Int64, Mask
+from arrays import Mask
 from arrays.numbering import ids_in
 from dialects.kineto.collectives import (
     SIZE_ARGS,
     SYNC_ARGS,
     awaits_collective,
-    call_sizes,
     collective,
     grouped,
-    is_call_of_all,
     is_collective,
     is_collective_call,
     is_collective_kernel,
-    message_sizes,
     step_mark,
 )
 from dialects.masks import by_cat, by_name
 from dialects.needs import Need
+from dialects.recorded_collectives import Collectives
 from dialects.roles import Role
 from dialects.steps import NO_STEPS, Steps, in_first_process, spans, with_slices
 from dialects.sync_points import SyncPart, SyncPoints
@@ -39,7 +37,6 @@ from dialects.system import (
     KERNEL_KIND,
     RUNTIME_CATS,
     Frames,
-    MessageSizes,
     System,
     WorkGroups,
     framed,
@@ -76,7 +73,7 @@ class Kineto(System):
         Need.SYNC: SYNC_ARGS,
         Need.STEPS: ("correlation",),
         Need.EDGES: ("correlation", "stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id"),
-        Need.SIZES: SIZE_ARGS,
+        Need.SIZES: (*SIZE_ARGS, *SYNC_ARGS, "correlation"),
         Need.ORIGIN: ("correlation", "External id", "external id", "Fwd thread id", "Sequence number"),
         Need.SHAPES: ("Input Dims", "grid", "block"),
     })  # fmt: skip
@@ -202,17 +199,11 @@ class Kineto(System):
         """Return the collectives, those of the host in the group that the header tells."""
         return grouped(points, header)
 
-    def message_sizes(self, trace: Trace) -> MessageSizes:
-        """Return the bytes that kernels of collectives move."""
-        return message_sizes(trace)
+    def collectives(self, rank: RankTrace) -> Collectives:
+        """Return the kernels of collectives; without work of a device what the host carries out."""
+        from dialects.kineto.kineto_sizes import recorded_collectives
 
-    def is_sized_call(self, name: str) -> bool:
-        """Whether it is a collective that the host carries out (gloo); see `sizes_of_calls`."""
-        return is_call_of_all(name)
-
-    def sizes_of_calls(self, trace: Trace, rows: Int64, args: Sequence[Mapping[str, Any]]) -> MessageSizes:
-        """Return the bytes that the host's collectives move, where shapes were recorded (`record_shapes`)."""
-        return call_sizes(trace, rows, args)
+        return recorded_collectives(rank, self.roles(rank.trace))
 
     def device_work(self, trace: Trace) -> Mask:
         """Return the kernels, copies and fills (n,)."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -12,11 +11,11 @@ import numpy as np
 from msgspec import Struct
 
 from arrays import Int64
-from dialects.masks import by_cat, by_name
+from dialects.masks import by_name
 from dialects.name_rules import is_library_call
 from dialects.step_parts import EdgeKind
 from dialects.sync_points import SyncPart, SyncPoint, SyncPoints, numbered
-from dialects.system import DEVICE_CATS, KERNEL_CATS, NO_SIZES, MessageSizes, integer, whole_number
+from dialects.system import DEVICE_CATS, KERNEL_CATS, integer
 from formats.columns import Trace
 
 #: Keys of the args that tell collectives apart.
@@ -25,12 +24,8 @@ SYNC_ARGS = ("Collective name", "Process Group Name", "Process Group Ranks", "Se
 #: Collectives' names of the two sides of a transfer from one rank to another, in which one waits for one.
 TRANSFERS = ("send", "recv")
 
-#: Keys of the args that tell what a collective moves.
-SIZE_ARGS = ("Collective name", "In msg nelems", "Out msg nelems", "dtype", "Group size")
-#: Bytes of an element, by a word of its type's name (``c10::Half``, ``unsigned char``); of any other 4.
-_ITEM_BYTES = {"double": 8, "long": 8, "float64": 8, "int64": 8, "half": 2, "bfloat16": 2, "float16": 2,
-               "short": 2, "int16": 2, "char": 1, "byte": 1, "int8": 1, "uint8": 1, "bool": 1,
-               "float8_e4m3fn": 1, "float8_e5m2": 1}  # fmt: skip
+#: Keys of those that tell what it moves, and in which group.
+SIZE_ARGS = ("In msg nelems", "Out msg nelems", "dtype", "Group size", "Process Group Description", "bytes")
 
 #: Kernels and copies that move data between ranks or devices: of the libraries (NCCL, RCCL, oneCCL, MSCCL,
 #: HCCL, NVSHMEM, ROC_SHMEM), of expert parallelism (DeepEP and what has its names, MoRI, pplx), of PyTorch's
@@ -208,7 +203,7 @@ def collective(name: str, cat: str, args: Mapping[str, Any], *, is_known: bool =
 
 
 def transfers(
-    trace: Trace, rows: Int64, args_of: Callable[[str], Sequence[Mapping[str, Any]]]
+    trace: Trace, rows: Int64, args_of: Callable[[Collection[str]], Sequence[Mapping[str, Any]]]
 ) -> dict[int, Hashable]:
     """Return a key that a transfer between hosts' ranks has on both of them, by row of the trace.
 
@@ -224,7 +219,7 @@ def transfers(
         own = rows[by_name(trace, _HALF_SENT.match if sends else _HALF_RECEIVED.match)[rows]]
         own = own[np.argsort(trace.ts_ns[own], kind="stable")]
         calls = np.flatnonzero(by_name(trace, operator.__eq__))
-        args = args_of(operator) if len(own) else ()
+        args = args_of({operator}) if len(own) else ()
         if len(args) != len(calls):  # of several files of a rank only one is looked at
             continue
         order = np.argsort(trace.ts_ns[calls], kind="stable")
@@ -245,7 +240,7 @@ def _member(trace: Trace, place: str) -> int | None:
     """Return which rank has that place in the group of a transfer; None where groups disagree about it."""
     if not re.fullmatch(_NUMBER, place):
         return None
-    groups = _groups(trace.header, trace.rank)
+    groups = groups_of(trace.header, trace.rank)
     is_pipeline = any(re.search(_PIPELINE, about) for about, _ in groups)
     peers = _at_place(int(place), groups, _PIPELINE if is_pipeline else "")
     if len(peers - {trace.rank}) > 1:  # what is sent without a group is sent in that of all
@@ -262,7 +257,7 @@ def _at_place(
     return {ranks[place] for ranks in members if place < len(ranks)} if groups else {place}
 
 
-def _groups(header: Mapping[str, Any], rank: int | None) -> list[tuple[str, tuple[int | None, ...]]]:
+def groups_of(header: Mapping[str, Any], rank: int | None) -> list[tuple[str, tuple[int | None, ...]]]:
     """Return the process groups of a rank with others, as (description, ranks)."""
     info = header.get("distributedInfo")
     groups = info.get("pg_config") if isinstance(info, Mapping) else None
@@ -280,7 +275,7 @@ def host_group(header: Mapping[str, Any], rank: int | None) -> tuple[int | None,
     The calls do not say. Where a mesh of devices divides the ranks, they are done along a dimension of it
     (other than that of a pipeline, whose ranks send to each other).
     """
-    groups = [one for one in _groups(header, rank) if not re.search(_PIPELINE, one[0])]
+    groups = [one for one in groups_of(header, rank) if not re.search(_PIPELINE, one[0])]
     mesh = {ranks for about, ranks in groups if about.startswith("mesh_")}
     if mesh:
         return mesh.pop() if len(mesh) == 1 else None
@@ -291,51 +286,3 @@ def _all_ranks(key: Hashable, name: str) -> SyncPart:
     """Return a collective by its key; its name tells how far the ranks wait for each other."""
     all_wait = bool(re.search(_ALL_WAIT, name))
     return SyncPart(key, all_wait=all_wait, end_together=all_wait or bool(re.search(_EXCHANGE, name)))
-
-
-def message_sizes(trace: Trace) -> MessageSizes:
-    """Return the bytes of kernels of collectives: the larger of those that a rank gives and gets."""
-    if any(key not in trace.args for key in SIZE_ARGS):
-        return NO_SIZES
-    columns = [trace.args[key].as_dict() for key in SIZE_ARGS]
-    kernels = by_cat(trace, KERNEL_CATS.__contains__)
-    rows = [row for row in sorted(columns[0]) if kernels[row] and all(row in one for one in columns)]
-    table = [[one[row] for one in columns] for row in rows]
-    n_bytes = [
-        max(whole_number(given), whole_number(got)) * _item_bytes(dtype) for _, given, got, dtype, _ in table
-    ]
-    return MessageSizes(
-        np.array(rows, np.int64),
-        [str(values[0]) for values in table],
-        np.array(n_bytes, np.int64),
-        np.array([whole_number(values[4]) for values in table], np.int64),
-    )
-
-
-def call_sizes(trace: Trace, rows: Int64, args: Sequence[Mapping[str, Any]]) -> MessageSizes:
-    """Return the bytes of the host's calls: all tensors that they are given, of all ranks of the job."""
-    n_bytes = [_bytes_of_inputs(one) for one in args]
-    known = np.array([size > 0 for size in n_bytes], np.bool_)
-    return MessageSizes(
-        rows[known],
-        [trace.names[i] for i in trace.name_id[rows[known]].tolist()],
-        np.array(n_bytes, np.int64)[known],
-        np.full(int(known.sum()), max(trace.world_size or 0, 2)),
-    )
-
-
-def _bytes_of_inputs(args: Mapping[str, Any]) -> int:
-    """Return the bytes of an operator's inputs: their shapes and types; 0 where they are not recorded."""
-    shapes, types = args.get("Input Dims"), args.get("Input type")
-    if not isinstance(shapes, list) or not isinstance(types, list):
-        return 0
-    return sum(
-        math.prod(map(whole_number, shape)) * _item_bytes(of_type)
-        for shape, of_type in zip(shapes, types, strict=False)
-        if isinstance(shape, list) and shape
-    )
-
-
-def _item_bytes(of_type: object) -> int:
-    words = re.findall(r"\w+", str(of_type).lower())
-    return next((_ITEM_BYTES[word] for word in words if word in _ITEM_BYTES), 4)

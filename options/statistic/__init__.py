@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from argparse import Namespace, _ArgumentGroup
+import math
+from argparse import ArgumentTypeError, Namespace, _ArgumentGroup
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,11 +20,24 @@ if TYPE_CHECKING:
 
 HELP = (
     "how long each operation takes: per operation and per category; --sub_option breakdown (of each step), "
+    "collectives (transfer, waiting, bandwidth), "
     "function_bottleneck, task_bottleneck or task_balance (DASF)"
 )
 EXAMPLE = "analyze.py --option statistic --path examples/lenet --sort --head 20"
 FLAGS = frozenset(
-    {"sub_option", "filter", "comm", "step_by", "rank_by", "sort", "head", "output", "group_by", "save"}
+    {
+        "sub_option",
+        "filter",
+        "comm",
+        "step_by",
+        "rank_by",
+        "sort",
+        "head",
+        "output",
+        "group_by",
+        "peak",
+        "save",
+    }
 )
 
 _LEAST = 4  # importance of columns that say nothing new
@@ -87,7 +101,19 @@ _RANKS = (  # of a `RankSummary`
 
 
 def add_arguments(group: _ArgumentGroup) -> None:
-    """Declare nothing: all flags of this option are shared with others."""
+    """Declare the flag of this option alone."""
+    group.add_argument("--peak", metavar="GB/s", type=_rate,
+        help="bandwidth of the links, which that of collectives is compared with")  # fmt: skip
+
+
+def _rate(text: str) -> float:
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < math.inf:
+        raise ArgumentTypeError(f"{text!r} is not a bandwidth above 0, in GB/s")
+    return rate
 
 
 def run(args: Namespace) -> Result:
@@ -96,14 +122,21 @@ def run(args: Namespace) -> Result:
         raise UsageError(
             "--output: statistic writes no trace or picture; --xlsx FILE and --html FILE write its tables"
         )
+    if args.sub_option != "collectives":
+        check_heeded(args, "peak")
     if args.sub_option in _DASF:
         if args.step_by is not None:
             raise UsageError(f"--step_by has no effect with --sub_option {args.sub_option}")
         check_heeded(args, "save", "filter", "comm", "sort", "group_by", "rank_by")
         return _dasf(args)
-    check_variant(args, "breakdown", *_DASF)
+    check_variant(args, "breakdown", "collectives", *_DASF)
     if args.sub_option is not None and args.group_by is not None:
         raise UsageError(f"--group_by has no effect with --sub_option {args.sub_option}")
+    if args.sub_option == "collectives":
+        from options.statistic.collective_table import collectives
+
+        check_heeded(args, "save", "step_by")
+        return collectives(args)
     check_digests(args)
     check_groups(args)
     show = _breakdown if args.sub_option == "breakdown" else _statistic

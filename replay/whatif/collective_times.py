@@ -11,6 +11,7 @@ from arrays import Float64, Int64
 from arrays.intervals import at_once
 from arrays.numbering import unique
 from dag.step_graph import Bool, Recording, StepGraph
+from dialects.recorded_collectives import bus_factor, size_classes
 from replay.edit import Edit, EditRequest, Guess, Job
 from replay.even_work import scaled
 
@@ -88,7 +89,8 @@ def bandwidths(job: Job) -> Float64:
     events = [events_by_owner(recording, step, moves) for step in steps]
     for owner, rank in enumerate(job.ranks):
         sizes, ends = rank.sizes, rank.sizes_end_ns
-        if not len(sizes.row):
+        n_bytes_of = sizes.n_bytes
+        if not n_bytes_of.any():
             continue
         order = np.argsort(ends, kind="stable")
         ends = np.append(ends[order], np.iinfo(np.int64).max)
@@ -105,9 +107,12 @@ def bandwidths(job: Job) -> Float64:
                 which[operation] = of_event[0], of_event[1]
                 times.setdefault(operation, []).append(float(step.work_ns[event]))
         for operation, (place, number) in which.items():
-            n_bytes, n_ranks = float(sizes.n_bytes[place]), int(sizes.n_ranks[place])
-            kind = (sizes.kind[place], n_ranks, round(np.log2(max(n_bytes, 1.0))))
-            rate = n_bytes * sizes.bus_factor(place) / max(float(np.median(times[operation])), 1.0)
+            call, n_bytes = sizes.calls[sizes.call[place]], float(n_bytes_of[place])
+            if not n_bytes:
+                continue
+            n_ranks = call.n_ranks or max(rank.world_size or 0, 2)
+            kind = (call.kind, n_ranks, int(size_classes(n_bytes_of[[place]])[0]))
+            rate = n_bytes * bus_factor(call.kind, n_ranks) / max(float(np.median(times[operation])), 1.0)
             found.append((operation, classes.setdefault(kind, len(classes)), rate, number, n_bytes))
     return np.array(found, np.float64).reshape(-1, 5)
 

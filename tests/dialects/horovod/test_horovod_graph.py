@@ -15,7 +15,7 @@ from dag.critical_path import critical_path
 from dag.join_ranks import join
 from dag.step_graph import Recording
 from dialects.horovod.horovod_graph import record as record_found
-from dialects.step_parts import RankSteps
+from dialects.step_parts import RankSteps, RankTrace
 from errors import TraceError
 from formats.columns import Trace
 from trace_utils import read_trace
@@ -216,8 +216,8 @@ def test_a_reduction_moves_what_all_tensors_have_that_are_fused_with_it(tmp_path
     path = tmp_path / "timeline.json"
     path.write_text(json.dumps(events))
     trace = read_trace(path, args=dialects.keys_for({dialects.Need.SIZES}))
-    sizes = dialects.of(trace).message_sizes(trace)
+    sizes = dialects.of(trace).collectives(RankTrace("rank0", trace))
     assert sizes.n_bytes.tolist() == [64 * 3 * 4 + 4, 64 * 3 * 4 + 4, 5 * 8]
-    assert sizes.n_ranks.tolist() == [3, 3, 3]
-    assert sizes.bus_factor(0) == 2 * 2 / 3
+    assert [sizes.calls[i].n_ranks for i in sizes.call] == [3, 3, 3]
+    assert sizes.number.tolist() == [0, 0, 1]  # a and b are one
     assert trace.ts_ns[sizes.row].tolist() == [10_000, 11_000, 30_000]

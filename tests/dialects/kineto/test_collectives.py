@@ -10,7 +10,7 @@ import pytest
 
 import dialects
 from dialects.kineto.collectives import collective, grouped, host_group, is_collective, transfers
-from dialects.masks import by_name
+from dialects.step_parts import RankTrace
 from dialects.sync_points import SyncPoint
 from traces.files import read_args, read_trace
 
@@ -91,13 +91,13 @@ def test_a_call_of_the_host_moves_the_tensors_that_it_is_given(
     about = {"rank": 0, "world_size": 4, "backend": "gloo"}
     path.write_text(json.dumps({"schemaVersion": 1, "distributedInfo": about, "traceEvents": calls}))
     trace = read_trace(path)
-    system = dialects.of(trace)
-    rows = np.flatnonzero(by_name(trace, system.is_sized_call))
-    sizes = system.sizes_of_calls(
-        trace, rows, read_args(path, {"gloo:all_reduce", "gloo:barrier"}, slices=True)
-    )
-    assert (sizes.n_bytes.tolist(), sizes.n_ranks.tolist()) == ([n_bytes], [4])
-    assert [trace.names[i] for i in trace.name_id[sizes.row].tolist()] == ["gloo:all_reduce"]
+    rank = RankTrace("rank0", trace, args_of=lambda names: read_args(path, names, slices=True))
+    found = dialects.of(trace).collectives(rank)
+    assert [trace.names[i] for i in trace.name_id[found.row].tolist()] == [
+        "gloo:all_reduce", "gloo:barrier", "gloo:recv"
+    ]  # fmt: skip
+    assert found.n_bytes.tolist() == [n_bytes, 0, n_bytes]
+    assert [found.calls[i].kind for i in found.call] == ["all-reduce", "barrier", "send/recv"]
 
 
 @pytest.mark.parametrize("name", ["gloo:send", "gloo:recv", "gloo:isend", "mpi:irecv"])
@@ -131,7 +131,7 @@ def test_the_peer_of_a_transfer_is_a_place_in_its_group(
     path = tmp_path / "t.json"
     path.write_text(json.dumps({"schemaVersion": 1, "distributedInfo": info, "traceEvents": events}))
     trace = read_trace(path)
-    found = transfers(trace, np.array([1]), lambda name: read_args(path, {name}, slices=True))
+    found = transfers(trace, np.array([1]), lambda names: read_args(path, names, slices=True))
     assert found == ({} if other is None else {0: (1, other, "0"), 1: (1, other, "0")})
 
 
@@ -177,5 +177,5 @@ def test_the_peer_of_a_transfer_is_found_in_the_group_of_the_pipeline_or_of_all(
     ]
     path = tmp_path / "t.json"
     path.write_text(json.dumps({"schemaVersion": 1, "distributedInfo": info, "traceEvents": events}))
-    found = transfers(read_trace(path), np.array([1]), lambda name: read_args(path, {name}, slices=True))
+    found = transfers(read_trace(path), np.array([1]), lambda names: read_args(path, names, slices=True))
     assert found == {0: (other, 0, "0"), 1: (other, 0, "0")}

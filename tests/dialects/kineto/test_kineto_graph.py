@@ -711,7 +711,9 @@ def test_a_transfer_of_the_host_waits_for_the_other_side_where_its_peer_is_recor
             name: [ev["args"] for ev in events if ev["name"] == name]
             for name in ("c10d::send", "c10d::recv_")
         }
-        whole = RankTrace(f"rank{rank}", trace, args_of=lambda name: args[name] if shapes else [])
+        whole = RankTrace(
+            f"rank{rank}", trace, args_of=lambda names: args[next(iter(names))] if shapes else []
+        )
         return KINETO.rank_steps(whole)
 
     def work_us(recording: Recording) -> dict[tuple[str, str], int]:

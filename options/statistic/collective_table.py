@@ -1,0 +1,120 @@
+"""`--option statistic --sub_option collectives`: what collectives take, wait and carry."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from errors import UsageError, counted
+from outputs.marks import is_digest
+from result import Column, Result, Table, in_ms, ms_column
+from statistic.collective_stats import CollectiveStat, CollectiveStats, collective_stats
+from trace_utils import Request
+
+_COLLECTIVES = (
+    Column("kind", "kind"),
+    Column("group", "group"),
+    Column("ranks", "ranks", "int"),
+    Column("size_class", "size"),
+    Column(
+        "bytes",
+        "bytes",
+        "int",
+        minor=2,
+        value=lambda row: None if row.n_bytes is None else round(row.n_bytes),
+    ),
+    Column("count", "count", "int"),
+    ms_column("transfer_ms", "transfer", "transfer_ns"),
+    ms_column("waiting_ms", "waiting", "waiting_ns"),
+    Column("algbw_gbs", "algorithm (GB/s)", "float", 2, minor=3, floor=0.01, value=lambda row: row.algbw),
+    Column("busbw_gbs", "bus (GB/s)", "float", 2, floor=0.01, value=lambda row: row.busbw),
+    Column("exposed_share", "exposed", "percent", 0),
+    Column(
+        "best_busbw_gbs", "best bus (GB/s)", "float", 2, minor=1, floor=0.01, value=lambda row: row.best_busbw
+    ),
+)
+_UNEVEN = (
+    Column("group", "group"),
+    Column("size_class", "size"),
+    Column("least_sent", "least sent (bytes)", "float", 0),
+    Column("most_sent", "most sent (bytes)", "float", 0),
+    Column("most_sent_by", "by"),
+    Column("least_received", "least received (bytes)", "float", 0, minor=1),
+    Column("most_received", "most received (bytes)", "float", 0),
+    Column("most_received_by", "by"),
+)
+_HOW = (
+    "Bandwidths are in GB/s of 10⁹ bytes: bytes over the time of the transfer, and on the bus times 2(n-1)/n "
+    "for an all-reduce of n ranks, (n-1)/n for an all-gather, reduce-scatter or all-to-all, 1 for any other "
+    "(as nccl-tests has them). Exposed is what no computation hides, as in breakdown."
+)
+
+
+def collectives(args: Namespace) -> Result:
+    """Return the table of the collectives of the job at `--path`."""
+    from dag_utils import read_partitions
+
+    digests = [path for path in args.path if is_digest(path)]
+    if digests:
+        raise UsageError(
+            f"--sub_option collectives: {digests[0]} is a digest, which holds no single collectives; "
+            "give the traces"
+        )
+    asked = Request(
+        only=args.filter, comm=args.comm, rank_by=args.rank_by, jobs=args.jobs, progress=args.progress
+    )
+    found = collective_stats(args.path, read_partitions(args.path), asked)
+    rows = sorted(found.rows, key=lambda row: -row.total_ns) if args.sort else found.rows
+    peak = Column("peak_share", "of the peak", "percent", 0, value=lambda row: _over(row.busbw, args.peak))
+    columns = _COLLECTIVES if args.peak is None else (*_COLLECTIVES, peak)
+    shown = rows[: args.head]
+    table = Table.of(
+        "collectives", "Collectives", columns, shown,
+        weights=None if args.sort else lambda: [row.total_ns for row in shown],
+    )  # fmt: skip
+    tables = [table]
+    if found.uneven:
+        tables.append(Table.of("all_to_all", "Uneven all-to-alls", _UNEVEN, found.uneven))
+    return Result(
+        "statistic",
+        f"Collectives of {', '.join(map(str, args.path))}",
+        {one.name: one.records() for one in tables},
+        tables=tables,
+        beside=found.path,
+        headline=_headline(found),
+        read=found.read,
+        notes=[_HOW, *found.notes],
+        repairs=found.repairs,
+    )
+
+
+def _over(rate: float | None, peak: float) -> float | None:
+    return None if rate is None else rate / peak
+
+
+def _headline(found: CollectiveStats) -> str:
+    if not found.rows:
+        return "No collective is recorded."
+    total = sum(row.total_ns for row in found.rows)
+    most = max(found.rows, key=lambda row: row.total_ns)
+    exposed = sum(row.total_ns * (row.exposed_share or 0.0) for row in found.rows) / max(total, 1)
+    n = sum(row.count for row in found.rows)
+    return (
+        f"{counted(n, 'collective')} take {in_ms(total)} of a rank, {exposed:.0%} of it exposed; most of it "
+        f"in {_share(most)}: {_times(most)}."
+    )
+
+
+def _share(row: CollectiveStat) -> str:
+    size = f" of {row.size_class}" if row.size_class else ""
+    group = f", group {row.group}" if row.group else ""
+    return f"{row.kind}{size}{group}, {counted(row.count, 'time')}"
+
+
+def _times(row: CollectiveStat) -> str:
+    """Return how long the transfer and the waiting of a row take, and at what bandwidth."""
+    took = in_ms(row.transfer_ns or 0.0)
+    rate = "" if row.busbw is None else f", {row.busbw:.2g} GB/s on the bus"
+    if row.waiting_ns is None:
+        return f"the shortest takes {took}{rate}"
+    waiting = f", after {in_ms(row.waiting_ns)} of waiting for the last rank" if row.waiting_ns else ""
+    return f"{took} of transfer each{rate}{waiting}"

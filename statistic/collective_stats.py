@@ -1,0 +1,383 @@
+"""Collectives of a job: transfer apart from waiting, bandwidths, and how much no computation hides.
+
+The transfer lasts from when the last rank has entered to the end, on one clock, and the others wait until
+then. Bandwidths are those of nccl-tests (doc/PERFORMANCE.md there): bytes over the time of the transfer, and
+on the bus times `bus_factor`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from arrays import Float64, Int64, Mask
+from arrays.numbering import numbered, ranges
+from clocks.job_clocks import aligned
+from dag_utils import Partitions
+from dialects import Need
+from dialects.recorded_collectives import Call, base_of, bus_factor, kind_of, size_classes
+from errors import counted
+from statistic.rank_collectives import RankCollectives, rank_collectives
+from trace_utils import Request, hosts_of, map_ranks
+
+_EXCHANGE = kind_of("all_to_all")
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+class CollectiveStat(Struct, frozen=True):
+    """The collectives of one kind, group and size class; None for what is not recorded.
+
+    Attributes
+    ----------
+    ranks : of the group
+    n_bytes : the mean size
+    transfer_ns, waiting_ns : the mean of one collective, and of a rank in it; where not all of the ranks are
+        recorded `waiting_ns` is None, and the transfer is the shortest time of any: at most so long
+    algbw, busbw : GB/s (10⁹), of that transfer
+    best_busbw : of the best single collective
+    exposed_share : of the time that they took on all ranks, what no computation hid
+    total_ns : the time that they took on a rank, the mean
+    """
+
+    kind: str
+    group: str | None
+    ranks: int | None
+    size_class: str | None
+    n_bytes: float | None
+    count: int
+    transfer_ns: float | None
+    waiting_ns: float | None
+    algbw: float | None
+    busbw: float | None
+    exposed_share: float | None
+    best_busbw: float | None
+    total_ns: float
+
+
+class UnevenExchange(Struct, frozen=True):
+    """All-to-alls of a group and size class in which ranks give or get different sizes; mean bytes."""
+
+    group: str | None
+    size_class: str | None
+    least_sent: float
+    most_sent: float
+    most_sent_by: str
+    least_received: float
+    most_received: float
+    most_received_by: str
+
+
+class CollectiveStats(Struct, frozen=True):
+    """The collectives of a job, with lines on what they do not tell, and on the files."""
+
+    rows: Sequence[CollectiveStat]
+    uneven: Sequence[UnevenExchange]
+    notes: Sequence[str]
+    path: Path  # of the first file
+    read: Sequence[str]
+    repairs: Sequence[str]
+
+
+def collective_stats(paths: Sequence[Path], partitions: Partitions, asked: Request) -> CollectiveStats:
+    """Return the collectives of the job at `paths`; `asked` says which, and how it is read.
+
+    Raises
+    ------
+    TraceError
+        No such path, or nothing under it is a trace.
+    AnalyzeError
+        A name in `asked.only` is not a communication of the job.
+    """
+    request = asked._replace(needs={Need.SIZES, Need.SYNC, Need.STEPS}, points=True)
+    job = map_ranks(paths, partial(rank_collectives, partitions=partitions), request)
+    job.check_any()
+    kept = [i for i, rank in enumerate(job.ranks) if rank.n_slices]
+    ranks, names = [job.ranks[i].made for i in kept], [job.names[i] for i in kept]
+    hosts = hosts_of(job.job)
+    moved, is_tied, notes = _on_one_clock(ranks, names, [hosts[i] for i in kept])
+    members = _members(moved, is_tied)
+    found = _joined(members, ranks)
+    return CollectiveStats(
+        rows=[*_rows(found, members, len(ranks))],
+        uneven=[*_uneven(found, members, names)],
+        notes=[*_notes(found, members), *notes],
+        path=job.files[0].path,
+        read=[f"{file.path}: {file.dialect}, {file.n_events:,} events" for file in job.files],
+        repairs=job.repairs,
+    )
+
+
+def _on_one_clock(
+    ranks: Sequence[RankCollectives], names: Sequence[str], hosts: Sequence[int]
+) -> tuple[Sequence[RankCollectives], list[bool], list[str]]:
+    """Return the ranks on the first host's clock, whether it is known of each, and remarks on the clocks."""
+    hosts = numbered(hosts)[1].tolist()
+    if max(hosts) == 0:
+        return ranks, [True] * len(ranks), []
+    clocks, notes = aligned(
+        names,
+        hosts,
+        [rank.points for rank in ranks],
+        [rank.span for rank in ranks],
+        [rank.machine for rank in ranks],
+    )
+    own = [clocks[host] for host in hosts]
+    moved = [
+        replace(
+            rank,
+            start_ns=rank.start_ns + clock.shift(rank.start_ns),
+            end_ns=rank.end_ns + clock.shift(rank.end_ns),
+        )
+        for rank, clock in zip(ranks, own, strict=True)
+    ]
+    return moved, [host == 0 or clock.is_tied for host, clock in zip(hosts, own, strict=True)], notes
+
+
+# ---- which of them are one collective
+
+
+class _Members(Struct, frozen=True):
+    """The parts (k,) of ranks in collectives, those of one collective beside each other.
+
+    `of` counts the collectives; `call` is an index into `calls`, `exposed_ns` and `taken_ns` as of a rank.
+    `calls` are those of all ranks, without what differs between the members of one group.
+    """
+
+    of: Int64
+    rank: Int64
+    call: Int64
+    n_bytes: Int64
+    sent: Int64
+    received: Int64
+    start_ns: Int64
+    end_ns: Int64
+    exposed_ns: Float64
+    taken_ns: Float64
+    calls: Sequence[Call]
+    n_unmatched: int
+
+
+def _members(ranks: Sequence[RankCollectives], is_tied: Sequence[bool]) -> _Members:
+    """Return who took part in what; what is not as often on all ranks is not matched."""
+    keys: dict[Hashable, int] = {}
+    calls: dict[Call, int] = {}
+    parts = []
+    for i, (one, tied) in enumerate(zip(ranks, is_tied, strict=True)):
+        table = [
+            (
+                -1 if call.key is None or not tied else keys.setdefault(call.key, len(keys)),
+                calls.setdefault(replace(call, sent=0, received=0, key=None), len(calls)),
+                *(call.n_bytes, call.sent, call.received),
+            )
+            for call in one.calls
+        ]
+        own = np.array(table, np.int64).reshape(-1, 5)[one.call]
+        parts.append(np.column_stack([own, one.number, np.full(len(own), i), one.start_ns, one.end_ns]))
+    key, call, n_bytes, sent, received, number, rank, start, end = np.concatenate(parts).T
+    exposed, taken = (
+        np.concatenate([getattr(one, name) for one in ranks]) for name in ("exposed_ns", "taken_ns")
+    )
+    is_odd = _unlike(key, base_of(number), rank)
+    key, number = np.where(is_odd, -1, key), np.where(is_odd | (key < 0), np.arange(len(key)), number)
+    order = np.lexsort((start, rank, number, key))
+    of = _runs(key[order], number[order])
+    first = np.flatnonzero(np.diff(_runs(of, rank[order]), prepend=-1))  # tensors that are fused are one
+    at = order[first]
+    return _Members(
+        of[first],
+        rank[at],
+        call[at],
+        n_bytes[at],
+        sent[at],
+        received[at],
+        start[at],
+        _reduced(np.maximum, end[order], first),
+        _reduced(np.add, exposed[order], first),
+        _reduced(np.add, taken[order], first),
+        list(calls),
+        int(is_odd.sum()),
+    )
+
+
+def _reduced(ufunc: np.ufunc, column: NDArray[Any], first: Int64) -> NDArray[Any]:
+    """Return a column reduced from each of the `first` rows to the next."""
+    return ufunc.reduceat(column, first) if len(first) else column
+
+
+def _unlike(key: Int64, base: Int64, rank: Int64) -> Mask:
+    """Return which collectives (k,) are of a key that ranks have a different number of for one base."""
+    order = np.lexsort((rank, base, key))
+    of = _runs(key[order], base[order])
+    of_rank = _runs(of, rank[order])
+    count = np.bincount(of_rank)[of_rank]
+    bounds = np.flatnonzero(np.diff(of, prepend=-1))
+    differ = _reduced(np.maximum, count, bounds) != _reduced(np.minimum, count, bounds)
+    found = np.zeros(len(key), np.bool_)
+    found[order] = differ[of]
+    return found & (key >= 0)
+
+
+def _runs(*columns: Int64) -> Int64:
+    """Return a number for each row (k,) of ordered columns, from 0: the same for equal neighbours."""
+    is_new = np.zeros(len(columns[0]), np.bool_)
+    for column in columns:
+        is_new[1:] |= column[1:] != column[:-1]
+    return np.cumsum(is_new)
+
+
+class _Joined(Struct, frozen=True):
+    """The collectives (c,) of a job.
+
+    `first` is the first member, `n_ranks` 0 where unknown, `is_whole` whether the transfer can be told from
+    the waiting; where not, `transfer_ns` is the shortest time that the recorded ranks allow for it.
+    """
+
+    first: Int64
+    n_ranks: Int64
+    n_bytes: Float64
+    transfer_ns: Int64
+    waiting_ns: Float64
+    is_whole: Mask
+    factor: Float64
+    start_ns: Int64
+
+
+def _joined(members: _Members, ranks: Sequence[RankCollectives]) -> _Joined:
+    first = np.flatnonzero(np.diff(members.of, prepend=-1))
+    n_met = np.diff(np.append(first, len(members.of)))
+    last_start = _reduced(np.maximum, members.start_ns, first)
+    transfer = _reduced(np.maximum, members.end_ns, first) - last_start
+    waiting = _reduced(np.add, last_start[members.of] - members.start_ns, first) / n_met
+    of_calls = np.array([(call.n_ranks, call.waits) for call in members.calls], np.int64).reshape(-1, 2)
+    n_ranks, waits = of_calls[members.call[first]].T
+    world = max([len(ranks), *(rank.world_size for rank in ranks)])
+    is_of_all = (n_ranks == 0) & (n_met == world) & (world > 1)
+    n_ranks = np.where(is_of_all, world, n_ranks)
+    n_sized = _reduced(np.add, (members.n_bytes > 0).astype(np.int64), first)
+    n_bytes = _reduced(np.add, members.n_bytes, first) / np.maximum(n_sized, 1)
+    shortest = _reduced(np.minimum, members.end_ns - members.start_ns, first)
+    kinds = [call.kind for call in members.calls]
+    factor = [
+        bus_factor(kinds[call], n) if n else np.nan
+        for call, n in zip(members.call[first].tolist(), n_ranks.tolist(), strict=True)
+    ]
+    return _Joined(
+        first,
+        n_ranks,
+        n_bytes,
+        np.where(transfer >= 0, transfer, shortest),
+        waiting,
+        ((waits == 0) | (n_met == n_ranks)) & (transfer >= 0),
+        np.array(factor, np.float64),
+        _reduced(np.minimum, members.start_ns, first),
+    )
+
+
+# ---- tables
+
+
+def _rows(found: _Joined, members: _Members, n_recorded: int) -> Iterator[CollectiveStat]:
+    """Yield the statistics of each class, by first appearance."""
+    for own, at, size in _classes(found, members):
+        call = members.calls[members.call[found.first[own[0]]]]
+        whole = own[found.is_whole[own]]
+        n_bytes, transfer = found.n_bytes[own], found.transfer_ns[own]
+        factor = float(found.factor[own[0]]) or np.nan
+        with np.errstate(divide="ignore", invalid="ignore"):
+            rates = np.where((n_bytes > 0) & (transfer > 0), n_bytes / transfer, np.nan)
+        best = _known(np.nanmax(rates)) if not np.isnan(rates).all() else None
+        usual = best
+        if len(whole):
+            moved, took = found.n_bytes[whole].sum(), int(found.transfer_ns[whole].sum())
+            usual = float(moved / took) if took and found.n_bytes[whole].all() else None
+        taken = float(members.taken_ns[at].sum())
+        yield CollectiveStat(
+            kind=call.kind,
+            group=call.group or None,
+            ranks=int(found.n_ranks[own[0]]) or None,
+            size_class=_class_text(size),
+            n_bytes=float(n_bytes.mean()) if size >= 0 else None,
+            count=len(own),
+            transfer_ns=float(found.transfer_ns[whole].mean() if len(whole) else transfer.min()),
+            waiting_ns=float(found.waiting_ns[whole].mean()) if len(whole) else None,
+            algbw=usual,
+            busbw=None if usual is None else _known(usual * factor),
+            exposed_share=float(members.exposed_ns[at].sum()) / taken if taken else None,
+            best_busbw=None if best is None else _known(best * factor),
+            total_ns=float((members.end_ns - members.start_ns)[at].sum()) / n_recorded,
+        )
+
+
+def _classes(found: _Joined, members: _Members) -> Iterator[tuple[Int64, Int64, int]]:
+    """Yield the collectives of each class, their members, and the size class (-1: unknown)."""
+    size = np.where(found.n_bytes > 0, size_classes(found.n_bytes), -1)
+    columns = (members.call[found.first], found.n_ranks, size)
+    order = np.lexsort((found.start_ns, *columns))
+    parts = np.split(order, np.flatnonzero(np.diff(_runs(*(column[order] for column in columns)))) + 1)
+    bounds = np.append(found.first, len(members.of))
+    for own in sorted((part for part in parts if len(part)), key=lambda part: found.start_ns[part[0]]):
+        yield own, ranges(bounds[own], bounds[own + 1])[0], int(size[own[0]])
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
+
+
+def _class_text(size: int) -> str | None:
+    """Return a size class in words: ``16 MiB``.
+
+    >>> _class_text(24), _class_text(9), _class_text(-1)
+    ('16 MiB', '512 B', None)
+    """
+    if size < 0:
+        return None
+    unit = min(size // 10, len(_UNITS) - 1)
+    return f"{1 << (size - 10 * unit):,} {_UNITS[unit]}"
+
+
+def _uneven(found: _Joined, members: _Members, names: Sequence[str]) -> Iterator[UnevenExchange]:
+    """Yield the all-to-alls of which ranks give or get different sizes."""
+    for own, at, size in _classes(found, members):
+        call = members.calls[members.call[found.first[own[0]]]]
+        if call.kind != _EXCHANGE or size < 0:
+            continue
+        rank, count = members.rank[at], np.bincount(members.rank[at], minlength=len(names))
+        here = np.flatnonzero(count)
+        sent, received = (
+            np.bincount(rank, column[at], len(names))[here] / count[here]
+            for column in (members.sent, members.received)
+        )
+        if len(here) > 1 and (np.ptp(sent) or np.ptp(received)):
+            yield UnevenExchange(
+                call.group or None,
+                _class_text(size),
+                float(sent.min()), float(sent.max()), names[here[sent.argmax()]],
+                float(received.min()), float(received.max()), names[here[received.argmax()]],
+            )  # fmt: skip
+
+
+def _notes(found: _Joined, members: _Members) -> Iterator[str]:
+    """Yield a line for each fact that the recording does not tell of the collectives."""
+    if n := int((~found.is_whole).sum()):
+        yield (
+            f"{counted(n, 'collective')}: transfer and waiting cannot be told apart, as it is not recorded "
+            "when the last rank entered. Rows without a waiting time have the shortest time instead: the "
+            "transfer takes at most that, and its bandwidth is at least the one shown."
+        )
+    if members.n_unmatched:
+        yield (
+            f"{members.n_unmatched:,} of these are not matched between ranks, which recorded different "
+            "numbers of them; each counts for itself."
+        )
+    if n := int((found.n_bytes == 0).sum()):
+        yield f"{counted(n, 'collective')}: the bytes are not recorded."
+    has_group = np.array([bool(call.group) for call in members.calls], np.bool_)
+    if n := int((~has_group[members.call[found.first]]).sum()):
+        yield f"{counted(n, 'collective')}: the group is not recorded."
