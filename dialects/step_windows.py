@@ -23,18 +23,13 @@ from dialects.step_parts import (
     narrow,
 )
 from dialects.steps import Step
+from dialects.tolerances import ALWAYS_FEW, IN_A_ROW, JITTER_NS, MOST_TIMES
 from errors import TraceError, counted
 
 _Bounds = TypeVar("_Bounds", Step, tuple[int, int, int])
-#: So many steps that follow each other are taken of very many.
-_RUN = 16
 Groups = NDArray[np.integer]
-#: Events of all steps together that are many, however few were recorded; and how often one may be an event.
-_ALWAYS, _MOST_TIMES = 2_000_000, 4
 #: `RecordedEvents.iteration` of what no step asked for.
 NO_STEP = -1
-#: On a device an end may seem so much later than the begin of what waited for it.
-JITTER_NS = 500_000
 _SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 
 
@@ -91,8 +86,8 @@ def sampled(bounds: Sequence[_Bounds], most: int | None) -> tuple[Sequence[_Boun
     if most is None or len(bounds) <= most:
         return bounds, []
     share = 1 << (-(-len(bounds) // most) - 1).bit_length()
-    kept = [one for one in bounds if one[0] // _RUN % share == 0]
-    few = f"{len(kept):,} of {len(bounds):,} steps are looked at, {_RUN} in a row all over the recording"
+    kept = [one for one in bounds if one[0] // IN_A_ROW % share == 0]
+    few = f"{len(kept):,} of {len(bounds):,} steps are looked at, {IN_A_ROW} in a row all over the recording"
     return kept, [f"{few}; rare ones may be missed"]
 
 
@@ -101,7 +96,7 @@ def check_sizes(path: str, start_ns: Int64, end_ns: Int64, bounds: Sequence[tupl
 
     What goes on in a step is an event there as well, so there would be up to n in each.
     """
-    most = _MOST_TIMES * len(start_ns) + _ALWAYS
+    most = MOST_TIMES * len(start_ns) + ALWAYS_FEW
     if len(start_ns) * len(bounds) <= most:
         return
     _, begins, ends = np.array(bounds, np.int64).T

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from arrays import Int64, Mask
 from dialects.masks import by_cat, by_name
 from dialects.needs import argument, integers
+from dialects.tolerances import BODY_ALIKE, BODY_COVERS, LEAST_REPEATS, ROUNDED_TIMES_NS
 from errors import TraceError
 from formats.columns import Trace
 
@@ -94,12 +95,6 @@ STEP_ARGS = ("step", "iteration")
 
 
 # ---- steps that nothing marks: the training loop shows them
-
-#: Times in whole microseconds are off by this.
-_ROUNDED_NS = 1_000
-_LEAST = 3  # times that a span must repeat to be taken for the loop's body
-_COVERED = 0.5  # of the time in which its thread is busy
-_ALIKE = 1 / 3  # what of its upper quartile the lower quartile of its durations must be
 
 
 def loop_steps(trace: Trace, may_be_body: Mask) -> Steps:
@@ -204,7 +199,7 @@ def _by_outermost(trace: Trace, may_be_body: Mask) -> Steps:
     found: list[Int64] = []
     for rows in _groups(np.flatnonzero(may_be_body), trace.track_id):
         names = np.sort(trace.name_id[rows])
-        if not (names[_LEAST - 1 :] == names[: 1 - _LEAST]).any():
+        if not (names[LEAST_REPEATS - 1 :] == names[: 1 - LEAST_REPEATS]).any():
             continue
         rows = rows[np.lexsort((-trace.dur_ns[rows], trace.ts_ns[rows]))]
         if len(body := _body(trace, rows, _depths(trace, rows))):
@@ -217,7 +212,7 @@ def _by_outermost(trace: Trace, may_be_body: Mask) -> Steps:
 
 def _body(trace: Trace, rows: Int64, depth: Int64) -> Int64:
     """Return which of a thread's slices are the outermost that repeat, as a loop's body does; or none."""
-    least_ns = _COVERED * int(trace.dur_ns[rows[depth == 0]].sum())
+    least_ns = BODY_COVERS * int(trace.dur_ns[rows[depth == 0]].sum())
     has_children = np.append(depth[1:] > depth[:-1], False)
     name = trace.name_id[rows]
     for places in _groups(np.flatnonzero(depth < depth.max()), depth):
@@ -226,7 +221,7 @@ def _body(trace: Trace, rows: Int64, depth: Int64) -> Int64:
             if dur_ns.sum() < least_ns or not has_children[own].all():
                 continue
             low, high = np.quantile(dur_ns, (0.25, 0.75))
-            if low >= _ALIKE * high:
+            if low >= BODY_ALIKE * high:
                 return np.asarray(rows[own])
     return np.empty(0, np.int64)
 
@@ -237,7 +232,9 @@ def _groups(places: Int64, number: NDArray[np.integer]) -> Iterator[Int64]:
     ordered = number[order]
     first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
     count = np.diff(np.append(first, len(ordered)))
-    for at, n in zip(first[count >= _LEAST].tolist(), count[count >= _LEAST].tolist(), strict=True):
+    for at, n in zip(
+        first[count >= LEAST_REPEATS].tolist(), count[count >= LEAST_REPEATS].tolist(), strict=True
+    ):
         yield order[at : at + n]
 
 
@@ -250,7 +247,7 @@ def _depths(trace: Trace, rows: Int64) -> Int64:
     open_ends: list[int] = []
     starts, ends = trace.ts_ns[rows].tolist(), (trace.ts_ns[rows] + trace.dur_ns[rows]).tolist()
     for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        while open_ends and open_ends[-1] <= (start if end <= open_ends[-1] else start + _ROUNDED_NS):
+        while open_ends and open_ends[-1] <= (start if end <= open_ends[-1] else start + ROUNDED_TIMES_NS):
             open_ends.pop()
         depth[i] = len(open_ends)
         open_ends.append(end)

@@ -14,12 +14,8 @@ from dialects.byteps.byteps_events import COMPUTE, Events
 from dialects.byteps.byteps_names import inputs, renamed
 from dialects.step_parts import EdgeKind, Joint, RankTrace, edge_rows, narrow
 from dialects.step_windows import Open
+from dialects.tolerances import LATE_CLOCK_NS, MAX_CONTRADICTED, MOST_WHOLES
 from opname import COMM, FIRST, LAST, QUEUES, OpName
-
-#: A dependency that the recording contradicts more often than this is not used.
-MAX_CONTRADICTED = 0.1
-#: Threads read the clock a little late; a start that is earlier by less contradicts nothing.
-TOLERANCE_NS = 50_000
 
 _STAGE_ORDER = {stage: i for i, stage in enumerate(QUEUES, 1)}  # any other comes first
 #: What a computation may follow for which the DAG names nothing.
@@ -27,8 +23,6 @@ _BEFORE_COMPUTE = (*COMPUTE, "I/O", "STEP", "UPDATE")
 #: Categories that end a step, and that begin one: between them a dependency leads into the next step.
 _LAST = (COMM, *LAST)
 
-#: Of a tensor's communications a partition can lie in the last that began before it: they do not overlap.
-_MOST_WHOLES = 8
 #: In place of how one event can have waited for another: not at all.
 _NOT = -1
 #: Source and target, as names without worker, rank, stage and partition.
@@ -81,7 +75,7 @@ class Spans:
 
     def joints(self, source: Int64, target: Int64) -> Int64:
         """Return how each target (k,) can have waited for the end of its source; -1 if it cannot have."""
-        end = self.end_ns[source] - TOLERANCE_NS
+        end = self.end_ns[source] - LATE_CLOCK_NS
         before = (end <= self.start_ns[target]) & ~self.is_continued[target] & (source < target)
         # STEP is recorded from the last backward operation on: what it waits for runs inside it
         inside = self.are(target, "STEP") & (end <= self.end_ns[target])
@@ -344,12 +338,12 @@ def _stages(spans: Spans, chains: _Chains, wholes: _Named, main: Int64) -> Itera
     joint = spans.joints(before, stage)
     yield edge_rows(before, stage, np.where(joint == _NOT, Joint.START_TO_HEAD, joint), EdgeKind.DATA)
     first, last = chains.event[chains.first], chains.event[chains.last]
-    after = spans.after(spans.start_ns[first] + TOLERANCE_NS, spans.step[first])
+    after = spans.after(spans.start_ns[first] + LATE_CLOCK_NS, spans.step[first])
     low, _ = wholes.of_step(main, first)
     high = wholes.before(main, after)
-    places, which = ranges(np.maximum(low, high - _MOST_WHOLES), high)
+    places, which = ranges(np.maximum(low, high - MOST_WHOLES), high)
     whole = wholes.event[places]
-    lasts = spans.end_ns[last[which]] <= spans.end_ns[whole] + TOLERANCE_NS
+    lasts = spans.end_ns[last[which]] <= spans.end_ns[whole] + LATE_CLOCK_NS
     first, last, whole = first[which[lasts]], last[which[lasts]], whole[lasts]
     begun = ~spans.is_continued[first]
     yield edge_rows(whole[begun], first[begun], Joint.START_TO_HEAD, EdgeKind.PART)

@@ -38,10 +38,9 @@ from dialects.step_parts import (
 )
 from dialects.step_windows import RecordedEvents, check_sizes, cut_into_steps, windows
 from dialects.steps import Steps
+from dialects.tolerances import MIN_RECORDED
 from errors import TraceError
 
-#: A last step whose end is not recorded is left out where it holds fewer events, of what others hold.
-MIN_RECORDED = 0.9
 #: In place of when the step after the last one begins.
 UNKNOWN = -1
 

@@ -14,15 +14,13 @@ import numpy as np
 from msgspec import Struct
 
 from dialects.step_parts import UNMARKED, Edge, EdgeKind, Joint, Meeting, Operation, RankStep, RankSteps
+from dialects.tolerances import LATE_RESULT_NS
 from errors import TraceError, counted
 from formats.columns import Trace, Track
 from formats.dasf_records import COMPUTE
 
 #: Keys of the records' args that this module needs.
 ARGS = ("key", "dependencies", "dependents")
-
-#: A result that is stamped this much later than the task that takes it began still counts: both are rounded.
-_TOLERANCE_NS = 1_000_000
 
 
 class _Task(Struct, frozen=True):
@@ -106,7 +104,7 @@ def _run_before(tasks: Sequence[_Task], runs: Sequence[int], task: _Task) -> int
     If none did, the first that at least began before: the clocks of two workers may differ a little.
     """
     ends = [tasks[run].end_ns for run in runs]
-    last = bisect_right(ends, task.start_ns + _TOLERANCE_NS) - 1
+    last = bisect_right(ends, task.start_ns + LATE_RESULT_NS) - 1
     if last >= 0:
         return runs[last]
     return next((run for run in runs if tasks[run].start_ns < task.start_ns), None)

@@ -21,18 +21,12 @@ from dialects.masks import by_name
 from dialects.roles import Phase, Role
 from dialects.step_parts import Edge, EdgeKind, Joint, Operation, RankStep, RankSteps, Transfer, Whose
 from dialects.steps import Step, Steps
+from dialects.tolerances import AT_ONCE_NS, CLEARLY_LAST, CYCLE_NS
 from errors import TraceError
 from formats.columns import Id, Trace, Track
 
 _NEGOTIATE = "NEGOTIATE_"
-#: Horovod's thread looks for ready tensors once per cycle (1 ms if HOROVOD_CYCLE_TIME is not set), and
-#: not while it reduces others: what it notices within a cycle after that may have been ready before.
-_CYCLE_NS = 1_000_000
-#: What a rank is ready with no later than this after the tensor before is one hand-over.
-_AT_ONCE_NS = 50_000
 _NEVER_NS = np.iinfo(np.int64).max
-#: Share of the recorded waiting that must be for one rank, to take it for the last where no ticks are.
-_CLEAR = 2 / 3
 
 
 class _Collective(Struct):
@@ -89,7 +83,7 @@ def _independent(trace: Trace, rounds: Sequence[Sequence[_Collective]]) -> _Inde
         asked = trace.ts_ns[[one.reduction if one.negotiation is None else one.negotiation for one in own]]
         reduced = end_ns[[one.reduction for one in own]]
         is_known[np.ix_(ids, ids)] |= asked[None, :] < reduced[:, None]
-        goes_on = (asked[None, :] > asked[:, None] + _CYCLE_NS) & (asked[None, :] < reduced[:, None])
+        goes_on = (asked[None, :] > asked[:, None] + CYCLE_NS) & (asked[None, :] < reduced[:, None])
         since = np.where(goes_on, asked[None, :], _NEVER_NS).min(axis=1, initial=_NEVER_NS)
         is_known[np.ix_(ids, ids)] |= asked[None, :] >= since[:, None]
     return _Independence(number, is_known)
@@ -157,7 +151,7 @@ def _usually_last(trace: Trace, collectives: Sequence[_Collective]) -> str:
             *_, before, last = sorted(one.ticks, key=lambda rank: one.ticks[rank])
             waited[last] += one.ticks[last] - one.ticks[before]
     rank = max(waited, key=lambda rank: waited[rank], default="")
-    return rank if rank and waited[rank] > _CLEAR * sum(waited.values()) else ""
+    return rank if rank and waited[rank] > CLEARLY_LAST * sum(waited.values()) else ""
 
 
 def _notes(collectives: Sequence[_Collective], late: str) -> list[str]:
@@ -245,7 +239,7 @@ class _StepBuilder(Struct):
                 *((min(at, end), who, event, Joint.END_TO_BODY) for at, who in others),
             ]
         hand_overs = [(start, Whose(), event, Joint.END_TO_HEAD)]
-        if end - start > _CYCLE_NS:
+        if end - start > CYCLE_NS:
             who = Whose("last rank")
             if self.late:
                 who = Whose(f"rank {self.late} (by ticks elsewhere)", int(self.late), is_guess=True)
@@ -259,7 +253,7 @@ class _StepBuilder(Struct):
         it may have waited for.
         """
         source = self.ready.get(who)
-        if source is not None and at - self.times[source][1] <= _AT_ONCE_NS:
+        if source is not None and at - self.times[source][1] <= AT_ONCE_NS:
             return source
         overtook = self.independent.is_known[self.reduced_tensors, self.independent.number[tensor]]
         waited = np.flatnonzero((self.reduced_ns <= at) & ~overtook)
@@ -273,7 +267,7 @@ class _StepBuilder(Struct):
         if source is not None:
             self.edges.append(Edge(source, event, kind=kind))
         busy = self._reduced_by(at)
-        if busy is not None and since < self.times[busy][1] and at - self.times[busy][1] <= _CYCLE_NS:
+        if busy is not None and since < self.times[busy][1] and at - self.times[busy][1] <= CYCLE_NS:
             self.edges.append(Edge(busy, event, Joint.END_TO_BODY, EdgeKind.DEVICE))
         self.ready[who] = event
         return event

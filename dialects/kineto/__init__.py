@@ -43,6 +43,7 @@ from dialects.system import (
     integer,
     without_recording,
 )
+from dialects.tolerances import LONG_FUNCTION, LONG_FUNCTION_NS
 from formats.columns import Trace
 from outputs.marks import MEMBER
 
@@ -55,8 +56,6 @@ _CATS = {
     *("cuda_runtime", "cuda_driver", "cuda_sync", "python_function", "ac2g", "fwdbwd"),
     *("Operator", "Runtime", "Kernel", "Memcpy", "Memset"),  # before PyTorch 1.11
 }
-#: A Python function that took less, and of a short recording less than this share, explains no pause.
-_LONG_NS, _LONG = 1_000_000, 0.001
 #: Calls of CUDA and HIP.
 _DRIVER = re.compile(r"(?:cuda|hip|cu)[A-Z]")
 #: A Python function: built in, or in a file, which is left out.
@@ -227,7 +226,9 @@ class Kineto(System):
         cats = {"python_function"}
         if has_device(trace):
             cats |= CPU_OP_CATS | RUNTIME_CATS | {"user_annotation"}
-        long_ns = min(_LONG_NS, np.ptp(trace.end_ns) * _LONG) if len(trace) else _LONG_NS
+        long_ns = (
+            min(LONG_FUNCTION_NS, np.ptp(trace.end_ns) * LONG_FUNCTION) if len(trace) else LONG_FUNCTION_NS
+        )
         found = by_cat(trace, cats.__contains__) & (trace.dur_ns >= long_ns)
         rows = np.flatnonzero(found & (self.roles(trace) != Role.IGNORED))
         if not len(rows):

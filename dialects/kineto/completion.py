@@ -19,14 +19,9 @@ from dialects.masks import by_cat, by_name
 from dialects.step_windows import windows
 from dialects.steps import Step, Steps
 from dialects.system import DEVICE_CATS, RUNTIME_CATS
+from dialects.tolerances import AGREE_NS, FILLS_QUEUE
 from formats.columns import Trace
 from formats.values import FARTHEST_NS
-
-#: A first step whose work is done so much later than its host (a share of it) has filled the device's queue,
-#: and lasts longer than any other; as much as of a step is worth a finding.
-_FILLS = 0.01
-#: Clocks of host and device agree to about this.
-_AGREE_NS = 50_000
 
 
 class Launched(Struct, frozen=True):
@@ -114,7 +109,7 @@ def from_completion(trace: Trace, steps: Steps) -> Steps | None:
             begin = _turns_to(trace, works, waits, place == i, step.start_ns)
         found[step] = step._replace(start_ns=begin, end_ns=int(complete[i]))
         behind = complete[i] - step.end_ns
-        if not follows[i] and begin == step.start_ns and behind > _FILLS * found[step].dur_ns:
+        if not follows[i] and begin == step.start_ns and behind > FILLS_QUEUE * found[step].dur_ns:
             fills.add(step)
     if 2 * sum(is_late) > len(every):  # work that runs beside several steps
         return None
@@ -146,6 +141,6 @@ def _turns_to(trace: Trace, works: Launched, waits: Int64, is_own: Mask, begin_n
     waits = waits[(trace.ts_ns[waits] >= begin_ns) & (trace.ts_ns[waits] < works.call_ns[is_own].min())]
     over_ns = int(works.end_ns[is_before].max(initial=begin_ns))
     wait_end_ns = trace.ts_ns[waits] + trace.dur_ns[waits]
-    waited = (trace.ts_ns[waits] < over_ns) & (over_ns <= wait_end_ns + _AGREE_NS)
+    waited = (trace.ts_ns[waits] < over_ns) & (over_ns <= wait_end_ns + AGREE_NS)
     until_ns = over_ns if waited.any() else until_ns
     return max(first_ns, until_ns) if until_ns > begin_ns else begin_ns

@@ -14,29 +14,24 @@ from arrays.median import median
 from arrays.numbering import unique
 from dialects.masks import by_cat, by_name
 from dialects.step_parts import EdgeKind, Joint, edge_rows
-from dialects.step_windows import JITTER_NS, ended_last
+from dialects.step_windows import ended_last
 from dialects.system import COPY_CATS, DEVICE_CATS, RUNTIME_CATS
+from dialects.tolerances import (
+    FULL_QUEUE,
+    JITTER_NS,
+    LONG_CALL_NS,
+    MUCH_LONGER,
+    OVERLAP,
+    POLLS_NS,
+    QUEUE,
+    ROUNDED_NS,
+    SEEN_LATE_NS,
+    TOLERANCE_NS,
+)
 from formats.columns import Trace
 
-#: Clocks of host and device, and whole microseconds, agree to about this.
-TOLERANCE_NS = 2_000
-#: Begins and lengths are rounded each, so that an end may seem later than the begin that followed it.
-ROUNDED_NS = 10
-#: A stream runs one thing at a time: by this share of its time, up to `JITTER_NS`, work may seem to end after
-#: the next one has begun.
-_OVERLAP = 0.25
 #: Calls that return only when work on the device is done.
 CALLS_THAT_WAIT = re.compile(r"\w*Synchronize|(cuda|hip)Memcpy(To|From)?(Symbol|2D|3D)?|(cuda|hip)Free")
-#: What polls for a result takes at least this, and sees it at most so much later; in a recorded job 0.13 to
-#: 0.21 ms later.
-_POLLS_NS, _LATE_NS = 500_000, 250_000
-#: A launch queue has room for this many commands, …
-_QUEUE = 1024
-#: … events and graphs among them, so that it may be full of fewer launches, …
-_FULL = 512
-#: … and a call that waits for room takes this many times the usual one, and at least 10 µs.
-_MUCH_LONGER = 4
-_LONG_NS = 10_000
 
 
 class Works(Struct, frozen=True):
@@ -85,7 +80,7 @@ def read_works(trace: Trace, end_ns: Int64, counts: Mask) -> Works:
     start = np.where(early, np.minimum(call_start, end), start)
     following = np.append(start[1:], 0)
     overlaps = np.append(number[1:] == number[:-1], np.zeros(min(len(rows), 1), np.bool_))
-    jitter = np.clip((end - start) * _OVERLAP, TOLERANCE_NS, JITTER_NS)
+    jitter = np.clip((end - start) * OVERLAP, TOLERANCE_NS, JITTER_NS)
     overlaps &= (following < end) & (following + jitter >= end) & (following >= start)
     return Works(rows, start, np.where(overlaps, following, end), number, call, call_start, call_end, streams)
 
@@ -228,7 +223,7 @@ def polled(works: Works, start_ns: Int64, end_ns: Int64, most_late: Float64) -> 
     """Return the work that a host which launches nothing in intervals (k,) polls for; -1 for none.
 
     Of each stream it is the work launched last before the interval, done within it and not long before its
-    end: at most `most_late` (k,), a share of what it waited, and `_LATE_NS`.
+    end: at most `most_late` (k,), a share of what it waited, and `SEEN_LATE_NS`.
     """
     found, done_ns = np.full(len(start_ns), -1, np.int64), start_ns.copy()
     for _, low, high in works.by_stream():
@@ -238,8 +233,10 @@ def polled(works: Works, start_ns: Int64, end_ns: Int64, most_late: Float64) -> 
         known = (works.call_start_ns[last] < start_ns) & (over > done_ns) & (over <= end_ns + TOLERANCE_NS)
         found[known], done_ns[known] = last[known], over[known]
     late = end_ns - done_ns
-    is_soon = late <= np.minimum(most_late * (done_ns - start_ns), np.where(most_late < 1, _LATE_NS, late))
-    return np.where((end_ns - start_ns >= _POLLS_NS) & is_soon, found, -1)
+    is_soon = late <= np.minimum(
+        most_late * (done_ns - start_ns), np.where(most_late < 1, SEEN_LATE_NS, late)
+    )
+    return np.where((end_ns - start_ns >= POLLS_NS) & is_soon, found, -1)
 
 
 def _awaited_streams(trace: Trace, works: Works, calls: Int64) -> Int64:
@@ -277,15 +274,15 @@ def _room(works: Works, low: int, high: int) -> tuple[Int64, Int64]:
     begun = np.maximum.accumulate(works.start_ns[low:high])
     outstanding = np.arange(len(calls)) - np.searchsorted(begun[first], start, side="right")
     took = end - start
-    blocked = (outstanding >= _FULL) & (took > _LONG_NS)
+    blocked = (outstanding >= FULL_QUEUE) & (took > LONG_CALL_NS)
     if blocked.any():
-        blocked &= took > _MUCH_LONGER * np.quantile(took, 0.1)
+        blocked &= took > MUCH_LONGER * np.quantile(took, 0.1)
     source = np.searchsorted(begun, end, side="right") - 1
     blocked &= (source >= 0) & (begun[source] > start)
     if blocked.any():
         room = int(median(outstanding[blocked]))
     else:
-        room = max(_QUEUE, int(outstanding.max(initial=0)) + 1)
+        room = max(QUEUE, int(outstanding.max(initial=0)) + 1)
     later = np.flatnonzero(~blocked[room:]) + room
     later = later[begun[first[later - room]] <= end[later]]
     sources = np.concatenate([source[blocked], first[later - room]])

@@ -33,8 +33,6 @@ from dialects.kineto.collectives import (
 )
 from dialects.kineto.completion import places
 from dialects.kineto.kineto_device import (
-    ROUNDED_NS,
-    TOLERANCE_NS,
     Works,
     after_on_stream,
     after_other_streams,
@@ -73,6 +71,7 @@ from dialects.step_windows import (
 )
 from dialects.steps import Step, Steps
 from dialects.system import DEVICE_CATS, RUNTIME_CATS
+from dialects.tolerances import PAUSE_NS, ROUNDED_NS, SHORTLY, SOON, TOLERANCE_NS
 from errors import Note
 from formats.columns import Trace
 
@@ -85,12 +84,6 @@ _UNKNOWN_GROUP = Note(
     "ranks are in several groups, and no call of the host names its own: who waited for whom in these calls "
     "is not known"
 )
-#: A thread that was idle for less than this may just not have been recorded …
-_PAUSE_NS = 20_000
-#: … and the main thread resumes within this share of its idle time after what it waited for has ended.
-_SOON = 0.5
-#: What polls has seen a result within this share of the time that it waited for it.
-_SHORTLY = 0.25
 #: Python functions that wait for a result.
 _PYTHON_WAITS = re.compile(r"(?:.*: |<built-in method )(?:block_until_ready|wait|result|synchronize)\b.*")
 
@@ -328,7 +321,7 @@ def _polls(rank: _Rank) -> list[Int64]:
         if joint == Joint.END_TO_HEAD and len(waits):
             at = np.searchsorted(trace.ts_ns[waits], end) - 1
             says = (at >= 0) & (rank.end_ns[waits[at]] > start)
-        sources = polled(works, start, end, np.where(says, 1.0, _SHORTLY))
+        sources = polled(works, start, end, np.where(says, 1.0, SHORTLY))
         found = sources >= 0
         edges.append(edge_rows(rank.first_work + sources[found], targets[found], joint, EdgeKind.SYNCHRONISE))
     return edges
@@ -378,7 +371,7 @@ def _waiting(rank: _Rank) -> Int64:
     found = np.searchsorted(rank.end_ns[rank.aside], end, side="right") - 1
     over = np.where(found >= 0, rank.end_ns[rank.aside[found]] if len(rank.aside) else 0, 0)
     is_awaited = (found >= 0) & (over > start)
-    is_awaited &= waits[chosen] | (end - over <= _SOON * (end - start))
+    is_awaited &= waits[chosen] | (end - over <= SOON * (end - start))
     sources = rank.aside_numbers[found[is_awaited]]
     return edge_rows(sources, chosen[is_awaited], Joint.END_TO_BODY, EdgeKind.SYNCHRONISE)
 
@@ -403,10 +396,10 @@ def _handed_over(rank: _Rank) -> list[Int64]:
         (Joint.END_TO_HEAD, ended_before, host.start_ns, np.ones(len(host), np.bool_)),
         (Joint.END_TO_BODY, host.start_ns, host.end_ns, host.is_around),
     ):
-        resumed = np.flatnonzero(may_wait & (idle_to - idle_from >= _PAUSE_NS))
+        resumed = np.flatnonzero(may_wait & (idle_to - idle_from >= PAUSE_NS))
         found = ended_last(end_ns, group, idle_to[resumed], host.thread[resumed])
         late = np.where(found >= 0, end_ns[found], 0)
-        since = np.where(host.thread[resumed] == host.main, _SOON, 1.0) * (idle_to - idle_from)[resumed]
+        since = np.where(host.thread[resumed] == host.main, SOON, 1.0) * (idle_to - idle_from)[resumed]
         waited = (found >= 0) & (late > idle_from[resumed]) & (idle_to[resumed] - late <= since)
         waited &= starts[found] < idle_to[resumed]
         handed.append(edge_rows(ends[found[waited]], resumed[waited], joint, EdgeKind.HAND_OVER))

@@ -14,6 +14,7 @@ from arrays.numbering import numbered
 from dialects.pipeline.pipeline_places import Place, place_of, places_of, thread_names
 from dialects.step_windows import ended_nearest
 from dialects.sync_points import SyncPart
+from dialects.tolerances import MOSTLY_TOGETHER, TOGETHER_NS
 from formats.columns import ArgColumn, Trace, Track
 
 COMM_THREAD = re.compile(r"\b(pp|tp|dp|cp|ep)?[-_ ]?comm(?:unication)?\b", re.IGNORECASE)
@@ -21,10 +22,6 @@ MESSAGE = re.compile(r"(?i)(?=.*(forward|backward))(?=.*(send|recv))")
 #: A column of a rank's trace, beside those of arguments: how long communication waited before it begins.
 WAITED = "(waited)"
 _ALL = -1  # of what ranks differ in that do something together
-_TOGETHER_NS, _MOST = (
-    1_000,
-    0.9,
-)  # of what ranks do together so many begin at once where only transfers are drawn
 
 
 def with_waits(ranks: Sequence[Trace], comms: Sequence[Mask], key: str) -> list[Trace]:
@@ -45,8 +42,8 @@ def with_waits(ranks: Sequence[Trace], comms: Sequence[Mask], key: str) -> list[
             seen[turn] += 1
     groups = [group for group in met.values() if len(group) > 1]
     starts = [[int(ranks[i].ts_ns[row]) for i, row in group] for group in groups]
-    at_once = sum(max(own) - min(own) <= _TOGETHER_NS for own in starts)
-    if not groups or at_once < _MOST * len(groups):
+    at_once = sum(max(own) - min(own) <= TOGETHER_NS for own in starts)
+    if not groups or at_once < MOSTLY_TOGETHER * len(groups):
         return list(ranks)
     waits = [np.zeros(len(trace), np.int64) for trace in ranks]
     for group, own in zip(groups, starts, strict=True):

@@ -14,8 +14,8 @@ import recorded
 from conftest import REPO
 from dag.join_ranks import join
 from dag_utils import Recording, critical_path, load_steps, mean_dags
-from dialects.byteps.byteps_dependencies import TOLERANCE_NS
 from dialects.step_parts import Joint, Operation, RankStep, RankSteps, RankTrace
+from dialects.tolerances import LATE_CLOCK_NS
 from errors import TraceError
 from formats.columns import ArgColumn, Id, Trace, Track
 from opname import with_key
@@ -524,7 +524,7 @@ def test_every_edge_of_a_recorded_gpu_is_respected_by_its_times() -> None:
                 source, target, joint, _ = step.edges.T
                 at = np.where(joint % 2 == 1, step.start_ns[source], step.end_ns[source])
                 limit = np.where(joint >= Joint.END_TO_BODY, step.end_ns[target], step.start_ns[target])
-                assert (at <= limit + TOLERANCE_NS).all(), (job, step.number)
+                assert (at <= limit + LATE_CLOCK_NS).all(), (job, step.number)
                 assert (source < target)[joint < Joint.END_TO_BODY].all(), (job, step.number)
 
 
