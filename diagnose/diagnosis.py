@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 import dialects
 from arrays import Float64
@@ -162,10 +163,18 @@ class _Search(Struct):
             if isinstance(one, Skipped):
                 self.skipped.append(one)
             elif not one.edits:
-                self.known.append((one, None))
+                self.known.append((replace(one, leads=one.leads and not self._is_of_a_rank(one)), None))
             elif (forecast := self._forecast(one, above)) is not None:
                 self.known.append((one, forecast))
                 self.edits = (*self.edits, *one.edits)
+
+    def _is_of_a_rank(self, finding: Finding) -> bool:
+        """Whether most of the time that a finding is about is that of a late rank, which is known better."""
+        return any(
+            forecast.saved_ns > HALF * finding.weight * forecast.before_ns
+            for other, forecast in self.known
+            if forecast is not None and other.kind == "late_rank"
+        )
 
     def _forecast(self, finding: Finding, above: Sequence[EditRequest]) -> Forecast | None:
         """Return the saving of a finding; None, and count it, if that is too little or may be chance.
@@ -227,9 +236,13 @@ def headline(diagnosis: Diagnosis) -> str:
     heavy = [one for one in found if one.finding.weight and _is_on_path(one.finding)][:1]
     parts = [one for one in diagnosis.goes_to if one.share > EXPOSED]
     is_limit = bool(parts) and parts[0].what == ON_DEVICE and parts[0].share > LIMIT
-    if is_limit and not any(one.finding.leads or (one.share or 0) > EXPOSED for one in first):
+    if is_limit and not any(
+        one.finding.leads or (one.share or one.finding.weight) > EXPOSED for one in first or heavy
+    ):
         step += f", and the device is the limit ({parts[0].share:.0%} of the critical path)"
     clauses = [_with_gain(one) for one in first or heavy]
+    if len(first) == 1 and heavy and heavy[0] not in first and heavy[0].finding.weight > EXPOSED:
+        clauses += map(_with_gain, heavy)
     if any(one.gain for one in first):
         return f"{step}: {'; then '.join(clauses)}."
     if not first and not is_limit:

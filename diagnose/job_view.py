@@ -25,8 +25,8 @@ from replay.edit import Job
 from replay.even_work import begun_by_owners, done_by_all
 from replay.even_work import stages as pipeline
 
-#: Steps whose critical paths are walked at most.
-_MOST_PATHS = 20
+#: Steps whose critical paths are walked at most; more of steps that are short, so many events.
+_MOST_PATHS, _MOST_EVENTS = 20, 300_000
 
 
 #: Parts of the path, in words.
@@ -280,22 +280,28 @@ class JobView:
     @cached_property
     def path_rows(self) -> list[int]:
         """The whole steps whose paths are walked: all, or some of many."""
-        places = np.unique(np.linspace(0, len(self.rows) - 1, min(len(self.rows), _MOST_PATHS)).astype(int))
+        events = sum(len(self.recording.steps[row]) for row in self.rows[:_MOST_PATHS])
+        most = max(_MOST_PATHS, _MOST_EVENTS * _MOST_PATHS // max(events, 1))
+        places = np.unique(np.linspace(0, len(self.rows) - 1, min(len(self.rows), most)).astype(int))
         return [self.rows[i] for i in places]
 
     @cached_property
     def _path_ns(self) -> tuple[Float64, Float64]:
         """Work and gaps on the paths by kind of operation (paths, k + 1); the last column is of none."""
+        work, gaps = zip(*map(self._walked, self.path_rows), strict=True)
+        return np.array(work), np.array(gaps)
+
+    def _walked(self, row: int) -> tuple[Float64, Float64]:
+        """Return work and gaps on the path of a step by kind of operation (k + 1,); the last is of none."""
         n, kind = len(self.recording.table.kinds), self.recording.table.kind
-        work, gaps = np.zeros((2, len(self.path_rows), n + 1))
-        for place, row in enumerate(self.path_rows):
-            step = self.recording.steps[row]
-            path = critical_path(step)
-            of = np.where(path.event < 0, n, kind[step.operation[path.event]])
-            for cat, column in (("", work), (GAP, gaps)):
-                chosen = path.cat == CATS.index(cat)
-                ns = (path.end_ns - path.start_ns)[chosen]
-                column[place] += np.bincount(of[chosen], ns, n + 1)
+        step = self.recording.steps[row]
+        path = critical_path(step)
+        of = np.where(path.event < 0, n, kind[step.operation[path.event]])
+        lasts = path.end_ns - path.start_ns
+        work, gaps = (
+            np.bincount(of[chosen], lasts[chosen], n + 1).astype(np.float64)
+            for chosen in (path.cat == CATS.index(cat) for cat in ("", GAP))
+        )
         return work, gaps
 
     def path_work_ns(self, chosen: Bool) -> float:
@@ -304,6 +310,18 @@ class JobView:
         The mean, as a saving is one: often some steps hide all of it, and others nothing.
         """
         return float(self.path_work_by_kind[self.of_kinds(chosen)].sum())
+
+    @cached_property
+    def path_input_ns(self) -> Float64:
+        """The loading of input on each path that is walked (paths,)."""
+        loads: Float64 = self._path_ns[0][:, :-1][:, self.of_kinds(self.is_input)].sum(axis=1)
+        return loads
+
+    def waits_for_input(self, place: int) -> bool:
+        """Whether most of what a whole step takes longer than the usual one is loading on its path."""
+        more = self.job_ns[place] - np.median(self.job_ns)
+        loads = self._walked(self.rows[place])[0][:-1][self.of_kinds(self.is_input)].sum()
+        return bool(loads - np.median(self.path_input_ns) >= HALF * more)
 
     def path_parts(self) -> list[PathPart]:
         """Return where the time of the path goes, in parts of one purpose each, the largest first."""

@@ -11,7 +11,7 @@ from arrays.median import FEWEST
 from dag.step_graph import Bool
 from diagnose.detectors.device import computes_on_device
 from diagnose.finding import Finding, Skipped, edit
-from diagnose.finding_thresholds import EXPOSED, NOTICEABLE
+from diagnose.finding_thresholds import EXPOSED, MOST_STEPS, NOTICEABLE
 from diagnose.job_view import JobView, waited_for, what_runs
 from dialects.roles import Phase, Role
 from dialects.step_parts import Direction
@@ -30,16 +30,27 @@ def slow_input(view: JobView) -> Iterator[Finding | Skipped]:
     if on_path < NOTICEABLE * view.step_ns:
         return
     recording = view.recording
+    loads = view.path_input_ns
+    waits = loads[loads >= NOTICEABLE * view.step_ns]
+    title, span = "the steps wait for their input", ""
+    if len(waits) < MOST_STEPS * len(loads):
+        n_steps = (
+            f"{len(waits)} of {len(loads):,}"
+            if len(loads) == len(view.rows)
+            else f"{len(waits) / len(loads):.0%} of the"
+        )
+        title = f"{n_steps} steps wait for their input"
+        span = f", {in_ms(waits.min(), unit='')} to {in_ms(waits.max())} in each of these"
     yield Finding(
         kind="input",
-        title="the steps wait for their input",
+        title=title,
         cause=f"{in_ms(on_path)} a step of the critical path is loading, "
-        f"{np.median(on_path / view.iteration_ns):.0%} of the step",
+        f"{on_path / view.iteration_ns.mean():.0%} of the mean step{span}",
         action="load ahead of time: more workers, prefetching, a faster store, less decoding on the way",
         edits=[edit(Phase.INPUT.word, NO_TIME)],
         ranks=recording.owners,
         operations=view.mains(view.is_input),
-        evidence=view.show(view.is_input, 3),
+        evidence=view.show(view.is_input, 3, view.step_with_much(view.is_input)),
         caveat=whose_loading(view),
     )
 

@@ -14,7 +14,7 @@ from diagnose.chance import happens_by_chance, is_no_chance, surely_positive
 from diagnose.detectors.exposed import whose_loading
 from diagnose.detectors.negotiations import late_in_negotiations
 from diagnose.finding import Evidence, Finding, Skipped, edit
-from diagnose.finding_thresholds import CHANCE, HALF, MUCH, NEGLIGIBLE, NOTICEABLE, OUTLYING
+from diagnose.finding_thresholds import CHANCE, HALF, MOST_STEPS, MUCH, NEGLIGIBLE, NOTICEABLE, OUTLYING
 from diagnose.job_view import JobView, waited_for, what_runs
 from errors import listed
 from function_names import brief, named
@@ -25,6 +25,8 @@ from replay.whatif.scaling import NO_TIME
 from replay.whatif.straggler import stragglers
 from result import in_ms
 
+#: Names of operations that are more than a stage's whole forward and backward pass.
+_SEVERAL = 3
 _ITS_LOADER = "make its loader as fast as its peers' (data, disk, workers)"
 _ALL_LOADERS = "look at the loaders of all ranks: more workers, prefetching, a faster store"
 
@@ -39,6 +41,8 @@ def late_ranks(view: JobView) -> Iterator[Finding | Skipped]:
 
 def _late_ranks(view: JobView) -> Iterator[Finding]:
     late, pausing = behind_peers(view, view.owner_work_ns(view.is_compared)), _pausing(view)
+    if not late and (slow := _slow_stage(view)) is not None:
+        yield slow
     pauses_more = bool(pausing) and (
         not late
         or _excess_ns(view, view.owner_gap_ns(view.is_begun), pausing)
@@ -49,11 +53,8 @@ def _late_ranks(view: JobView) -> Iterator[Finding]:
     if late:
         begins_late = bool((_later_ns(view)[late] > NEGLIGIBLE * view.step_ns).any())
         yield _by_work(view, late, but_gaps=pauses_more or begins_late)
-    others = [
-        owner
-        for owner in behind_peers(view, view.owner_work_ns(is_own_work(view.recording)))
-        if owner not in late
-    ]
+    behind = behind_peers(view, view.owner_work_ns(is_own_work(view.recording)))
+    others = sorted({*behind, *_with_extra_work(view)} - {*late})
     if others and (alone := _by_extra_work(view, others)) is not None:
         yield alone
     loading = behind_peers(view, view.owner_work_ns(view.is_input))
@@ -180,6 +181,72 @@ def _by_work(view: JobView, late: Sequence[int], *, but_gaps: bool) -> Finding:
         operations=[names[kind] for kind in kinds],
         evidence=view.show(chosen, 3, view.step_with_much(chosen)),
         caveat=unknown,
+        look=("--option", "critical", "--head", "10"),
+    )
+
+
+def _with_extra_work(view: JobView) -> list[int]:
+    """Return the owner that alone runs something in most steps, for which its steps have so much more work.
+
+    That needs no statistics. What takes the place of something else (a kernel of another name) is not more.
+    """
+    own = view.owner_work_ns(is_own_work(view.recording))
+    extra = view.owner_work_ns(is_own_work(view.recording) & ~view.is_compared)
+    found = []
+    for owner in range(own.shape[1]):
+        peers = peers_of(owner, [], view.stage)
+        alone = extra[:, owner] - extra[:, peers].max(axis=1)
+        more = own[:, owner] - np.median(own[:, peers], axis=1)
+        is_more = (alone >= NOTICEABLE * view.step_ns) & (more >= HALF * alone)
+        found += [owner] * bool(is_more.mean() >= MOST_STEPS)
+    return found if len(found) == 1 else []
+
+
+def _slow_stage(view: JobView) -> Finding | None:
+    """Return that the same work takes longer on one stage of a pipeline: what another cut does not mend.
+
+    The same are operations of a name that every stage runs equally often in a step; of some names, as one
+    may be a stage's whole computation, of which nobody knows how much it holds.
+    """
+    n_stages = int(view.stage.max()) + 1
+    if n_stages < 2:
+        return None
+    names, kind = view.kind_of
+    step, size = view.usual_step, (n_stages, len(names))
+    stage = view.stage[view.recording.column(lambda one: one.owner)]
+    cell = np.where(view.is_compared, stage * len(names) + kind, 0)
+    of_stage = np.bincount(view.stage)[:, None]
+    count = np.bincount(cell[step.operation], view.is_compared[step.operation], np.prod(size)).reshape(size)
+    by_step = [
+        np.bincount(cell[one.operation], one.work_ns * view.is_compared[one.operation], np.prod(size))
+        for one in view.steps
+    ]
+    work = np.median(by_step, axis=0).reshape(size) / of_stage
+    same = (count > 0).all(axis=0) & (np.ptp(count / of_stage, axis=0) == 0)
+    found = []
+    for one in range(n_stages):
+        usual = np.median(np.delete(work, one, axis=0), axis=0)
+        longer = same & (work[one] > MUCH * usual)
+        ratio = work[one][same].sum() / max(float(usual[same].sum()), 1.0)
+        if longer.sum() >= _SEVERAL and ratio > MUCH and work[one][longer].sum() > HALF * work[one].sum():
+            found.append((one, ratio, float((work[one] - usual)[same].sum()), longer))
+    if len(found) != 1:
+        return None
+    slow, ratio, more_ns, longer = found[0]
+    late = np.flatnonzero(view.stage == slow).tolist()
+    ranks = [view.recording.owners[owner] for owner in late]
+    largest = view.longest(np.where(longer, work[slow], 0.0))
+    return Finding(
+        kind="late_rank",
+        title=f"stage {slow} of the pipeline ({listed(ranks)}) is slow: the same operations take "
+        f"{ratio:.1f} times as long as on the other stages, {in_ms(more_ns)} more a step",
+        cause=f"it runs them as often as the others do, {named(largest)} most of all",
+        action=f"look at the machine of {listed(ranks)} (clocks, power, other processes) before you cut the "
+        "layers over the stages anew",
+        edits=[edit(",".join(ranks), "peers")],
+        ranks=ranks,
+        operations=largest,
+        evidence=view.show(np.isin(kind, np.flatnonzero(longer)) & (stage == slow), 3),
         look=("--option", "critical", "--head", "10"),
     )
 

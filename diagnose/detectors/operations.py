@@ -132,7 +132,7 @@ def outlier_steps(view: JobView) -> Iterator[Finding | Skipped]:
         )
         return
     middle = float(np.median(times))
-    places = view.far_longer
+    places = [place for place in view.far_longer if not view.waits_for_input(place)]
     if not places:
         return
     rows = [view.rows[place] for place in places]

@@ -8,11 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+import numpy as np
 import pytest
 from answers import diagnosed, holds, kinds, titles, winning
 from made_jobs import WRITERS, DeviceStep, Job, device
 
 from conftest import run_cli
+from diagnose.detectors.device import _busy_share
 from diagnose.diagnosis import _Search, headline
 from diagnose.finding import Finding
 from replay.edit import EditRequest
@@ -111,6 +113,36 @@ def test_a_call_that_creates_a_context_is_told_as_such_and_wins_nothing(tmp_path
     several = diagnosed(device(tmp_path / "several", job)[0])  # of eight steps the first one is a warm-up
     assert winning(several) == []
     assert "the device is the limit" in headline(several)
+
+
+def test_the_first_of_many_calls_that_takes_seconds_is_start_up_and_no_reason_to_change_the_loop(
+    tmp_path: Path,
+) -> None:
+    # fifteen calls of cudaFree in one step: the first takes 5.2 s, the others 10 us
+    job = replace(DEVICE_BOUND, first_call=5200.0)
+    (path,) = device(tmp_path / "job", job, steps=1)[0].iterdir()
+    document = json.loads(path.read_text())
+    (first,) = [one for one in document["traceEvents"] if one["name"] == "cudaDeviceGetStreamPriorityRange"]
+    first["name"] = "cudaFree"
+    launches = [one for one in document["traceEvents"] if one["name"] == "cudaLaunchKernel"]
+    for one in launches[:14]:
+        document["traceEvents"].append({**first, "ts": one["ts"] + one["dur"] + 2, "dur": 10})
+    path.write_text(json.dumps(document))
+    diagnosis = diagnosed(path.parent)
+    assert winning(diagnosis) == []
+    assert "one call of cudaFree takes 5,200.0 ms of the critical path" in headline(diagnosis)
+
+
+def test_how_busy_a_device_is_counts_within_the_step(tmp_path: Path) -> None:
+    # each kernel lasts 0.05 of 0.5 ms, but the last one of a step for 10 ms into the next one
+    job = replace(DEVICE_BOUND, launch=0.5, kernel=0.05)
+    directory, step_ms = device(tmp_path / "job", job)
+    view = diagnosed(directory).view
+    assert view is not None
+    assert _busy_share(view) == pytest.approx(40 * 0.05 / step_ms, rel=0.01)
+    step = view.recording.steps[2]
+    step.end_ns[np.flatnonzero(view.which(lambda one: one.on_device)[step.operation])] += 10**12
+    assert _busy_share(view) <= 1.0
 
 
 def test_kernels_beside_each_other_keep_the_device_busy_once(tmp_path: Path) -> None:

@@ -7,11 +7,13 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from answers import diagnosed, holds, kinds, titles, winning
 from made_cells import WITH_WORK
 from made_jobs import WRITERS, Job, composer, iteration_ms, moments
 
+from arrays import Float64
 from conftest import THOROUGH, run_cli
 from diagnose.diagnosis import headline
 from make import span, write
@@ -197,6 +199,77 @@ def test_what_comes_again_is_no_warm_up_and_comes_before_a_saving_that_is_assume
     said = headline(diagnosis)
     assert "steps 0, 4 and 8 take much longer" in said
     assert "makes up" not in said
+
+
+def test_steps_that_wait_for_the_loader_now_and_then_are_input_and_no_outliers(tmp_path: Path) -> None:
+    # twelve steps of 100 ms; before four of them the loader takes 200 ms
+    directory = hiccups(tmp_path / "job", (3, 6, 9, 10), 200)
+    (path,) = directory.iterdir()
+    document = json.loads(path.read_text())
+    for event in document["traceEvents"]:
+        if event["name"] == "aten::mm" and event["dur"] > 200_000:
+            loads = {
+                **event,
+                "name": "enumerate(DataLoader)#It.__next__",
+                "cat": "user_annotation",
+                "dur": 200_000,
+            }
+            event["ts"], event["dur"] = event["ts"] + 200_000, event["dur"] - 200_000
+            document["traceEvents"].append(loads)
+    path.write_text(json.dumps(document))
+    diagnosis = diagnosed(directory)
+    assert kinds(diagnosis) == ["input", "hot_operation"]
+    found = winning(diagnosis)[0]
+    assert found.finding.title == "4 of 12 steps wait for their input"
+    assert "66.7 ms a step of the critical path is loading, 40% of the mean step, 200.0 to 200.0 ms in" in (
+        found.finding.cause
+    )
+    holds(found, 4 * 200 / 12)
+
+
+@pytest.mark.parametrize("system", ["kineto", "device"])
+def test_what_one_rank_alone_runs_in_every_step_is_named_however_noisy_the_first_steps_are(
+    tmp_path: Path, system: str
+) -> None:
+    # rank 3 runs something for 500 of 826 ms; other ranks take longer in the first two of five steps
+    job = replace(HEALTHY, steps=5, forward=150.0, backward=150.0, transfer=20.0, more_pause=500.0)
+    noise = np.zeros((5, 4))
+    noise[0], noise[1] = (900, 300, 0, 100), (0, 700, 200, 0)
+
+    class Noisy(Job):
+        def times(self) -> tuple[Float64, Float64, Float64, Float64]:
+            load, forward, *rest = job.times()
+            return load, forward + noise, rest[0], rest[1]
+
+    noisy = Noisy(ranks=4, steps=5, update=job.update, more_pause=500.0)
+    directory = WRITERS[system](tmp_path / "job", noisy)
+    (path,) = directory.glob("rank3*")
+    document = json.loads(path.read_text())
+    (pid,) = {one["pid"] for one in document["traceEvents"] if one["name"].startswith("ProfilerStep")}
+    document["traceEvents"] += [
+        span("extra_compute", 1000 * one.begin, 500_000, "user_annotation", pid=pid, tid=1)
+        for one in moments(noisy)[3]
+    ]
+    path.write_text(json.dumps(document))
+    diagnosis = diagnosed(directory)
+    late = diagnosis.findings[0]
+    assert (late.finding.kind, late.finding.ranks) == ("late_rank", ["rank3"])
+    assert late.finding.operations == ["extra_compute"]
+    assert "500.0 ms more work a step, in extra_compute, which not all do" in headline(diagnosis)
+    assert late.gain is not None
+    assert late.gain.mid_ns / 1e6 == pytest.approx(500, rel=0.01)
+
+
+def test_an_annotation_is_no_hot_operation_but_time_without_a_recorded_one(tmp_path: Path) -> None:
+    (path,) = hiccups(tmp_path / "job", (), 0).iterdir()  # steps of 100 ms, 60 of them in aten::mm
+    annotation = '"## backward ##", "cat": "user_annotation"'
+    path.write_text(path.read_text().replace('"aten::mm", "cat": "cpu_op"', annotation))
+    diagnosis = diagnosed(path.parent)
+    assert kinds(diagnosis) == []
+    said = headline(diagnosis)
+    assert said.startswith(
+        "A step takes 100.0 ms: 60.0 ms (60% of the step) passes in ## backward ##, outside"
+    )
 
 
 def waits_unseen(directory: Path) -> Path:
