@@ -3,6 +3,10 @@
 What a faster host wins is at most the time in which the device, or the busiest of its streams, is idle; with
 all kernels k times as long a step takes at least k times what that stream works; steps add up to the time
 between completions; every option has the same steps.
+
+Options answer two questions about the time of a step, and agree on each: how long a device computed and
+communicated on the clock (`statistic`, `compare`; in `diagnose` how busy it is, what is exposed), and what
+the critical path consists of (`critical`, `replay`; in `diagnose` shares of it).
 """
 
 from __future__ import annotations
@@ -18,8 +22,15 @@ import pytest
 
 from arrays.intervals import clipped_lengths, union
 from conftest import run_cli
-from dag.step_graph import Bool, Recording
+from dag.critical_path import CATS, critical_path
+from dag.step_graph import Bool, Recording, StepGraph
 from dag_utils import load_steps
+from diagnose.detectors.device import _busy_share
+from diagnose.detectors.slow_transfers import exposed_ns
+from diagnose.job_view import JobView
+from dialects import Role
+from figures.job_figures import load_figures
+from figures.rank_figures import Wanted
 from replay.runs import replayed_ns
 from replay.selection import Selection
 from replay.whatif.scaling import Change, changed
@@ -55,6 +66,8 @@ RECORDED = {
 
 #: Of a step: how exactly times of host and device are recorded.
 _ALMOST = 0.002
+#: In a graph work that seems to begin before its launch begins with that.
+_ROUNDED_NS = 2_000
 
 
 class Made:
@@ -184,7 +197,9 @@ def busiest(recording: Recording) -> float:
 
 
 def assert_lawful(path: Path) -> Recording:
-    recording = recording_of(path)
+    loaded = load_steps([path], sizes=True, jobs=1, progress=False)
+    assert_one_clock(path, JobView(loaded))
+    recording = loaded.recording
     device, busy = recording.which(lambda one: one.on_device), busiest(recording)
     for factor in (0.5, 0.001):
         assert 1 - at(recording, ~device, factor) <= 1 - busy + _ALMOST
@@ -195,6 +210,47 @@ def assert_lawful(path: Path) -> Recording:
         if after.number == before.number + 1:
             assert before.next_ns == after.begin_ns
     return recording
+
+
+def ran_ns(step: StepGraph, chosen: Bool) -> int:
+    """Return how long any of the `chosen` operations ran in a step of one rank."""
+    events = chosen[step.operation]
+    ran = union(step.start_ns[events], step.end_ns[events])
+    return int(clipped_lengths(ran, step.begin_ns[:1], step.next_ns[:1])[0])
+
+
+def assert_one_clock(path: Path, view: JobView) -> None:
+    """Check that `statistic`, `diagnose` and the graph agree on the clock, and the path is within that."""
+    recording, rows = view.recording, view.rows
+    device, comm = recording.which(lambda one: one.on_device), view.is_communication
+    copies = recording.which(lambda one: one.role is Role.COPY)
+    found = load_figures([path], Wanted(breakdown=True), jobs=1, progress=False).ranks[0].breakdown
+    of_step = {part.step: part for part in found}
+    parts = [of_step.get(recording.bounds[row].number, found[0]) for row in rows]
+    on_path = np.zeros(3)
+    for row, part in zip(rows, parts, strict=True):
+        step = recording.steps[row]
+        assert part.wall_ns == step.iteration_ns[0]
+        if not device.any():
+            continue
+        computed, moved = ran_ns(step, device & ~comm & ~copies), ran_ns(step, comm)
+        busy = ran_ns(step, device)
+        overlap = computed + moved - ran_ns(step, device & ~copies)
+        told = part.compute_ns, part.comm_ns, part.overlap_ns, part.idle_ns
+        assert told == pytest.approx((computed, moved, overlap, part.wall_ns - busy), abs=_ROUNDED_NS)
+        walked = critical_path(step)
+        works = (walked.event >= 0) & (walked.cat == CATS.index(""))
+        took = (walked.end_ns - walked.start_ns)[works]
+        sums = [int(took[of[walked.operation[works]]].sum()) for of in (device, comm, comm & device)]
+        assert sums[0] <= busy and sums[2] <= moved
+        on_path += sums if row in view.path_rows else 0
+    if device.any():
+        shares = [1 - part.idle_ns / part.wall_ns for part in parts]
+        assert _busy_share(view) == pytest.approx(np.median(shares))
+        exposed = np.mean([part.exposed_comm_ns for part in parts])
+        assert exposed_ns(view).sum() == pytest.approx(exposed)
+        means = [view.path_work_ns(of) for of in (device, comm, comm & device)]
+        assert means == pytest.approx((on_path / len(view.path_rows)).tolist())
 
 
 def steps_ms(path: Path) -> list[tuple[int, float]]:
@@ -226,6 +282,7 @@ def test_made_steps_obey_the_laws(tmp_path: Path, name: str) -> None:
     ("name", "expected"),
     [
         ("ahead", [1000.0] * 5),  # 20 × 50 µs a step, whatever the host does; the first fills the queue
+        ("starving", [1005.0, *[1001.0] * 5]),  # 20 launches of 50 µs, 1; the device is done 5 after them
         ("polling", [1046.0] * 6),  # 5 of the first launch, 1000, 40 until the host sees it, 1
         (
             "blocking_copy",

@@ -24,6 +24,12 @@ JOBS = (
     "horovod/2ranks-slow-rank1/trace", "composer/ws2-slow-rank1/trace", "dasf/two-hosts-4workers/trace",
 )  # fmt: skip
 
+#: Devices that are behind their host, that wait for it, and whose communication runs beside all else.
+DEVICES = (
+    "kineto/gpu-hta-ns-resolution", "kineto/gpu-tracelens-xdit-flux-mi300",
+    "kineto/gpu-tracelens-resnet-ckpt-mi300-rank0of8",
+)  # fmt: skip
+
 
 def same_path(path: Path) -> None:
     code, out, err = run_cli("--option", "replay", "--path", path, "--output", "-", "--format", "json")
@@ -44,7 +50,7 @@ def test_critical_and_replay_name_the_same_path(job: str) -> None:
     same_path(REPO / "examples" / job)
 
 
-@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("job", (*JOBS, *DEVICES))
 def test_critical_and_replay_name_the_same_path_of_a_recorded_job(shared_data: Path, job: str) -> None:
     same_path(shared_data / job)
 
