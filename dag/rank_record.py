@@ -52,6 +52,7 @@ class RankFacts(Struct, frozen=True):
     machine : on which it ran, "" where the trace does not say
     frames : as of `System.frames`
     loads_ahead : as of `System.loads_ahead`
+    origins : as of `System.origins`, of a trace read for `Need.SIZES`
     """
 
     path: str
@@ -65,6 +66,7 @@ class RankFacts(Struct, frozen=True):
     machine: str = ""
     frames: Frames | None = None
     loads_ahead: bool = False
+    origins: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 class RankRecord(Struct, frozen=True):
@@ -154,6 +156,7 @@ def _facts(source: Source, rank: RankTrace, *, sized: bool) -> RankFacts:
         machine=system.machine(trace),
         frames=system.frames(trace),
         loads_ahead=system.loads_ahead(trace),
+        origins=system.origins(trace) if sized else {},
     )
 
 

@@ -239,7 +239,8 @@ def headline(diagnosis: Diagnosis) -> str:
     if is_limit and not any(
         one.finding.leads or (one.share or one.finding.weight) > EXPOSED for one in first or heavy
     ):
-        step += f", and the device is the limit ({parts[0].share:.0%} of the critical path)"
+        of_kinds = f": {parts[0].name}" if parts[0].name else ""
+        step += f", and the device is the limit ({parts[0].share:.0%} of the critical path{of_kinds})"
     clauses = [_with_gain(one) for one in first or heavy]
     if len(first) == 1 and heavy and heavy[0] not in first and heavy[0].finding.weight > EXPOSED:
         clauses += map(_with_gain, heavy)

@@ -14,12 +14,15 @@ from arrays.numbering import unique
 from dag.step_graph import Bool, Recording, StepGraph, job_lengths
 from dag_utils import CATS, GAP, LoadedSteps, choose_step, critical_path, gap_covers
 from diagnose.finding import Evidence
-from diagnose.finding_thresholds import HALF, NEARLY_ALL, SPIKY
+from diagnose.finding_thresholds import HALF, NEARLY_ALL, NOTICEABLE, SPIKY
 from diagnose.meetings import Arrivals, meetings_of
+from dialects.kernel_kinds import kernel_kind
 from dialects.roles import Phase, Role
 from dialects.step_parts import Operation, Transfer
+from errors import listed
 from figures.operations_by_step import check_cells
 from figures.step_summary import outliers
+from function_names import brief
 from replay.answer import measured_ns
 from replay.edit import Job
 from replay.even_work import begun_by_owners, done_by_all
@@ -34,7 +37,7 @@ ON_DEVICE, NOT_RECORDED = "computation on the device", "time in which nothing wa
 
 
 class PathPart(NamedTuple):
-    """A part of the critical path: in words, its share, and the name of the operation that is most of it."""
+    """A part of the critical path: in words, its share, and the operation or the kinds of most of it."""
 
     what: str
     share: float
@@ -338,8 +341,27 @@ class JobView:
             elif not ns:
                 continue
             name = self.kind_of[0][int(by_name.argmax())] if by_name.max() > HALF * ns else ""
+            if words == ON_DEVICE:
+                name = self._kinds_of_kernels(by_kind / total_ns)
             parts.append(PathPart(words, ns / total_ns, name))
         return sorted(parts, key=lambda one: -one.share)
+
+    def _kinds_of_kernels(self, shares: Float64) -> str:
+        """Return the largest kinds of kernels, with what is theirs of `shares` (k,) by kind of operation."""
+        of_kind: dict[str, float] = {}
+        for i in np.flatnonzero(shares).tolist():
+            kind = kernel_kind(self.recording.table.kinds[i].name)
+            of_kind[kind] = of_kind.get(kind, 0.0) + float(shares[i])
+        largest = sorted(of_kind, key=lambda kind: -of_kind[kind])[:3]
+        return listed([f"{of_kind[kind]:.0%} {kind}" for kind in largest if of_kind[kind] > NOTICEABLE])
+
+    def whose(self, name: str) -> str:
+        """Return the kind of a kernel, and the operator and module that launch most of it, as words."""
+        origins = (rank.origins[name] for rank in self.loaded.ranks if name in rank.origins)
+        operator, module = next(origins, ("", ""))
+        where = f" in {brief(module)}" if module else ""
+        launched = f", launched by {brief(operator)}{where}" if operator else ""
+        return f"{kernel_kind(name)}{launched}"
 
     def _purpose(self, one: Operation) -> str:
         """Return the purpose of an operation on the path, in words."""

@@ -33,8 +33,8 @@ _RULES: Sequence[tuple[str, str]] = (
     ("elementwise", r"^triton_poi_"),
     ("reduction", r"^(?:%?input_)?(?:\w+_)?reduce\w*fusion"),
     ("GEMM", r"^%?(?:gemm|dot)_?\w*fusion|^%?dot(?:\.\d+)?$"),
-    ("elementwise", r"^%?(?:add|subtract|multiply|divide|m(?:ax|in)imum|negate|power|select|compare|exponential"
-                    r"|log|tanh|logistic|r?sqrt|convert|and|or|not|iota)(?:[._]\d+)*$"),
+    ("elementwise", r"^%?(?:add|subtract|multiply|divide|m(?:ax|in)imum|negate|power|select|compare"
+                    r"|exponential|log|tanh|logistic|r?sqrt|convert|and|or|not|iota)(?:[._]\d+)*$"),
     # from the special to the general
     ("elementwise", r"rotary|~rope(?![a-z])|apply_rot"),
     ("attention", r"fmha|attention|attn|flash(?!infer)|flashinfer\w*::\w*(?:prefill|decode)|~sdpa"

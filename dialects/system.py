@@ -399,6 +399,10 @@ class System:
         distinct, place = numbered(zip(kinds, kinds, strict=True))
         return WorkGroups(rows, distinct, place.astype(np.int64)[kind])
 
+    def origins(self, trace: Trace) -> Mapping[str, tuple[str, str]]:
+        """Return the operator and the module that launch most of the kernels of each name; "" for none."""
+        return {}
+
     def loads_ahead(self, trace: Trace) -> bool:
         """Whether other processes load the input, for which the recorded ones only wait."""
         return False

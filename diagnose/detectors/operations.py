@@ -52,6 +52,7 @@ def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
         kind="hot_operation",
         title=f"{brief(names[hottest])} makes up {share:.0%} of the critical path",
         cause=f"it takes {in_ms(by_name[hottest])} a step there"
+        + (f" ({view.whose(names[hottest])})" if on_device else "")
         + (f"; its longest event is {spread:.0f} times the average" if spread > SPIKY else ""),
         action="make this one faster first: another algorithm or precision, a fused or tuned kernel"
         if on_device

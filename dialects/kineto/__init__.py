@@ -217,6 +217,12 @@ class Kineto(System):
 
         return attributed(trace, np.flatnonzero(self.device_work(trace)), by)
 
+    def origins(self, trace: Trace) -> Mapping[str, tuple[str, str]]:
+        """Return the operator and the module that launch most of the kernels of each name."""
+        from dialects.kineto.attribution import origins
+
+        return origins(trace, np.flatnonzero(by_cat(trace, KERNEL_CATS.__contains__)))
+
     def loads_ahead(self, trace: Trace) -> bool:
         """Whether a DataLoader has workers."""
         return any("_MultiProcessingDataLoaderIter" in name for name in trace.names)

@@ -7,6 +7,8 @@ number; so does the annotation, where the threads that run then have none.
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 
 from arrays import Int64
@@ -17,6 +19,7 @@ from dialects.kineto.kineto_device import integers, with_value
 from dialects.masks import by_cat, by_name
 from dialects.system import CPU_OP_CATS, RUNTIME_CATS, WorkGroups
 from formats.columns import Trace
+from function_names import without_numbers
 
 _MODULE = "nn.Module: "
 _ENGINE, _UPDATE = "autograd::engine::", "Optimizer."
@@ -49,6 +52,39 @@ def attributed(trace: Trace, rows: Int64, by: str) -> WorkGroups:
     labels[known] = text
     pairs, group = numbered(zip(labels.tolist(), launch.phases(), strict=True))
     return WorkGroups(rows, pairs, group.astype(np.int64))
+
+
+def origins(trace: Trace, rows: Int64) -> dict[str, tuple[str, str]]:
+    """Return the operator and the module that launch most of the work `rows` (k,), by its name; "" for none.
+
+    Where one module launches no half of it, modules of its class do.
+    """
+    launch = _Launches(trace, rows)
+    module = launch.first_known(launch.module, launch.of_forward(launch.modules))
+    paths, path_of = launch.paths()
+    operators, name_of = [*trace.names, ""], np.append(trace.name_id, len(trace.names))
+    keys = np.stack(
+        [trace.name_id[rows], name_of[launch.operator], np.where(module < 0, -1, path_of[module])]
+    )
+    distinct, which = np.unique(keys, axis=1, return_inverse=True)
+    total_ns = np.bincount(which.reshape(-1), trace.dur_ns[rows], distinct.shape[1]).astype(np.int64)
+    times: dict[str, tuple[Counter[str], Counter[str]]] = {}
+    for (name, operator, path), ns in zip(distinct.T.tolist(), total_ns.tolist(), strict=True):
+        by_operator, by_module = times.setdefault(trace.names[name], (Counter(), Counter()))
+        by_operator[operators[operator]] += ns
+        by_module[paths[path] if path >= 0 else ""] += ns
+    return {name: (_most(by_operator), _most(by_module)) for name, (by_operator, by_module) in times.items()}
+
+
+def _most(by_name: Counter[str]) -> str:
+    """Return the name with most of some times; without the numbers of modules where none has half of them."""
+    (name, ns), *_ = by_name.most_common(1)
+    if 2 * ns >= by_name.total():
+        return ".".join(name.split(".")[-2:])
+    classes: Counter[str] = Counter()
+    for one, own_ns in by_name.items():
+        classes[without_numbers(one)] += own_ns
+    return classes.most_common(1)[0][0]
 
 
 class _Launches:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -14,7 +13,7 @@ from figures.durations import Stat
 from figures.rank_figures import RankFigures
 from figures.step_summary import RankSummary, mean_pause_ns, shares, summaries
 from figures.time_by_role import Breakdown
-from function_names import brief
+from function_names import brief, without_numbers
 from result import in_ms
 
 _NAMED = 4  # outliers, or groups of work, that a sentence names
@@ -58,23 +57,13 @@ def whose_time(stats: Sequence[Stat]) -> str:
     """Return one sentence: how long devices work in all, and what most of that belongs to."""
     total: Counter[str] = Counter()
     for stat in stats:
-        total[_without_numbers(stat.name)] += stat.total_ns
+        total[without_numbers(stat.name)] += stat.total_ns
     whole = max(sum(total.values()), 1)
     ranked = [(name, ns / whole) for name, ns in total.most_common()]
     known = [f"{share:.0%} {brief(name)}" for name, share in ranked if not name.startswith("(")]
     unknown = [f"{share:.0%} {name.strip('()')}" for name, share in ranked if name.startswith("(")]
     most = [f"{', '.join(known[:_NAMED])}"] if known else []
     return f"The work on devices takes {in_ms(whole)} in all: {'; '.join([*most, *unknown])}."
-
-
-def _without_numbers(name: str) -> str:
-    """Return a module by the classes of itself and of what it is a part of; other groups as they are.
-
-    >>> _without_numbers("Net_0.Layer_12.MLP_12.Linear_3")
-    'MLP.Linear'
-    """
-    parts = re.fullmatch(r"(?:\w+_\d+\.)*?((?:\w+_\d+\.)?\w+_\d+)", name)
-    return re.sub(r"_\d+\b", "", parts[1]) if parts else name
 
 
 def exposed_and_outliers(parts: Sequence[Breakdown]) -> str:

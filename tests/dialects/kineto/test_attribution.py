@@ -204,6 +204,27 @@ def test_runs_are_compared_by_kinds_of_kernels(tmp_path: Path) -> None:
     assert cats["GEMM"] == pytest.approx([0.03, 0.035])
 
 
+def test_diagnose_speaks_of_kinds_operators_and_modules(tmp_path: Path) -> None:
+    """Five steps of 10 ms, in which the device computes one matrix product for 9.7 ms."""
+    events = []
+    for i in range(5):
+        at = 10_000 * i
+        events += [
+            event(f"ProfilerStep#{i}", "user_annotation", at, 10_000),
+            event("nn.Module: Net_0", "python_function", at + 50, 400),
+            event("nn.Module: Linear_3", "python_function", at + 60, 300),
+            event("aten::mm", "cpu_op", at + 80, 200),
+            event("cudaLaunchKernel", "cuda_runtime", at + 100, 10, correlation=i + 1),
+            event("ampere_sgemm_64x64_nn", "kernel", at + 200, 9700, 7, correlation=i + 1, stream=7),
+        ]
+    code, out, err = run_cli("--format", "json", "--path", write(tmp_path / "a.json", events))
+    assert code == 0, err
+    answer = json.loads(out)
+    assert "the device is the limit (97% of the critical path: 97% GEMM)" in answer["headline"]
+    (hot,) = [one for one in answer["findings"] if one["kind"] == "hot_operation"]
+    assert "(GEMM, launched by aten::mm in Net_0.Linear_3)" in hot["cause"]
+
+
 # ---- recorded jobs
 
 
