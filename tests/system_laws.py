@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ import dialects
 from conftest import run_cli
 from dag_utils import load_steps
 from dialects import Role
-from figures.job_figures import load_figures
+from figures.job_figures import JobFigures, load_figures
 from figures.rank_figures import Wanted
 from formats.columns import Trace
 from trace_utils import Request, load_paths
+from traces.ranks import Ranks
 
 #: Figures as `statistic`, its breakdown, `compare` and a digest ask for them.
 _ASKED = (
@@ -28,7 +30,7 @@ _WORKS = (Role.COMPUTE, Role.COMM, Role.COPY)
 
 def check_system(job: Path, ranks: Sequence[str], tmp_path: Path) -> None:
     """Check all laws on a recorded job that has steps, and whose ranks have these names."""
-    assert ranks_of(job) == list(ranks)
+    assert loaded(job).names == list(ranks)
     check_labels(job)
     check_step(job)
     check_busy(job)
@@ -36,14 +38,21 @@ def check_system(job: Path, ranks: Sequence[str], tmp_path: Path) -> None:
     check_combined(job, tmp_path)
 
 
-def ranks_of(job: Path) -> list[str]:
-    """Return the names of a job's ranks."""
-    return load_paths([job], Request(jobs=1, progress=False)).names
+@lru_cache(maxsize=2)
+def loaded(job: Path) -> Ranks[Trace]:
+    """Return the traces of a job's ranks, read once for all laws."""
+    return load_paths([job], Request(jobs=1, progress=False))
+
+
+@lru_cache(maxsize=len(_ASKED))
+def figures_of(job: Path, wanted: Wanted) -> JobFigures:
+    """Return the figures of a job."""
+    return load_figures([job], wanted, jobs=1, progress=False)
 
 
 def check_labels(job: Path) -> None:
     """Steps have the same labels under every option; the options on graphs take those of all ranks."""
-    found = [load_figures([job], wanted, jobs=1, progress=False) for wanted in _ASKED]
+    found = [figures_of(job, wanted) for wanted in _ASKED]
     labels = [[[step.label for step in rank.steps.whole] for rank in one.ranks] for one in found]
     assert labels == [labels[0]] * len(labels)
     common = set.intersection(*({*own} for own in labels[0] if own)) if any(labels[0]) else {1}
@@ -62,17 +71,17 @@ def check_step(job: Path) -> None:
 
 def check_busy(job: Path) -> None:
     """No track works longer than its wall time, and no step of a rank is spent on more than it took."""
-    for trace in load_paths([job], Request(jobs=1, progress=False)).made:
+    for trace in loaded(job).made:
         for track, busy_ns, wall_ns in busy_tracks(trace.own):
             assert busy_ns <= wall_ns, f"{trace.path}: {trace.tracks[track]}"
-    for rank in load_figures([job], Wanted(breakdown=True), jobs=1, progress=False).ranks:
+    for rank in figures_of(job, Wanted(breakdown=True)).ranks:
         for step in rank.breakdown:
             assert step.compute_ns + step.comm_ns - step.overlap_ns + step.idle_ns <= step.wall_ns
 
 
 def check_comm(job: Path) -> None:
     """What the user says is communication is so, and nothing else becomes it but what it calls."""
-    plain = load_paths([job], Request(jobs=1, progress=False))
+    plain = loaded(job)
     roles = [dialects.of(trace).roles(trace) for trace in plain.made]
     rank = next(i for i, own in enumerate(roles) if np.isin(own, (*_WORKS, Role.WAIT)).any())
     named = plain.made[rank].name_id[np.isin(roles[rank], (Role.COMPUTE, Role.WAIT, Role.COMM))][-1]
@@ -108,7 +117,7 @@ def check_combined(job: Path, tmp_path: Path) -> None:
     output = tmp_path / "combined.json"
     code, _, errors = run_cli("--option", "combine", "--path", job, "--output", output)
     assert code == 0, errors
-    before, after = (load_paths([path], Request(jobs=1, progress=False)) for path in (job, output))
+    before, after = loaded(job), loaded(output)
     assert after.names == before.names
     assert [len(trace.own) for trace in after.made] == [len(trace.own) for trace in before.made]
 

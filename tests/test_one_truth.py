@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from conftest import REPO, run_cli
-from dag_utils import Recording, StepGraph, critical_path, load_steps
+from dag_utils import LoadedSteps, Recording, StepGraph, critical_path, load_steps
 from diagnose.detectors.slow_transfers import exposed_ns
 from diagnose.job_view import JobView
 from replay.runs import simulated
@@ -29,6 +30,12 @@ DEVICES = (
     "kineto/gpu-hta-ns-resolution", "kineto/gpu-tracelens-xdit-flux-mi300",
     "kineto/gpu-tracelens-resnet-ckpt-mi300-rank0of8",
 )  # fmt: skip
+
+
+@functools.cache
+def loaded(path: Path) -> LoadedSteps:
+    """Return the steps of a job as `diagnose` loads them, once for the tests of this file."""
+    return load_steps([path], sizes=True, jobs=1, progress=False)
 
 
 def same_path(path: Path) -> None:
@@ -69,7 +76,7 @@ def test_a_rank_that_works_longer_is_on_the_path_with_all_of_that(
     request: pytest.FixtureRequest, job: str
 ) -> None:
     path = request.getfixturevalue("shared_data") / job if job else REPO / "examples" / "lenet"
-    recording = load_steps([path], jobs=1, progress=False).recording
+    recording = loaded(path).recording
     row = recording.whole_steps[len(recording.whole_steps) // 2]
     step = recording.steps[row]
     by_ns = int(max(step.iteration_ns.max(), 10_000_000))
@@ -86,28 +93,26 @@ def test_a_rank_that_works_longer_is_on_the_path_with_all_of_that(
         assert worked == int(step.work_ns[event]) + by_ns
 
 
-def exposed_of_each_rank(path: Path) -> dict[str, float]:
+def exposed_of_each_rank(path: Path, *more: object) -> dict[str, float]:
     """What `statistic` says of each rank: communication that nothing hides, ms of an average step."""
     words = ("--option", "statistic", "--sub_option", "breakdown", "--path", path, "--format", "json")
-    code, out, err = run_cli(*words)
+    code, out, err = run_cli(*words, *more)
     assert code == 0, err
     return {row["rank"]: row["exposed_comm_ms"] for row in json.loads(out)["ranks"]}
 
 
 def same_exposed_communication(path: Path, tmp_path: Path) -> None:
     digest = tmp_path / "job.digest.json"
-    assert run_cli("--option", "statistic", "--path", path, "--save", digest)[0] == 0
-    known = exposed_of_each_rank(path)
+    known = exposed_of_each_rank(path, "--save", digest)
     assert exposed_of_each_rank(digest) == known
-    view = JobView(load_steps([path], sizes=True, jobs=1, progress=False))
+    view = JobView(loaded(path))
     owner = view.recording.column(lambda one: one.owner)
     by_owner = np.bincount(owner, exposed_ns(view), len(view.recording.owners)) / 1e6
     assert dict(zip(view.recording.owners, by_owner, strict=True)) == pytest.approx(known, rel=1e-3)
-    for base in (path, digest):
-        code, out, err = run_cli("--option", "compare", "--path", base, path, "--format", "json")
-        assert code == 0, err
-        for rank in json.loads(out)["ranks"]:
-            assert rank["comm_ms"] == pytest.approx([known[rank["rank"]]] * 2, abs=1e-6), rank["rank"]
+    code, out, err = run_cli("--option", "compare", "--path", digest, path, "--format", "json")
+    assert code == 0, err
+    for rank in json.loads(out)["ranks"]:
+        assert rank["comm_ms"] == pytest.approx([known[rank["rank"]]] * 2, abs=1e-6), rank["rank"]
 
 
 @pytest.mark.parametrize("job", ["lenet", "lenet-100mbit"])

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from clocks.common_operations import _go_on
 from clocks.drift import hull, slopes
 from clocks.offsets import align
+from conftest import examples
 from dialects.sync_points import SyncPoint, SyncPoints
 
 
@@ -133,7 +134,7 @@ def _simulate(seed: int, hosts: int, n: int, seconds: float) -> list[tuple[np.nd
     return list(zip(begin, end, strict=True))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.integers(0, 2**32 - 1),
     st.integers(2, 5),
@@ -174,7 +175,7 @@ def test_a_short_trace_shows_no_drift() -> None:
     assert found.clocks[1].drift_ppm == 0.0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.integers(0, 2**32 - 1),
     st.permutations(range(4)),
@@ -354,7 +355,7 @@ def test_occurrences_of_one_number_belong_together_wherever_a_recording_begins()
 
 
 @given(st.permutations(range(4)), st.integers(0, 99))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_hosts_of_two_machines_are_aligned_alike_whichever_is_first(order: list[int], seed: int) -> None:
     draw = np.random.default_rng(seed)
     clock_us = [0, 0, 40_000, 40_000]

@@ -21,7 +21,7 @@ from combine.distinct_ids import unique_id
 from combine.event_text import microseconds
 from combine.external_sort import Events, cut, merge, run_writer
 from combine.stepwise_shift import stepwise
-from conftest import run_cli
+from conftest import examples, run_cli
 from formats import stream
 from formats.columns import no_slices
 from formats.whole import WholeEvent, WholeReader, encode
@@ -76,7 +76,7 @@ def test_an_event_that_the_strict_decoder_refuses_keeps_its_members(tmp_path: Pa
 
 @pytest.mark.slow
 @settings(
-    max_examples=60,
+    max_examples=examples(60),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -103,7 +103,7 @@ def test_a_merge_is_a_stable_sort(
     st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=60), min_size=1, max_size=3), st.integers(1, 4)
 )
 @settings(
-    max_examples=40,
+    max_examples=examples(40),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -271,7 +271,7 @@ _ALIKE = st.fixed_dictionaries(
 
 @pytest.mark.slow
 @settings(
-    max_examples=60,
+    max_examples=examples(60),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -319,7 +319,7 @@ _EVENTS = st.dictionaries(
 
 @pytest.mark.slow
 @settings(
-    max_examples=60,
+    max_examples=examples(60),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -19,6 +19,7 @@ from combine.distinct_ids import Place
 from combine.event_text import text_of
 from combine.external_sort import cut, merge
 from combine.rewrite_source import rewrite
+from conftest import examples
 from dialects.system import SecondAxis
 from errors import TraceError
 from formats import native, stream
@@ -201,7 +202,7 @@ def width(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     deadline=None,
-    max_examples=100,
+    max_examples=examples(100),
 )
 @given(
     st.one_of(_file(), _rounds()),

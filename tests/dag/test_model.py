@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from conftest import examples
 from dag.critical_path import NO_EVENT, critical_path, slack_ns
 from dag.model import Dag, connected, longest_path, new_dag
 from dialects.step_parts import Edge
@@ -107,13 +108,13 @@ def _networkx_length(dag: Dag) -> int:
     return int(nx.dag_longest_path_length(graph))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(random_dags())
 def test_length_is_networkx_length(dag: Dag) -> None:
     assert longest_path(dag).length_ns == _networkx_length(dag)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(random_dags())
 def test_the_path_is_a_chain_of_edges_with_no_slack(dag: Dag) -> None:
     found = longest_path(dag)
@@ -124,7 +125,7 @@ def test_the_path_is_a_chain_of_edges_with_no_slack(dag: Dag) -> None:
     assert (found.slack_ns >= 0).all()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(random_dags(), st.data())
 def test_slack_is_what_an_operation_may_grow_by(dag: Dag, data: st.DataObject) -> None:
     found = longest_path(dag)

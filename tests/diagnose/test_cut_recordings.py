@@ -12,6 +12,7 @@ from answers import diagnosed, titles
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conftest import examples
 from dag_utils import load_steps
 
 RANKS, STEPS, FIRST = 3, 10, 3
@@ -61,7 +62,7 @@ ends = st.tuples(st.integers(0, 2), st.integers(0, 2))
 
 
 @given(st.integers(0, RANKS - 1), st.dictionaries(st.integers(0, RANKS - 1), ends), st.integers(0, 99))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 def test_who_is_late_is_found_whichever_steps_a_rank_has_not_recorded(
     late: int, cuts: Cuts, seed: int
 ) -> None:

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import recorded
+from conftest import examples
 from errors import TraceError
 from formats import dasf_records as dasf
 from make import DASF_KEY as KEY
@@ -148,7 +149,7 @@ records = st.builds(compute, times, st.floats(0, 1e3), size=st.integers(0, 2**40
 @given(st.lists(records, min_size=1), st.data())
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    max_examples=60,
+    max_examples=examples(60),
     deadline=None,
 )
 def test_a_cut_anywhere_keeps_every_whole_record(

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import recorded
+from conftest import examples
 from errors import DagError
 from formats import gml as gml_module
 from formats.gml import Gml, format_gml, parse_gml, read_gml
@@ -76,7 +77,7 @@ def graphs(draw: st.DrawFn, values: st.SearchStrategy[dict[str, Any]] = anything
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(graphs())
 def test_what_networkx_writes_both_read_alike(graph: nx.DiGraph[str]) -> None:
     text = _networkx_text(graph)
@@ -84,13 +85,13 @@ def test_what_networkx_writes_both_read_alike(graph: nx.DiGraph[str]) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(graphs(writable))
 def test_we_write_what_networkx_writes(graph: nx.DiGraph[str]) -> None:
     assert format_gml(_gml(graph)) == _networkx_text(graph)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.text('graph[]node edge id label source target "a& 0123.-+#\n', max_size=80))
 def test_any_text_is_read_as_networkx_reads_it_or_refused(text: str) -> None:
     try:

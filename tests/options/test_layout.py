@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conftest import examples
 from dag.model import Dag, longest_path, new_dag
 from make import random_dags
 from options.graph.layout import FreeRows, draw, draw_folded
@@ -21,7 +22,7 @@ def column(chart: Network, key: str) -> list[Any]:
     return [node[key] for node in chart.nodes]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(random_dags())
 def test_no_two_nodes_share_a_place(dag: Dag) -> None:
     found = drawn(dag)
@@ -80,7 +81,7 @@ def test_chains_of_a_large_graph_are_one_box_each() -> None:
     assert found.note == "73 operations are drawn as 5: a chain is one box, which a click opens"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(random_dags())
 def test_a_small_graph_is_not_folded(dag: Dag) -> None:
     assert draw_folded(dag, longest_path(dag)) == draw(dag, longest_path(dag))

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from conftest import examples
 from errors import DagError
 from replay.engine import UNLIMITED, Plan, make_plan, simulate
 
@@ -137,7 +138,7 @@ def test_operations_with_a_device_each_are_operations_without(plan: Plan) -> Non
     assert simulate(alone).start_ns.tolist() == simulate(plan).start_ns.tolist()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(plans() | plans(contention=False))
 def test_plain_and_compiled_agree(plan: Plan) -> None:
     plain, compiled = simulate(plan, compiled=False), simulate(plan, compiled=True)

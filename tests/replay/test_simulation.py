@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from jobs import MS, apply, job, lockstep, one_gpu, rank
 from msgspec.structs import replace
 
+from conftest import examples
 from dag.critical_path import critical_path
 from dag.join_ranks import join
 from dag.step_graph import Recording
@@ -74,19 +75,19 @@ def recordings(draw: st.DrawFn, shared_links: bool = True) -> Recording:
     return join(ranks)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
 @given(recordings())
 def test_any_step_gets_back_its_times(recording: Recording) -> None:
     assert_alone_as_recorded(recording)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
 @given(recordings(shared_links=False))
 def test_steps_in_a_row_get_back_their_times(recording: Recording) -> None:
     assert_in_a_row_as_recorded(recording)
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=examples(30), deadline=None, derandomize=True)
 @given(recordings())
 def test_half_of_everything_is_half_a_step(recording: Recording) -> None:
     def doubled(step: int) -> Recording:
@@ -99,7 +100,7 @@ def test_half_of_everything_is_half_a_step(recording: Recording) -> None:
         assert (simulated(doubled(row), [0]).iteration_ns == 2 * single.iteration_ns).all()
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=examples(30), deadline=None, derandomize=True)
 @given(recordings())
 def test_the_path_of_a_replayed_step_adds_up_to_it(recording: Recording) -> None:
     for row, step in enumerate(recording.steps):

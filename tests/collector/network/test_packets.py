@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collector.network.packets import Capture, Segment, is_capture, read_segments
+from conftest import examples
 from errors import TraceError
 from traffic import ACK, Packet, framed, pcap, pcapng, tagged, tcp
 
@@ -186,7 +187,7 @@ def test_an_impossible_length_ends_the_reading(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @given(st.binary(max_size=400))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_any_bytes_behind_a_header_do_no_harm(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     folder = tmp_path_factory.mktemp("fuzz")
     for header in (b"".join(pcap([])), b"".join(pcapng([]))):

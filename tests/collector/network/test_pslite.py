@@ -23,6 +23,7 @@ from collector.network.pslite import (
     server_rank,
 )
 from collector.network.transfers import Traffic, read_traffic
+from conftest import examples
 from traffic import (
     NEW,
     OLD,
@@ -115,7 +116,7 @@ def test_identities() -> None:
 
 
 @given(st.binary(max_size=300))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_random_bytes_hold_no_message(data: bytes) -> None:
     read_meta(data)
     assert locate(data) == -1

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from collector.network.partition_keys import read_keys
 from collector.network.server_logs import read_log
 from collector.network.server_timeline import TIMELINE, Served, read_served, write_served
+from conftest import examples
 from errors import TraceError
 from result import Repairs
 from trace_utils import read_trace
@@ -161,7 +162,7 @@ def test_numbers_beyond_all_measure_are_other_lines(line: str) -> None:
 
 
 @given(st.lists(st.binary(max_size=120), max_size=20))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_any_lines_do_no_harm(data: list[bytes]) -> None:
     read_log(data)
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from collector.network import tcp
 from collector.network.packets import Capture, Segment, read_segments
 from collector.network.tcp import ACK, FIN, RST, SYN, Streams
+from conftest import examples
 
 C, S = (b"\x0a\0\0\1", 40_000), (b"\x0a\0\0\2", 9_000)
 FORTH, BACK = (*C, *S), (*S, *C)
@@ -204,7 +205,7 @@ def test_many_connections_do_not_stay_in_memory(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.slow
 @given(st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_any_order_with_overlaps_and_repeats_gives_the_stream(data: st.DataObject) -> None:
     stream = bytes(range(1, 201))
     first = data.draw(st.sampled_from([0, 2**32 - 100, 2**31 - 50]))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from collector.network.pslite import locate
 from collector.network.zmtp import Message, MessageReader
+from conftest import examples
 from traffic import NEW, OLD, SERVER_BASE, Dialect, greeting, message
 
 HELLO = greeting("ps9")
@@ -131,7 +132,7 @@ def test_a_frame_of_impossible_length_loses_the_framing() -> None:
 
 
 @given(st.lists(st.integers(0, 2600), max_size=12))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_the_pieces_do_not_matter(cuts: list[int]) -> None:
     data = HELLO + message(b"a" * 300, b"b", b"c" * 2000) + message(b"") + message(b"d" * 255, b"e" * 256)
     whole, pieces = Sink(), Sink()
@@ -201,7 +202,7 @@ def test_a_servers_stream_is_found_by_its_identity(dialect: Dialect) -> None:
 
 
 @given(st.binary(max_size=2000))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_any_bytes_do_no_harm(data: bytes) -> None:
     for from_start in (True, False):
         sink = Sink()

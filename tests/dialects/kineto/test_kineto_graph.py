@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 import dialects
 import recorded
+from conftest import examples
 from dag.critical_path import critical_path
 from dag.join_ranks import join
 from dag.step_graph import Recording
@@ -820,7 +821,7 @@ def test_recorded_steps_are_lawful_and_their_paths_as_long_as_they(path: Path) -
 intervals = st.tuples(st.integers(0, 30), st.integers(0, 12))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.tuples(intervals, st.integers(1, 2)), min_size=1, max_size=8),
     st.lists(st.tuples(intervals, intervals, st.integers(7, 8)), max_size=6),

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from conftest import examples
 from errors import TraceError
 from formats import chrome, native, stream
 from formats.chrome import assemble, read_part
@@ -341,7 +342,7 @@ def pieces(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     deadline=None,
-    max_examples=100,
+    max_examples=examples(100),
 )
 @given(
     files(),
