@@ -7,6 +7,7 @@ import io
 import logging
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,10 @@ from formats import native
 
 if TYPE_CHECKING:
     from selenium import webdriver
+
+# What this process compiles, others find: it starts some, and is one of several that run the tests.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 REPO = Path(__file__).resolve().parent.parent
 SHARED = REPO.parent / "shared" / "data"

@@ -118,7 +118,7 @@ def two_workers(tmp_path: Path) -> tuple[Path, Path]:
 REAL = {
     "byteps": ["byteps/fork_lenet_2w2g"],
     "byteps workers": ["byteps/fork_lenet_base/worker_0", "byteps/fork_lenet_base/worker_1"],
-    "kineto": ["kineto/ddp2-gloo-base/trace"],
+    "kineto": ["kineto/gpu-param-dlrm-8ranks/trace"],
     "kineto absolute": ["kineto/gpu-hta-2of128/trace"],
     "kineto old": [
         "kineto/gpu-hta-compare-tiny/base/base.json.gz",

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import json
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from conftest import run_cli
 from dag_utils import load_steps, read_partitions
 from diagnose.diagnosis import Diagnosis, Ranked, diagnose
+
+
+@cache
+def answer(path: Path) -> dict[str, Any]:
+    """Return the JSON answer about a recorded job, asked for once."""
+    code, out, err = run_cli("--path", path, "--format", "json")
+    assert code == 0, err
+    document: dict[str, Any] = json.loads(out)
+    return document
 
 
 def diagnosed(path: Path) -> Diagnosis:

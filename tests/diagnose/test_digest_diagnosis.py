@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from answers import answer
 
 from conftest import REPO, run_cli
 
@@ -86,12 +87,7 @@ def of_both(tmp_path: Path, job: Path) -> list[list[dict[str, Any]]]:
     """Return what the traces and the digest of a job are found to have, of the kinds that both can tell."""
     digest = tmp_path / "both.digest.json"
     assert run_cli("--option", "statistic", "--path", job, "--save", digest)[0] == 0
-    answers = []
-    for path in (job, digest):
-        code, out, err = run_cli("--option", "diagnose", "--path", path, "--format", "json")
-        assert code == 0, err
-        answers.append([one for one in json.loads(out)["findings"] if one["kind"] in BOTH])
-    return answers
+    return [[one for one in answer(path)["findings"] if one["kind"] in BOTH] for path in (job, digest)]
 
 
 def test_a_digest_and_its_traces_give_the_same_findings(job: Path) -> None:
@@ -105,7 +101,7 @@ def test_a_digest_and_its_traces_give_the_same_findings(job: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["byteps/fork_lenet_straggler", "kineto/ddp2-gloo-slow-rank1/trace"])
+@pytest.mark.parametrize("name", ["byteps/fork_lenet_straggler", "kineto/ddp2-gloo-slow-rank1"])
 def test_a_digest_and_its_traces_name_the_same_late_rank(
     shared_data: Path, tmp_path: Path, name: str
 ) -> None:

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
+from answers import answer
 
-from conftest import REPO, run_cli
+from conftest import REPO
 
 pytestmark = pytest.mark.slow
-
-
-@cache
-def answer(path: Path) -> dict[str, Any]:
-    code, out, err = run_cli("--path", path, "--format", "json")
-    assert code == 0, err
-    document: dict[str, Any] = json.loads(out)
-    return document
 
 
 #: Of each recorded job what is known to be wrong, as the headline begins after the length of the step.
