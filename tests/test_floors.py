@@ -68,10 +68,16 @@ def tree(path: Path) -> ast.Module:
 
 
 @cache
+def nodes(path: Path) -> list[ast.AST]:
+    """Return all that is in the syntax tree of a file."""
+    return list(ast.walk(tree(path)))
+
+
+@cache
 def imported(path: Path) -> set[str]:
     """Return the full names of the project's modules that a file imports, anywhere in it."""
     found = set()
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -174,7 +180,7 @@ def test_only_the_clusters_module_knows_its_library() -> None:
     knowing = {
         name
         for name, path in MODULES.items()
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if {module.split(".")[0] for module in _imported_by(node)} & {"dask", "distributed"}
     }
     assert knowing == {"parallel.cluster"}
@@ -219,7 +225,7 @@ def test_only_the_systems_modules_ask_which_system_it_is() -> None:
         f"{path.relative_to(REPO)}:{node.lineno}"
         for path in SOURCES
         if "dialects" not in path.relative_to(REPO).parts
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.Compare)
         if names & {str(value) for value in _constants(node)} and "dialect" in ast.unparse(node)
     ]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
+from functools import cache
+
+from test_floors import nodes
 
 import dialects
+from conftest import REPO
 
-REPO = Path(__file__).resolve().parents[1]
 #: Where a system's files are read and what they say is known; the grammar of BytePS's names is `opname`.
 INSIDE = {"dialects", "formats", "collector", "tests", "benchmarks", "opname.py"}
 SAID_BY_ONE = {
@@ -18,24 +20,29 @@ SAID_BY_ONE = {
     *("enumerate(DataLoader)", "PyTorch Profiler", "MulBackward0", "event/batch", "ProfilerStep"),
     *("clock_sync_timestamp_us", "start_time_since_epoch_in_micros", "DASF", "ProfilerStep*"),
 }
-TREES = {
-    str(path.relative_to(REPO)): ast.parse(path.read_text())
-    for path in sorted(REPO.rglob("*.py"))
-    if not {*path.relative_to(REPO).parts} & INSIDE
-    if not path.relative_to(REPO).parts[0].startswith(".")
-}
 
 
-def literals(tree: ast.Module) -> Iterator[tuple[str, int]]:
+@cache
+def modules() -> dict[str, list[ast.AST]]:
+    """Return all that is in the syntax trees of the modules that know no system."""
+    return {
+        str(path.relative_to(REPO)): nodes(path)
+        for path in sorted(REPO.rglob("*.py"))
+        if not {*path.relative_to(REPO).parts} & INSIDE
+        if not path.relative_to(REPO).parts[0].startswith(".")
+    }
+
+
+def literals(module: list[ast.AST]) -> Iterator[tuple[str, int]]:
     """Yield the strings of a module, but for docstrings, and their lines."""
-    statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    statements = {id(node.value) for node in module if isinstance(node, ast.Expr)}
+    for node in module:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in statements:
             yield node.value, node.lineno
 
 
 def test_no_module_says_what_only_one_system_says() -> None:
-    said = [(path, line, text) for path, tree in TREES.items() for text, line in literals(tree)]
+    said = [(path, line, text) for path, found in modules().items() for text, line in literals(found)]
     assert len(said) > 1000
     assert [one for one in said if one[2] in SAID_BY_ONE] == []
 
@@ -44,8 +51,8 @@ def test_no_module_imports_one_system() -> None:
     packages = {type(system).__module__ for system in dialects.SYSTEMS}
     imports = [
         (path, node.module or "")
-        for path, tree in TREES.items()
-        for node in ast.walk(tree)
+        for path, found in modules().items()
+        for node in found
         if isinstance(node, ast.ImportFrom)
     ]
     assert [one for one in imports if ".".join(one[1].split(".")[:2]) in packages] == []
