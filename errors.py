@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import Enum
+from pathlib import Path
 
 _LONGEST = 300  # characters of a message, on one line
 _MOST_DIGITS = 18
@@ -47,6 +48,14 @@ def shortened(text: str, longest: int) -> str:
         return text
     tail = longest // 2
     return f"{text[: longest - tail - 1]}…{text[len(text) - tail :]}"
+
+
+def meant(word: str, words: Iterable[str]) -> str:
+    """Return the question whether the one of `words` that is most like `word` was meant; "" for none."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, list(words), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def printable(text: str) -> str:
@@ -100,6 +109,15 @@ class UsageError(AnalyzeError):
 
 class TraceError(AnalyzeError):
     """A trace, or a path that should hold one, cannot be used."""
+
+
+def missing(path: Path) -> TraceError:
+    """Return the error of a path that does not exist, with the name beside it that is most like it."""
+    try:
+        names = [beside.name for beside in path.parent.iterdir()]
+    except OSError:
+        names = []
+    return TraceError(f"{path}: no such file or directory{meant(path.name, names)}")
 
 
 class DagError(AnalyzeError):

@@ -16,7 +16,7 @@ from combine.rewrite_source import Rewritten
 from combine.stepwise_shift import StepwiseShift, extent, stepwise
 from dialects.sync_points import SyncPoints, merged
 from dialects.system import BASE, SecondAxis
-from errors import TraceError
+from errors import TraceError, missing
 from formats import chrome, native
 from formats import dasf_records as dasf
 from formats.stream import ByteStream
@@ -75,7 +75,7 @@ def sniffed(path: Path, scan: bool = False) -> Beginning | TraceError:
 
 def _sniff(path: Path, library: CDLL | None) -> Beginning:
     if not path.exists():
-        raise TraceError(f"{path}: no such file or directory")
+        raise missing(path)
     if dasf.recognises(head_of(path)[:64]):
         raise TraceError(f"{path}: a DASF profile; combine takes chrome-trace files only")
     part = chrome.read_part(path, dialects.keys_for(()), pieces=_SNIFFED, scan=library or False)

@@ -17,7 +17,7 @@ from arrays.numbering import unique
 from dag.model import Dag, cycles, new_dag
 from dialects import Need, Role
 from dialects.step_parts import EdgeKind
-from errors import DagError, TraceError, counted
+from errors import DagError, counted, missing
 from formats.columns import Trace
 from formats.gml import Gml, is_gml, read_gml
 from formats.stream import find_file
@@ -157,7 +157,7 @@ def mean_dags(paths: Sequence[Path], *, jobs: int | None = None, progress: bool 
     """
     if is_gml(paths[0]):
         if not paths[0].exists():
-            raise TraceError(f"{paths[0]}: no such file or directory")
+            raise missing(paths[0])
         return MeanDags([("GPU-0", 0, dag_from_gml(read_gml(paths[0]), str(paths[0])))])
     job = load_paths(paths, Request({Need.EDGES}, jobs=jobs, progress=progress))
     gpus: list[tuple[str, int, Dag]] = []

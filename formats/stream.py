@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from errors import TraceError
+from errors import TraceError, missing
 
 PIECE = 1 << 20  # bytes handed on at a time: measured best between 256 KiB and 4 MiB
 _GZIP = b"\x1f\x8b"
@@ -122,7 +122,7 @@ class ByteStream:
 def unreadable(path: Path, error: OSError) -> TraceError:
     """Translate an error of the operating system into a line for the user."""
     if isinstance(error, FileNotFoundError):
-        return TraceError(f"{path}: no such file or directory")
+        return missing(path)
     if isinstance(error, PermissionError):
         return TraceError(f"{path}: may not be read (permission denied)")
     return TraceError(f"{path}: cannot be read: {error.strerror or error}")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from errors import TraceError, UsageError
+from errors import TraceError, UsageError, missing
 from options import check_heeded, check_variant
 from result import Repairs, Result
 
@@ -20,7 +20,7 @@ HELP = (
     "each GPU's final trace and DAG from the profilers' raw files, and the iteration time; "
     "--sub_option iter_time, operator, comm, io, pcap or server"
 )
-EXAMPLE = "analyze.py --option collect --path BYTEPS_TRACE_DIR"
+EXAMPLE = "analyze.py collect BYTEPS_TRACE_DIR"
 FLAGS = frozenset({"sub_option", "step_by", "sort", "head", "output"})
 
 _PARTS: Mapping[str, tuple[PartName, ...]] = {
@@ -56,7 +56,7 @@ def _collect(args: Namespace) -> Result:
 
     for path in args.path:
         if not path.exists():
-            raise TraceError(f"{path}: no such file or directory")
+            raise missing(path)
     gpus = [gpu for path in args.path for gpu in find_gpus(path)]
     result = _gpus(args, gpus) if gpus else time_result(args, [], Repairs(), "Collected from")
     if not args.sub_option:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trace_utils import Job, Source
 
 HELP = "several ranks' and workers' traces as one timeline, their clocks aligned"
-EXAMPLE = "analyze.py --option combine --path worker_0 worker_1 --output combined.json.gz"
+EXAMPLE = "analyze.py combine worker_0 worker_1 --output combined.json.gz"
 FLAGS = frozenset({"sub_option", "filter", "comm", "align", "output"})
 
 _WORKERS = (

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dag_utils import CriticalPath, LoadedSteps, NamedPath, OperationSlack, Recording, Scope, StepGraph
 
 HELP = "the critical path of a recorded step, per GPU, worker and job, and the slack of everything else"
-EXAMPLE = "analyze.py --option critical --path TRACE_DIR --head 10"
+EXAMPLE = "analyze.py critical TRACE_DIR --head 10"
 FLAGS = frozenset(
     {
         "sub_option",

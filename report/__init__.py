@@ -1,4 +1,4 @@
-"""Output formats of a `Result`: text, HTML, CSV, JSON, XLSX; one module each.
+"""Output formats of a `Result`: text, HTML, CSV, JSON, Markdown, XLSX; one module each.
 
 A format of standard output has ``write(result, stream, args)``; a format of files has
 ``write(result, path)``. To add one: write its module and name it here.
@@ -23,7 +23,7 @@ from parallel import progress as bars
 from result import Result
 
 #: Values of `--format` and the modules that answer.
-FORMATS = {"table": "report.text", "json": "report.json", "csv": "report.csv"}
+FORMATS = {"table": "report.text", "json": "report.json", "csv": "report.csv", "markdown": "report.markdown"}
 #: Flags that name a file and the modules that write it.
 FILES = {"xlsx": "report.xlsx", "html": "report.html"}
 #: Suffixes of `Result.picture` and the modules that draw it.

@@ -24,7 +24,7 @@ _LEGIBLE, _NARROWEST = (40, 16), (24, 12)
 _SPACE = "  "
 _ONE_LINE, _ANY = 1, 99  # lines of a header
 _LEAST_ROOM = 20  # columns of a figure, however long what stands before it
-_MOST_ROWS = 20  # of a table, unless more are asked for
+MOST_ROWS = 20  # of a table, unless more are asked for
 #: A word of a shell's line, with its quotes, and what tells a shell that the line goes on.
 _SHELL_WORD = r"""(?:'[^']*'|"[^"]*"|[^\s'"])+"""
 _GOES_ON = " \\"
@@ -42,7 +42,7 @@ def write(result: Result, stream: TextIO, args: Namespace) -> None:
     """
     width = _width(stream)
     colour = stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-    n_rows = None if args.full else max(args.head or 0, _MOST_ROWS)
+    n_rows = None if args.full else max(args.head or 0, MOST_ROWS)
     for block in _blocks(result, width, n_rows, pretty=args.pretty, colour=colour):
         stream.write(block)
 
@@ -130,7 +130,7 @@ def _table(
     if not table.rows:
         yield "  (no rows)"
     else:
-        rows = _shown(table, n_rows)
+        rows = shown_rows(table, n_rows)
         parts, left_out = _laid_out(table.columns, rows, _ONE_LINE), list[_Part]()
         if width is not None:  # headers are at most two lines tall unless that costs a column
             parts = _measured(_laid_out(table.columns, rows, 2))
@@ -148,8 +148,8 @@ def _table(
         yield from _wrapped([table.note], width)
 
 
-def _shown(table: Table, n_rows: int | None) -> Sequence[Sequence[Cell]]:
-    """Return the rows that people see unless they ask for all."""
+def shown_rows(table: Table, n_rows: int | None) -> Sequence[Sequence[Cell]]:
+    """Return the rows that people see unless they ask for all: the first or the largest, in their order."""
     if n_rows is None or table.weights is None or len(table.rows) <= n_rows:
         return table.rows[:n_rows]
     weights = table.weights()

@@ -10,18 +10,103 @@ from pathlib import Path
 import pytest
 
 import options
-from analyze import expand_paths
 from conftest import REPO, run_cli
+from options import arguments
+from options.arguments import expand_paths
 
 TRACE = '{"traceEvents": [{"ph": "X", "name": "FW.a", "ts": 1, "dur": 1, "pid": 0, "tid": 0}]}'
 
 
-def test_help_lists_every_option_with_an_example() -> None:
+def test_help_begins_with_examples_and_fits_forty_lines() -> None:
     code, out, _ = run_cli("--help")
-    assert code == 0
-    for name in options.MODULES:
-        assert f"--option {name}:" in out
-        assert f"analyze.py --option {name}" in out
+    lines = out.splitlines()
+    assert (code, len(lines) <= 40, max(map(len, lines)) <= 110) == (0, True, True)
+    assert lines[2].startswith("  analyze.py JOB ")
+    assert [line.split()[0] for line in lines if line.startswith("  ")][6:16] == [*options.MODULES, "whatif"]
+
+
+def test_the_help_of_an_option_has_its_flags_alone() -> None:
+    code, out, _ = run_cli("replay", "--help")
+    assert (code, run_cli("--option", "replay", "--help")[1]) == (0, out)
+    assert out.startswith("usage: analyze.py replay PATH... [flags]")
+    assert "--step_num" in out and "--align" not in out and "--fail_above" not in out
+
+
+def test_a_bare_call_says_in_ten_lines_what_can_be_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BYTEPS_TRACE_DIR", raising=False)
+    code, out, err = run_cli()
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 10
+    assert "analyze.py --help" in err
+
+
+LENET = REPO / "examples" / "lenet"
+
+
+@pytest.mark.parametrize(
+    ("words", "flags"),
+    [
+        (("a",), ("--path", "a")),
+        (("statistic", "a", "b", "--sort"), ("--option", "statistic", "--path", "a", "b", "--sort")),
+        (("--sort", "statistic", "a"), ("--option", "statistic", "--path", "a", "--sort")),
+        (("compare", "./compare"), ("--option", "compare", "--path", "./compare")),
+        (("--option", "graph", "replay"), ("--option", "graph", "--path", "replay")),
+        (
+            ("whatif", LENET, "bandwidth=2", "BW=0.5"),
+            (
+                "--option",
+                "replay",
+                "--sub_option",
+                "whatif",
+                "--path",
+                LENET,
+                "--set",
+                "bandwidth=2",
+                "--set",
+                "BW=0.5",
+            ),
+        ),
+    ],
+)
+def test_words_stand_for_flags(words: tuple[object, ...], flags: tuple[object, ...]) -> None:
+    assert arguments.parse([*map(str, words)]) == arguments.parse([*map(str, flags)])
+
+
+def test_a_path_with_an_equals_sign_that_exists_is_no_edit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lr=0.1").mkdir()
+    args = arguments.parse(["whatif", "lr=0.1", "BW=2"])
+    assert (args.path, args.set) == ([Path("lr=0.1")], ["BW=2"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("stats", "a"), "stats: no such file or directory, nor an option; did you mean statistic?"),
+        (
+            ("--option", "stats"),
+            "argument --option/--type: 'stats' is not an option; did you mean statistic? (see --help)",
+        ),
+        (("--optoin", "graph", "a"), "unrecognized argument: --optoin; did you mean --option?"),
+        (("--html", str(LENET)), f"--html {LENET}: is taken as the value of --html; write paths before it"),
+        (("replay",), "no path is given (--path), and BYTEPS_TRACE_DIR is not set"),
+    ],
+)  # fmt: skip
+def test_what_was_perhaps_meant(
+    words: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("BYTEPS_TRACE_DIR", raising=False)
+    assert run_cli(*words) == (2, "", f"analyze.py: error: {message}\n")
+
+
+def test_a_mistyped_path_is_answered_with_the_name_beside_it() -> None:
+    code, _, err = run_cli("examples/lent")
+    assert (code, only_line(err)) == (
+        1,
+        "analyze.py: error: examples/lent: no such file or directory; did you mean lenet?",
+    )
 
 
 @pytest.mark.slow
@@ -121,6 +206,15 @@ def test_an_unusable_file_is_one_line_and_exit_code_1(
     assert only_line(err).startswith(f"analyze.py: error: {tmp_path}/{message}")
 
 
+def test_a_trace_that_lies_beside_several_jobs(tmp_path: Path) -> None:
+    for job in ("a", "b"):
+        (tmp_path / job / "0").mkdir(parents=True)
+        (tmp_path / job / "0" / "comm.json").write_text(TRACE)
+    (tmp_path / "t.json").write_text(TRACE)
+    _, _, err = run_cli(tmp_path / "t.json")
+    assert only_line(err) == f"analyze.py: error: {tmp_path}/t.json: no training step is recorded in it"
+
+
 def test_directories_without_traces(tmp_path: Path) -> None:
     code, _, err = run_cli("--option", "statistic", "--path", tmp_path)
     assert (code, only_line(err)) == (1, f"analyze.py: error: {tmp_path}: no trace in this directory")
@@ -156,12 +250,13 @@ def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
 
 
 def test_help_lists_the_variants_of_each_option() -> None:
-    words = run_cli("--help")[1].split()
-    variants = (
-        "breakdown function_bottleneck task_bottleneck task_balance iter_time operator comm io pcap server"
-    )
-    replay = "smlt_delay_cmp smlt_delay_comm map_delay bottleneck whatif"
-    assert set(f"{variants} {replay}".split()) <= {word.strip(",;") for word in words}
+    variants = {
+        "statistic": "breakdown function_bottleneck task_bottleneck task_balance",
+        "collect": "iter_time operator comm io pcap server",
+        "replay": "smlt_delay_cmp smlt_delay_comm map_delay bottleneck whatif",
+    }
+    for option, names in variants.items():
+        assert set(names.split()) <= {word.strip(",;") for word in run_cli(option, "--help")[1].split()}
 
 
 @pytest.mark.parametrize("word", ["", ",", ",,"])

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 import dialects
 import parallel
-from errors import TraceError
+from errors import TraceError, missing
 from formats import chrome, native
 from formats.columns import Trace
 from formats.event import args_object
@@ -257,7 +257,7 @@ def _read(
 
 def _read_one(path: Path, decoding: Decoding) -> Trace:
     if not path.exists():
-        raise TraceError(f"{path}: no such file or directory")
+        raise missing(path)
     if path.is_dir():
         raise TraceError(f"{path}: is a directory; expected a trace file")
     if path.suffix == ".gml":

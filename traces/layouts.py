@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from errors import TraceError
+from errors import TraceError, missing
 from outputs.marks import is_digest
 from traces import gpu_folders, rank_files, tensorboard
 from traces.gpu_folders import gpu_sources, is_gpu_file, local_rank
@@ -28,7 +28,7 @@ def find_job(path: Path, given: Sequence[Path] = ()) -> Job:
     TraceError where there is no such path, or no trace under it.
     """
     if not path.exists():
-        raise TraceError(f"{path}: no such file or directory")
+        raise missing(path)
     if path.is_file():
         if path.suffix == ".gml":
             raise TraceError(f"{path}: a DAG, not a trace; give the trace or the GPU's directory")

@@ -17,7 +17,7 @@ from collector.network.server_timeline import served_keys
 from collector.network.trace_check import TraceCheck, check_traces
 from collector.network.transfers import Traffic, read_traffic
 from collector.network.wire import UNKNOWN, Wire, groups, job_size, merge, with_waiting
-from errors import TraceError
+from errors import TraceError, missing
 from formats.chrome_writer import Process, Slice, write_timeline
 from opname import OpName, partition_key, split_key
 from parallel import FilePart, OnRead, map_files, size_of
@@ -96,7 +96,7 @@ def read_captures(root: Path, *, progress: bool | None = None, jobs: int | None 
     Raises TraceError where no capture holds a transfer.
     """
     if not root.exists():
-        raise TraceError(f"{root}: no such file or directory")
+        raise missing(root)
     paths = [path for path in files_below(root) if is_capture(path)] if root.is_dir() else [root]
     if not paths:
         raise TraceError(f"{root}: no packet captures (*.pcap, *.pcapng) here; record them with tcpdump")

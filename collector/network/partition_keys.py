@@ -20,7 +20,7 @@ from formats.columns import Id, Trace
 from opname import OpName, partition_key, split_key
 from result import Repairs
 from traces.files import read_trace
-from traces.gpu_folders import GpuDir, find_gpus
+from traces.gpu_folders import GpuDir, find_gpus, is_gpu_file
 from traces.paths import natural
 
 _DECLARED = re.compile(rb"Declared tensor (\S+), declared key \(not PS key\): (\d{1,18})")
@@ -99,7 +99,8 @@ def read_keys(root: Path, repairs: Repairs) -> Keys:
                 _read_key_dict(path.read_text(encoding="utf-8", errors="replace").splitlines(), keys)
             else:
                 _read_debug_log(lines_of(path), keys)
-    for gpu in find_gpus(root if root.is_dir() else root.parent):
+    home = root.parent if is_gpu_file(root.name) and root.is_file() else root
+    for gpu in find_gpus(home):
         with attempt(gpu.path, repairs):
             keys.parameters = keys.parameters or read_names(gpu.path)
         if (comm := gpu.file("comm.json")) is not None:

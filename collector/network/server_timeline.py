@@ -13,7 +13,7 @@ from collector.network.endpoints import index_in_path
 from collector.network.partition_keys import Keys, attempt, key_of_id, lines_of, read_keys, text_files
 from collector.network.pslite import key_base, role_of
 from collector.network.server_logs import Log, Row, read_log
-from errors import TraceError
+from errors import TraceError, missing
 from formats.chrome_writer import Process, Slice, write_timeline
 from formats.columns import Trace
 from opname import OpName, split_key
@@ -69,7 +69,7 @@ def read_served(root: Path, *, progress: bool | None = None) -> Served:
     Raises TraceError where nothing is a server log or profile.
     """
     if not root.exists():
-        raise TraceError(f"{root}: no such file or directory")
+        raise missing(root)
     home = root if root.is_dir() else root.parent
     repairs = Repairs()
     logs = _read_logs(root, repairs, progress)

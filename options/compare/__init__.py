@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from compare.comparison import CategoryChange, OpChange
 
 HELP = "what changed between two runs (or more, the first is the base), and whether it is real"
-EXAMPLE = "analyze.py --option compare --path examples/lenet examples/lenet-100mbit --sort --head 20"
+EXAMPLE = "analyze.py compare examples/lenet examples/lenet-100mbit --sort --head 20"
 FLAGS = frozenset(
     {
         "sub_option",

@@ -28,7 +28,7 @@ HELP = (
     "what is slow, why, and what to do first: findings ranked by the time that a replay of the steps "
     "says they would save (also without --option)"
 )
-EXAMPLE = "analyze.py --option diagnose --path JOB"
+EXAMPLE = "analyze.py JOB"
 FLAGS = frozenset({"filter", "comm", "step_by", "rank_by", "head"})
 
 #: Where to look closer at a finding that does not say so itself.
@@ -173,8 +173,7 @@ def _change(one: Ranked) -> str:
 
 def _what_if(one: Ranked) -> list[str]:
     """Return the arguments of the command that answers the gain of a finding, and its interval."""
-    sets = [word for edit in one.change for word in ("--set", str(edit))]
-    return ["--option", "replay", "--sub_option", "whatif", *sets]
+    return ["--option", "whatif", *map(str, one.change)]
 
 
 def _columns(ranked: Sequence[tuple[int, Ranked]]) -> list[Column]:
@@ -220,8 +219,9 @@ def _seen(evidence: Evidence) -> str:
 
 def _command(args: Namespace, look: Sequence[str]) -> str:
     """Return the command that shows more, as the user can type it where this one was typed."""
-    option, name, *rest = look
-    heeded = options.load(name).FLAGS
+    _, name, *rest = look
+    heeded = options.load("replay" if name == "whatif" else name).FLAGS
+    paths = [f"./{path}" if str(path).startswith("-") else str(path) for path in args.path]
     if args.filter and "filter" in heeded:
         rest += ["--filter", ",".join(args.filter)]
     if "comm" in heeded:
@@ -229,7 +229,7 @@ def _command(args: Namespace, look: Sequence[str]) -> str:
     for flag in ("step_by", "rank_by"):
         if getattr(args, flag) is not None and flag in heeded:
             rest += [f"--{flag}", getattr(args, flag)]
-    return shlex.join([*_program(), option, name, "--path", *map(str, args.path), *rest])
+    return shlex.join([*_program(), name, *paths, *rest])
 
 
 def _program() -> list[str]:

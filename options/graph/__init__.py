@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dag_utils import Dag, LongestPath
 
 HELP = "draw the dependency graph (.svg .png .pdf .dot .graphml .html by the suffix of --output)"
-EXAMPLE = "analyze.py --option graph --path traces/0/dag.gml --output dag.html"
+EXAMPLE = "analyze.py graph traces/0/dag.gml --output dag.html"
 FLAGS = frozenset(
     {"sub_option", "filter", "comm", "step_by", "rank_by", "step", "del_queue", "sort", "head", "output"}
 )

@@ -27,7 +27,7 @@ HELP = (
     "simulate the recorded steps, and those of a job that was not run; "
     "--sub_option smlt_delay_cmp, smlt_delay_comm, map_delay, bottleneck or whatif"
 )
-EXAMPLE = "analyze.py --option replay --path JOB --sub_option whatif --set bandwidth=2"
+EXAMPLE = "analyze.py whatif JOB bandwidth=2"
 FLAGS = frozenset(
     {
         "sub_option",

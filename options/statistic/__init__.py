@@ -23,7 +23,7 @@ HELP = (
     "collectives (transfer, waiting, bandwidth), "
     "function_bottleneck, task_bottleneck or task_balance (DASF)"
 )
-EXAMPLE = "analyze.py --option statistic --path examples/lenet --sort --head 20"
+EXAMPLE = "analyze.py statistic examples/lenet --sort --head 20"
 FLAGS = frozenset(
     {
         "sub_option",

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import analyze
 from compare.significance import Samples, corrected, sample, welch
 from compare.thresholds import LEVEL
 from conftest import REPO, run_cli
@@ -24,6 +23,7 @@ from figures.job_figures import load_figures
 from figures.rank_figures import Wanted
 from make import comm, step, two_workers, write
 from make import span as x
+from options import arguments
 from options import compare as options_compare
 from result import Chart, Timeline, Waterfall
 
@@ -412,8 +412,7 @@ def test_values_run_along_the_bottom_of_horizontal_bars(tmp_path: Path) -> None:
 
 def charts(*paths: Path) -> list[Chart]:
     words = ["--option", "compare", "--html", "a.html", "--path", *map(str, paths)]
-    args = analyze.build_parser().parse_args(words)
-    args.path = analyze.expand_paths(args.path)
+    args = arguments.parse(words)
     return list(options_compare.run(args).charts)
 
 

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-import analyze
 from conftest import run_cli
 from make import comm, write
 from make import span as x
-from options import compare3d
+from options import arguments, compare3d
 from result import HeatMap
 
 
@@ -42,8 +41,7 @@ def test_partitions_are_averaged_into_one_operation_per_run(tmp_path: Path) -> N
 
 def test_the_map_shows_each_run_against_the_first(tmp_path: Path) -> None:
     paths = run(tmp_path / "a", 20), run(tmp_path / "b", 45, extra=True), run(tmp_path / "c", 20)
-    args = analyze.build_parser().parse_args(["--option", "3dcompare", "--path", *map(str, paths)])
-    args.path = analyze.expand_paths(args.path)
+    args = arguments.parse(["--option", "3dcompare", "--path", *map(str, paths)])
     (chart,) = [one for one in compare3d.run(args).charts if isinstance(one, HeatMap)]
     rows = dict(zip(chart.y, chart.values, strict=True))
     assert list(chart.x) == ["b", "c"]

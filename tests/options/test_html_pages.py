@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from selenium.webdriver import Chrome
 
-import analyze
 import options
 from conftest import REPO, open_page, small_window
 from errors import printable
+from options import arguments
 from report import html
 from report.tables import cell_texts
 from result import Bars, HeatMap, Result, Timeline, Waterfall
@@ -40,8 +40,7 @@ COMMANDS: tuple[tuple[str, str, list[Path], list[str]], ...] = (
 def result_of(option: str, inputs: list[Path], words: list[str]) -> Result:
     """Run an option on copies of `inputs` in the current directory."""
     copies = [str(shutil.copytree(path, Path.cwd() / path.name, dirs_exist_ok=True)) for path in inputs]
-    args = analyze.build_parser().parse_args(["--option", option, "--path", *copies, *words])
-    args.path = analyze.expand_paths(args.path)
+    args = arguments.parse(["--option", option, "--path", *copies, *words])
     return options.load(option).run(args)
 
 

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-import analyze
 from conftest import REPO, run_cli
 from make import span, step, write
-from options import replay
+from options import arguments, replay
 from result import Chart, Lines
 
 pytestmark = pytest.mark.slow
@@ -122,10 +121,9 @@ def test_each_operation_in_turn_is_measured_against_the_recorded_step() -> None:
 
 
 def charts(path: Path, *words: str) -> dict[str, Chart]:
-    args = analyze.build_parser().parse_args(
+    args = arguments.parse(
         ["--option", "replay", "--output", "-", "--html", "a.html", "--path", str(path), *words]
     )
-    args.path = analyze.expand_paths(args.path)
     return {chart.title: chart for chart in replay.run(args).charts}
 
 

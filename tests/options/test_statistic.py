@@ -6,15 +6,13 @@ from pathlib import Path
 
 import pytest
 
-import analyze
 from make import span, step, write
-from options import statistic
+from options import arguments, statistic
 from result import Bars, HeatMap, Result
 
 
 def result(path: Path, *words: str) -> Result:
-    args = analyze.build_parser().parse_args(["--option", "statistic", "--path", str(path), *words])
-    args.path = analyze.expand_paths(args.path)
+    args = arguments.parse(["--option", "statistic", "--path", str(path), *words])
     return statistic.run(args)
 
 

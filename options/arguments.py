@@ -1,0 +1,292 @@
+"""The command line: ``[OPTION] PATH... [flags]``, or the same by flags; help, and what was perhaps meant."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import re
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import options
+from errors import UsageError, meant, whole_number
+
+VERSION = "1.0.0"
+#: Where BytePS writes its traces.
+_DIRECTORY = "BYTEPS_TRACE_DIR"
+#: The word for ``--option replay --sub_option whatif``, after which words may be edits.
+_WHAT_IF = "whatif"
+_HELP = ("-h", "--help")
+_WIDTH = 100
+
+_BRIEF = """\
+analyze.py says where the milliseconds of a distributed training step go, and what would save some.
+
+  analyze.py JOB                          what is slow, why, and what to do first
+  analyze.py compare BASE NEW             what changed between two runs
+  analyze.py whatif JOB bandwidth=2       how long a step takes with twice the bandwidth
+
+JOB is what the job wrote: a directory, or files (chrome traces, DAGs in GML, digests, ...).
+Without JOB it is the directory in $BYTEPS_TRACE_DIR, which is not set.
+
+analyze.py --help lists all options, analyze.py OPTION --help the flags of one.
+"""
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Return the flags of a command line, those that its words stand for among them.
+
+    Raises
+    ------
+    UsageError
+        The command line is wrong, or a flag has no effect with the option.
+    """
+    if not argv and not os.environ.get(_DIRECTORY):
+        sys.stderr.write(_BRIEF)
+        raise SystemExit(UsageError.exit_code)
+    if not set(argv).isdisjoint(_HELP):
+        asked = [word for word in argv if word in (*options.MODULES, _WHAT_IF)]
+        page = help_of("replay" if asked[0] == _WHAT_IF else asked[0]) if asked else help_of_all()
+        sys.stdout.write(f"{page.rstrip()}\n")
+        raise SystemExit(0)
+    parser = _parser()
+    args, unknown = parser.parse_known_intermixed_args(argv)
+    if unknown:
+        flags = [flag for action in parser._actions for flag in action.option_strings]
+        raise UsageError(f"unrecognized argument: {unknown[0]}{meant(unknown[0].split('=')[0], flags)}")
+    _read_words(args)
+    _check_flags(parser, args)
+    args.path = expand_paths(args.path)
+    return args
+
+
+def _read_words(args: argparse.Namespace) -> None:
+    """Set the flags that the words mean: an option's name, then paths, after `whatif` edits as well."""
+    words = args.words
+    if words and args.option is None and (words[0] in options.MODULES or words[0] == _WHAT_IF):
+        args.option = words.pop(0)
+    if args.option == _WHAT_IF:
+        args.option, args.sub_option = "replay", args.sub_option or _WHAT_IF
+        edits = [word for word in words if ("=" in word or word == "help") and not os.path.exists(word)]
+        words = [word for word in words if word not in edits]
+        args.set = [*args.set, *edits]
+    elif args.option is None:
+        args.option = "diagnose"
+        if words and not os.path.exists(words[0]) and "," not in words[0]:
+            near = meant(words[0], (*options.MODULES, _WHAT_IF))
+            if near:
+                raise UsageError(f"{words[0]}: no such file or directory, nor an option{near}")
+    args.path = [*words, *(args.path or ())] or None
+    del args.words
+    for flag in ("html", "xlsx", "cluster"):  # a word after these is theirs
+        value = getattr(args, flag)
+        if args.path is None and isinstance(value, str) and os.path.exists(value):
+            raise UsageError(f"--{flag} {value}: is taken as the value of --{flag}; write paths before it")
+
+
+def expand_paths(words: Sequence[str] | None) -> list[Path]:
+    """Return the paths that the words of the command line mean.
+
+    Without any word it is the directory that BytePS was told to trace into. A word that exists as written
+    is one path; any other is split at its commas. What does not exist is reported by whoever opens it.
+
+    Raises
+    ------
+    UsageError
+        The words name no path at all.
+    """
+    if words is None:
+        words = [os.environ.get(_DIRECTORY, "")]
+        if not words[0]:
+            raise UsageError(f"no path is given (--path), and {_DIRECTORY} is not set")
+    paths: list[Path] = []
+    for word in words:
+        parts = [word] if os.path.exists(word) else word.split(",")
+        paths.extend(Path(part) for part in parts if part)
+    if not paths:
+        raise UsageError("--path: names no file or directory")
+    return paths
+
+
+def _check_flags(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Refuse (`UsageError`) flags that the chosen option does not heed, rather than ignore them."""
+    for action in _unheeded(parser, args.option):
+        if getattr(args, action.dest) != parser.get_default(action.dest):
+            raise UsageError(f"{action.option_strings[0]} has no effect with --option {args.option}")
+
+
+def _unheeded(parser: argparse.ArgumentParser, option: str) -> list[argparse.Action]:
+    """Return the flags that some options heed and `option` does not."""
+    known = frozenset[str]().union(*(options.load(name).FLAGS for name in options.MODULES))
+    unheeded = known - options.load(option).FLAGS
+    return [action for action in parser._actions if action.dest in unheeded]  # argparse has no other list
+
+
+# ---- help
+
+
+def help_of_all() -> str:
+    """Return the page of ``--help``: examples, the options, and the flags that most of them take."""
+    names = [f"  {name:<11}{_summary(options.load(name).HELP)}" for name in options.MODULES]
+    return "\n".join((_ALL_HEAD, *names, _ALL_TAIL))
+
+
+def _summary(text: str) -> str:
+    """Return the first clause."""
+    return re.split(r"[:;(]", text)[0].strip()
+
+
+_ALL_HEAD = """\
+Where do the milliseconds of a distributed training step go, and what would save some?
+
+  analyze.py JOB                            what is slow, why, and what to do first
+  analyze.py statistic JOB --sort           how long each operation takes
+  analyze.py compare BASE NEW               what changed between two runs
+  analyze.py whatif JOB bandwidth=2         how long a step takes with twice the bandwidth
+  analyze.py combine JOB --output all.json  one timeline of all ranks, on one clock
+
+usage: analyze.py [OPTION] PATH... [flags]
+       analyze.py --option OPTION --path PATH... [flags]
+
+options (analyze.py OPTION --help lists the flags and variants of one):"""
+
+_ALL_TAIL = """\
+  whatif     replay --sub_option whatif; the words after the paths are edits (--set)
+
+flags of most options:
+  --sub_option VARIANT   a variant of the option
+  --filter A,B           only these communication operations; all else stays
+  --sort, --head N       longest (or largest change) first; only the first N rows
+  --format FORMAT        of standard output: table, json, csv or markdown
+  --full                 every row and every table on a terminal
+  --html [FILE]          also one self-contained page; --xlsx [FILE] a workbook, --picture FILE a chart
+  --save FILE            also the job's digest, which can be a path later
+  --step_by, --rank_by   what marks a step; what tells the ranks in one file apart
+  --jobs N, --cluster A  processes that read files; a Dask cluster that does
+
+Standard output carries the result; messages go to standard error.
+Exit code: 0 done, 1 the data is unusable, 2 the command line is wrong."""
+
+
+def help_of(option: str) -> str:
+    """Return the page of one option: what it does, an example, its flags, then those that others share."""
+    parser = _parser()
+    for action in _unheeded(parser, option):
+        action.help = argparse.SUPPRESS
+    module = options.load(option)
+    parser.usage = f"analyze.py {option} PATH... [flags]"
+    parser.description = f"{textwrap.fill(module.HELP, _WIDTH)}\n\ne.g. {module.EXAMPLE}"
+    return parser.format_help()
+
+
+# ---- flags
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that answers a wrong command line in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong."""
+        raise UsageError(f"{message} (see --help)")
+
+
+def _parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line, each option's own flags in a group."""
+    parser = _Parser(
+        prog="analyze.py",
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=_WIDTH),
+        allow_abbrev=False,
+        add_help=False,
+    )
+    for name in options.MODULES:
+        options.load(name).add_arguments(parser.add_argument_group(f"flags of {name}"))
+    _add_common(parser.add_argument_group("flags that options share"))
+    return parser
+
+
+def _add_common(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("--version", action="version", version=f"analyze.py {VERSION}")
+    add("words", nargs="*", metavar="PATH", help=argparse.SUPPRESS)
+    add("--option", "--type", metavar="OPTION", type=_option, help="as the first word (default: diagnose)")
+    add("--path", nargs="+", action="extend", metavar="PATH",
+        help="files or directories; several as a comma list, separate words, or repeated "
+        "(default: $BYTEPS_TRACE_DIR)")  # fmt: skip
+    add("--sub_option", metavar="VARIANT", help="a variant of the option (listed with it)")
+    add("--filter", metavar="A,B", type=_names, default=(),
+        help="only these communication operations; all else stays")  # fmt: skip
+    add("--comm", metavar="NAME", type=_some, action="append", default=[],
+        help="operations with this in their name are communication, too (repeatable)")  # fmt: skip
+    add("--step_by", metavar="NAME",
+        help="what marks a step: an annotation, an instant, or args.KEY of the events")  # fmt: skip
+    add("--rank_by", metavar="FIELD",
+        help="what tells the ranks in one file apart: pid, tid or args.KEY of the events")  # fmt: skip
+    add("--group_by", choices=("operation", "rank", *options.GROUPS),
+        help="a row for each operation, or for each of each rank (default; of more than 16 ranks a table is "
+        "by operation); of a device's work for each operator, module, annotation or kernel kind")  # fmt: skip
+    add("--sort", action="store_true", help="longest (or largest change) first")
+    add("--head", metavar="N", type=_positive, help="only the first N rows")
+    add("--format", choices=("table", "json", "csv", "markdown"), default="table", help="of standard output")
+    add("--output", metavar="FILE", type=Path, help="where the trace or picture goes (.gz compresses)")
+    add("--xlsx", metavar="FILE", nargs="?", const=True, help="also write the tables as a workbook")
+    add("--html", metavar="FILE", nargs="?", const=True, help="also write one self-contained page")
+    add("--save", metavar="FILE", type=Path,
+        help="also write the job's digest, which can be a path later (.gz packs it)")  # fmt: skip
+    add("--picture", metavar="FILE", type=Path, help="also draw the first chart (.svg .png .pdf)")
+    add("--force", action="store_true",
+        help="replace files that this program did not write; inputs never")  # fmt: skip
+    add("--cluster", metavar="ADDRESS", nargs="?", const="",
+        help="read files on a Dask cluster: tcp://host:8786, a scheduler file (*.json) or local[:N] "
+        "(default: $DASK_SCHEDULER_ADDRESS)")  # fmt: skip
+    add("--jobs", metavar="N", type=_positive, help="processes that read files (default: all cores)")
+    add("--max_unpacked", metavar="SIZE", type=_size, help="bytes that a .gz file may unpack to, such as 8G")
+    add("--progress", action=argparse.BooleanOptionalAction, help="bars (default: on a terminal)")
+    add("--logging_level", metavar="LEVEL", type=_level, default=logging.INFO, help="default 20 (INFO)")
+    add("--pretty", action="store_true", help="only the result, no per-step commentary")
+    add("--full", action="store_true", help="every row and every table on a terminal")
+    add("--del_queue", action="store_true",
+        help="a communication as its partitions and queue stages (critical, replay)")  # fmt: skip
+
+
+def _option(text: str) -> str:
+    if text not in options.MODULES:
+        near = meant(text, options.MODULES) or f"; there are {', '.join(options.MODULES)}"
+        raise argparse.ArgumentTypeError(f"{text!r} is not an option{near}")
+    return text
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part for part in text.split(",") if part)
+
+
+def _some(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("a part of a name is expected")
+    return text
+
+
+def _positive(text: str) -> int:
+    number = whole_number(text)
+    if not number:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return number
+
+
+def _size(text: str) -> int:
+    match = re.fullmatch(r"(\d{1,12})([KMGT]?)B?", text.upper(), re.ASCII)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 500M or 8G")
+    return int(match[1] + "000" * " KMGT".index(match[2] or " "))
+
+
+def _level(text: str) -> int:
+    level = whole_number(text)
+    if level is None:
+        level = logging.getLevelName(text.upper())
+    if not isinstance(level, int):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a logging level such as DEBUG or WARNING")
+    return level

@@ -1,0 +1,63 @@
+"""Markdown for a chat or a pull request: the headline, the tables, what was found and what to do."""
+
+from __future__ import annotations
+
+import re
+from argparse import Namespace
+from collections.abc import Iterable, Iterator
+from typing import TextIO
+
+from errors import printable
+from report.tables import GAP, cell_texts, is_text
+from report.text import MOST_ROWS, shown_rows
+from result import Card, Command, Result, Table
+
+#: What Markdown, or HTML in it, would not show as it stands; an underscore only at the edge of a word.
+_SPECIAL = re.compile(r"[\\`*<\[|]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+
+
+def write(result: Result, stream: TextIO, args: Namespace) -> None:
+    """Print `result` in GitHub's Markdown; of each table as many rows as on a terminal."""
+    n_rows = None if args.full else max(args.head or 0, MOST_ROWS)
+    tables = [table.brief or table for table in result.tables if not table.detail]
+    parts = [
+        [f"**{_escaped(result.headline or result.title)}**"],
+        [f"- {_escaped(label)}: {_escaped(value)}" for label, value in result.figures],
+        *(
+            [*([_escaped(table.title), ""] if len(tables) > 1 else []), *_rows(table, n_rows)]
+            for table in tables
+        ),
+        [line for place, card in enumerate(result.cards, 1) for line in _item(card, place)],
+        [_escaped(note) for note in result.notes],
+    ]
+    stream.write("\n\n".join("\n".join(part) for part in parts if part) + "\n")
+
+
+def _rows(table: Table, n_rows: int | None) -> Iterator[str]:
+    """Yield the lines of a table; a column without a value in any row is left out."""
+    rows = shown_rows(table, n_rows)
+    texts = [cell_texts(column, [row[at] for row in rows]) for at, column in enumerate(table.columns)]
+    kept = [at for at, cells in enumerate(texts) if not {"", GAP}.issuperset(cells)]
+    columns = [table.columns[at] for at in kept]
+    yield _line(column.title for column in columns)
+    yield f"| {' | '.join('---' if is_text(column) else '---:' for column in columns)} |"
+    yield from (_line(row) for row in zip(*(texts[at] for at in kept), strict=True))
+    if len(rows) < len(table.rows):
+        yield f"\n{len(rows)} of {len(table.rows):,} rows; --full shows all"
+    if table.note:
+        yield f"\n{_escaped(table.note)}"
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(map(_escaped, cells))} |"
+
+
+def _item(card: Card, place: int) -> Iterator[str]:
+    yield f"{place}. **{_escaped(card.title)}**{f' {_escaped(card.figure)}' if card.figure else ''}"
+    for label, text in card.lines:
+        shown = f"`{printable(text)}`" if isinstance(text, Command) else _escaped(text)
+        yield f"   - {f'{label}: ' if label else ''}{shown}"
+
+
+def _escaped(text: str) -> str:
+    return _SPECIAL.sub(r"\\\g<0>", printable(text))

@@ -1,0 +1,43 @@
+"""Markdown: tables that GitHub reads, names that stand as they are."""
+
+from __future__ import annotations
+
+import io
+from argparse import Namespace
+
+from report import markdown
+from result import Card, Column, Command, Result, Table
+
+ARGS = Namespace(full=False, head=None)
+
+
+def shown(result: Result) -> str:
+    stream = io.StringIO()
+    markdown.write(result, stream, ARGS)
+    return stream.getvalue()
+
+
+def test_headline_table_and_what_to_do() -> None:
+    columns = (Column("name", "operation"), Column("ms", "took (ms)", "float", 1), Column("gap", "nothing"))
+    table = Table("operations", "Operations", columns, [("FW.a", 2.25, None), ("BW.b", 1000.0, None)])
+    card = Card("It is slow.", "3.0 ms", [("", "Because."), ("What if", Command("   a.py x"))])
+    result = Result(
+        "o", "title", {}, tables=[table], cards=[card], notes=["Said."], headline="A step takes 5 ms."
+    )
+    assert shown(result) == (
+        "**A step takes 5 ms.**\n\n"
+        "| operation | took (ms) |\n| --- | ---: |\n| FW.a | 2.2 |\n| BW.b | 1,000.0 |\n\n"
+        "1. **It is slow.** 3.0 ms\n   - Because.\n   - What if: `   a.py x`\n\n"
+        "Said.\n"
+    )
+
+
+def test_a_name_cannot_become_markup() -> None:
+    table = Table("t", "T", (Column("name", "name"),), [("k<float>|*a* __init__ a_b [x](y)\n",)])
+    assert r"| k\<float>\|\*a\* \_\_init\_\_ a_b \[x](y)\\n |" in shown(Result("o", "t", {}, tables=[table]))
+
+
+def test_of_a_long_table_the_first_rows() -> None:
+    table = Table("t", "T", (Column("n", "n", "int"),), [(n,) for n in range(1, 31)])
+    lines = shown(Result("o", "t", {}, tables=[table])).splitlines()
+    assert lines[-3:] == ["| 20 |", "", "20 of 30 rows; --full shows all"]
