@@ -55,5 +55,8 @@ CHANCE = 0.05
 MANY_MESSAGES = 16
 #: Partitions below the first are small, and merged into such of the second: about BytePS's own 4,096,000.
 SMALL_BYTES, LARGE_BYTES = 256 << 10, 4 << 20
+#: GB/s that the slowest link between GPUs of one host carries: of the 15.75 of PCI Express 3.0 x16 (8 GT/s,
+#: 128b/130b coding) copies reach about 12. Bytes of each rank from which on a collective is not only latency.
+SLOWEST_LINK_GBS, BYTES_OF_A_RANK = 12.0, 512 << 10
 #: A kernel that takes no longer than its launch does: some 5 to 10 µs (ns).
 SHORT_KERNEL_NS = 10_000

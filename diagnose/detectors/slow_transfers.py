@@ -10,13 +10,14 @@ import numpy as np
 from arrays import Float64
 from dag.step_graph import Bool
 from diagnose.finding import Finding, Skipped, edit
-from diagnose.finding_thresholds import SLOW
+from diagnose.finding_thresholds import BYTES_OF_A_RANK, HALF, LARGE_BYTES, SLOW, SLOWEST_LINK_GBS
 from diagnose.job_view import JobView
 from dialects.step_parts import Operation
 from errors import counted
 from figures.time_by_role import Slices, time_of_ids
 from replay.links import is_sized, link_rate
 from replay.whatif.collective_times import bandwidths, slow_collectives
+from result import in_ms
 
 NO_BYTES = "the bytes of the transfers are not recorded"
 
@@ -90,10 +91,14 @@ def _ratios(view: JobView, chosen: Bool) -> Float64:
 
 
 def slow_ones(view: JobView) -> Iterator[Finding | Skipped]:
-    """Find collectives whose bus bandwidth is below that of others of their kind and size."""
+    """Find collectives whose bus bandwidth is below any link's, or that of others of their kind and size."""
     job = view.job
-    if not len(bandwidths(job)):
+    known = bandwidths(job)
+    if not len(known):
         yield Skipped("slow_collective", NO_BYTES)
+        return
+    if (found := _slower_than_links(view, known)) is not None:
+        yield found
         return
     slow = slow_collectives(job)
     if not slow:
@@ -121,6 +126,50 @@ def slow_ones(view: JobView) -> Iterator[Finding | Skipped]:
     )
 
 
+def _slower_than_links(view: JobView, known: Float64) -> Finding | None:
+    """Return a finding where even large collectives of devices have far less than any link of a host.
+
+    `known` are the collectives, as of `bandwidths`.
+    """
+    operations = view.recording.operations
+    on_device = np.array([operations[int(i)].on_device for i in known[:, 0]], np.bool_)
+    large = known[on_device & (known[:, 4] >= np.maximum(BYTES_OF_A_RANK * known[:, 5], LARGE_BYTES))]
+    usual_ns, shortest_ns = (at[large[:, 0].astype(np.int64)] for at in _work_ns(view))
+    best = float((large[:, 2] * usual_ns / shortest_ns).max(initial=0.0))
+    if not len(large) or best > HALF * SLOWEST_LINK_GBS:
+        return None
+    chosen = np.zeros(len(operations), np.bool_)
+    chosen[large[:, 0].astype(np.int64)] = True
+    return Finding(
+        kind="slow_collective",
+        title=f"collectives reach {best:.2g} GB/s on the bus; the slowest link between GPUs of a host (PCIe "
+        f"3.0 x16) carries {SLOWEST_LINK_GBS:.0f}",
+        cause=_growth(large[:, 4], usual_ns),
+        action="look at what they run over (NCCL_DEBUG=INFO prints it: a link, shared memory, a network) and "
+        "at the links (nvidia-smi topo -m, rocm-smi --showtopo); run nccl-tests there to compare",
+        edits=[edit("bandwidth", f"{8 * SLOWEST_LINK_GBS:.0f}Gbit")],
+        ranks=view.recording.owners,
+        operations=sorted({operations[int(i)].main for i in large[:, 0]}),
+        evidence=view.show(chosen, 3),
+        caveat="between hosts a network may carry less"
+        + ("; ranks are not recorded, so they may wait for one of them" if view.lacks_ranks else ""),
+        look=("--option", "statistic", "--sub_option", "collectives"),
+    )
+
+
+def _growth(n_bytes: Float64, took_ns: Float64) -> str:
+    """Return how the time of collectives (k,) grows with their bytes, as words."""
+    small, large = int(n_bytes.argmin()), int(n_bytes.argmax())
+    sizes = [f"{n_bytes[i] / 1e6:.3g} MB in {in_ms(took_ns[i])}" for i in (small, large)]
+    more, longer = n_bytes[large] / n_bytes[small], took_ns[large] / took_ns[small]
+    if more < SLOW:
+        return f"they move {sizes[1]}"
+    why = "" if longer > more / SLOW else ": most of it does not depend on the bytes, as latency and waiting"
+    return (
+        f"they move {sizes[0]} and {sizes[1]}, {more:.1f} times the bytes in {longer:.1f} times the time{why}"
+    )
+
+
 def transfers(view: JobView) -> tuple[list[TransferRate], float]:
     """Return the transfers whose bytes are known, and what their link carries (GB/s).
 
@@ -137,7 +186,7 @@ def transfers(view: JobView) -> tuple[list[TransferRate], float]:
             return [], 0.0
         n_bytes = recording.column(lambda one: one.transfer.n_bytes if one.transfer.link else 0)
         at = np.flatnonzero(n_bytes)
-        rows = zip(at.tolist(), n_bytes[at], n_bytes[at] / _usual_work_ns(view)[at], strict=True)
+        rows = zip(at.tolist(), n_bytes[at], n_bytes[at] / _work_ns(view)[0][at], strict=True)
         best = known.carried
     operations = recording.operations
     return [
@@ -146,16 +195,19 @@ def transfers(view: JobView) -> tuple[list[TransferRate], float]:
     ], best
 
 
-def _usual_work_ns(view: JobView) -> Float64:
-    """Return the median work of each operation (n,) over the whole steps, 1 at least."""
+def _work_ns(view: JobView) -> tuple[Float64, Float64]:
+    """Return the median and the shortest work of each operation (n,) over the whole steps, 1 at least."""
     operation, work = (
         np.concatenate([getattr(step, column) for step in view.steps]) for column in ("operation", "work_ns")
     )
     order = np.lexsort((work, operation))
     count = np.bincount(operation, minlength=len(view.recording.operations))
-    middle = np.cumsum(count) - count + count // 2
-    usual = work[order][np.minimum(middle, len(order) - 1)]
-    return np.maximum(np.where(count > 0, usual, 1), 1).astype(np.float64)
+    first = np.cumsum(count) - count
+    usual, shortest = (
+        work[order][np.minimum(at, len(order) - 1)].astype(np.float64) for at in (first + count // 2, first)
+    )
+    usual, shortest = (np.maximum(np.where(count > 0, one, 1.0), 1.0) for one in (usual, shortest))
+    return usual, shortest
 
 
 def exposed_ns(view: JobView) -> Float64:

@@ -14,6 +14,7 @@ from errors import TraceError
 from replay.edit import LIKELY, Edit, EditRequest, Guess, Job
 from replay.links import bytes_of, is_sized, with_sizes
 from replay.selection import as_ratio
+from replay.whatif.collective_times import at_bus_bandwidth, bandwidths
 
 NAME = "bandwidth=R|200Mbit"
 HELP = "links carry R times the bytes, or that much a second (Kbit, Mbit, Gbit); the rest of a transfer stays"
@@ -39,6 +40,8 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
         if ratio is not None:
             return times_faster(recording, ratio, rate, waits_stay=stay)
         assert target is not None
+        if not job.recording.links and len(bandwidths(job)):
+            return at_bus_bandwidth(job, recording, target)
         return at_rate(recording, target, rate, waits_stay=stay)
 
     def is_faster(guess: Guess) -> bool:

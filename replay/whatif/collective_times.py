@@ -76,12 +76,12 @@ def slow_collectives(job: Job) -> list[SlowCollective]:
 
 
 def bandwidths(job: Job) -> Float64:
-    """Return operation, class, bus bandwidth (GB/s), turn and bytes of collectives (k, 5).
+    """Return operation, class, bus bandwidth (GB/s), turn, bytes and ranks of collectives (k, 6).
 
     The class is their kind, group and size. The turn counts a rank's collectives of a step; tensors that are
     reduced together have the same.
     """
-    found: list[tuple[int, int, float, int, float]] = []
+    found: list[tuple[int, int, float, int, float, int]] = []
     classes: dict[object, int] = {}
     recording = job.recording
     steps = [recording.steps[row] for row in recording.whole_steps]
@@ -113,8 +113,20 @@ def bandwidths(job: Job) -> Float64:
             n_ranks = call.n_ranks or max(rank.world_size or 0, 2)
             kind = (call.kind, n_ranks, int(size_classes(n_bytes_of[[place]])[0]))
             rate = n_bytes * bus_factor(call.kind, n_ranks) / max(float(np.median(times[operation])), 1.0)
-            found.append((operation, classes.setdefault(kind, len(classes)), rate, number, n_bytes))
-    return np.array(found, np.float64).reshape(-1, 5)
+            found.append((operation, classes.setdefault(kind, len(classes)), rate, number, n_bytes, n_ranks))
+    return np.array(found, np.float64).reshape(-1, 6)
+
+
+def at_bus_bandwidth(job: Job, recording: Recording, target: float) -> Recording:
+    """Return the recording with collectives that have `target` GB/s on the bus.
+
+    Small ones, whose time is latency, do not become faster.
+    """
+    found = bandwidths(job)
+    operation, rate, n_bytes = found[:, 0].astype(np.int64), found[:, 2], found[:, 4]
+    factor = np.ones(len(job.recording.operations))
+    factor[operation] = np.where((n_bytes > _MOST_BYTES) | (rate > target), rate / target, 1.0)
+    return scaled(recording, factor)
 
 
 def bytes_at_once(job: Job) -> Float64:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from answers import diagnosed, holds, kinds, winning
 from made_transfers import Partitions, gloo, nccl, reductions
 from msgspec import structs
 
+from conftest import run_cli
 from dag_utils import load_steps, read_partitions
 from diagnose.detectors.servers import priority_inversion
 from diagnose.detectors.slow_transfers import slow_links, transfers
@@ -187,3 +189,36 @@ def test_pushes_that_are_slow_in_some_steps_only_are_no_slow_link(tmp_path: Path
     assert not [
         one for one in slow_links(JobView(uneven)) if isinstance(one, Finding) and "link" in one.title
     ]
+
+
+@pytest.mark.parametrize(("ms", "is_found"), [(10.0, True), (2.0, False)])
+def test_large_collectives_that_have_less_than_any_link_are_slow(
+    tmp_path: Path, ms: float, is_found: bool
+) -> None:
+    # 16 MiB between two ranks: 1.7 or 8.4 GB/s on the bus; at 12 GB/s each of four takes 1.4 ms
+    diagnosis = diagnosed(nccl(tmp_path / "job", [ms] * 4, compute=40.0))
+    slow = [one for one in winning(diagnosis) if one.finding.kind == "slow_collective"]
+    assert len(slow) == is_found
+    if is_found:
+        assert diagnosis.findings[0] is slow[0]
+        assert slow[0].finding.title.startswith("collectives reach 1.7 GB/s on the bus")
+        assert [str(one) for one in slow[0].change] == ["bandwidth=96Gbit"]
+        holds(slow[0], 4 * (ms - (16 << 20) / 12e6))
+
+
+def test_time_that_hardly_depends_on_the_bytes_is_told(tmp_path: Path) -> None:
+    job = nccl(tmp_path / "job", [10.0, 12.0], compute=40.0, n_bytes=[8 << 20, 32 << 20])
+    (slow,) = [one.finding for one in winning(diagnosed(job)) if one.finding.kind == "slow_collective"]
+    assert slow.cause.startswith(
+        "they move 8.39 MB in 10.0 ms and 33.6 MB in 12.0 ms, 4.0 times the bytes in 1.2"
+    )
+    assert "does not depend on the bytes" in slow.cause
+
+
+def test_small_collectives_do_not_become_faster_with_more_bandwidth(tmp_path: Path) -> None:
+    path = nccl(tmp_path / "job", [10.0, 1.0], compute=40.0, n_bytes=[16 << 20, 512])
+    words = ("--option", "replay", "--sub_option", "whatif", "--set", "bandwidth=96Gbit", "--path", path)
+    code, out, _ = run_cli(*words, "--format", "json")
+    (answer,) = json.loads(out)["whatif"]
+    assert code == 0
+    assert answer["before_ms"] - answer["after_ms"] == pytest.approx(10.0 - (16 << 20) / 12e6, rel=0.01)
