@@ -32,6 +32,7 @@ from replay.forecast import Forecast, Forecasts
 from replay.runs import replayed_ns
 from replay.uncertainty import mean_interval
 from replay.whatif.schedule import rescheduled
+from trace_utils import Request
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -99,7 +100,7 @@ _LONGEST_S = 600
 
 def load(path: Path) -> Recording:
     """Return the recorded steps of the job at `path`, with the sizes of partitions that its logs have."""
-    return load_steps([path], partitions=read_partitions([path]), progress=False).recording
+    return load_steps([path], Request(progress=False), partitions=read_partitions([path])).recording
 
 
 def record(python: str, directory: Path) -> None:

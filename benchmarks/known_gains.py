@@ -21,6 +21,7 @@ from benchmarks.known_byteps import BytePSJob, random_job
 from dag_utils import load_steps, read_partitions
 from diagnose.diagnosis import Ranked, diagnose
 from replay.forecast import Gain
+from trace_utils import Request
 
 _JOBS = 40
 _STEPS = 12
@@ -99,7 +100,7 @@ def _diagnosed(job: BytePSJob, seed: int) -> tuple[float, Sequence[Ranked]]:
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "job"
         step_ms = float(job.run(_STEPS, seed, path).mean())
-        loaded = load_steps([path], partitions=read_partitions([path]), sizes=True, jobs=1, progress=False)
+        loaded = load_steps([path], Request(jobs=1), partitions=read_partitions([path]), sizes=True)
         return step_ms, diagnose(loaded).findings
 
 

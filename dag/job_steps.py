@@ -20,7 +20,7 @@ from dialects import Need
 from errors import AnalyzeError, DagError, TraceError
 from formats.columns import Trace
 from traces.paths import Job, hosts_of
-from traces.ranks import Ranks, Request, load_paths, map_again, map_ranks
+from traces.ranks import PLAIN, Ranks, Request, load_paths, map_again, map_ranks
 from traces.split import TraceFile, repair_lines, span_of
 
 if TYPE_CHECKING:
@@ -72,19 +72,15 @@ def read_partitions(paths: Sequence[Path], network: NetworkEvidence | None = Non
 
 def load_steps(
     paths: Sequence[Path],
+    asked: Request = PLAIN,
     *,
-    only: Collection[str] = (),
-    comm: Sequence[str] = (),
     partitions: Partitions | None = None,
-    step_by: str | None = None,
-    rank_by: str | None = None,
     sizes: bool = False,
-    jobs: int | None = None,
-    progress: bool | None = None,
 ) -> LoadedSteps:
     """Load the job at `paths` and return its recorded steps; with `sizes`, what moves and what memory holds.
 
-    Those who ask for `sizes` ask what usually happens: they get some of very many steps.
+    `asked` says which communications count, what marks steps and ranks, and how files are read. Those who ask
+    for `sizes` ask what usually happens: they get some of very many steps.
 
     Raises
     ------
@@ -93,11 +89,11 @@ def load_steps(
     DagError
         The graphs of all GPUs are broken.
     AnalyzeError
-        A name in `only` is not a communication of the job.
+        A name in `asked.only` is not a communication of the job.
     """
     needs = {Need.STEPS, Need.SYNC, Need.EDGES} | ({Need.SIZES} if sizes else set())
     most = _MOST_STEPS if sizes else None
-    request = Request(needs, True, False, only, comm, step_by, rank_by, most, jobs, progress)
+    request = asked._replace(needs=needs, points=True, most_steps=most)
     record = partial(record_rank, request=request, partitions=partitions or Partitions())
     spill = Spill()
     kept = partial(RankRecord.put_aside, spill=spill)

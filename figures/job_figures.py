@@ -18,7 +18,7 @@ from figures.durations import Durations, joined
 from figures.operations_by_step import Operations, merged
 from figures.rank_figures import RankFigures, Wanted, rank_figures, shapes_of
 from traces.filter import check_known
-from traces.ranks import Request, map_ranks
+from traces.ranks import PLAIN, Request, map_ranks
 from traces.split import TraceFile, repair_lines
 
 
@@ -90,33 +90,20 @@ class JobFigures(Struct, frozen=True):
 def load_figures(
     paths: Sequence[Path],
     wanted: Wanted,
-    *,
-    only: Collection[str] = (),
-    comm: Sequence[str] = (),
-    jobs: int | None = None,
-    progress: bool | None = None,
+    asked: Request = PLAIN,
 ) -> JobFigures:
-    """Work out the figures of the job at `paths`; `only` and `comm` are those of `Request`.
+    """Work out the figures of the job at `paths`; `asked` says which communications count.
 
     Raises
     ------
     TraceError
         No such path, nothing under it is a trace, the traces hold no operation, or as `rank_figures`.
     AnalyzeError
-        A name in `only` is not a communication of the job.
+        A name in `asked.only` is not a communication of the job.
     """
     work = partial(rank_figures, wanted=wanted)
-    request = Request(
-        wanted.needs,
-        hosts=True,
-        only=only,
-        comm=comm,
-        step_by=wanted.step_by,
-        rank_by=wanted.rank_by,
-        jobs=jobs,
-        progress=progress,
-    )
-    job = map_ranks(paths, work, request)
+    request = asked._replace(hosts=True, step_by=wanted.step_by, rank_by=wanted.rank_by)
+    job = map_ranks(paths, work, request._replace(needs=wanted.needs))
     job.check_any()
     figures = [
         replace(

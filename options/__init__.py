@@ -17,6 +17,7 @@ from result import Result
 
 if TYPE_CHECKING:
     from dag_utils import LoadedSteps, Partitions
+    from trace_utils import Request
 
 MODULES = {
     "diagnose": "options.diagnose",
@@ -77,6 +78,20 @@ def is_drawn(args: Namespace) -> bool:
     return bool(args.html or args.picture or args.xlsx)
 
 
+def asked(args: Namespace) -> Request:
+    """Return how the command line asks for jobs to be read."""
+    from trace_utils import Request
+
+    return Request(
+        only=args.filter,
+        comm=args.comm,
+        step_by=args.step_by,
+        rank_by=args.rank_by,
+        jobs=args.jobs,
+        progress=args.progress,
+    )
+
+
 def load_steps(
     args: Namespace,
     paths: Sequence[Path] = (),
@@ -87,14 +102,4 @@ def load_steps(
     """Load the steps of the job at `paths` (of none: `--path`); see `dag_utils.load_steps`."""
     import dag_utils
 
-    return dag_utils.load_steps(
-        paths or args.path,
-        only=args.filter,
-        comm=args.comm,
-        partitions=partitions,
-        step_by=args.step_by,
-        rank_by=args.rank_by,
-        sizes=sizes,
-        jobs=args.jobs,
-        progress=args.progress,
-    )
+    return dag_utils.load_steps(paths or args.path, asked(args), partitions=partitions, sizes=sizes)

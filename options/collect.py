@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from errors import TraceError, UsageError, missing
-from options import check_heeded, check_variant
+from options import asked, check_heeded, check_variant
 from result import Repairs, Result
 
 if TYPE_CHECKING:
@@ -109,11 +109,9 @@ def _gpus(args: Namespace, gpus: Sequence[GpuDir]) -> Result:
 def _iter_time(args: Namespace) -> Result:
     from collector.gpu.iteration_times import Gpu, iterations, time_result
     from dialects import Need
-    from trace_utils import Request, load_paths
+    from trace_utils import load_paths
 
-    loaded = load_paths(
-        args.path, Request({Need.STEPS}, step_by=args.step_by, jobs=args.jobs, progress=args.progress)
-    )
+    loaded = load_paths(args.path, asked(args)._replace(needs={Need.STEPS}))
     gpus = []
     for name, source, trace in zip(loaded.names, loaded.job.sources, loaded.made, strict=True):
         path = source.path.parent if loaded.job.has_gpus else source.path

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from errors import UsageError
-from options import GROUPS, check_variant
+from options import GROUPS, asked, check_variant
 from outputs.marks import is_digest
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def saved(args: Namespace, paths: Sequence[Path]) -> JobFigures:
     from figures.job_figures import load_figures
 
     wanted = wanted_for_digest(args.step_by, args.rank_by)
-    job = load_figures(paths, wanted, comm=args.comm, jobs=args.jobs, progress=args.progress)
+    job = load_figures(paths, wanted, asked(args))
     save_digest(args.save, job)
     return job
 
@@ -113,7 +113,7 @@ def load_runs(args: Namespace, wanted: Wanted) -> list[JobFigures]:
         elif args.save is not None and i == len(args.path):
             runs.append(saved(args, [path]))
         else:
-            runs.append(load_figures([path], wanted, comm=args.comm, jobs=args.jobs, progress=args.progress))
+            runs.append(load_figures([path], wanted, asked(args)._replace(only=())))
             check_grouped(args, runs[-1])
     return runs
 

@@ -47,7 +47,7 @@ def loaded(job: Path) -> Ranks[Trace]:
 @lru_cache(maxsize=len(_ASKED))
 def figures_of(job: Path, wanted: Wanted) -> JobFigures:
     """Return the figures of a job."""
-    return load_figures([job], wanted, jobs=1, progress=False)
+    return load_figures([job], wanted, Request(jobs=1, progress=False))
 
 
 def check_labels(job: Path) -> None:
@@ -57,7 +57,7 @@ def check_labels(job: Path) -> None:
     assert labels == [labels[0]] * len(labels)
     common = set.intersection(*({*own} for own in labels[0] if own)) if any(labels[0]) else {1}
     for sizes in (False, True):  # `diagnose` asks for the sizes of messages, `critical` and `replay` do not
-        recording = load_steps([job], sizes=sizes, jobs=1, progress=False).recording
+        recording = load_steps([job], Request(jobs=1, progress=False), sizes=sizes).recording
         assert [step.number for step in recording.bounds] == sorted(common)
 
 

@@ -34,6 +34,7 @@ from figures.rank_figures import Wanted
 from replay.runs import replayed_ns
 from replay.selection import Selection
 from replay.whatif.scaling import Change, changed
+from trace_utils import Request
 
 #: Recorded jobs of one rank whose launches are recorded, and how many of their steps fill the device's queue.
 RECORDED = {
@@ -171,7 +172,7 @@ def made(directory: Path, name: str, steps: int = 6, leftover: float = 0.0) -> P
 
 
 def recording_of(path: Path) -> Recording:
-    return load_steps([path], jobs=1, progress=False).recording
+    return load_steps([path], Request(jobs=1, progress=False)).recording
 
 
 def at(recording: Recording, chosen: Bool, factor: float) -> float:
@@ -200,7 +201,7 @@ def busiest(recording: Recording) -> float:
 
 
 def assert_lawful(path: Path) -> Recording:
-    loaded = load_steps([path], sizes=True, jobs=1, progress=False)
+    loaded = load_steps([path], Request(jobs=1, progress=False), sizes=True)
     assert_one_clock(path, JobView(loaded))
     recording = loaded.recording
     device, busy = recording.which(lambda one: one.on_device), busiest(recording)
@@ -227,7 +228,7 @@ def assert_one_clock(path: Path, view: JobView) -> None:
     recording, rows = view.recording, view.rows
     device, comm = recording.which(lambda one: one.on_device), view.is_communication
     copies = recording.which(lambda one: one.role is Role.COPY)
-    found = load_figures([path], Wanted(breakdown=True), jobs=1, progress=False).ranks[0].breakdown
+    found = load_figures([path], Wanted(breakdown=True), Request(jobs=1, progress=False)).ranks[0].breakdown
     of_step = {part.step: part for part in found}
     parts = [of_step.get(recording.bounds[row].number, found[0]) for row in rows]
     on_path = np.zeros(3)

@@ -15,6 +15,7 @@ from dag_utils import LoadedSteps, Recording, StepGraph, critical_path, load_ste
 from diagnose.detectors.slow_transfers import exposed_ns
 from diagnose.job_view import JobView
 from replay.runs import simulated
+from trace_utils import Request
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +36,7 @@ DEVICES = (
 @functools.cache
 def loaded(path: Path) -> LoadedSteps:
     """Return the steps of a job as `diagnose` loads them, once for the tests of this file."""
-    return load_steps([path], sizes=True, jobs=1, progress=False)
+    return load_steps([path], Request(jobs=1, progress=False), sizes=True)
 
 
 def same_path(path: Path) -> None:

@@ -139,9 +139,7 @@ def _breakdowns(args: Namespace) -> list[Breakdown]:
     from figures.rank_figures import Wanted
 
     wanted = Wanted(breakdown=True, step_by=args.step_by, rank_by=args.rank_by)
-    job = load_figures(
-        args.path, wanted, only=args.filter, comm=args.comm, jobs=args.jobs, progress=args.progress
-    )
+    job = load_figures(args.path, wanted, options.asked(args))
     return [part for rank in job.ranks for part in rank.breakdown]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from errors import UsageError, counted
-from options import check_heeded, check_variant, is_drawn
+from options import asked, check_heeded, check_variant, is_drawn
 from options.runs import check_digests, check_grouped, check_groups, digest_note, group_of, saved
 from outputs.marks import is_digest
 from result import Chart, Column, Result, Table, ms_column
@@ -172,9 +172,7 @@ def _figures(args: Namespace) -> JobFigures:
         durations=not by_step, breakdown=by_step, operations=drawn, spent=drawn, may_lack=True,
         step_by=args.step_by, rank_by=args.rank_by, group_by=group_of(args),
     )  # fmt: skip
-    return load_figures(
-        args.path, wanted, only=args.filter, comm=args.comm, jobs=args.jobs, progress=args.progress
-    )
+    return load_figures(args.path, wanted, asked(args))
 
 
 def _statistic(args: Namespace, job: JobFigures) -> Result:

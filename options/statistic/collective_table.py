@@ -5,10 +5,10 @@ from __future__ import annotations
 from argparse import Namespace
 
 from errors import UsageError, counted
+from options import asked
 from outputs.marks import is_digest
 from result import Column, Result, Table, in_ms, ms_column
 from statistic.collective_stats import CollectiveStat, CollectiveStats, collective_stats
-from trace_utils import Request
 
 _COLLECTIVES = (
     Column("kind", "kind"),
@@ -59,10 +59,7 @@ def collectives(args: Namespace) -> Result:
             f"--sub_option collectives: {digests[0]} is a digest, which holds no single collectives; "
             "give the traces"
         )
-    asked = Request(
-        only=args.filter, comm=args.comm, rank_by=args.rank_by, jobs=args.jobs, progress=args.progress
-    )
-    found = collective_stats(args.path, read_partitions(args.path), asked)
+    found = collective_stats(args.path, read_partitions(args.path), asked(args))
     rows = sorted(found.rows, key=lambda row: -row.total_ns) if args.sort else found.rows
     peak = Column("peak_share", "of the peak", "percent", 0, value=lambda row: _over(row.busbw, args.peak))
     columns = _COLLECTIVES if args.peak is None else (*_COLLECTIVES, peak)

@@ -12,13 +12,14 @@ import pytest
 import recorded
 from dag_utils import Recording, choose_step, critical_path, load_steps, slack_ns
 from errors import AnalyzeError
+from trace_utils import Request
 
 
 @pytest.fixture(scope="module", params=recorded.jobs(), ids=lambda path: "/".join(path.parts[-3:]))
 def recording(request: pytest.FixtureRequest) -> Recording:
     """Each of the jobs, read once for the tests of it."""
     try:
-        return load_steps([request.param], jobs=1, progress=False).recording
+        return load_steps([request.param], Request(jobs=1, progress=False)).recording
     except AnalyzeError as error:
         pytest.skip(str(error))
 
@@ -61,8 +62,8 @@ def test_of_very_many_steps_those_who_ask_what_usually_happens_get_some(
     ]
     (tmp_path / "job.json").write_text(json.dumps(events))
     monkeypatch.setattr("dag.job_steps._MOST_STEPS", 40)
-    some = load_steps([tmp_path / "job.json"], sizes=True, progress=False).recording
-    all_of_them = load_steps([tmp_path / "job.json"], progress=False).recording
+    some = load_steps([tmp_path / "job.json"], Request(progress=False), sizes=True).recording
+    all_of_them = load_steps([tmp_path / "job.json"]).recording
     assert [step.number for step in some.bounds] == [*range(16), *range(64, 80)]
     assert [step.number for step in all_of_them.bounds] == [*range(100)]
     assert any("32 of 100 steps are looked at" in note for note in some.notes)

@@ -12,6 +12,7 @@ import pytest
 from conftest import run_cli
 from dag_utils import load_steps, read_partitions
 from diagnose.diagnosis import Diagnosis, Ranked, diagnose
+from trace_utils import Request
 
 
 @cache
@@ -26,7 +27,7 @@ def answer(path: Path) -> dict[str, Any]:
 def diagnosed(path: Path) -> Diagnosis:
     """Return the diagnosis of the job at a path, loaded as the option does."""
     partitions = read_partitions([path])
-    return diagnose(load_steps([path], partitions=partitions, sizes=True, jobs=1, progress=False))
+    return diagnose(load_steps([path], Request(jobs=1, progress=False), partitions=partitions, sizes=True))
 
 
 def winning(diagnosis: Diagnosis) -> list[Ranked]:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from conftest import examples
 from dag_utils import load_steps
+from trace_utils import Request
 
 RANKS, STEPS, FIRST = 3, 10, 3
 FORWARD_MS, UPDATE_MS, LATE_MS = 20.0, 2.0, 9.0
@@ -74,7 +75,7 @@ def test_who_is_late_is_found_whichever_steps_a_rank_has_not_recorded(
 
 def test_steps_that_not_every_rank_recorded_are_told(tmp_path: Path) -> None:
     cuts = {0: (0, 2), 1: (1, 0), 2: (1, 0)}
-    loaded = load_steps([reducing(tmp_path, 2, cuts, 1)], jobs=1, progress=False)
+    loaded = load_steps([reducing(tmp_path, 2, cuts, 1)], Request(jobs=1, progress=False))
     assert [step.number for step in loaded.recording.steps] == list(range(4, 11))
     assert loaded.recording.notes == [
         "steps that not every rank recorded are left out: 11–12 (not in rank0) and 3 (not in rank1 and rank2)"

@@ -9,6 +9,7 @@ import pytest
 
 from dag_utils import load_steps
 from diagnose.job_view import JobView
+from trace_utils import Request
 
 
 def two_gpus(directory: Path, *, later: int) -> Path:
@@ -46,7 +47,7 @@ def two_gpus(directory: Path, *, later: int) -> Path:
 def test_of_gpus_that_reduce_and_later_broadcast_together_the_last_is_the_last_to_reduce(
     tmp_path: Path,
 ) -> None:
-    view = JobView(load_steps([two_gpus(tmp_path / "job", later=20_000)], jobs=1, progress=False))
+    view = JobView(load_steps([two_gpus(tmp_path / "job", later=20_000)], Request(jobs=1, progress=False)))
     arrivals = view.last_arrivals()
     assert [who.tolist() for who, _ in arrivals] == [[1]] * 5
     assert [after.tolist() for _, after in arrivals] == [[20_000_000]] * 5
@@ -77,7 +78,7 @@ def in_pairs(directory: Path) -> Path:
 
 
 def test_where_calls_do_not_name_their_group_nobody_is_waited_for_and_a_note_says_so(tmp_path: Path) -> None:
-    loaded = load_steps([in_pairs(tmp_path / "job")], jobs=1, progress=False)
+    loaded = load_steps([in_pairs(tmp_path / "job")], Request(jobs=1, progress=False))
     assert [note[:28] for note in loaded.recording.notes] == [
         "ranks are in several groups,"
     ]  # no clock is moved
@@ -108,5 +109,5 @@ def accumulating(path: Path, longer: int) -> Path:
 def test_steps_that_update_the_model_are_compared_among_themselves(
     tmp_path: Path, longer: int, expected: list[int]
 ) -> None:
-    loaded = load_steps([accumulating(tmp_path / "rank0.json", longer)], progress=False)
+    loaded = load_steps([accumulating(tmp_path / "rank0.json", longer)])
     assert JobView(loaded).far_longer == expected

@@ -24,7 +24,7 @@ EVEN = Job(n_ranks=4 * STAGES, kind="host", slow_rank=9, slow=0.0)
 
 
 def loaded(path: Path) -> LoadedSteps:
-    return load_steps([path], jobs=1, progress=False)
+    return load_steps([path], Request(jobs=1, progress=False))
 
 
 def step_ns(steps: LoadedSteps) -> float:

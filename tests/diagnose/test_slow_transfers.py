@@ -19,6 +19,7 @@ from diagnose.detectors.servers import priority_inversion
 from diagnose.detectors.slow_transfers import slow_links, transfers
 from diagnose.finding import Finding
 from diagnose.job_view import JobView
+from trace_utils import Request
 
 HEALTHY = Partitions()
 
@@ -63,7 +64,7 @@ def test_a_tensor_that_is_needed_first_and_sent_last(
     tmp_path: Path, small_first: bool, is_found: bool
 ) -> None:
     directory, _ = replace(HEALTHY, small=4, small_first=small_first).write(tmp_path / "job")
-    loaded = load_steps([directory], partitions=read_partitions([directory]), jobs=1, progress=False)
+    loaded = load_steps([directory], Request(jobs=1, progress=False), partitions=read_partitions([directory]))
     found = list(priority_inversion(JobView(loaded)))
     assert [one.operations for one in found if isinstance(one, Finding)] == [["Comm.w"]] * is_found
 
@@ -157,7 +158,7 @@ def test_tensors_that_are_fused_are_one_collective_however_many_there_are(tmp_pa
 def test_bytes_and_rates_of_collectives(tmp_path: Path) -> None:
     # 16 MiB in 10 ms, once in 20; two ranks: the bus carries each byte once; nothing is computed meanwhile
     path = nccl(tmp_path / "job", [10.0, 20.0, 10.0])
-    found, best = transfers(JobView(load_steps([path], sizes=True, jobs=1, progress=False)))
+    found, best = transfers(JobView(load_steps([path], Request(jobs=1, progress=False), sizes=True)))
     assert {one.n_bytes for one in found} == {16 << 20}
     rates = sorted(one.rate for one in found)
     assert rates == pytest.approx([(16 << 20) / 20e6] * 2 + [(16 << 20) / 10e6] * 4)
@@ -168,7 +169,7 @@ def test_bytes_and_rates_of_collectives(tmp_path: Path) -> None:
 def test_bytes_and_rates_of_partitions(tmp_path: Path) -> None:
     # pushes of 512 KiB in 0.2 ms; the link of a step's pushes carries no more than that
     directory, _ = HEALTHY.write(tmp_path / "job")
-    loaded = load_steps([directory], partitions=read_partitions([directory]), jobs=1, progress=False)
+    loaded = load_steps([directory], Request(jobs=1, progress=False), partitions=read_partitions([directory]))
     found, best = transfers(JobView(loaded))
     pushes = [one for one in found if one.operation.transfer.stage == "PUSH"]
     assert len(pushes) == 2 * HEALTHY.large
@@ -178,7 +179,7 @@ def test_bytes_and_rates_of_partitions(tmp_path: Path) -> None:
 
 def test_pushes_that_are_slow_in_some_steps_only_are_no_slow_link(tmp_path: Path) -> None:
     directory, _ = replace(HEALTHY, push=(0.2, 3.0)).write(tmp_path / "job")
-    loaded = load_steps([directory], partitions=read_partitions([directory]), jobs=1, progress=False)
+    loaded = load_steps([directory], Request(jobs=1, progress=False), partitions=read_partitions([directory]))
     steps = list(loaded.recording.steps)
     pushes = loaded.recording.which(lambda one: one.transfer.stage == "PUSH" and one.owner == 1)
     for at in range(0, len(steps), 2):  # every other step's are as quick as the peer's

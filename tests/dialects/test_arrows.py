@@ -17,6 +17,7 @@ from dag.critical_path import critical_path
 from dag_utils import Recording, load_steps
 from make import span, write
 from replay.runs import simulated
+from trace_utils import Request
 
 Slice = tuple[str, int, int, int]  # name, process, start, end (µs)
 End = tuple[str, int, int]  # phase, process, time (µs)
@@ -30,7 +31,7 @@ def job(path: Path, slices: Sequence[Slice], *arrows: Sequence[End], ranks: bool
     for pid in {pid for _, pid, *_ in slices}:
         name = f"rank {pid}" if ranks else f"process {pid}"
         events.append({"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}})
-    return load_steps([write(path / "trace.json", events)], jobs=1, progress=False).recording
+    return load_steps([write(path / "trace.json", events)], Request(jobs=1, progress=False)).recording
 
 
 def path_of(recording: Recording) -> list[tuple[str, str, int]]:
@@ -106,7 +107,7 @@ def test_arrows_of_other_files_are_others(tmp_path: Path) -> None:
         job(tmp_path / f"rank{rank}", [("work", 0, 0, 50), ("more", 0, 60, 100)], ends)
         (tmp_path / f"rank{rank}" / "trace.json").rename(tmp_path / f"rank{rank}.json")
         (tmp_path / f"rank{rank}").rmdir()
-    (step,) = load_steps([tmp_path], jobs=1, progress=False).recording.steps
+    (step,) = load_steps([tmp_path], Request(jobs=1, progress=False)).recording.steps
     assert (step.owner[step.edges[:, 0]] == step.owner[step.edges[:, 1]]).all()
 
 

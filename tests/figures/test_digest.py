@@ -22,6 +22,7 @@ from figures.operations_by_step import Operations
 from figures.rank_figures import RankFigures, Wanted
 from make import comm, span, step, two_workers, write
 from statistic.over_ranks import over_ranks
+from trace_utils import Request
 from traces.split import TraceFile
 
 pytestmark = pytest.mark.slow
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("path", recorded.jobs(), ids=lambda path: "-".join(path.parts[-2:]))
 def test_a_digest_has_the_figures_of_its_traces(path: Path, tmp_path: Path) -> None:
     try:
-        job = load_figures([path], wanted_for_digest(), jobs=1, progress=False)
+        job = load_figures([path], wanted_for_digest(), Request(jobs=1, progress=False))
     except TraceError as error:
         assert "holds no operation" in str(error)
         pytest.skip("no operation")
@@ -50,7 +51,7 @@ def test_a_digest_has_the_figures_of_its_traces(path: Path, tmp_path: Path) -> N
     together = [over_ranks(job.by_prefix.values()) for job in (kept, job)]
     sketched = {i for rank in kept.ranks for i in rank.durations.moments}
     assert sketched or together[0] == together[1]
-    without = load_figures([path], Wanted(operations=True), jobs=1, progress=False)
+    without = load_figures([path], Wanted(operations=True), Request(jobs=1, progress=False))
     assert shapes_of_ranks(kept) == shapes_of_ranks(without)
 
 

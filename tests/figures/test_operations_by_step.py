@@ -15,10 +15,11 @@ from figures.rank_figures import Wanted
 from make import comm, step, two_workers, write
 from make import span as x
 from options.runs import labels
+from trace_utils import Request
 
 
 def load_run(path: Path, select: Sequence[str] = ()) -> JobFigures:
-    return load_figures([path], Wanted(operations=True, select=select), jobs=1, progress=False)
+    return load_figures([path], Wanted(operations=True, select=select), Request(jobs=1, progress=False))
 
 
 def operations(run: JobFigures, *, tell_workers: bool) -> Operations:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from dag.step_graph import Recording
 from dag_utils import load_steps, read_partitions
 from replay.runs import simulated
+from trace_utils import Request
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +27,7 @@ _JOBS = (
 @pytest.fixture(scope="module", params=_JOBS)
 def recording(request: pytest.FixtureRequest, shared_data: Path) -> Recording:
     path = shared_data / request.param
-    return load_steps([path], partitions=read_partitions([path]), progress=False).recording
+    return load_steps([path], Request(progress=False), partitions=read_partitions([path])).recording
 
 
 def test_an_identity_changes_nothing_alone_or_beside_another_edit_in_any_order(recording: Recording) -> None:

@@ -17,6 +17,7 @@ from replay.forecast import Forecasts
 from replay.links import LinkRate, link_rate
 from replay.messages import as_messages
 from replay.runs import simulated
+from trace_utils import Request
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +38,7 @@ JOB = BytePSJob(
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
     path: Path = tmp_path_factory.mktemp("byteps") / "job"
     JOB.run(8, 1, path)
-    return load_steps([path], partitions=read_partitions([path]), progress=False).recording
+    return load_steps([path], Request(progress=False), partitions=read_partitions([path])).recording
 
 
 def test_the_rate_of_a_busy_link_is_found(recording: Recording) -> None:
@@ -96,7 +97,7 @@ def full_links(tmp_path_factory: pytest.TempPathFactory) -> Recording:
     """Three workers and two servers: for four fifths of a step a server's link is full of answers."""
     path: Path = tmp_path_factory.mktemp("byteps") / "job"
     random_job(18).run(8, 18, path)
-    return load_steps([path], partitions=read_partitions([path]), progress=False).recording
+    return load_steps([path], Request(progress=False), partitions=read_partitions([path])).recording
 
 
 @pytest.mark.parametrize("edit", ["bandwidth=10", "bandwidth=2", "partition_bytes=65536"])

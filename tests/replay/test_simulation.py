@@ -19,6 +19,7 @@ from dag_utils import load_steps
 from dialects.step_parts import Edge, EdgeKind, Joint, Meeting, Operation, RankStep, RankSteps, Transfer
 from formats.columns import Track
 from replay.runs import simulated
+from trace_utils import Request
 
 pytestmark = pytest.mark.slow
 
@@ -166,7 +167,7 @@ _JOBS = (
 
 @pytest.mark.parametrize("name", _JOBS)
 def test_recorded_jobs_get_back_their_times(name: str, shared_data: Path) -> None:
-    recording = load_steps([shared_data / name], progress=False).recording
+    recording = load_steps([shared_data / name]).recording
     assert_alone_as_recorded(recording)
     numbers = [step.number for step in recording.steps]
     if numbers == list(range(numbers[0], numbers[0] + len(numbers))):
@@ -176,7 +177,7 @@ def test_recorded_jobs_get_back_their_times(name: str, shared_data: Path) -> Non
 def test_after_a_pause_the_ranks_begin_a_step_as_recorded(shared_data: Path) -> None:
     # two cycles of a profiler: rank 1 begins step 7 later than rank 0 by 34 ms, which step 4 cannot explain
     recording = load_steps(
-        [shared_data / "kineto" / "ddp2-gloo-two-cycles" / "trace"], progress=False
+        [shared_data / "kineto" / "ddp2-gloo-two-cycles" / "trace"], Request(progress=False)
     ).recording
     result = simulated(recording, range(len(recording.steps)))
     for position, step in enumerate(recording.steps):

@@ -37,7 +37,7 @@ def test_of_pipelines_s_is_what_arithmetic_says(tmp_path: Path, job: Pipelines, 
 @pytest.mark.slow
 @pytest.mark.parametrize(("job", "published"), [("straggler-ST", 1.1787), ("straggler-AR", 1.9730)])
 def test_of_published_jobs_s_is_the_published_one(shared_data: Path, job: str, published: float) -> None:
-    found = slowdown(load_steps([shared_data / "pipeline" / job], progress=False).recording)
+    found = slowdown(load_steps([shared_data / "pipeline" / job]).recording)
     assert found.ratio == pytest.approx(published, abs=0.01)
     if job == "straggler-ST":
         assert found.by["stage"]["3"] == pytest.approx(1.2323, abs=0.02)

@@ -27,6 +27,7 @@ from replay.selection import communication, computation, named_owners, pipeline_
 from replay.sensitivity import delay_each, speed_up_each
 from replay.slowdown import slowdown
 from replay.whatif.straggler import stragglers, why_none
+from trace_utils import Request
 
 
 def iteration_ms(recording: Recording, *edits: str) -> float:
@@ -274,7 +275,7 @@ def test_a_link_that_carries_now_more_now_less_may_carry_more_than_ever_seen() -
 
 def test_without_bytes_nothing_is_said_of_threads() -> None:
     # sizes relative to each other: what threads may take for a byte cannot be known
-    rate = link_rate(load_steps([REPO / "examples" / "lenet"], jobs=1, progress=False).recording)
+    rate = link_rate(load_steps([REPO / "examples" / "lenet"], Request(jobs=1, progress=False)).recording)
     assert rate is not None
     assert rate.handling == 0
 

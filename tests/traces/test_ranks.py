@@ -14,6 +14,7 @@ import parallel
 from conftest import run_cli
 from dag_utils import LoadedSteps, load_steps
 from errors import TraceError
+from trace_utils import Request
 from traces.files import map_traces
 
 _US = 1_000
@@ -60,7 +61,7 @@ def names(loaded: LoadedSteps) -> Iterator[list[str]]:
 
 
 def test_the_files_of_a_rank_are_one_rank_on_the_others_clock(job: Path) -> None:
-    loaded = load_steps([job], jobs=1, progress=False)
+    loaded = load_steps([job], Request(jobs=1, progress=False))
     recording = loaded.recording
     assert recording.owners == ["rank0", "rank1"]
     assert [step.number for step in recording.steps] == list(range(1, 9))
@@ -71,7 +72,7 @@ def test_the_files_of_a_rank_are_one_rank_on_the_others_clock(job: Path) -> None
 
 
 def test_traces_can_be_read_again_on_one_clock(job: Path) -> None:
-    loaded = load_steps([job], jobs=1, progress=False)
+    loaded = load_steps([job], Request(jobs=1, progress=False))
     first, second = loaded.load_traces()
     assert (len(first), len(second)) == (32, 32)
     assert first.ts_ns.min() == second.ts_ns.min() == 1000 * _US
@@ -95,10 +96,10 @@ def test_a_rank_that_cannot_be_read_is_a_note_and_one_without_steps_an_error(
     monkeypatch.chdir(job.parent)
     (job / "rank2.json").write_text('{"traceEvents": 5}')
     for jobs in (1, 2):
-        repairs = load_steps([Path("job")], jobs=jobs, progress=False).repairs
+        repairs = load_steps([Path("job")], Request(jobs=jobs, progress=False)).repairs
         assert any(line.startswith("job/rank2.json: JSON, but no trace") for line in repairs)
         with pytest.raises(TraceError, match=r"job/rank0\.json: --step_by nothing: no annotation"):
-            load_steps([Path("job")], step_by="nothing", jobs=jobs, progress=False)
+            load_steps([Path("job")], Request(step_by="nothing", jobs=jobs, progress=False))
 
 
 def test_a_filter_is_checked_against_the_communications_of_all_ranks(job: Path) -> None:
@@ -116,7 +117,7 @@ def test_a_clock_that_drifts_changes_no_duration(tmp_path: Path) -> None:
     seconds = 1_000_000
     write(tmp_path / "rank0.json", 0, range(1, 41), every_us=5 * seconds)
     write(tmp_path / "rank1.json", 1, range(1, 41), every_us=5 * seconds, late_us=700, fast=1 + 1e-4)
-    loaded = load_steps([tmp_path], jobs=1, progress=False)
+    loaded = load_steps([tmp_path], Request(jobs=1, progress=False))
     assert loaded.recording.notes[0].startswith("clocks moved: rank1 by")
     shifted = loaded.load_traces()[1]
     begins = shifted.ts_ns[shifted.name_id == shifted.names.index("aten::mm")]
@@ -149,7 +150,7 @@ def test_the_files_of_a_rank_are_read_once(
     write(tmp_path / "a0.json", 0, range(1, 9))  # whose rank its head tells
     write(tmp_path / names[0], 1, range(1, 5))
     write(tmp_path / names[1], 1, range(5, 9))
-    assert load_steps([tmp_path], jobs=1, progress=False).recording.owners == ["rank0", "rank1"]
+    assert load_steps([tmp_path], Request(jobs=1, progress=False)).recording.owners == ["rank0", "rank1"]
     assert [sorted(map(sorted, groups)) for groups in read] == [[["a0.json"], sorted(names)]]
 
 
@@ -158,7 +159,7 @@ def test_files_that_claim_one_rank_at_one_time_are_ranks_of_their_own(
 ) -> None:
     for name in ("rank1_a.json", "rank1_b.json"):
         write(tmp_path / name, 1, range(1, 5))
-    loaded = load_steps([tmp_path], jobs=1, progress=False)
+    loaded = load_steps([tmp_path], Request(jobs=1, progress=False))
     assert loaded.recording.owners == ["rank1: rank1_a.json", "rank1: rank1_b.json"]
     assert read == [[["rank1_a.json", "rank1_b.json"]]]
 
@@ -168,7 +169,7 @@ def test_a_file_that_cannot_be_read_does_not_take_its_ranks_others_with_it(tmp_p
     write(tmp_path / "rank0.json", 0, range(1, 9))
     (tmp_path / "rank1_a.json").write_text('{"traceEvents": 5}')
     write(tmp_path / "rank1_b.json", 1, range(5, 9))
-    loaded = load_steps([tmp_path], jobs=jobs, progress=False)
+    loaded = load_steps([tmp_path], Request(jobs=jobs, progress=False))
     assert loaded.recording.owners == ["rank0", "rank1"]
     assert [step.number for step in loaded.recording.steps] == [5, 6, 7, 8]
     assert any("rank1_a.json: JSON, but no trace" in line for line in loaded.repairs)

@@ -19,6 +19,7 @@ from dialects.tolerances import LATE_CLOCK_NS
 from errors import TraceError
 from formats.columns import ArgColumn, Id, Trace, Track
 from opname import with_key
+from trace_utils import Request
 
 MS = 1_000_000
 KEY = 65536
@@ -502,7 +503,7 @@ def test_communications_without_stages_end_once_all_have_begun() -> None:
 @pytest.mark.thorough
 def test_every_recorded_job_has_the_steps_of_its_marks_and_edges_that_its_times_respect() -> None:
     for job in recorded.jobs("byteps"):
-        loaded = load_steps([job], progress=False)
+        loaded = load_steps([job])
         traces = loaded.load_traces()
         bounds = [{step.label: step for step in dialects.of(one).find_steps(one).whole} for one in traces]
         common = set.intersection(*(set(own) for own in bounds))
@@ -518,7 +519,7 @@ def test_every_recorded_job_has_the_steps_of_its_marks_and_edges_that_its_times_
 @pytest.mark.thorough
 def test_every_edge_of_a_recorded_gpu_is_respected_by_its_times() -> None:
     for job in recorded.jobs("byteps"):
-        for owner, found in enumerate(load_steps([job], progress=False).load_traces()):
+        for owner, found in enumerate(load_steps([job]).load_traces()):
             steps = dialects.of(found).rank_steps(RankTrace(f"rank{owner}", found))
             for step in steps.steps:
                 source, target, joint, _ = step.edges.T
@@ -530,7 +531,7 @@ def test_every_edge_of_a_recorded_gpu_is_respected_by_its_times() -> None:
 
 def test_every_event_of_a_recorded_step_is_there(shared_data: Path) -> None:
     # 10 tensors' 33 partitions pass 6 stages; lenet has 39 nodes: OUTPUT0 has no event; STEP runs on
-    lenet = load_steps([REPO / "examples" / "lenet"], progress=False).recording
+    lenet = load_steps([REPO / "examples" / "lenet"]).recording
     step = lenet.steps[3]
     names = [lenet.operations[i] for i in step.operation.tolist()]
     assert [sum(one.owner == owner and bool(one.transfer.stage) for one in names) for owner in (0, 1)] == [
@@ -554,11 +555,13 @@ def by_category(recording: Recording, row: int) -> dict[tuple[str, str], float]:
 
 
 def test_the_slow_worker_is_blamed_not_the_network(shared_data: Path) -> None:
-    lenet = load_steps([REPO / "examples" / "lenet"], progress=False).recording
+    lenet = load_steps([REPO / "examples" / "lenet"]).recording
     share = by_category(lenet, [step.number for step in lenet.steps].index(13))
     assert share["wk1.rank0", "BW"] > 0.4
     assert sum(part for (_, cat), part in share.items() if cat == "Comm") < 0.05
-    straggler = load_steps([shared_data / "byteps" / "fork_lenet_straggler"], progress=False).recording
+    straggler = load_steps(
+        [shared_data / "byteps" / "fork_lenet_straggler"], Request(progress=False)
+    ).recording
     shares = [by_category(straggler, row) for row in range(len(straggler.steps))]
     assert (
         np.median([sum(part for (who, _), part in one.items() if who == "wk1.rank0") for one in shares]) > 0.9

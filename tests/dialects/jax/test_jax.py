@@ -341,7 +341,7 @@ def test_a_device_may_have_steps_and_operations_without_streams_or_args(tmp_path
 
 
 def test_work_of_gpus_is_that_of_devices(tmp_path: Path) -> None:
-    kinds = load_steps([write(tmp_path, gpu())], jobs=1, progress=False).recording.table.kinds
+    kinds = load_steps([write(tmp_path, gpu())], Request(jobs=1, progress=False)).recording.table.kinds
     assert {one.name for one in kinds if one.on_device} == {
         "MemcpyH2D", "gemm_fusion_dot_1", "loop_add_fusion", "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
     }  # fmt: skip

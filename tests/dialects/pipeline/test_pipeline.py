@@ -68,14 +68,14 @@ def test_the_slowdown_of_two_stages_is_what_arithmetic_says(tmp_path: Path) -> N
 
     With the second stage's own work alone it is 171, with the first one's 126.
     """
-    found = slowdown(load_steps([written(tmp_path / "job.json", timeline())], progress=False).recording)
+    found = slowdown(load_steps([written(tmp_path / "job.json", timeline())]).recording)
     assert found.ratio == pytest.approx(156 / 141)
     assert dict(found.by["stage"]) == pytest.approx({"1": 171 / 141, "0": 126 / 141})
 
 
 def test_what_waits_for_another_stage_is_no_gap(tmp_path: Path) -> None:
     """The first stage waits from 21 ms on for the gradients, which come at 72."""
-    loaded = load_steps([written(tmp_path / "job.json", timeline())], progress=False)
+    loaded = load_steps([written(tmp_path / "job.json", timeline())])
     step = loaded.recording.steps[0]
     names = [loaded.recording.operations[one].name for one in step.operation]
     received = next(i for i, name in enumerate(names) if name == "backward-recv" and step.owner[i] == 0)
@@ -102,7 +102,7 @@ def test_processes_that_say_all_of_their_place_are_ranks(tmp_path: Path) -> None
             (("recv-forward", 0, 3), ("forward", 3, 1), ("backward", 4, 2), ("send-backward", 6, 1)),
         )[stage]
     ]  # fmt: skip
-    loaded = load_steps([written(tmp_path / "job.json", events)], progress=False).recording
+    loaded = load_steps([written(tmp_path / "job.json", events)]).recording
     assert loaded.owners == ["rank0", "rank1"]
     assert [step.number for step in loaded.bounds] == [0, 1, 2, 3, 4]
     assert [step.iteration_ns.tolist() for step in loaded.bounds] == [[100_000_000, 100_000_000]] * 5
@@ -110,7 +110,7 @@ def test_processes_that_say_all_of_their_place_are_ranks(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_of_a_published_timeline_s_is_the_published_one(shared_data: Path) -> None:
-    loaded = load_steps([shared_data / "pipeline/timeline-ST.json.gz"], progress=False)
+    loaded = load_steps([shared_data / "pipeline/timeline-ST.json.gz"])
     found = slowdown(loaded.recording)
     assert found.ratio == pytest.approx(1.1787, abs=0.01)
     published = {"3": 1.2323, "0": 0.9980, "1": 0.9831, "2": 0.9825}
