@@ -15,7 +15,7 @@ from outputs.marks import MARK
 from report import colours, plot
 from report.charts import place_along
 from report.json import encode
-from report.names import bounded, labels
+from report.names import bounded, labels, short_functions
 from report.timeline_chart import flag_texts
 from report.vega import WIDTH
 from result import (
@@ -143,6 +143,7 @@ def _table(table: Table, keys: dict[str, int]) -> dict[str, Any]:
         "note": table.note,
         "columns": [{key: getattr(column, key) for key in kept} for column in table.columns],
         "rows": table.rows,
+        "short": short_functions(cell for row in table.rows for cell in row),
         "certain": table.certain_at,
         "about": [[keys[key] for key in of_row] for of_row in table.about],
     }

@@ -7,7 +7,7 @@ import itertools
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from errors import printable
 from function_names import brief, without_parameters
@@ -18,6 +18,9 @@ _WORDS = re.compile(r"\w+")
 _BETWEEN = re.compile(r"([._/: -]+)")
 _COMMON = 0.25  # of the names have a word that is common
 _ELLIPSES = re.compile(f"{ELLIPSIS}{{2,}}")
+_WIDE = 72  # columns of a function where there is no limit
+_PATH = re.compile(r"[./]")
+_SIGNATURE = 20_000  # characters of a function of C++ at most
 _MOST = 400  # characters of a text that is drawn: shaping a longer one takes minutes
 
 
@@ -60,6 +63,16 @@ def _with_arguments(names: list[str], width: int) -> list[str]:
     return told
 
 
+def short_functions(texts: Iterable[object]) -> dict[str, str]:
+    """Return the functions among some cells, cut to at most `_WIDE` columns; no two alike.
+
+    Other long names stay: paths, which a page can break.
+    """
+    long_ones = (text for text in dict.fromkeys(texts) if isinstance(text, str) and brief(text) != text)
+    functions = [text for text in long_ones if not _PATH.search(brief(text))]
+    return dict(zip(functions, short_names(functions, _WIDE), strict=True))
+
+
 def bounded(text: str, most: int = _MOST) -> str:
     """Return `text` printable and in at most `most` characters, its middle replaced by ``…``."""
     text = printable(text if len(text) <= most else text[: most // 2] + ELLIPSIS + text[-most // 2 :])
@@ -71,7 +84,8 @@ def labels(names: Sequence[str], width: int) -> list[str]:
 
     A character may carry any number of combining ones, which take no column but have to be drawn.
     """
-    return [bounded(name, 3 * width) for name in short_names([bounded(name) for name in names], width)]
+    printed = [bounded(name, _SIGNATURE) for name in names]
+    return [bounded(name, 3 * width) for name in short_names(printed, width)]
 
 
 def _shortest(name: str, width: int, common: Mapping[str, int]) -> str:

@@ -52,6 +52,7 @@ async function copied(text) {
 }
 
 function tableSection(table) {
+  const shown = (value) => table.short[value] ?? value; // a function of C++ as what identifies it
   const about = new Map(table.about.map((keys, index) => [table.rows[index], keys]));
   const state = { search: "", column: -1, direction: 0, page: 0, rows: table.rows, hidden: new Set() };
   const body = element("tbody");
@@ -62,7 +63,7 @@ function tableSection(table) {
   const searched = table.rows.map((row) =>
     row.filter((cell) => typeof cell === "string").join("\n").toLowerCase());
   const longest = table.columns.map((column, index) =>
-    isNumber(column) ? 0 : table.rows.reduce((most, row) => Math.max(most, String(row[index] ?? "").length), 0));
+    isNumber(column) ? 0 : table.rows.reduce((most, row) => Math.max(most, String(shown(row[index]) ?? "").length), 0));
   const full = table.columns.map((column, index) =>
     column.scale === "diverging" ? fullColour(table.rows.filter(isCertain), index) : 0);
 
@@ -99,7 +100,8 @@ function tableSection(table) {
       const column = table.columns[index];
       const className = isNumber(column) ? "number" : "text";
       const hidden = state.hidden.has(index);
-      const cell = element("td", { className, hidden }, ...breakable(cellText(column, value)));
+      const title = shown(value) === value ? "" : value;
+      const cell = element("td", { className, hidden, title }, ...breakable(cellText(column, shown(value))));
       if (longest[index]) cell.style.setProperty("--chars", longest[index]);
       if (full[index] && value && certain) {
         const share = Math.min(1, Math.abs(value) / full[index]) * 45;

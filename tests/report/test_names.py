@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from errors import printable
 from function_names import brief, without_parameters
-from report.names import short_names
+from report.names import labels, short_functions, short_names
 from report.tables import display_width
 
 ADD = (
@@ -159,3 +159,17 @@ def test_functions_alike_up_to_their_ends_show_their_ends(width: int, n: int) ->
 def test_a_number_that_tells_names_apart_is_whole() -> None:
     kernels = [f"f<{'float, ' * 20}{i}ul>" for i in (21, 22, 29)]
     assert short_names(kernels, 24) == ["f [21ul]", "f [22ul]", "f [29ul]"]
+
+
+def test_a_drawn_function_is_known_by_what_identifies_it_however_long_it_is() -> None:
+    long = f"void at::native::f<{', '.join(['at::native::OpaqueType<2u>'] * 60)}>(int)"
+    assert labels([long], 30) == ["f"]
+
+
+def test_tables_without_a_width_cut_functions_and_leave_paths() -> None:
+    path = ".".join(f"Layer_{i}" for i in range(30))
+    kernel = f"Cijk_Alik_Bljk_BBS_{'HA_S_' * 30}MT64x32x128_{'MI16x16x1_' * 9}"
+    assert short_functions([ADD, path, kernel, 7, "aten::add"]) == {
+        ADD: "vectorized_elementwise_kernel<CUDAFunctor_add>",
+        kernel: "Cijk_Alik_Bljk_BBS…MT64x32x128",
+    }
