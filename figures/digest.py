@@ -28,23 +28,12 @@ from outputs.marks import DIGEST_START
 VERSION = 2
 #: Numbers in a digest are smaller than this, so that any sum of a few of them fits 64 bits.
 _MOST = 1 << 62
-
-
-def wanted_for_digest(step_by: str | None = None, rank_by: str | None = None) -> Wanted:
-    """Return which figures a digest has."""
-    return Wanted(
-        durations=True,
-        breakdown=True,
-        operations=True,
-        spent=True,
-        shapes=True,
-        step_by=step_by,
-        rank_by=rank_by,
-    )
+#: What a digest has.
+IN_DIGEST = Wanted(durations=True, breakdown=True, operations=True, spent=True, shapes=True)
 
 
 def save_digest(path: Path, job: JobFigures) -> None:
-    """Write the figures of `wanted_for_digest` as one of the command's outputs; see `open_output`."""
+    """Write the figures `IN_DIGEST` as one of the command's outputs; see `open_output`."""
     packed = [replace(one, durations=_packed(one.durations)) for one in (*job.ranks, *job.hosts)]
     job = replace(job, ranks=packed[: len(job.ranks)], hosts=packed[len(job.ranks) :])
     try:

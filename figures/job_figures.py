@@ -92,7 +92,7 @@ def load_figures(
     wanted: Wanted,
     asked: Request = PLAIN,
 ) -> JobFigures:
-    """Work out the figures of the job at `paths`; `asked` says which communications count.
+    """Work out the figures of the job at `paths`, of which `asked` says how it is read.
 
     Raises
     ------
@@ -101,9 +101,8 @@ def load_figures(
     AnalyzeError
         A name in `asked.only` is not a communication of the job.
     """
-    work = partial(rank_figures, wanted=wanted)
-    request = asked._replace(hosts=True, step_by=wanted.step_by, rank_by=wanted.rank_by)
-    job = map_ranks(paths, work, request._replace(needs=wanted.needs))
+    work = partial(rank_figures, wanted=wanted, step_by=asked.step_by)
+    job = map_ranks(paths, work, asked._replace(needs=wanted.needs, hosts=True))
     job.check_any()
     figures = [
         replace(
@@ -116,7 +115,7 @@ def load_figures(
     ]
     ranks = [one for one in figures if one.source.host is None]
     hosts = [one for one in figures if one.source.host is not None]
-    return JobFigures(paths[0], job.files, job.job.notes, ranks, wanted.step_by, wanted.rank_by, hosts)
+    return JobFigures(paths[0], job.files, job.job.notes, ranks, asked.step_by, asked.rank_by, hosts)
 
 
 def filtered(runs: Sequence[JobFigures], wanted: Collection[str]) -> list[JobFigures]:

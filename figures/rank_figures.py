@@ -39,7 +39,6 @@ class Wanted(Struct, frozen=True):
     spent : what these took of each step
     shapes : the shapes of operations
     may_lack : whether `operations` may be None where they are too many to be looked at step by step
-    step_by, rank_by : what marks a step and tells a rank, instead of what the trace itself says
     select : communications that count for `selected`
     group_by : what the work of devices is put together by (`--group_by`), instead of all operations
     """
@@ -50,8 +49,6 @@ class Wanted(Struct, frozen=True):
     spent: bool = False
     shapes: bool = False
     may_lack: bool = False
-    step_by: str | None = None
-    rank_by: str | None = None
     select: Collection[str] = ()
     group_by: str | None = None
 
@@ -115,14 +112,14 @@ class RankFigures(Struct, frozen=True, omit_defaults=True):
         return self.n_slices > _MOST_SLICES
 
 
-def rank_figures(source: Source, trace: Trace, wanted: Wanted) -> RankFigures:
+def rank_figures(source: Source, trace: Trace, wanted: Wanted, step_by: str | None = None) -> RankFigures:
     """Return the figures of a rank whose trace was read for the `needs` of `wanted`.
 
     What it shares with other ranks of its host tells its steps, and is in the host's figures else.
 
     TraceError where its operations are too many to be looked at step by step, and these may not lack.
     """
-    works: list[Callable[[], Any]] = [partial(_by_step, source, trace, wanted)]
+    works: list[Callable[[], Any]] = [partial(_by_step, source, trace, wanted, step_by)]
     if wanted.durations and wanted.group_by is None:
         works += [partial(durations, trace.own), partial(category_totals, trace.own)]
     by_step, *of_operations = at_once(works)
@@ -130,10 +127,10 @@ def rank_figures(source: Source, trace: Trace, wanted: Wanted) -> RankFigures:
     return RankFigures(source, trace.dialect, **{"n_slices": len(trace.own)} | figures | by_step)
 
 
-def _by_step(source: Source, trace: Trace, wanted: Wanted) -> dict[str, Any]:
+def _by_step(source: Source, trace: Trace, wanted: Wanted, step_by: str | None) -> dict[str, Any]:
     """Return the figures of `RankFigures` that go by steps."""
     system = dialects.of(trace)
-    steps = system.find_steps(trace, wanted.step_by)
+    steps = system.find_steps(trace, step_by)
     figures: dict[str, Any] = {"steps": steps}
     if wanted.group_by is not None:
         return figures | _of_groups(trace, steps, wanted)

@@ -63,11 +63,10 @@ def check_grouped(args: Namespace, run: JobFigures) -> None:
 
 def saved(args: Namespace, paths: Sequence[Path]) -> JobFigures:
     """Work out all figures of the job at `paths`, and write them to the digest that `--save` names."""
-    from figures.digest import save_digest, wanted_for_digest
+    from figures.digest import IN_DIGEST, save_digest
     from figures.job_figures import load_figures
 
-    wanted = wanted_for_digest(args.step_by, args.rank_by)
-    job = load_figures(paths, wanted, asked(args))
+    job = load_figures(paths, IN_DIGEST, asked(args))
     save_digest(args.save, job)
     return job
 
@@ -103,9 +102,7 @@ def load_runs(args: Namespace, wanted: Wanted) -> list[JobFigures]:
     from figures.digest import read_digest
     from figures.job_figures import load_figures
 
-    wanted = replace(
-        wanted, step_by=args.step_by, rank_by=args.rank_by, select=args.filter, group_by=group_of(args)
-    )
+    wanted = replace(wanted, select=args.filter, group_by=group_of(args))
     runs: list[JobFigures] = []
     for i, path in enumerate(args.path, start=1):
         if is_digest(path):

@@ -138,8 +138,7 @@ def _breakdowns(args: Namespace) -> list[Breakdown]:
     from figures.job_figures import load_figures
     from figures.rank_figures import Wanted
 
-    wanted = Wanted(breakdown=True, step_by=args.step_by, rank_by=args.rank_by)
-    job = load_figures(args.path, wanted, options.asked(args))
+    job = load_figures(args.path, Wanted(breakdown=True), options.asked(args))
     return [part for rank in job.ranks for part in rank.breakdown]
 
 

@@ -170,7 +170,7 @@ def _figures(args: Namespace) -> JobFigures:
     drawn = _is_drawn(args)
     wanted = Wanted(
         durations=not by_step, breakdown=by_step, operations=drawn, spent=drawn, may_lack=True,
-        step_by=args.step_by, rank_by=args.rank_by, group_by=group_of(args),
+        group_by=group_of(args),
     )  # fmt: skip
     return load_figures(args.path, wanted, asked(args))
 

@@ -15,7 +15,7 @@ import options.compare
 import recorded
 from conftest import REPO, run_cli
 from errors import TraceError
-from figures.digest import read_digest, save_digest, wanted_for_digest
+from figures.digest import IN_DIGEST, read_digest, save_digest
 from figures.durations import statistics
 from figures.job_figures import load_figures, shapes_of_ranks
 from figures.operations_by_step import Operations
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("path", recorded.jobs(), ids=lambda path: "-".join(path.parts[-2:]))
 def test_a_digest_has_the_figures_of_its_traces(path: Path, tmp_path: Path) -> None:
     try:
-        job = load_figures([path], wanted_for_digest(), Request(jobs=1, progress=False))
+        job = load_figures([path], IN_DIGEST, Request(jobs=1, progress=False))
     except TraceError as error:
         assert "holds no operation" in str(error)
         pytest.skip("no operation")
