@@ -127,6 +127,7 @@ def join(ranks: Sequence[RankSteps], spill: Spill | None = None) -> Recording:
         operations=operations,
         steps=steps,
         notes=[*dict.fromkeys(note for rank in ranks for note in rank.notes), *_left_out(ranks)],
+        step_kind=ranks[0].step_kind,
     )
 
 

@@ -190,6 +190,7 @@ class Recording(Struct, frozen=True, dict=True):
     operations, steps : what occurs, and when
     notes : what the reader of the answer should know about the recording, a sentence each
     frames : (owners,) what may cover the gaps of each, None where nothing is known; () for all
+    step_kind : what the steps do (``decode``), where the recording tells; else ""
     """
 
     owners: Sequence[str]
@@ -200,6 +201,7 @@ class Recording(Struct, frozen=True, dict=True):
     steps: Sequence[StepGraph]
     notes: Sequence[str] = ()
     frames: Sequence[Frames | None] = ()
+    step_kind: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.operations, OperationTable):
@@ -228,7 +230,7 @@ class Recording(Struct, frozen=True, dict=True):
     @property
     def one_step(self) -> str:
         """The word for a step at the beginning of a sentence; "The recording" where no steps are marked."""
-        return "A step" if self.has_steps else "The recording"
+        return f"A {self.step_kind} step".replace("  ", " ") if self.has_steps else "The recording"
 
     @property
     def has_steps(self) -> bool:

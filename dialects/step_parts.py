@@ -357,6 +357,7 @@ class RankSteps(Struct, frozen=True):
     worker: int | None = None
     rank: int | None = None  # local to the worker where the job has workers
     is_numbered: bool = True  # by the job's own count; False: the first recorded step is called 1
+    step_kind: str = ""  # what the steps do, where the recording has others as well
 
     def compact(self) -> RankSteps:
         """Return the steps in less memory, to be sent to another process."""

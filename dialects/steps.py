@@ -41,6 +41,8 @@ class Steps(NamedTuple):
     partial: tuple[Step, ...]  # recorded only in part (the last one): ends with its last event
     how: str  # a phrase for the user; "" where the trace marks no steps
     is_guess: bool = False  # by what repeats on one thread: others may run the same beside it
+    kind: str = ""  # what these steps do, where a recording has steps of several kinds
+    note: str = ""  # a sentence on the steps of other kinds
 
 
 NO_STEPS = Steps((), (), "")
@@ -125,7 +127,7 @@ def steps_by_name(trace: Trace, name: str) -> Steps:
     if (key := argument(name)) is not None:
         return steps_by_argument(trace, key)
     accepted = np.array([own == name or own.split("#")[0] == name for own in trace.names], np.bool_)
-    rows = _outer_rows(trace, lambda own: own == name or own.split("#")[0] == name)
+    rows = outer_rows(trace, lambda own: own == name or own.split("#")[0] == name)
     if len(rows):
         return _from_spans(trace, rows, name)
     points = trace.points
@@ -172,7 +174,7 @@ def says_step(trace: Trace) -> str:
 
 
 def _by_optimizer(trace: Trace) -> Steps:
-    rows = _outer_rows(trace, lambda name: name.startswith("Optimizer.step#"))
+    rows = outer_rows(trace, lambda name: name.startswith("Optimizer.step#"))
     if len(rows) < 2:
         return NO_STEPS
     how = f"end of {trace.names[trace.name_id[rows[0]]]} to the next"
@@ -180,13 +182,13 @@ def _by_optimizer(trace: Trace) -> Steps:
 
 
 def _by_loader(trace: Trace) -> Steps:
-    rows = _outer_rows(trace, lambda name: "DataLoader" in name and name.endswith("__next__"))
+    rows = outer_rows(trace, lambda name: "DataLoader" in name and name.endswith("__next__"))
     if len(rows) < 2:
         return NO_STEPS
-    return Steps(tuple(between(trace.ts_ns[rows])), _rest(trace, rows), "one load of data to the next")
+    return Steps(tuple(between(trace.ts_ns[rows])), rest(trace, rows), "one load of data to the next")
 
 
-def _rest(trace: Trace, rows: Int64) -> tuple[Step, ...]:
+def rest(trace: Trace, rows: Int64) -> tuple[Step, ...]:
     """Return the step that the last of `rows` begins, if anything follows in it."""
     last = int(rows[-1])
     end = int((trace.ts_ns + trace.dur_ns).max())
@@ -263,7 +265,7 @@ def _from_spans(trace: Trace, rows: Int64, name: str) -> Steps:
     return Steps(tuple(between(marks)), (), f"one {name} to the next")
 
 
-def _outer_rows(trace: Trace, accept: Callable[[str], bool]) -> Int64:
+def outer_rows(trace: Trace, accept: Callable[[str], bool]) -> Int64:
     """Return the slices of accepted names, of the first one's thread, in order; none inside another."""
     rows = np.flatnonzero(by_name(trace, accept) & ~by_cat(trace, "gpu_user_annotation".__eq__))
     if not len(rows):

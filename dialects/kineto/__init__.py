@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from arrays import Mask
@@ -23,6 +24,7 @@ from dialects.kineto.collectives import (
     is_collective_kernel,
     step_mark,
 )
+from dialects.kineto.inference_steps import annotated_steps, graph_replays, of_one_kind
 from dialects.masks import by_cat, by_name
 from dialects.needs import Need
 from dialects.recorded_collectives import Collectives
@@ -148,8 +150,21 @@ class Kineto(System):
 
     def find_steps(self, trace: Trace, by: str | None = None) -> Steps:
         """Return the steps, from completion to completion where launches of work on a device are recorded."""
+        found, kinds = self._every_step(trace, by)
+        found = self._completed(trace, found) or found
+        return of_one_kind(found, kinds, by) if kinds else found
+
+    def _every_step(self, trace: Trace, by: str | None) -> tuple[Steps, Mapping[int, str]]:
+        """Return the steps as the host runs them, and the kind of each in inference, by its number."""
+        served, kinds = annotated_steps(trace)
+        if by is not None and by in kinds.values():
+            return served, kinds
         found = super().find_steps(trace, by)
-        return self._completed(trace, found) or found
+        if by is not None or (found.whole and not served.whole):
+            return found, {}
+        if served.whole and (found.is_guess or len(served.whole) >= len(found.whole)):
+            return served, kinds
+        return (found if found.whole or found.partial else graph_replays(trace)), {}
 
     def _completed(self, trace: Trace, steps: Steps) -> Steps | None:
         if steps.is_guess or not has_device(trace):
@@ -248,8 +263,14 @@ class Kineto(System):
         """Return the steps of one rank; see `kineto_graph`."""
         from dialects.kineto.kineto_graph import record
 
-        steps, roles = super().find_steps(rank.trace, by), self.roles(rank.trace)
-        return record(rank, steps.whole, roles, self._completed(rank.trace, steps))
+        (steps, kinds), roles = self._every_step(rank.trace, by), self.roles(rank.trace)
+        completed = self._completed(rank.trace, steps)
+        if not kinds:
+            return record(rank, steps.whole, roles, completed)
+        chosen = of_one_kind(completed or steps, kinds, by)
+        found = record(rank, steps.whole, roles, completed, {step.label for step in chosen.whole})
+        notes = [*found.notes, *([chosen.note] if chosen.note else [])]
+        return replace(found, notes=notes, step_kind=chosen.kind)
 
 
 def has_device(trace: Trace) -> bool:

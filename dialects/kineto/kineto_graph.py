@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -110,11 +110,16 @@ class _Rank(Struct, frozen=True):
 
 
 def record(
-    rank_trace: RankTrace, steps: Sequence[Step], roles: NDArray[np.int8], completed: Steps | None = None
+    rank_trace: RankTrace,
+    steps: Sequence[Step],
+    roles: NDArray[np.int8],
+    completed: Steps | None = None,
+    only: Collection[int] | None = None,
 ) -> RankSteps:
     """Return the steps of one rank, whose slices have `roles`; where no steps are marked, one of all.
 
-    `completed` are the `steps` of the host from completion to completion, where its device tells that.
+    `completed` are the `steps` of the host from completion to completion, where its device tells that; `only`
+    the numbers of those that are wanted (None: of all).
     """
     name, trace = rank_trace.name, rank_trace.trace
     rank = _read(rank_trace, steps, roles)
@@ -133,6 +138,8 @@ def record(
         events = replace(events, iteration=iteration)
         kept = {step.label for step in completed.whole}
         for step in steps:
+            if only is not None and step.label not in only:
+                continue
             if step in completed.partial:
                 notes.append(
                     f"step {step.label} is left out: the device was not done with the one before then"
@@ -144,6 +151,8 @@ def record(
     if n := int((by_cat(trace, DEVICE_CATS.__contains__) & (roles == Role.IGNORED)).sum()):
         works = f"{n:,} kernels and copies" if n > 1 else "a kernel or copy"
         notes.append(f"left out: {works} of the iteration before, launched before the recording began")
+    if only is not None:
+        bounds = [one for one in bounds if one[0] in only]
     check_sizes(trace.path, events.start_ns, events.end_ns, bounds)
     looked_at, left = sampled(bounds, rank_trace.most_steps)
     operations, found = cut_into_steps(events, looked_at)

@@ -320,7 +320,7 @@ def _breakdown(args: Namespace, job: JobFigures) -> Result:
         headline=exposed_and_outliers(parts),
         charts=breakdown_charts(parts),
         read=_read_lines(job),
-        notes=rules,
+        notes=[*rules, *dict.fromkeys(rank.steps.note for rank in job.ranks if rank.steps.note)],
         repairs=job.repairs,
     )
 

@@ -1,0 +1,112 @@
+"""Steps of inference: what serving programs annotate, each step of a kind, and replays of one CUDA graph."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+
+from arrays.median import median
+from arrays.numbering import unique
+from dialects.kineto.kineto_device import integers, with_correlation
+from dialects.masks import by_cat, by_name
+from dialects.steps import NO_STEPS, Steps, between, outer_rows, rest, spans
+from dialects.system import KERNEL_CATS, RUNTIME_CATS
+from errors import listed
+from formats.columns import Trace
+from result import in_ms
+
+#: vLLM counts requests (and tokens) of prompts and of generation in its annotations; TensorRT-LLM likewise.
+_COUNTED = re.compile(
+    r"execute_(?:\d+_)?context_(?P<prompts>\d+)\(.*_generation_(?P<others>\d+)\(.*"
+    r"|execute_new_(?P<new>\d+)_cached_(?P<cached>\d+)"
+    r"|\[Executor\] _forward_step \d+: (?P<ctx>\d+) ctx reqs.* (?P<gen>\d+) gen reqs"
+)
+#: SGLang names what a batch does.
+_NAMED = re.compile(r"step\[(\w+)\b.*")
+_WORDS = {"extend": "prefill", "target_verify": "decode"}
+_ANY = re.compile(r"execute_\w.*")
+_GRAPH_LAUNCH = re.compile(r"(?:cuda|hip|cu)GraphLaunch")
+_LEAST = 3  # annotations without a kind, or replays of a graph, that make a loop
+
+
+def kind_of_step(name: str) -> str | None:
+    """Return the kind of the step that an annotation marks, "" where it does not say; None if it marks none.
+
+    >>> [kind_of_step(f"execute_context_{n}(0)_generation_{m}(16)") for n, m in ((0, 16), (2, 0), (1, 15))]
+    ['decode', 'prefill', 'mixed']
+    >>> kind_of_step("step[DECODE bs=32]"), kind_of_step("execute_model"), kind_of_step("aten::mm")
+    ('decode', '', None)
+    """
+    counted = _COUNTED.fullmatch(name)
+    if counted:
+        prompts, others = (int(number) > 0 for number in counted.groups() if number is not None)
+        return ("", "decode", "prefill", "mixed")[2 * prompts + others]
+    named = _NAMED.fullmatch(name)
+    if named:
+        word = named[1].lower()
+        return _WORDS.get(word, word)
+    return "" if _ANY.fullmatch(name) else None
+
+
+def annotated_steps(trace: Trace) -> tuple[Steps, Mapping[int, str]]:
+    """Return the steps that a serving program annotates, and the kind of each, by its number."""
+    if not any(kind_of_step(name) is not None for name in trace.names):
+        return NO_STEPS, {}
+    rows = outer_rows(trace, lambda name: kind_of_step(name) is not None)
+    kinds = [kind_of_step(trace.names[i]) or "" for i in trace.name_id[rows].tolist()]
+    if not any(kinds) and len(rows) < _LEAST:
+        return NO_STEPS, {}
+    steps = tuple(spans(trace, rows, range(1, len(rows) + 1)))
+    return Steps(steps, (), "annotations of a serving program"), dict(enumerate(kinds, 1))
+
+
+def of_one_kind(steps: Steps, kinds: Mapping[int, str], by: str | None = None) -> Steps:
+    """Return the steps of the kind `by` (None: that of most steps), and a note on those of others."""
+    found = Counter(kinds[step.label] for step in steps.whole if step.label in kinds)
+    if len(found) < 2 and by is None:
+        return steps._replace(kind=next(iter(found), ""))
+    kind = max(found, key=lambda one: (found[one], one)) if by is None else by
+    others = []
+    for other in sorted(found.keys() - {kind}):
+        usual = median(np.array([step.dur_ns for step in steps.whole if kinds[step.label] == other]))
+        n_steps = f"{found[other]:,} {other} step{'' if found[other] == 1 else 's'}".replace("  ", " ")
+        look = f" (--step_by {other} looks at them)" if other else ""
+        others.append(f"{n_steps}, {in_ms(usual)} in the median{look}")
+    whole, partial = (
+        tuple(step for step in part if kinds.get(step.label) == kind) for part in (steps.whole, steps.partial)
+    )
+    note = f"steps of other kinds are not in these figures: {listed(others)}" if others else ""
+    return steps._replace(whole=whole, partial=partial, kind=kind, note=note)
+
+
+def graph_replays(trace: Trace) -> Steps:
+    """Return the steps from one replay of a CUDA graph to the next, where nothing else tells steps.
+
+    Of several graphs that follow each other in turn (a model in pieces) it is the one that is replayed most
+    seldom, if so many others lie between two of its replays each time.
+    """
+    calls = np.flatnonzero(by_name(trace, _GRAPH_LAUNCH.fullmatch) & by_cat(trace, RUNTIME_CATS.__contains__))
+    calls = calls[np.argsort(trace.ts_ns[calls], kind="stable")]
+    if len(calls) < _LEAST:
+        return NO_STEPS
+    kernels = np.flatnonzero(by_cat(trace, KERNEL_CATS.__contains__))
+    kernels = kernels[np.argsort(trace.ts_ns[kernels], kind="stable")]
+    place = np.full(len(trace) + 1, -1)
+    place[calls] = np.arange(len(calls))
+    of_call = place[with_correlation(trace, calls, integers(trace, "correlation", kernels))]
+    kernels, of_call = kernels[of_call >= 0], of_call[of_call >= 0]
+    count = np.bincount(of_call, minlength=len(calls))
+    first = np.full(len(calls), -1)
+    first[of_call[::-1]] = trace.name_id[kernels[::-1]]
+    graph = np.unique(np.column_stack([count, first]), axis=0, return_inverse=True)[1].reshape(-1)
+    marks = calls
+    for one in sorted(unique(graph).tolist(), key=lambda one: int((graph == one).sum())):
+        at = np.flatnonzero(graph == one)
+        if len(at) >= _LEAST and np.ptp(np.diff(at)) == 0:
+            marks = calls[at]
+            break
+    steps = tuple(between(trace.ts_ns[marks]))
+    return Steps(steps, rest(trace, marks), "one replay of a CUDA graph to the next")
