@@ -11,6 +11,7 @@ import pytest
 from conftest import run_cli
 from dag_utils import load_steps
 from make import span, write
+from trace_utils import Request
 
 _CALL, _DECODE, _PREFILL = 0.1, 10.0, 80.0  # ms
 
@@ -76,14 +77,14 @@ PROMPTS = [5, 15, 25]
 def test_prompts_and_decoding_are_kinds_of_steps_that_are_kept_apart(tmp_path: Path, server: str) -> None:
     names, prompts = SERVERS[server]
     path = serve(tmp_path, names)
-    decoding = load_steps([path], progress=False).recording
+    decoding = load_steps([path]).recording
     assert [one.number for one in decoding.bounds] == [n for n in range(1, 31) if n not in PROMPTS]
     assert decoding.one_step == "A decode step"
     # from completion to completion; the first, and one after a prompt, has the call before it too
     assert {round(int(one.iteration_ns[0]) / 1e6, 1) for one in decoding.bounds} == {10.1, 10.6}
     (note,) = [note for note in decoding.notes if "in the median" in note]
     assert f"3 {prompts} steps, 80.6 ms in the median (--step_by {prompts} looks at them)" in note
-    other = load_steps([path], step_by=prompts, progress=False).recording
+    other = load_steps([path], Request(step_by=prompts)).recording
     assert [one.number for one in other.bounds] == PROMPTS
     assert other.one_step == f"A {prompts} step"
 
@@ -110,7 +111,7 @@ def test_where_no_annotation_tells_a_step_is_a_replay_of_the_graph_or_of_its_fir
     tmp_path: Path, pieces: int
 ) -> None:
     path = serve(tmp_path, ("", ""), steps=12, pieces=pieces)
-    steps = load_steps([path], progress=False).recording
+    steps = load_steps([path]).recording
     # twelve steps without the prompt's, whose time is that of the replay before it; the last one ends nowhere
     lengths = [round(int(one.iteration_ns[0]) / 1e6, 1) for one in steps.bounds]
     assert len(lengths) == 10
