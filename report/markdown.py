@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import TextIO
 
 from errors import printable
+from report.names import with_short_functions
 from report.tables import GAP, cell_texts, is_text
 from report.text import MOST_ROWS, shown_rows
 from result import Card, Command, Result, Table
@@ -35,7 +36,7 @@ def write(result: Result, stream: TextIO, args: Namespace) -> None:
 
 def _rows(table: Table, n_rows: int | None) -> Iterator[str]:
     """Yield the lines of a table; a column without a value in any row is left out."""
-    rows = shown_rows(table, n_rows)
+    rows = with_short_functions(shown_rows(table, n_rows))
     texts = [cell_texts(column, [row[at] for row in rows]) for at, column in enumerate(table.columns)]
     kept = [at for at, cells in enumerate(texts) if not {"", GAP}.issuperset(cells)]
     columns = [table.columns[at] for at in kept]

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from errors import printable
 from function_names import brief, without_parameters
 from report.tables import ELLIPSIS, beginning, display_width, shorten
+from result import Cell
 
 _NARROW = 10  # columns in which nothing can be told apart
 _WORDS = re.compile(r"\w+")
@@ -61,6 +62,14 @@ def _with_arguments(names: list[str], width: int) -> list[str]:
         mark = shorten(f" [{', '.join(own - common)}]", width // 2) if own - common else ""
         told.append(shorten(brief(name), width - display_width(mark)) + mark)
     return told
+
+
+def with_short_functions(rows: Sequence[Sequence[Cell]]) -> Sequence[Sequence[Cell]]:
+    """Return the rows of a table with their functions cut as of `short_functions`."""
+    short = short_functions(cell for row in rows for cell in row)
+    if not short:
+        return rows
+    return [[short.get(cell, cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
 
 
 def short_functions(texts: Iterable[object]) -> dict[str, str]:

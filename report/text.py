@@ -14,7 +14,7 @@ from typing import TextIO
 from msgspec import Struct
 
 from errors import printable
-from report.names import short_functions, short_names
+from report.names import short_names, with_short_functions
 from report.tables import GAP, cell_texts, display_width, is_text, shorten
 from result import Cell, Column, Command, Result, Table, card_texts
 
@@ -131,11 +131,7 @@ def _table(
         yield "  (no rows)"
     else:
         rows = shown_rows(table, n_rows)
-        if width is None:
-            short = short_functions(cell for row in rows for cell in row)
-            rows = [
-                [short.get(cell, cell) if isinstance(cell, str) else cell for cell in row] for row in rows
-            ]
+        rows = with_short_functions(rows) if width is None else rows
         parts, left_out = _laid_out(table.columns, rows, _ONE_LINE), list[_Part]()
         if width is not None:  # headers are at most two lines tall unless that costs a column
             parts = _measured(_laid_out(table.columns, rows, 2))
