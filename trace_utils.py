@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from traces.dump_files import are_dumps
 from traces.files import read_args, read_trace, read_traces
 from traces.filter import CommFilter, check_known
 from traces.gpu_folders import GpuDir, find_gpus
@@ -11,7 +12,7 @@ from traces.ranks import Request, load_paths, map_ranks
 from traces.raw import files_to_read
 
 __all__ = [
-    "CommFilter", "GpuDir", "Job", "Request", "Source", "check_known", "files_to_read", "find_gpus",
-    "find_paths", "head_of", "hosts_of", "is_input", "load_paths", "map_ranks", "natural", "rank_notes",
-    "read_args", "read_trace", "read_traces",
+    "CommFilter", "GpuDir", "Job", "Request", "Source", "are_dumps", "check_known", "files_to_read",
+    "find_gpus", "find_paths", "head_of", "hosts_of", "is_input", "load_paths", "map_ranks", "natural",
+    "rank_notes", "read_args", "read_trace", "read_traces",
 ]  # fmt: skip

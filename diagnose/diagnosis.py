@@ -112,6 +112,7 @@ class Diagnosis(Struct, frozen=True):
     one_step: str  # what a step is called at the begin of a sentence
     view: JobView | None = None  # of the job as it was recorded; None where only figures of it are known
     goes_to: Sequence[PathPart] = ()  # where the time of a step goes, the largest share first
+    answer: str = ""  # the headline where it is not about steps
 
 
 def diagnose(loaded: LoadedSteps, network: str = "", *, of_figures: bool = False) -> Diagnosis:
@@ -228,6 +229,8 @@ def headline(diagnosis: Diagnosis) -> str:
 
     Where nothing stands out it says where the time goes.
     """
+    if diagnosis.answer:
+        return diagnosis.answer
     usual, mean = float(np.median(diagnosis.iteration_ns)), float(diagnosis.iteration_ns.mean())
     on_average = f" ({in_ms(mean, unit='')} on average)" if abs(mean - usual) > NEGLIGIBLE * usual else ""
     step = f"{diagnosis.one_step} takes {in_ms(usual)}{on_average}"

@@ -24,7 +24,10 @@ def diagnose_figures(job: JobFigures) -> Diagnosis:
     steps = summed_steps(job)
     found = diagnose(steps, of_figures=True)
     examined: set[str] = {kind for one in DETECTORS if one.of_figures for kind in one.kinds}
-    examined |= dialects.named(steps.files[0].dialect).never_shows
+    examined |= {
+        "hang",
+        *dialects.named(steps.files[0].dialect).never_shows,
+    }  # a job with steps does not hang
     reason = "a digest holds no single events; give the traces"
     skipped = [Skipped(kind, reason) for kind in get_args(FindingKind) if kind not in examined]
     findings = [replace(one, finding=_of_digest(one.finding), change=()) for one in found.findings]

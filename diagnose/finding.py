@@ -12,7 +12,7 @@ from replay.edit import EditRequest
 FindingKind = Literal[
     "late_rank", "uneven_work", "exposed_communication", "slow_collective", "small_messages", "server",
     "priority_inversion", "input", "host_bound", "host_sync", "copies", "idle", "hot_operation",
-    "outlier_steps", "profiling_overhead", "memory", "negotiation", "capture_quality",
+    "outlier_steps", "profiling_overhead", "memory", "negotiation", "capture_quality", "hang",
 ]  # fmt: skip
 
 
@@ -22,11 +22,14 @@ def edit(name: str, value: object) -> EditRequest:
 
 
 class Evidence(Struct, frozen=True):
-    """One recorded event, or stretch of a step, that shows a finding; times from the step's begin."""
+    """One recorded event, or stretch of a step, that shows a finding; times from the step's begin.
+
+    Without a step they are from the first call that is open, and `dur_ns` is how long it is known to be open.
+    """
 
     path: str
     rank: str
-    step: int
+    step: int | None
     name: str
     start_ns: int
     dur_ns: int

@@ -51,6 +51,8 @@ CHANCE = 0.05
 
 # ---- counts and sizes
 
+#: Calls of a group in which a rank was last, for it to be called usually late: by chance that is rare.
+FEWEST_CALLS = 8
 #: Short collectives per rank and step, from which on they are many.
 MANY_MESSAGES = 16
 #: Partitions below the first are small, and merged into such of the second: about BytePS's own 4,096,000.

@@ -15,6 +15,7 @@ from dialects.byteps import BytePS
 from dialects.chrome import Chrome
 from dialects.composer import Composer
 from dialects.dasf import Dasf
+from dialects.flight_recorder import FlightRecorder
 from dialects.horovod import Horovod
 from dialects.jax import Jax
 from dialects.kineto import Kineto
@@ -43,7 +44,7 @@ __all__ = [
 
 #: In the order in which they are recognised: the last takes what nobody knows.
 SYSTEMS: Sequence[System] = (
-    Composer(), Horovod(), MXNet(), Jax(), Kineto(), BytePS(), Dasf(), Pipeline(), Chrome()
+    FlightRecorder(), Composer(), Horovod(), MXNet(), Jax(), Kineto(), BytePS(), Dasf(), Pipeline(), Chrome(),
 )  # fmt: skip
 _BY_NAME = {system.name: system for system in SYSTEMS}
 

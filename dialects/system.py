@@ -32,6 +32,7 @@ from opname import OpName
 
 if TYPE_CHECKING:
     from dialects.step_parts import RankSteps, RankTrace
+    from formats.recorder.standing import Standing
 
 Metadata = Sequence[Mapping[str, Any]]
 #: The member of a file's header that says from when its times count.
@@ -414,6 +415,10 @@ class System:
     def runs_into_next_step(self, trace: Trace) -> Mask:
         """Return which slices (n,) may begin after their step: the n-th of a name is the n-th step's."""
         return np.zeros(len(trace), np.bool_)
+
+    def standing(self, trace: Trace) -> Standing | None:
+        """Return the calls that were open when the rank wrote the file; None where none are recorded."""
+        return None
 
     def late_ns(self, trace: Trace) -> Mapping[str, Sequence[int]]:
         """Return how long after the first rank each became ready, per operation, if that is recorded."""

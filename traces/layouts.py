@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from errors import TraceError, missing
 from outputs.marks import is_digest
-from traces import gpu_folders, rank_files, tensorboard
+from traces import dump_files, gpu_folders, rank_files, tensorboard
 from traces.gpu_folders import gpu_sources, is_gpu_file, local_rank
 from traces.paths import Job, Source
 from traces.rank_files import rank_of_file
@@ -18,7 +18,7 @@ from traces.rank_files import rank_of_file
 #: Returns the job in a directory that has this layout, else None; also gets all paths of the command.
 Layout = Callable[[Path, Sequence[Path]], Job | None]
 #: In the order in which they are tried: the last takes every directory.
-LAYOUTS: Sequence[Layout] = (gpu_folders.find, tensorboard.find, rank_files.find)
+LAYOUTS: Sequence[Layout] = (gpu_folders.find, tensorboard.find, dump_files.find, rank_files.find)
 _JOB_SUFFIX = re.compile(r"\.(gml|pcap|pcapng|cap|txt|log|out|err|msgpack)\d*$")  # tcpdump numbers its files
 
 

@@ -10,6 +10,7 @@ import dialects
 from formats import chrome
 from formats import dasf_records as dasf
 from formats.columns import Trace
+from formats.recorder import recorder_dump
 
 
 class Decoding(NamedTuple):
@@ -50,8 +51,13 @@ def _read_dasf(path: Path, decoding: Decoding) -> Trace:
     return dasf.read(path, decoding.args, decoding.points)
 
 
+def _read_dump(path: Path, _: Decoding) -> Trace:
+    return dialects.recognised(recorder_dump.read(path))
+
+
 #: Chrome's last: it also reads, or refuses with a reason, what no reader recognises.
 READERS: Sequence[Reader] = (
+    Reader(recorder_dump.recognises, _read_dump, (".pickle", ".pkl")),
     Reader(dasf.recognises, _read_dasf, (".msgpack",)),
     Reader(
         chrome.recognises,

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import options
-from errors import UsageError
+from errors import TraceError, UsageError, listed
 from function_names import brief
+from options import check_heeded
 from options.runs import check_digests
 from outputs.marks import PROGRAM, is_digest
 from result import Card, Chart, Column, Command, Result, Table, in_ms, ms_of
@@ -66,6 +67,10 @@ def run(args: Namespace) -> Result:
     """Diagnose the job at `--path`, of a digest from its figures."""
     if any(map(is_digest, args.path)):
         return _of_digest(args)
+    from trace_utils import are_dumps
+
+    if are_dumps(args.path):
+        return _of_dumps(args)
     from collector.network.network_evidence import read_evidence
     from dag_utils import read_partitions
     from diagnose.diagnosis import diagnose
@@ -81,8 +86,42 @@ def run(args: Namespace) -> Result:
     )
 
 
-def _of_digest(args: Namespace) -> Result:
+def _of_dumps(args: Namespace) -> Result:
+    """Return why the job hangs whose ranks wrote down what they waited in."""
+    from diagnose.hang_findings import hang_diagnosis
+    from diagnose.hangs import find_hang, standing_of
+    from options.diagnose.hang_tables import hang_picture, hang_tables
+    from trace_utils import Request, map_ranks
 
+    check_heeded(args, *sorted(FLAGS - {"head"}))
+    mapped = map_ranks(args.path, standing_of, Request(jobs=args.jobs, progress=args.progress))
+    ranks, paths, notes = {}, {}, []
+    for one in sorted(mapped.ranks, key=lambda one: one.made.last_ns if one.made else -1):
+        if one.made is None or one.source.rank is None:
+            notes.append(f"{one.source.path}: left out: neither its name nor its groups tell its rank.")
+        else:
+            ranks[one.source.rank], paths[one.source.rank] = one.made, str(one.source.path)
+    if not ranks:
+        raise TraceError(f"{args.path[0]}: no dump tells its rank; call the files after their ranks")
+    hang = find_hang(ranks)
+    told = listed(sorted({one.rank_by for one in ranks.values()}))
+    result = _result(
+        args,
+        hang_diagnosis(hang, ranks, paths),
+        tuple,
+        [*notes, f"Ranks are those of {told}."],
+        mapped.repairs,
+    )
+    tables = [table.first(args.head) for table in hang_tables(hang, ranks, paths)]
+    waits = {table.name: table.records() for table in tables[:1]}
+    return result._replace(
+        document={**result.document, "waits": waits["ranks"]},
+        tables=tables,
+        charts=hang_picture(hang) if options.is_drawn(args) else (),
+    )
+
+
+def _of_digest(args: Namespace) -> Result:
     from diagnose.digest_diagnosis import NOTE, diagnose_figures
     from figures.digest import read_digest
 
@@ -106,7 +145,7 @@ def _result(
 
     ranked = list(enumerate(diagnosis.findings, 1))[: args.head]
     charts: Sequence[Chart] = ()
-    if options.is_drawn(args):
+    if options.is_drawn(args) and not diagnosis.answer:
         from options.diagnose.diagnosis_charts import diagnosis_charts
 
         charts = diagnosis_charts(diagnosis, ranked, parts())
@@ -196,6 +235,8 @@ def _about(diagnosis: Diagnosis, one: Ranked) -> list[str]:
     from dag_utils import key_of
 
     finding = one.finding
+    if diagnosis.answer:
+        return []
     ranks = finding.ranks or diagnosis.ranks
     keys = [key_of(rank, name) for name in finding.operations for rank in ranks]
     keys += [key_of(evidence.rank, evidence.name) for evidence in finding.evidence]
@@ -211,6 +252,8 @@ def _sentence(text: str) -> str:
 
 def _seen(evidence: Evidence) -> str:
     name, took = brief(evidence.name), in_ms(evidence.dur_ns)
+    if evidence.step is None:
+        return f"{evidence.path}: {evidence.rank} has {name} open for {took} at least"
     return f"step {evidence.step}, {evidence.rank}: {name}, {took} from {in_ms(evidence.start_ns)} on"
 
 
@@ -258,11 +301,12 @@ def _document(args: Namespace, diagnosis: Diagnosis, ranked: Sequence[tuple[int,
     import numpy as np
 
     times = diagnosis.iteration_ns / 1e6
+    known = len(times) > 0
     return {
         "iteration_ms": {
-            "median": float(np.median(times)),
-            "mean": float(times.mean()),
-            "p95": float(np.percentile(times, 95)),
+            "median": float(np.median(times)) if known else None,
+            "mean": float(times.mean()) if known else None,
+            "p95": float(np.percentile(times, 95)) if known else None,
         },
         "ranks": list(diagnosis.ranks),
         "steps": list(diagnosis.numbers),

@@ -15,7 +15,7 @@ from conftest import REPO
 from diagnose.diagnosis import headline
 from diagnose.finding import FindingKind
 
-KINDS = get_args(FindingKind)
+KINDS = tuple(kind for kind in get_args(FindingKind) if kind != "hang")  # which has no steps: test_hangs
 EVERY = [
     pytest.param(kind, system, cell, id=f"{kind}-{system}{cell.way and f'-{cell.way}'}")
     for kind, systems in CELLS.items()

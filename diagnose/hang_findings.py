@@ -1,0 +1,172 @@
+"""A hang as findings: who keeps the job waiting, in which call, since when, and where to look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+
+import numpy as np
+
+from diagnose.diagnosis import Diagnosis, Ranked
+from diagnose.finding import Evidence, Finding, Skipped
+from diagnose.hangs import Hang, HangCause, Root, ranks_in_words
+from formats.recorder.standing import Call, Standing
+
+_CLOSER = ("--option", "diagnose", "--full")
+_MOST_EVIDENCE = 8
+
+
+def hang_diagnosis(hang: Hang, ranks: Mapping[int, Standing], paths: Mapping[int, str]) -> Diagnosis:
+    """Return the findings of a hang; `paths` are the dumps of the ranks."""
+    findings = [_finding(hang, roots, ranks, paths) for roots in _alike(hang.roots)]
+    none = np.empty(0, np.float64)
+    return Diagnosis(
+        findings=[Ranked(one) for one in findings],
+        skipped=() if findings else [Skipped("hang", hang.reason)],
+        small=0,
+        iteration_ns=none,
+        job_ns=none,
+        numbers=(),
+        ranks=[f"rank{rank}" for rank in sorted(ranks)],
+        one_step="",
+        answer=_answer(hang, findings, ranks),
+    )
+
+
+def _answer(hang: Hang, findings: Sequence[Finding], ranks: Mapping[int, Standing]) -> str:
+    if not findings:
+        return f"No hang is claimed of {len(ranks)} ranks: {hang.reason}."
+    guilty = {rank for root in hang.roots for rank in root.ranks}
+    waiting = len(hang.waits.keys() - guilty)
+    rest = f"; {waiting} of {len(ranks)} ranks wait, in the end for these" if waiting else ""
+    return f"The job hangs: {'; and '.join(one.title for one in findings)}{rest}."
+
+
+def _alike(roots: Sequence[Root]) -> Iterator[list[Root]]:
+    """Yield the roots that are one finding: of one cause, in one call."""
+    found: dict[object, list[Root]] = {}
+    for root in roots:
+        call = root.call
+        key: object = (root.cause, call and (call.group, call.number, call.peer))
+        if root.cause is HangCause.BEHIND:
+            key = root.cause
+        found.setdefault(key, []).append(root)
+    yield from found.values()
+
+
+def _finding(
+    hang: Hang, roots: Sequence[Root], ranks: Mapping[int, Standing], paths: Mapping[int, str]
+) -> Finding:
+    guilty = sorted({rank for root in roots for rank in root.ranks})
+    waiting = sorted({rank for root in roots for rank in root.waiting})
+    root = roots[0]
+    calls = [one.call for one in roots if one.call is not None]
+    since = [call.at_ns for call in calls if call.at_ns > 0]
+    who, has = ranks_in_words(guilty), "has" if len(guilty) == 1 else "have"
+    call = root.call
+    what = in_words(call, data=False) if call else "a call"
+    with_data = in_words(call) if call else what
+    when = f" since {clock(min(since))}" if since else ""
+    those = (
+        f"{ranks_in_words(waiting)} {'has' if len(waiting) == 1 else 'have'} waited"
+        if waiting
+        else "others wait"
+    )
+    title, cause, action = {
+        HangCause.ABSENT: (
+            f"{who} {has} not come to {what}, where {those}{when}",
+            f"{who} {'waits' if len(guilty) == 1 else 'wait'} for nobody; the others are in {with_data}. "
+            f"{_instead(guilty, ranks)}",
+            f"look at what {who} did then: `py-spy dump` of the process, its log, its input, its host",
+        ),
+        HangCause.BEHIND: (
+            f"{who} stopped: the record lacks completions that others have",
+            f"{what} is open on {ranks_in_words(root.ranks)}, yet {ranks_in_words(waiting)} completed it, "
+            "which needs all of its members: the device, or the thread that watches it, no longer answers",
+            f"look at the device and the driver's log (Xid errors) of {who}, and at errors in the log",
+        ),
+        HangCause.NO_DUMP: (
+            f"{who} left no dump, and in {what} {those}{when} for it alone",
+            f"they are in {with_data}. A rank that lives writes a dump when others hang: this one has died, "
+            "or could not write",
+            f"look for the end of {who}: its exit code, the kernel's log (out of memory), its host",
+        ),
+        HangCause.CYCLE: (
+            f"{who} wait for each other{when}",
+            "; ".join(_circle(hang, guilty)),
+            "call the groups in one order on all ranks",
+        ),
+        HangCause.MISMATCH: (
+            f"{who} called {what} differently from the others{when}",
+            "; ".join(f"{ranks_in_words(own)}: {words}" for words, own in root.differ.items()),
+            f"let all members make the same calls in the same order with the same data{_frames(call)}",
+        ),
+        HangCause.NOT_STARTED: (
+            f"{who} {has} not started {what} on the device, where {those}{when}",
+            "all members have called it; the others' devices have started it",
+            f"look at what the device of {who} runs: a kernel before it does not end",
+        ),
+    }[root.cause]
+    return Finding(
+        kind="hang",
+        title=title,
+        cause=cause,
+        action=action,
+        ranks=[f"rank{rank}" for rank in guilty],
+        operations=sorted({in_words(one) for one in calls}),
+        evidence=list(_evidence(hang, waiting, ranks, paths)),
+        caveat=hang.caveat,
+        look=_CLOSER,
+    )
+
+
+def _evidence(
+    hang: Hang, waiting: Sequence[int], ranks: Mapping[int, Standing], paths: Mapping[int, str]
+) -> Iterator[Evidence]:
+    end_ns = max(one.last_ns for one in ranks.values())
+    begin_ns = min((wait.call.at_ns for wait in hang.waits.values() if wait.call.at_ns > 0), default=0)
+    for rank in [rank for rank in waiting if rank in hang.waits][:_MOST_EVIDENCE]:
+        call = hang.waits[rank].call
+        at_ns = max(call.at_ns, begin_ns)
+        yield Evidence(
+            paths.get(rank, ""), f"rank{rank}", None, in_words(call), at_ns - begin_ns, max(end_ns - at_ns, 0)
+        )
+
+
+def _instead(guilty: Sequence[int], ranks: Mapping[int, Standing]) -> str:
+    """Return the last calls of ranks, in words."""
+    told = []
+    for rank in guilty[:2]:
+        last = ranks[rank].last
+        if last is None:
+            told.append(f"Rank {rank} has no call open: all that it called is complete")
+            continue
+        when = f" at {clock(last.at_ns)}" if last.at_ns > 0 else ""
+        told.append(f"The last call of rank {rank} was {in_words(last)}{when}{_frames(last)}")
+    return ". ".join(told)
+
+
+def _circle(hang: Hang, guilty: Sequence[int]) -> Iterator[str]:
+    for rank in guilty[:4]:
+        if (wait := hang.waits.get(rank)) is not None:
+            on = [one for one in wait.on if one in guilty] or wait.on
+            yield f"rank {rank} waits in {in_words(wait.call)} for {ranks_in_words(on)}{_frames(wait.call)}"
+
+
+def _frames(call: Call | None) -> str:
+    return f", in {' < '.join(call.frames)}" if call and call.frames else ""
+
+
+def in_words(call: Call, *, data: bool = True) -> str:
+    """Return a call with its number, group and data: ``all_reduce 17 of DP (3), Float [120]``."""
+    moved = f", {call.dtypes} {call.shapes}".rstrip() if call.shapes and data else ""
+    if call.peer is not None:
+        way = "to" if call.kind.startswith("send") else "from"
+        return f"{call.kind} {way} rank {call.peer} in {call.group}{moved}"
+    return f"{call.kind} {call.number} of {call.group}{moved}"
+
+
+def clock(at_ns: int) -> str:
+    """Return a time since the epoch as a date with milliseconds, in UTC."""
+    at = datetime.fromtimestamp(at_ns // 10**9, tz=timezone.utc)
+    return f"{at:%Y-%m-%d %H:%M:%S}.{at_ns // 10**6 % 1000:03d} UTC"

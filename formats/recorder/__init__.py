@@ -1,0 +1,1 @@
+"""The dumps of flight recorders."""

@@ -1,0 +1,233 @@
+"""Why a job hangs: made dumps whose fault is known, and recorded ones with injected faults."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_hangs import Made, Op, Run, parallel_job, small_job
+
+import dialects
+from conftest import SHARED, THOROUGH, run_cli
+from diagnose.hangs import Hang, HangCause, find_hang
+from formats.recorder.recorder_dump import read
+from formats.recorder.standing import Standing
+
+
+def hang_of(
+    run: Run, folder: Path, without: tuple[int, ...] = (), frozen: dict[int, int] | None = None
+) -> Hang:
+    run.write(folder, without, seen=frozen or {})
+    return find_hang(standings(folder))
+
+
+def standings(folder: Path) -> dict[int, Standing]:
+    found = {}
+    for path in folder.iterdir():
+        trace = dialects.recognised(read(path))
+        standing = dialects.of(trace).standing(trace)
+        assert trace.rank is not None
+        assert standing is not None
+        found[trace.rank] = standing
+    return found
+
+
+def named(hang: Hang) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for root in hang.roots:
+        found[root.cause.name] = sorted({*found.get(root.cause.name, ()), *root.ranks})
+    return found
+
+
+def changed(made: Made, rank: int, place: int, **change: Any) -> Made:
+    program = list(made.programs[rank])
+    program[place] = program[place]._replace(**change)
+    return made._replace(programs={**made.programs, rank: program})
+
+
+def test_a_rank_that_never_enters(tmp_path: Path) -> None:
+    run = Run(
+        small_job(), random.Random(1), {2: 9}
+    )  # the first call of its group in the second step, and 3 more
+    hang = hang_of(run, tmp_path)
+    assert named(hang) == {"ABSENT": [2]}
+    (root,) = hang.roots
+    assert root.call is not None
+    assert (root.call.kind, root.call.number, root.call.group.description) == (
+        "all_reduce",
+        6,
+        "TENSOR_GROUP",
+    )
+    assert root.waiting == [3]  # the others wait further on, for it and for rank 3
+    assert root.call.at_ns == run.called_ns[3, 9]
+
+
+def test_a_rank_an_iteration_behind(tmp_path: Path) -> None:
+    made = small_job()
+    made = made._replace(
+        programs={rank: [op._replace(waits=False) for op in own] for rank, own in made.programs.items()}
+    )
+    hang = hang_of(Run(made, random.Random(1), {1: 6}), tmp_path)  # the others have called all three steps
+    assert named(hang) == {"ABSENT": [1]}
+    assert hang.roots[0].call is not None
+    assert hang.roots[0].call.number == 4
+
+
+def test_a_rank_without_a_dump_has_died_where_nothing_else_explains_the_waiting(tmp_path: Path) -> None:
+    assert named(hang_of(Run(small_job(), random.Random(1), {2: 9}), tmp_path, (2,))) == {"NO_DUMP": [2]}
+
+
+def test_a_lost_dump_of_a_victim_is_not_accused(tmp_path: Path) -> None:
+    hang = hang_of(Run(small_job(8), random.Random(1), {2: 9}), tmp_path, (5,))
+    assert named(hang) == {"ABSENT": [2]}
+    assert "rank 5 left no dump" in hang.caveat
+
+
+@pytest.mark.parametrize("change", [{"sizes": (65,)}, {"dtype": "Half"}, {"kind": "all_reduce"}])
+def test_a_call_that_differs(tmp_path: Path, change: dict[str, Any]) -> None:
+    made = changed(small_job(), 3, 8, **change)  # _reduce_scatter_base of all ranks, in the second step
+    hang = hang_of(Run(made, random.Random(1)), tmp_path)
+    assert named(hang) == {"MISMATCH": [3]}
+    assert [sorted(ranks) for ranks in hang.roots[0].differ.values()] in ([[0, 1, 2], [3]], [[3], [0, 1, 2]])
+
+
+def test_calls_in_another_order(tmp_path: Path) -> None:
+    made = small_job()
+    one, two = made.programs[0][10:12]
+    made.programs[0][10:12] = [two, one]
+    assert named(hang_of(Run(made, random.Random(1)), tmp_path)) == {"MISMATCH": [0]}
+
+
+def test_two_groups_that_wait_for_each_other(tmp_path: Path) -> None:
+    groups = {"0": ("default_pg", [0, 1, 2]), "1": ("A", [0, 1]), "2": ("B", [0, 1])}
+    first, second = Op("1", "all_reduce", waits=True), Op("2", "all_reduce", waits=True)
+    last = Op("0", "all_reduce", waits=True)
+    made = Made(groups, {0: [first, second, last], 1: [second, first, last], 2: [last]})
+    hang = hang_of(Run(made, random.Random(1)), tmp_path)
+    assert named(hang) == {"CYCLE": [0, 1]}
+    assert hang.waits[2].on == [0, 1]
+
+
+def test_a_message_that_nobody_receives(tmp_path: Path) -> None:
+    groups = {"0": ("default_pg", [0, 1, 2]), "1": ("PIPELINE", [0, 1, 2])}
+    programs = {0: [Op("1", "send", 1)], 1: [Op("1", "recv", 0), Op("1", "send", 2)], 2: [Op("1", "recv", 1)]}
+    hang = hang_of(Run(Made(groups, programs), random.Random(1), {1: 0}), tmp_path)
+    assert named(hang) == {"ABSENT": [1]}
+    assert {rank: wait.on for rank, wait in hang.waits.items()} == {0: [1], 2: [1]}
+
+
+def test_a_rank_whose_record_stopped_is_named_beside_the_one_that_has_not_come(tmp_path: Path) -> None:
+    run = Run(small_job(8), random.Random(1), {2: 13})
+    hang = hang_of(run, tmp_path, frozen={6: 8})
+    assert named(hang) == {"ABSENT": [2], "BEHIND": [6]}
+
+
+def test_a_job_that_ran_to_its_end(tmp_path: Path) -> None:
+    hang = hang_of(Run(small_job(), random.Random(1)), tmp_path)
+    assert (named(hang), hang.reason) == ({}, "no call is open: every rank has completed all that it called")
+
+
+def test_a_call_that_all_have_made_may_still_run(tmp_path: Path) -> None:
+    run = Run(small_job(), random.Random(1))
+    for rank in run.done:
+        run.done[rank].remove(17)
+    hang = hang_of(run, tmp_path)
+    assert named(hang) == {}
+    assert "may still be running" in hang.reason
+
+
+def test_dumps_of_different_moments_of_a_job_that_lives(tmp_path: Path) -> None:
+    made = small_job()
+    for rank in made.programs:  # each rank's dump is of a moment at which the job was a little further
+        Run(made, random.Random(1), dict.fromkeys(made.programs, 4 + 4 * rank)).write(tmp_path, only=rank)
+    hang = find_hang(standings(tmp_path))
+    assert named(hang) == {}
+    assert "the job moved between them" in hang.reason
+
+
+def test_a_rank_that_is_as_late_in_every_step(tmp_path: Path) -> None:
+    made = small_job()
+    made = made._replace(programs={rank: own[4:5] * 30 for rank, own in made.programs.items()})
+    run = Run(made, random.Random(1), {3: 25})
+    for rank, at in run.called_ns:
+        late_ns = 40_000_000 if rank == 3 else rank * 1000
+        run.called_ns[rank, at] = 10**18 + at * 100_000_000 + late_ns
+        run.done_ns[rank, at] = 10**18 + at * 100_000_000 + 41_000_000
+    for rank in range(3):
+        run.called[rank] = 26  # they have waited for 2 µs, when it usually comes 40 ms later
+    hang = hang_of(run, tmp_path)
+    assert (named(hang), "came as late to each" in hang.reason) == ({}, True)
+
+
+@pytest.mark.slow
+def test_faults_of_parallel_jobs_are_all_named_and_none_wrongly(tmp_path: Path) -> None:
+    """Tensor x pipeline x data x expert groups of 64 ranks."""
+    for seed in range(100 if THOROUGH else 4):
+        rng = random.Random(f"hang {seed}")
+        made = parallel_job(rng)
+        rank, stops = rng.randrange(64), {}
+        fault = ("ABSENT", "NO_DUMP", "MISMATCH", "ABSENT")[seed % 4]
+        if fault == "MISMATCH":
+            shared = [
+                i
+                for i, op in enumerate(made.programs[rank])
+                if len(made.groups[op.group][1]) > 2 and op.peer is None
+            ]
+            made = changed(made, rank, rng.choice(shared), dtype="Half")
+        else:
+            stops = {rank: rng.randrange(len(made.programs[rank]))}
+        without = (rank,) if fault == "NO_DUMP" else ()
+        hang = hang_of(Run(made, rng, stops), tmp_path / str(seed), without)
+        assert named(hang) == {fault: [rank]}, seed
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (SHARED / "nccl-flight-recorder").exists(), reason="needs the recorded dumps")
+@pytest.mark.parametrize(("name", "guilty"), [("gpu_error_1st", [12, 14]), ("lock_gil_1st", [9, 14])])
+def test_injected_faults_are_named(name: str, guilty: list[int]) -> None:
+    code, out, _ = run_cli("--path", SHARED / "nccl-flight-recorder" / name, "--format", "json")
+    answer = json.loads(out)
+    ranks = sorted(rank for one in answer["findings"] for rank in one["scope"]["ranks"])
+    assert (code, ranks) == (0, sorted(f"rank{rank}" for rank in guilty))
+    assert {one["kind"] for one in answer["findings"]} == {"hang"}
+
+
+def test_the_answer_of_the_command_line(tmp_path: Path) -> None:
+    run = Run(small_job(), random.Random(1), {2: 9})
+    run.write(tmp_path / "job", form="json")
+    (tmp_path / "job" / "notes.txt").write_text("not a dump")
+    (tmp_path / "job" / "dump_1").write_bytes(b"")
+    page = tmp_path / "page.html"
+    code, out, errors = run_cli("--path", tmp_path / "job", "--html", page)
+    assert code == 0, errors
+    assert out.startswith("The job hangs: rank 2 has not come to all_reduce 6 of TENSOR_GROUP (2), where")
+    assert "train_step (train.py:18)" in out  # its last call is its ninth
+    assert "1 of its files is not a dump" in errors
+    assert "dump_1: an empty file" in errors
+    assert "Who waits for whom" in page.read_text()
+    code, out, _ = run_cli("--path", tmp_path / "job", "--format", "json")
+    answer = json.loads(out)
+    (finding,) = answer["findings"]
+    assert (finding["kind"], finding["scope"]["ranks"], finding["gain_ms"]["mid"]) == (
+        "hang",
+        ["rank2"],
+        None,
+    )
+    assert answer["iteration_ms"] == {"median": None, "mean": None, "p95": None}
+    assert (answer["waits"][0]["rank"], answer["waits"][0]["state"]) == (2, HangCause.ABSENT.value)
+
+
+def test_completed_calls_are_statistics(tmp_path: Path) -> None:
+    Run(small_job(), random.Random(1)).write(tmp_path)
+    code, out, errors = run_cli(
+        "--option", "statistic", "--path", tmp_path, "--format", "json", "--group_by", "operation"
+    )
+    assert code == 0, errors
+    counts = {(one["name"], one["cat"]): one["count"] for one in json.loads(out)["operations"]}
+    assert counts == {
+        ("all_reduce", "TENSOR_GROUP"): 24, ("_all_gather_base", "TENSOR_GROUP"): 12,
+        ("_reduce_scatter_base", "default_pg"): 12, ("all_reduce", "default_pg"): 24,
+    }  # fmt: skip

@@ -1,0 +1,170 @@
+"""Dumps of flight recorders: what is plain is read, whatever the form; nothing else is executed."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import THOROUGH, run_cli
+from errors import TraceError
+from formats.recorder import recorder_dump
+
+_BAD = "/tmp/executed-by-a-pickle"
+
+
+def entry(at: int, state: str = "completed") -> dict[str, Any]:
+    return {
+        "record_id": at, "pg_id": 0, "process_group": ("0", "default_pg"), "collective_seq_id": at + 1,
+        "profiling_name": "nccl:all_reduce", "time_created_ns": 1_000_000_000 + at * 1_000_000,
+        "input_sizes": [[4, 2]], "input_dtypes": ["Float"], "output_sizes": [[4, 2]], "state": state,
+        "output_dtypes": ["Float"], "time_discovered_started_ns": 1_000_100_000 + at * 1_000_000,
+        "time_discovered_completed_ns": 1_000_400_000 + at * 1_000_000, "retired": True, "is_p2p": False,
+    }  # fmt: skip
+
+
+def document(n: int = 5) -> dict[str, Any]:
+    groups = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
+    return {"version": "2.9", "pg_config": groups, "entries": [entry(at) for at in range(n)]}
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5, "json"])
+def test_a_dump_has_a_slice_for_each_completed_call(tmp_path: Path, protocol: int | str) -> None:
+    value = document()
+    value["entries"].append(entry(5, "scheduled"))
+    text = json.dumps(value).encode() if isinstance(protocol, str) else pickle.dumps(value, protocol)
+    path = tmp_path / "dump_3"
+    path.write_bytes(text)
+    assert recorder_dump.recognises(text[:4096])
+    trace = recorder_dump.read(path)
+    assert (list(trace.names), list(trace.cats), trace.n_events) == (["all_reduce"], ["default_pg"], 6)
+    assert trace.dur_ns.tolist() == [300_000] * 5  # from found started to found completed
+    assert trace.ts_ns.tolist() == [1_000_100_000 + at * 1_000_000 for at in range(5)]
+
+
+def test_a_measured_duration_comes_first(tmp_path: Path) -> None:
+    value = document(1)
+    value["entries"][0]["duration_ms"] = 0.25
+    (tmp_path / "d").write_bytes(pickle.dumps(value))
+    assert recorder_dump.read(tmp_path / "d").dur_ns.tolist() == [250_000]
+
+
+@pytest.mark.parametrize("protocol", [2, 4, "json"])
+def test_of_a_dump_that_is_cut_the_whole_entries_are_kept(tmp_path: Path, protocol: int | str) -> None:
+    value = document(20)
+    text = json.dumps(value).encode() if isinstance(protocol, str) else pickle.dumps(value, protocol)
+    path = tmp_path / "d"
+    counts = []
+    for cut in range(len(text) // 2, len(text), 37):
+        path.write_bytes(text[:cut])
+        trace = recorder_dump.read(path)
+        assert any("cut off" in line for line in trace.repairs)
+        assert trace.dur_ns.tolist() == [300_000] * len(trace)
+        counts.append(len(trace))
+    assert counts == sorted(counts)
+    assert counts[0] < 12
+    assert counts[-1] >= 18
+
+
+class _Runs:
+    """What a pickle of it runs when it is loaded."""
+
+    def __init__(self, *call: Any) -> None:
+        self.call = call
+
+    def __reduce__(self) -> Any:
+        return self.call[0], self.call[1:]
+
+
+_PROGRAMS = {
+    "reduce": pickle.dumps({"entries": [_Runs(os.mkdir, _BAD)]}, 2),
+    "stack_global": pickle.dumps({"entries": [_Runs(os.mkdir, _BAD)]}, 4),
+    "eval": pickle.dumps({"pg_config": _Runs(eval, f"__import__('os').mkdir({_BAD!r})")}, 3),
+    "inst": b"\x80\x02(S'" + _BAD.encode() + b"'\nios\nmkdir\n.",
+    "persistent": b"\x80\x02P1\n.",
+    "extension": b"\x80\x02\x82\x01.",
+    "memory": b"\x80\x02}r\xff\xff\xff\x7f.",
+    "long text": b"\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\x7fa.",
+    "long number": b"\x80\x02\x8b\xff\xff\xff\x7f.",
+    "frame": b"\x80\x04\x95" + b"\xff" * 8 + b"}.",
+    "deep": b"\x80\x02}()" + b"\x85" * 300_000 + b"Nu.",
+    "deep and cut": b"\x80\x02" + b"(" * 100_000 + b"t" * 50_000,
+    "lists": b"\x80\x02" + b"]" * 100_000,
+    "empty stack": b"\x80\x02s.",
+    "no dictionary": b"\x80\x02]Na.",
+}
+
+
+@pytest.mark.parametrize("name", _PROGRAMS)
+def test_any_other_program_is_refused_in_a_line(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "dump_0"
+    path.write_bytes(_PROGRAMS[name])
+    for option in ("diagnose", "statistic"):
+        code, out, errors = run_cli("--option", option, "--path", path)
+        assert (code, out, errors.count("\n")) == (1, "", 1)
+    assert not Path(_BAD).exists()
+
+
+def _hostile(rng: random.Random) -> bytes:
+    """Return a pickle that somebody changed, or opcodes at random."""
+    plain = bytearray(
+        rng.choice([pickle.dumps(document(3), 2), pickle.dumps(document(3), 4), *_PROGRAMS.values()])[:3000]
+    )
+    if rng.random() < 0.2:
+        return b"\x80\x02" + bytes(
+            rng.choices(b"()]}.0123abcdehijlpqrstuJKMNGRXcioPQ\x81\x85\x86\x93\x94\x95", k=rng.randint(1, 60))
+        )
+    for _ in range(rng.randint(1, 6)):
+        at = rng.randrange(2, len(plain))
+        way = rng.randrange(4)
+        if way == 0:
+            plain[at] = rng.randrange(256)
+        elif way == 1:
+            plain[at:at] = rng.choice(
+                [b"cos\nmkdir\n", b"R", b"b", b"\x81", b"i", b"o", b"0", b"2", b"}", b"]", b"(", b"t"]
+            )
+        elif way == 2:
+            del plain[at : at + rng.randint(1, 20)]
+        else:
+            begin = rng.randrange(2, len(plain))
+            plain[at:at] = plain[begin : begin + rng.randint(1, 40)]
+        if len(plain) < 4:
+            break
+    return bytes(plain)
+
+
+def test_hostile_pickles_execute_nothing_and_give_a_trace_or_a_line(tmp_path: Path) -> None:
+    import dialects
+
+    count = int(os.environ.get("FUZZ_COUNT", 300)) * (2 if THOROUGH else 1)
+    rng = random.Random(int(os.environ.get("FUZZ_SEED", 1)))
+    called: list[str] = []
+    is_on = [True]
+
+    def hook(event: str, arguments: Any) -> None:
+        if is_on[0] and event in ("pickle.find_class", "os.mkdir", "os.system", "exec", "import"):
+            called.append(f"{event} {arguments}")
+
+    path = tmp_path / "dump_1"
+    path.write_bytes(pickle.dumps(document(3)))
+    dialects.recognised(recorder_dump.read(path))  # what it imports is imported
+    import pickletools  # noqa: F401
+
+    sys.addaudithook(hook)
+    try:
+        for _ in range(count):
+            path.write_bytes(_hostile(rng))
+            try:
+                trace = dialects.recognised(recorder_dump.read(path))
+                dialects.of(trace).standing(trace)
+            except TraceError as error:
+                assert "\n" not in str(error)
+    finally:
+        is_on[0] = False
+    assert called == []
