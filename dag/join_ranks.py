@@ -102,13 +102,20 @@ def join(ranks: Sequence[RankSteps], spill: Spill | None = None) -> Recording:
         for own in parts
     ]
 
+    number = [one.number for one in bounds]
+    since = np.maximum.accumulate(
+        np.where(np.diff(number, prepend=number[0] - 2) == 1, 0, np.arange(len(bounds)))
+    )
     pending = 0  # events of parts that were freed
+
+    def before(row: int) -> list[list[int]]:
+        """Return the sizes of the parts of the steps before that follow each other, the last one first."""
+        return sizes[int(since[row]) : row][::-1]
 
     def make(row: int) -> StepGraph:
         nonlocal pending
         own, parts[row] = parts[row], []  # two forms of all steps would take twice the memory
-        follows = row > 0 and bounds[row].number == bounds[row - 1].number + 1
-        step = _join_step(own, sizes[row - 1] if follows else (), link_of, first)
+        step = _join_step(own, before(row), link_of, first)
         del own
         pending += len(step)
         if pending >= _MANY_FREED:
@@ -216,9 +223,9 @@ def _operations(ranks: Sequence[RankSteps], n_meetings: int) -> tuple[OperationT
 
 
 def _join_step(
-    parts: Sequence[RankStep], before: Sequence[int], link_of: Int64, first: Sequence[int]
+    parts: Sequence[RankStep], before: Sequence[Sequence[int]], link_of: Int64, first: Sequence[int]
 ) -> StepGraph:
-    """Return one step of all ranks as a graph; `before` are the sizes of the parts of the step before."""
+    """Return one step of all ranks as a graph; `before` are the sizes of the parts of steps before it."""
     sizes = [len(part) for part in parts]
     offsets = _offsets(sizes)
     operation = np.concatenate([narrow(part.operation) for part in parts])
@@ -285,14 +292,19 @@ def _offsets(sizes: Sequence[int]) -> list[int]:
     return [int(at) for at in np.cumsum([0, *sizes])[:-1]]
 
 
-def _from_before(rows: Sequence[Int64], sizes: Sequence[int], before: Sequence[int]) -> Int64:
-    """Return rows of (event of the step before, event of this step, …) of all ranks as one table."""
-    if not before:
-        return rows[0][:0]
+def _from_before(rows: Sequence[Int64], sizes: Sequence[int], before: Sequence[Sequence[int]]) -> Int64:
+    """Return rows of (event of an earlier step, event of this step, …) of all ranks as one table.
+
+    A fourth column says how many steps earlier; without it it is one.
+    """
     found = np.concatenate(rows)
-    counts = [len(one) for one in rows]
-    found[:, 0] += np.repeat(_offsets(before), counts)
-    found[:, 1] += np.repeat(_offsets(sizes), counts)
+    owner = np.repeat(np.arange(len(rows)), [len(one) for one in rows])
+    back = found[:, 3] if found.shape[1] > 3 else np.ones(len(found), np.int64)
+    known = back <= len(before)
+    found, owner, back = found[known], owner[known], back[known]
+    for one in unique(back).tolist():
+        found[back == one, 0] += np.array(_offsets(before[one - 1]))[owner[back == one]]
+    found[:, 1] += np.array(_offsets(sizes))[owner]
     return found
 
 

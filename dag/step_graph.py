@@ -59,8 +59,8 @@ class StepGraph(Struct, frozen=True):
     held : (n,) transfers that were recorded from when the link served them, not from when they were asked
         for; `start_ns` is the latter, so that they have no gap but wait for the link
     continued : (c, 2) events of the step before, and the events of this one that are the rest of them
-    across : (k, 3) events of the step before, the device work of this one that they asked for or that
-        follows them, and the `Joint`
+    across : (k, 4) events of an earlier step, the device work of this one that they asked for or that
+        follows them, the `Joint`, and how many steps earlier
     """
 
     number: int

@@ -290,7 +290,7 @@ class RankStep(Struct, frozen=True):
     edges : (source, target, joint, kind) as rows (m, 4) of numbers
     last : the events that must be over before the next step begins (the main thread's last operation);
         None where that is every event that ends in the step and that nothing else of the step follows
-    across : (source in the step before, target in this step, joint) as rows (k, 3)
+    across : (source in an earlier step, target in this step, joint, how many steps earlier) as rows (k, 4)
     since_ns : 0 as a dialect states a step; the step's begin where it is `compact`
     """
 
@@ -304,7 +304,7 @@ class RankStep(Struct, frozen=True):
     meetings: Meetings = field(default_factory=lambda: meetings_table(()))
     last: Int64 | None = None
     continued: Int64 = field(default_factory=lambda: np.empty((0, 2), np.int64))
-    across: Int64 = field(default_factory=lambda: np.empty((0, 3), np.int64))
+    across: Int64 = field(default_factory=lambda: np.empty((0, 4), np.int64))
     since_ns: int = 0
 
     def __len__(self) -> int:

@@ -122,7 +122,7 @@ def cut_into_steps(
     steps: list[RankStep] = []
     for window in bounds:
         follows = bool(steps) and steps[-1].next_ns == window[1]
-        part, step = cutter.cut(window, parts[-1] if follows else None)
+        part, step = cutter.cut(window, follows)
         parts.append(part)
         steps.append(step)
     is_of_step = np.zeros(len(events.kind), np.bool_)
@@ -154,20 +154,23 @@ class _Cutter:
         track: dict[object, int] = {}
         tracks = [track.setdefault(one.track, len(track)) if one.on_device else -1 for one in events.kinds]
         self.stream = np.array(tracks, np.int64)[events.kind]  # -1 for what runs on no device
-        self.new, self.before = np.full((2, len(events.kind)), -1, np.int64)  # an event's place in a step
+        self.new = np.full(len(events.kind), -1, np.int64)  # an event's place in the step that is cut
+        #: The last step that an event was in, counted from the first one, and its place there.
+        self.home, self.place = np.full((2, len(events.kind)), -1, np.int64)
+        self.count = self.since = 0  # steps so far, and the first of those that follow each other
 
-    def cut(self, window: tuple[int, int, int], before: Int64 | None) -> tuple[Int64, RankStep]:
+    def cut(self, window: tuple[int, int, int], follows: bool) -> tuple[Int64, RankStep]:
         """Return the events of a step by start, and the step, its operations still unknown.
 
-        `before` are the events of the step that it follows, None where it follows none.
+        `follows`: it begins where the last one ended.
         """
         number, begin, end = window
         low, high = np.searchsorted(self.starts, [begin, end]).tolist()
         part = np.concatenate([self.open.at(begin, low), self.order[low:high]])
         self.new[part] = np.arange(len(part))
-        if before is not None:
-            self.before[before] = np.arange(len(before))
-        goes_on = part[self.before[part] >= 0]
+        if not follows:
+            self.since = self.count
+        goes_on = part[(self.home[part] >= self.since) & (self.home[part] == self.count - 1)]
         edge_range = np.searchsorted(self.targets, [begin, end]).tolist()
         step = RankStep(
             number=number,
@@ -179,12 +182,11 @@ class _Cutter:
             edges=self._edges_within(begin, *edge_range),
             meetings=self._meetings_within(part),
             last=self._last_of(part, window),
-            continued=np.column_stack((self.before[goes_on], self.new[goes_on])),
+            continued=np.column_stack((self.place[goes_on], self.new[goes_on])),
             across=self._edges_across(begin, *edge_range),
         )
-        self.new[part] = -1
-        if before is not None:
-            self.before[before] = -1
+        self.home[part], self.place[part], self.new[part] = self.count, self.new[part], -1
+        self.count += 1
         return part, step
 
     def _last_that_leads(self, part: Int64, end: int) -> Int64 | None:
@@ -233,18 +235,19 @@ class _Cutter:
         return edges
 
     def _edges_across(self, begin: int, low: int, high: int) -> Int64:
-        """Return (source, target, joint) of what was asked for in the step before but began here (k, 3).
+        """Return (source, target, joint, steps back) of what was asked for earlier but began here (k, 4).
 
         Where a step is complete with the work of a device, whoever runs the steps does not begin with it: it
         goes on from what it did before.
         """
-        before, new = self.before, self.new
+        home, new = self.home, self.new
         source, target, joint, _ = self.events.edges[low:high].T
-        keep = (before[source] >= 0) & (new[source] < 0)
+        keep = (home[source] >= self.since) & (new[source] < 0)
         if self.events.iteration is None:
             keep &= self.events.issued_ns[target] < begin
         keep &= (joint == Joint.END_TO_HEAD) | (joint == Joint.START_TO_HEAD)
-        return np.column_stack((before[source[keep]], new[target[keep]], joint[keep]))
+        source, target = source[keep], target[keep]
+        return np.column_stack((self.place[source], new[target], joint[keep], self.count - home[source]))
 
     def _meetings_within(self, part: Int64) -> Meetings:
         """Return the part of a step's events in what several ranks do together."""

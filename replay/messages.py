@@ -257,12 +257,12 @@ class _Split:
     def _behind_the_step_before(self, edges: Int64) -> Int64:
         """Return the same for answers to others that began the step before later, as rows of `across`."""
         if self.before is None:
-            return np.empty((0, 3), np.int64)
+            return np.empty((0, 4), np.int64)
         since = np.concatenate([self.through, self.through[self.halved]])
         into = edges[(edges[:, 1] >= len(self.old)) & (edges[:, 2] == Joint.END_TO_BODY)]
         np.maximum.at(since, into[:, 1], np.append(self.through, self.old.end_ns[self.halved])[into[:, 0]])
         pairs = self._behind(self.before, since[self.ends[self.pushes]])
-        return np.column_stack([pairs, np.full(len(pairs), Joint.END_TO_HEAD)])
+        return np.column_stack([pairs, np.tile([Joint.END_TO_HEAD, 1], (len(pairs), 1))])
 
     def _behind(self, answering: _Split, since_ns: Int64) -> Int64:
         """Return pairs (p, 2) of an answer of a step and the acknowledgement of this one that stood behind.

@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from arrays import Int64
+from arrays.numbering import unique
 from dag.step_graph import NO_LINK, Bool, Recording, StepGraph
 from dialects.step_parts import Joint
 from formats.columns import Track
@@ -49,6 +50,7 @@ class Row:
         edges = [self.offset[position] + self._to_events(position)]
         if position:
             edges.append(self.offset[position - 1 : position + 1] + self._from_step_before(position))
+            edges.append(self._asked_for(position))
         return edges
 
     def lead_ns(self, position: int, step: StepGraph) -> Int64:
@@ -80,15 +82,17 @@ class Row:
         return work, gaps
 
     def _asked_before(self, position: int, across: Int64) -> tuple[Int64, Int64]:
-        """Return the operations requested in the step before that nothing holds back here; and their gaps."""
+        """Return the operations requested in steps before that nothing holds back here; and their gaps."""
         if position not in self._early:
-            step, before = self.step(position), self.step(position - 1)
-            source, target, joint = across.T
+            step = self.step(position)
             ready = np.full(len(step), np.iinfo(np.int64).min)
-            let_on = np.where(joint == Joint.END_TO_HEAD, before.end_ns[source], before.start_ns[source])
-            np.maximum.at(ready, target, let_on)
+            for back in unique(across[:, 3]).tolist():
+                before = self.step(position - back)
+                source, target, joint, _ = across[across[:, 3] == back].T
+                let_on = np.where(joint == Joint.END_TO_HEAD, before.end_ns[source], before.start_ns[source])
+                np.maximum.at(ready, target, let_on)
             is_early = np.zeros(len(step), np.bool_)
-            is_early[target] = True
+            is_early[across[:, 1]] = True
             early = np.flatnonzero(is_early & _is_root(step))
             self._early[position] = early, step.start_ns[early] - ready[early]
         return self._early[position]
@@ -117,7 +121,7 @@ class Row:
         first = 2 * self.owners
         begin = np.arange(self.owners)
         ends = self.owners + begin
-        continued, across = self._from_before(position)
+        continued, _ = self._from_before(position)
         if self._follows_a_pause(position):
             edges = [np.stack([np.repeat(ends, len(begin)), np.tile(begin, len(ends))], axis=1)]
         else:
@@ -126,10 +130,13 @@ class Row:
         # a host's rest begins with the step, and waits in its course
         resumed[~self._runs_on(position), 1] += 1
         edges.append(resumed)
-        source, target, joint = across.T
-        done = first + 2 * source + (joint == Joint.END_TO_HEAD)
-        edges.append(np.stack([done, first + 2 * target], axis=1))
         return np.concatenate([*edges, *self._streams(position)])
+
+    def _asked_for(self, position: int) -> Int64:
+        """Return the edges to what steps before asked for, between operations of all steps."""
+        source, target, joint, back = self._from_before(position)[1].T.astype(np.int64)
+        done = self.first_op[position - back] + 2 * source + (joint == Joint.END_TO_HEAD)
+        return np.stack([done, self.first_op[position] + 2 * target], axis=1)
 
     def _runs_on(self, position: int) -> Bool:
         """Return which of what was begun in the step before (c,) runs on, on a device, as this one begins."""
@@ -141,8 +148,10 @@ class Row:
     def _from_before(self, position: int) -> tuple[Int64, Int64]:
         """Return `continued` and `across` of a step; nothing where it does not come in its turn."""
         step = self.step(position)
-        n = None if self._in_turn(position) else 0
-        return step.continued[:n], step.across[:n]
+        n_before = 0  # steps that come in their turn up to this one
+        while n_before < position and self._in_turn(position - n_before):
+            n_before += 1
+        return step.continued[: None if n_before else 0], step.across[step.across[:, 3] <= n_before]
 
     def _in_turn(self, position: int) -> bool:
         """Whether a step comes after the one that was recorded before it."""

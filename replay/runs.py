@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from arrays import Int32, Int64
+from arrays.numbering import unique
 from dag.step_graph import NO_LINK, Recording, StepGraph, operation_edges
 from dialects.step_parts import narrow
 from replay.engine import UNLIMITED, Plan, Schedule, make_plan, simulate
@@ -126,16 +127,16 @@ class Runs:
         run = np.cumsum(begins, dtype=np.int32)
         joins = (run[source] != run[target]) | (source >= target)
         within = first + np.column_stack((source[joins], target[joins])).astype(np.int64)
-        around = [self._placed(position, edges) for edges in self._row.around(position)]
+        around = [self._placed(edges) for edges in self._row.around(position)]
         return narrow(np.concatenate([within, *around])), first + narrow(np.flatnonzero(begins))
 
     def _places(self, position: int) -> _Places:
         return _Places(self._order[position])
 
-    def _placed(self, position: int, edges: Int64) -> Int64:
-        """Return edges between operations of `Row`, of this step and the one before, as numbered here."""
+    def _placed(self, edges: Int64) -> Int64:
+        """Return edges between operations of `Row` as numbered here."""
         placed: Int64 = edges.copy()
-        for one in {max(position - 1, 0), position}:
+        for one in unique(np.searchsorted(self._begin, edges.ravel(), side="right") - 1).tolist():
             first = self._row.first_op[one]
             inside = (edges >= first) & (edges < self._begin[one + 1])
             placed[inside] = first + self._places(one)(edges[inside] - first)

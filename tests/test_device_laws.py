@@ -311,6 +311,37 @@ def test_a_saturated_device_decides_how_long_a_step_takes(tmp_path: Path) -> Non
     assert at(recording, ~device, 0.5) == 1.0
 
 
+@pytest.mark.parametrize("steps_ahead", [1, 2, 3, 5])
+def test_a_host_that_is_steps_ahead_holds_the_device_up_where_it_is_slower(
+    tmp_path: Path, steps_ahead: int
+) -> None:
+    """A step of 20 launches of 5 µs and 20 kernels of 50; the host waits at its begin for an earlier one.
+
+    With launches of 150 µs a step takes 3,001, with kernels of 2.5 the host's 101; as soon as those steps are
+    over whose launches the recording has from before its first step.
+    """
+    job = Made()
+    done: list[float] = []
+    for number in range(1, 25):
+        begin = job.now
+        if number > steps_ahead:
+            over = max(job.now, done[number - 1 - steps_ahead])
+            job.add("cudaEventSynchronize", "cuda_runtime", job.now, over)
+            job.now = over
+        ahead(job)
+        done.append(job.free[7])
+        job.now += 1
+        job.add(f"ProfilerStep#{number}", "user_annotation", begin, job.now)
+    recording = recording_of(job.write(tmp_path / "job"))
+    device, launches = (
+        recording.which(of) for of in (lambda one: one.on_device, lambda one: one.role is Role.CALL)
+    )
+    for chosen, factor, expected in ((launches, 30.0, 3_001), (device, 0.05, 101), (launches, 2.0, 1_000)):
+        edited = changed(recording, Selection(chosen, np.zeros(1, np.bool_)), Change(factor))
+        steps = replayed_ns(edited, recording.whole_steps).max(axis=1)[2 * steps_ahead :] / 1000
+        assert steps == pytest.approx(np.full(len(steps), expected), rel=0.01)
+
+
 def test_the_first_step_begins_with_its_own_work_and_that_of_the_iteration_before_is_left_out(
     tmp_path: Path,
 ) -> None:

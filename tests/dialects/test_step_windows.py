@@ -47,7 +47,7 @@ def test_work_that_was_asked_for_in_the_step_before_has_its_edges_from_there() -
     operations, (first, second) = cut_into_steps(events, [(1, 0, 10), (2, 10, 20)])
     assert first.edges[:, :2].tolist() == [[0, 1]] and len(first.across) == 0
     assert [operations[i].label for i in second.operation] == ["host", "kernel of an earlier step"]
-    assert second.across.tolist() == [[2, 1, Joint.START_TO_HEAD], [1, 1, Joint.END_TO_HEAD]]
+    assert second.across.tolist() == [[2, 1, Joint.START_TO_HEAD, 1], [1, 1, Joint.END_TO_HEAD, 1]]
     assert len(second.edges) == 0
 
 

@@ -133,7 +133,7 @@ def test_what_a_device_was_asked_for_in_the_step_before_does_not_wait_for_a_slow
         ({"host": (10, 20), "kernel": (11, 19)}, (10, 20)),
     ]
     made = rank("rank0", steps)
-    across = np.array([[0, 1, Joint.START_TO_HEAD], [1, 1, Joint.END_TO_HEAD]])
+    across = np.array([[0, 1, Joint.START_TO_HEAD, 1], [1, 1, Joint.END_TO_HEAD, 1]])
     recording = job(replace(made, steps=[made.steps[0], replace(made.steps[1], across=across)]))
     assert_in_a_row_as_recorded(recording)
     slower = simulated(apply(recording, ["host=1.5"]), [0, 1])
