@@ -1,9 +1,9 @@
 """Offsets between the clocks of hosts, from the operations that they do together.
 
-Two kinds of evidence (`clocks.evidence`). With x the nanoseconds to add to a host's timestamps, *causality*
-says of every occurrence that ``x_i - x_j <= end_j - begin_i``, because nobody ends before the last has begun;
-*matched ends* say that x_i - x_j is close to the difference of the ends. Every pair of hosts yields an
-estimate with a doubt, and a window. The estimates of all pairs are joined by weighted least squares, which
+Two kinds of evidence (`clocks.pair_estimates`). With x the nanoseconds to add to a host's timestamps,
+*causality* says of every occurrence that ``x_i - x_j <= end_j - begin_i``, because nobody ends before the
+last has begun; *matched ends* say that x_i - x_j is close to the difference of the ends. Every pair of hosts
+yields an estimate with a doubt, and a window. The estimates are joined by weighted least squares, which
 treats all hosts alike. The windows are difference constraints: shortest paths between the hosts give the
 tightest window of every offset, and its far end the bound; a cycle of negative weight is a contradiction.
 (Duda et al. 1987; Haddad 1988; Jézéquel 1989; Poirier, Roy, Dagenais 2010.)
@@ -21,8 +21,7 @@ from msgspec import Struct
 from arrays import Float64, Int64, Mask
 from clocks import limits
 from clocks.common_operations import Occurrences, side_by_side
-from clocks.drift import Drifts, drifts_of
-from clocks.evidence import PairOffset, evidence
+from clocks.pair_estimates import Drifts, PairOffset, drifts_of, evidence
 from dialects.sync_points import SyncPoints
 
 

@@ -14,9 +14,17 @@ from collector.network.endpoints import Link, match_servers, name_links
 from collector.network.packets import is_capture
 from collector.network.partition_keys import Keys, files_below, read_keys
 from collector.network.server_timeline import served_keys
-from collector.network.trace_check import TraceCheck, check_traces
 from collector.network.transfers import Traffic, read_traffic
-from collector.network.wire import UNKNOWN, Wire, groups, job_size, merge, with_waiting
+from collector.network.wire import (
+    UNKNOWN,
+    TraceCheck,
+    Wire,
+    check_traces,
+    groups,
+    job_size,
+    merge,
+    with_waiting,
+)
 from errors import TraceError, missing
 from formats.chrome_writer import Process, Slice, write_timeline
 from opname import OpName, partition_key, split_key

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike, NDArray
 
 from clocks.common_operations import _go_on
-from clocks.drift import hull, slopes
 from clocks.offsets import align
+from clocks.pair_estimates import hull, slopes
 from conftest import examples
 from dialects.sync_points import SyncPoint, SyncPoints
 
