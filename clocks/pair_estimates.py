@@ -1,4 +1,4 @@
-"""What two hosts' clocks tell of each other by the operations that they have in common: offset and drift.
+"""Offset and drift between the clocks of two hosts, by the operations that they have in common.
 
 *Causality*: nobody ends an operation before the last has begun it, which gives a window for the offset.
 Where somebody waits, the window is wide and its middle is wrong by half the wait. The one who begins last
