@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from enum import IntEnum
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from arrays import Mask
 from dialects.masks import by_name
 from dialects.name_rules import is_wait
+from dialects.tolerances import FEW_KERNELS, OWN_STREAM, SIDE_STREAM
 from formats.columns import Trace
 
 
@@ -87,3 +88,58 @@ def idle(trace: Trace, roles: NDArray[np.int8]) -> Mask:
         return waits
     calls = np.bincount(trace.track_id[~waits & ~moves], minlength=len(trace.tracks))
     return np.asarray(waits & (trace.track_id != calls.argmax()))
+
+
+# ---- communication that no rule knows
+
+#: What to say of a job without communication, and of kernels that may be some.
+NONE_SHOWN = "no communication is recorded, though the job has {:,} ranks"
+MAY_BE = "have a stream of their own, but count as computation"
+
+
+def on_own_streams(rows: Iterable[tuple[Hashable, Hashable, str, float, bool]]) -> list[str]:
+    """Return the names of kernels that have a stream of their own beside a busy one, the longest first.
+
+    Of kernels `rows` has device, stream, name, time, and whether they communicate. Work that is spread over
+    streams has the same kernels on several of them.
+    """
+    of_stream: dict[tuple[Hashable, Hashable], dict[str, float]] = {}
+    streams_of: dict[tuple[Hashable, str], set[Hashable]] = {}
+    known = set()
+    for device, stream, name, ns, communicates in rows:
+        times = of_stream.setdefault((device, stream), {})
+        times[name] = times.get(name, 0.0) + ns
+        streams_of.setdefault((device, name), set()).add(stream)
+        if communicates:
+            known.add((device, stream))
+    found: dict[str, float] = {}
+    computes = {place: times for place, times in of_stream.items() if place not in known}
+    for (device, _), times in computes.items():
+        total = sum(times.values())
+        busiest = max(sum(own.values()) for (one, _), own in computes.items() if one == device)
+        alone = {name: ns for name, ns in times.items() if len(streams_of[device, name]) == 1}
+        is_own = sum(alone.values()) >= max(OWN_STREAM * total, SIDE_STREAM * busiest)
+        if is_own and total < busiest and len(alone) <= FEW_KERNELS:
+            for name, ns in alone.items():
+                found[name] = found.get(name, 0.0) + ns
+    return sorted(found, key=lambda name: -found[name])
+
+
+def own_streams(trace: Trace, roles: NDArray[np.int8], on_device: Mask) -> list[str]:
+    """Return the same of a rank's slices, which have `roles` (n,); `on_device` (n,) are work of a device."""
+    rows = np.flatnonzero(on_device & np.isin(roles, (Role.COMPUTE, Role.COMM)))
+    if not len(rows) or (trace.track_id[rows] == trace.track_id[rows[0]]).all():
+        return []
+    code = trace.track_id[rows].astype(np.int64) * len(trace.names) + trace.name_id[rows]
+    distinct, place = np.unique(code, return_inverse=True)
+    ns = np.bincount(place.reshape(-1), trace.dur_ns[rows], len(distinct))
+    comm = np.bincount(place.reshape(-1), roles[rows] == Role.COMM, len(distinct)) > 0
+    return on_own_streams(
+        (
+            trace.tracks[one // len(trace.names)].pid,
+            one // len(trace.names),
+            trace.names[one % len(trace.names)],
+            *about,
+        )
+        for one, *about in zip(distinct.tolist(), ns.tolist(), comm.tolist(), strict=True)
+    )

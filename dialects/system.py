@@ -158,6 +158,8 @@ class System:
         "slow_collective", "server", "priority_inversion", "input", "host_bound", "host_sync", "copies",
         "memory", "negotiation", "profiling_overhead",
     ))  # fmt: skip
+    #: Whether its traces show the communication of a job of several ranks.
+    shows_communication = False
     #: Whether its traces are profiles of tasks.
     has_tasks = False
     #: Whether the track of a slice is part of the operation's name (a partition).

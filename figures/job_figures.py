@@ -39,6 +39,11 @@ class JobFigures(Struct, frozen=True):
         return repair_lines(self.notes, self.files)
 
     @property
+    def n_ranks(self) -> int:
+        """Ranks of the job, as far as the recording tells."""
+        return max([len(self.ranks), *(rank.world_size for rank in self.ranks)])
+
+    @property
     def n_slices(self) -> int:
         """Slices of all ranks and hosts."""
         return sum(owner.n_slices for owner in (*self.ranks, *self.hosts))

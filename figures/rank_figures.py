@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 import dialects
 from arrays.intervals import innermost
 from dialects import Need, Role
+from dialects.roles import own_streams
 from dialects.steps import NO_STEPS, Step, Steps
 from dialects.system import KERNEL_KIND, WorkGroups
 from errors import TraceError
@@ -74,6 +75,8 @@ class RankFigures(Struct, frozen=True, omit_defaults=True):
     shapes : (m,) digests of what the events of each operation say of its shape
     selected : the operations without communications that were not selected
     communications : what the communications that can be selected are called
+    own_streams : kernels that count as computation and have a stream of their own
+    world_size : as the trace itself says; 0 where it does not
     """
 
     source: Source
@@ -92,6 +95,8 @@ class RankFigures(Struct, frozen=True, omit_defaults=True):
     shapes: Sequence[Sequence[str]] | None = None
     selected: Operations | None = None
     communications: Sequence[str] = ()
+    own_streams: Sequence[str] = ()
+    world_size: int = 0
 
     @property
     def prefix(self) -> str:
@@ -124,6 +129,7 @@ def rank_figures(source: Source, trace: Trace, wanted: Wanted, step_by: str | No
         works += [partial(durations, trace.own), partial(category_totals, trace.own)]
     by_step, *of_operations = at_once(works)
     figures = dict(zip(("durations", "category_ns"), of_operations, strict=False))
+    figures["world_size"] = trace.world_size or 0
     return RankFigures(source, trace.dialect, **{"n_slices": len(trace.own)} | figures | by_step)
 
 
@@ -141,6 +147,7 @@ def _by_step(source: Source, trace: Trace, wanted: Wanted, step_by: str | None) 
     if wanted.breakdown:
         figures |= {"breakdown": breakdown(trace, roles, steps.whole)}
         figures |= {"rule": system.rule(trace) if len(trace) else ""}
+        figures |= {"own_streams": own_streams(trace, roles, system.device_work(trace))}
     if wanted.durations:
         figures |= _of_middle(trace, steps.whole) | figures
     if wanted.operations:

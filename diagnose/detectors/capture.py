@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import dialects
 from arrays.median import FEWEST
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView
 from dialects.name_rules import is_like_collective
+from dialects.roles import MAY_BE, NONE_SHOWN, Role, on_own_streams
 from errors import NoteKind, counted, listed, notes_of
 from function_names import named
 from trace_utils import rank_notes
@@ -77,9 +79,33 @@ def _unknown(view: JobView) -> Iterator[tuple[str, str, str]]:
     }
     calls = {one.main for one in recording.table.kinds if one.is_communication}
     unknown -= calls
+    n_ranks = max([len(recording.owners), *(one.world_size or 0 for one in view.loaded.ranks)])
+    if n_ranks > 1:
+        yield from _unseen(view, n_ranks)
     if on_device and unknown:
         yield (
             f"{named(sorted(unknown), _SHOWN)} looks like communication but counts as computation",
             view.loaded.ranks[0].rule,
             "read the shares of communication with care",
+        )
+
+
+def _unseen(view: JobView, n_ranks: int) -> Iterator[tuple[str, str, str]]:
+    """Yield the flaws of a job of several ranks whose communication no rule may know."""
+    system = dialects.named(view.loaded.files[0].dialect)
+    tell = "say with --comm NAME which operations are communication"
+    if system.shows_communication and not view.is_communication.any():
+        yield NONE_SHOWN.format(n_ranks), view.loaded.ranks[0].rule, tell
+    kinds = view.recording.table.kinds
+    works = zip(kinds, view.work_by_kind.sum(axis=0).tolist(), strict=True)
+    rows = [
+        ((one.owner, one.track.pid), one.track.tid, one.name, ns, one.is_communication)
+        for one, ns in works
+        if one.on_device and (one.is_communication or one.role is Role.COMPUTE)
+    ]
+    if found := on_own_streams(rows):
+        yield (
+            f"{named(found, _SHOWN)} {MAY_BE}",
+            "what has a stream of its own may move data",
+            f"if so, {tell}",
         )

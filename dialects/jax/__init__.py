@@ -52,6 +52,7 @@ class Jax(System):
     """Steps are annotations with a number on the host, else the runs of the program that takes longest."""
 
     name = "jax"
+    shows_communication = True
     has_workers = True
     never_shows = System.never_shows - {"host_bound", "host_sync", "copies"}
     counted_by = (

@@ -68,6 +68,7 @@ class Kineto(System):
     """With work of a device in it, a trace's computation and communication are kernels; else host calls."""
 
     name = "kineto"
+    shows_communication = True
     memory_setting = "profile_memory=True"
     never_shows = frozenset(("server", "priority_inversion", "negotiation", "profiling_overhead"))
     args = MappingProxyType({

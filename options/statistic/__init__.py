@@ -41,6 +41,7 @@ FLAGS = frozenset(
 )
 
 _LEAST = 4  # importance of columns that say nothing new
+_NAMED = 3  # kernels
 _MOST_RANKS = 16  # of which a terminal shows a row for each operation and rank
 
 _DASF = ("function_bottleneck", "task_bottleneck", "task_balance")
@@ -320,9 +321,31 @@ def _breakdown(args: Namespace, job: JobFigures) -> Result:
         headline=exposed_and_outliers(parts),
         charts=breakdown_charts(parts),
         read=_read_lines(job),
-        notes=[*rules, *dict.fromkeys(rank.steps.note for rank in job.ranks if rank.steps.note)],
+        notes=[
+            *rules,
+            *dict.fromkeys(rank.steps.note for rank in job.ranks if rank.steps.note),
+            *_unknown(job),
+        ],
         repairs=job.repairs,
     )
+
+
+def _unknown(job: JobFigures) -> list[str]:
+    """Return lines on communication of a job of several ranks that no rule may know."""
+    import dialects
+    from dialects.roles import MAY_BE, NONE_SHOWN
+    from function_names import named
+
+    if job.n_ranks < 2:
+        return []
+    notes = []
+    shows = any(dialects.named(name).shows_communication for name in job.dialects)
+    if shows and not any(part.comm_ns for rank in job.ranks for part in rank.breakdown):
+        notes.append(f"{NONE_SHOWN.format(job.n_ranks)}; --comm NAME says what is communication")
+    kernels = list(dict.fromkeys(name for rank in job.ranks for name in rank.own_streams))
+    if kernels:
+        notes.append(f"{named(kernels, _NAMED)} {MAY_BE}; add --comm NAME if they move data between ranks")
+    return notes
 
 
 def _dasf(args: Namespace) -> Result:

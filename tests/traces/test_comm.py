@@ -100,3 +100,20 @@ def test_a_digest_keeps_what_was_told_when_it_was_saved(tmp_path: Path) -> None:
     code, _, err = run_cli(*words, digest, *COMM)
     assert code == 2
     assert "was told when the digest" in err
+
+
+def test_kernels_that_no_rule_knows_on_a_stream_of_their_own_are_named(tmp_path: Path) -> None:
+    breakdown = ("--option", "statistic", "--sub_option", "breakdown", "--path")
+    line = "moe_shuffle_kernel have a stream of their own, but count as computation; add --comm NAME if"
+    assert line in run_cli(*breakdown, job(tmp_path))[1].replace("\n", " ")
+    assert "stream of their own" not in run_cli(*breakdown, tmp_path, *COMM)[1]
+    assert "moe_shuffle_kernel have a stream of their own" in run_cli("--path", tmp_path)[1].replace(
+        "\n", " "
+    )
+
+
+def test_a_job_of_several_ranks_without_communication_gets_a_line(tmp_path: Path) -> None:
+    for words in (("--option", "statistic", "--sub_option", "breakdown"), ("--option", "diagnose")):
+        for more, is_said in (((), True), (COMM, False)):
+            shown = run_cli(*words, "--path", job(tmp_path), *more)[1].replace("\n", " ").lower()
+            assert ("no communication is recorded, though the job has 2 ranks" in shown) == is_said
