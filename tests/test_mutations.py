@@ -27,6 +27,7 @@ _BLOCK = 10
 _LIMIT_S = 20
 _OPTIONS: dict[str, Callable[[Path, Path], list[object]]] = {
     "statistic": lambda job, out: ["--path", job],
+    "groups": lambda job, out: ["--path", job, "--group_by", "module"],
     "breakdown": lambda job, out: ["--path", job, "--sub_option", "breakdown"],
     "combine": lambda job, out: ["--path", job, "--output", out / "all.json"],
     "compare": lambda job, out: ["--path", job, job],
@@ -66,7 +67,7 @@ def run(seed: int, folder: Path) -> None:
     path = files[0] if kind == "graph" else job
     before = {path: path.read_bytes() for path in files}
     flags = _OPTIONS[option](path, out)
-    if option == "breakdown":
+    if option in ("breakdown", "groups"):
         option = "statistic"
     with _within(_LIMIT_S):
         code, stdout, stderr = run_cli("--option", option, *flags, "--format", "json")

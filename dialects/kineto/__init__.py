@@ -76,7 +76,10 @@ class Kineto(System):
         Need.STEPS: ("correlation",),
         Need.EDGES: ("correlation", "stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id"),
         Need.SIZES: (*SIZE_ARGS, *SYNC_ARGS, "correlation"),
-        Need.ORIGIN: ("correlation", "External id", "external id", "Fwd thread id", "Sequence number"),
+        Need.ORIGIN: (
+            *("correlation", "External id", "external id"),
+            *("Fwd thread id", "Sequence number", "Module Hierarchy"),
+        ),
         Need.SHAPES: ("Input Dims", "grid", "block"),
     })  # fmt: skip
 

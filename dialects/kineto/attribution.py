@@ -7,6 +7,7 @@ number; so does the annotation, where the threads that run then have none.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import numpy as np
@@ -48,10 +49,24 @@ def attributed(trace: Trace, rows: Int64, by: str) -> WorkGroups:
     known = names >= 0
     text = [table[i] for i in name_of[names[known]].tolist()]
     labels = np.full(len(rows), _NONE[by], np.object_)
-    labels[launch.call < 0] = NO_LAUNCH
+    labels[launch.thread < 0] = NO_LAUNCH
     labels[known] = text
+    if by == "module" and "Module Hierarchy" in trace.args:
+        scopes = trace.args["Module Hierarchy"].as_dict()
+        for i in np.flatnonzero(~known & (launch.operator >= 0)).tolist():
+            labels[i] = _scope(str(scopes.get(int(launch.operator[i]), ""))) or labels[i]
     pairs, group = numbered(zip(labels.tolist(), launch.phases(), strict=True))
     return WorkGroups(rows, pairs, group.astype(np.int64))
+
+
+def _scope(hierarchy: str) -> str:
+    """Return the module that TorchScript says an operator is in (`with_modules`); "" for none.
+
+    >>> _scope("TOP(Net)::forward.layer1(Sequential)::forward.SELF(Sequential)::f.0(Block)::forward")
+    'Net.layer1.0'
+    """
+    parts = re.findall(r"(\w+)\((\w+)\)::\w+", hierarchy)
+    return ".".join(of_class if name == "TOP" else name for name, of_class in parts if name != "SELF")
 
 
 def origins(trace: Trace, rows: Int64) -> dict[str, tuple[str, str]]:
@@ -88,7 +103,10 @@ def _most(by_name: Counter[str]) -> str:
 
 
 class _Launches:
-    """The calls that launched k pieces of work, and what was around each: rows of the trace, -1 for none."""
+    """The calls that launched k pieces of work, and what was around each: rows of the trace, -1 for none.
+
+    Of a call that is not recorded an operator that launched the work stands in for it.
+    """
 
     def __init__(self, trace: Trace, rows: Int64) -> None:
         self.trace = trace
@@ -101,6 +119,9 @@ class _Launches:
         marks = by_name(trace, lambda name: step_mark(name) is not None)
         self.annotations = np.flatnonzero(by_cat(trace, "user_annotation".__eq__) & ~marks)
         self.operator = self._with_external_ids(rows, self.around(np.flatnonzero(self.is_operator)))
+        unseen = (self.call < 0) & (self.operator >= 0)
+        self.at_ns = np.where(unseen, trace.ts_ns[self.operator], self.at_ns)
+        self.thread = np.where(unseen, trace.track_id[self.operator], self.thread)
         self.module, self.annotation = self.around(self.modules), self.around(self.annotations)
         engine = np.flatnonzero(self.is_operator & by_name(trace, lambda name: name.startswith(_ENGINE)))
         self.is_backward = self.around(engine) >= 0
@@ -120,7 +141,7 @@ class _Launches:
         threads = self.trace.track_id[self.annotations]
         if not len(threads):
             return np.full(len(self.call), -1)
-        main = np.where(self.call >= 0, int(np.bincount(threads).argmax()), -1)
+        main = np.where(self.thread >= 0, int(np.bincount(threads).argmax()), -1)
         return _around(self.trace, self.annotations, main, self.at_ns)
 
     def of_forward(self, slices: Int64) -> Int64:

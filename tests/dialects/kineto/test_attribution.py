@@ -21,7 +21,7 @@ _CALLS = {"cuda_runtime", "cuda_driver", "Runtime"}
 _NO_LAUNCH = "(not attributed: no launch in the file)"
 
 
-def event(name: str, cat: str, ts: float, dur: float, tid: int = 1, **args: Any) -> dict[str, Any]:
+def event(name: str, cat: str, ts: float, dur: float, tid: int = 1, /, **args: Any) -> dict[str, Any]:
     return {"ph": "X", "name": name, "cat": cat, "pid": 9, "tid": tid, "ts": ts, "dur": dur, "args": args}
 
 
@@ -116,6 +116,17 @@ def test_a_backward_operator_has_the_module_of_the_forward_one_with_its_sequence
     assert groups(path, "operator")["aten::mm", "backward"] == 9000
 
 
+def test_modules_of_torchscript_are_those_that_its_operators_tell(tmp_path: Path) -> None:
+    scope = "TOP(ResNet)::forward.layer1(Sequential)::forward.0(BasicBlock)::forward"
+    operator = event("aten::conv2d", "cpu_op", 5, 40, **{"Module Hierarchy": scope})
+    other = event("aten::add", "cpu_op", 60, 40, **{"Module Hierarchy": ""})
+    path = write(tmp_path / "a.json", [operator, *launch(10, 1), other, *launch(70, 2, dur=3)])
+    assert groups(path, "module") == {
+        ("ResNet.layer1.0", "forward"): 10000,
+        ("(no module around the launch)", "forward"): 3000,
+    }
+
+
 def test_an_annotation_around_the_backward_pass_counts_before_that_of_the_forward_one(tmp_path: Path) -> None:
     def job(*more: dict[str, Any]) -> dict[tuple[str, str], int]:
         events = [
@@ -143,10 +154,13 @@ def test_an_external_id_stands_in_for_a_launch_unless_it_is_a_correlation(tmp_pa
     def job(number: int, correlation: int) -> dict[tuple[str, str], int]:
         args = {"External id": number, "correlation": correlation}
         events = [
-            event("aten::mul", "cpu_op", 0, 5, **{"External id": 8}),
+            event("scale", "user_annotation", 0, 8),
+            event("aten::mul", "cpu_op", 1, 5, **{"External id": 8}),
             event("k", "kernel", 50, 3, 7, **args),
         ]
-        return groups(write(tmp_path / "a.json", events), "operator")
+        path = write(tmp_path / "a.json", events)
+        assert (("scale", "forward") in groups(path, "annotation")) == (number == 8 != correlation)
+        return groups(path, "operator")
 
     assert job(8, 77) == {("aten::mul", "forward"): 3000}
     assert job(9, 77) == {(_NO_LAUNCH, ""): 3000}
