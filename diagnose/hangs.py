@@ -84,6 +84,9 @@ def find_hang(ranks: Mapping[int, Standing]) -> Hang:
     caveat = ""
     if known and len(known) < len(roots):
         roots = known
+    if roots and not known and len(job.lost) >= len(ranks):
+        reason = f"the others wait for {ranks_in_words(no_dump)} without a dump; give the dumps of all ranks"
+        return Hang((), waits, no_dump, reason)
     if no_dump and known:
         caveat = f"{ranks_in_words(no_dump)} left no dump: whether they wait, too, is not known"
     if moved := job.moved():

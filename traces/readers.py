@@ -51,8 +51,8 @@ def _read_dasf(path: Path, decoding: Decoding) -> Trace:
     return dasf.read(path, decoding.args, decoding.points)
 
 
-def _read_dump(path: Path, _: Decoding) -> Trace:
-    return dialects.recognised(recorder_dump.read(path))
+def _read_dump(path: Path, decoding: Decoding) -> Trace:
+    return dialects.recognised(recorder_dump.read(path, decoding.args))
 
 
 #: Chrome's last: it also reads, or refuses with a reason, what no reader recognises.

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dialects import recorded_collectives
+from dialects.masks import by_name
+from dialects.needs import Need
+from dialects.recorded_collectives import Collectives
+from dialects.recorded_collectives import kind_of as kind_of_collective
 from dialects.roles import Role
+from dialects.sync_points import SyncPoint, SyncPoints
 from dialects.system import System
 from formats.columns import Trace
-from formats.recorder.recorder_dump import TIMES, group_of, kind_of, text_of, whole
+from formats.recorder.recorder_dump import BYTES, NUMBER, TIMES, group_of, kind_of, text_of, whole
 from formats.recorder.standing import Call, Group, Lane, Spans, Standing, spans_of
+
+if TYPE_CHECKING:
+    from dialects.step_parts import RankTrace
 
 _MOST = 16  # calls of each kind that are kept of a lane, and their places in its order
 _MOST_MESSAGES = 64
@@ -39,6 +49,8 @@ class FlightRecorder(System):
         "which they were found to have started, or else were called."
     )
 
+    args = MappingProxyType({Need.SIZES: (NUMBER, *BYTES), Need.SYNC: (NUMBER,)})
+
     def recognises(self, trace: Trace) -> bool:
         """Whether its reader made the trace: it is not a chrome file."""
         return "recorder" in trace.header
@@ -52,6 +64,37 @@ class FlightRecorder(System):
     def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
         """Return the `Role` of each slice (n,): communication."""
         return np.full(len(trace), Role.COMM, np.int8)
+
+    def sync_points(self, trace: Trace) -> SyncPoints:
+        """Return the collectives of each group that nobody leaves before all have come; see `Need.SYNC`."""
+        number = np.array(trace.args[NUMBER].values, np.int64)
+        is_together = by_name(trace, lambda name: not _is_rooted(name)) & (number >= 0)
+        groups = _groups(trace.header["recorder"])
+        found: dict[Hashable, SyncPoint] = {}
+        for at, track in enumerate(trace.tracks):
+            rows = np.flatnonzero(is_together & (trace.track_id == at))
+            rows = rows[np.argsort(number[rows], kind="stable")]
+            begin, end = trace.ts_ns[rows], trace.end_ns[rows]
+            group = groups.get(str(track.tid))
+            if group and len(rows) and all((np.diff(each) > 0).all() for each in (number[rows], begin, end)):
+                found[group.name, group.spans] = SyncPoint(begin, end, number=number[rows])
+        return found
+
+    def collectives(self, rank: RankTrace) -> Collectives:
+        """Return the collectives, which other ranks know by their group and number, and messages."""
+        trace = rank.trace
+        groups = _groups(trace.header["recorder"])
+        number, sent, received = (np.array(trace.args[key].values, np.int64) for key in (NUMBER, *BYTES))
+        columns = (trace.name_id, trace.cat_id, trace.track_id, number, sent, received)
+        calls = []
+        for name, cat, track, turn, given, got in zip(*(column.tolist() for column in columns), strict=True):
+            group = groups.get(str(trace.tracks[track].tid)) or Group(
+                str(trace.tracks[track].tid), trace.cats[cat], ()
+            )
+            key = (group.name, group.spans) if turn >= 0 else None
+            kind, n_ranks = kind_of_collective(trace.names[name]), len(group.members)
+            calls.append(recorded_collectives.Call(kind, str(group), n_ranks, given, got, key))
+        return Collectives.of(np.arange(len(trace)), calls, np.maximum(number, 0), trace.ts_ns)
 
     def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:
         """Return the name: all is communication."""
@@ -162,16 +205,20 @@ def _call(entries: Sequence[Mapping[str, Any]], i: int, groups: Mapping[str, Gro
         place = int(match[2])
         peer = group.members[place] if place < len(group.members) else place if not group.members else None
     sizes = [_sizes(entry.get(key)) for key in ("input_sizes", "output_sizes")]
-    bare = kind.strip("_").removesuffix("_base").removeprefix("_")
-    is_rooted = bare.startswith(_ROOTED) and not bare.startswith("reduce_scatter")
+    bare = kind.strip("_").removesuffix("_base")
     agreed = "" if any(part in kind for part in _UNEVEN) and not _is_even(bare) else _elements(sizes)
     return Call(
-        group, kind, _number(entry), i, peer, not is_rooted and peer is None, agreed,
+        group, kind, _number(entry), i, peer, not _is_rooted(kind) and peer is None, agreed,
         ", ".join(_dtypes(entry, "input_dtypes") or _dtypes(entry, "output_dtypes")),
         " -> ".join(dict.fromkeys(", ".join(map(str, one)) for one in sizes if one)),
         whole(entry.get("time_created_ns")), entry["state"] == "completed", entry["state"] == "started",
         entry.get("retired") is True and entry["state"] != "completed", _frames(entry),
     )  # fmt: skip
+
+
+def _is_rooted(kind: str) -> bool:
+    bare = kind.strip("_")
+    return bare.startswith(_ROOTED) and not bare.startswith("reduce_scatter")
 
 
 def _is_even(bare: str) -> bool:

@@ -9,8 +9,10 @@ a call of a collective, a send or a receive; its `state` is ``scheduled``, ``sta
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from itertools import compress
 from pathlib import Path
@@ -22,7 +24,7 @@ import numpy as np
 from arrays import Int64
 from arrays.numbering import numbered
 from errors import TraceError
-from formats.columns import Trace, Track
+from formats.columns import ArgColumn, Trace, Track
 from formats.event import UNDECODABLE
 from formats.recorder.plain_pickle import unpickled
 from formats.stream import ByteStream
@@ -34,6 +36,12 @@ _JSON_HEAD = re.compile(
 _JSON_KEYS = (b'"pg_status"', b'"pg_config"', b'"collective_seq_id"')
 _MOST_BYTES = 1 << 30  # a recorder of 100,000 entries writes 50 MB
 _LONGEST_NAME = 300
+NUMBER, BYTES = "collective_seq_id", ("input", "output")
+_ITEM_BYTES = {
+    "Double": 8, "Long": 8, "UInt64": 8, "ComplexFloat": 8, "ComplexDouble": 16, "Float": 4, "Int": 4,
+    "UInt32": 4, "Half": 2, "BFloat16": 2, "Short": 2, "UInt16": 2, "Byte": 1, "Char": 1, "Bool": 1,
+    "Float8_e4m3fn": 1, "Float8_e5m2": 1, "Float8_e4m3fnuz": 1, "Float8_e5m2fnuz": 1,
+}  # fmt: skip
 TIMES = ("time_created_ns", "time_discovered_started_ns", "time_discovered_completed_ns")
 
 
@@ -48,8 +56,11 @@ def recognises(head: bytes) -> bool:
     )
 
 
-def read(path: Path) -> Trace:
-    """Load one dump; TraceError for other files, and for a pickle that holds more than values."""
+def read(path: Path, args: Collection[str] = ()) -> Trace:
+    """Load one dump, with those of `NUMBER` and `BYTES` that are in `args`.
+
+    TraceError for other files, and for a pickle that holds more than values.
+    """
     repairs: list[str] = []
     document = _document(path, repairs)
     entries = document.get("entries", [])
@@ -58,7 +69,7 @@ def read(path: Path) -> Trace:
     kept = [entry for entry in entries if isinstance(entry, dict) and "state" in entry]
     if len(kept) < len(entries):
         repairs.append(f"{len(entries) - len(kept):,} of {len(entries):,} entries are damaged and left out")
-    return _trace(path, {**document, "entries": kept}, repairs)
+    return _trace(path, {**document, "entries": kept}, repairs, args)
 
 
 def _document(path: Path, repairs: list[str]) -> Mapping[str, Any]:
@@ -112,7 +123,7 @@ def _closed_json(data: bytes) -> bytes:
 # ---- columns
 
 
-def _trace(path: Path, document: Mapping[str, Any], repairs: list[str]) -> Trace:
+def _trace(path: Path, document: Mapping[str, Any], repairs: list[str], args: Collection[str] = ()) -> Trace:
     """Return the completed entries with their times as slices: named by kind, in the category of their group.
 
     A slice begins when the operation was found started, or else was created, and lasts for the duration that
@@ -138,8 +149,38 @@ def _trace(path: Path, document: Mapping[str, Any], repairs: list[str]) -> Trace
     known = {**document, "groups": groups, "last_ns": int(times.max(initial=-1))}
     return Trace(
         str(path), "", names, cats, [Track(0, name) for name in tracks], name_id, cat_id, track_id,
-        begin[rows], dur[rows], header={"recorder": known}, phases={"X": len(entries)}, repairs=repairs,
+        begin[rows], dur[rows], _args([done[i] for i in rows], args), header={"recorder": known},
+        phases={"X": len(entries)}, repairs=repairs,
     )  # fmt: skip
+
+
+def _args(entries: Sequence[Mapping[str, Any]], wanted: Collection[str]) -> dict[str, ArgColumn]:
+    found: dict[str, list[int]] = {}
+    if NUMBER in wanted:
+        found[NUMBER] = [
+            -1 if one.get("is_p2p") else whole(one.get(NUMBER, one.get("seq_id"))) for one in entries
+        ]
+    for key in BYTES:
+        if key in wanted:
+            found[key] = [_n_bytes(one.get(f"{key}_sizes"), one.get(f"{key}_dtypes")) for one in entries]
+    return {key: ArgColumn(np.arange(len(entries)), array("q", values)) for key, values in found.items()}
+
+
+def _n_bytes(sizes: Any, dtypes: Any) -> int:
+    """Return the bytes of tensors; 0 where a size or a type is not known."""
+    if (
+        not isinstance(sizes, list | tuple)
+        or not isinstance(dtypes, list | tuple)
+        or len(sizes) != len(dtypes)
+    ):
+        return 0
+    each = [
+        math.prod(map(whole, size)) * _ITEM_BYTES.get(text_of(dtype), 0)
+        for size, dtype in zip(sizes, dtypes, strict=True)
+        if isinstance(size, list | tuple)
+    ]
+    total = sum(each)
+    return total if all(n > 0 for n in each) and total < 1 << 62 else 0
 
 
 def _times(entries: Sequence[Mapping[str, Any]], key: str) -> Int64:

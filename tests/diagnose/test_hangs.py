@@ -86,6 +86,12 @@ def test_a_lost_dump_of_a_victim_is_not_accused(tmp_path: Path) -> None:
     assert "rank 5 left no dump" in hang.caveat
 
 
+def test_of_one_dump_alone_nobody_is_accused(tmp_path: Path) -> None:
+    hang = hang_of(Run(small_job(), random.Random(1), {2: 9}), tmp_path, (0, 1, 2))
+    assert named(hang) == {}
+    assert "give the dumps of all ranks" in hang.reason
+
+
 @pytest.mark.parametrize("change", [{"sizes": (65,)}, {"dtype": "Half"}, {"kind": "all_reduce"}])
 def test_a_call_that_differs(tmp_path: Path, change: dict[str, Any]) -> None:
     made = changed(small_job(), 3, 8, **change)  # _reduce_scatter_base of all ranks, in the second step
@@ -231,3 +237,32 @@ def test_completed_calls_are_statistics(tmp_path: Path) -> None:
         ("all_reduce", "TENSOR_GROUP"): 24, ("_all_gather_base", "TENSOR_GROUP"): 12,
         ("_reduce_scatter_base", "default_pg"): 12, ("all_reduce", "default_pg"): 24,
     }  # fmt: skip
+
+
+def test_waiting_in_completed_calls_is_apart_from_their_transfer(tmp_path: Path) -> None:
+    groups = {"0": ("default_pg", [0, 1])}
+    run = Run(
+        Made(groups, dict.fromkeys((0, 1), [Op("0", "all_reduce", sizes=(1000,))] * 6)), random.Random(1)
+    )
+    for rank, at in run.called_ns:  # rank 1 comes 3 ms later, and the transfer takes 2 ms
+        run.called_ns[rank, at] = 10**18 + at * 10_000_000 + rank * 3_000_000
+        run.done_ns[rank, at] = 10**18 + at * 10_000_000 + 5_000_000
+    run.write(tmp_path)
+    arguments = (
+        "--option",
+        "statistic",
+        "--sub_option",
+        "collectives",
+        "--path",
+        tmp_path,
+        "--format",
+        "json",
+    )
+    (row,) = json.loads(run_cli(*arguments)[1])["collectives"]
+    assert (row["kind"], row["group"], row["ranks"], row["bytes"]) == (
+        "all-reduce",
+        "default_pg (0)",
+        2,
+        4000,
+    )
+    assert (row["count"], row["transfer_ms"], row["waiting_ms"]) == (6, pytest.approx(2), pytest.approx(1.5))
