@@ -50,6 +50,7 @@ from dialects.step_windows import (
 )
 from dialects.steps import Step
 from dialects.sync_points import SyncPart
+from dialects.tolerances import JITTER_NS
 from errors import TraceError
 from formats.columns import Trace
 
@@ -149,7 +150,8 @@ class Meaning(Struct, frozen=True):
         it only begins or ends it
     messages : which of these pass data from one rank to one other
     waits : which wait for other threads, beside those whose names say so
-    jitters : times are a device's: what ended nearest to a begin is waited for, see `ended_nearest`
+    inputs : the row of what each waited for, -1: what ended nearest to its begin (`ended_nearest`: the times
+        are a device's); None: each waited for what ended last before it
     on_device : which run on an accelerator
     """
 
@@ -160,7 +162,7 @@ class Meaning(Struct, frozen=True):
     parts: Mapping[int, SyncPart] = MappingProxyType({})
     messages: Mask | None = None
     waits: Mask | None = None
-    jitters: bool = False
+    inputs: Int64 | None = None
     on_device: Mask | None = None
 
     @property
@@ -208,7 +210,7 @@ def _events(trace: Trace, steps: Sequence[Step], meaning: Meaning, arrows: Arrow
         leads=np.zeros(len(row), np.bool_),
         edges=np.concatenate(
             [
-                _along_threads(trace, row, start, end, told, meaning.jitters),
+                _along_threads(trace, row, start, end, told, meaning.inputs),
                 told,
                 *_waits(trace, row, start, end, meaning),
             ]
@@ -241,23 +243,30 @@ def _operations(trace: Trace, row: Int64, meaning: Meaning) -> tuple[list[Operat
     return operations, numbers.reshape(-1)
 
 
-def _along_threads(trace: Trace, row: Int64, start: Int64, end: Int64, told: Int64, jitters: bool) -> Int64:
+def _along_threads(
+    trace: Trace, row: Int64, start: Int64, end: Int64, told: Int64, inputs: Int64 | None
+) -> Int64:
     """Let each event wait for the one before it on its thread, and a thread that was idle for any other.
 
-    Where it is not `told`, by edges (e, 4), what the event waited for. Where times `jitters`, it begins no
-    earlier than what it waited for ended, which is set in `start`.
+    Where it is not `told`, by edges (e, 4), what the event waited for. With `inputs` (as of `Meaning`) it
+    begins no earlier than what it waited for ended, which is set in `start`.
     """
     track = trace.track_id[row]
     order = np.lexsort((start, track))
     before = np.full(len(row), -1)
     before[order[1:]] = np.where(track[order[1:]] == track[order[:-1]], order[:-1], -1)
     follows = np.flatnonzero(before >= 0)
-    if jitters:
-        other = ended_nearest(start, end, track, np.arange(len(row)))
+    known = np.zeros(len(row), np.bool_)
+    if inputs is not None:
+        event = np.full(len(trace), -1)
+        event[row] = np.arange(len(row))
+        given = np.where(inputs[row] >= 0, event[inputs[row]], -1)
+        known = (given >= 0) & (end[given] <= start + JITTER_NS)
+        other = np.where(known, given, ended_nearest(start, end, track, np.arange(len(row))))
         np.maximum(start, np.where(other >= 0, end[other], start), out=start)
     else:
         other = ended_last(end, track, start, track)
-    is_idle = (other >= 0) & ((before < 0) | (end[other] > end[before]))
+    is_idle = known | ((other >= 0) & ((before < 0) | (end[other] > end[before])))
     is_idle[told[told[:, 2] < Joint.END_TO_BODY, 1]] = False
     idle = np.flatnonzero(is_idle)
     return np.concatenate(

@@ -23,6 +23,7 @@ from dialects.owners import Owned, Owner, split_by_tracks
 from dialects.pipeline.pipeline_meetings import (
     COMM_THREAD,
     MESSAGE,
+    inputs_of,
     parts_of,
     side_by_side,
     untransferred,
@@ -108,5 +109,13 @@ class Pipeline(System):
         meets[list(parts)] = True
         phases = {name: phase for name in trace.names for rule, phase in _PHASES[::-1] if rule.search(name)}
         messages = by_name(trace, lambda name: bool(MESSAGE.match(name)))
-        meaning = Meaning(roles, meets, phases, self.category, parts, messages=messages, jitters=True)
+        meaning = Meaning(
+            roles,
+            meets,
+            phases,
+            self.category,
+            parts,
+            messages=messages,
+            inputs=inputs_of(rank.trace, comm, says_step(rank.trace)),
+        )
         return record_spans(rank, trace, self.find_steps(rank.trace, by).whole, meaning, arrows(trace))

@@ -54,6 +54,29 @@ def with_waits(ranks: Sequence[Trace], comms: Sequence[Mask], key: str) -> list[
     return [replace(t, args={**t.args, WAITED: one}) for t, one in zip(ranks, columns, strict=True)]
 
 
+def inputs_of(trace: Trace, comm: Mask, key: str) -> Int64:
+    """Return which slice each of a rank (n,) waited for, as a row; -1 where only the times tell.
+
+    In a step, which the argument `key` says, the n-th message sent forward follows the n-th computation of
+    that name, where there are as many: it may be sent long after, when its receiver is ready.
+    """
+    found = np.full(len(trace), -1, np.int64)
+    column = trace.args.get(key)
+    if column is None:
+        return found
+    groups: dict[tuple[str, bool, str], list[int]] = {}
+    steps = dict(zip(column.rows.tolist(), map(str, column.values), strict=True))
+    for row in np.argsort(trace.ts_ns, kind="stable").tolist():
+        name = trace.names[trace.name_id[row]]
+        way = re.search(r"(?i)forward|backward", name)
+        if way and not (comm[row] and not re.search(r"(?i)send", name)):
+            groups.setdefault((way[0].lower(), bool(comm[row]), steps.get(row, "")), []).append(row)
+    for (way_of, is_sent, step), rows in groups.items():
+        if is_sent and len(made := groups.get((way_of, False, step), [])) == len(rows):
+            found[rows] = made
+    return found
+
+
 def _ready_ns(trace: Trace, comm: Mask, key: str) -> Int64:
     """Return when what each of `comm` (n,) needed of its rank was over, as far as the times tell.
 
@@ -61,7 +84,8 @@ def _ready_ns(trace: Trace, comm: Mask, key: str) -> Int64:
     """
     lines, rows = side_by_side(trace, comm).track_id, np.flatnonzero(comm)
     found = np.full(len(trace), np.iinfo(np.int64).min)
-    source = ended_nearest(trace.ts_ns, trace.end_ns, lines, rows)
+    known = inputs_of(trace, comm, key)[rows]
+    source = np.where(known >= 0, known, ended_nearest(trace.ts_ns, trace.end_ns, lines, rows))
     found[rows[source >= 0]] = trace.end_ns[source[source >= 0]]
     order = rows[np.lexsort((trace.ts_ns[rows], lines[rows]))]
     before, after = order[:-1], order[1:]
