@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 import dialects
 from arrays import Float64
+from arrays.median import FEWEST
 from dag_utils import LoadedSteps
 from diagnose.detectors.capture import capture_quality
 from diagnose.detectors.device import allocations, copies, host_bound, host_sync, idle
@@ -232,8 +233,10 @@ def headline(diagnosis: Diagnosis) -> str:
     if diagnosis.answer:
         return diagnosis.answer
     usual, mean = float(np.median(diagnosis.iteration_ns)), float(diagnosis.iteration_ns.mean())
-    on_average = f" ({in_ms(mean, unit='')} on average)" if abs(mean - usual) > NEGLIGIBLE * usual else ""
-    step = f"{diagnosis.one_step} takes {in_ms(usual)}{on_average}"
+    is_even = abs(mean - usual) <= NEGLIGIBLE * usual
+    on_average = "" if is_even else f" ({in_ms(mean, unit='')} on average)"
+    few = is_even and len(diagnosis.iteration_ns) < FEWEST  # a median of two or three steps is one of them
+    step = f"{diagnosis.one_step} takes {in_ms(mean if few else usual)}{on_average}"
     found = diagnosis.findings
     first = [one for one in found if one.finding.leads or (one.gain and not one.finding.is_assumed)][:_NAMED]
     heavy = [one for one in found if one.finding.weight and _is_on_path(one.finding)][:1]
@@ -250,7 +253,9 @@ def headline(diagnosis: Diagnosis) -> str:
     if any(one.gain for one in first):
         return f"{step}: {'; then '.join(clauses)}."
     if not first and not is_limit:
-        clauses += _goes_to([one for one in parts if not heavy or one.what != NOT_RECORDED])
+        goes_to = _goes_to([one for one in parts if not heavy or one.what != NOT_RECORDED])
+        is_larger = bool(heavy) and bool(parts) and parts[0].share > heavy[0].finding.weight
+        clauses = [*goes_to, *clauses] if is_larger else [*clauses, *goes_to]
     clauses.append(f"nothing{' else' if first or heavy else ''} stands out that would make it 1 % shorter")
     return f"{step}{': ' if len(clauses) > 1 else '; '}{'; '.join(clauses)}."
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from arrays import Float64, Int64
 from arrays.numbering import unique
 from dag.step_graph import Bool, Recording, StepGraph, job_lengths
-from dag_utils import CATS, GAP, LoadedSteps, choose_step, critical_path, gap_covers
+from dag_utils import CATS, GAP, CriticalPath, LoadedSteps, choose_step, critical_path, gap_covers
 from diagnose.finding import Evidence
 from diagnose.finding_thresholds import HALF, NEARLY_ALL, NOTICEABLE, SPIKY
 from diagnose.meetings import Arrivals, meetings_of
@@ -27,6 +27,7 @@ from replay.answer import measured_ns
 from replay.edit import Job
 from replay.even_work import begun_by_owners, done_by_all
 from replay.even_work import stages as pipeline
+from replay.whatif.host import PAUSE_NS, prepares
 
 #: Steps whose critical paths are walked at most; more of steps that are short, so many events.
 _MOST_PATHS, _MOST_EVENTS = 20, 300_000
@@ -295,17 +296,34 @@ class JobView:
         return np.array(work), np.array(gaps)
 
     def _walked(self, row: int) -> tuple[Float64, Float64]:
-        """Return work and gaps on the path of a step by kind of operation (k + 1,); the last is of none."""
+        """Return work and gaps on the path of a step by kind of operation (k + 1,); the last is of none.
+
+        Short gaps of a device's host are its work.
+        """
         n, kind = len(self.recording.table.kinds), self.recording.table.kind
         step = self.recording.steps[row]
         path = critical_path(step)
         of = np.where(path.event < 0, n, kind[step.operation[path.event]])
-        lasts = path.end_ns - path.start_ns
+        lasts, is_python = path.end_ns - path.start_ns, self._is_python(step, path)
         work, gaps = (
             np.bincount(of[chosen], lasts[chosen], n + 1).astype(np.float64)
-            for chosen in (path.cat == CATS.index(cat) for cat in ("", GAP))
+            for chosen in (
+                (path.cat == CATS.index("")) | is_python,
+                (path.cat == CATS.index(GAP)) & ~is_python,
+            )
         )
         return work, gaps
+
+    def _is_python(self, step: StepGraph, path: CriticalPath) -> Bool:
+        """Return which stretches of a path are gaps of a host so short that just Python ran there."""
+        of_host = self._is_of_host[np.where(path.event < 0, 0, step.operation[path.event])]
+        is_gap: Bool = of_host & (path.event >= 0) & (path.cat == CATS.index(GAP))
+        return is_gap & (path.end_ns - path.start_ns < min(PAUSE_NS, NOTICEABLE * self.step_ns))
+
+    @cached_property
+    def _is_of_host(self) -> Bool:
+        """Which operations (n,) the host of a device runs."""
+        return self.which(lambda one: self.has_device and prepares(one))
 
     def path_work_ns(self, chosen: Bool) -> float:
         """Return the work of the `chosen` operations (n,) on the path of a step, the mean over steps.
@@ -406,8 +424,12 @@ class JobView:
         for place in np.flatnonzero(within).tolist():
             covers[self.kind_of[0][place], False] = float(within[place])
         for row in self.path_rows:
-            path = critical_path(self.recording.steps[row])
+            step = self.recording.steps[row]
+            path = critical_path(step)
+            is_python = self._is_python(step, path)
             for at, cover in gap_covers(self.recording, path).items():
+                if is_python[at]:
+                    continue
                 took = float(path.end_ns[at] - path.start_ns[at]) / len(self.path_rows)
                 covers[cover] = covers.get(cover, 0.0) + took
         return covers

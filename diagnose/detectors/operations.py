@@ -82,7 +82,8 @@ def first_calls(view: JobView) -> Iterator[Finding]:
             continue
         yield Finding(
             kind="profiling_overhead",
-            title=f"one call of {brief(names[place])} takes {in_ms(longest_ns)} of the critical path",
+            title=f"one call of {brief(names[place])} takes {in_ms(longest_ns)} "
+            f"({share:.0%} of the step): start-up",
             cause="the first call of its kind creates the device's context, or loads or compiles kernels",
             action="leave more steps to the warm-up before the recording begins",
             ranks=view.recording.owners,

@@ -107,7 +107,7 @@ def test_a_call_that_creates_a_context_is_told_as_such_and_wins_nothing(tmp_path
     job = replace(DEVICE_BOUND, first_call=500.0)
     diagnosis = diagnosed(device(tmp_path / "one", job, steps=1)[0])
     assert winning(diagnosis) == []
-    told = "one call of cudaDeviceGetStreamPriorityRange takes 500.0 ms of the critical path"
+    told = "one call of cudaDeviceGetStreamPriorityRange takes 500.0 ms (93% of the step): start-up"
     assert titles(diagnosis, "profiling_overhead") == [told]
     assert told in headline(diagnosis)
     several = diagnosed(device(tmp_path / "several", job)[0])  # of eight steps the first one is a warm-up
@@ -130,7 +130,7 @@ def test_the_first_of_many_calls_that_takes_seconds_is_start_up_and_no_reason_to
     path.write_text(json.dumps(document))
     diagnosis = diagnosed(path.parent)
     assert winning(diagnosis) == []
-    assert "one call of cudaFree takes 5,200.0 ms of the critical path" in headline(diagnosis)
+    assert "one call of cudaFree takes 5,200.0 ms (99% of the step): start-up" in headline(diagnosis)
 
 
 def test_how_busy_a_device_is_counts_within_the_step(tmp_path: Path) -> None:
