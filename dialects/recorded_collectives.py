@@ -13,9 +13,10 @@ from arrays.numbering import occurrence_number
 
 #: What to call kinds, by what is in their names: the first that fits.
 _KINDS = (
-    (r"all_?reduce", "all-reduce"), (r"reduce_?scatter", "reduce-scatter"), (r"all_?gather", "all-gather"),
-    (r"all_?to_?all", "all-to-all"), (r"broadcast|bcast", "broadcast"), (r"send|recv", "send/recv"),
-    (r"barrier", "barrier"), (r"reduce", "reduce"), (r"gather", "gather"), (r"scatter", "scatter"),
+    (r"all[-_]?reduce|psum", "all-reduce"), (r"reduce[-_]?scatter", "reduce-scatter"),
+    (r"all[-_]?gather", "all-gather"), (r"all[-_]?to[-_]?all", "all-to-all"),
+    (r"broadcast|bcast", "broadcast"), (r"send|recv", "send/recv"), (r"barrier", "barrier"),
+    (r"reduce", "reduce"), (r"gather", "gather"), (r"scatter", "scatter"),
 )  # fmt: skip
 _ONE_OF_N = ("all-gather", "reduce-scatter", "all-to-all", "gather", "scatter")
 _MOST_AT_ONCE = 1 << 20  # collectives of one step or sequence number
@@ -98,7 +99,7 @@ def base_of(number: Int64) -> Int64:
 def kind_of(name: str) -> str:
     """Return the kind of collective that a name means; of an unknown one the name without parameters.
 
-    >>> kind_of("nccl:_all_gather_base"), kind_of("allreduce_coalesced"), kind_of("HostBarrier")
+    >>> kind_of("nccl:_all_gather_base"), kind_of("all-reduce.17"), kind_of("HostBarrier")
     ('all-gather', 'all-reduce', 'barrier')
     """
     found = (kind for pattern, kind in _KINDS if re.search(pattern, name, re.IGNORECASE))

@@ -17,7 +17,7 @@ from arrays import Float64, Int64, Mask
 from arrays.intervals import lies_inside
 from arrays.numbering import numbered
 from dialects.masks import by_cat, by_name
-from dialects.name_rules import is_collective
+from dialects.name_rules import is_collective, is_library_call
 from dialects.needs import Need
 from dialects.owners import Owned, split_by_processes
 from dialects.recorded_collectives import Call, Collectives, kind_of
@@ -362,6 +362,8 @@ class System:
         """Return the collectives of a rank, and what they move as far as recorded; see `Need.SIZES`."""
         trace = rank.trace
         comm = self.roles(trace) == Role.COMM
+        carried_out = comm & by_name(trace, is_library_call)
+        comm = carried_out if carried_out.any() else comm  # other calls hand them over
         rows = np.flatnonzero(comm & ~lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, comm))
         calls = [Call(kind_of(trace.names[i])) for i in trace.name_id[rows].tolist()]
         return Collectives.of(rows, calls, np.zeros(len(rows), np.int64), trace.ts_ns[rows])

@@ -35,6 +35,7 @@ from dialects.jax.xla_names import is_around, is_noise, is_untimed, is_wait, kin
 from dialects.masks import by_name
 from dialects.needs import Need
 from dialects.owners import SHARED, Owned, split_by_slices
+from dialects.recorded_collectives import Call, Collectives
 from dialects.roles import Role
 from dialects.steps import NO_STEPS, Step, Steps, in_first_process, spans
 from dialects.sync_points import SyncPart
@@ -139,6 +140,20 @@ class Jax(System):
     def sync_part(self, name: str, cat: str, tid: object, args: Mapping[str, Any]) -> SyncPart | None:
         """Return a collective of all devices, from begin to end; an asynchronous one has two operations."""
         return part_of_all(name, args)
+
+    def collectives(self, rank: RankTrace) -> Collectives:
+        """Return the collectives of a device with their groups; their bytes are not recorded."""
+        found, parts = super().collectives(rank), parts_of(rank.trace)
+        calls = []
+        for row, place in zip(found.row.tolist(), found.call.tolist(), strict=True):
+            call, part = found.calls[place], parts.get(row)
+            if part is not None and part.begins and part.ends:
+                group = part.key[1] if isinstance(part.key, tuple) else None
+                n_ranks = len(re.findall(r"\d+", str(group)))
+                call = Call(call.kind, f"({group})" if n_ranks else "", n_ranks, key=part.key)
+            calls.append(call)
+        none = np.zeros(len(found.row), np.int64)
+        return Collectives.of(found.row, calls, none, rank.trace.ts_ns[found.row])
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
         """Return the steps of a device, with what its host did."""

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from conftest import run_cli
+from dag_utils import load_steps
 from make import span, step, write
+from trace_utils import Request
 
 WORDS = ("--option", "statistic", "--sub_option", "collectives", "--path")
 
@@ -251,3 +253,30 @@ def test_collectives_of_one_recorded_rank_of_eight_by_hand(shared_data: Path) ->
         pytest.approx(14 / 8 * 5746640 / 6678.4e3),
         pytest.approx(14 / 8 * 17632384 / 8656.708e3),
     ]
+
+
+@pytest.mark.slow
+def test_transfers_are_the_work_of_the_graph(shared_data: Path) -> None:
+    # on each rank from the last start to its own end, which is within 3 us of the last one
+    path = shared_data / "kineto" / "gpu-param-dlrm-8ranks" / "trace"
+    recording = load_steps([path], Request(jobs=1, progress=False)).recording
+    (step,) = recording.steps
+    moves = recording.which(lambda one: one.is_communication)[step.operation]
+    assert moves.sum() == 8 * 8
+    found = answer(path, "--jobs", 1)["collectives"]
+    transfers_ms = sum(one["count"] * one["transfer_ms"] for one in found)
+    assert step.work_ns[moves].sum() / 1e6 / 8 == pytest.approx(transfers_ms, abs=8 * 0.003)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("jax/shard4", 4 * 8),  # four all-reduces in each of eight steps, which four devices do together
+        ("composer/ws2-torch/trace", 2 * (16 + 10 + 6)),  # gloo's calls on two ranks, without their hand-over
+    ],
+)
+def test_collectives_of_other_systems_are_counted_once(shared_data: Path, name: str, count: int) -> None:
+    found = answer(shared_data / name, "--jobs", 1)["collectives"]
+    assert sum(one["count"] for one in found) == count
+    assert all(0 <= one["exposed_share"] <= 1 for one in found)
