@@ -29,6 +29,10 @@ class Row:
     def __init__(self, recording: Recording, rows: Sequence[int]) -> None:
         self.recording, self.rows = recording, rows
         self.owners = len(recording.owners)
+        place = np.arange(len(rows))
+        follows = np.diff(np.array(rows, np.int64), prepend=-2) == 1
+        #: How many steps before each (positions,) were recorded in turn up to it.
+        self._n_before = place - np.maximum.accumulate(np.where(follows, 0, place))
         sizes, self.has_links = [], False
         for position in range(len(rows)):
             step = self.step(position)
@@ -147,15 +151,12 @@ class Row:
 
     def _from_before(self, position: int) -> tuple[Int64, Int64]:
         """Return `continued` and `across` of a step; nothing where it does not come in its turn."""
-        step = self.step(position)
-        n_before = 0  # steps that come in their turn up to this one
-        while n_before < position and self._in_turn(position - n_before):
-            n_before += 1
+        step, n_before = self.step(position), self._n_before[position]
         return step.continued[: None if n_before else 0], step.across[step.across[:, 3] <= n_before]
 
     def _in_turn(self, position: int) -> bool:
         """Whether a step comes after the one that was recorded before it."""
-        return position > 0 and self.rows[position - 1] == self.rows[position] - 1
+        return bool(self._n_before[position])
 
     def _follows_a_pause(self, position: int) -> bool:
         """Whether a step was recorded after a pause of the profiler; all owners then begin it as recorded."""
