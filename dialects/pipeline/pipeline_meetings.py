@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Hashable, Sequence
+from functools import cache
 
 import numpy as np
 from msgspec.structs import replace
@@ -126,13 +127,18 @@ def side_by_side(trace: Trace, comm: Mask) -> Trace:
 def parts_of(trace: Trace, comm: Mask) -> dict[int, SyncPart]:
     """Return the part that each communication of a rank has in what several do, by row."""
     known, names = places_of(trace.metadata), thread_names(trace.metadata)
-    parts = {}
-    for row in np.flatnonzero(comm).tolist():
-        track = trace.tracks[trace.track_id[row]]
+
+    @cache
+    def part(name: int, on: int) -> SyncPart | None:
+        track = trace.tracks[on]
         place = place_of(known, track)
-        if place is not None and (key := _key(trace.names[trace.name_id[row]], names.get(track, ""), place)):
-            parts[row] = SyncPart(key)
-    return parts
+        key = None if place is None else _key(trace.names[name], names.get(track, ""), place)
+        return None if key is None else SyncPart(key)
+
+    rows = np.flatnonzero(comm)
+    pairs = zip(rows.tolist(), trace.name_id[rows].tolist(), trace.track_id[rows].tolist(), strict=True)
+    found = ((row, part(name, on)) for row, name, on in pairs)
+    return {row: part for row, part in found if part is not None}
 
 
 def _key(name: str, thread: str, place: Place) -> Hashable:
