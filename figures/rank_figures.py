@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 import dialects
@@ -214,6 +215,9 @@ def _of_middle(trace: Trace, whole: Sequence[Step]) -> dict[str, Any]:
     if not len(trace) or (len(trace) > _MOST_SLICES and not steps):
         return {}
     if len(trace) > _MOST_SLICES:
+        # the args by which steps are found would make it seem that work launched earlier has no launch
+        marks = dialects.of(trace).args.get(Need.STEPS, ())
+        trace = replace(trace, args={key: one for key, one in trace.args.items() if key not in marks})
         trace = trace.select((trace.ts_ns < steps[-1].end_ns) & (trace.end_ns > steps[0].start_ns))
     roles = dialects.of(trace).roles(trace)
     parts = breakdown(trace, roles, steps)

@@ -24,7 +24,8 @@ from formats.values import cleaned
 
 _KEY = attrgetter(*KEY)
 _KEYS = msgspec.json.Decoder(list[tuple[Any, ...]])
-_INTEGERS = msgspec.json.Decoder(list[int])
+_NOT_OF_INTEGERS = bytes({*range(256)} - {*b"-0123456789,"})
+_LARGEST = 2**63 - 1
 _TS = attrgetter("ts")
 _DUR = attrgetter("dur")
 #: As a wanted key: every argument, also those of events that are not slices.
@@ -64,7 +65,9 @@ class Builder:
         self._kinds = np.empty(0, np.int8)
         self._counts = np.empty(0, np.int64)
         self._key, self._ts, self._dur = array("i"), array("q"), array("q")
-        self._args: defaultdict[str, tuple[array[int], list[Any]]] = defaultdict(lambda: (array("q"), []))
+        self._args: defaultdict[str, tuple[array[int], array[int] | list[Any]]] = defaultdict(
+            lambda: (array("q"), array("q"))  # values are a list from the first on that is no integer
+        )
         self._point_key, self._point_ts = array("i"), array("q")
         self._point_ids: list[str | None] = []
         self._point_args: list[dict[str, Any]] = []
@@ -205,17 +208,26 @@ class Builder:
 
         Those of a Kineto file that is read for its steps are; `_add_args` takes more than twice as long.
         """
-        first = args[: args.find(b":") + 1]  # {"correlation":
-        if rows.min() < 0 or not args.count(first) == args.count(b":") == len(rows):
+        n, first = len(rows), args[: args.find(b":") + 1]  # {"correlation":
+        if rows.min() < 0 or not args.count(first) == args.count(b":") == n:
             return False
-        try:
-            values = _INTEGERS.decode(_as_list(args.replace(first, b"").replace(b"}", b"")))
-        except UNDECODABLE:
+        digits = args.translate(None, _NOT_OF_INTEGERS)
+        if digits.count(b",") != n or len(digits) != len(args) - n * (len(first) + 1):  # and a bracket
+            return False
+        values = np.fromstring(digits.decode(), np.int64, sep=",")
+        if len(values) != n or values.max() == _LARGEST:  # as which what is larger is read
             return False
         told_rows, told = self._args[msgspec.json.decode(first[1:-1])]
         told_rows.frombytes(rows.tobytes())
-        told += values
+        told.extend(array("q", values.tobytes()))
         return True
+
+    def _told(self, key: str) -> tuple[array[int], list[Any]]:
+        """Return the rows that have an argument, and its values, of any kind."""
+        rows, values = self._args[key]
+        if isinstance(values, array):
+            self._args[key] = rows, values = rows, list(values)
+        return rows, values
 
     def _add_args(self, rows: Sequence[int], args: Sequence[Any]) -> None:
         """Append the wanted args of `rows`, each a struct or a dictionary; a negative row is skipped."""
@@ -227,14 +239,16 @@ class Builder:
                 values = list(map(attrgetter(name), args))
                 present = list(map(is_not, values, itertools.repeat(None)))
                 if any(present):
-                    self._args[key][0].extend(itertools.compress(rows, present))
-                    self._args[key][1].extend(itertools.compress(values, present))
+                    told_rows, told = self._told(key)
+                    told_rows.extend(itertools.compress(rows, present))
+                    told.extend(itertools.compress(values, present))
             return
         for row, members in zip(rows, args, strict=True):
             for key, value in members.items():
                 if value is not None and (key in self.wanted or key.startswith(self._prefixes)):
-                    self._args[key][0].append(row)
-                    self._args[key][1].append(value)
+                    told_rows, told = self._told(key)
+                    told_rows.append(row)
+                    told.append(value)
 
 
 def _as_list(items: bytes) -> bytes:

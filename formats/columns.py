@@ -92,7 +92,7 @@ _NO_OBJECTS = np.empty(0, np.object_)
 NO_POINTS = Points(_NO_OBJECTS, _NO_IDS, _NO_IDS, _NO_IDS, np.empty(0, np.int64), _NO_OBJECTS)
 
 
-class Trace(Struct, frozen=True):
+class Trace(Struct, frozen=True, weakref=True):
     """The slices of one trace file (X events and paired B/E), one row each, in file order.
 
     Attributes

@@ -46,7 +46,7 @@ class Rows(Struct):
     key: Int32
     ts_ns: Int64
     dur_ns: Int64
-    args: dict[str, tuple[Int64, list[Any]]]
+    args: dict[str, tuple[Int64, array[int] | list[Any]]]  # an array where all are integers
     points: tuple[Int32, Int64, list[str | None], list[dict[str, Any]]]
     metadata: list[dict[str, Any]]
     repairs: Counter[tuple[str, str]] = field(default_factory=Counter)  # (noun, fate): how many
@@ -61,12 +61,15 @@ def join(parts: Sequence[Rows]) -> Rows:
     counts = np.zeros(len(ids), np.int64)
     for part, new in zip(parts, maps, strict=True):
         counts[new] += part.counts
-    args: dict[str, tuple[Int64, list[Any]]] = {}
+    args: dict[str, tuple[Int64, array[int] | list[Any]]] = {}
     offset = 0
     for part in parts:
         for key, (rows, values) in part.args.items():
-            old = args.get(key, (np.empty(0, np.int64), []))
-            args[key] = (np.concatenate([old[0], rows + offset]), old[1] + values)
+            old_rows, old = args.get(key, (np.empty(0, np.int64), array("q")))
+            all_values = (
+                old + values if isinstance(old, array) and isinstance(values, array) else [*old, *values]
+            )
+            args[key] = (np.concatenate([old_rows, rows + offset]), all_values)
         offset += len(part.key)
     return Rows(
         keys=list(ids),
@@ -193,6 +196,8 @@ class _Tables:
 def _fitting(name: str, column: ArgColumn, repairs: list[str]) -> ArgColumn:
     """Return the values of an argument that are within the border of `formats.values`, and their rows."""
     values = column.values
+    if isinstance(values, array):
+        return column
     if set(map(type, values)) == {int}:
         with contextlib.suppress(OverflowError):  # beyond 63 bits
             return ArgColumn(column.rows, array("q", values))

@@ -374,3 +374,21 @@ def test_what_the_host_does_for_later_steps_holds_up_none(tmp_path: Path) -> Non
         step = recording.steps[row]
         assert all(recording.operations[int(step.operation[event])].on_device for event in step.last)
     assert not any(one.from_earlier_step for one in recording.operations)
+
+
+def test_steps_in_the_middle_hold_work_that_was_launched_before_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The device falls 10 µs behind with each of 20 launches per step: 6 steps behind after 30."""
+    monkeypatch.setattr("figures.rank_figures._MOST_SLICES", 400)
+    job = Made()
+    for number in range(1, 31):
+        begin = job.now
+        for _ in range(20):
+            job.launch(40, 50)
+        job.add(f"ProfilerStep#{number}", "user_annotation", begin, job.now)
+    figures = load_figures([job.write(tmp_path / "job")], Wanted(durations=True), jobs=1, progress=False)
+    (rank,) = figures.ranks
+    assert 5 < len(rank.in_the_middle) < 20
+    for step in rank.in_the_middle:
+        assert (step.wall_ns, step.compute_ns, step.idle_ns) == (1_000_000, 1_000_000, 0)
