@@ -66,7 +66,7 @@ class Builder:
         self._counts = np.empty(0, np.int64)
         self._key, self._ts, self._dur = array("i"), array("q"), array("q")
         self._args: defaultdict[str, tuple[array[int], array[int] | list[Any]]] = defaultdict(
-            lambda: (array("q"), array("q"))  # values are a list from the first on that is no integer
+            lambda: (array("q"), array("q"))  # values become a list at the first that is not an integer
         )
         self._point_key, self._point_ts = array("i"), array("q")
         self._point_ids: list[str | None] = []

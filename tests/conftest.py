@@ -85,7 +85,11 @@ def _fresh_logging() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as `slow` what reads recorded traces, or starts a browser or a cluster."""
+    """Mark as `slow` what reads recorded traces, or starts a browser or a cluster.
+
+    Tests in a browser come first: of several processes one begins there, and only that starts a browser.
+    """
+    items.sort(key=lambda item: "browser" not in getattr(item, "fixturenames", ()))
     for item in items:
         if {"shared_data", "browser", "two_workers"} & {*getattr(item, "fixturenames", ())}:
             item.add_marker("slow")

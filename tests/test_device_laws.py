@@ -387,7 +387,9 @@ def test_steps_in_the_middle_hold_work_that_was_launched_before_them(
         for _ in range(20):
             job.launch(40, 50)
         job.add(f"ProfilerStep#{number}", "user_annotation", begin, job.now)
-    figures = load_figures([job.write(tmp_path / "job")], Wanted(durations=True), jobs=1, progress=False)
+    figures = load_figures(
+        [job.write(tmp_path / "job")], Wanted(durations=True), Request(jobs=1, progress=False)
+    )
     (rank,) = figures.ranks
     assert 5 < len(rank.in_the_middle) < 20
     for step in rank.in_the_middle:

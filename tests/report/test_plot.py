@@ -279,7 +279,8 @@ def hostile(chart: Chart) -> Chart:
 )
 def test_a_hostile_name_stays_a_short_text(chart: Chart, tmp_path: Path) -> None:
     path = write_still(hostile(chart), tmp_path / "a.svg", HOSTILE[1])
-    write_still(hostile(chart), tmp_path / "a.png", HOSTILE[1])
+    if chart in (BARS, NETWORK):  # drawn by Vega, and here: every PNG is made of such an SVG
+        write_still(hostile(chart), tmp_path / "a.png", HOSTILE[1])
     assert {element.tag.rpartition("}")[2] for element in elements(path)} <= _DRAWN
     assert max(map(len, texts(path))) <= 400
     assert all(text.isprintable() for text in texts(path))
