@@ -19,6 +19,7 @@ _FUNCTION = re.compile(
     re.DOTALL,
 )
 _OWNER = re.compile(r"(?:wk\d+\.)?(?:rank\d+\.)?")
+_EDIT = re.compile(r"(.*?)(|=[\w.%+-]+)", re.DOTALL)  # what `--set` says of a function
 _CLONE = re.compile(r" ?\[clone [^]]*\]$|\.kd$")
 _NAMESPACE = re.compile(r"(?:\w+|\(anonymous namespace\)|\{[^{}]*\})::")
 _UNNAMED = re.compile(r"\(anonymous namespace\)::|::\{lambda.*|::operator\(\).*", re.DOTALL)
@@ -77,7 +78,8 @@ def brief(name: str) -> str:
         first = last = places[-1]
         while first and (words[first - 1] == "void" or first - 1 in places):  # the type that it returns
             first -= 1
-        words[first : last + 1] = [_shorter(_identity(words[last]))]
+        function, edit = _EDIT.fullmatch(words[last]).groups()  # type: ignore[union-attr]  # it matches any text
+        words[first : last + 1] = [_shorter(_identity(function)) + edit]
         return owner + " ".join(words)
     return owner + _shorter(" ".join(words))
 

@@ -20,7 +20,7 @@ from dialects.recorded_collectives import NO_COLLECTIVES, Collectives
 from dialects.step_parts import RankSteps, RankTrace
 from dialects.steps import Step
 from dialects.sync_points import SyncPoints
-from dialects.system import Frames, MemorySamples
+from dialects.system import Frames, MemorySamples, Origin
 from errors import AnalyzeError, DagError
 from formats.columns import Trace
 from formats.gml import read_gml
@@ -66,7 +66,7 @@ class RankFacts(Struct, frozen=True):
     machine: str = ""
     frames: Frames | None = None
     loads_ahead: bool = False
-    origins: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    origins: Mapping[str, Origin] = field(default_factory=dict)
 
 
 class RankRecord(Struct, frozen=True):

@@ -19,6 +19,7 @@ from diagnose.meetings import Arrivals, meetings_of
 from dialects.kernel_kinds import kernel_kind
 from dialects.roles import Phase, Role
 from dialects.step_parts import Operation, Transfer
+from dialects.system import Origin
 from errors import listed
 from figures.operations_by_step import check_cells
 from figures.step_summary import outliers
@@ -376,9 +377,11 @@ class JobView:
     def whose(self, name: str) -> str:
         """Return the kind of a kernel, and the operator and module that launch most of it, as words."""
         origins = (rank.origins[name] for rank in self.loaded.ranks if name in rank.origins)
-        operator, module = next(origins, ("", ""))
-        where = f" in {brief(module)}" if module else ""
-        launched = f", launched by {brief(operator)}{where}" if operator else ""
+        origin = next(origins, Origin())
+        parts = ((", launched by", origin.operator), ("in", origin.module), ("at", origin.function))
+        launched = (
+            " ".join(f"{word} {brief(part)}" for word, part in parts if part) if origin.operator else ""
+        )
         return f"{kernel_kind(name)}{launched}"
 
     def _purpose(self, one: Operation) -> str:

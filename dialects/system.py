@@ -97,6 +97,14 @@ class Frames(Struct, frozen=True):
         return self.name[at], bool(self.waits[at])
 
 
+class Origin(Struct, frozen=True):
+    """The operator, the module and the Python function, with its line, that launch a kernel; "" for none."""
+
+    operator: str = ""
+    module: str = ""
+    function: str = ""
+
+
 class WorkGroups(Struct, frozen=True):
     """Groups of the work of devices: of k slices `row` (k,) and `group` (k,), a place in `names`.
 
@@ -404,8 +412,8 @@ class System:
         distinct, place = numbered(zip(kinds, kinds, strict=True))
         return WorkGroups(rows, distinct, place.astype(np.int64)[kind])
 
-    def origins(self, trace: Trace) -> Mapping[str, tuple[str, str]]:
-        """Return the operator and the module that launch most of the kernels of each name; "" for none."""
+    def origins(self, trace: Trace) -> Mapping[str, Origin]:
+        """Return the operator, module and function that launch most of the kernels of each name."""
         return {}
 
     def loads_ahead(self, trace: Trace) -> bool:

@@ -39,6 +39,7 @@ from dialects.system import (
     KERNEL_KIND,
     RUNTIME_CATS,
     Frames,
+    Origin,
     System,
     WorkGroups,
     framed,
@@ -236,8 +237,8 @@ class Kineto(System):
 
         return attributed(trace, np.flatnonzero(self.device_work(trace)), by)
 
-    def origins(self, trace: Trace) -> Mapping[str, tuple[str, str]]:
-        """Return the operator and the module that launch most of the kernels of each name."""
+    def origins(self, trace: Trace) -> Mapping[str, Origin]:
+        """Return the operator, module and function that launch most of the kernels of each name."""
         from dialects.kineto.attribution import origins
 
         return origins(trace, np.flatnonzero(by_cat(trace, KERNEL_CATS.__contains__)))

@@ -18,12 +18,16 @@ from arrays.numbering import numbered, unique
 from dialects.kineto.collectives import step_mark
 from dialects.kineto.kineto_device import integers, with_value
 from dialects.masks import by_cat, by_name
-from dialects.system import CPU_OP_CATS, RUNTIME_CATS, WorkGroups
+from dialects.system import CPU_OP_CATS, RUNTIME_CATS, Origin, WorkGroups
 from formats.columns import Trace
 from function_names import without_numbers
 
 _MODULE = "nn.Module: "
 _ENGINE, _UPDATE = "autograd::engine::", "Optimizer."
+#: A Python function in a file that is not PyTorch's own.
+_OWN_LINE = re.compile(r"(?!(?:.*/)?torch/).*\.py\(\d+\): .*")
+#: What comes before the last two modules of a path, and before the name of a file.
+_PLACE = re.compile(r"(?:\w+_\d+\.)*(?=\w+_\d+\.\w+_\d+$)|.*/(?=\S+\.py)")
 NO_LAUNCH = "(not attributed: no launch in the file)"
 _NONE = {
     "operator": "(no operator around the launch)",
@@ -69,37 +73,44 @@ def _scope(hierarchy: str) -> str:
     return ".".join(of_class if name == "TOP" else name for name, of_class in parts if name != "SELF")
 
 
-def origins(trace: Trace, rows: Int64) -> dict[str, tuple[str, str]]:
-    """Return the operator and the module that launch most of the work `rows` (k,), by its name; "" for none.
+def origins(trace: Trace, rows: Int64) -> dict[str, Origin]:
+    """Return the operator, module and Python function that launch most of the work `rows` (k,), by its name.
 
     Where one module launches no half of it, modules of its class do.
     """
     launch = _Launches(trace, rows)
     module = launch.first_known(launch.module, launch.of_forward(launch.modules))
     paths, path_of = launch.paths()
-    operators, name_of = [*trace.names, ""], np.append(trace.name_id, len(trace.names))
+    names, name_of = [*trace.names, ""], np.append(trace.name_id, len(trace.names))
+    lines = launch.around(np.flatnonzero(by_name(trace, _OWN_LINE.fullmatch)))
     keys = np.stack(
-        [trace.name_id[rows], name_of[launch.operator], np.where(module < 0, -1, path_of[module])]
+        [
+            *(trace.name_id[rows], name_of[launch.operator], name_of[lines]),
+            np.where(module < 0, len(paths), path_of[module]),
+        ]
     )
     distinct, which = np.unique(keys, axis=1, return_inverse=True)
     total_ns = np.bincount(which.reshape(-1), trace.dur_ns[rows], distinct.shape[1]).astype(np.int64)
-    times: dict[str, tuple[Counter[str], Counter[str]]] = {}
-    for (name, operator, path), ns in zip(distinct.T.tolist(), total_ns.tolist(), strict=True):
-        by_operator, by_module = times.setdefault(trace.names[name], (Counter(), Counter()))
-        by_operator[operators[operator]] += ns
-        by_module[paths[path] if path >= 0 else ""] += ns
-    return {name: (_most(by_operator), _most(by_module)) for name, (by_operator, by_module) in times.items()}
+    times: dict[str, tuple[Counter[str], Counter[str], Counter[str]]] = {}
+    for (name, operator, line, path), ns in zip(distinct.T.tolist(), total_ns.tolist(), strict=True):
+        sums = times.setdefault(trace.names[name], (Counter(), Counter(), Counter()))
+        for by_name_of, of in zip(sums, (names[operator], [*paths, ""][path], names[line]), strict=True):
+            by_name_of[of] += ns
+    return {name: Origin(*map(_most, sums)) for name, sums in times.items()}
 
 
 def _most(by_name: Counter[str]) -> str:
-    """Return the name with most of some times; without the numbers of modules where none has half of them."""
-    (name, ns), *_ = by_name.most_common(1)
-    if 2 * ns >= by_name.total():
-        return ".".join(name.split(".")[-2:])
-    classes: Counter[str] = Counter()
-    for one, own_ns in by_name.items():
-        classes[without_numbers(one)] += own_ns
-    return classes.most_common(1)[0][0]
+    """Return the name with most of some times; of modules none of which has half of them a class."""
+    known = Counter({name: ns for name, ns in by_name.items() if name})
+    if not known:
+        return ""
+    name, ns = known.most_common(1)[0]
+    if 2 * ns < known.total():
+        classes: Counter[str] = Counter()
+        for one, own_ns in known.items():
+            classes[without_numbers(one)] += own_ns
+        name = classes.most_common(1)[0][0]
+    return _PLACE.sub("", name)
 
 
 class _Launches:

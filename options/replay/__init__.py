@@ -360,7 +360,7 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
     pausing = _pausing(args, loaded, forecasts)
     return Result(
         **_common(args, loaded),
-        headline=f"With {last.name} a step takes {times}: {last.ratio - 1:+.1%}{pausing}.",
+        headline=f"With {brief(last.name)} a step takes {times}: {last.ratio - 1:+.1%}{pausing}.",
         document={
             **_document(
                 args, last.recorded, row, after[-1], output, last.after_ns / last.recorded.iteration_ns

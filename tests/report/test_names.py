@@ -76,6 +76,7 @@ def test_then_it_keeps_the_argument_that_tells_what_it_does() -> None:
         ),
         ("_ZN", "_ZN"),
         ("void f(int)", "f"),
+        ("void at::native::f<float>(int)=0.5", "f=0.5"),
         ("a::b<c(", "b<c>"),
     ],
 )

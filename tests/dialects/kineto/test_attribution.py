@@ -226,7 +226,9 @@ def test_diagnose_speaks_of_kinds_operators_and_modules(tmp_path: Path) -> None:
         events += [
             event(f"ProfilerStep#{i}", "user_annotation", at, 10_000),
             event("nn.Module: Net_0", "python_function", at + 50, 400),
+            event("/me/train.py(12): f", "python_function", at + 55, 320),
             event("nn.Module: Linear_3", "python_function", at + 60, 300),
+            event("torch/nn/modules/linear.py(125): forward", "python_function", at + 65, 250),
             event("aten::mm", "cpu_op", at + 80, 200),
             event("cudaLaunchKernel", "cuda_runtime", at + 100, 10, correlation=i + 1),
             event("ampere_sgemm_64x64_nn", "kernel", at + 200, 9700, 7, correlation=i + 1, stream=7),
@@ -236,7 +238,7 @@ def test_diagnose_speaks_of_kinds_operators_and_modules(tmp_path: Path) -> None:
     answer = json.loads(out)
     assert "the device is the limit (97% of the critical path: 97% GEMM)" in answer["headline"]
     (hot,) = [one for one in answer["findings"] if one["kind"] == "hot_operation"]
-    assert "(GEMM, launched by aten::mm in Net_0.Linear_3)" in hot["cause"]
+    assert "(GEMM, launched by aten::mm in Net_0.Linear_3 at train.py(12): f)" in hot["cause"]
 
 
 # ---- recorded jobs
