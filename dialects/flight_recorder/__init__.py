@@ -124,8 +124,8 @@ class FlightRecorder(System):
                 _group(entries[rows[0]], groups),
                 max((_number(entries[i]) for i in waiting), default=completed),
                 completed,
-                [_call(entries, i, groups) for i in waiting[:_MOST]],
-                [_call(entries, i, groups) for i in done[-_MOST:]],
+                [_call(entries, i, groups, i == waiting[0]) for i in waiting[:_MOST]],
+                [_call(entries, i, groups, frames=False) for i in done[-_MOST:]],
                 len(waiting),
             )
         return Standing(
@@ -197,7 +197,9 @@ def _number(entry: Mapping[str, Any]) -> int:
     return whole(number)
 
 
-def _call(entries: Sequence[Mapping[str, Any]], i: int, groups: Mapping[str, Group]) -> Call:
+def _call(
+    entries: Sequence[Mapping[str, Any]], i: int, groups: Mapping[str, Group], frames: bool = True
+) -> Call:
     entry = entries[i]
     group, kind = _group(entry, groups), kind_of(entry.get("profiling_name"))
     peer = None
@@ -212,7 +214,7 @@ def _call(entries: Sequence[Mapping[str, Any]], i: int, groups: Mapping[str, Gro
         ", ".join(_dtypes(entry, "input_dtypes") or _dtypes(entry, "output_dtypes")),
         " -> ".join(dict.fromkeys(", ".join(map(str, one)) for one in sizes if one)),
         whole(entry.get("time_created_ns")), entry["state"] == "completed", entry["state"] == "started",
-        entry.get("retired") is True and entry["state"] != "completed", _frames(entry),
+        entry.get("retired") is True and entry["state"] != "completed", _frames(entry) if frames else (),
     )  # fmt: skip
 
 
@@ -246,9 +248,10 @@ def _frames(entry: Mapping[str, Any]) -> list[str]:
     frames = entry.get("frames")
     known = [one for one in frames if isinstance(one, dict)] if isinstance(frames, list | tuple) else []
     own = [one for one in known if not _OWN_CODE.search(text_of(one.get("filename")))] or known
+    named = [[text_of(one.get(key)) for key in ("name", "filename")] for one in own[:_MOST_FRAMES]]
     return [
-        f"{text_of(one.get('name'))} ({Path(text_of(one.get('filename'))).name}:{whole(one.get('line'))})"
-        for one in own[:_MOST_FRAMES]
+        f"{name} ({path.rpartition('/')[2]}:{whole(one.get('line'))})"
+        for (name, path), one in zip(named, own, strict=False)
     ]
 
 
