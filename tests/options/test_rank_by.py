@@ -1,0 +1,95 @@
+"""Several ranks in one chrome file, as users ask for them: ``--rank_by``, ``--step_by``, or no word."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import run_cli
+
+#: A schedule: for each of two stages when an iteration's passes begin and end (ms).
+SLOW = (("forward", 0, 200), ("backward", 400, 900)), (("forward", 210, 400), ("backward", 410, 700))
+FAST = (("forward", 0, 150), ("backward", 300, 700)), (("forward", 160, 300), ("backward", 310, 550))
+
+
+def schedule(path: Path, passes: Any, every: float, *, pids: tuple[int, int] = (0, 1)) -> Path:
+    """Write 12 iterations, one `every` so many milliseconds, as pairs of begin and end."""
+    events = []
+    for iteration in range(12):
+        base = every * iteration
+        for stage, own in enumerate(passes):
+            mark = {"name": "iteration begin", "ph": "i", "ts": 1e3 * base, "pid": pids[stage], "tid": 0}
+            events.append({**mark, "args": {"iteration": iteration}})
+            for name, begin, end in own:
+                both = {"name": name, "pid": pids[stage], "tid": 0}
+                args = {"iteration": iteration, "stage": f"stage{stage}"}
+                events.append({**both, "ph": "B", "ts": 1e3 * (base + begin), "args": args})
+                events.append({**both, "ph": "E", "ts": 1e3 * (base + end), "args": {"pp_rank": stage}})
+    path.write_text(json.dumps(events))
+    return path
+
+
+def answer(*args: object) -> Any:
+    code, out, err = run_cli(*args, "--format", "json")
+    assert code == 0, err
+    return json.loads(out)
+
+
+def test_compare_tells_how_much_longer_an_iteration_of_another_schedule_is(tmp_path: Path) -> None:
+    fast, slow = schedule(tmp_path / "fast.json", FAST, 714), schedule(tmp_path / "slow.json", SLOW, 955)
+    for asked in ((), ("--step_by", "iteration begin"), ("--step_by", "args.iteration", "--rank_by", "pid")):
+        found = answer("--option", "compare", "--path", fast, slow, *asked)
+        assert found["iteration_ms"] == pytest.approx([714, 955])
+        assert [rank["rank"] for rank in found["ranks"]] == ["rank0", "rank1"]
+
+
+def test_an_argument_tells_the_ranks_wherever_files_are_read(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    path = schedule(tmp_path / "job" / "a.json", FAST, 714, pids=(70_000, 70_001))
+    asked = ("--option", "statistic", "--sub_option", "breakdown", "--path", path, "--rank_by", "args.stage")
+    one, two = (answer(*asked, "--jobs", jobs) for jobs in (1, 2))
+    assert one == two
+    assert [(rank["rank"], rank["compute_ms"]) for rank in one["ranks"]] == [("rank0", 550), ("rank1", 380)]
+    assert [rank["rank"] for rank in answer(*asked[:-2])["ranks"]] == ["rank0"], (
+        "process numbers are too large"
+    )
+
+
+@pytest.mark.parametrize("flag", ["--rank_by", "--step_by"])
+def test_a_wrong_key_is_one_line_with_those_that_are_there(tmp_path: Path, flag: str) -> None:
+    path = schedule(tmp_path / "job.json", FAST, 714)
+    code, out, err = run_cli("--option", "critical", "--path", path, flag, "args.rank")
+    assert (code, out) == (1, "")
+    assert err == (
+        f"analyze.py: error: {path}: {flag} args.rank: no event has this argument; "
+        "there are iteration, pp_rank, stage\n"
+    )
+
+
+def test_what_tells_no_rank_and_where_nothing_needs_to_be_told_is_refused(tmp_path: Path) -> None:
+    path = schedule(tmp_path / "job.json", FAST, 714)
+    code, _, err = run_cli("--path", path, "--rank_by", "name")
+    assert code == 2 and "--rank_by name: give pid, tid or args.KEY" in err
+    code, _, err = run_cli("--option", "combine", "--path", path, "--rank_by", "pid")
+    assert code == 2 and "--rank_by has no effect with --option combine" in err
+    digest = tmp_path / "job.digest.json"
+    answer("--option", "statistic", "--path", path, "--save", digest)
+    code, _, err = run_cli("--path", digest, "--rank_by", "pid")
+    assert code == 2 and "is a digest, whose ranks are known" in err
+
+
+def test_files_without_a_common_step_say_which_steps_each_has(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    for rank in range(2):
+        events = [
+            {"name": "work", "ph": "X", "pid": 0, "tid": 0, "ts": 1e4 * i, "dur": 9e3, "args": {"step": i}}
+            for i in range(5 * rank, 5 * rank + 5)
+        ]
+        (tmp_path / "job" / f"rank{rank}.json").write_text(json.dumps(events))
+    code, _, err = run_cli("--option", "critical", "--path", tmp_path / "job")
+    assert code == 1 and err.count("\n") == 1
+    assert "no step is recorded in every rank: rank0 has 0–4 and rank1 has 5–9" in err
+    assert "--step_by NAME or args.KEY" in err
