@@ -20,6 +20,7 @@ _BETWEEN = re.compile(r"([._/: -]+)")
 _COMMON = 0.25  # of the names have a word that is common
 _ELLIPSES = re.compile(f"{ELLIPSIS}{{2,}}")
 _WIDE = 72  # columns of a function where there is no limit
+_OWNER = re.compile(r"(?:wk\d+\.)?(?:rank\d+\.)?")
 _PATH = re.compile(r"[./]")
 _SIGNATURE = 20_000  # characters of a function of C++ at most
 _MOST = 400  # characters of a text that is drawn: shaping a longer one takes minutes
@@ -78,7 +79,7 @@ def short_functions(texts: Iterable[object]) -> dict[str, str]:
     Other long names stay: paths, which a page can break.
     """
     long_ones = (text for text in dict.fromkeys(texts) if isinstance(text, str) and brief(text) != text)
-    functions = [text for text in long_ones if not _PATH.search(brief(text))]
+    functions = [text for text in long_ones if not _PATH.search(_OWNER.sub("", brief(text), count=1))]
     return dict(zip(functions, short_names(functions, _WIDE), strict=True))
 
 

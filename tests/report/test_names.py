@@ -170,7 +170,8 @@ def test_a_drawn_function_is_known_by_what_identifies_it_however_long_it_is() ->
 def test_tables_without_a_width_cut_functions_and_leave_paths() -> None:
     path = ".".join(f"Layer_{i}" for i in range(30))
     kernel = f"Cijk_Alik_Bljk_BBS_{'HA_S_' * 30}MT64x32x128_{'MI16x16x1_' * 9}"
-    assert short_functions([ADD, path, kernel, 7, "aten::add"]) == {
+    assert short_functions([ADD, path, f"rank0.{path}", kernel, 7, "aten::add", f"rank0.{ADD}"]) == {
+        f"rank0.{ADD}": "rank0.vectorized_elementwise_kernel<CUDAFunctor_add>",
         ADD: "vectorized_elementwise_kernel<CUDAFunctor_add>",
         kernel: "Cijk_Alik_Bljk_BBS…MT64x32x128",
     }
