@@ -287,11 +287,8 @@ def _piecemeal(
 
 
 def _in_order(events: Events, library: CDLL | None) -> Events:
-    return events if _is_sorted(events) else events.in_order(_order(events, library))
-
-
-def _is_sorted(events: Events) -> bool:
-    return bool((events.ts[1:] > events.ts[:-1]).all())
+    is_sorted = (events.ts[1:] > events.ts[:-1]).all()
+    return events if is_sorted else events.in_order(_order(events, library))
 
 
 def _order(events: Events, library: CDLL | None) -> Int64:

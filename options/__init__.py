@@ -34,6 +34,8 @@ MODULES = {
 
 #: What `--group_by` puts the work of devices together by.
 GROUPS = ("operator", "module", "annotation", "kernel_kind")
+#: The shared flags that say how a job is read; see `asked`.
+READING = frozenset({"filter", "comm", "step_by", "rank_by"})
 
 
 class Option(Protocol):

@@ -8,7 +8,7 @@ from collections.abc import Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
 from errors import AnalyzeError, DagError, UsageError, whole_number
-from options import check_variant, is_drawn, load_steps
+from options import READING, check_variant, is_drawn, load_steps
 from result import Bars, Cell, Chart, Column, LazySequence, Result, Table, in_ms, ms_column
 
 if TYPE_CHECKING:
@@ -18,21 +18,7 @@ if TYPE_CHECKING:
 
 HELP = "the critical path of a recorded step, per GPU, worker and job, and the slack of everything else"
 EXAMPLE = "analyze.py critical TRACE_DIR --head 10"
-FLAGS = frozenset(
-    {
-        "sub_option",
-        "filter",
-        "comm",
-        "step_by",
-        "rank_by",
-        "step",
-        "scope",
-        "del_queue",
-        "sort",
-        "head",
-        "output",
-    }
-)
+FLAGS = READING | {"sub_option", "step", "scope", "del_queue", "sort", "head", "output"}
 
 _SCOPE = Column("scope", "scope")
 _NAME, _CAT = Column("name", "operation"), Column("cat", "category")

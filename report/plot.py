@@ -32,19 +32,9 @@ _ADDRESS_SPACE = 80 << 30  # the engine that runs Vega reserves most of this, an
 _INERT = {
     f"{{http://www.w3.org/2000/svg}}{tag}"
     for tag in (
-        "svg",
-        "g",
-        "path",
-        "rect",
-        "line",
-        "text",
-        "tspan",
-        "defs",
-        "clipPath",
-        "linearGradient",
-        "stop",
+        "svg", "g", "path", "rect", "line", "text", "tspan", "defs", "clipPath", "linearGradient", "stop"
     )
-}
+}  # fmt: skip
 
 _KINDS: Mapping[type, Callable[[Any, int], Spec]] = {
     Bars: charts.bars,

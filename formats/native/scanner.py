@@ -5,11 +5,10 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from weakref import finalize
 
 import numpy as np
-from numpy.typing import NDArray
 
 from formats.builder import Builder, Scanned
 from formats.event import TYPES
@@ -90,8 +89,8 @@ class Scanner:
             ts_ns=self._ts[:n],
             dur_ns=self._dur[:n],
             args_row=self._args_row[: out.n_args],
-            args=_bytes(self._args, out.args_size),
-            ids=_bytes(self._ids, out.ids_size),
+            args=self._args[: out.args_size].tobytes(),
+            ids=self._ids[: out.ids_size].tobytes(),
         )
         return why, self._at.value, found
 
@@ -105,24 +104,12 @@ def new_state(owner: object, library: ctypes.CDLL, names: bytes = b"", points: b
     return state
 
 
-def _bytes(text: NDArray[np.uint8], n: int) -> bytes:
-    return text[:n].tobytes()
-
-
-class Found(Protocol):
-    """The result of a scan: at least the numbers of the events' keys (n,)."""
-
-    @property
-    def key(self) -> NDArray[np.int32]:
-        """The numbers of the keys (n,)."""
-
-
 class Scans(EventReader):
     """Scans pieces; what is found goes to `take`, the other events to `add`, in the order of the file."""
 
     def scan_by(
         self,
-        scan: Callable[[bytearray, int], tuple[int, int, Found]],
+        scan: Callable[[bytearray, int], tuple[int, int, Any]],
         take: Callable[[Any], object],
         add: Callable[[list[Any], memoryview], object],
     ) -> None:

@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from errors import UsageError, counted
+from options import READING
 from options.compare.comparison_tables import (
     Pair,
     both_ms,
@@ -28,21 +29,7 @@ if TYPE_CHECKING:
 
 HELP = "what changed between two runs (or more, the first is the base), and whether it is real"
 EXAMPLE = "analyze.py compare examples/lenet examples/lenet-100mbit --sort --head 20"
-FLAGS = frozenset(
-    {
-        "sub_option",
-        "group_by",
-        "filter",
-        "comm",
-        "step_by",
-        "rank_by",
-        "fail_above",
-        "sort",
-        "head",
-        "output",
-        "save",
-    }
-)
+FLAGS = READING | {"sub_option", "group_by", "fail_above", "sort", "head", "output", "save"}
 
 _REGRESSED = 3  # exit code of --fail_above
 _MOST_SHOWN = 3  # pairs of runs in a headline, and in the tables of a terminal

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import options
 from errors import TraceError, UsageError, listed
 from function_names import brief
-from options import check_heeded
+from options import READING, check_heeded
 from options.runs import check_digests
 from outputs.marks import PROGRAM, is_digest
 from result import Card, Chart, Column, Command, Result, Table, in_ms, ms_of
@@ -30,7 +30,7 @@ HELP = (
     "says they would save (also without --option)"
 )
 EXAMPLE = "analyze.py JOB"
-FLAGS = frozenset({"filter", "comm", "step_by", "rank_by", "head"})
+FLAGS = READING | {"head"}
 
 #: Where to look closer at a finding that does not say so itself.
 _LOOK = ("--option", "critical")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from errors import UsageError
-from options import check_variant
+from options import READING, check_variant
 from options.critical import recorded_step, refuse
 from result import Column, Network, Result, Table, in_ms
 
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 HELP = "draw the dependency graph (.svg .png .pdf .dot .graphml .html by the suffix of --output)"
 EXAMPLE = "analyze.py graph traces/0/dag.gml --output dag.html"
-FLAGS = frozenset(
-    {"sub_option", "filter", "comm", "step_by", "rank_by", "step", "del_queue", "sort", "head", "output"}
-)
+FLAGS = READING | {"sub_option", "step", "del_queue", "sort", "head", "output"}
 
 _STILLS = (".svg", ".png", ".pdf")
 _SUFFIXES = (*_STILLS, ".dot", ".graphml", ".html")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from errors import UsageError, whole_number
 from function_names import brief
-from options import check_heeded, check_variant, load_steps
+from options import READING, check_heeded, check_variant, load_steps
 from result import Chart, Column, Result, Table, in_ms, ms_of
 
 if TYPE_CHECKING:
@@ -28,21 +28,7 @@ HELP = (
     "--sub_option smlt_delay_cmp, smlt_delay_comm, map_delay, bottleneck or whatif"
 )
 EXAMPLE = "analyze.py whatif JOB bandwidth=2"
-FLAGS = frozenset(
-    {
-        "sub_option",
-        "filter",
-        "comm",
-        "step_by",
-        "rank_by",
-        "step_num",
-        "delay_ratio",
-        "set",
-        "del_queue",
-        "head",
-        "output",
-    }
-)
+FLAGS = READING | {"sub_option", "step_num", "delay_ratio", "set", "del_queue", "head", "output"}
 
 VARIANTS = ("smlt_delay_cmp", "smlt_delay_comm", "map_delay", "bottleneck", "whatif")
 _FROM_OTHERS = "a step from the other steps' gaps"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from errors import UsageError, counted
-from options import asked, check_heeded, check_variant, is_drawn
+from options import READING, asked, check_heeded, check_variant, is_drawn
 from options.runs import check_digests, check_grouped, check_groups, digest_note, group_of, saved
 from outputs.marks import is_digest
 from result import Chart, Column, Result, Table, ms_column
@@ -24,21 +24,7 @@ HELP = (
     "function_bottleneck, task_bottleneck or task_balance (DASF)"
 )
 EXAMPLE = "analyze.py statistic examples/lenet --sort --head 20"
-FLAGS = frozenset(
-    {
-        "sub_option",
-        "filter",
-        "comm",
-        "step_by",
-        "rank_by",
-        "sort",
-        "head",
-        "output",
-        "group_by",
-        "peak",
-        "save",
-    }
-)
+FLAGS = READING | {"sub_option", "sort", "head", "output", "group_by", "peak", "save"}
 
 _LEAST = 4  # importance of columns that say nothing new
 _NAMED = 3  # kernels
