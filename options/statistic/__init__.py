@@ -26,6 +26,13 @@ HELP = (
 EXAMPLE = "analyze.py statistic examples/lenet --sort --head 20"
 FLAGS = READING | {"sub_option", "sort", "head", "output", "group_by", "peak", "save"}
 
+#: Titles of the table by `--group_by`, where it is not of operations.
+_TITLES = {
+    "operator": "Operators",
+    "module": "Modules",
+    "annotation": "Annotations",
+    "kernel_kind": "Kinds of kernels",
+}
 _LEAST = 4  # importance of columns that say nothing new
 _NAMED = 3  # kernels
 _MOST_RANKS = 16  # of which a terminal shows a row for each operation and rank
@@ -180,7 +187,7 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
     columns: Sequence[Column] = _OPERATIONS if by_rank else _OVER_RANKS
     if group_of(args) is not None:
         columns = _of_groups(stats, len(groups))
-    operations = _operations(columns, shown, args)
+    operations = _operations(columns, shown, args)._replace(title=_TITLES.get(args.group_by, "Operations"))
     if brief:
         note = f"Over {len(groups):,} ranks; --group_by rank has a row for each operation of each rank."
         table = _operations(_OVER_RANKS, _longest_first(grouped, args), args)
@@ -209,9 +216,12 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
         job.files[0].path,
         {"traces": traces, **({"quantile_error": error[0]} if error else {})},
         tables,
-        headline=where_time_goes(job.ranks) if group_of(args) is None else whose_time(stats),
+        headline=where_time_goes(job.ranks) if group_of(args) is None else whose_time(stats, len(job.ranks)),
         charts=_charts(job, stats, cats) if _is_drawn(args) else (),
-        figures=(("operations", f"{len(rows):,}{of_ranks}{of_all}"), ("slices", f"{job.n_slices:,}")),
+        figures=(
+            (operations.title.lower(), f"{len(rows):,}{of_ranks}{of_all}"),
+            ("slices", f"{job.n_slices:,}"),
+        ),
         read=_read_lines(job),
         notes=[*([note] if spans else []), *error[1:]],
         repairs=job.repairs,
@@ -225,7 +235,7 @@ def _of_groups(stats: Sequence[Stat], n_ranks: int) -> list[Column]:
     shared, of_ranks = _OVER_RANKS[: len(_OPERATIONS)], _OVER_RANKS[len(_OPERATIONS) :]
     if n_ranks == 1:
         of_ranks = tuple(column._replace(minor=_LEAST) for column in of_ranks)
-    return [*shared[:4], share, *shared[4:], *of_ranks]
+    return [shared[0]._replace(title="work of"), *shared[1:4], share, *shared[4:], *of_ranks]
 
 
 def _charts(job: JobFigures, stats: Sequence[Stat], cats: Sequence[CategoryStat]) -> list[Chart]:

@@ -53,7 +53,7 @@ def where_time_goes(ranks: Sequence[RankFigures]) -> str:
     return sentence + "."
 
 
-def whose_time(stats: Sequence[Stat]) -> str:
+def whose_time(stats: Sequence[Stat], n_ranks: int) -> str:
     """Return one sentence: how long devices work in all, and what most of that belongs to."""
     total: Counter[str] = Counter()
     for stat in stats:
@@ -63,7 +63,8 @@ def whose_time(stats: Sequence[Stat]) -> str:
     known = [f"{share:.0%} {brief(name)}" for name, share in ranked if not name.startswith("(")]
     unknown = [f"{share:.0%} {name.strip('()')}" for name, share in ranked if name.startswith("(")]
     most = [f"{', '.join(known[:_NAMED])}"] if known else []
-    return f"The work on devices takes {in_ms(whole)} in all: {'; '.join([*most, *unknown])}."
+    where = f" of {n_ranks} ranks" if n_ranks > 1 else ""
+    return f"The work on devices{where} takes {in_ms(whole)} in all: {'; '.join([*most, *unknown])}."
 
 
 def exposed_and_outliers(parts: Sequence[Breakdown]) -> str:
