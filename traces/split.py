@@ -13,8 +13,12 @@ from msgspec.structs import replace
 
 import dialects
 from dialects.owners import Owned, split_by_field, split_by_sources
+from errors import listed
 from formats.columns import Trace
 from traces.paths import Job, Source, numbers, rank_notes
+
+#: Files that a line on their ranks names.
+_SHOWN = 4
 
 
 class TraceFile(Struct, frozen=True):
@@ -146,7 +150,21 @@ def ranked(job: Job, parts: Sequence[RankFile], notes: list[str]) -> list[list[i
         known = [source.rank for source in firsts if source.rank is not None and not source.worker]
         widest = max(parts[i].world_size or 0 for group in joined for i in group[:1])
         notes += rank_notes(job.root, known, widest)
+        notes += _taken_for_ranks(job, [parts[group[0]] for group in joined])
     return joined
+
+
+def _taken_for_ranks(job: Job, ranks: Sequence[RankFile]) -> list[str]:
+    """Return a line that tells which file became which rank, where nothing tells that of several."""
+    recorded = [one.source for one in ranks if one.n_slices]
+    unknown = [(i, one.path.name) for i, one in enumerate(recorded) if not one.is_known]
+    names = {name for _, name in unknown}
+    if len(names) < 2:
+        return []
+    words = zip(*(name.split(".")[::-1] for name in names), strict=False)
+    end = sum(1 for _ in itertools.takewhile(lambda of_all: len(set(of_all)) == 1, words))
+    taken = listed([f"rank{i} is {name.rsplit('.', end)[0]}" for i, name in unknown], _SHOWN)
+    return [f"{job.root}: ranks by the order of files, as nothing else tells them: {taken}"]
 
 
 def in_time(own: Sequence[int], parts: Sequence[RankFile]) -> list[list[int]]:
