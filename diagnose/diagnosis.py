@@ -207,9 +207,21 @@ def _ranked(search: _Search) -> list[Ranked]:
         left_ns = search.forecasts.of(finding.edits, done).saved_ns if done else gain.mid_ns
         change = () if forecast.scale else finding.edits
         share = gain.mid_ns / search.forecasts.of(finding.edits).before_ns
-        ranked.append(Ranked(finding, gain, share, max(left_ns, 0.0), change))
+        ranked.append(Ranked(_bounded(finding, gain), gain, share, max(left_ns, 0.0), change))
         done = (*done, *finding.edits)
     return ranked
+
+
+def _bounded(finding: Finding, gain: Gain) -> Finding:
+    """Return a finding that says so where its saving is more than what it is won from."""
+    more_ns = gain.mid_ns - finding.from_ns
+    if not finding.from_ns or gain.mid_ns <= ALIKE * finding.from_ns:
+        return finding
+    freed = (
+        f"{in_ms(more_ns)} of the gain is not this time itself: what waits for it starts sooner, and some "
+    )
+    freed += "steps have more of it than the usual one"
+    return replace(finding, caveat=f"{finding.caveat}; {freed}" if finding.caveat else freed)
 
 
 def _place(known: tuple[Finding, Forecast | None]) -> tuple[bool, int, float]:

@@ -52,6 +52,7 @@ def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
         f"most of the host's time is in {named(largest)}",
         action="launch less and larger: CUDA graphs, compiled or fused operations, a larger batch",
         edits=[edit("host", "none")],
+        from_ns=on_path,
         ranks=view.recording.owners,
         operations=largest,
         evidence=view.show(launching & is_largest, 3),
@@ -81,6 +82,7 @@ def host_sync(view: JobView) -> Iterator[Finding | Skipped]:
         action="keep values on the device: no .item(), .cpu() or print in the loop, pinned memory and "
         "non-blocking copies",
         edits=[edit("sync", "none")],
+        from_ns=total,
         ranks=view.recording.owners,
         operations=largest,
         evidence=view.show(chosen, 3),
@@ -114,6 +116,7 @@ def allocations(view: JobView) -> Iterator[Finding]:
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against fragmentation, or less memory in use "
         "(a smaller batch, checkpointing)",
         edits=[edit("allocations", "none")],
+        from_ns=usual_ns,
         ranks=view.recording.owners,
         operations=names,
         evidence=view.show(calls, 3),
@@ -136,6 +139,7 @@ def copies(view: JobView) -> Iterator[Finding | Skipped]:
         cause=f"they are {named(names)}",
         action="copy from pinned memory, ahead of time and on a stream of its own; send smaller types",
         edits=[edit(name, NO_TIME) for name in names],
+        from_ns=on_path,
         ranks=view.recording.owners,
         operations=names,
         evidence=view.show(copying, 3),

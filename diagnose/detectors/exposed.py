@@ -48,6 +48,7 @@ def slow_input(view: JobView) -> Iterator[Finding | Skipped]:
         f"{on_path / view.iteration_ns.mean():.0%} of the mean step{span}",
         action="load ahead of time: more workers, prefetching, a faster store, less decoding on the way",
         edits=[edit(Phase.INPUT.word, NO_TIME)],
+        from_ns=on_path,
         ranks=recording.owners,
         operations=view.mains(view.is_input),
         evidence=view.show(view.is_input, 3, view.step_with_much(view.is_input)),
@@ -91,6 +92,7 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
             action="overlap it with computation (smaller buckets, priorities), send less (compression, "
             "fewer steps with synchronisation), or use a faster network",
             edits=[edit(Role.COMM.word, NO_TIME)],
+            from_ns=on_path,
             ranks=recording.owners,
             operations=largest,
             evidence=view.show(transfers & is_largest, 3),
@@ -103,6 +105,7 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
             cause=f"the rank with the most work in a step has {in_ms(waiting)} more than the mean rank",
             action="give all ranks inputs of the same length, and look for other processes on the machines",
             edits=[edit("straggler", "each_step")],
+            from_ns=waiting,
             ranks=recording.owners,
             caveat="an upper bound: every rank is taken to work as long as the mean one in each step",
         )
@@ -173,6 +176,7 @@ def _late_in_turn(view: JobView) -> Iterator[Finding | Skipped]:
         action=f"{what_runs(view)}: what ranks do in turn, as logging, garbage collection, checkpoints, and "
         "other processes on the machines",
         edits=[edit("gap", "even")],
+        from_ns=late,
         ranks=view.recording.owners,
         evidence=view.show_gaps(view.is_own, 3),
         caveat="an upper bound: every rank is taken to pause as long as the mean one in each step",

@@ -247,7 +247,7 @@ def _sentence(text: str) -> str:
     """Return a clause as a sentence; the name of a rank or an operation stays as it is."""
     first = text.split(" ", 1)[0]
     is_word = first.isalpha() and first.islower()
-    return f"{text[:1].upper() if is_word else text[:1]}{text[1:]}."
+    return f"{text[:1].upper() if is_word else text[:1]}{text[1:].removesuffix('.')}."
 
 
 def _seen(evidence: Evidence) -> str:

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from answers import diagnosed, holds, kinds, titles, winning
@@ -15,9 +16,11 @@ from made_jobs import WRITERS, Job, composer, iteration_ms, moments
 
 from arrays import Float64
 from conftest import THOROUGH, run_cli
-from diagnose.diagnosis import headline
+from diagnose.diagnosis import _bounded, headline
+from diagnose.finding import Finding
 from make import span, write
 from options.diagnose.diagnosis_charts import diagnosis_charts
+from replay.forecast import Gain
 from result import Bars
 
 HEALTHY = Job()
@@ -269,6 +272,17 @@ def test_an_annotation_is_no_hot_operation_but_time_without_a_recorded_one(tmp_p
     said = headline(diagnosis)
     assert said.startswith(
         "A step takes 100.0 ms: 60.0 ms (60% of the step) passes in ## backward ##, outside"
+    )
+
+
+def test_a_saving_of_more_than_what_it_is_won_from_says_so() -> None:
+    finding = Finding("input", "title", "cause", "action", from_ns=10e6)
+    assert _bounded(finding, Gain(10.5e6, None, None)).caveat == ""
+    said = _bounded(finding, Gain(14e6, None, None)).caveat
+    assert said.startswith("4.0 ms of the gain is not this time itself")
+    assert (
+        _bounded(msgspec.structs.replace(finding, caveat="known"), Gain(14e6, None, None)).caveat
+        == f"known; {said}"
     )
 
 
