@@ -7,6 +7,7 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from arrays import Float64, Int64
 from arrays.numbering import occurrence_number
@@ -19,6 +20,7 @@ _KINDS = (
     (r"reduce", "reduce"), (r"gather", "gather"), (r"scatter", "scatter"),
 )  # fmt: skip
 _ONE_OF_N = ("all-gather", "reduce-scatter", "all-to-all", "gather", "scatter")
+_MOST = 1 << 50  # bytes and ranks; more is damage
 _MOST_AT_ONCE = 1 << 20  # collectives of one step or sequence number
 
 
@@ -68,7 +70,16 @@ class Collectives(Struct, frozen=True):
         call = np.array([place.setdefault(one, len(place)) for one in calls], np.int64)
         keys: dict[Hashable, int] = {}
         key = np.array([keys.setdefault(one.key, len(keys)) for one in place], np.int64)
-        return cls(row, call, list(place), numbers_of(key[call], base, start_ns))
+        whole = [
+            replace(
+                one,
+                n_ranks=plausible(one.n_ranks),
+                sent=plausible(one.sent),
+                received=plausible(one.received),
+            )
+            for one in place
+        ]
+        return cls(row, call, whole, numbers_of(key[call], base, start_ns))
 
     @property
     def n_bytes(self) -> Int64:
@@ -94,6 +105,11 @@ def numbers_of(key: Int64, base: Int64, start_ns: Int64) -> Int64:
 def base_of(number: Int64) -> Int64:
     """Return the base that each number (k,) was made of."""
     return number // _MOST_AT_ONCE
+
+
+def plausible(number: int) -> int:
+    """Return a number of bytes or ranks; 0, for unknown, where it can only be damage."""
+    return number if 0 < number < _MOST else 0
 
 
 def kind_of(name: str) -> str:

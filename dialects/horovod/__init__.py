@@ -17,7 +17,7 @@ from arrays import Int64
 from arrays.intervals import at_once
 from dialects.masks import by_name
 from dialects.needs import Need
-from dialects.recorded_collectives import Call, Collectives, kind_of
+from dialects.recorded_collectives import Call, Collectives, kind_of, plausible
 from dialects.roles import Role
 from dialects.steps import NO_STEPS, Steps, rounds
 from dialects.system import Metadata, System, whole_number
@@ -145,7 +145,8 @@ class Horovod(System):
         )
         rows = np.flatnonzero(by_name(trace, _OPERATION.fullmatch))
         own = [
-            _elements(shapes.get(row, 0)) * _ITEM_BYTES.get(str(types.get(row)), 0) for row in rows.tolist()
+            plausible(_elements(shapes.get(row, 0)) * _ITEM_BYTES.get(str(types.get(row)), 0))
+            for row in rows.tolist()
         ]
         together = at_once(trace.ts_ns[rows], trace.end_ns[rows])
         moved = np.bincount(together, own)

@@ -40,6 +40,7 @@ _ITEM_BYTES = {"double": 8, "long": 8, "float64": 8, "int64": 8, "half": 2, "bfl
                "short": 2, "int16": 2, "char": 1, "byte": 1, "int8": 1, "uint8": 1, "bool": 1,
                "float8_e4m3fn": 1, "float8_e5m2": 1}  # fmt: skip
 _SHOWN_RANKS = 8
+_MOST_NUMBER = 1 << 40  # of steps and sequences; what is beyond counts from 0 again
 _TRANSFER = kind_of("send")
 _Group = tuple[str, tuple[int | None, ...]]  # description and ranks
 
@@ -59,7 +60,7 @@ def recorded_collectives(rank: RankTrace, roles: NDArray[np.int8]) -> Collective
     if not len(rows):
         return NO_COLLECTIVES
     calls, sequence, asked_ns = _of_device(rank, rows) if on_device.any() else _of_host(rank, rows)
-    base = np.where(sequence >= 0, sequence, _steps(trace, asked_ns))
+    base = np.where(sequence >= 0, sequence, _steps(trace, asked_ns)) % _MOST_NUMBER
     return Collectives.of(rows, calls, base, trace.ts_ns[rows])
 
 
@@ -90,7 +91,7 @@ def _of_device(rank: RankTrace, rows: Int64) -> tuple[list[Call], Int64, Int64]:
             calls.append(
                 Call(kind_of(name), sent=n_bytes, received=n_bytes, key=met[0] if met and is_met else None)
             )
-        sequence.append(number)
+        sequence.append(number % _MOST_NUMBER if number >= 0 else -1)
     asked_ns = np.where(launch >= 0, trace.ts_ns[launch], trace.ts_ns[rows])
     return calls, np.array(sequence, np.int64), asked_ns
 

@@ -147,6 +147,17 @@ def test_what_is_not_recorded_is_blank_and_counted(tmp_path: Path) -> None:
     assert "1 collective: the group is not recorded" in shown
 
 
+def test_sizes_that_can_only_be_damage_are_unknown(tmp_path: Path) -> None:
+    odd: dict[str, Any] = {
+        "In msg nelems": 10**25,
+        "Out msg nelems": "9" * 29,
+        "Group size": -3,
+        "Seq": 10**20,
+    }
+    found = row(job(tmp_path, [[kernel("allreduce", 100, 200, 2, **odd)] for _ in range(2)]))
+    assert (found["bytes"], found["busbw_gbs"], found["transfer_ms"]) == (None, None, 0.2)
+
+
 def test_the_annotation_around_the_launch_tells_the_size_of_a_kernel_without_args(tmp_path: Path) -> None:
     def events(late: int) -> list[dict[str, Any]]:
         found = []
