@@ -16,7 +16,7 @@ from diagnose.finding_thresholds import EXPOSED, HALF, NEARLY_ALL, NOTICEABLE, S
 from diagnose.job_view import JobView, what_runs
 from dialects.roles import Role
 from dialects.step_parts import Operation
-from function_names import named
+from function_names import brief, named
 from replay.whatif.allocations import allocates, is_allocation
 from replay.whatif.host import prepares
 from replay.whatif.scaling import NO_TIME
@@ -161,7 +161,7 @@ def idle(view: JobView) -> Iterator[Finding | Skipped]:
     word = max(places, key=lambda one: places[one].sum())
     largest = view.longest(places[word])
     outside = by_kind[-1] > max(before.max(initial=0.0), within.max(initial=0.0))
-    where = "between the steps" if outside else f"{word} {named(largest)}"
+    where = "before the first operation or after the last" if outside else f"{word} {named(largest)}"
     told = "Python's stacks tell what ran there" if view.has_stacks else "what ran there is not in the trace"
     title = f"in {in_ms(idle_ns)} ({share:.0%}) of the critical path nothing was recorded"
     cause = f"most of it lies {where}; {told}"
@@ -177,13 +177,10 @@ def idle(view: JobView) -> Iterator[Finding | Skipped]:
         if 2 * named_ns <= idle_ns:
             continue
         leads = 2 * named_ns > path_ns
-        shown = named(
-            [
-                name
-                for name in sorted(covers, key=lambda name: -covers[name])
-                if covers[name] >= EXPOSED * named_ns
-            ][:3]
-        )
+        ordered = sorted(covers, key=lambda name: -covers[name])
+        kept = [name for name in ordered if covers[name] >= EXPOSED * named_ns][:3]
+        is_all = sum(covers[name] for name in kept) >= NEARLY_ALL * named_ns
+        shown = named(kept) if is_all else f"{', '.join(map(brief, kept))} and others"
         of_step = f"{in_ms(named_ns)} ({named_ns / path_ns:.0%} of the step)"
         cause = f"it lies {where}"
         if waits:
@@ -192,7 +189,11 @@ def idle(view: JobView) -> Iterator[Finding | Skipped]:
             action = "find what the device, or another process on it, does there: record it from its begin on"
         else:
             title = f"{of_step} passes in {shown}, outside of any operation"
-            action = f"make {shown} faster, or do it ahead: in other processes, while the device works"
+            action = (
+                f"make {shown} faster, or do it ahead: in other processes, while the device works"
+                if view.has_device
+                else f"record what runs in {shown}: Python stacks (with_stack=True), all threads, the device"
+            )
     yield Finding(
         kind="idle",
         title=title,

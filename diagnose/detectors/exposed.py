@@ -10,6 +10,7 @@ from arrays import Float64
 from arrays.median import FEWEST
 from dag.step_graph import Bool
 from diagnose.detectors.device import computes_on_device
+from diagnose.detectors.slow_transfers import NO_COMMUNICATION
 from diagnose.finding import Finding, Skipped, edit
 from diagnose.finding_thresholds import EXPOSED, MOST_STEPS, NOTICEABLE
 from diagnose.job_view import JobView, waited_for, what_runs
@@ -75,7 +76,7 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
     recording = view.recording
     transfers = view.is_communication
     if not transfers.any():
-        yield Skipped("exposed_communication", "no communication between ranks is recorded")
+        yield Skipped("exposed_communication", NO_COMMUNICATION)
     yield from _late_in_turn(view)
     # the mean, as what is won is one: often some steps hide all of it, and others nothing
     on_path = float(view.path_work_by_kind[view.of_kinds(transfers)].sum())

@@ -13,6 +13,7 @@ from diagnose.detectors.device import NO_COMPUTATION, computes
 from diagnose.finding import Evidence, Finding, Skipped, edit
 from diagnose.finding_thresholds import FASTER, HALF, HOT, NEARLY_ALL, NOTICEABLE, SPIKY
 from diagnose.job_view import JobView
+from dialects.name_rules import may_wait
 from dialects.roles import Phase, Role
 from errors import counted, listed
 from function_names import brief, named
@@ -68,7 +69,7 @@ def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
 
 def first_calls(view: JobView) -> Iterator[Finding]:
     """Find a call that takes nearly all the time of its name as it is the first: start-up, without a gain."""
-    called = view.which(lambda one: one.role is Role.CALL)
+    called = view.which(lambda one: one.role is Role.CALL and not may_wait(one.name))
     names, kind = view.kind_of
     on_path = view.by_name(np.where(view.of_kinds(called), view.path_work_by_kind, 0.0))
     path_ns = max(float(view.iteration_ns.mean()), 1.0)

@@ -20,6 +20,7 @@ from replay.whatif.collective_times import bandwidths, slow_collectives
 from result import in_ms
 
 NO_BYTES = "the bytes of the transfers are not recorded"
+NO_COMMUNICATION = "no communication between ranks is recorded"
 
 
 class TransferRate(NamedTuple):
@@ -95,7 +96,7 @@ def slow_ones(view: JobView) -> Iterator[Finding | Skipped]:
     job = view.job
     known = bandwidths(job)
     if not len(known):
-        yield Skipped("slow_collective", NO_BYTES)
+        yield Skipped("slow_collective", NO_BYTES if view.is_communication.any() else NO_COMMUNICATION)
         return
     if (found := _slower_than_links(view, known)) is not None:
         yield found

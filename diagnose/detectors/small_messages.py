@@ -8,7 +8,7 @@ import numpy as np
 
 from arrays.numbering import unique
 from dag.step_graph import Bool, StepGraph
-from diagnose.detectors.slow_transfers import NO_BYTES
+from diagnose.detectors.slow_transfers import NO_BYTES, NO_COMMUNICATION
 from diagnose.finding import Finding, Skipped, edit
 from diagnose.finding_thresholds import LARGE_BYTES, MANY_MESSAGES, SMALL_BYTES
 from diagnose.job_view import JobView
@@ -19,7 +19,7 @@ def small_messages(view: JobView) -> Iterator[Finding | Skipped]:
     """Find many transfers whose time is latency, not bytes."""
     parts = [one for one in view.recording.operations if one.transfer.key is not None]
     if not view.is_communication.any():
-        yield Skipped("small_messages", "no communication between ranks is recorded")
+        yield Skipped("small_messages", NO_COMMUNICATION)
         return
     if not parts:
         yield from _short_collectives(view)
