@@ -296,13 +296,17 @@ class System:
         """Whether events of that name may be part of an operation that several ranks do together."""
         return False
 
+    def synchronises(self, trace: Trace) -> Mask:
+        """Return which slices (n,) may be part of such an operation, or tell of which step one is."""
+        return by_name(trace, self.may_synchronise)
+
     def sync_part(self, name: str, cat: str, tid: object, args: Mapping[str, Any]) -> SyncPart | None:
         """Return the occurrence of such an operation; `args` need only have the keys for `Need.SYNC`."""
         return None
 
     def sync_points(self, trace: Trace) -> SyncPoints:
         """Return the operations that several ranks do together; read `trace` with `Need.SYNC`."""
-        wanted = np.flatnonzero(by_name(trace, self.may_synchronise))
+        wanted = np.flatnonzero(self.synchronises(trace))
         columns = {
             key: trace.args[key].as_dict() for key in self.args.get(Need.SYNC, ()) if key in trace.args
         }

@@ -19,6 +19,7 @@ from dialects.kineto.collectives import (
     awaits_collective,
     collective,
     grouped,
+    is_call_of_all,
     is_collective,
     is_collective_call,
     is_collective_kernel,
@@ -206,6 +207,13 @@ class Kineto(System):
         """Whether a kernel or a call of that name may be a collective, or marks a step."""
         is_known = is_collective_kernel(name) or is_collective_call(name) or self.is_named_comm(name)
         return is_known or step_mark(name) is not None
+
+    def synchronises(self, trace: Trace) -> Mask:
+        """Return which slices (n,) may be collectives; marks of steps only where the host calls some."""
+        wanted = super().synchronises(trace)
+        if any(map(is_call_of_all, trace.names)):
+            return wanted
+        return wanted & ~by_name(trace, step_mark)
 
     def sync_part(self, name: str, cat: str, tid: object, args: Mapping[str, Any]) -> SyncPart | None:
         """Return a collective (gloo's annotation from entering to leaving, NCCL's kernel) or a step mark."""
