@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import importlib
 from argparse import Namespace, _ArgumentGroup
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 from errors import UsageError
 from result import Result
 
 if TYPE_CHECKING:
-    from dag_utils import LoadedSteps, Partitions
     from trace_utils import Request
 
 MODULES = {
@@ -92,16 +89,3 @@ def asked(args: Namespace) -> Request:
         jobs=args.jobs,
         progress=args.progress,
     )
-
-
-def load_steps(
-    args: Namespace,
-    paths: Sequence[Path] = (),
-    *,
-    partitions: Partitions | None = None,
-    sizes: bool = False,
-) -> LoadedSteps:
-    """Load the steps of the job at `paths` (of none: `--path`); see `dag_utils.load_steps`."""
-    import dag_utils
-
-    return dag_utils.load_steps(paths or args.path, asked(args), partitions=partitions, sizes=sizes)

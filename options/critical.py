@@ -8,7 +8,7 @@ from collections.abc import Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
 from errors import AnalyzeError, DagError, UsageError, whole_number
-from options import READING, check_variant, is_drawn, load_steps
+from options import READING, asked, check_variant, is_drawn
 from result import Bars, Cell, Chart, Column, LazySequence, Result, Table, in_ms, ms_column
 
 if TYPE_CHECKING:
@@ -75,18 +75,18 @@ def refuse(args: Namespace, *flags: str) -> None:
 
 def recorded_step(args: Namespace) -> tuple[LoadedSteps, int]:
     """Load the job; return it and the row of the step that `--step` names, or of that of median length."""
-    from dag_utils import choose_step
+    from dag_utils import choose_step, load_steps
 
-    loaded = load_steps(args)
+    loaded = load_steps(args.path, asked(args))
     return loaded, choose_step(loaded.recording, step_number(args.step))
 
 
 def usual_step(args: Namespace, paths: Sequence[Path], name: str) -> list[Chart]:
     """Return the timeline of the step of median length; [] where there is none that can be drawn."""
-    from dag_utils import choose_step, critical_path, step_timeline
+    from dag_utils import choose_step, critical_path, load_steps, step_timeline
 
     try:
-        loaded = load_steps(args, paths)
+        loaded = load_steps(paths, asked(args))
     except AnalyzeError:  # what is asked for does without
         return []
     recording = loaded.recording

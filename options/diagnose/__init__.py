@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import options
 from errors import TraceError, UsageError, listed
 from function_names import brief
-from options import READING, check_heeded
+from options import READING, asked, check_heeded
 from options.runs import check_digests
 from outputs.marks import PROGRAM, is_digest
 from result import Card, Chart, Column, Command, Result, Table, in_ms, ms_of
@@ -72,11 +72,11 @@ def run(args: Namespace) -> Result:
     if are_dumps(args.path):
         return _of_dumps(args)
     from collector.network.network_evidence import read_evidence
-    from dag_utils import read_partitions
+    from dag_utils import load_steps, read_partitions
     from diagnose.diagnosis import diagnose
 
     network = read_evidence(args.path, jobs=args.jobs, progress=args.progress)
-    loaded = options.load_steps(args, partitions=read_partitions(args.path, network), sizes=True)
+    loaded = load_steps(args.path, asked(args), partitions=read_partitions(args.path, network), sizes=True)
     return _result(
         args,
         diagnose(loaded, network.words),
@@ -177,7 +177,7 @@ def _breakdowns(args: Namespace) -> list[Breakdown]:
     from figures.job_figures import load_figures
     from figures.rank_figures import Wanted
 
-    job = load_figures(args.path, Wanted(breakdown=True), options.asked(args))
+    job = load_figures(args.path, Wanted(breakdown=True), asked(args))
     return [part for rank in job.ranks for part in rank.breakdown]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from errors import UsageError, whole_number
 from function_names import brief
-from options import READING, check_heeded, check_variant, load_steps
+from options import READING, asked, check_heeded, check_variant
 from result import Chart, Column, Result, Table, in_ms, ms_of
 
 if TYPE_CHECKING:
@@ -70,12 +70,12 @@ def _steps(text: str) -> int:
 def run(args: Namespace) -> Result:
     """Replay the job, or answer the variant that `--sub_option` names."""
     _check(args)
-    if args.sub_option == "whatif":
-        from dag_utils import read_partitions
+    from dag_utils import load_steps, read_partitions
 
-        loaded = load_steps(args, partitions=read_partitions(args.path), sizes=True)
+    if args.sub_option == "whatif":
+        loaded = load_steps(args.path, asked(args), partitions=read_partitions(args.path), sizes=True)
         return _edits(args, loaded) if "help" in args.set else _edited(args, loaded)
-    loaded = load_steps(args)
+    loaded = load_steps(args.path, asked(args))
     if args.sub_option is None:
         return _replayed(args, loaded)
     return (_explored if args.sub_option in _IN_TURN else _edited)(args, loaded)
@@ -251,7 +251,7 @@ def _write(args: Namespace, result: Simulation, output: Path | None) -> tuple[Pa
 def _sweep(args: Namespace, loaded: LoadedSteps) -> list[Chart]:
     """Return the step over the bandwidth where ranks transfer anything; of large jobs from few steps."""
     from arrays.median import FEWEST
-    from dag_utils import read_partitions
+    from dag_utils import load_steps, read_partitions
     from options.replay.replay_tables import sweep_chart
     from parallel import progress as bars
     from replay.edit import EditRequest, Job
@@ -261,7 +261,7 @@ def _sweep(args: Namespace, loaded: LoadedSteps) -> list[Chart]:
         return []
     partitions = None if args.set else read_partitions(args.path)
     if partitions is not None and partitions.bytes_of:  # which a plain replay does without
-        loaded = load_steps(args, partitions=partitions)
+        loaded = load_steps(args.path, asked(args), partitions=partitions)
     recording = loaded.recording
     rows = recording.whole_steps
     in_a_step = sum(len(recording.steps[row]) for row in rows) // len(rows)
