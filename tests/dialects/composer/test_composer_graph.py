@@ -15,7 +15,7 @@ from conftest import run_cli
 from dag.critical_path import critical_path
 from dag.join_ranks import join
 from dag.step_graph import Recording
-from dialects.composer.composer_axes import tie_axes
+from dialects.composer import tie_axes
 from dialects.step_parts import RankSteps, RankTrace
 from formats.columns import Trace
 from trace_utils import read_trace
