@@ -198,8 +198,8 @@ def _with_extra_work(view: JobView) -> list[int]:
         peers = peers_of(owner, [], view.stage)
         alone = extra[:, owner] - extra[:, peers].max(axis=1)
         more = own[:, owner] - np.median(own[:, peers], axis=1)
-        is_more = (alone >= NOTICEABLE * view.step_ns) & (more >= HALF * alone)
-        found += [owner] * bool(is_more.mean() >= MOST_STEPS)
+        is_long = float(np.mean(alone >= NOTICEABLE * view.step_ns)) >= MOST_STEPS
+        found += [owner] * bool(is_long and np.median(more) >= HALF * np.median(alone))
     return found if len(found) == 1 else []
 
 
