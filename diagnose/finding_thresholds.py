@@ -53,6 +53,8 @@ CHANCE = 0.05
 
 #: Calls of a group in which a rank was last, for it to be called usually late: by chance that is rare.
 FEWEST_CALLS = 8
+#: Names of operations that are more than a stage's whole forward and backward pass.
+SEVERAL = 3
 #: Short collectives per rank and step, from which on they are many.
 MANY_MESSAGES = 16
 #: Partitions below the first are small, and merged into such of the second: about BytePS's own 4,096,000.

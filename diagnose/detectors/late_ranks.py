@@ -14,7 +14,16 @@ from diagnose.chance import happens_by_chance, is_no_chance, surely_positive
 from diagnose.detectors.exposed import whose_loading
 from diagnose.detectors.negotiations import late_in_negotiations
 from diagnose.finding import Evidence, Finding, Skipped, edit
-from diagnose.finding_thresholds import CHANCE, HALF, MOST_STEPS, MUCH, NEGLIGIBLE, NOTICEABLE, OUTLYING
+from diagnose.finding_thresholds import (
+    CHANCE,
+    HALF,
+    MOST_STEPS,
+    MUCH,
+    NEGLIGIBLE,
+    NOTICEABLE,
+    OUTLYING,
+    SEVERAL,
+)
 from diagnose.job_view import JobView, waited_for, what_runs
 from errors import listed
 from function_names import brief, named
@@ -25,8 +34,6 @@ from replay.whatif.scaling import NO_TIME
 from replay.whatif.straggler import stragglers
 from result import in_ms
 
-#: Names of operations that are more than a stage's whole forward and backward pass.
-_SEVERAL = 3
 _ITS_LOADER = "make its loader as fast as its peers' (data, disk, workers)"
 _ALL_LOADERS = "look at the loaders of all ranks: more workers, prefetching, a faster store"
 
@@ -229,7 +236,7 @@ def _slow_stage(view: JobView) -> Finding | None:
         usual = np.median(np.delete(work, one, axis=0), axis=0)
         longer = same & (work[one] > MUCH * usual)
         ratio = work[one][same].sum() / max(float(usual[same].sum()), 1.0)
-        if longer.sum() >= _SEVERAL and ratio > MUCH and work[one][longer].sum() > HALF * work[one].sum():
+        if longer.sum() >= SEVERAL and ratio > MUCH and work[one][longer].sum() > HALF * work[one].sum():
             found.append((one, ratio, float((work[one] - usual)[same].sum()), longer))
     if len(found) != 1:
         return None

@@ -28,6 +28,7 @@ _COUNTED = re.compile(
 _NAMED = re.compile(r"step\[(\w+)\b.*")
 _WORDS = {"extend": "prefill", "target_verify": "decode"}
 _ANY = re.compile(r"execute_\w.*")
+_BEGINS = ("execute_", "step[", "[Executor] ")
 _GRAPH_LAUNCH = re.compile(r"(?:cuda|hip|cu)GraphLaunch")
 _LEAST = 3  # annotations without a kind, or replays of a graph, that make a loop
 
@@ -40,6 +41,8 @@ def kind_of_step(name: str) -> str | None:
     >>> kind_of_step("step[DECODE bs=32]"), kind_of_step("execute_model"), kind_of_step("aten::mm")
     ('decode', '', None)
     """
+    if not name.startswith(_BEGINS):  # names are many
+        return None
     counted = _COUNTED.fullmatch(name)
     if counted:
         prompts, others = (int(number) > 0 for number in counted.groups() if number is not None)
