@@ -6,13 +6,13 @@ from traces.dump_files import are_dumps
 from traces.files import read_args, read_trace, read_traces
 from traces.filter import CommFilter, check_known
 from traces.gpu_folders import GpuDir, find_gpus
-from traces.layouts import find_paths, is_input
+from traces.layouts import find_paths, has_events, is_input
 from traces.paths import Job, Source, head_of, hosts_of, natural, rank_notes
 from traces.ranks import Request, load_paths, map_ranks
 from traces.raw import files_to_read
 
 __all__ = [
     "CommFilter", "GpuDir", "Job", "Request", "Source", "are_dumps", "check_known", "files_to_read",
-    "find_gpus", "find_paths", "head_of", "hosts_of", "is_input", "load_paths", "map_ranks", "natural",
-    "rank_notes", "read_args", "read_trace", "read_traces",
+    "find_gpus", "find_paths", "has_events", "head_of", "hosts_of", "is_input", "load_paths", "map_ranks",
+    "natural", "rank_notes", "read_args", "read_trace", "read_traces",
 ]  # fmt: skip

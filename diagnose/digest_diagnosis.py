@@ -9,6 +9,7 @@ from msgspec.structs import replace
 import dialects
 from diagnose.diagnosis import DETECTORS, Diagnosis, diagnose
 from diagnose.finding import Finding, FindingKind, Skipped
+from diagnose.step_log_diagnosis import diagnose_step_log
 from diagnose.summed_steps import summed_steps
 from figures.job_figures import JobFigures
 from figures.time_by_role import NOTHING
@@ -20,7 +21,9 @@ _BREAKDOWN = ("--option", "statistic", "--sub_option", "breakdown")
 
 
 def diagnose_figures(job: JobFigures) -> Diagnosis:
-    """Return the diagnosis of a job whose digest was read; raises as `summed_steps`."""
+    """Return the diagnosis of a job of which only figures are known; raises as `summed_steps`."""
+    if not dialects.named(job.files[0].dialect).has_events:
+        return diagnose_step_log(job)
     steps = summed_steps(job)
     found = diagnose(steps, of_figures=True)
     examined: set[str] = {kind for one in DETECTORS if one.of_figures for kind in one.kinds}

@@ -24,6 +24,7 @@ from dialects.needs import Need
 from dialects.owners import listed_sources
 from dialects.pipeline import Pipeline
 from dialects.roles import Role, is_communication
+from dialects.step_log import StepLog
 from dialects.system import System
 from formats import chrome as files
 from formats.columns import Trace
@@ -44,7 +45,8 @@ __all__ = [
 
 #: In the order in which they are recognised: the last takes what nobody knows.
 SYSTEMS: Sequence[System] = (
-    FlightRecorder(), Composer(), Horovod(), MXNet(), Jax(), Kineto(), BytePS(), Dasf(), Pipeline(), Chrome(),
+    FlightRecorder(), Composer(), Horovod(), MXNet(), Jax(), Kineto(), BytePS(), Dasf(), StepLog(),
+    Pipeline(), Chrome(),
 )  # fmt: skip
 _BY_NAME = {system.name: system for system in SYSTEMS}
 

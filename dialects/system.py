@@ -168,6 +168,8 @@ class System:
     ))  # fmt: skip
     #: Whether its traces show the communication of a job of several ranks.
     shows_communication = False
+    #: Whether it records events; else only what each part of a step took, which tells no dependencies.
+    has_events = True
     #: Whether its traces are profiles of tasks.
     has_tasks = False
     #: Whether the track of a slice is part of the operation's name (a partition).
@@ -427,6 +429,10 @@ class System:
     def frames(self, trace: Trace) -> Frames | None:
         """Return the Python calls during which nothing else runs; None without recorded stacks."""
         return None
+
+    def step_values(self, trace: Trace) -> Mapping[str, Float64]:
+        """Return numbers of each whole step other than durations, by their names."""
+        return {}
 
     def runs_into_next_step(self, trace: Trace) -> Mask:
         """Return which slices (n,) may begin after their step: the n-th of a name is the n-th step's."""

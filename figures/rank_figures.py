@@ -75,6 +75,7 @@ class RankFigures(Struct, frozen=True, omit_defaults=True):
     late_ns : how long after the first rank each became ready, per operation, as this one recorded
     shapes : (m,) digests of what the events of each operation say of its shape
     selected : the operations without communications that were not selected
+    values : numbers of each whole step other than durations; None where they are not known
     communications : what the communications that can be selected are called
     own_streams : kernels that count as computation and have a stream of their own
     world_size : as the trace itself says; 0 where it does not
@@ -98,6 +99,7 @@ class RankFigures(Struct, frozen=True, omit_defaults=True):
     communications: Sequence[str] = ()
     own_streams: Sequence[str] = ()
     world_size: int = 0
+    values: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
 
     @property
     def prefix(self) -> str:
@@ -153,6 +155,11 @@ def _by_step(source: Source, trace: Trace, wanted: Wanted, step_by: str | None) 
         figures |= _of_middle(trace, steps.whole) | figures
     if wanted.operations:
         figures["late_ns"] = system.late_ns(trace)
+        if values := system.step_values(trace):
+            figures["values"] = {
+                name: [None if np.isnan(one) else one for one in column.tolist()]
+                for name, column in values.items()
+            }
         try:
             figures["operations"], ids = operations_of(trace, steps, roles, spent=wanted.spent)
         except TraceError:

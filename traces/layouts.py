@@ -12,8 +12,9 @@ from errors import TraceError, missing
 from outputs.marks import is_digest
 from traces import dump_files, gpu_folders, rank_files, tensorboard
 from traces.gpu_folders import gpu_sources, is_gpu_file, local_rank
-from traces.paths import Job, Source
+from traces.paths import Job, Source, head_of, listing, subdirectories
 from traces.rank_files import rank_of_file
+from traces.readers import may_be_read, reader_of
 
 #: Returns the job in a directory that has this layout, else None; also gets all paths of the command.
 Layout = Callable[[Path, Sequence[Path]], Job | None]
@@ -38,6 +39,17 @@ def find_job(path: Path, given: Sequence[Path] = ()) -> Job:
     if not path.is_dir():
         raise TraceError(f"{path}: neither a file nor a directory")
     return next(job for find in LAYOUTS if (job := find(path, given)) is not None)
+
+
+def has_events(paths: Sequence[Path]) -> bool:
+    """Whether the first file that can be read at `paths` is of a format with single events."""
+    for path in paths:
+        folders = [path, *subdirectories(path)[:1]] if path.is_dir() else []
+        files = [file for folder in folders for file in listing(folder) if may_be_read(file.name)]
+        for file in filter(Path.is_file, files or [path]):
+            if (reader := reader_of(head_of(file))) is not None:
+                return reader.has_events
+    return True
 
 
 def find_paths(paths: Sequence[Path]) -> Job:

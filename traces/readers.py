@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import dialects
-from formats import chrome
+from formats import chrome, step_log
 from formats import dasf_records as dasf
 from formats.columns import Trace
 from formats.recorder import recorder_dump
@@ -31,13 +31,14 @@ class Reader(NamedTuple):
     """How files of one format are recognised and read.
 
     In a directory they are looked for among the files whose names end with one of `suffixes`; `in_ranges`:
-    whether a large one can be read in pieces.
+    whether a large one can be read in pieces; `has_events`: whether they hold single events.
     """
 
     recognises: Callable[[bytes], bool]  # by the beginning of its content, unpacked, up to 1 MiB
     read: Callable[[Path, Decoding], Trace]
     suffixes: Sequence[str]
     in_ranges: bool = False
+    has_events: bool = True
 
 
 def _read_chrome(path: Path, decoding: Decoding) -> Trace:
@@ -55,10 +56,20 @@ def _read_dump(path: Path, decoding: Decoding) -> Trace:
     return dialects.recognised(recorder_dump.read(path, decoding.args))
 
 
+def _read_step_log(path: Path, decoding: Decoding) -> Trace:
+    return step_log.read(path)
+
+
 #: Chrome's last: it also reads, or refuses with a reason, what no reader recognises.
 READERS: Sequence[Reader] = (
     Reader(recorder_dump.recognises, _read_dump, (".pickle", ".pkl")),
     Reader(dasf.recognises, _read_dasf, (".msgpack",)),
+    Reader(
+        step_log.recognises,
+        _read_step_log,
+        (".jsonl", ".csv", ".tsv", ".jsonl.gz", ".csv.gz", ".tsv.gz"),
+        has_events=False,
+    ),
     Reader(
         chrome.recognises,
         _read_chrome,

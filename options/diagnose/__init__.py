@@ -67,10 +67,12 @@ def run(args: Namespace) -> Result:
     """Diagnose the job at `--path`, of a digest from its figures."""
     if any(map(is_digest, args.path)):
         return _of_digest(args)
-    from trace_utils import are_dumps
+    from trace_utils import are_dumps, has_events
 
     if are_dumps(args.path):
         return _of_dumps(args)
+    if not has_events(args.path):
+        return _of_step_log(args)
     from collector.network.network_evidence import read_evidence
     from dag_utils import load_steps, read_partitions
     from diagnose.diagnosis import diagnose
@@ -131,6 +133,16 @@ def _of_digest(args: Namespace) -> Result:
     job = read_digest(args.path[0], args.step_by)
     parts = [part for rank in job.ranks for part in rank.breakdown]
     return _result(args, diagnose_figures(job), lambda: parts, (NOTE,), job.repairs)
+
+
+def _of_step_log(args: Namespace) -> Result:
+    from diagnose.digest_diagnosis import diagnose_figures
+    from figures.digest import IN_DIGEST
+    from figures.job_figures import load_figures
+
+    job = load_figures(args.path, IN_DIGEST, options.asked(args))
+    parts = [part for rank in job.ranks for part in rank.breakdown]
+    return _result(args, diagnose_figures(job), lambda: parts, (), job.repairs)
 
 
 def _result(
@@ -330,7 +342,10 @@ def _record(args: Namespace, place: int, one: Ranked) -> dict[str, Any]:
             "ranks": list(finding.ranks),
             "steps": list(finding.steps),
             "operations": list(finding.operations),
+            "from_step": finding.from_step,
+            "to_step": finding.to_step,
         },
+        "lost_s": None if finding.lost_ns is None else finding.lost_ns / 1e9,
         "evidence": [
             {
                 "path": evidence.path,

@@ -256,7 +256,7 @@ def test_a_flag_that_an_option_does_not_heed_is_wrong_usage(flags: tuple[str, ..
 def test_byteps_own_variable_is_the_default_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BYTEPS_TRACE_DIR", raising=False)
     code, _, err = run_cli("--option", "statistic")
-    assert (code, "--path is missing, and BYTEPS_TRACE_DIR is not set" in err) == (2, True)
+    assert (code, "no path is given (--path), and BYTEPS_TRACE_DIR is not set" in err) == (2, True)
     monkeypatch.setenv("BYTEPS_TRACE_DIR", str(REPO / "examples" / "lenet"))
     assert run_cli("--option", "statistic", "--head", "1")[0] == 0
 

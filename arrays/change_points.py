@@ -1,0 +1,67 @@
+"""The span of a series in which its values are higher than outside."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from arrays import Float64
+
+#: Points of a series that are looked at together; of a longer one, means of so many stretches.
+_MOST_POINTS = 500
+#: What a single point may weigh, in standard deviations: so that a few outliers do not make a span.
+_CLIPPED = 5.0
+_TO_SIGMA = 1.4826  # a median absolute deviation, of normal values
+
+
+def higher_span(values: Float64, least: int) -> tuple[int, int]:
+    """Return begin and end of the span of at least `least` values that stands out most, to higher values.
+
+    Circular binary segmentation (Olshen, Venkatraman, Lucito, Wigler, Biostatistics 5, 2004): the span
+    with the largest difference of its mean from that of all others in units of its error. Values are
+    clipped, so that a few of them do not make a span.
+
+    >>> higher_span(np.array([0.0, 1, 0, 1, 9, 8, 9, 8, 9, 0, 1, 0, 1, 0]), 3)
+    (4, 9)
+    """
+    n = len(values)
+    width = -(-n // _MOST_POINTS)
+    if width == 1:
+        return _largest(_standardised(values), least)
+    edges = np.arange(0, n, width)
+    means = np.add.reduceat(values, edges) / np.diff(np.append(edges, n))
+    begin, end = _largest(_standardised(means), max(1, least // width))
+    z = _standardised(values)
+    return _sharpened(z, begin * width, width, +1), _sharpened(z, min(end * width, n), width, -1)
+
+
+def spread_of(values: Float64) -> float:
+    """Return the standard deviation of the noise around a level that may change now and then."""
+    steps = np.diff(values)
+    return float(_TO_SIGMA * np.median(np.abs(steps - np.median(steps))) / np.sqrt(2)) if len(steps) else 0.0
+
+
+def _standardised(values: Float64) -> Float64:
+    spread = spread_of(values) or float(np.std(values)) or 1.0
+    return np.clip((values - np.median(values)) / spread, -_CLIPPED, _CLIPPED)
+
+
+def _largest(z: Float64, least: int) -> tuple[int, int]:
+    n = len(z)
+    total = np.concatenate([[0.0], np.cumsum(z - z.mean())])
+    length = np.arange(n + 1)[None, :] - np.arange(n + 1)[:, None]
+    is_span = (length >= least) & (length <= n - least)
+    if not is_span.any():
+        return 0, n
+    error = np.sqrt(np.where(is_span, length * (1 - length / n), 1.0))
+    score = np.where(is_span, (total[None, :] - total[:, None]) / error, -np.inf)
+    begin, end = divmod(int(score.argmax()), n + 1)
+    return begin, end
+
+
+def _sharpened(z: Float64, at: int, width: int, sign: int) -> int:
+    """Return where within a stretch of `at` the level changes: the two sides differ most (least squares)."""
+    low, high = max(at - width, 0), min(at + width, len(z))
+    if at in (0, len(z)) or high - low < 2:
+        return at
+    part = np.cumsum(z[low:high] - z[low:high].mean()) * -sign
+    return low + 1 + int(part[:-1].argmax())

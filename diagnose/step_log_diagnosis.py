@@ -1,0 +1,431 @@
+"""The diagnosis of a step log: since when are steps slow, by how much, and which rank holds them up.
+
+All ranks' steps last equally long, as each waits for the others. So the waiting hides in whatever part of
+the step grows on the other ranks; the rank that is late is the one whose own other part grows instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import get_args
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+import dialects
+from arrays import Float64, Int64, Mask
+from arrays.change_points import higher_span, spread_of
+from diagnose.diagnosis import Diagnosis, Ranked
+from diagnose.finding import Finding, FindingKind, Skipped
+from diagnose.finding_thresholds import HALF, NEARLY_ALL, NEGLIGIBLE, NOTICEABLE
+from dialects import Role
+from errors import TraceError, counted, listed
+from figures.job_figures import JobFigures
+from figures.rank_figures import RankFigures
+from replay.forecast import Gain
+from result import in_ms
+
+#: Steps that a span has at least, and the spans that are looked for in each series.
+_LEAST_STEPS, _MOST_SPANS = 5, 6
+#: A stall is this much of a usual step longer than the steps around it, and these many noises.
+_STALL, _NOISES = 0.4, 8.0
+_OF_RAMP = 2.0  # noises above which a step is the begin of a ramp
+_AROUND = 21  # steps around a step
+#: Ranks share the blame for a span where their excess is at least this part of the largest.
+_SHARES_BLAME = 0.6
+_NORMAL_95, _OF_MEDIAN = 1.96, 1.2533  # half a 95 % interval in errors; error of a median to that of a mean
+_BREAKDOWN = ("--option", "statistic", "--sub_option", "breakdown")
+_ROLE_KINDS: Mapping[Role, FindingKind] = {Role.INPUT: "input", Role.COMM: "exposed_communication"}
+_EXAMINED = {"late_rank", "outlier_steps", "input", "exposed_communication", "uneven_work"}
+#: What no column holds, in words.
+_REST = "what no column holds"
+
+
+class _Log(Struct, frozen=True):
+    """The steps that all ranks have: `number` (k,); `part_ns` (parts, ranks, k)."""
+
+    ranks: Sequence[str]
+    number: Int64
+    parts: Sequence[str]
+    roles: Sequence[Role]
+    part_ns: Float64
+    step_ns: Float64  # (k,) median over the ranks
+    values: Mapping[str, Float64]  # (ranks, k)
+
+    @property
+    def excess_ns(self) -> Float64:
+        """How much longer each part is than on the median rank, of two ranks the faster (parts, ranks, k)."""
+        ordered = np.sort(self.part_ns, axis=1)
+        return self.part_ns - ordered[:, (len(self.ranks) - 1) // 2, None, :]
+
+
+class _Span(Struct, frozen=True):
+    """Slow steps from index `begin` to before `end`: what they cost, each, and who or what grew.
+
+    `cost_ns` with its 95 % error; `part` grew by `part_ns` on `ranks`, or on all where these are empty.
+    """
+
+    begin: int
+    end: int
+    cost_ns: float
+    error_ns: float
+    part: int
+    part_ns: float
+    ranks: Sequence[int] = ()
+    grows: bool = False  # step by step
+
+
+def diagnose_step_log(job: JobFigures) -> Diagnosis:
+    """Return the diagnosis of the figures of a step log; TraceError where no step is in every rank."""
+    log = _log_of(job)
+    stalls = _stalls(log)
+    usual = ~stalls
+    spans = _spans(log, usual)
+    in_span = np.zeros(len(usual), np.bool_)
+    for span in spans:
+        in_span[span.begin : span.end] = True
+    spans_found = [_of_span(log, span, usual, in_span) for span in spans]
+    stalled = list(_of_stalls(log, stalls & ~in_span, usual & ~in_span))
+    least_ns = NEGLIGIBLE * float(log.step_ns.sum())
+    shown = [*spans_found, *(one for one in stalled if one.lost_ns >= least_ns)]
+    shown.sort(key=lambda one: -one.lost_ns)
+    reason = "a step log holds no single events"
+    never = dialects.named(job.files[0].dialect).never_shows
+    return Diagnosis(
+        findings=[Ranked(one.finding, one.gain, one.share, one.gain.mid_ns) for one in shown],
+        skipped=[
+            Skipped(kind, reason)
+            for kind in get_args(FindingKind)
+            if kind not in _EXAMINED and kind not in never
+        ],
+        small=len(spans_found) + len(stalled) - len(shown),
+        iteration_ns=log.step_ns,
+        job_ns=log.step_ns,
+        numbers=log.number.tolist(),
+        ranks=log.ranks,
+        one_step="A step",
+    )
+
+
+def _log_of(job: JobFigures) -> _Log:
+    """Return the parts of the steps that every rank has; TraceError where there are none."""
+    ranks = [rank for rank in job.ranks if rank.operations is not None and rank.n_slices]
+    numbers = sorted(set.intersection(*(set(rank.operations.labels) for rank in ranks if rank.operations)))
+    if not numbers:
+        raise TraceError(f"{job.path}: no step is in the log of every rank")
+    names = list(dict.fromkeys(name for rank in ranks for name in _parts(rank)))
+    part_ns = np.zeros((len(names), len(ranks), len(numbers)))
+    role_of: dict[str, Role] = {}
+    for at, rank in enumerate(ranks):
+        if rank.operations is None:
+            continue
+        row_of = {label: row for row, label in enumerate(rank.operations.labels)}
+        spent = rank.operations.spent_ns[[row_of[number] for number in numbers]]
+        for column, name in enumerate(_parts(rank)):
+            part_ns[names.index(name), at] += spent[:, column]
+        roles = [*map(Role, rank.operations.role.tolist()), Role.FRAME]
+        role_of |= dict(zip(_parts(rank), roles, strict=True))
+    known = [set(rank.values) for rank in ranks]
+    values = {
+        name: np.array([_of_steps(rank, name, numbers) for rank in ranks])
+        for name in ranks[0].values
+        if all(name in one for one in known)
+    }
+    return _Log(
+        [rank.name for rank in ranks],
+        np.array(numbers),
+        names,
+        [role_of[name] for name in names],
+        part_ns,
+        np.median(part_ns.sum(0), axis=0),
+        values,
+    )
+
+
+def _parts(rank: RankFigures) -> list[str]:
+    """Return the part of each column of `spent_ns`; the step around its parts and nothing are one."""
+    if rank.operations is None:
+        return []
+    frames = [*(rank.operations.role == Role.FRAME).tolist(), True]
+    return [_REST if frame else name for name, frame in zip(rank.operations.names, frames, strict=True)]
+
+
+def _of_steps(rank: RankFigures, name: str, numbers: Sequence[int]) -> list[float]:
+    values = dict(zip((step.label for step in rank.steps.whole), rank.values[name], strict=True))
+    return [np.nan if values[number] is None else float(values[number] or 0) for number in numbers]
+
+
+# ---- stalls
+
+
+def _around(values: Float64) -> Float64:
+    """Return the median of the steps around each (k,)."""
+    padded = np.pad(values, _AROUND // 2, mode="edge")
+    return np.median(np.lib.stride_tricks.sliding_window_view(padded, _AROUND), axis=-1)
+
+
+def _stalls(log: _Log) -> Mask:
+    """Return which steps (k,) are far longer than those around them, a few at a time."""
+    base = _around(log.step_ns)
+    more = log.step_ns - base
+    far: Mask = more > np.maximum(_STALL * base, _NOISES * spread_of(log.step_ns))
+    edges = np.flatnonzero(np.diff(far, prepend=False, append=False))
+    for begin, end in edges.reshape(-1, 2).tolist():
+        far[begin:end] = end - begin < _LEAST_STEPS
+    return far
+
+
+class _Known(Struct, frozen=True):
+    """A finding, its gain, as a share of a step of its span, and what it cost in all (ns)."""
+
+    finding: Finding
+    gain: Gain
+    share: float
+    lost_ns: float
+
+
+def _of_stalls(log: _Log, stalls: Mask, usual: Mask) -> Iterator[_Known]:
+    """Yield a finding for the stalls of each rank that holds them up itself, and one for all others."""
+    more = log.step_ns - _around(log.step_ns)
+    rows = np.flatnonzero(stalls)
+    groups: dict[int, list[int]] = {}
+    for row in rows.tolist():
+        near = usual & (np.abs(np.arange(len(usual)) - row) <= _AROUND)
+        before = np.median(log.part_ns[:, :, near], axis=2) if near.any() else 0.0
+        grown = (
+            log.part_ns[:, :, row] - before - np.median(log.part_ns[:, :, row] - before, axis=1)[:, None]
+        ).max(0)
+        late = int(grown.argmax())
+        alone = (
+            len(log.ranks) > 1 and grown[late] >= HALF * more[row] and np.sort(grown)[-2] < HALF * grown[late]
+        )
+        groups.setdefault(late if alone else -1, []).append(row)
+    for rank, of_rank in groups.items():
+        at = np.array(of_rank)
+        lost = float(more[at].sum())
+        numbers = log.number[at].tolist()
+        every = _period(log.number[at])
+        steps = f"step{'' if len(at) == 1 else 's'} {listed(list(map(str, numbers)), 5)}"
+        takes = "takes" if every or len(at) == 1 else "take up to"
+        longer = in_ms(float(np.median(more[at]) if every else more[at].max()))
+        whose = log.ranks[rank] if rank >= 0 else ""
+        title = (
+            f"{whose + ' stalls: ' if whose else ''}{f'every {every}th step' if every else steps} {takes} "
+            f"{longer} longer than the steps around"
+        )
+        cause = f"{counted(len(at), 'step')} cost {in_ms(lost)} in all"
+        finding = Finding(
+            "outlier_steps", title, cause, "look at what ran then: checkpoints, evaluation, logging",
+            ranks=[whose] if whose else [], steps=numbers, look=_BREAKDOWN,
+            from_step=int(numbers[0]), to_step=int(numbers[-1]), lost_ns=lost,
+        )  # fmt: skip
+        gain = Gain(lost / len(log.step_ns), None, None)
+        yield _Known(finding, gain, gain.mid_ns / float(log.step_ns.mean()), lost)
+
+
+def _period(numbers: Int64) -> int:
+    """Return after how many steps these steps come again; 0 where they do not."""
+    if len(numbers) < 3:
+        return 0
+    between = np.diff(numbers)
+    usual = int(between.min())
+    return usual if usual > 1 and (between % usual == 0).mean() >= NEARLY_ALL else 0
+
+
+# ---- spans
+
+
+def _spans(log: _Log, usual: Mask) -> list[_Span]:
+    """Return the spans of slow steps, the one that costs most first; none overlaps another by half."""
+    if usual.sum() < 2 * _LEAST_STEPS:
+        return []
+    kept = np.flatnonzero(usual)
+    step, excess = log.step_ns[kept], log.excess_ns[:, :, kept]
+    least_ns = NEGLIGIBLE * float(np.median(step))
+    # so many errors hardly any of the spans of any series reaches by chance
+    sure = float(np.sqrt(2 * np.log(len(kept) ** 2 * excess[:, :, 0].size)))
+    candidates = _of_series(step, least_ns, sure)
+    if len(log.ranks) > 1:
+        width = max(1, len(kept) // 100)
+        blocks = np.add.reduceat(excess, np.arange(0, len(kept), width), axis=2) / width
+        is_moved = np.quantile(blocks, 0.98, axis=2) - np.quantile(blocks, 0.02, axis=2) > least_ns
+        for part, rank in np.argwhere(is_moved).tolist():
+            candidates += _of_series(excess[part, rank], least_ns, sure)
+    best: dict[tuple[int, ...], tuple[float, _Span]] = {}
+    for begin, end in dict.fromkeys(candidates):
+        if (span := _judged(log, kept, begin, end, sure)) is not None:
+            of = excess[span.part, span.ranks[0]] if span.ranks else step
+            score = _explained(of, begin, end)
+            whose = (span.part, *span.ranks)
+            if whose not in best or score > best[whose][0]:
+                best[whose] = score, span
+    chosen: list[_Span] = []
+    for _, span in sorted(best.values(), key=lambda one: -one[1].cost_ns * (one[1].end - one[1].begin)):
+        if all(_shared(span, other) < HALF for other in chosen):
+            chosen.append(_with_stalls(log, _from_zero(log, span, usual), usual))
+    return chosen
+
+
+def _explained(values: Float64, begin: int, end: int) -> float:
+    """Return how much nearer the values (k,) are to a median inside and one outside than to a single one."""
+    inside, outside = values[begin:end], np.concatenate([values[:begin], values[end:]])
+    of_two = sum(float(np.abs(part - np.median(part)).sum()) for part in (inside, outside))
+    return float(np.abs(values - np.median(values)).sum()) - of_two
+
+
+def _from_zero(log: _Log, span: _Span, usual: Mask) -> _Span:
+    """Return a span whose steps grow one after the other from where they begin to grow; others unchanged.
+
+    They do where a line explains most of their spread and rises by more than half of what they cost.
+    """
+    inside = span.begin + np.flatnonzero(usual[span.begin : span.end])
+    if len(inside) < 2 * _LEAST_STEPS:
+        return span
+    outside = np.setdiff1d(np.flatnonzero(usual), inside)
+    near = _around(log.step_ns[inside] - np.median(log.step_ns[outside]))
+    slope, level = np.polyfit(inside, near, 1)
+    left = near - (slope * inside + level)
+    if slope * len(inside) < HALF * span.cost_ns or left.var() > HALF**2 * near.var():
+        return span
+    series = log.excess_ns[span.part, span.ranks[0]] if span.ranks else log.step_ns
+    is_longer = series > np.median(series[outside]) + _OF_RAMP * spread_of(series)
+    begin, zero = span.begin, max(-level / slope, 0)
+    while begin - 1 > zero and is_longer[begin - 1]:
+        begin -= 1
+    return replace(span, begin=begin, grows=True)
+
+
+def _with_stalls(log: _Log, span: _Span, usual: Mask) -> _Span:
+    """Return the span with the stalls right before and after it in which the same part is as long."""
+    of_ranks = log.part_ns[span.part]
+    series = of_ranks[span.ranks[0]] if span.ranks else np.median(of_ranks, axis=0)
+    is_longer = series > np.median(series[span.begin : span.end]) - HALF * span.part_ns
+    begin, end = span.begin, span.end
+    while begin > 0 and not usual[begin - 1] and is_longer[begin - 1]:
+        begin -= 1
+    while end < len(usual) and not usual[end] and is_longer[end]:
+        end += 1
+    return replace(span, begin=begin, end=end)
+
+
+def _shared(one: _Span, other: _Span) -> float:
+    """Return which part of the shorter span lies in the other."""
+    both = min(one.end, other.end) - max(one.begin, other.begin)
+    return max(both, 0) / min(one.end - one.begin, other.end - other.begin)
+
+
+def _of_series(values: Float64, least_ns: float, sure: float) -> list[tuple[int, int]]:
+    """Return the spans in which a series (k,) is higher, each without those before it."""
+    left = values.copy()
+    found = []
+    for _ in range(_MOST_SPANS):
+        begin, end = higher_span(left, _LEAST_STEPS)
+        outside = np.concatenate([left[:begin], left[end:]])
+        if not len(outside):
+            break
+        more = float(np.median(left[begin:end]) - np.median(outside))
+        error = _error(left[begin:end]) + _error(outside)
+        if more < max(least_ns, sure * error):
+            break
+        found.append((begin, end))
+        left[begin:end] -= more
+    return found
+
+
+def _error(values: Float64) -> float:
+    """Return the standard error of a median."""
+    return _OF_MEDIAN * spread_of(values) / float(np.sqrt(max(len(values), 1)))
+
+
+def _judged(log: _Log, kept: Int64, begin: int, end: int, sure: float) -> _Span | None:
+    """Return who is to blame for a span of the steps `kept`; None where it costs nothing that is sure."""
+    inside = kept[begin:end]
+    outside = np.setdiff1d(kept, inside)
+    step = log.step_ns
+    cost = float(np.median(step[inside]) - np.median(step[outside]))
+    usual = float(np.median(step[outside]))
+    error = _NORMAL_95 * float(np.hypot(_error(step[inside]), _error(step[outside])))
+    if cost < max(NEGLIGIBLE * usual, error):
+        return None
+    grown = np.median(log.part_ns[:, :, inside], axis=2) - np.median(log.part_ns[:, :, outside], axis=2)
+    middle = np.sort(grown, axis=1)[:, (len(log.ranks) - 1) // 2, None]
+    own = np.minimum(grown, grown - middle) if len(log.ranks) > 1 else np.zeros_like(grown)
+    if len(log.ranks) == 2:  # what the one has more of the other waits for: which is which, its name tells
+        waits = [role in (Role.COMM, Role.WAIT) for role in log.roles]
+        own[waits] *= NEARLY_ALL
+    part, rank = divmod(int(own.argmax()), own.shape[1])
+    first, last = int(inside[0]), int(inside[-1]) + 1
+    if own[part, rank] >= HALF * cost:
+        late = np.flatnonzero(own[part] >= _SHARES_BLAME * own[part, rank])
+        if len(late) <= max(1, len(log.ranks) // 2):
+            return _Span(first, last, cost, error, part, float(own[part, rank]), late.tolist())
+    if cost < max(NOTICEABLE * usual, sure / _NORMAL_95 * error):
+        return None
+    part = int(middle[:, 0].argmax())
+    return _Span(first, last, cost, error, part, float(middle[part, 0]))
+
+
+def _of_span(log: _Log, span: _Span, usual: Mask, in_span: Mask) -> _Known:
+    """Return the finding of a span: whose fault it is, in which part, since when, and at what cost."""
+    inside = span.begin + np.flatnonzero(usual[span.begin : span.end])
+    outside = np.flatnonzero(usual & ~in_span)
+    step = log.step_ns
+    base = float(np.median(step[outside]))
+    lost = float((step[span.begin : span.end] - base).sum())
+    more = step[inside] - base
+    mean = float(more.mean()) if span.grows else float(np.median(more))
+    from_step, to_step = int(log.number[span.begin]), int(log.number[span.end - 1])
+    where = f"from step {from_step} to {to_step}" if span.end < len(step) else f"from step {from_step} on"
+    part = log.parts[span.part]
+    names = [log.ranks[rank] for rank in span.ranks]
+    changed = list(_changed_values(log, inside, outside))
+    went = "".join(
+        f"; {name} of {log.ranks[rank]} is {_plain(new)} there instead of {_plain(old)}"
+        for name, rank, old, new in changed
+    )
+    ramp = f", growing to {in_ms(float(np.median(more[-max(1, len(more) // 20) :])))}" if span.grows else ""
+    if names:
+        verb = "is" if len(names) == 1 else "are"
+        title = f"{listed(names)} {verb} late {where}: {in_ms(span.part_ns)} more in {part}{ramp}"
+        cause = f"A step takes {in_ms(base + mean)} there instead of {in_ms(base)}, as all others wait"
+        kind: FindingKind = "late_rank"
+        action = f"look at {listed(names)} in these steps: its host, its device, its input"
+    else:
+        who = [log.ranks[rank] for _, rank, _, _ in changed]
+        kind = "uneven_work" if who else _ROLE_KINDS.get(log.roles[span.part], "outlier_steps")
+        title = f"all ranks' steps are longer {where}: {in_ms(mean)} a step, most of it in {part}{ramp}"
+        cause = f"A step takes {in_ms(base + mean)} there instead of {in_ms(base)}, on all ranks alike{went}"
+        action = (
+            f"look at why {changed[0][0]} changed on {listed(list(dict.fromkeys(who)))}"
+            if who
+            else "look at what changed then for all ranks: the network, the input, the devices' clocks"
+        )
+        names = list(dict.fromkeys(who))
+    if names and kind == "late_rank":
+        cause += went
+    cause += f"; {counted(span.end - span.begin, 'step')} cost {lost / 1e9:,.1f} s in all"
+    finding = Finding(
+        kind, title, cause, action,
+        ranks=names, operations=[] if part == _REST else [part], look=_BREAKDOWN,
+        from_step=from_step, to_step=to_step, lost_ns=lost,
+    )  # fmt: skip
+    gain = Gain(mean, mean - span.error_ns, mean + span.error_ns)
+    return _Known(finding, gain, mean / (base + mean), lost)
+
+
+def _changed_values(log: _Log, inside: Int64, outside: Int64) -> Iterator[tuple[str, int, float, float]]:
+    """Yield column, rank, value before and in the span, of other columns that changed on a few ranks."""
+    for name, of_ranks in log.values.items():
+        new, old = np.median(of_ranks[:, inside], axis=1), np.median(of_ranks[:, outside], axis=1)
+        spread = np.array([spread_of(one[outside]) for one in of_ranks])
+        moved = np.abs(new - old) > np.maximum(_NOISES * spread, NOTICEABLE * np.abs(old))
+        steady = np.abs(of_ranks[:, inside] - new[:, None]) < HALF * np.abs(new - old)[:, None]
+        is_same = moved & (steady.mean(1) >= NEARLY_ALL)
+        if 0 < is_same.sum() <= max(1, len(log.ranks) // 4):
+            for rank in np.flatnonzero(is_same).tolist():
+                yield name, rank, float(old[rank]), float(new[rank])
+
+
+def _plain(number: float) -> str:
+    return f"{number:,.0f}" if number == round(number) else f"{number:.4g}"

@@ -1,0 +1,195 @@
+"""Step logs: the rank that waits least is named, with span, part and cost; nobody in an even job."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import SHARED, run_cli
+
+N_RANKS, N_STEPS = 4, 120
+Times = dict[str, float]
+
+
+def ms(step: int, rank: int) -> float:
+    """Return a little noise, the same in every run: from 0 to 0.6 ms."""
+    return (step * 7 + rank * 3) % 7 / 10
+
+
+def even(step: int, rank: int) -> Times:
+    """Return the parts of a step of 100 ms: all meet in comm."""
+    own = 80 + ms(step, rank)
+    return {"data": 2.0, "compute": own, "comm": 95 - own, "step": 100.0}
+
+
+def write(folder: Path, times: Callable[[int, int], Times]) -> Path:
+    folder.mkdir()
+    for rank in range(N_RANKS):
+        rows = [times(step, rank) for step in range(N_STEPS)]
+        lines = [",".join(["step", *(name if name == "seq" else f"{name}_ms" for name in rows[0])])]
+        lines += [",".join(map(str, (step, *row.values()))) for step, row in enumerate(rows)]
+        (folder / f"rank{rank}.csv").write_text("\n".join(lines))
+    return folder
+
+
+def diagnosis(path: Path) -> dict[str, Any]:
+    code, out, err = run_cli(path, "--format", "json")
+    assert code == 0, err
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def test_an_even_job_names_nobody(tmp_path: Path) -> None:
+    found = diagnosis(write(tmp_path / "job", even))
+    assert found["findings"] == []
+    assert found["iteration_ms"]["median"] == 100
+
+
+def test_a_late_rank_has_its_span_its_part_and_its_cost(tmp_path: Path) -> None:
+    """Rank 2 loads 12 ms longer in steps 40 to 69: the others wait in comm, and it waits no longer."""
+
+    def times(step: int, rank: int) -> Times:
+        parts = even(step, rank)
+        if 40 <= step < 70:
+            parts["data" if rank == 2 else "comm"] += 12
+            parts["step"] += 12
+        return parts
+
+    (finding,) = diagnosis(write(tmp_path / "job", times))["findings"]
+    assert (finding["kind"], finding["scope"]["ranks"]) == ("late_rank", ["rank2"])
+    assert (finding["scope"]["from_step"], finding["scope"]["to_step"]) == (40, 69)
+    assert finding["scope"]["operations"] == ["data"]
+    assert finding["gain_ms"]["mid"] == pytest.approx(12)
+    assert finding["lost_s"] == pytest.approx(30 * 0.012)
+
+
+def test_the_part_of_a_step_that_no_column_holds(tmp_path: Path) -> None:
+    def times(step: int, rank: int) -> Times:
+        parts = even(step, rank)
+        if step >= 60:
+            parts["step"] += 20
+            parts["comm"] += 0 if rank == 1 else 20
+        return parts
+
+    (finding,) = diagnosis(write(tmp_path / "job", times))["findings"]
+    assert finding["title"] == "rank1 is late from step 60 on: 20.0 ms more in what no column holds"
+
+
+def test_where_all_ranks_grow_no_rank_is_named(tmp_path: Path) -> None:
+    def times(step: int, rank: int) -> Times:
+        parts = even(step, rank)
+        if 30 <= step < 60:
+            parts["comm"] += 15
+            parts["step"] += 15
+        return parts
+
+    (finding,) = diagnosis(write(tmp_path / "job", times))["findings"]
+    assert (finding["kind"], finding["scope"]["ranks"]) == ("exposed_communication", [])
+    assert (finding["scope"]["from_step"], finding["scope"]["to_step"]) == (30, 59)
+    assert finding["gain_ms"]["mid"] == pytest.approx(15)
+
+
+def test_a_column_that_changed_with_it_on_one_rank_is_told(tmp_path: Path) -> None:
+    def times(step: int, rank: int) -> Times:
+        parts = even(step, rank) | {"seq": 1024}
+        if 30 <= step < 60:
+            parts |= {"compute": parts["compute"] + 15, "step": 115, "seq": 1408 if rank == 3 else 1024}
+        return parts
+
+    (finding,) = diagnosis(write(tmp_path / "job", times))["findings"]
+    assert finding["scope"]["ranks"] == ["rank3"]
+    assert "seq of rank3 is 1,408 there instead of 1,024" in finding["cause"]
+
+
+def test_a_ramp_and_a_stall_and_what_comes_again(tmp_path: Path) -> None:
+    """Rank 0 grows by 1 ms a step from 20 to 59; rank 1 stalls in step 90; steps 5, 35, 65, 95 are long."""
+
+    def times(step: int, rank: int) -> Times:
+        parts = even(step, rank)
+        more, late = (step - 19.0, 0) if 20 <= step < 60 else (200.0, 1) if step == 90 else (0.0, -1)
+        parts["data" if rank == late else "comm"] += more
+        again = 100 if step % 30 == 5 else 0
+        parts["comm"] += again
+        parts["step"] += more + again
+        return parts
+
+    found = diagnosis(write(tmp_path / "job", times))["findings"]
+    titles = [one["title"] for one in found]
+    assert any(title.startswith("rank0 is late from step 2") and "growing to" in title for title in titles)
+    assert "rank1 stalls: step 90 takes 200.0 ms longer than the steps around" in titles
+    assert any("every 30th step takes 100.0 ms longer" in title for title in titles)
+
+
+def test_a_digest_of_a_step_log_gives_the_same_findings(tmp_path: Path) -> None:
+    def times(step: int, rank: int) -> Times:
+        parts = even(step, rank)
+        if step >= 60:
+            parts["data" if rank == 1 else "comm"] += 20
+            parts["step"] += 20
+        return parts
+
+    job = write(tmp_path / "job", times)
+    digest = tmp_path / "d.json"
+    assert run_cli("statistic", job, "--save", digest)[0] == 0
+    found, again = diagnosis(job)["findings"], diagnosis(digest)["findings"]
+    assert [{**one, "command": "", "look": ""} for one in found] == [
+        {**one, "command": "", "look": ""} for one in again
+    ]
+
+
+def test_options_that_need_events_say_so(tmp_path: Path) -> None:
+    job = write(tmp_path / "job", even)
+    for option in ("critical", "replay"):
+        code, _, err = run_cli(option, job)
+        assert (code, "a step log, which has no single events" in err, len(err.splitlines())) == (1, True, 1)
+
+
+LOGS = SHARED / "step-logs"
+#: The truth of its README: ranks of the finding, first and last step, and ms a step.
+FAULTS = (
+    ("a", ["rank7"], 100, 299, 12.4),
+    ("b", ["rank7"], 100, 299, 300),
+    ("e", ["rank7"], 100, 299, None),
+    ("f", ["rank7"], 100, 299, 22),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not LOGS.exists(), reason="recorded data are not here")
+@pytest.mark.parametrize(("name", "ranks", "first", "last", "cost"), FAULTS)
+def test_faults_that_were_put_into_recorded_jobs(
+    name: str, ranks: list[str], first: int, last: int, cost: float | None
+) -> None:
+    finding = diagnosis(LOGS / name)["findings"][0]
+    assert finding["scope"]["ranks"] == ranks
+    assert finding["scope"]["from_step"] == pytest.approx(first, abs=5)
+    assert finding["scope"]["to_step"] == pytest.approx(last, abs=5)
+    if cost is not None:
+        assert finding["gain_ms"]["mid"] == pytest.approx(cost, rel=0.04)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not LOGS.exists(), reason="recorded data are not here")
+@pytest.mark.parametrize("name", ["a-twin", "d", "d-twin"])
+def test_jobs_without_a_fault_name_no_rank(name: str) -> None:
+    assert [one["scope"]["ranks"] for one in diagnosis(LOGS / name)["findings"]] in ([], [[]])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not LOGS.exists(), reason="recorded data are not here")
+def test_a_stall_of_one_rank() -> None:
+    finding = diagnosis(LOGS / "c")["findings"][0]
+    assert (finding["scope"]["ranks"], finding["scope"]["steps"][0]) == (["rank7"], 100)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not LOGS.exists(), reason="recorded data are not here")
+def test_what_changed_for_all_is_told_by_the_comparison() -> None:
+    code, out, _ = run_cli("compare", LOGS / "d-twin", LOGS / "d", "--format", "json")
+    comm = next(one for one in json.loads(out)["operations"] if one["name"] == "comm")
+    assert (code, comm["significant"]) == (0, True)
+    assert comm["avg_absolute_ms"] == pytest.approx(10.1, abs=0.3)  # 22.4 - 12.3

@@ -1,0 +1,148 @@
+"""Step logs: which column is what, units, repeated and missing steps, damage."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from errors import TraceError
+from formats.columns import Trace
+from formats.step_log import STEP, read, recognises
+
+ROWS = (
+    '{"step": 7, "rank": 3, "load_ms": 2.5, "fwd_ms": 5, "step_ms": 10, "ts": 1700000000.010, "loss": 0.5}\n'
+)
+
+
+def log(path: Path, text: str) -> Trace:
+    path.write_text(text)
+    return read(path)
+
+
+def slices(trace: Trace) -> list[tuple[str, int, int]]:
+    """Name, begin from the first, and length in µs."""
+    begin = (trace.ts_ns - trace.ts_ns.min()) // 1000
+    names = [trace.names[i] for i in trace.name_id]
+    return list(zip(names, begin.tolist(), (trace.dur_ns // 1000).tolist(), strict=True))
+
+
+def test_a_row_is_a_step_with_its_parts_in_order(tmp_path: Path) -> None:
+    trace = log(tmp_path / "r.jsonl", ROWS)
+    assert slices(trace) == [(STEP, 0, 10_000), ("load", 0, 2_500), ("fwd", 2_500, 5_000)]
+    assert trace.ts_ns[0] == 1_700_000_000_000_000_000  # its end is 10 ms later
+    assert trace.rank == 3
+    assert trace.header["values"][3]["loss"].tolist() == [0.5]
+
+
+@pytest.mark.parametrize(
+    ("head", "row"),
+    [
+        ("global_step,data_time_s,total_step_s", "1,0.002,0.010"),
+        ("iteration\tload_us\tstep_us", "1\t2000\t10000"),
+        ("iter,time/load,time/step", "1,0.002,0.01"),
+        ("step,load_ns,iter (ns)", "1,2000000,10000000"),
+    ],
+)
+def test_durations_by_their_units(tmp_path: Path, head: str, row: str) -> None:
+    trace = log(tmp_path / "metrics.csv", f"{head}\n{row}\n")
+    assert [(begin, took) for _, begin, took in slices(trace)] == [(0, 10_000), (0, 2_000)]
+
+
+def test_steps_are_as_long_as_from_one_time_of_day_to_the_next(tmp_path: Path) -> None:
+    text = "step,timestamp\n1,2024-01-01T00:00:00Z\n2,2024-01-01T00:00:03Z\n3,2024-01-01T00:00:05Z\n"
+    trace = log(tmp_path / "a.csv", text)
+    assert slices(trace) == [(STEP, 0, 3_000_000), (STEP, 3_000_000, 2_000_000)]
+    assert trace.header["steps"][None].tolist() == [2, 3]
+
+
+def test_without_a_whole_step_it_is_the_sum_of_its_parts(tmp_path: Path) -> None:
+    trace = log(tmp_path / "a.csv", "step,load_ms,fwd_ms,bwd_ms\n1,1,2,2\n2,1,2,2\n")
+    assert slices(trace)[4] == (STEP, 5_000, 5_000)
+
+
+def test_a_step_that_is_run_again_holds_as_it_was_written_last(tmp_path: Path) -> None:
+    text = "step,step_ms\n1,10\n2,11\n3,12\n2,21\n3,22\n"
+    trace = log(tmp_path / "a.csv", text)
+    assert [took for _, _, took in slices(trace)] == [10_000, 21_000, 22_000]
+    assert trace.repairs == ["2 rows of steps that were run again; the last of a step holds"]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "note"),
+    [
+        ((10, 20, 30), ["one step of 10 is in the log"]),
+        ((1, 2, 5), ["2 steps between the first and the last not in the log"]),
+        ((1, 2, 3), []),
+    ],
+)
+def test_steps_that_are_not_logged(tmp_path: Path, numbers: tuple[int, ...], note: list[str]) -> None:
+    rows = "".join(f"{number},5\n" for number in numbers)
+    assert log(tmp_path / "a.csv", f"step,step_ms\n{rows}").repairs == note
+
+
+def test_a_log_that_was_cut_and_has_a_broken_row(tmp_path: Path) -> None:
+    row = '{"step": %d, "step_ms": 5}\n'
+    text = row % 1 + '{"step": 2, "step_ms"\n' + row % 3 + '{"step": 4, "st'
+    trace = log(tmp_path / "a.jsonl", text)
+    assert trace.header["steps"][None].tolist() == [1, 3]
+    assert trace.repairs == [
+        "2 damaged rows left out",
+        "1 step between the first and the last not in the log",
+    ]
+
+
+def test_a_loss_that_is_not_a_number(tmp_path: Path) -> None:
+    trace = log(tmp_path / "a.jsonl", '{"step": 1, "step_ms": 5, "loss": NaN}\n{"step": 2, "step_ms": 6}\n')
+    assert [took for _, _, took in slices(trace)] == [5_000, 6_000]
+    assert np.isnan(trace.header["values"][None]["loss"]).all()
+
+
+def test_a_pause_between_steps_is_kept_and_rounded_times_of_day_are_not(tmp_path: Path) -> None:
+    text = "step,step_ms,ts\n1,100,1700000000.1\n2,100,1700000000.201\n3,100,1700000005.3\n"
+    trace = log(tmp_path / "a.csv", text)
+    assert slices(trace) == [(STEP, 0, 100_000), (STEP, 100_000, 100_000), (STEP, 5_199_000, 100_000)]
+
+
+def test_all_ranks_in_one_file_packed(tmp_path: Path) -> None:
+    path = tmp_path / "all.csv.gz"
+    path.write_bytes(gzip.compress(b"step,rank,step_ms\n1,0,5\n1,1,6\n2,0,7\n2,1,8\n"))
+    trace = read(path)
+    assert [track.pid for track in trace.tracks] == [0, 1]
+    assert {rank: steps.tolist() for rank, steps in trace.header["steps"].items()} == {0: [1, 2], 1: [1, 2]}
+    assert np.bincount(trace.track_id, trace.dur_ns // 1_000_000).tolist() == [12, 14]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b'{"ph": "X", "step": 1, "dur_ms": 2}\n',  # an event
+        b'{"step": 1, "loss": 2}\n',  # no duration
+        b'{"loss_ms": 1}\n',  # no step
+        b"a,b\n1,2\n",
+        b"step,step\n1,2\n",
+        b"",
+        b"step,step_ms\n",
+    ],
+)
+def test_other_files_are_not_step_logs(head: bytes) -> None:
+    assert not recognises(head)
+
+
+@pytest.mark.parametrize("row", ["1,-5", "1,nan", "1,1e300", "nan,5", "1e300,5"])
+def test_rows_that_cannot_be_are_left_out(tmp_path: Path, row: str) -> None:
+    trace = log(tmp_path / "a.csv", f"step,step_ms\n{row}\n2,5\n")
+    assert trace.repairs == ["1 row without a step or its durations left out"]
+    with pytest.raises(TraceError, match="no row tells how long its step took"):
+        log(tmp_path / "b.csv", f"step,step_ms\n{row}\n")
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_step_log_or_not(data: bytes) -> None:
+    assert recognises(data) in (True, False)
+    recognises(b"step,step_ms\n1,2\n" + data)
+    recognises(ROWS.encode() + data)
