@@ -1,9 +1,11 @@
 """BytePS jobs that run in a simulated cluster and write what its profiler would, so that edits can be run.
 
-The cluster knows what the replay must find out from the recording: a worker's sending and a server's
-sending are queues of bytes at the network's rate; acknowledgements and requests for an answer stand in
-them, behind the bytes of others; each message costs its sender, the server and its receiver some time of
-one thread. So the replay is not asked to give its own model back.
+The cluster knows what the replay must find out from the recording, and shares nothing with it. Every node
+sends and receives at the network's rate, its connections (one to each other node, in order) in fair shares of
+what each of them passes (max-min, as TCP's settle); acknowledgements and requests for an answer stand in
+them, behind the bytes of others. Each message costs its sender, the server and its receiver some time of one
+thread. Where cores are shared, a worker computes more slowly while it sends or receives. So the replay is not
+asked to give its own model back.
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ class BytePSJob:
     servers : each has one of the `shares` of the keys, and the last one the rest of them, too
     adding : what each byte costs a server beside that
     busy, far : (servers,) how much longer each server takes for a message, and its network for the bytes
+    sharing : how much longer a worker computes while its bytes are on their way
     """
 
     forward: tuple[float, ...]
@@ -65,6 +68,7 @@ class BytePSJob:
     adding: float = 0.0
     busy: tuple[float, ...] = ()
     far: tuple[float, ...] = ()
+    sharing: float = 0.0
 
     def edited(self, edit: str) -> BytePSJob:
         """Return the job that an edit describes.
@@ -137,6 +141,103 @@ class _Queue:
         self._next()
 
 
+class _Message:
+    __slots__ = ("left", "rate", "then")
+
+    def __init__(self, n_bytes: float, then: Callable[[], None]) -> None:
+        self.left, self.rate, self.then = n_bytes, 0.0, then
+
+
+class _Network:
+    """Connections between nodes: each carries one message after the other; all share what nodes can carry."""
+
+    def __init__(self, cluster: _Cluster, rate: Callable[[tuple[str, int]], float]) -> None:
+        self._cluster, self._rate = cluster, rate
+        self._queues: dict[tuple[tuple[str, int], tuple[str, int]], deque[_Message]] = {}
+        self._since, self._turn = 0.0, 0
+
+    def send(
+        self, source: tuple[str, int], target: tuple[str, int], n_bytes: float, then: Callable[[], None]
+    ) -> None:
+        """Send a message; `then` comes when its last byte has arrived."""
+        queue = self._queues.setdefault((source, target), deque())
+        queue.append(_Message(n_bytes, lambda: self._cluster.at(self._cluster.now + _LATENCY, then)))
+        if len(queue) == 1:
+            self._share()
+
+    def is_busy(self, node: tuple[str, int]) -> bool:
+        """Whether something is on its way from or to a node."""
+        return any(queue and node in ends for ends, queue in self._queues.items())
+
+    def _share(self) -> None:
+        """Give each connection its share from now on: the smallest that some node has to offer come first."""
+        now = self._cluster.now
+        open_ = {ends: queue[0] for ends, queue in self._queues.items() if queue}
+        for message in open_.values():
+            message.left -= message.rate * (now - self._since)
+        self._since, self._turn = now, self._turn + 1
+        users: dict[tuple[tuple[str, int], str], list[_Message]] = {}
+        for (source, target), message in open_.items():
+            for limit in ((source, "out"), (target, "in")):
+                users.setdefault(limit, []).append(message)
+        left = {limit: self._rate(limit[0]) for limit in users}
+        waiting = {limit: list(of) for limit, of in users.items()}
+        while any(waiting.values()):
+            tight = min((limit for limit in waiting if waiting[limit]),
+                        key=lambda one: left[one] / len(waiting[one]))  # fmt: skip
+            share = left[tight] / len(waiting[tight])
+            for message in waiting[tight][:]:
+                message.rate = share
+                for limit, of in waiting.items():
+                    if message in of:
+                        of.remove(message)
+                        left[limit] = max(left[limit] - share, 1e-9)
+        if open_:
+            next_one = min(max(one.left, 0.0) / one.rate for one in open_.values())
+            self._cluster.at(now + next_one, partial(self._arrived, self._turn))
+        self._cluster.speeds_change()
+
+    def _arrived(self, turn: int) -> None:
+        if turn != self._turn:
+            return
+        passed = self._cluster.now - self._since
+        done = [queue.popleft() for queue in self._queues.values()
+                if queue and queue[0].left - queue[0].rate * passed <= 1e-3]  # fmt: skip
+        self._share()
+        for one in done:
+            one.then()
+
+
+class _Core:
+    """Computes, at a speed that changes."""
+
+    def __init__(self, cluster: _Cluster) -> None:
+        self._cluster, self.speed = cluster, 1.0
+        self._left, self._since, self._turn = 0.0, 0.0, 0
+        self._then: Callable[[], None] | None = None
+
+    def compute(self, work: float, then: Callable[[], None]) -> None:
+        self._left, self._since, self._then = work, self._cluster.now, then
+        self._go_on()
+
+    def change(self, speed: float) -> None:
+        if speed != self.speed:
+            self._left -= (self._cluster.now - self._since) * self.speed
+            self._since, self.speed = self._cluster.now, speed
+            if self._then is not None:
+                self._go_on()
+
+    def _go_on(self) -> None:
+        self._turn += 1
+        over = self._cluster.now + max(self._left, 0.0) / self.speed
+        self._cluster.at(over, partial(self._done, self._turn))
+
+    def _done(self, turn: int) -> None:
+        if turn == self._turn and self._then is not None:
+            then, self._then = self._then, None
+            then()
+
+
 class _Cluster:
     def __init__(self, job: BytePSJob, n_steps: int, draw: np.random.Generator) -> None:
         self.job, self.n_steps, self.draw, self.now = job, n_steps, draw, 0.0
@@ -145,17 +246,27 @@ class _Cluster:
         workers = range(len(job.slow))
         self.begins: list[list[float]] = [[] for _ in workers]
         self.spans: list[list[dict[str, Any]]] = [[] for _ in workers]
-        self.sending, self.wire, self.receiving = ([_Queue(self) for _ in workers] for _ in range(3))
-        self.taking, self.answering, self.back = (
-            [_Queue(self) for _ in range(job.servers)] for _ in range(3)
-        )
-        self.through = [0.0] * job.servers  # when each has received all that came
+        self.sending, self.receiving = ([_Queue(self) for _ in workers] for _ in range(2))
+        self.taking, self.answering = ([_Queue(self) for _ in range(job.servers)] for _ in range(2))
+        self.network = _Network(self, self._carries)
+        self.cores = [_Core(self) for _ in workers]
         self._pushed: dict[tuple[int, int], int] = {}
         self._asked: dict[tuple[int, int], list[Callable[[], None]]] = {}
         self._parts = self._cut()
 
     def at(self, time: float, then: Callable[[], None]) -> None:
         heapq.heappush(self._events, (time, next(self._count), then))
+
+    def _carries(self, node: tuple[str, int]) -> float:
+        """Return the bytes that a node sends, and receives, in a millisecond."""
+        far = self.job.far[node[1]] if self.job.far and node[0] == "server" else 1.0
+        return self.job.rate / far
+
+    def speeds_change(self) -> None:
+        """Let workers compute as fast as what they send and receive leaves them."""
+        if self.job.sharing:
+            for worker, core in enumerate(self.cores):
+                core.change(1 / (1 + self.job.sharing * self.network.is_busy(("worker", worker))))
 
     def run(self) -> None:
         for worker in range(len(self.job.slow)):  # processes never start at once
@@ -193,8 +304,10 @@ class _Cluster:
             if i == len(todo):
                 return
             name, takes = todo[i]
-            gap = float(self.draw.exponential(0.1))
-            self.at(self.now + gap + takes, lambda: computed(i, name, self.now - takes))
+            self.at(self.now + float(self.draw.exponential(0.1)), lambda: begun(i, name, takes))
+
+        def begun(i: int, name: str, takes: float) -> None:
+            self.cores[worker].compute(takes, partial(computed, i, name, self.now))
 
         def computed(i: int, name: str, start: float) -> None:
             self._span(worker, name, start, self.now, name.partition(".")[0], 7)
@@ -221,9 +334,9 @@ class _Cluster:
 
     def _push(self, w: int, step: int, tensor: str, key: int, n: int, done: Callable[[], None]) -> None:
         job, server = self.job, self.job.server(key)
-        cost, on_wire = job.message + n * job.per_byte, (n * (1 + _HEADERS) + _SMALL_BYTES) / job.rate
-        small = _SMALL_BYTES / job.rate
-        busy, far = (of[server] if of else 1.0 for of in (job.busy, job.far))
+        cost, on_wire = job.message + n * job.per_byte, n * (1 + _HEADERS) + _SMALL_BYTES
+        busy = job.busy[server] if job.busy else 1.0
+        here, there = ("worker", w), ("server", server)
         serving = (cost + n * job.adding) * busy
         begun = {"PUSH": 0.0, "PULL": 0.0}
 
@@ -236,19 +349,10 @@ class _Cluster:
 
         def sent() -> None:
             begun["PUSH"] = self.now
-            self.wire[w].serve(on_wire, come, _LATENCY, server)
-
-        def come() -> None:
-            take = partial(self.taking[server].serve, serving, taken)
-            if not job.far:
-                take()
-                return
-            first = max(self.now - on_wire, self.through[server])  # as it is sent
-            self.through[server] = first + on_wire * far
-            self.at(self.through[server], take)
+            self.network.send(here, there, on_wire, partial(self.taking[server].serve, serving, taken))
 
         def taken() -> None:
-            self.back[server].serve(small * far, acknowledged, _LATENCY, w)
+            self.network.send(there, here, _SMALL_BYTES, acknowledged)
             pushed = self._pushed[key, step] = self._pushed.get((key, step), 0) + 1
             if pushed == len(job.slow):
                 for answer in self._asked.pop((key, step), []):
@@ -264,7 +368,7 @@ class _Cluster:
         def pull() -> None:
             begun["PULL"] = self.now
             take = partial(self.taking[server].serve, job.message / 2 * busy, asked)
-            self.wire[w].serve(small, take, _LATENCY, server)
+            self.network.send(here, there, _SMALL_BYTES, take)
 
         def asked() -> None:
             if self._pushed.get((key, step), 0) == len(job.slow):
@@ -273,7 +377,7 @@ class _Cluster:
                 self._asked.setdefault((key, step), []).append(answer)
 
         def answer() -> None:
-            put = partial(self.back[server].serve, on_wire * far, arrived, _LATENCY, w)
+            put = partial(self.network.send, there, here, on_wire, arrived)
             self.answering[server].serve(serving, put)
 
         def arrived() -> None:
@@ -349,4 +453,5 @@ def random_job(seed: int) -> BytePSJob:
         per_byte=float(draw.uniform(0.1, 0.6)) * 1e-6,
         spread=float(draw.uniform(0.01, 0.05)),
         servers=int(draw.integers(1, 3)),
+        sharing=float(draw.choice([0, 0, 0.5])),
     )

@@ -187,6 +187,7 @@ class Recording(Struct, frozen=True, dict=True):
     owners : what runs its own sequence of steps: ``rank0``, ``wk0.rank1``
     workers, ranks : (owners,) the worker of each, None where the job has no workers; its rank, local to it
     links : what carries one transfer at a time
+    sides : of each link the two sides of the network that it shares with others (-1: none); () without any
     operations, steps : what occurs, and when
     notes : what the reader of the answer should know about the recording, a sentence each
     frames : (owners,) what may cover the gaps of each, None where nothing is known; () for all
@@ -202,6 +203,7 @@ class Recording(Struct, frozen=True, dict=True):
     notes: Sequence[str] = ()
     frames: Sequence[Frames | None] = ()
     step_kind: str = ""
+    sides: Sequence[tuple[int, int]] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.operations, OperationTable):

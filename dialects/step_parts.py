@@ -79,21 +79,22 @@ class Transfer(NamedTuple):
     n_bytes: int = 0  # 0 means unknown
     direction: Direction | None = None
     server: str = ""  # the server at its other end
+    is_small: bool = False  # it is the small message of it: a request, an acknowledgement
 
     @property
     def is_sent(self) -> bool:
         """Whether a link carries it to a server."""
-        return self.direction is Direction.TO_SERVER and bool(self.link)
-
-    @property
-    def is_acknowledgement(self) -> bool:
-        """Whether it is what a worker waits for after its bytes have left; see `whatif.messages`."""
-        return self.direction is Direction.TO_SERVER and not self.link
+        return self.direction is Direction.TO_SERVER and bool(self.link) and not self.is_small
 
     @property
     def is_answer(self) -> bool:
         """Whether a link carries it from a server."""
-        return self.direction is Direction.FROM_SERVER and bool(self.link)
+        return self.direction is Direction.FROM_SERVER and bool(self.link) and not self.is_small
+
+    @property
+    def is_wait(self) -> bool:
+        """Whether it is what a message to or from a server takes beyond its bytes, on no link."""
+        return self.direction in (Direction.TO_SERVER, Direction.FROM_SERVER) and not self.link
 
     @property
     def tensor(self) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
 from msgspec import Struct
 
 from dag.step_graph import Recording
@@ -13,6 +14,7 @@ from dag_utils import LoadedSteps, RankFacts
 from errors import UsageError
 from formats.columns import Trace
 from replay.links import LinkRate, is_sized, link_rate, with_sizes
+from replay.messages import as_messages
 from replay.uncertainty import EXTRAPOLATED
 
 
@@ -66,12 +68,15 @@ class Guess(NamedTuple):
     """An assumption about facts that a recording lacks."""
 
     rate: Callable[[LinkRate], float] = lambda links: links.likely
+    receives: bool = True  # whether what nodes receive is limited, where that is not known
     waits_stay: bool = False  # whether unexplained waits do not change with the bandwidth
     part: float = 0.5  # the quantile of what small partitions cost that stands for each
     same_server: bool = False  # whether new partitions go where the recorded ones at their place did
 
 
 LIKELY = Guess()
+#: Of PUSHes that are served in turn, the share that waits for the one before it.
+_IN_TURN = 0.5
 
 
 class Edit(Struct, frozen=True):
@@ -81,8 +86,8 @@ class Edit(Struct, frozen=True):
     ----------
     apply : returns a recording with the change, under a guess
     order : of several edits those with the smallest are made first: what exists before how long it takes
-    splits : whether it changes who waits for whom on a link, so that transfers have to be split into messages
-    by_bytes : whether messages then carry their bytes alone (`replay.messages`)
+    by_bytes : whether it changes what messages carry, or how fast, so that transfers are taken apart
+        (`replay.messages`) even where links never were the limit
     guesses : other guesses, where the recording does not tell what the edit must know
     as_recorded : whether it is about single recorded steps, which keep their unusual gaps
     error : of its effect, what the simulation misses: a standard deviation, as a share
@@ -91,7 +96,6 @@ class Edit(Struct, frozen=True):
 
     apply: Callable[[Recording, Guess], Recording]
     order: int = 9
-    splits: Callable[[Guess], bool] = lambda _: False
     by_bytes: bool = False
     guesses: Sequence[Guess] = ()
     as_recorded: bool = False
@@ -130,19 +134,30 @@ class Job:
         """The rate of a link; None where it is not known."""
         return link_rate(self.recording)
 
-    def rate(self, guess: Guess) -> float | None:
-        """Return the bytes that a link carries in a nanosecond under a guess; None where it is not known."""
-        return None if self.links is None else guess.rate(self.links)
+    def base(self, edits: Sequence[Edit]) -> Recording:
+        """Return the recording that edits start from: with its transfers taken apart where that says more.
+
+        Where links never were the limit, transfers in turn tell more of who waits for whom than their bytes.
+        """
+        known = self.links is not None and self.links.is_told and is_sized(self.recording)
+        return self._apart if known or any(edit.by_bytes for edit in edits) else self.recording
 
     @cached_property
-    def sized(self) -> tuple[Recording, LinkRate | None]:
-        """The recording with the sizes of partitions, and its rate."""
-        sized = with_sizes(self.recording)
-        return sized, link_rate(sized)
+    def _apart(self) -> Recording:
+        """The recording with its transfers taken apart, as far as their bytes are known.
 
-    @cached_property
-    def has_full_links(self) -> bool:
-        """Whether links are the limit for long, of transfers whose bytes are known."""
-        if not self.recording.links or not is_sized(self.recording):
-            return False
-        return self.links is not None and self.links.is_told
+        Sides of the network that never were the limit do not hold anything up. Transfers each of which begins
+        when the one before it is over are served in turn by something else than the network: they stay whole.
+        """
+        if self.links is None or not self.recording.links or _in_turn(self.recording):
+            return self.recording
+        return as_messages(
+            with_sizes(self.recording), self.links.at_most, receives=self.links.receives or False
+        )
+
+
+def _in_turn(recording: Recording) -> bool:
+    """Whether most PUSHes are recorded from when those before them are over."""
+    pushes = recording.which(lambda one: one.transfer.is_sent)
+    held = [step.held[pushes[step.operation]] for step in recording.steps]
+    return bool(np.concatenate([np.zeros(1, np.bool_), *held]).mean() > _IN_TURN)

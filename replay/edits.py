@@ -11,7 +11,6 @@ from typing import Protocol
 from dag.step_graph import Recording
 from errors import UsageError
 from replay.edit import LIKELY, Edit, EditRequest, Guess, Job
-from replay.messages import as_messages
 from replay.whatif import (
     allocations,
     bandwidth,
@@ -77,29 +76,20 @@ class EditedJob:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.parse = cache(lambda request: parse(request, job))
-        self._split: dict[bool, Recording] = {}  # of the likely guess, which most edits share
-        self._made: dict[tuple[Guess, bool | None, tuple[Edit, ...]], Recording] = {}
+        self._made: dict[tuple[bool, Guess, tuple[Edit, ...]], Recording] = {}
 
-    def after(self, edits: Sequence[Edit], guess: Guess = LIKELY) -> Recording:
-        """Return the recording with all `edits`, whatever order they are given in."""
-        splitting = [edit for edit in edits if edit.splits(guess)]
-        by_bytes = any(edit.by_bytes for edit in splitting) if splitting else None
-        return self._after(tuple(sorted(edits, key=lambda edit: edit.order)), guess, by_bytes)
+    def after(self, edits: Sequence[Edit], guess: Guess = LIKELY, base: Recording | None = None) -> Recording:
+        """Return the recording, or another `base`, with all `edits`, whatever order they are given in."""
+        base = self.job.base(edits) if base is None else base
+        return self._after(base, tuple(sorted(edits, key=lambda edit: edit.order)), guess)
 
-    def _after(self, edits: tuple[Edit, ...], guess: Guess, by_bytes: bool | None) -> Recording:
-        """Return the recording with `edits` in their order; `by_bytes` as of `as_messages`, None: whole."""
+    def _after(self, base: Recording, edits: tuple[Edit, ...], guess: Guess) -> Recording:
+        """Return a recording with `edits` in their order."""
         if not edits:
-            sized, links = self.job.sized if by_bytes is not None else (self.job.recording, None)
-            if by_bytes is None or links is None:
-                return self.job.recording
-            if guess != LIKELY:
-                return as_messages(sized, guess.rate(links), by_bytes=by_bytes)
-            if by_bytes not in self._split:
-                self._split[by_bytes] = as_messages(sized, guess.rate(links), by_bytes=by_bytes)
-            return self._split[by_bytes]
-        key = guess, by_bytes, edits
+            return base
+        key = base is self.job.recording, guess, edits
         if key not in self._made:
-            made = edits[-1].apply(self._after(edits[:-1], guess, by_bytes), guess)
+            made = edits[-1].apply(self._after(base, edits[:-1], guess), guess)
             while len(self._made) >= _KEPT:
                 del self._made[next(iter(self._made))]
             self._made[key] = made

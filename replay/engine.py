@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
@@ -17,6 +18,8 @@ from formats import native
 
 #: The device of an operation that never waits for another one: threads, and links without contention.
 UNLIMITED = -1
+#: What is left of an operation that is over (ns), as shares are fractions.
+_ROUNDED = 0.5
 #: What an operation counts for in `formats.native.is_worth`.
 _AS_BYTES = 64
 
@@ -30,6 +33,7 @@ class Plan(Struct, frozen=True):
     gap_ns : (n,) what passes between an operation's last input and its joining the device's queue
     device : (n,) what runs one operation at a time, from 0; or `UNLIMITED`
     priority : (n,) in the queue of a device the smallest goes first, then first ready, then by number
+    sides : (devices, 2) the limits that devices share fairly while they are busy, -1 for none; else None
     after_ptr, after : the successors of operation i are ``after[after_ptr[i]:after_ptr[i + 1]]``
     """
 
@@ -39,6 +43,7 @@ class Plan(Struct, frozen=True):
     priority: Int64
     after_ptr: Int64
     after: Int64
+    sides: Int64 | None = None
 
     def __len__(self) -> int:
         return len(self.dur_ns)
@@ -51,6 +56,7 @@ def make_plan(
     device: ArrayLike = UNLIMITED,
     priority: ArrayLike = 0,
     gap_ns: ArrayLike = 0,
+    sides: Int64 | None = None,
 ) -> Plan:
     """Return the plan of n operations with (e, 2) edges; a column may be one number for all."""
     dur = np.asarray(dur_ns, np.int64)
@@ -71,6 +77,7 @@ def make_plan(
         priority=_column(priority, n),
         after_ptr=after_ptr,
         after=after,
+        sides=sides,
     )
 
 
@@ -92,6 +99,9 @@ def simulate(plan: Plan, *, compiled: bool | None = None, earliest_ns: Int64 | N
     A free device takes, of the operations that wait for it, the one with the smallest (priority, time
     of joining the queue, number). Nothing is random: the same plan gives the same schedule.
 
+    Devices with sides are connections. A side carries what one connection alone would; those that are busy
+    share it so that none could have more unless one that has no more had less (max-min fairness, as of TCP).
+
     Parameters
     ----------
     plan : n operations and e edges; the cost is O((n + e) log n) with a small logarithm
@@ -111,21 +121,24 @@ def simulate(plan: Plan, *, compiled: bool | None = None, earliest_ns: Int64 | N
     if earliest_ns is not None:
         np.maximum(start, earliest_ns, out=start)
     waiting = np.bincount(plan.after, minlength=len(plan))
-    columns = [plan.dur_ns, plan.gap_ns, plan.after_ptr, plan.after]
+    dur = plan.dur_ns
+    columns = [plan.gap_ns, plan.after_ptr, plan.after]
+    sides = np.full((n_devices, 2), -1) if plan.sides is None else plan.sides[:n_devices]
     if contends:
-        columns += [plan.priority, plan.device]
+        columns += [plan.priority, plan.device, np.ascontiguousarray(sides)]
+        dur = np.array(dur)  # what shares a side is given its own
     library = native.library() if compiled else None
     if library is not None:
         run = library.run_with_queues if contends else library.run_without_queues
-        done = _run(run, n_devices, [*columns, waiting, start])
+        done = _run(run, n_devices, [dur, *columns, waiting, start])
     else:
         # Lists, because Python reads an element of a list several times faster than one of an array.
-        lists: list[Any] = [column.tolist() for column in (*columns, waiting, start)]
+        lists: list[Any] = [column.tolist() for column in (dur, *columns, waiting, start)]
         done = _loop(n_devices, *lists) if contends else _loop_without_queues(*lists)
-        waiting, start = (np.array(column, np.int64) for column in lists[-2:])
+        dur, waiting, start = (np.array(lists[i], np.int64) for i in (0, -2, -1))
     if done < len(plan):
         raise DagError(f"{np.count_nonzero(waiting)} operations wait for each other: the graph has a cycle")
-    return Schedule(start, start + plan.dur_ns)
+    return Schedule(start, start + dur)
 
 
 def pays(n_operations: int) -> bool:
@@ -141,16 +154,26 @@ class _Columns(ctypes.Structure):
         ("devices", ctypes.c_int64),
         *(
             (name, ctypes.c_void_p)
-            for name in ("dur", "gap", "after_ptr", "after", "priority", "device", "waiting", "start")
+            for name in (
+                "dur",
+                "gap",
+                "after_ptr",
+                "after",
+                "priority",
+                "device",
+                "sides",
+                "waiting",
+                "start",
+            )
         ),
     )
 
 
 def _run(run: Callable[[Any], int], n_devices: int, columns: Sequence[Int64]) -> int:
-    """Run a loop in C; `waiting` and `start`, the last columns (n,), are changed in place."""
+    """Run a loop in C; `dur`, `waiting` and `start`, the first and the last columns, are changed in place."""
     held = [np.ascontiguousarray(column) for column in columns]
     pointers = [column.ctypes.data for column in held]
-    nothing = [None] * (8 - len(pointers))  # no priorities and devices
+    nothing = [None] * (9 - len(pointers))  # no priorities and devices
     done = run(ctypes.byref(_Columns(len(held[0]), n_devices, *pointers[:-2], *nothing, *pointers[-2:])))
     if done < 0:
         raise MemoryError
@@ -185,15 +208,65 @@ def _loop_without_queues(
     return done
 
 
+class _Network:
+    """The connections that are busy, how much each has left, and at what share of a side's speed."""
+
+    def __init__(self, sides: Sequence[Sequence[int]]) -> None:
+        self.sides, self._n = sides, 1 + max((max(of) for of in sides), default=-1)
+        self.busy: list[int] = []
+        self.operation = [0] * len(sides)
+        self._left, self._speed = [0.0] * len(sides), [0.0] * len(sides)
+        self._since, self.next_ns = 0, 0
+
+    def begin(self, device: int, operation: int, dur: int) -> None:
+        """Let a connection begin an operation, at no speed yet."""
+        self.busy.append(device)
+        self.operation[device], self._left[device], self._speed[device] = operation, float(dur), 0.0
+
+    def over(self, now: int) -> list[int]:
+        """Return the operations that are over, and leave their connections."""
+        passed = now - self._since
+        gone = [one for one in self.busy if self._left[one] - passed * self._speed[one] <= _ROUNDED]
+        self.busy = [one for one in self.busy if self._left[one] - passed * self._speed[one] > _ROUNDED]
+        return [self.operation[one] for one in gone]
+
+    def share(self, now: int) -> None:
+        """Give each busy connection its share from now on: of the tightest side first."""
+        passed, self._since = now - self._since, now
+        room, users = [1.0] * self._n, [0] * self._n
+        for one in self.busy:
+            self._left[one] -= passed * self._speed[one]
+            self._speed[one] = -1.0
+            for side in self.sides[one]:
+                if side >= 0:
+                    users[side] += 1
+        open_ = len(self.busy)
+        while open_ > 0:
+            tight, least = -1, 2.0
+            for side in range(self._n):
+                if users[side] > 0 and room[side] / users[side] < least:
+                    tight, least = side, room[side] / users[side]
+            for one in self.busy:
+                if self._speed[one] < 0 and tight in self.sides[one]:
+                    self._speed[one] = least
+                    open_ -= 1
+                    for side in self.sides[one]:
+                        if side >= 0:
+                            users[side] -= 1
+                            room[side] -= least
+        ahead = (math.ceil(max(self._left[one], 0.0) / self._speed[one]) for one in self.busy)
+        self.next_ns = now + min(ahead, default=0)
+
+
 def _loop(
     n_devices: int, dur: _Numbers, gap: _Numbers, after_ptr: _Numbers, after: _Numbers, priority: _Numbers,
-    device: _Numbers, waiting: _Numbers, start: _Numbers,
+    device: _Numbers, sides: list[_Numbers], waiting: _Numbers, start: _Numbers,
 ) -> int:  # fmt: skip
     """Fill in `start`, count `waiting` down, and return how many operations ended.
 
     An event is (time, code): the end of operation `code`, or its joining the queue of its device when it is
     `code - n`. All events of one moment are worked off before devices choose, so that the choice does not
-    depend on their order.
+    depend on their order. What shares sides ends when its network says so; `dur` becomes what it took.
     """
     n = len(dur)
     events: list[tuple[int, int]] = []
@@ -207,9 +280,44 @@ def _loop(
     is_free = [True] * n_devices
     changed: list[int] = []  # devices that came free, or that are waited for, at this moment
     ended: list[int] = []
+    network = _Network(sides)
     done = 0
-    while len(events) > 0:
-        now = events[0][0]
+
+    def end_all() -> None:
+        nonlocal done
+        while len(ended) > 0:
+            op = ended.pop()
+            done += 1
+            if device[op] >= 0:
+                is_free[device[op]] = True
+                changed.append(device[op])
+            for edge in range(after_ptr[op], after_ptr[op + 1]):
+                then = after[edge]
+                waiting[then] -= 1
+                if waiting[then] > 0:
+                    continue
+                ready = now + gap[then]
+                if device[then] < 0:
+                    start[then] = ready
+                    if ready + dur[then] > now:
+                        heappush(events, (ready + dur[then], then))
+                    else:
+                        ended.append(then)
+                elif ready > now:
+                    heappush(events, (ready, n + then))
+                else:
+                    heappush(queues[device[then]], (priority[then], now, then))
+                    changed.append(device[then])
+
+    while len(events) > 0 or len(network.busy) > 0:
+        now = events[0][0] if len(events) > 0 else network.next_ns
+        is_shared_anew = len(network.busy) > 0 and network.next_ns <= now
+        if is_shared_anew:
+            now = network.next_ns
+            for op in network.over(now):
+                dur[op] = now - start[op]
+                ended.append(op)
+                end_all()
         while len(events) > 0 and events[0][0] == now:
             code = heappop(events)[1]
             if code < n:
@@ -217,34 +325,18 @@ def _loop(
             else:
                 heappush(queues[device[code - n]], (priority[code - n], now, code - n))
                 changed.append(device[code - n])
-            while len(ended) > 0:
-                op = ended.pop()
-                done += 1
-                if device[op] >= 0:
-                    is_free[device[op]] = True
-                    changed.append(device[op])
-                for edge in range(after_ptr[op], after_ptr[op + 1]):
-                    then = after[edge]
-                    waiting[then] -= 1
-                    if waiting[then] > 0:
-                        continue
-                    ready = now + gap[then]
-                    if device[then] < 0:
-                        start[then] = ready
-                        if ready + dur[then] > now:
-                            heappush(events, (ready + dur[then], then))
-                        else:
-                            ended.append(then)
-                    elif ready > now:
-                        heappush(events, (ready, n + then))
-                    else:
-                        heappush(queues[device[then]], (priority[then], now, then))
-                        changed.append(device[then])
+            end_all()
         for where in changed:
             if is_free[where] and len(queues[where]) > 0:
                 op = heappop(queues[where])[2]
                 is_free[where] = False
                 start[op] = now
-                heappush(events, (now + dur[op], op))
+                if max(sides[where]) >= 0:
+                    network.begin(where, op, dur[op])
+                    is_shared_anew = True
+                else:
+                    heappush(events, (now + dur[op], op))
         changed.clear()
+        if is_shared_anew:
+            network.share(now)
     return done

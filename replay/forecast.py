@@ -20,6 +20,8 @@ from replay.occurrences import UsualGaps, with_usual_gaps
 from replay.runs import Runs, Simulation
 from replay.uncertainty import EXTRAPOLATED, MODEL_ERROR, Z_95, mean_interval, paired_change, without_outliers
 
+#: So often steps go round that share a network, until workers have found their rhythm in it.
+_ROUNDS = 3
 #: Of a step, what is left of it at least: a logarithm needs some.
 _LEAST = 1e-3
 
@@ -184,7 +186,7 @@ class Forecasts:
         self._edited = EditedJob(job)
         self._runs = [Runs(job.recording, rows)]
         self._usual_gaps = UsualGaps(job.recording)
-        self._times: dict[tuple[tuple[Edit, ...], bool], Int64] = {}
+        self._times: dict[tuple[bool, tuple[Edit, ...], bool], Int64] = {}
 
     @cached_property
     def recorded(self) -> Answer:
@@ -199,16 +201,17 @@ class Forecasts:
     def of_edits(self, name: str, edits: Sequence[Edit], above: Sequence[Edit] = ()) -> Forecast:
         """Return the forecast of `edits`, in the job with those `above` already made."""
         own_gaps, both = any(edit.as_recorded for edit in edits), [*above, *edits]
+        base = self.job.base(both)
 
         def bounds() -> list[Int64]:  # which only an interval needs
             guesses = [guess for edit in edits for guess in edit.guesses]
-            return [self._simulated(self._edited.after(both, guess), own_gaps) for guess in guesses]
+            return [self._simulated(self._edited.after(both, guess, base), own_gaps) for guess in guesses]
 
         return Forecast(
             name,
             self.recorded,
-            self._after(above, own_gaps),
-            self._after(both, own_gaps),
+            self._after(base, above, own_gaps),
+            self._after(base, both, own_gaps),
             bounds,
             max((edit.error for edit in edits), default=EXTRAPOLATED),
             float(np.linalg.norm([edit.error_ns for edit in edits])),
@@ -220,10 +223,10 @@ class Forecasts:
         """Return the edits that are requested; raises `UsageError` for one that cannot be made."""
         return [self._edited.parse(request) for request in requests]
 
-    def _after(self, edits: Sequence[Edit], own_gaps: bool) -> Int64:
-        key = tuple(sorted(edits, key=lambda edit: edit.order)), own_gaps
+    def _after(self, base: Recording, edits: Sequence[Edit], own_gaps: bool) -> Int64:
+        key = base is self.job.recording, tuple(sorted(edits, key=lambda edit: edit.order)), own_gaps
         if key not in self._times:
-            self._times[key] = self._simulated(self._edited.after(edits), own_gaps)
+            self._times[key] = self._simulated(self._edited.after(edits, base=base), own_gaps)
         return self._times[key]
 
     def _simulated(self, recording: Recording, own_gaps: bool) -> Int64:
@@ -231,45 +234,48 @@ class Forecasts:
 
         A single one counts from when it was recorded to begin: an owner that begins it earlier gains that.
         """
-        runs = self._runs_of(recording)
-        schedule = runs.simulate(self._steps(recording, own_gaps))
+        rows = self.rows
+        if recording.sides and len(rows) > 1:
+            rows = [*rows] * _ROUNDS
+        runs = self._runs_of(recording, rows)
+        schedule = runs.simulate(self._steps(recording, own_gaps, rows))
         lengths = runs.iteration_ns(schedule)
         if len(lengths) == 1:
-            lead_ns = self.job.recording.steps[self.rows[0]].lead_ns
+            lead_ns = self.job.recording.steps[rows[0]].lead_ns
             lengths += schedule.start_ns[runs.begin_run] - lead_ns
-        return lengths
+        return lengths[-len(self.rows) :]
 
-    def _steps(self, recording: Recording, own_gaps: bool) -> Iterator[StepGraph]:
+    def _steps(self, recording: Recording, own_gaps: bool, rows: Sequence[int]) -> Iterator[StepGraph]:
         """Yield the steps to simulate, with usual gaps where they are not to have their own."""
         gaps = None if own_gaps else self._usual_gaps
         if gaps is not None and not gaps.are_of(recording):
             gaps = UsualGaps(recording, gaps)
-        for row in self.rows:
+        for row in rows:
             step = recording.steps[row]
             yield step if gaps is None else gaps.limit(row, step)
 
-    def _runs_of(self, recording: Recording) -> Runs:
+    def _runs_of(self, recording: Recording, rows: Sequence[int]) -> Runs:
         for runs in self._runs:
-            if runs.fits(recording):
+            if len(runs.rows) == len(rows) and runs.fits(recording):
                 return runs
-        self._runs[1:] = [Runs(recording, self.rows)]
+        self._runs[1:] = [Runs(recording, rows)]
         return self._runs[1]
 
     def simulation(self, edits: Sequence[Edit]) -> Simulation:
         """Return when every event runs after some edits, with usual gaps but for recorded steps."""
-        edited = self._edited.after(edits)
+        edited = self._edited.after(edits) if edits else self.job.recording
         if not any(edit.as_recorded for edit in edits):
             edited = with_usual_gaps(edited)
-        runs = self._runs_of(edited)
+        runs = self._runs_of(edited, self.rows)
         steps = map(edited.steps.__getitem__, self.rows)
         return Simulation(runs, edited, runs.simulate(steps))
 
     def as_simulated(self, requests: Sequence[EditRequest]) -> Recording:
         """Return the recording after some edits with the times at which its steps then run."""
-        edited = self._edited.after(self.edits(requests))
-        steps, runs, rows = edited.steps, self._runs_of(edited), self.rows
+        edited, rows = self._edited.after(self.edits(requests)), self.rows
+        steps, runs = edited.steps, self._runs_of(edited, rows)
         position = {row: place for place, row in enumerate(rows)}
-        schedule = runs.simulate(self._steps(edited, own_gaps=True))
+        schedule = runs.simulate(self._steps(edited, True, rows))
         begin, end = schedule.start_ns[runs.begin_run], schedule.end_ns[runs.end_run]
         bounds = [
             StepBounds(one.number, begin[position[row]], end[position[row]]) if row in position else one

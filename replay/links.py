@@ -24,10 +24,12 @@ _MOST_STRETCHES = 64
 
 #: Bytes that stand for a full partition where its size is not known.
 _UNIT = 1_000_000
-#: A link that is busy for less of a step may never have been the limit, but the threads that handle messages:
-#: what they may take (ns) for each byte and for each message. By so much a link may be faster than it seems.
-_RARELY_BUSY = 0.35
-_PER_BYTE, _PER_MESSAGE, _MOST_HIDDEN = 0.5, 100_000, 4.0
+#: A plateau above this (bytes/ns, 2 Gbit/s) may be that of threads, which copy and check what they send, and
+#: the link may carry so many times as much.
+_THREADS, _HIDDEN = 0.25, 2.0
+#: A node's side that carries at best no more than it usually does (its median step's, as a share of the best)
+#: is the limit; the best of another side agrees with it up to this share.
+_PLATEAU = 0.95
 
 
 def is_sized(recording: Recording) -> bool:
@@ -39,36 +41,26 @@ def is_sized(recording: Recording) -> bool:
 class LinkRate(NamedTuple):
     """The rate of a job's links, bytes per nanosecond, as far as the recording shows it.
 
-    `at_least` was carried in one step, `usual` is the median of what each busy link carried at best in each
-    step. A link that is the limit carries the same in all of them. Where it never was the limit, it carries
-    more than at least once, nobody knows how much more: `at_most` is as far beyond the best, as a ratio, as
-    the best is beyond the usual; or what it would carry if threads took `handling` (ns) for each byte of
-    the best. `likely` is half as far.
+    A side of a node that is the limit carries the same in all steps: then the rate is told. Where none was,
+    `at_least` was sent in one step, and nobody knows how much more a link carries: `at_most` is as far beyond
+    the best, as a ratio, as the best is beyond the usual (the median of what busy sides carried at best in
+    each step), no less than what a node received, and twice the best where that may be due to threads.
+    `receives` says whether what a node receives is limited to the same rate as what it sends; None where that
+    is not known.
     """
 
     at_least: float
-    usual: float
-    handling: float = 0.0
-
-    @property
-    def at_most(self) -> float:
-        """A rate that the link hardly exceeds."""
-        by_threads = 1 / max(1 / self.at_least - self.handling, 1 / (_MOST_HIDDEN * self.at_least))
-        return max(self.at_least * self.at_least / self.usual, by_threads)
-
-    @property
-    def carried(self) -> float:
-        """The rate at which bytes pass, with what threads do with them."""
-        return float(self.at_least * (self.at_least / self.usual) ** 0.5)
+    at_most: float
+    receives: bool | None = None
 
     @property
     def likely(self) -> float:
-        """The rate of the link alone that is to be reckoned with."""
-        return float(self.at_least * (self.at_most / self.at_least) ** 0.5)
+        """The rate of the link that is to be reckoned with."""
+        return float((self.at_least * self.at_most) ** 0.5)
 
     @property
     def is_told(self) -> bool:
-        """Whether the link was the limit for long."""
+        """Whether a side was the limit for long."""
         return self.at_most * _TOLD <= self.at_least
 
 
@@ -76,43 +68,63 @@ def link_rate(recording: Recording) -> LinkRate | None:
     """Return the rate of the job's links; None where sizes are not known.
 
     A transfer's bytes pass between its begin and its end: a PUSH's begin is its sending, a PULL's is its
-    asking or the sending of the last PUSH that it waits for. So no link is slower than the bytes of the
-    transfers that lie within any stretch of time, over its length. The best of these bounds, over stretches
-    that hold a good part of what the link carries in a step, is its rate where it is ever busy. (All links
-    are taken to be alike.)
+    asking or the sending of the last PUSH that it waits for. So no side of a node, which sends or receives,
+    is slower than the bytes of the transfers that lie within any stretch of time, over its length. Of the
+    best of these bounds in each step, over stretches that hold a good part of what the side carries there,
+    follows whether it was the limit: then it is the same in all of them. (All nodes are taken to be alike.)
     """
-    is_known = is_sized(recording)
     recording = with_sizes(recording)
-    n_bytes = bytes_of(recording)
-    carried = []
-    for step in recording.steps:
-        size, begin = n_bytes[step.operation], begins(step)
-        links = [np.flatnonzero(step.link == link) for link in np.unique(step.link[step.link != NO_LINK])]
-        most = max((int(size[mine].sum()) for mine in links), default=0)
-        carried += [
-            _fastest(size[mine], begin[mine], step.end_ns[mine])
-            for mine in links
-            if 0 < most <= size[mine].sum() / _GOOD_PART
-        ]
-    if not carried or max(carried) <= 0:
+    n_bytes, found = bytes_of(recording), []
+    for receives, side in enumerate((sending(recording), receiving(recording))):
+        of_side: dict[int, list[float]] = {}
+        for step in recording.steps:
+            size, begin, link = n_bytes[step.operation], begins(step), side[step.operation]
+            sums = np.bincount(link[link >= 0], size[link >= 0])
+            for one in np.flatnonzero(sums > _GOOD_PART * sums.max(initial=0)).tolist():
+                mine = np.flatnonzero(link == one)
+                fastest = _fastest(size[mine], begin[mine], step.end_ns[mine])
+                of_side.setdefault(one, []).append(fastest)
+        found += [(bool(receives), max(one), float(np.median(one)), one) for one in of_side.values()]
+    best = [max([most for receives, most, *_ in found if receives == which], default=0.0) for which in (0, 1)]
+    if not best[0]:
         return None
-    best = max(carried)
-    return LinkRate(best, float(np.median(carried)), _handling(recording, n_bytes, best) if is_known else 0.0)
+    for which in (True, False):  # what receives is the limit where nothing carries more
+        level = [
+            (most, usual)
+            for receives, most, usual, _ in found
+            if receives == which and usual >= _PLATEAU * most and most >= _PLATEAU * best[which or 0]
+        ]
+        most, usual = max(level, default=(0.0, 0.0))
+        if _PLATEAU * best[0] <= most <= _THREADS:
+            return LinkRate(
+                most, most * most / usual, which or (None if best[1] * _PLATEAU <= most else False)
+            )
+    usual = float(np.median(np.concatenate([one for receives, *_, one in found if not receives])))
+    by_threads = _HIDDEN * best[0] if best[0] > _THREADS else 0.0
+    return LinkRate(best[0], max(best[0] * best[0] / usual, best[1], by_threads))
 
 
-def _handling(recording: Recording, n_bytes: Int64, rate: float) -> float:
-    """Return the time of threads per byte of a transfer (ns), where links of `rate` are rarely busy."""
-    busy, sizes = [], []
-    for step in recording.steps:
-        on_link = step.link != NO_LINK
-        size = n_bytes[step.operation[on_link]]
-        length = max(int((step.next_ns - step.begin_ns).max()), 1)
-        busy.append(float(np.bincount(step.link[on_link], size).max(initial=0)) / rate / length)
-        sizes.append(size)
-    if np.median(busy) >= _RARELY_BUSY:
-        return 0.0
-    size = np.concatenate(sizes)
-    return _PER_BYTE + _PER_MESSAGE / float(np.median(size[size >= size.max() * _GOOD_PART]))
+def sending(recording: Recording) -> Int64:
+    """Return the link by which each operation (n,) is sent, -1 for none."""
+    place = {link: i for i, link in enumerate(recording.links)}
+    return recording.column(lambda one: place.get(one.transfer.link, NO_LINK))
+
+
+def receiving(recording: Recording) -> Int64:
+    """Return the link by which the node sends that receives each operation (n,), -1 for none."""
+    place = {link: i for i, link in enumerate(recording.links)}
+    kinds = recording.table.kinds
+    server = {
+        one.transfer.key: place.get(one.transfer.link, NO_LINK) for one in kinds if one.transfer.is_answer
+    }
+    worker = {one.owner: place.get(one.transfer.link, NO_LINK) for one in kinds if one.transfer.is_sent}
+
+    def receiver(one: Operation) -> int:
+        if one.transfer.is_sent:
+            return server.get(one.transfer.key, NO_LINK)
+        return worker.get(one.owner, NO_LINK) if one.transfer.is_answer else NO_LINK
+
+    return recording.column(receiver)
 
 
 def begins(step: StepGraph) -> Int64:

@@ -1,306 +1,231 @@
-"""Transfers taken apart: bytes that queue on a link, acknowledgements and requests that stand in the queues.
+"""Transfers taken apart into messages: what a connection carries in turn, and what nobody explains.
 
-A PUSH is recorded until its acknowledgement has come back. That stands behind the answers to PULLs on the
-server's link, and a PULL's request behind the bytes of PUSHes on the worker's: on a link of another rate
-these waits change with the bytes of others, not with their own. A PULL is recorded until the worker has
-taken the answer; by then an acknowledgement that came behind the bytes may have been read already.
+A worker's PUSH is its bytes and the server's acknowledgement, its PULL a request and the answer. A connection
+carries them first come, first served, a request behind the bytes of PUSHes, an acknowledgement behind
+answers; connections share what their nodes can send and receive. So a recorded PUSH is longer than its bytes
+were on the link while the server answers others. An edit that changes who sends what, or when, changes these
+waits; so they must come out of the simulation, not be work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import cached_property
+import itertools
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec.structs import replace
 
 from arrays import Float64, Int64
 from dag.step_graph import NO_LINK, Bool, Recording, StepGraph
-from dag_utils import fitted
-from dialects.step_parts import EdgeKind, Joint, edge_rows
-from replay.links import begins
+from dialects.step_parts import EdgeKind, Joint, Operation, edge_rows
+from replay.engine import make_plan, simulate
+from replay.links import bytes_of, receiving
 
-#: How long a worker takes to take an answer, at most: for each, and for each byte (1 GB/s).
-_TAKEN_NS, _TAKEN_NS_PER_BYTE = 300_000, 1.0
-#: What an answer holds its link for, at most: its bytes, headers and acknowledgements, and so much (ns).
-_MOST_OVERHEAD, _MESSAGE_NS = 1.05, 50_000
+#: Between the nodes that a connection joins.
+_TO = " > "
 
 
-def as_messages(recording: Recording, rate: float, *, by_bytes: bool) -> Recording:
-    """Return the recording with each PUSH as its bytes, on the link, and their acknowledgement, on none.
+def as_messages(recording: Recording, rate: float, *, receives: bool) -> Recording:
+    """Return the recording with each PUSH and each PULL as two messages and a rest.
 
-    Links carry `rate` bytes per nanosecond, first sent first. The recording replays as it did: what the bytes
-    and the queues do not explain stays the work of the acknowledgement, or of the answer. An acknowledgement
-    is an operation of the PUSH's name without a link; what a worker does with an answer while an
-    acknowledgement that came behind it is read already, one of the PULL's. With `by_bytes` that is all that
-    an answer takes beyond its own bytes: messages of another size wait otherwise.
+    Nodes send `rate` bytes per nanosecond, and with `receives` they receive no more, either. What the bytes
+    and the queues do not explain of a recorded transfer is the work of its rest, on no link, after the
+    messages: what threads of servers and workers do, and waits of unknown cause. Where only one direction is
+    recorded, the link of a transfer stays as it is, and small messages take no time.
     """
-    pushes = recording.which(lambda one: one.transfer.is_sent and one.transfer.link)
+    pushes = recording.which(lambda one: one.transfer.is_sent)
     pulls = recording.which(lambda one: one.transfer.is_answer)
-    if not pushes.any():
+    other = receiving(recording)
+    transfers = np.flatnonzero(pushes | pulls)
+    if not len(transfers):
         return recording
-    split = np.flatnonzero(pushes | pulls)
-    number = np.full(len(pushes), -1)
-    number[split] = len(pushes) + np.arange(len(split))
-    transfers = (recording.operations[i] for i in split.tolist())
-    more = [one._replace(transfer=one.transfer._replace(link="")) for one in transfers]
-    n_bytes = recording.column(lambda one: one.transfer.n_bytes)
-    key = recording.column(lambda one: -1 if one.transfer.key is None else one.transfer.key)
-    splits: list[_Split] = []
-    for step in recording.steps:
-        what = step.operation
-        before = splits[-1] if splits else None
-        splits.append(_Split(step, pushes[what], pulls[what], n_bytes[what], rate, key[what], before))
-    for one in splits:
-        if by_bytes:
-            one.serve_answers()
-        else:
-            one.let_answers_through()
-    return replace(
-        recording,
-        operations=[*recording.operations, *more],
-        steps=[one.step(number) for one in splits],
-    )
+    n, links = len(pushes), list(recording.links)
+    to_back, rest = np.full((2, n), -1)
+    to_back[transfers] = n + np.arange(len(transfers))
+    rest[transfers] = n + len(transfers) + np.arange(len(transfers))
+    operations = list(recording.operations)
+    backs, rests = [], []
+    for i in transfers.tolist():
+        one, link = recording.operations[i], recording.operations[i].transfer.link
+        small = one._replace(transfer=one.transfer._replace(n_bytes=0, is_small=True))
+        carries, other_way = link, ""
+        if other[i] >= 0:
+            carries, other_way = (
+                connection(*ends) for ends in itertools.permutations((link, links[other[i]]))
+            )
+        one, small = _on(one, carries), _on(small, other_way)
+        operations[i], back = (small, one) if pulls[i] else (one, small)
+        backs.append(back)
+        rests.append(_on(small, ""))
+    operations += [*backs, *rests]
+    nodes = sorted({node for one in backs for node in ends_of(one.transfer.link) or ()})
+    links += [connection(*pair) for pair in itertools.permutations(nodes, 2)]
+    place = {link: i for i, link in enumerate(links)}
+    sides = sides_of(links, receives=receives)
+    link = np.array([place.get(one.transfer.link, NO_LINK) for one in operations], np.int64)
+    wire_ns = bytes_of(recording) / rate
+    made = _Messages(recording, pulls, (to_back, rest), link, wire_ns, np.array(sides, np.int64))
+    return replace(recording, operations=operations, links=links, sides=sides, steps=made.steps())
 
 
-class _Split:
-    """One step of n events, k of which are PUSHes that become two, as do some PULLs.
+def sides_of(links: Sequence[str], *, receives: bool) -> list[tuple[int, int]]:
+    """Return of each link the side that sends, and the one that receives where that is limited."""
+    place = {link: i for i, link in enumerate(links)}
+    ends = [ends_of(link) for link in links]
+    return [
+        (NO_LINK, NO_LINK)
+        if of is None
+        else (place[of[0]], len(links) + place[of[1]] if receives else NO_LINK)
+        for of in ends
+    ]
+
+
+def ends_of(link: str) -> tuple[str, str] | None:
+    """Return who sends over a connection, and who receives; None for another link."""
+    source, to, target = link.partition(_TO)
+    return (source, target) if to else None
+
+
+def connection(source: str, target: str) -> str:
+    """Return the link that carries what one node sends to another one."""
+    return source + _TO + target
+
+
+def _on(one: Operation, link: str) -> Operation:
+    return one._replace(transfer=one.transfer._replace(link=link))
+
+
+class _Messages:
+    """The transfers (k,) of all steps, as messages over connections.
 
     Attributes
     ----------
-    through : (n,) when the bytes of a PUSH, or of an answer, were through their link; else the event's end
+    split : of each step the events that are transfers, PUSHes before PULLs
+    there_ns, home_ns : when the first message of each had come, and the second one
     """
 
     def __init__(
         self,
-        step: StepGraph,
-        push: Bool,
+        recording: Recording,
         pull: Bool,
-        n_bytes: Int64,
-        rate: float,
-        key: Int64,
-        before: _Split | None,
+        parts: tuple[Int64, Int64],
+        link: Int64,
+        wire_ns: Float64,
+        sides: Int64,
     ) -> None:
-        begun_before = np.zeros(len(step), np.bool_)
-        begun_before[step.continued[:, 1]] = True
-        self.old, self.key = step, key
-        self.before = before if before and step.number == before.old.number + 1 else None
-        self.pushes = np.flatnonzero(push & ~begun_before & (step.link != NO_LINK))
-        self.pulls = np.flatnonzero(pull & ~begun_before & (step.link != NO_LINK))
-        self.through = step.end_ns.copy()
-        self.taken_ns = _TAKEN_NS + np.rint(n_bytes * _TAKEN_NS_PER_BYTE).astype(np.int64)
-        self.wire_ns = n_bytes / rate
-        self.in_order: dict[int, Int64] = {}  # by link, the PUSHes in the order in which they were sent
-        for link in np.unique(step.link[self.pushes]).tolist():
-            mine = self.pushes[step.link[self.pushes] == link]
-            mine = mine[np.lexsort((step.end_ns[mine], step.start_ns[mine]))]
-            self.through[mine] = _served(step.start_ns[mine], self.wire_ns[mine], step.end_ns[mine])
-            self.in_order[link] = mine
-
-    def serve_answers(self) -> None:
-        """Let each answer hold its link no longer than its bytes take, from when it could begin.
-
-        What it took beyond that held nobody up: it was in queues of its own, or nobody knows where.
-        """
-        ready, step = self._ready(), self.old
-        for link in np.unique(step.link[self.pulls]).tolist():
-            mine = self.pulls[step.link[self.pulls] == link]
-            mine = mine[np.argsort(step.end_ns[mine], kind="stable")]
-            takes = self.wire_ns[mine] * _MOST_OVERHEAD + _MESSAGE_NS
-            self.through[mine] = _served(ready[mine], takes, step.end_ns[mine])
-
-    def _ready(self) -> Int64:
-        """Return when each event (n,) is let on by what holds its body, PUSHes by their bytes."""
-        ready: Int64 = self.old.start_ns.copy()
-        into = self.old.edges[self.old.edges[:, 2] == Joint.END_TO_BODY]
-        np.maximum.at(ready, into[:, 1], self.through[into[:, 0]])
-        return ready
-
-    @cached_property
-    def halved(self) -> Int64:
-        """The events that become two: all PUSHes, and the PULLs whose answer was through before their end."""
-        early = self.pulls[self.through[self.pulls] < self.old.end_ns[self.pulls]]
-        return np.concatenate([self.pushes, early])
-
-    @cached_property
-    def ends(self) -> Int64:
-        """The event that is over when the recorded one was (n,): its second half, else itself."""
-        ends = np.arange(len(self.old))
-        ends[self.halved] = len(self.old) + np.arange(len(self.halved))
-        return ends
-
-    def let_answers_through(self) -> None:
-        """Find out which answers of this step, and of the one before, were through before their PULL ended.
-
-        An acknowledgement that ended a little before a PULL, and long after all else that it may have
-        waited for, stood behind the answer.
-        """
-        since = self.through[self.pushes]
-        self._let_through(self, since)
-        if self.before is not None:
-            self._let_through(self.before, since)
-
-    def _let_through(self, answering: _Split, since_ns: Int64) -> None:
-        ready = begins(answering.old)
-        for answers, mine in self._of_server(answering):
-            answers = answers[np.argsort(answering.old.end_ns[answers], kind="stable")]
-            acknowledged = self.old.end_ns[self.pushes[mine]]
-            at = np.searchsorted(answering.old.end_ns[answers], acknowledged, side="right")
-            at, some = np.minimum(at, len(answers) - 1), at < len(answers)
-            next_one = answers[at]
-            last = np.where(at > 0, answering.old.end_ns[answers[at - 1]], np.iinfo(np.int64).min)
-            unexplained = acknowledged - np.maximum(last, since_ns[mine])
-            late = answering.old.end_ns[next_one] - acknowledged
-            taken = answering.taken_ns[next_one]
-            could = (ready[next_one] < acknowledged) & (
-                ready[next_one] + answering.wire_ns[next_one] <= acknowledged + taken
+        self.recording, self.link, self.parts = recording, link, parts
+        self.back = parts[0]
+        self.split, feeds, first = [], [], 0
+        for step in recording.steps:
+            chosen = (self.back[step.operation] >= 0) & (step.link != NO_LINK)
+            chosen[step.continued[:, 1]] = False
+            events = np.flatnonzero(chosen)
+            feeds.append(first + _feeds(step, events, pull))
+            self.split.append(events)
+            first += len(events)
+        what, start, self.end_ns = (
+            np.concatenate(
+                [getattr(step, name)[own] for step, own in zip(recording.steps, self.split, strict=True)]
             )
-            stood = some & could & (late <= taken) & (unexplained > taken)
-            np.minimum.at(answering.through, next_one[stood], acknowledged[stood])
-
-    def step(self, rest: Int64) -> StepGraph:
-        """Return the step; `rest` is the operation of each second half, by the recorded one."""
-        old, halved = self.old, self.halved
-        edges = self._edges()
-        continued, across = (self._from_before(rows) for rows in (old.continued, old.across))
-        start = np.concatenate([old.start_ns, self.through[halved]])
-        late = self._behind_the_step_before(edges)
-        if self.before is not None:
-            start[late[:, 1]] = self.before.through[late[:, 0]]
-            across = np.concatenate([across, late])
-        made = fitted(
-            replace(
-                old,
-                operation=np.concatenate([old.operation, rest[old.operation[halved]]]),
-                owner=np.concatenate([old.owner, old.owner[halved]]),
-                link=np.concatenate([old.link, np.full(len(halved), NO_LINK)]),
-                start_ns=start,
-                end_ns=np.concatenate([self.through, old.end_ns[halved]]),
-                edges=edges,
-                continued=continued,
-                across=across,
-            ),
-            [None] * len(old.begin_ns),
-            len(old) + len(halved),
+            for name in ("operation", "start_ns", "end_ns")
         )
-        gap = made.gap_ns.copy()
-        gap[late[:, 1]] = 0  # that is the waiting for the answers of the step before
-        turn = np.argsort(np.argsort(made.end_ns, kind="stable"))
-        return replace(made, gap_ns=gap, last=self.ends[old.last], tail_ns=old.tail_ns, turn=turn)
+        self.feeds = np.concatenate(feeds)
+        self.is_pull = pull[what]
+        wire = np.rint(wire_ns[what]).astype(np.int64)
+        self.there_takes, self.home_takes = np.where(self.is_pull, 0, wire), np.where(self.is_pull, wire, 0)
+        k, origin = len(what), int(start.min(initial=0))
+        fed, pulls = self.feeds.T
+        edges = np.concatenate([np.stack([np.arange(k), k + np.arange(k)], 1), np.stack([fed, k + pulls], 1)])
+        schedule = simulate(
+            make_plan(
+                np.concatenate([self.there_takes, self.home_takes]),
+                edges,
+                device=np.concatenate([link[what], link[self.back[what]]]),
+                gap_ns=np.concatenate([start - origin, np.zeros(k, np.int64)]),
+                sides=sides,
+            )
+        )
+        over = schedule.end_ns + origin
+        self.there_ns, self.home_ns = np.minimum(over[:k], self.end_ns), np.minimum(over[k:], self.end_ns)
+        self.begun_ns = np.minimum(self.there_ns, self.home_ns)
+        np.maximum.at(self.begun_ns, pulls, self.there_ns[fed])
+        self.begun_ns = np.minimum(self.begun_ns, self.home_ns)
 
-    def _from_before(self, rows: Int64) -> Int64:
-        """Return rows of (event of the step before, event of this step, …) of the steps as they are made."""
-        rows = rows.copy()
-        if len(rows) and self.before is not None:
-            rows[:, 0] = self.before.ends[rows[:, 0]]
-        return rows
+    def steps(self) -> list[StepGraph]:
+        """Return the steps with their transfers taken apart."""
+        made: list[StepGraph] = []
+        ends: list[Int64] = []
+        bounds = itertools.pairwise(np.cumsum([0, *map(len, self.split)]).tolist())
+        for step, events, (low, high) in zip(self.recording.steps, self.split, bounds, strict=True):
+            n, k = len(step), len(events)
+            ends.append(np.arange(n))
+            ends[-1][events] = n + k + np.arange(k)
+            made.append(self._step(step, events, slice(low, high), ends))
+        return made
 
-    def _edges(self) -> Int64:
-        edges = self.old.edges.copy()
-        source, target, joint, _ = edges.T
-        is_pull = np.zeros(len(self.old), np.bool_)
-        is_pull[self.pulls] = True
-        is_push = np.zeros(len(self.old), np.bool_)
-        is_push[self.pushes] = True
-        # an answer waits for the bytes of all workers, not for their acknowledgements
-        by_bytes = is_push[source] & is_pull[target] & (joint >= Joint.END_TO_BODY)
-        in_time = by_bytes & (self.through[source] <= self.through[target])
-        edges[in_time, 2] = Joint.END_TO_BODY
-        ends = (joint == Joint.END_TO_HEAD) | (joint == Joint.END_TO_BODY)
-        moves = ends & ~by_bytes
-        edges[moves, 0] = self.ends[source[moves]]
-        own = edge_rows(self.halved, self.ends[self.halved], Joint.END_TO_HEAD, EdgeKind.PART)
-        waits = [self._requests(), self._acknowledgements(), self._sharing()]
-        return np.unique(np.concatenate([edges, own, *waits]), axis=0)
+    def _step(self, step: StepGraph, events: Int64, own: slice, so_far: Sequence[Int64]) -> StepGraph:
+        """Return a step; `so_far` (of each step up to it) is what is over when a recorded event was (n,)."""
+        ends = so_far[-1]
+        n, k, what = len(step), len(events), step.operation[events]
+        back, rest = (part[what] for part in self.parts)
+        columns = {
+            "operation": (what, back, rest),
+            "owner": (step.owner[events],) * 3,
+            "link": (self.link[what], self.link[back], np.full(k, NO_LINK)),
+            "start_ns": (step.start_ns[events], self.begun_ns[own], self.home_ns[own]),
+            "end_ns": (self.there_ns[own], self.home_ns[own], self.end_ns[own]),
+            "work_ns": (self.there_takes[own], self.home_takes[own], self.end_ns[own] - self.home_ns[own]),
+            "gap_ns": (step.gap_ns[events], np.zeros(k, np.int64), np.zeros(k, np.int64)),
+        }
+        new = {}
+        for name, (first, second, third) in columns.items():
+            new[name] = np.concatenate([getattr(step, name), second, third])
+            new[name][events] = first
+        continued, across = step.continued.copy(), step.across.copy()
+        for rows, back_by in ((continued, np.ones(len(continued), np.int64)), (across, across[:, 3])):
+            for by in range(1, min(int(back_by.max(initial=0)) + 1, len(so_far))):
+                chosen = back_by == by
+                rows[chosen, 0] = so_far[-1 - by][rows[chosen, 0]]
+        return replace(
+            step,
+            **new,
+            edges=self._edges(step, events, own, ends),
+            last=ends[step.last],
+            turn=np.zeros(n + 2 * k, np.int64),
+            overtaken=np.empty((0, 2), np.int64),
+            held=np.zeros(n + 2 * k, np.bool_),
+            continued=continued,
+            across=across,
+        )
 
-    def _requests(self) -> Int64:
-        """Return edges that let an answer wait until the bytes sent before its request are through."""
-        old, sources, targets = self.old, [], []
-        for mine in self.in_order.values():
-            asked = self.pulls[old.owner[self.pulls] == old.owner[mine[0]]]
-            at = np.searchsorted(old.start_ns[mine], old.start_ns[asked]) - 1
-            before = mine[np.maximum(at, 0)]
-            waits = (at >= 0) & (self.through[before] <= self.through[asked])
-            sources.append(before[waits])
-            targets.append(asked[waits])
-        return _rows(sources, targets)
-
-    def _acknowledgements(self) -> Int64:
-        """Return edges that let an acknowledgement wait for the answers that stood before it in the queue."""
-        pairs = self._behind(self, self.through[self.pushes])
-        return edge_rows(pairs[:, 0], pairs[:, 1], Joint.END_TO_BODY, EdgeKind.MESSAGE)
-
-    def _sharing(self) -> Int64:
-        """Return edges that let an acknowledgement wait for bytes sent to other servers before its own.
-
-        Each server has a connection of its own, and these share the worker's link: a message to one server
-        is not through before what was sent to another one while it was on its way.
-        """
-        sources, targets = [], []
-        for mine in self.in_order.values():
-            server = self._servers(mine)
-            for one in np.unique(server).tolist():
-                own, others = mine[server == one], mine[server != one]
-                others = others[np.argsort(self.through[others], kind="stable")]
-                at = np.searchsorted(self.through[others], self.old.end_ns[own], side="right") - 1
-                own, last = own[at >= 0], others[at[at >= 0]]
-                shared = self.through[last] > self.through[own]
-                sources.append(last[shared])
-                targets.append(self.ends[own[shared]])
-        return _rows(sources, targets)
-
-    def _servers(self, pushes: Int64) -> Int64:
-        """Return the link by which each PUSH (k,) is answered, -1 where nobody asks."""
-        server = dict(zip(self.key[self.pulls].tolist(), self.old.link[self.pulls].tolist(), strict=True))
-        return np.array([server.get(key, NO_LINK) for key in self.key[pushes].tolist()], np.int64)
-
-    def _behind_the_step_before(self, edges: Int64) -> Int64:
-        """Return the same for answers to others that began the step before later, as rows of `across`."""
-        if self.before is None:
-            return np.empty((0, 4), np.int64)
-        since = np.concatenate([self.through, self.through[self.halved]])
-        into = edges[(edges[:, 1] >= len(self.old)) & (edges[:, 2] == Joint.END_TO_BODY)]
-        np.maximum.at(since, into[:, 1], np.append(self.through, self.old.end_ns[self.halved])[into[:, 0]])
-        pairs = self._behind(self.before, since[self.ends[self.pushes]])
-        return np.column_stack([pairs, np.tile([Joint.END_TO_HEAD, 1], (len(pairs), 1))])
-
-    def _behind(self, answering: _Split, since_ns: Int64) -> Int64:
-        """Return pairs (p, 2) of an answer of a step and the acknowledgement of this one that stood behind.
-
-        Messages of one link arrive in the order in which they were sent. So an acknowledgement that was not
-        back yet stood behind the last answer that arrived before it; only such after `since_ns` (k,) count.
-        """
-        found = [np.empty((0, 2), np.int64)]
-        for answers, mine in self._of_server(answering):
-            answers = answers[np.argsort(answering.through[answers], kind="stable")]
-            acknowledged = self.old.end_ns[self.pushes[mine]]
-            at = np.searchsorted(answering.through[answers], acknowledged, side="right") - 1
-            last = answers[np.maximum(at, 0)]
-            behind = (at >= 0) & (answering.through[last] > since_ns[mine])
-            found.append(np.stack([last[behind], self.ends[self.pushes[mine[behind]]]], axis=1))
-        return np.concatenate(found)
-
-    def _of_server(self, answering: _Split) -> Iterator[tuple[Int64, Int64]]:
-        """Yield of each server its answers in a step, and the places of this step's PUSHes to it."""
-        link, of_push = answering.old.link, self._servers(self.pushes)
-        for one in np.unique(link[answering.pulls]).tolist():
-            yield answering.pulls[link[answering.pulls] == one], np.flatnonzero(of_push == one)
+    def _edges(self, step: StepGraph, events: Int64, own: slice, ends: Int64) -> Int64:
+        n, k = len(step), len(events)
+        back = np.full(n, -1)
+        back[events] = n + np.arange(k)
+        source, target, joint, _ = step.edges.T
+        edges = step.edges.copy()
+        ended = (joint == Joint.END_TO_HEAD) | (joint == Joint.END_TO_BODY)
+        edges[ended, 0] = ends[source[ended]]
+        # what held up the body of a transfer holds up its second message
+        into_body = (joint >= Joint.END_TO_BODY) & (back[target] >= 0)
+        edges[into_body, 1] = back[target[into_body]]
+        pulls = np.zeros(n, np.bool_)
+        pulls[events] = self.is_pull[own]
+        fed = into_body & (back[source] >= 0) & pulls[target] & ~pulls[source]
+        edges[fed, 0], edges[fed, 2] = source[fed], Joint.END_TO_HEAD
+        return np.concatenate([edges, _rows(events, back[events]), _rows(back[events], ends[events])])
 
 
-def _served(start_ns: Int64, wire_ns: Float64, end_ns: Int64) -> Int64:
-    """Return when each of the messages (n,) is through that a link carries one after the other."""
-    through, free = [], -np.inf
-    for start, takes, end in zip(start_ns.tolist(), wire_ns.tolist(), end_ns.tolist(), strict=True):
-        free = min(max(start, free) + takes, end)
-        through.append(free)
-    return np.maximum(np.rint(through).astype(np.int64), start_ns)
+def _feeds(step: StepGraph, events: Int64, pull: Bool) -> Int64:
+    """Return pairs (p, 2) of a PUSH and the PULL that waits for its bytes, as places among `events`."""
+    place = np.full(len(step), -1)
+    place[events] = np.arange(len(events))
+    source, target, joint, _ = step.edges.T
+    is_pull = pull[step.operation]
+    feeds = (joint >= Joint.END_TO_BODY) & (place[source] >= 0) & (place[target] >= 0)
+    feeds &= ~is_pull[source] & is_pull[target]
+    return np.stack([place[source[feeds]], place[target[feeds]]], axis=1)
 
 
-def _rows(sources: Sequence[Int64], targets: Sequence[Int64]) -> Int64:
-    none = np.empty(0, np.int64)
-    return edge_rows(
-        np.concatenate([none, *sources]),
-        np.concatenate([none, *targets]),
-        Joint.END_TO_BODY,
-        EdgeKind.MESSAGE,
-    )
+def _rows(sources: Int64, targets: Int64) -> Int64:
+    return edge_rows(sources, targets, Joint.END_TO_HEAD, EdgeKind.MESSAGE)

@@ -68,7 +68,8 @@ class Runs:
 
     def fits(self, recording: Recording) -> bool:
         """Whether a recording differs only in its times from the one that this was made of."""
-        return recording.operations is self._operations and all(
+        is_alike = recording.operations is self._operations and recording.sides == self._row.recording.sides
+        return is_alike and all(
             all(getattr(own, name) is getattr(other, name) for name in _STRUCTURE)
             and (
                 not self.has_devices or np.array_equal(own.tail_ns, other.tail_ns)
@@ -85,7 +86,7 @@ class Runs:
             inside = self._inside(position)
             dur[inside], gap[inside] = _Times(self, position, step).of_runs(*self._bounds(position))
         plan = self._plan
-        return simulate(Plan(dur, gap, plan.device, plan.priority, plan.after_ptr, plan.after))
+        return simulate(replace(plan, dur_ns=dur, gap_ns=gap))
 
     def iteration_ns(self, schedule: Schedule) -> Int64:
         """Return how long each owner took for the step at each position (positions, m)."""
@@ -109,7 +110,12 @@ class Runs:
     def events_ns(self, position: int, step: StepGraph, schedule: Schedule) -> tuple[Int64, Int64, Int64]:
         """Return start, end and work (n,) of the events of the `step` with which position was simulated."""
         times = _Times(self, position, step)
-        heads, bodies = times.of_events(*self._bounds(position), schedule.start_ns[self._inside(position)])
+        inside = self._inside(position)
+        first, after = self._bounds(position)
+        heads, bodies = times.of_events(first, after, schedule.start_ns[inside])
+        if self._row.has_links:  # who shares a link takes longer than its work
+            carried = np.flatnonzero(self._plan.device[inside] != UNLIMITED)
+            bodies[first[carried] // 2] = schedule.end_ns[inside][carried]
         return heads, bodies, times.work
 
     # ---- what waits for what
@@ -165,7 +171,14 @@ class Runs:
                 device[runs] = np.where(is_body, step.link[event], UNLIMITED)
                 priority[runs] = served + step.turn[event]
                 served += int(step.turn.max(initial=0)) + 1
-        return make_plan(np.zeros(n, np.int64), edges, device=device, priority=priority)
+        sides = np.array(self._row.recording.sides, np.int64).reshape(-1, 2)
+        return make_plan(
+            np.zeros(n, np.int64),
+            edges,
+            device=device,
+            priority=priority,
+            sides=sides if len(sides) else None,
+        )
 
     def _inside(self, position: int) -> slice:
         """Return which runs are of the events of a step."""

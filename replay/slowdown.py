@@ -30,10 +30,10 @@ class Slowdown(Struct, frozen=True):
 
 
 def slowdown(recording: Recording) -> Slowdown:
-    """Return the slowdown of the recorded steps that are whole."""
+    """Return the slowdown of all recorded steps that are whole, as it is published of jobs elsewhere."""
     names, kind = kinds_of_work(recording)
     work = ideal_work_ns(recording, kind)
-    steps = [_Step(recording, row, work[row], kind[row]) for row in recording.whole_steps]
+    steps = [_Step(recording, row, work[row], kind[row]) for row in recording.every_whole_step]
     ideal = np.array([step.ideal_ns for step in steps], np.float64)
 
     def over_ideal(times: list[int]) -> float:

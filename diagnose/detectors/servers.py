@@ -49,7 +49,7 @@ def slow_server(view: JobView) -> Iterator[Finding | Skipped]:
     if known is None:
         yield Skipped("server", f"{NO_BYTES}; BytePS's log has them")
         return
-    rate = known.carried
+    rate = known.at_least
     wire = recording.column(lambda one: one.transfer.n_bytes) / rate
     beyond = []
     for step in view.steps:

@@ -188,7 +188,7 @@ def transfers(view: JobView) -> tuple[list[TransferRate], float]:
         n_bytes = recording.column(lambda one: one.transfer.n_bytes if one.transfer.link else 0)
         at = np.flatnonzero(n_bytes)
         rows = zip(at.tolist(), n_bytes[at], n_bytes[at] / _work_ns(view)[0][at], strict=True)
-        best = known.carried
+        best = known.at_least
     operations = recording.operations
     return [
         TransferRate(operations[i], float(n_bytes), float(rate), float(exposed[i]))

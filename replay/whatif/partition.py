@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from arrays import Float64, Int64
 from dag.step_graph import NO_LINK, Recording, StepGraph
-from dialects.step_parts import Joint, Operation
+from dialects.step_parts import Operation
 from errors import TraceError, whole_number
 from replay.edit import LIKELY, Edit, EditRequest, Guess, Job
+from replay.messages import connection, ends_of
 
 NAME = "partition_bytes=N"
 HELP = "tensors are cut into pieces of N bytes; needs their sizes, from BytePS's log"
@@ -32,13 +33,10 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     is_other = bool(changed_tensors(job.recording, n_bytes))
 
     def apply(recording: Recording, guess: Guess) -> Recording:
-        rate = job.rate(guess)
-        return at_partition_bytes(recording, n_bytes, rate, part=guess.part, same_server=guess.same_server)
+        return at_partition_bytes(recording, n_bytes, part=guess.part, same_server=guess.same_server)
 
     guesses = (LIKELY._replace(part=0.1), LIKELY._replace(part=0.9), LIKELY._replace(same_server=True))
-    return Edit(
-        apply, order=0, splits=lambda _: is_other, by_bytes=is_other, guesses=guesses if is_other else ()
-    )
+    return Edit(apply, order=0, by_bytes=is_other, guesses=guesses if is_other else ())
 
 
 class _Tensor(NamedTuple):
@@ -52,6 +50,10 @@ class _Tensor(NamedTuple):
         return self.keys[piece * len(self.keys) // len(self.sizes)]
 
 
+#: Operations of one owner, tensor and stage; of a transfer with or without a link, there or back.
+_Group = tuple[int, str, str, tuple[bool, bool]]
+
+
 class _Cost(NamedTuple):
     """The cost of a stage: for each partition, and for each byte."""
 
@@ -60,15 +62,16 @@ class _Cost(NamedTuple):
 
 
 def at_partition_bytes(
-    recording: Recording, n_bytes: int, rate: float | None, *, part: float = 0.5, same_server: bool = False
+    recording: Recording, n_bytes: int, *, part: float = 0.5, same_server: bool = False
 ) -> Recording:
     """Return the recording with tensors cut into partitions of `n_bytes`.
 
     A new partition passes the stages as the recorded one at its place did, but goes to the server that had
     its key. Where none had, the servers take turns, unless it goes to the `same_server` as the recorded
-    one did. Of what small partitions cost the quantile `part` stands for each. A tensor's recorded time in
-    a stage changes as what the stage takes per partition and per byte says; on a link a byte takes what
-    its `rate` (bytes/ns) says. A tensor whose partitions stay as they are does not change.
+    one did. Bytes on a link take as long as before. A tensor's recorded time in another stage changes as what
+    the stage takes per partition (of small ones the quantile `part`) and per byte says; but a partition
+    waits as long as one did: many wait side by side. A tensor whose partitions stay as they are does not
+    change.
 
     Raises
     ------
@@ -78,7 +81,7 @@ def at_partition_bytes(
     cut = changed_tensors(recording, n_bytes)
     if not cut:
         return recording
-    made = _Cut(recording, cut, _costs(recording, rate, part), same_server=same_server)
+    made = _Cut(recording, cut, _costs(recording, part), same_server=same_server)
     steps = [made.step(step) for step in recording.steps]
     return replace(recording, operations=made.operations, steps=steps)
 
@@ -99,10 +102,11 @@ def changed_tensors(recording: Recording, n_bytes: int) -> dict[tuple[int, str],
             "partition_bytes: the sizes of the tensors are not known; "
             "BytePS's log with 'partitioned to' lines must lie in or beside the job's directory"
         )
-    size: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)
-    for part in parts:
-        if part.transfer.key is not None:
-            size[part.owner, part.transfer.whole][part.transfer.key] = part.transfer.n_bytes
+    size: dict[tuple[int, str], dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    for one in parts:
+        if one.transfer.key is not None:
+            of_key = size[one.owner, one.transfer.whole]
+            of_key[one.transfer.key] = max(of_key[one.transfer.key], one.transfer.n_bytes)
     found = {}
     for tensor, of_key in size.items():
         whole, rest = divmod(sum(of_key.values()), n_bytes)
@@ -112,16 +116,8 @@ def changed_tensors(recording: Recording, n_bytes: int) -> dict[tuple[int, str],
     return found
 
 
-#: A stage of one tensor, or of all; of a PUSH that is taken apart the bytes, on a link, and the rest are two.
-_Stage = tuple[str, bool]
-
-
-def _stage(one: Operation) -> _Stage:
-    return one.transfer.stage, bool(one.transfer.link)
-
-
-def _costs(recording: Recording, rate: float | None, part: float) -> dict[_Stage, _Cost]:
-    """Return the cost of each stage: small partitions show that of one, large ones that of bytes.
+def _costs(recording: Recording, part: float) -> dict[str, _Cost]:
+    """Return the cost of each stage: small partitions show that of one, all of them that of bytes.
 
     That is the quantile `part` of them. Where none is small, the smallest stand for them, without the time
     of their bytes.
@@ -130,7 +126,7 @@ def _costs(recording: Recording, rate: float | None, part: float) -> dict[_Stage
     for stage, table in _samples(recording).items():
         size, work = table.T
         small = size <= max(_SMALL, float(np.quantile(size, 0.1)))
-        per_byte = 1 / rate if rate is not None and stage[1] else _per_byte(size, work)
+        per_byte = _per_byte(size, work)
         beyond = work[small] - np.where(size[small] <= _SMALL, 0, size[small] * per_byte)
         found[stage] = _Cost(max(float(np.quantile(beyond, part)), 0.0), per_byte)
     return found
@@ -143,14 +139,14 @@ def _per_byte(size: Float64, work: Float64) -> float:
     return float(nnls(np.stack([np.ones(len(size)), size], axis=1), work)[0][1])
 
 
-def _samples(recording: Recording) -> dict[_Stage, Float64]:
-    """Return by stage the bytes and work of each partition in each step (k, 2)."""
-    rows: dict[_Stage, list[tuple[int, int]]] = defaultdict(list)
+def _samples(recording: Recording) -> dict[str, Float64]:
+    """Return by stage the bytes and work of each partition in each step (k, 2), without waits."""
+    rows: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for step in recording.steps:
         for number, work in zip(step.operation.tolist(), step.work_ns.tolist(), strict=True):
-            one = recording.operations[number]
-            if one.transfer.key is not None:
-                rows[_stage(one)].append((one.transfer.n_bytes, work))
+            one = recording.operations[number].transfer
+            if one.key is not None and one.n_bytes and not one.is_wait:
+                rows[one.stage].append((one.n_bytes, work))
     return {stage: np.array(samples, np.float64) for stage, samples in rows.items()}
 
 
@@ -161,16 +157,18 @@ class _Cut:
         self,
         recording: Recording,
         tensors: Mapping[tuple[int, str], _Tensor],
-        costs: Mapping[_Stage, _Cost],
+        costs: Mapping[str, _Cost],
         *,
         same_server: bool,
     ) -> None:
         self.operations = list(recording.operations)
         self._place = {link: i for i, link in enumerate(recording.links)}
-        answered = [one for one in recording.operations if one.transfer.is_answer]
-        self._server = {} if same_server else {one.transfer.key: one.transfer.link for one in answered}
-        self._servers = [] if same_server else sorted(set(self._server.values()))
-        self._server_of = {one.transfer.link: one.transfer.server for one in answered}
+        self._same_server = same_server
+        self._server: dict[int | None, str] = {}  # by key
+        for one in recording.table.kinds:
+            if one.transfer.is_answer:
+                self._server[one.transfer.key] = (ends_of(one.transfer.link) or [one.transfer.link])[0]
+        self._servers = sorted(set(self._server.values()))
         self._tensors, self._costs = tensors, costs
         self._number: dict[tuple[int, int], int] = {}
         self._before: list[dict[int, int]] = []
@@ -227,61 +225,75 @@ class _Cut:
             self._number[template, key] = len(self.operations)
             old = self.operations[template]
             track = old.track._replace(tid=str(key))
-            link = self._link(old, tensor, piece) if old.transfer.link in self._servers else old.transfer.link
-            server = self._server_of.get(link, old.transfer.server)
-            part = old.transfer._replace(key=key, n_bytes=tensor.sizes[piece], link=link, server=server)
+            link = self._link(old, tensor, piece)
+            n_bytes = tensor.sizes[piece] if old.transfer.n_bytes else 0
+            part = old.transfer._replace(key=key, n_bytes=n_bytes, link=link)
             self.operations.append(old._replace(track=track, transfer=part))
         return self._number[template, key]
 
     def _link(self, old: Operation, tensor: _Tensor, piece: int) -> str:
-        """Return the link by which the server of a new partition answers: by its key, else in turn."""
-        first = self._servers.index(self._server.get(tensor.keys[0], old.transfer.link))
+        """Return the connection to, or from, the server of a new partition: by its key, else in turn."""
+        link, recorded = old.transfer.link, self._server.get(old.transfer.key, "")
+        ends = ends_of(link) or (link,)
+        if self._same_server or not recorded or recorded not in ends:
+            return link
+        first = self._servers.index(self._server.get(tensor.keys[0], recorded))
         in_turn = self._servers[(first + piece) % len(self._servers)]
-        return self._server.get(tensor.keys[0] + piece, in_turn)
+        server = self._server.get(tensor.keys[0] + piece, in_turn)
+        new = [server if one == recorded else one for one in ends]
+        return connection(*new) if len(new) > 1 else server
 
     def _links(self, link: Int64, operation: Sequence[int]) -> Int64:
         """Return the links of new events (n,), recorded as `link`: those of their operations."""
         known = [self._place.get(self.operations[number].transfer.link, NO_LINK) for number in operation]
         return np.where(link == NO_LINK, NO_LINK, known)
 
-    def _group(self, number: int) -> tuple[int, str, _Stage] | None:
+    def _group(self, number: int) -> _Group | None:
         """Return whose recorded time an operation shares: tensor and stage; None where it is not cut."""
         one = self.operations[number]
-        return (one.owner, one.transfer.whole, _stage(one)) if self._tensor(one) else None
+        sends = (bool(one.transfer.link), one.transfer.is_small)
+        return (one.owner, one.transfer.whole, one.transfer.stage, sends) if self._tensor(one) else None
 
     def _work(self, step: StepGraph, like: Int64, operation: Sequence[int]) -> Int64:
-        """Return the work of the new events: the stage's recorded total, changed as its cost says."""
-        total: dict[tuple[int, str, _Stage], float] = defaultdict(float)
-        costs: dict[tuple[int, str, _Stage], float] = defaultdict(float)
+        """Return the work of the new events.
+
+        What is served in turn takes the stage's recorded total, changed as its cost says; a wait is as long
+        as one of the tensor's was, whatever its bytes: partitions wait side by side.
+        """
+        total: dict[_Group, float] = defaultdict(float)
+        costs: dict[_Group, float] = defaultdict(float)
+        count: Counter[_Group] = Counter()
         for number, work in zip(step.operation.tolist(), step.work_ns.tolist(), strict=True):
             if group := self._group(number):
                 total[group] += work
                 costs[group] += self._cost(number)
+                count[group] += 1
         found = step.work_ns[like].astype(np.float64)
         for event, number in enumerate(operation):
             if group := self._group(number):
-                n_bytes, of_tensor = (
-                    self.operations[number].transfer.n_bytes,
-                    sum(self._tensors[group[:2]].sizes),
-                )
-                before = costs[group]
-                found[event] = total[group] * (self._cost(number) / before if before else n_bytes / of_tensor)
+                one = self.operations[number].transfer
+                of_tensor = sum(self._tensors[group[:2]].sizes)
+                if one.is_wait:
+                    found[event] = total[group] / count[group]
+                elif costs[group]:
+                    found[event] = total[group] * self._cost(number) / costs[group]
+                else:
+                    found[event] = total[group] * one.n_bytes / of_tensor
         return np.rint(found).astype(np.int64)
 
     def _tensor(self, one: Operation) -> _Tensor | None:
         return None if one.transfer.key is None else self._tensors.get((one.owner, one.transfer.whole))
 
     def _cost(self, number: int) -> float:
-        one = self.operations[number]
-        cost = self._costs[_stage(one)]
-        return cost.per_part_ns + cost.per_byte_ns * one.transfer.n_bytes
+        one = self.operations[number].transfer
+        cost = self._costs.get(one.stage)
+        return 0.0 if cost is None else cost.per_part_ns + cost.per_byte_ns * one.n_bytes
 
 
 def _copied(edges: Int64, copies: Sequence[Mapping[int, int]], tensor: Sequence[str]) -> Int64:
     """Return each edge between the new events; `tensor` is whose partition each recorded one was.
 
-    Within a tensor a piece waits for the same piece. What held a partition's end up (bytes of others that
-    stood before it in a queue) holds up its last piece alone: those before it are through earlier.
+    Within a tensor a piece waits for the same piece.
     """
     found = []
     for a, b, joint, kind in edges.tolist():
@@ -291,7 +303,6 @@ def _copied(edges: Int64, copies: Sequence[Mapping[int, int]], tensor: Sequence[
         if -1 not in of_a and -1 not in of_b and tensor[a] == tensor[b]:
             pairs = [(of_a[piece], of_b[piece]) for piece in of_a if piece in of_b]
         else:
-            held = [max(of_b.values())] if joint >= Joint.END_TO_BODY else of_b.values()
-            pairs = [(new_a, new_b) for new_a in of_a.values() for new_b in held]
+            pairs = [(new_a, new_b) for new_a in of_a.values() for new_b in of_b.values()]
         found += [(new_a, new_b, joint, kind) for new_a, new_b in pairs]
     return np.array(found, np.int64).reshape(-1, 4)

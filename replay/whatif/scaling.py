@@ -38,7 +38,7 @@ def parse(request: EditRequest, job: Job) -> Edit:
     def apply(recording: Recording, _: Guess) -> Recording:
         return changed(recording, _chosen(recording, request), change)
 
-    return Edit(apply, splits=lambda _: change != Change() and job.has_full_links)
+    return Edit(apply)
 
 
 def _chosen(recording: Recording, request: EditRequest) -> Selection:

@@ -11,7 +11,7 @@ from arrays import Float64, Int64
 from arrays.numbering import unique
 from dag.step_graph import Recording, StepGraph
 from dag_utils import by_link
-from dialects.step_parts import Operation
+from dialects.step_parts import Direction, Operation
 from replay.edit import Edit, EditRequest, Guess, Job
 from replay.even_work import scaled
 from replay.links import is_sized, link_rate
@@ -39,7 +39,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     if request.value == "none":
         if job.links is None:
             raise request.refused("the bytes of the transfers are not known")
-        rate = job.links.carried
+        rate = job.links.at_least
         return Edit(lambda recording, _: as_fast_as_wire(recording, rate))
     pace = slowest_server(job.recording)
     if pace is None:
@@ -48,7 +48,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     def apply(recording: Recording, _: Guess) -> Recording:
         return _as_fast_as_others(recording, pace)
 
-    return Edit(apply, splits=lambda _: True, error=_QUEUES)
+    return Edit(apply, by_bytes=True, error=_QUEUES)
 
 
 class Pace(NamedTuple):
@@ -84,7 +84,7 @@ def slowest_server(recording: Recording) -> Pace | None:
     n_bytes = recording.column(lambda one: one.transfer.n_bytes)[operation]
     at_least_1 = np.maximum(n_bytes, 1)
     # what is quicker than its bytes waited elsewhere, together with the one before it
-    per_byte = np.maximum(work / at_least_1, 1 / known.carried)
+    per_byte = np.maximum(work / at_least_1, 1 / known.at_least)
     size = np.where(n_bytes > _LARGE * n_bytes.max(initial=0), np.rint(np.log2(at_least_1)), -1)
     paces: dict[int, Float64] = {}
     for one_size in unique(size[size >= 0]):
@@ -123,14 +123,14 @@ def _answered_in_a_row(recording: Recording) -> tuple[Int64, Int64]:
 def _as_fast_as_others(recording: Recording, pace: Pace) -> Recording:
     """Return the recording in which a server answers, and takes what is pushed, in the usual time."""
     keys = {one.transfer.key for one in recording.table.kinds if one.transfer.server == pace.server}
-    takes = recording.which(lambda one: one.transfer.is_acknowledgement and one.transfer.key in keys)
-    answers = recording.which(lambda one: is_pull(one) and one.transfer.server == pace.server)
+    takes = recording.which(lambda one: one.transfer.is_wait and one.transfer.key in keys)
+    answers = recording.which(lambda one: is_pull(one) and one.transfer.key in keys)
     return scaled(recording, np.where(takes | answers, 1 / pace.ratio, 1.0))
 
 
 def as_fast_as_wire(recording: Recording, rate: float) -> Recording:
     """Return the recording in which pulls take no longer than their bytes at `rate` (bytes/ns)."""
-    pulls = recording.which(is_pull)
+    pulls = recording.which(lambda one: one.transfer.direction is Direction.FROM_SERVER)
     wire_ns = recording.column(lambda one: one.transfer.n_bytes) / rate
 
     def edited(step: StepGraph) -> StepGraph:

@@ -12,7 +12,7 @@ from arrays.numbering import occurrence_number
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.roles import Role
 from dialects.step_parts import EdgeKind, Joint, narrow_ns
-from replay.edit import Edit, EditRequest, Guess, Job
+from replay.edit import Edit, EditRequest, Job
 from replay.even_work import even_in_each_step, evened
 from replay.occurrences import medians, numbered
 
@@ -34,10 +34,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
         return None
     even_out = kinds[request.value]
 
-    def splits(_: Guess) -> bool:
-        return request.value == "none" and bool(stragglers(job.recording)) and job.has_full_links
-
-    return Edit(lambda recording, _: even_out(recording), order=2, splits=splits)
+    return Edit(lambda recording, _: even_out(recording), order=2)
 
 
 def work_ns(recording: Recording) -> Float64:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,9 @@ JOB = BytePSJob(
 )
 
 
+FULL = replace(random_job(18), sharing=0.0)
+
+
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
     path: Path = tmp_path_factory.mktemp("byteps") / "job"
@@ -60,17 +64,18 @@ def test_the_rate_is_worked_out_once_for_all_edits_of_a_recording(
     monkeypatch.setattr("replay.edit.link_rate", counted)
     forecasts = Forecasts(Job(recording), recording.whole_steps)
     together = [forecasts.of([EditRequest("bandwidth", times)]).after_ns for times in ("0.5", "2", "4")]
-    assert len(seen) == 2  # as recorded, and with the sizes of partitions
+    assert len(seen) == 1
     assert together == [foreseen(recording, f"bandwidth={times}").after_ns for times in (0.5, 2, 4)]
 
 
-@pytest.mark.parametrize("by_bytes", [False, True])
-def test_transfers_taken_apart_replay_as_recorded(by_bytes: bool, recording: Recording) -> None:
-    apart = as_messages(recording, JOB.rate / 1.045 / 1e6, by_bytes=by_bytes)
+@pytest.mark.parametrize("receives", [False, True])
+def test_transfers_taken_apart_replay_as_recorded(receives: bool, recording: Recording) -> None:
+    apart = as_messages(recording, JOB.rate / 1.045 / 1e6, receives=receives)
     rows = recording.whole_steps
-    assert (simulated(apart, rows).iteration_ns == measured_ns(recording)[rows]).all()
+    # but for transfers that are over before the bytes would be, by the rate
+    assert simulated(apart, rows).iteration_ns == pytest.approx(measured_ns(recording)[rows], rel=0.01)
     n_transfers = sum(one.transfer.stage in ("PUSH", "PULL") for one in recording.operations)
-    assert len(apart.operations) == len(recording.operations) + n_transfers
+    assert len(apart.operations) == len(recording.operations) + 2 * n_transfers
 
 
 @pytest.mark.parametrize(
@@ -96,7 +101,7 @@ def test_the_edited_job_takes_what_it_takes_when_it_is_run(edit: str, recording:
 def full_links(tmp_path_factory: pytest.TempPathFactory) -> Recording:
     """Three workers and two servers: for four fifths of a step a server's link is full of answers."""
     path: Path = tmp_path_factory.mktemp("byteps") / "job"
-    random_job(18).run(8, 18, path)
+    FULL.run(8, 18, path)
     return load_steps([path], Request(progress=False), partitions=read_partitions([path])).recording
 
 
@@ -105,38 +110,10 @@ def test_the_interval_holds_what_a_job_takes_that_waited_for_full_links(
     edit: str, full_links: Recording
 ) -> None:
     found = foreseen(full_links, edit)
-    then = random_job(18).edited(edit).run(8, 2).mean()
+    then = FULL.edited(edit).run(8, 2).mean()
     assert found.interval_ns is not None
     assert found.interval_ns[0] <= then * 1e6 <= found.interval_ns[1]
     assert found.after_ns / 1e6 == pytest.approx(then, rel=0.1)
-
-
-def test_an_acknowledgement_that_was_read_before_the_answer_in_front_of_it_waits_for_its_bytes(
-    full_links: Recording,
-) -> None:
-    apart = as_messages(full_links, random_job(18).rate / 1.045 / 1e6, by_bytes=False)
-    rows = full_links.whole_steps
-    assert (simulated(apart, rows).iteration_ns == measured_ns(full_links)[rows]).all()
-    rest = apart.which(lambda one: one.transfer.stage == "PULL" and not one.transfer.link)
-    assert sum(int(rest[step.operation].sum()) for step in apart.steps) > 0
-    # no answer is taken for longer than 0.3 ms and 1 ms a megabyte, and the largest partition has 0.81 MB
-    longest = max(int(step.work_ns[rest[step.operation]].max(initial=0)) for step in apart.steps)
-    assert longest <= 300_000 + 810_000
-
-
-def test_an_answer_holds_its_link_no_longer_than_its_bytes_take(full_links: Recording) -> None:
-    rate = random_job(18).rate / 1.045 / 1e6
-    apart = as_messages(full_links, rate, by_bytes=True)
-    rows = full_links.whole_steps
-    assert (simulated(apart, rows).iteration_ns == measured_ns(full_links)[rows]).all()
-    n_bytes = apart.column(lambda one: one.transfer.n_bytes)
-    answers = apart.which(lambda one: one.transfer.stage == "PULL" and one.transfer.link)
-    for before, step in zip(full_links.steps, apart.steps, strict=True):
-        mine = answers[step.operation] & ~np.isin(np.arange(len(step)), step.continued[:, 1])
-        most = 1.05 * n_bytes[step.operation[mine]] / rate + 2 * 50_000  # its own message and one before it
-        assert (step.work_ns[mine] <= most).all()
-        # the second halves are numbered behind the recorded events: all end when they ended
-        assert step.end_ns.max() == before.end_ns.max()
 
 
 @pytest.mark.parametrize("edit", ["bandwidth=5", "bandwidth=0.2", "partition_bytes=262144", "BW=0.5"])
