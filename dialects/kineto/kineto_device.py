@@ -12,6 +12,7 @@ from msgspec import Struct
 from arrays import Float64, Int64, Mask
 from arrays.median import median
 from arrays.numbering import unique
+from dialects.kineto.collectives import is_collective_kernel
 from dialects.masks import by_cat, by_name
 from dialects.step_parts import EdgeKind, Joint, edge_rows
 from dialects.step_windows import ended_last
@@ -156,7 +157,7 @@ def after_other_streams(trace: Trace, works: Works) -> Int64:
     recorded = recorded[integers(trace, "wait_on_stream", recorded) >= 0]
     if len(recorded):
         return _recorded_waits(trace, works, recorded)
-    return _likely_waits(works)
+    return np.concatenate([_likely_waits(works), _fed(trace, works)])
 
 
 def _recorded_waits(trace: Trace, works: Works, rows: Int64) -> Int64:
@@ -195,6 +196,34 @@ def _likely_waits(works: Works) -> Int64:
     keep = (sources >= 0) & (end > ready)
     keep &= works.start_ns[sources] < works.start_ns
     return edge_rows(sources[keep], targets[keep], Joint.END_TO_HEAD, EdgeKind.SYNCHRONISE)
+
+
+def _fed(trace: Trace, works: Works) -> Int64:
+    """Let collectives wait for what the stream that computes had been given before they were launched.
+
+    So PyTorch's process groups do, whether a pause shows it or not. A stream of which some collective began
+    before that work was over (it fetches what comes later ahead) is left alone.
+    """
+    communicates = by_name(trace, is_collective_kernel)[works.row]
+    streams = [
+        (device, low, high, bool(communicates[low:high].any()))
+        for (device, _), low, high in works.by_stream()
+    ]
+    pairs = [np.empty((0, 2), np.int64)]
+    for device, low, high, sends in streams:
+        beside = [(b - a, a, b) for other, a, b, also in streams if other == device and not also]
+        targets = low + np.flatnonzero(communicates[low:high] & (works.call[low:high] >= 0))
+        if not sends or not beside or not len(targets):
+            continue
+        _, first, behind = max(beside)
+        given = np.maximum.accumulate(works.call_start_ns[first:behind])
+        sources = first + np.searchsorted(given, works.call_start_ns[targets]) - 1
+        targets, sources = targets[sources >= first], sources[sources >= first]
+        if (works.end_ns[sources] <= works.start_ns[targets] + TOLERANCE_NS).all():
+            pairs.append(np.stack([sources, targets], axis=1))
+    sources, targets = np.concatenate(pairs).T
+    over = works.end_ns[sources] <= works.start_ns[targets]
+    return edge_rows(sources[over], targets[over], Joint.END_TO_HEAD, EdgeKind.SYNCHRONISE)
 
 
 # ---- host calls that wait for the device

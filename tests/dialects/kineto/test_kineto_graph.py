@@ -408,6 +408,26 @@ def test_without_recorded_events_a_kernel_that_was_ready_waited_for_what_ended_l
         ("cudaLaunchKernel", Joint.START_TO_HEAD, EdgeKind.LAUNCH)}  # fmt: skip
 
 
+@pytest.mark.parametrize("begins", [30, 100])
+def test_a_collective_waits_for_what_the_stream_that_computes_was_given_before_its_launch(
+    steps_of: Any, begins: int
+) -> None:
+    # the second one stands behind the first, so that no pause shows what feeds it: gradients ready at 60
+    kernel = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    found = steps_of(
+        [
+            *(call("cudaLaunchKernel", 3 * i, 2, i) for i in range(1, 6)),
+            work("first gradients", 5, 20, 1, stream=7),
+            work("second gradients", 30, 30, 3, stream=7),
+            work("what follows", 60, 200, 5, stream=7),
+            work(kernel, 26 if begins == 30 else 40, 60, 2, stream=20),
+            work(kernel + "2", begins, 60, 4, stream=20),
+        ]
+    )
+    fed = ("second gradients", Joint.END_TO_HEAD, EdgeKind.SYNCHRONISE)
+    assert (fed in inputs(found, found.steps[0], kernel + "2")) == (begins == 100)
+
+
 def test_without_launches_work_waits_for_what_ended_last_on_its_rank(steps_of: Any) -> None:
     found = steps_of(
         [
