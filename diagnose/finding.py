@@ -48,8 +48,8 @@ class Finding(Struct, frozen=True):
     weight : how much it matters where no saving is claimed, as a share of the step
     leads : it is most of the step and has a name, so it comes first whatever others save
     is_assumed : the saving is that of an assumed improvement, true of every job, so it comes after all others
-    from_step, to_step : the first and the last step of the part of the recording that it is about; its
-        saving is that of a step of these, and `lost_ns` what all of them have cost
+    span : the first and the last step of the part of the recording that it is about; its saving is that of
+        a step of these, and `lost_ns` what all of them have cost
     look : arguments of the command that shows where to look closer, without the path; (): the critical path
     """
 
@@ -69,8 +69,7 @@ class Finding(Struct, frozen=True):
     weight: float = 0.0
     leads: bool = False
     is_assumed: bool = False
-    from_step: int | None = None
-    to_step: int | None = None
+    span: tuple[int, int] | None = None
     lost_ns: float | None = None
 
 

@@ -24,6 +24,11 @@ HALF = 0.5
 MOST_STEPS = 2 / 3
 #: Of the critical path: what the headline calls the limit.
 LIMIT = 0.7
+#: Of a usual step: a step of a log that is so much longer than those around it stalls. Stalls of recorded
+#: logs are from 0.4 to 13 steps long, other steps up to 0.2 (docs/step-logs.md).
+STALL = 0.4
+#: Of the largest excess of a rank in a span of steps: the ranks that share the blame for it.
+SHARED_BLAME = 0.6
 #: What stands for the whole: a device's busy time for the step, an operation for its phase.
 NEARLY_ALL = 0.9
 #: Of a device's memory that is nearly full: healthy jobs use more than `NEARLY_ALL`.
@@ -39,6 +44,11 @@ MUCH = 1.25
 SLOW = 1.5
 #: A rank's excess to the spread of its peers; of steps `arrays.median` calls the same number outlying.
 OUTLYING = 3.0
+#: A value of a step log to its noise: the begin of a ramp, and what is far from all noise. A span's are by
+#: how many spans and series are looked at.
+NOISES = 2.0
+#: As `NOISES`.
+FAR_NOISES = 8.0
 #: The cost of steps that are outliers to the next finding's, for them to lead the headline.
 FAR_MORE = 3
 #: The longest event of an operation to its mean one, for its events to be called uneven.

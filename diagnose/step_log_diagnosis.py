@@ -6,7 +6,9 @@ the step grows on the other ranks; the rank that is late is the one whose own ot
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import NormalDist
 from typing import get_args
 
 import numpy as np
@@ -18,7 +20,17 @@ from arrays import Float64, Int64, Mask
 from arrays.change_points import higher_span, spread_of
 from diagnose.diagnosis import Diagnosis, Ranked
 from diagnose.finding import Finding, FindingKind, Skipped
-from diagnose.finding_thresholds import HALF, NEARLY_ALL, NEGLIGIBLE, NOTICEABLE
+from diagnose.finding_thresholds import (
+    CHANCE,
+    FAR_NOISES,
+    HALF,
+    NEARLY_ALL,
+    NEGLIGIBLE,
+    NOISES,
+    NOTICEABLE,
+    SHARED_BLAME,
+    STALL,
+)
 from dialects import Role
 from errors import TraceError, counted, listed
 from figures.job_figures import JobFigures
@@ -28,13 +40,9 @@ from result import in_ms
 
 #: Steps that a span has at least, and the spans that are looked for in each series.
 _LEAST_STEPS, _MOST_SPANS = 5, 6
-#: A stall is this much of a usual step longer than the steps around it, and these many noises.
-_STALL, _NOISES = 0.4, 8.0
-_OF_RAMP = 2.0  # noises above which a step is the begin of a ramp
 _AROUND = 21  # steps around a step
-#: Ranks share the blame for a span where their excess is at least this part of the largest.
-_SHARES_BLAME = 0.6
-_NORMAL_95, _OF_MEDIAN = 1.96, 1.2533  # half a 95 % interval in errors; error of a median to that of a mean
+#: Half a 95 % interval in standard errors; the error of a median to that of a mean, of normal values.
+_HALF_INTERVAL, _OF_MEDIAN = NormalDist().inv_cdf(1 - CHANCE / 2), math.sqrt(math.pi / 2)
 _BREAKDOWN = ("--option", "statistic", "--sub_option", "breakdown")
 _ROLE_KINDS: Mapping[Role, FindingKind] = {Role.INPUT: "input", Role.COMM: "exposed_communication"}
 _EXAMINED = {"late_rank", "outlier_steps", "input", "exposed_communication", "uneven_work"}
@@ -169,7 +177,7 @@ def _stalls(log: _Log) -> Mask:
     """Return which steps (k,) are far longer than those around them, a few at a time."""
     base = _around(log.step_ns)
     more = log.step_ns - base
-    far: Mask = more > np.maximum(_STALL * base, _NOISES * spread_of(log.step_ns))
+    far: Mask = more > np.maximum(STALL * base, FAR_NOISES * spread_of(log.step_ns))
     edges = np.flatnonzero(np.diff(far, prepend=False, append=False))
     for begin, end in edges.reshape(-1, 2).tolist():
         far[begin:end] = end - begin < _LEAST_STEPS
@@ -218,7 +226,7 @@ def _of_stalls(log: _Log, stalls: Mask, usual: Mask) -> Iterator[_Known]:
         finding = Finding(
             "outlier_steps", title, cause, "look at what ran then: checkpoints, evaluation, logging",
             ranks=[whose] if whose else [], steps=numbers, look=_BREAKDOWN,
-            from_step=int(numbers[0]), to_step=int(numbers[-1]), lost_ns=lost,
+            span=(int(numbers[0]), int(numbers[-1])), lost_ns=lost,
         )  # fmt: skip
         gain = Gain(lost / len(log.step_ns), None, None)
         yield _Known(finding, gain, gain.mid_ns / float(log.step_ns.mean()), lost)
@@ -289,7 +297,7 @@ def _from_zero(log: _Log, span: _Span, usual: Mask) -> _Span:
     if slope * len(inside) < HALF * span.cost_ns or left.var() > HALF**2 * near.var():
         return span
     series = log.excess_ns[span.part, span.ranks[0]] if span.ranks else log.step_ns
-    is_longer = series > np.median(series[outside]) + _OF_RAMP * spread_of(series)
+    is_longer = series > np.median(series[outside]) + NOISES * spread_of(series)
     begin, zero = span.begin, max(-level / slope, 0)
     while begin - 1 > zero and is_longer[begin - 1]:
         begin -= 1
@@ -345,7 +353,7 @@ def _judged(log: _Log, kept: Int64, begin: int, end: int, sure: float) -> _Span 
     step = log.step_ns
     cost = float(np.median(step[inside]) - np.median(step[outside]))
     usual = float(np.median(step[outside]))
-    error = _NORMAL_95 * float(np.hypot(_error(step[inside]), _error(step[outside])))
+    error = _HALF_INTERVAL * float(np.hypot(_error(step[inside]), _error(step[outside])))
     if cost < max(NEGLIGIBLE * usual, error):
         return None
     grown = np.median(log.part_ns[:, :, inside], axis=2) - np.median(log.part_ns[:, :, outside], axis=2)
@@ -357,10 +365,10 @@ def _judged(log: _Log, kept: Int64, begin: int, end: int, sure: float) -> _Span 
     part, rank = divmod(int(own.argmax()), own.shape[1])
     first, last = int(inside[0]), int(inside[-1]) + 1
     if own[part, rank] >= HALF * cost:
-        late = np.flatnonzero(own[part] >= _SHARES_BLAME * own[part, rank])
+        late = np.flatnonzero(own[part] >= SHARED_BLAME * own[part, rank])
         if len(late) <= max(1, len(log.ranks) // 2):
             return _Span(first, last, cost, error, part, float(own[part, rank]), late.tolist())
-    if cost < max(NOTICEABLE * usual, sure / _NORMAL_95 * error):
+    if cost < max(NOTICEABLE * usual, sure / _HALF_INTERVAL * error):
         return None
     part = int(middle[:, 0].argmax())
     return _Span(first, last, cost, error, part, float(middle[part, 0]))
@@ -408,7 +416,7 @@ def _of_span(log: _Log, span: _Span, usual: Mask, in_span: Mask) -> _Known:
     finding = Finding(
         kind, title, cause, action,
         ranks=names, operations=[] if part == _REST else [part], look=_BREAKDOWN,
-        from_step=from_step, to_step=to_step, lost_ns=lost,
+        span=(from_step, to_step), lost_ns=lost,
     )  # fmt: skip
     gain = Gain(mean, mean - span.error_ns, mean + span.error_ns)
     return _Known(finding, gain, mean / (base + mean), lost)
@@ -419,7 +427,7 @@ def _changed_values(log: _Log, inside: Int64, outside: Int64) -> Iterator[tuple[
     for name, of_ranks in log.values.items():
         new, old = np.median(of_ranks[:, inside], axis=1), np.median(of_ranks[:, outside], axis=1)
         spread = np.array([spread_of(one[outside]) for one in of_ranks])
-        moved = np.abs(new - old) > np.maximum(_NOISES * spread, NOTICEABLE * np.abs(old))
+        moved = np.abs(new - old) > np.maximum(FAR_NOISES * spread, NOTICEABLE * np.abs(old))
         steady = np.abs(of_ranks[:, inside] - new[:, None]) < HALF * np.abs(new - old)[:, None]
         is_same = moved & (steady.mean(1) >= NEARLY_ALL)
         if 0 < is_same.sum() <= max(1, len(log.ranks) // 4):

@@ -330,6 +330,7 @@ def _document(args: Namespace, diagnosis: Diagnosis, ranked: Sequence[tuple[int,
 
 def _record(args: Namespace, place: int, one: Ranked) -> dict[str, Any]:
     finding = one.finding
+    span = finding.span
     return {
         "id": place,
         "kind": finding.kind,
@@ -342,10 +343,9 @@ def _record(args: Namespace, place: int, one: Ranked) -> dict[str, Any]:
             "ranks": list(finding.ranks),
             "steps": list(finding.steps),
             "operations": list(finding.operations),
-            "from_step": finding.from_step,
-            "to_step": finding.to_step,
+            **({} if span is None else {"from_step": span[0], "to_step": span[1]}),
         },
-        "lost_s": None if finding.lost_ns is None else finding.lost_ns / 1e9,
+        **({} if finding.lost_ns is None else {"lost_s": finding.lost_ns / 1e9}),
         "evidence": [
             {
                 "path": evidence.path,
