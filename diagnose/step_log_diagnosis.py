@@ -41,8 +41,6 @@ from result import in_ms
 #: Steps that a span has at least, and the spans that are looked for in each series.
 _LEAST_STEPS, _MOST_SPANS = 5, 6
 _AROUND = 21  # steps around a step
-#: Half a 95 % interval in standard errors; the error of a median to that of a mean, of normal values.
-_HALF_INTERVAL, _OF_MEDIAN = NormalDist().inv_cdf(1 - CHANCE / 2), math.sqrt(math.pi / 2)
 _BREAKDOWN = ("--option", "statistic", "--sub_option", "breakdown")
 _ROLE_KINDS: Mapping[Role, FindingKind] = {Role.INPUT: "input", Role.COMM: "exposed_communication"}
 _EXAMINED = {"late_rank", "outlier_steps", "input", "exposed_communication", "uneven_work"}
@@ -342,8 +340,8 @@ def _of_series(values: Float64, least_ns: float, sure: float) -> list[tuple[int,
 
 
 def _error(values: Float64) -> float:
-    """Return the standard error of a median."""
-    return _OF_MEDIAN * spread_of(values) / float(np.sqrt(max(len(values), 1)))
+    """Return the standard error of a median of normal values."""
+    return math.sqrt(math.pi / 2) * spread_of(values) / float(np.sqrt(max(len(values), 1)))
 
 
 def _judged(log: _Log, kept: Int64, begin: int, end: int, sure: float) -> _Span | None:
@@ -353,7 +351,8 @@ def _judged(log: _Log, kept: Int64, begin: int, end: int, sure: float) -> _Span 
     step = log.step_ns
     cost = float(np.median(step[inside]) - np.median(step[outside]))
     usual = float(np.median(step[outside]))
-    error = _HALF_INTERVAL * float(np.hypot(_error(step[inside]), _error(step[outside])))
+    half_interval = NormalDist().inv_cdf(1 - CHANCE / 2)
+    error = half_interval * float(np.hypot(_error(step[inside]), _error(step[outside])))
     if cost < max(NEGLIGIBLE * usual, error):
         return None
     grown = np.median(log.part_ns[:, :, inside], axis=2) - np.median(log.part_ns[:, :, outside], axis=2)
@@ -368,7 +367,7 @@ def _judged(log: _Log, kept: Int64, begin: int, end: int, sure: float) -> _Span 
         late = np.flatnonzero(own[part] >= SHARED_BLAME * own[part, rank])
         if len(late) <= max(1, len(log.ranks) // 2):
             return _Span(first, last, cost, error, part, float(own[part, rank]), late.tolist())
-    if cost < max(NOTICEABLE * usual, sure / _HALF_INTERVAL * error):
+    if cost < max(NOTICEABLE * usual, sure / half_interval * error):
         return None
     part = int(middle[:, 0].argmax())
     return _Span(first, last, cost, error, part, float(middle[part, 0]))
