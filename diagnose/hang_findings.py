@@ -134,9 +134,9 @@ def _evidence(
 
 
 def _instead(guilty: Sequence[int], ranks: Mapping[int, Standing]) -> str:
-    """Return the last calls of ranks, in words."""
+    """Return the last calls of ranks that left dumps, in words."""
     told = []
-    for rank in guilty[:2]:
+    for rank in [rank for rank in guilty if rank in ranks][:2]:
         last = ranks[rank].last
         if last is None:
             told.append(f"Rank {rank} has no call open: all that it called is complete")

@@ -147,6 +147,7 @@ class _Job:
         self.ranks = ranks
         groups = [group for one in ranks.values() for group in one.groups.values()]
         world = {member for group in groups for member in group.members}
+        world |= {call.peer for one in ranks.values() for call in one.messages if call.peer is not None}
         self.lost = world - ranks.keys()
         self.mixed = frozenset[str]().union(*(one.with_messages for one in ranks.values()))
         self.lanes: dict[_Key, dict[int, Lane]] = defaultdict(dict)

@@ -18,6 +18,7 @@ import csv
 import itertools
 import json
 import re
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from operator import attrgetter
@@ -32,14 +33,14 @@ from numpy.typing import NDArray
 from arrays import Float64, Int64
 from arrays.numbering import numbered
 from errors import TraceError, counted
-from formats.columns import Trace, Track
+from formats.columns import ArgColumn, Trace, Track
 from formats.stream import ByteStream
 from formats.values import FARTHEST_NS
 
 #: The dialect of these traces, and the name of the slice that is a whole step.
 DIALECT, STEP = "step log", "step"
-#: Members of the trace's header: for each rank (None: unknown) the numbers of its steps, and its values.
-NUMBERS, VALUES = "steps", "values"
+#: The arguments of the steps' slices: the number of the step, and after `VALUE` the name of any other column.
+NUMBER, VALUE = "step", "value "
 
 _STEP_NAME = re.compile(
     r"(?i)(?:global|train(?:ing)?)?[_ /.]?(?:step|iter(?:ation)?)(?:_?(?:num(?:ber)?|id|idx))?"
@@ -376,17 +377,16 @@ def _trace(path: Path, kinds: _Kinds, table: _Table, repairs: Sequence[str]) -> 
     name_id = np.tile(np.arange(1 + n_parts, dtype=np.int32), len(rows))
     ts_ns = np.column_stack([begin, begin[:, None] + bounds[:, :-1]]).ravel()
     dur_ns = np.column_stack([whole, np.diff(bounds, axis=1)]).ravel()
-    header: dict[str, Any] = {NUMBERS: {}, VALUES: {}}
-    for rank, own in zip(ranks, kept, strict=True):
-        header[NUMBERS][_known(rank)] = table.number[own]
-        header[VALUES][_known(rank)] = {name: value[own] for name, value in table.values.items()}
     is_run = dur_ns > 0
+    step_rows = np.flatnonzero((name_id == 0)[is_run])
+    args = {NUMBER: ArgColumn(step_rows, array("q", table.number[rows].tobytes()))}
+    args |= {VALUE + name: ArgColumn(step_rows, value[rows].tolist()) for name, value in table.values.items()}
     return Trace(
         path=str(path), dialect=DIALECT, names=[STEP, *table.names], cats=[""],
         tracks=[Track(_known(rank), 0) for rank in ranks],
         name_id=name_id[is_run], cat_id=np.zeros(int(is_run.sum()), np.int32),
         track_id=np.repeat(track[rows], 1 + n_parts).astype(np.int32)[is_run],
-        ts_ns=ts_ns[is_run], dur_ns=dur_ns[is_run], header=header,
+        ts_ns=ts_ns[is_run], dur_ns=dur_ns[is_run], args=args,
         phases={"row": len(rows)}, rank=_known(ranks[0]) if len(ranks) == 1 else None,
         repairs=notes,
     )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import pickle
 import random
 import re
 from collections.abc import Callable, Sequence
@@ -51,7 +52,17 @@ _MEMBERS = (
     b"input0",
     b"rank",
     b"baseTimeNanoseconds",
+    b"step",
+    b"step_ms",
+    b"collective_seq_id",
+    b"state",
+    b"profiling_name",
 )
+_VALUES: tuple[Any, ...] = (
+    None, True, -1, 0.5, 1 << 70, -(1 << 63), float("nan"), float("inf"), "", "12", "\ud800", "x" * 3000,
+    b"b", [], {}, (), [[]], {"a": [1]}, {1: 2}, [[1 << 62] * 4] * 4, "9" * 5000, "nccl:send 0->99999999",
+    "[0, 1]",
+)  # fmt: skip
 
 
 def write_job(kind: str, folder: Path) -> None:
@@ -65,8 +76,10 @@ def write_job(kind: str, folder: Path) -> None:
 def damaged(rng: random.Random, name: str, content: bytes) -> bytes:
     """Return the content of the file `name` after one to three mutations."""
     ways: Sequence[Mutation] = _BYTES
-    if name.endswith((".json", ".gz")):
+    if name.endswith((".json", ".gz", ".jsonl")):
         ways = (*_BYTES, *_JSON, *_JSON)
+    elif name.endswith(".pickle"):
+        ways = (*_BYTES, *_PICKLE)
     elif name.endswith(".gml"):
         ways = (*_BYTES, *_GML, *_GML)
     is_packed = name.endswith(".gz") and rng.random() < 0.8
@@ -212,9 +225,88 @@ def _graph() -> dict[str, bytes]:
     return {"dag.gml": _gml([f"FW.layer{i}" for i in range(12)])}
 
 
+def _pipeline() -> dict[str, bytes]:
+    events: list[dict[str, Any]] = []
+    for stage in (0, 1):
+        for kind, thread in (("forward", 2 * stage), ("pp-comm", 2 * stage + 1)):
+            name = {"name": f"stage {stage} {kind}"}
+            events.append({"ph": "M", "name": "thread_name", "pid": 0, "tid": thread, "args": name})
+        for step in range(3):
+            at, args = 5000 * step + 700 * stage, {"step": step}
+            message = "forward-send" if stage == 0 else "forward-recv"
+            events += [
+                _slice("forward-compute", at + 100, 400, pid=0, tid=2 * stage, args=args),
+                _slice(message, 5000 * step + 500, 200, pid=0, tid=2 * stage + 1, args=args),
+                _slice("backward-compute", at + 1500, 600, pid=0, tid=2 * stage, args=args),
+            ]
+    return {"timeline.json": _trace(events)}
+
+
+def _recorder(name: str, text: Callable[[Any], bytes]) -> dict[str, bytes]:
+    files = {}
+    for rank in (0, 1, 2):
+        entries = [
+            {
+                "frames": [{"name": "f", "filename": "train.py", "line": 3}], "record_id": i, "pg_id": i % 2,
+                "process_group": (str(i % 2), ("default_pg", "DP")[i % 2]), "collective_seq_id": i // 2 + 1,
+                "p2p_seq_id": 0, "profiling_name": f"nccl:{'all_reduce' if i % 3 else 'broadcast'}",
+                "time_created_ns": 10**18 + 10**6 * i + rank, "input_sizes": [[4, 8]],
+                "input_dtypes": ["Float"], "output_sizes": [[4, 8]], "output_dtypes": ["Float"],
+                "state": "completed" if i < 6 else "scheduled", "time_discovered_started_ns": None,
+                "time_discovered_completed_ns": 10**18 + 10**6 * i + 5000 if i < 6 else None,
+                "retired": i < 6, "is_p2p": False,
+            }
+            for i in range(6 if rank == 1 else 8)
+        ]  # fmt: skip
+        entries.append(
+            {**entries[-1], "profiling_name": f"nccl:send {rank}->{(rank + 1) % 3}", "is_p2p": True}
+        )
+        counters = {
+            "last_enqueued_collective": 4,
+            "last_started_collective": -1,
+            "last_completed_collective": 3,
+        }
+        groups = {
+            key: {"name": key, "desc": desc, "ranks": "[0, 1, 2]"}
+            for key, desc in (("0", "default_pg"), ("1", "DP"))
+        }
+        files[name.format(rank)] = text(
+            {
+                "version": "2.5",
+                "pg_config": groups,
+                "pg_status": dict.fromkeys("01", counters),
+                "entries": entries,
+            }
+        )
+    return files
+
+
+def _step_log() -> dict[str, bytes]:
+    rows = [
+        {"step": step, "ts": 1_700_000_000.5 + step, "step_ms": 900.5 + rank + 90 * (step > 20),
+         "data_ms": 40.0, "comm_ms": 200.0 + 90 * (step > 20) * (rank != 1), "loss": 2.0, "rank": rank}
+        for rank in (0, 1, 2)
+        for step in range(40)
+    ]  # fmt: skip
+    files = {}
+    for rank in (0, 1, 2):
+        lines = [json.dumps(row) for row in rows if row["rank"] == rank]
+        files[f"rank_{rank}.jsonl"] = "\n".join(lines).encode() + b"\n"
+    return files
+
+
+def _step_table() -> dict[str, bytes]:
+    rows = [(step, rank, 0.9 + 0.1 * (step > 25), 0.1, "a") for step in range(40) for rank in (0, 1)]
+    lines = ["step,rank,step_time,data_time,text", *(",".join(map(str, row)) for row in rows)]
+    return {"metrics.csv": "\n".join(lines).encode()}
+
+
 KINDS: dict[str, Callable[[], dict[str, bytes]]] = {
     "byteps": _byteps, "kineto": _kineto, "horovod": _horovod, "composer": _composer, "dasf": _dasf,
-    "chrome": _chrome, "graph": _graph,
+    "chrome": _chrome, "graph": _graph, "pipeline": _pipeline,
+    "step_log": _step_log, "step_table": _step_table,
+    "dumps": lambda: _recorder("dump_{}.pickle", pickle.dumps),
+    "json_dumps": lambda: _recorder("dump_rank{}.json", lambda document: json.dumps(document).encode()),
 }  # fmt: skip
 
 
@@ -287,6 +379,32 @@ def _with_other_labels(rng: random.Random, content: bytes) -> bytes:
     )
 
 
+def _with_other_values(rng: random.Random, content: bytes) -> bytes:
+    """Put other values into some places of a pickle."""
+    try:
+        document = pickle.loads(content)
+    except Exception:  # damaged by a mutation before this one
+        return content
+    for _ in range(rng.choice((1, 3, 10))):
+        _change(rng, document)
+    return pickle.dumps(document, protocol=rng.choice((2, 3, 4, 5)))
+
+
+def _change(rng: random.Random, document: Any) -> None:
+    within = document
+    while isinstance(within, dict | list) and within:
+        key = rng.choice(list(within)) if isinstance(within, dict) else rng.randrange(len(within))
+        if isinstance(within[key], dict | list) and within[key] and rng.random() < 0.85:
+            within = within[key]
+        elif rng.random() < 0.2:
+            del within[key]
+            return
+        else:
+            within[key] = rng.choice(_VALUES)
+            return
+
+
+_PICKLE: Sequence[Mutation] = (_with_other_values,) * 8
 _BYTES: Sequence[Mutation] = (
     _cut, _without_a_span, _with_a_span_again, _with_other_bytes, _with_noise, _with_other_numbers,
 )  # fmt: skip

@@ -28,7 +28,9 @@ _LIMIT_S = 20
 _OPTIONS: dict[str, Callable[[Path, Path], list[object]]] = {
     "statistic": lambda job, out: ["--path", job],
     "groups": lambda job, out: ["--path", job, "--group_by", "module"],
-    "collectives": lambda job, out: ["--path", job, "--sub_option", "collectives"],
+    "kernel kinds": lambda job, out: ["--path", job, "--group_by", "kernel_kind", "--comm", "gemm"],
+    "fields": lambda job, out: ["--path", job, "--rank_by", "tid", "--step_by", "args.step"],
+    "collectives": lambda job, out: ["--path", job, "--sub_option", "collectives", "--peak", "100"],
     "breakdown": lambda job, out: ["--path", job, "--sub_option", "breakdown"],
     "combine": lambda job, out: ["--path", job, "--output", out / "all.json"],
     "compare": lambda job, out: ["--path", job, job],
@@ -68,7 +70,7 @@ def run(seed: int, folder: Path) -> None:
     path = files[0] if kind == "graph" else job
     before = {path: path.read_bytes() for path in files}
     flags = _OPTIONS[option](path, out)
-    if option in ("breakdown", "collectives", "groups"):
+    if option in ("breakdown", "collectives", "fields", "groups", "kernel kinds"):
         option = "statistic"
     with _within(_LIMIT_S):
         code, stdout, stderr = run_cli("--option", option, *flags, "--format", "json")

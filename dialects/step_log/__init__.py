@@ -16,7 +16,7 @@ from dialects.steps import NO_STEPS, Step, Steps
 from dialects.system import System
 from errors import TraceError
 from formats.columns import Trace
-from formats.step_log import DIALECT, NUMBERS, STEP, VALUES
+from formats.step_log import DIALECT, NUMBER, STEP, VALUE
 
 if TYPE_CHECKING:
     from dialects.step_parts import RankSteps, RankTrace
@@ -58,17 +58,20 @@ class StepLog(System):
 
     def marked_steps(self, trace: Trace) -> Steps:
         """Return the rows."""
-        if STEP not in trace.names:
+        if NUMBER not in trace.args:
             return NO_STEPS
-        rows = np.flatnonzero(trace.name_id == trace.names.index(STEP))
-        numbers = trace.header[NUMBERS][trace.tracks[0].pid].tolist()
+        rows, numbers = trace.args[NUMBER].rows, trace.args[NUMBER].values
         bounds = zip(numbers, trace.ts_ns[rows].tolist(), trace.end_ns[rows].tolist(), strict=True)
         return Steps(tuple(Step(*one) for one in bounds), (), "rows of the log")
 
     def step_values(self, trace: Trace) -> Mapping[str, Float64]:
-        """Return the columns that are not durations, a number for each step."""
-        values: Mapping[str, Float64] = trace.header[VALUES][trace.tracks[0].pid]
-        return values
+        """Return the columns that are not durations, a number for each step; NaN in files without them."""
+        found = {}
+        for key in [key for key in trace.args if key.startswith(VALUE)]:
+            of_row = np.full(len(trace), np.nan)
+            of_row[trace.args[key].rows] = trace.args[key].values
+            found[key.removeprefix(VALUE)] = of_row[trace.args[NUMBER].rows]
+        return found
 
     def category(self, name: str, cat: str) -> str:
         """Return the column."""

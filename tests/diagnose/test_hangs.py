@@ -78,6 +78,18 @@ def test_a_rank_an_iteration_behind(tmp_path: Path) -> None:
 
 def test_a_rank_without_a_dump_has_died_where_nothing_else_explains_the_waiting(tmp_path: Path) -> None:
     assert named(hang_of(Run(small_job(), random.Random(1), {2: 9}), tmp_path, (2,))) == {"NO_DUMP": [2]}
+    code, answer, _ = run_cli(str(tmp_path))
+    assert (code, answer.partition(", and")[0]) == (0, "The job hangs: rank 2 left no dump")
+
+
+def test_the_peer_of_a_message_may_be_in_no_group_and_without_a_dump(tmp_path: Path) -> None:
+    groups = {"0": ("default_pg", [0, 1, 2])}
+    programs = {rank: [Op("0", "send", (rank + 1) % 3)] for rank in range(3)}
+    Run(Made(groups, programs), random.Random(1), {1: 0}).write(tmp_path, (1,), form="json")
+    for path in tmp_path.iterdir():
+        path.write_text(path.read_text().replace('"[0, 1, 2]"', '"[]"'))
+    code, answer, _ = run_cli(str(tmp_path))
+    assert (code, answer.partition(", and")[0]) == (0, "The job hangs: rank 1 left no dump")
 
 
 def test_a_lost_dump_of_a_victim_is_not_accused(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from conftest import SHARED, run_cli
+from figures.job_figures import load_figures
+from figures.rank_figures import Wanted
 
 N_RANKS, N_STEPS = 4, 120
 Times = dict[str, float]
@@ -193,3 +195,15 @@ def test_what_changed_for_all_is_told_by_the_comparison() -> None:
     comm = next(one for one in json.loads(out)["operations"] if one["name"] == "comm")
     assert (code, comm["significant"]) == (0, True)
     assert comm["avg_absolute_ms"] == pytest.approx(10.1, abs=0.3)  # 22.4 - 12.3
+
+
+def test_a_rank_has_two_logs_of_which_one_has_another_column(tmp_path: Path) -> None:
+    for part, more in ((0, ""), (1, ', "loss": 0.5')):
+        rows = [
+            f'{{"step": {n}, "step_ms": 100, "ts": {1_700_000_000 + n}{more}}}'
+            for n in (5 * part, 5 * part + 1)
+        ]
+        (tmp_path / f"rank_0.part{part}.jsonl").write_text("\n".join(rows))
+    (figures,) = load_figures([tmp_path], Wanted(operations=True)).ranks
+    assert [step.label for step in figures.steps.whole] == [0, 1, 5, 6]
+    assert figures.values == {"loss": [None, None, 0.5, 0.5]}

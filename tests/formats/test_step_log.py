@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from errors import TraceError
 from formats.columns import Trace
-from formats.step_log import STEP, read, recognises
+from formats.step_log import NUMBER, STEP, VALUE, read, recognises
 
 ROWS = (
     '{"step": 7, "rank": 3, "load_ms": 2.5, "fwd_ms": 5, "step_ms": 10, "ts": 1700000000.010, "loss": 0.5}\n'
@@ -36,7 +36,7 @@ def test_a_row_is_a_step_with_its_parts_in_order(tmp_path: Path) -> None:
     assert slices(trace) == [(STEP, 0, 10_000), ("load", 0, 2_500), ("fwd", 2_500, 5_000)]
     assert trace.ts_ns[0] == 1_700_000_000_000_000_000  # its end is 10 ms later
     assert trace.rank == 3
-    assert trace.header["values"][3]["loss"].tolist() == [0.5]
+    assert trace.args[VALUE + "loss"].values == [0.5]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_steps_are_as_long_as_from_one_time_of_day_to_the_next(tmp_path: Path) -
     text = "step,timestamp\n1,2024-01-01T00:00:00Z\n2,2024-01-01T00:00:03Z\n3,2024-01-01T00:00:05Z\n"
     trace = log(tmp_path / "a.csv", text)
     assert slices(trace) == [(STEP, 0, 3_000_000), (STEP, 3_000_000, 2_000_000)]
-    assert trace.header["steps"][None].tolist() == [2, 3]
+    assert list(trace.args[NUMBER].values) == [2, 3]
 
 
 def test_without_a_whole_step_it_is_the_sum_of_its_parts(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_log_that_was_cut_and_has_a_broken_row(tmp_path: Path) -> None:
     row = '{"step": %d, "step_ms": 5}\n'
     text = row % 1 + '{"step": 2, "step_ms"\n' + row % 3 + '{"step": 4, "st'
     trace = log(tmp_path / "a.jsonl", text)
-    assert trace.header["steps"][None].tolist() == [1, 3]
+    assert list(trace.args[NUMBER].values) == [1, 3]
     assert trace.repairs == [
         "2 damaged rows left out",
         "1 step between the first and the last not in the log",
@@ -99,7 +99,7 @@ def test_a_log_that_was_cut_and_has_a_broken_row(tmp_path: Path) -> None:
 def test_a_loss_that_is_not_a_number(tmp_path: Path) -> None:
     trace = log(tmp_path / "a.jsonl", '{"step": 1, "step_ms": 5, "loss": NaN}\n{"step": 2, "step_ms": 6}\n')
     assert [took for _, _, took in slices(trace)] == [5_000, 6_000]
-    assert np.isnan(trace.header["values"][None]["loss"]).all()
+    assert np.isnan(trace.args[VALUE + "loss"].values).all()
 
 
 def test_a_pause_between_steps_is_kept_and_rounded_times_of_day_are_not(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_all_ranks_in_one_file_packed(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(b"step,rank,step_ms\n1,0,5\n1,1,6\n2,0,7\n2,1,8\n"))
     trace = read(path)
     assert [track.pid for track in trace.tracks] == [0, 1]
-    assert {rank: steps.tolist() for rank, steps in trace.header["steps"].items()} == {0: [1, 2], 1: [1, 2]}
+    assert list(trace.args[NUMBER].values) == [1, 2, 1, 2]  # of rank 0, then of rank 1
     assert np.bincount(trace.track_id, trace.dur_ns // 1_000_000).tolist() == [12, 14]
 
 
