@@ -143,3 +143,15 @@ def test_operations_with_a_device_each_are_operations_without(plan: Plan) -> Non
 def test_plain_and_compiled_agree(plan: Plan) -> None:
     plain, compiled = simulate(plan, compiled=False), simulate(plan, compiled=True)
     assert plain.start_ns.tolist() == compiled.start_ns.tolist()
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_connections_share_what_a_side_carries_and_none_has_more_than_it_can_use(compiled: bool) -> None:
+    # a and b leave by side 0; b and c arrive at side 1; d is alone. Till 20 all three have a half of a side;
+    # then a is over, b is still held back by c at side 1; at 40 both are over
+    sides = np.array([[0, -1], [0, 1], [2, 1], [3, -1]])
+    plan = make_plan([10, 20, 20, 7], device=[0, 1, 2, 3], sides=sides)
+    assert simulate(plan, compiled=compiled).end_ns.tolist() == [20, 40, 40, 7]
+    # one after the other on one connection: the other has 5 left at 20, and is over at 30, when the second has 5
+    queued = make_plan([10, 10, 15], device=[0, 0, 1], sides=np.array([[0, -1], [0, -1]]))
+    assert simulate(queued, compiled=compiled).end_ns.tolist() == [20, 35, 30]
