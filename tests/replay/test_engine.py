@@ -152,6 +152,6 @@ def test_connections_share_what_a_side_carries_and_none_has_more_than_it_can_use
     sides = np.array([[0, -1], [0, 1], [2, 1], [3, -1]])
     plan = make_plan([10, 20, 20, 7], device=[0, 1, 2, 3], sides=sides)
     assert simulate(plan, compiled=compiled).end_ns.tolist() == [20, 40, 40, 7]
-    # one after the other on one connection: the other has 5 left at 20, and is over at 30, when the second has 5
+    # two in turn on one connection: the other has 5 left at 20, and is over at 30, when the second has 5
     queued = make_plan([10, 10, 15], device=[0, 0, 1], sides=np.array([[0, -1], [0, -1]]))
     assert simulate(queued, compiled=compiled).end_ns.tolist() == [20, 35, 30]
