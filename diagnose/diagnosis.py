@@ -112,6 +112,7 @@ class Diagnosis(Struct, frozen=True):
     ranks: Sequence[str]
     one_step: str  # what a step is called at the begin of a sentence
     view: JobView | None = None  # of the job as it was recorded; None where only figures of it are known
+    excess_ns: Float64 | None = None  # (ranks, steps) the most that a part is longer than the median rank's
     goes_to: Sequence[PathPart] = ()  # where the time of a step goes, the largest share first
     answer: str = ""  # the headline where it is not about steps
 

@@ -111,6 +111,7 @@ def diagnose_step_log(job: JobFigures) -> Diagnosis:
         numbers=log.number.tolist(),
         ranks=log.ranks,
         one_step="A step",
+        excess_ns=log.excess_ns.max(axis=0) if len(log.ranks) > 1 else None,
     )
 
 

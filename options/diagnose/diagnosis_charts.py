@@ -15,11 +15,13 @@ from diagnose.job_view import JobView
 from dialects.roles import Role
 from figures.time_by_role import Breakdown
 from function_names import brief
-from options.step_charts import exposed_map, rank_map
+from options.step_charts import exposed_map, joined_steps, rank_map
 from result import Bars, Chart, Point, Scatter
 
 #: Transfers that are drawn at most.
 _MOST_POINTS = 500
+#: Bars of the steps; of more steps each is the longest of some.
+_MOST_EVERY_STEP = 2_000
 #: So many steps have room in half a page.
 _FEW_STEPS = 40
 #: Steps that a page draws at most, and boxes of those that nobody asked for; a box takes 50 bytes of it.
@@ -40,7 +42,7 @@ def diagnosis_charts(
         *(_of_steps(view, [found for _, found in ranked], named) if view else ()),
         *(_transfers(view) if view else ()),
         *(_work_map(view.recording) if view else ()),
-        *_exposed_map([part for part in parts if part.step in diagnosis.numbers]),
+        *(_excess_map(diagnosis) or _exposed_map([part for part in parts if part.step in diagnosis.numbers])),
     ]
 
 
@@ -112,13 +114,32 @@ def _every_step(diagnosis: Diagnosis) -> list[Chart]:
     if len(numbers) < 2:
         return []
     far = {number for finding in _outliers(diagnosis.findings) for number in finding.steps}
-    of = dict(zip(numbers, (diagnosis.job_ns / 1e6).tolist(), strict=True))
-    series = {"iteration time": [None if number in far else of[number] for number in numbers]}
-    if far:
-        series["far longer than the others"] = [of[number] if number in far else None for number in numbers]
-    names = list(map(str, numbers))
+    spans = [one.finding.span for one in diagnosis.findings if one.finding.span and not one.finding.steps]
+    slow = {number for first, last in spans for number in numbers if first <= number <= last} - far
+    groups = {
+        "iteration time": {*numbers} - far - slow,
+        "slow steps": slow,
+        "far longer than the others": far,
+    }
+    rows = [[at in group for at in numbers] for group in groups.values()]
+    names, ms = joined_steps(
+        list(map(str, numbers)), np.where(rows, diagnosis.job_ns / 1e6, np.nan), _MOST_EVERY_STEP
+    )
+    series = {
+        name: [None if np.isnan(value) else value for value in row]
+        for (name, group), row in zip(groups.items(), ms.tolist(), strict=True)
+        if group
+    }
     unit = "ms" if len(diagnosis.ranks) == 1 else "ms until the last rank is through"
     return [Bars("Every step", "step", unit, names, series, True, is_small=len(numbers) <= _FEW_STEPS)]
+
+
+def _excess_map(diagnosis: Diagnosis) -> list[Chart]:
+    """Return how much longer than the median rank each rank worked in each step, where that is known."""
+    if diagnosis.excess_ns is None:
+        return []
+    names = list(map(str, diagnosis.numbers))
+    return [rank_map("Longer than the median rank", diagnosis.ranks, names, diagnosis.excess_ns / 1e6)]
 
 
 def _gains(ranked: Sequence[tuple[int, Ranked]]) -> list[Chart]:
