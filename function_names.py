@@ -13,16 +13,15 @@ from functools import lru_cache
 from errors import listed
 
 #: A function of C++: what comes before it (a rank), ``void``, and its name with what belongs to it.
-_FUNCTION = re.compile(
-    r"((?:wk\d+\.)?(?:rank\d+\.)?)(?:void )?"
-    r"(\S.*::.*|\S*\w<.*>.*|(?<=void ).*|\w+\([A-Za-z_][\w:<> ]*[*&,][\w:<>,*& ]*\))",
-    re.DOTALL,
+_FUNCTION = (
+    r"(?s)((?:wk\d+\.)?(?:rank\d+\.)?)(?:void )?"
+    r"(\S.*::.*|\S*\w<.*>.*|(?<=void ).*|\w+\([A-Za-z_][\w:<> ]*[*&,][\w:<>,*& ]*\))"
 )
-_OWNER = re.compile(r"(?:wk\d+\.)?(?:rank\d+\.)?")
+_OWNER = r"(?:wk\d+\.)?(?:rank\d+\.)?"
 _EDIT = re.compile(r"(.*?)(|=[\w.%+-]+)", re.DOTALL)  # what `--set` says of a function
 _CLONE = re.compile(r" ?\[clone [^]]*\]$|\.kd$")
-_NAMESPACE = re.compile(r"(?:\w+|\(anonymous namespace\)|\{[^{}]*\})::")
-_UNNAMED = re.compile(r"\(anonymous namespace\)::|::\{lambda.*|::operator\(\).*", re.DOTALL)
+_NAMESPACE = r"(?:\w+|\(anonymous namespace\)|\{[^{}]*\})::"
+_UNNAMED = r"(?s)\(anonymous namespace\)::|::\{lambda.*|::operator\(\).*"
 #: Functions that only run what their template's argument says.
 _RUNS_ANOTHER = r"[Kk]ernel\d?|device_kernel|globalKernel|trampoline_kernel|launch\w*|run_kernel"
 #: Arguments of templates that only adapt another one, which is an argument of theirs.
@@ -38,7 +37,7 @@ _PLUMBING = (
     r"|integral_constant|basic_string|optional|tuple|pair|Tensor(?:Base)?|cublas\w+|\w*Shape|\w*Policy\d*|\w*Iterator"
     r"|\w*TileState|\w*_config|Dispatch\w+|\w*_traits|decltype|ck::\w+)(?: .*)?"
 )
-_TENSILE = re.compile(r"(Cijk_\w+?_\w+?_[A-Z0-9]+(?:_BH)?(?:_Bias)?)_.*?(MT\d+x\d+x\d+).*")
+_TENSILE = r"(Cijk_\w+?_\w+?_[A-Z0-9]+(?:_BH)?(?:_Bias)?)_.*?(MT\d+x\d+x\d+).*"
 _LENGTH = re.compile(r"\d+")
 MOST = 72  # characters of a name in a sentence
 
@@ -48,12 +47,12 @@ def without_parameters(name: str, *, namespaces: bool = False) -> str:
 
     Other names stay as they are.
     """
-    function = _FUNCTION.fullmatch(name)
+    function = re.fullmatch(_FUNCTION, name)
     if function is None:
         return name
     owner, rest = function.groups()
-    bare = _UNNAMED.sub("", rest) if namespaces and rest.startswith("(anon") else rest
-    bare = bare.replace("(anonymous namespace)::", "") if namespaces else _NAMESPACE.sub("", rest)
+    bare = re.sub(_UNNAMED, "", rest) if namespaces and rest.startswith("(anon") else rest
+    bare = bare.replace("(anonymous namespace)::", "") if namespaces else re.sub(_NAMESPACE, "", rest)
     at = next(_at_depth_0(bare, "("), len(bare))
     return owner + (bare[:at] if at else bare)
 
@@ -71,7 +70,7 @@ def brief(name: str) -> str:
     >>> brief("_ZN5aiter24add_rmsnorm_quant_kernelIDF16bLi256EEEvPT0_i"), brief("aten::add_")
     ('add_rmsnorm_quant_kernel', 'aten::add_')
     """
-    owner = _OWNER.match(name)[0]  # type: ignore[index]  # it matches any text
+    owner = re.match(_OWNER, name)[0]  # type: ignore[index]  # it matches any text
     words = _split(_CLONE.sub("", name[len(owner) :]), " ")
     places = [at for at, word in enumerate(words) if _is_function(word, words[at - 1] if at else "")]
     if places:
@@ -101,14 +100,14 @@ def without_numbers(path: str) -> str:
 
 def _is_function(word: str, before: str) -> bool:
     """Whether a word is a function of C++ with parameters or a template, or its mangled name."""
-    has_more = word.startswith("_ZN") or (("(" in word or "<" in word) and _FUNCTION.fullmatch(word))
+    has_more = word.startswith("_ZN") or (("(" in word or "<" in word) and re.fullmatch(_FUNCTION, word))
     return bool(has_more) or (before == "void" and "(" in word)
 
 
 def _shorter(name: str) -> str:
     """Return a name in at most `MOST` characters; of a matrix product of Tensile its types and its tile."""
     if len(name) > MOST:
-        name = _TENSILE.sub(r"\1…\2", name)
+        name = re.sub(_TENSILE, r"\1…\2", name)
     return name if len(name) <= MOST else name[: MOST * 2 // 3] + "…" + name[1 - MOST // 3 :]
 
 
@@ -116,7 +115,7 @@ def _identity(function: str) -> str:
     """Return the name of a function of C++, which may have parameters, with what its template runs."""
     if function.startswith("_ZN"):
         return _unmangled(function)
-    function = _UNNAMED.sub("", function.replace("(anonymous namespace)::", ""))
+    function = re.sub(_UNNAMED, "", function.replace("(anonymous namespace)::", ""))
     function = function[: next(_at_depth_0(function, "("), len(function))] or function
     at = function.find("<")
     *spaces, own = _split(function if at < 0 else function[:at], "::")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from arrays import Int64
+from arrays import Int64, NDArray
 
 
 def union(start_ns: Int64, end_ns: Int64) -> tuple[Int64, Int64]:

@@ -6,7 +6,8 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from arrays import NDArray
 
 #: Steps below which nothing tells how much steps vary.
 FEWEST = 4

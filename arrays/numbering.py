@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from typing import Any, TypeVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from arrays import Int32, Int64
+from arrays import Int32, Int64, NDArray
 
 _Item = TypeVar("_Item")
 _Scalar = TypeVar("_Scalar", bound=np.generic)

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
-from arrays import Float64, Int64, Mask
+from arrays import Float64, Int64, Mask, NDArray
 from arrays.median import median
 from arrays.numbering import unique
 from clocks import limits

@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from arrays import Int32, Int64
+from arrays import Int32, Int64, NDArray
 from combine.collective_finder import NO_ROLE
 from combine.external_sort import Events, begins
 from formats.chrome_writer import microseconds as exact_us

@@ -18,9 +18,8 @@ from typing import IO, Any
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
-from arrays import Int32, Int64
+from arrays import Int32, Int64, NDArray
 from arrays.numbering import unique
 from formats.native.rewriter import gathered, time_order
 

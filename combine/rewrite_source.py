@@ -16,10 +16,9 @@ from typing import Any
 import msgspec
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 import dialects
-from arrays import Int64
+from arrays import Int64, NDArray
 from combine.collective_finder import NO_ROLE, SyncFinder
 from combine.distinct_ids import (
     EXACT_SOURCES,

@@ -7,9 +7,8 @@ from enum import IntEnum
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
-from arrays import Float64
+from arrays import Float64, NDArray
 from compare.significance import corrected
 from compare.thresholds import CAUTION, WORTH_TESTING
 from dialects import Role

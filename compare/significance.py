@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import ArrayLike, NDArray
 
-from arrays import Float64
+from arrays import Float64, NDArray
 from arrays.numbering import unique
 from compare.thresholds import FEWEST_ALIKE, FEWEST_FOR_CORRELATION, FEWEST_STEPS, LEVEL
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 _BLOCK = 1 << 21  # values that are looked at together
 

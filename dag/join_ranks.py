@@ -13,9 +13,8 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
-from arrays import Int64
+from arrays import Int64, NDArray
 from arrays.median import median
 from arrays.numbering import ranges, unique
 from dag.model import cycles

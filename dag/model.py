@@ -7,9 +7,8 @@ from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
-from arrays import Int64
+from arrays import Int64, NDArray
 from arrays.numbering import unique
 from dialects.step_parts import EdgeKind
 from errors import DagError

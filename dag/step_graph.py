@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import force_setattr, replace
-from numpy.typing import NDArray
 
-from arrays import Float64, Int64
+from arrays import Float64, Int64, NDArray
 from arrays.median import n_warm_up
 from arrays.numbering import unique
 from dag.spill import Spill

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from arrays import Mask
+from arrays import Mask, NDArray
 from formats.columns import Trace
 
 

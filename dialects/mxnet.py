@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from arrays import NDArray
 from dialects.roles import Role
 from dialects.system import Metadata, System, framed
 from formats.columns import Trace

@@ -6,9 +6,8 @@ from collections.abc import Hashable, Iterable, Sequence
 from enum import IntEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
-from arrays import Mask
+from arrays import Mask, NDArray
 from dialects.masks import by_name
 from dialects.name_rules import is_wait
 from dialects.tolerances import FEW_KERNELS, OWN_STREAM, SIDE_STREAM

@@ -21,9 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
-from arrays import Int64, Mask
+from arrays import Int64, Mask, NDArray
 from arrays.intervals import innermost, lies_inside
 from arrays.numbering import numbered, occurrence_number
 from dialects.masks import by_name

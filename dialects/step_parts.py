@@ -15,9 +15,8 @@ from typing import Any, NamedTuple, cast, overload
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
-from arrays import Int64
+from arrays import Int64, NDArray
 from arrays.numbering import narrowest
 from dialects.roles import Phase, Role
 from errors import Note, NoteKind

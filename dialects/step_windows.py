@@ -8,9 +8,8 @@ from typing import Literal, TypeVar
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
-from arrays import Int64, Mask
+from arrays import Int64, Mask, NDArray
 from arrays.numbering import occurrence_number, ranges, unique
 from dialects.step_parts import (
     Joint,

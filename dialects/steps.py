@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from arrays import Int64, Mask
+from arrays import Int64, Mask, NDArray
 from dialects.masks import by_cat, by_name
 from dialects.needs import argument, integers
 from dialects.tolerances import BODY_ALIKE, BODY_COVERS, LEAST_REPEATS, ROUNDED_TIMES_NS

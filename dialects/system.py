@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
-from arrays import Float64, Int64, Mask
+from arrays import Float64, Int64, Mask, NDArray
 from arrays.intervals import lies_inside
 from arrays.numbering import numbered
 from dialects.masks import by_cat, by_name

@@ -8,10 +8,9 @@ from typing import Any, get_args, get_origin
 import msgspec
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 import dialects
-from arrays import Int64
+from arrays import Int64, NDArray
 from dialects import Role
 from errors import Note, TraceError, UsageError
 from figures.durations import Durations

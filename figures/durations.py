@@ -9,10 +9,9 @@ from typing import Any, overload
 
 import numpy as np
 from msgspec import Struct, field
-from numpy.typing import NDArray
 
 import dialects
-from arrays import Int32, Int64
+from arrays import Int32, Int64, NDArray
 from arrays.intervals import union_length
 from arrays.numbering import numbered
 from formats.columns import Trace

@@ -10,10 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 import dialects
-from arrays import Float64, Int64
+from arrays import Float64, Int64, NDArray
 from arrays.numbering import numbered, occurrence_number
 from dialects import Need, Role
 from dialects.steps import Step, Steps

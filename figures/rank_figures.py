@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 import dialects
+from arrays import NDArray
 from arrays.intervals import innermost
 from dialects import Need, Role
 from dialects.roles import own_streams

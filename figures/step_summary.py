@@ -7,9 +7,8 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from arrays import Mask
+from arrays import Mask, NDArray
 from arrays.median import longest_usual, median
 from figures.time_by_role import Breakdown
 

@@ -25,9 +25,8 @@ from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
-from arrays import Float64, Int64, Mask
+from arrays import Float64, Int64, Mask, NDArray
 from arrays.intervals import clipped_lengths, innermost, lies_inside, union
 from arrays.numbering import ranges, unique
 from dialects import Role, is_communication

@@ -14,9 +14,8 @@ from typing import Any
 import msgspec
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
-from arrays import Int32, Int64
+from arrays import Int32, Int64, NDArray
 from formats.event import KEY, NO_TIME, UNDECODABLE, Event, args_object
 from formats.rows import END, LONGEST_NS, META, OTHER, ROLE, SLICE, Interner, Rows
 from formats.times import times_ns

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
-from arrays import Int32, Int64, Mask
+from arrays import Int32, Int64, Mask, NDArray
 from arrays.numbering import numbered
 from errors import counted
 from formats.values import FARTHEST_NS

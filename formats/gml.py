@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
+from arrays import NDArray
 from arrays.numbering import unique
 from errors import DagError, TraceError
 from formats.stream import ByteStream

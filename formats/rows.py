@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
-from numpy.typing import NDArray
 
-from arrays import Int32, Int64
+from arrays import Int32, Int64, NDArray
 from arrays.numbering import numbered
 from errors import Note, NoteKind, counted
 from formats.columns import ArgColumn, Points, Trace, Track

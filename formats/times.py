@@ -9,9 +9,8 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from arrays import Int64
+from arrays import Int64, NDArray
 from formats.event import NO_TIME, ExactEvent, FloatEvent, IntEvent
 from formats.values import FARTHEST_NS
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from arrays import NDArray
 from figures.time_by_role import Breakdown
 from result import Bars, Chart, HeatMap
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ try:
 except ImportError:  # no locks on this system: nothing is locked, and nothing is swept
     fcntl = None  # type: ignore[assignment]
 
-_NAME = re.compile(r"\..*\.analyze-\d+-[0-9a-f]{8}\.tmp")
+_NAME = r"\..*\.analyze-\d+-[0-9a-f]{8}\.tmp"
 _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL
 _NAME_CHARACTERS = 40  # of the target, in the name of its temporary file
 
@@ -86,7 +85,7 @@ def uninterrupted() -> Iterator[None]:
 
 def is_temporary(path: Path) -> bool:
     """Whether `path` is a temporary file or in a temporary directory of this program."""
-    return any(_NAME.fullmatch(part) for part in path.absolute().parts)
+    return any(re.fullmatch(_NAME, part) for part in path.absolute().parts)
 
 
 def sweep(directory: Path) -> None:
@@ -94,7 +93,7 @@ def sweep(directory: Path) -> None:
     if fcntl is None:
         return
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
-        left = [Path(entry.path) for entry in entries if _NAME.fullmatch(entry.name)]
+        left = [Path(entry.path) for entry in entries if re.fullmatch(_NAME, entry.name)]
         for path in left:
             with contextlib.suppress(OSError):
                 _sweep_one(path)
@@ -124,6 +123,8 @@ def _lock(fd: int, path: Path) -> bool | None:
 
 def _remove(path: Path) -> None:
     if path.is_dir():
+        import shutil
+
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)

@@ -6,15 +6,17 @@ import ctypes
 import math
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import ArrayLike
 
 from arrays import Int64
 from errors import DagError
 from formats import native
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 #: The device of an operation that never waits for another one: threads, and links without contention.
 UNLIMITED = -1

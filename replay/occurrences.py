@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
-from arrays import Int64
+from arrays import Int64, NDArray
 from arrays.numbering import narrowest, occurrence_number
 from dag.step_graph import Recording, StepGraph
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import os
 import re
-import shutil
 import textwrap
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -73,6 +72,8 @@ def _width(stream: TextIO) -> int | None:
     """Return the columns there are, or None where nothing limits them."""
     if not stream.isatty() and not os.environ.get("COLUMNS"):
         return None
+    import shutil
+
     return max(shutil.get_terminal_size().columns, 20)
 
 

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
-from arrays import Float64, Int64, Mask
+from arrays import Float64, Int64, Mask, NDArray
 from arrays.numbering import numbered, ranges
 from clocks.job_clocks import aligned
 from dag_utils import Partitions

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct, field
-from numpy.typing import NDArray
 
 import dialects
-from arrays import Float64, Int64
+from arrays import Float64, Int64, NDArray
 from dag_utils import Partitions
 from dialects import Role, is_communication
 from dialects.recorded_collectives import Call

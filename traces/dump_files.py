@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from formats.recorder.recorder_dump import recognises
+from formats.recorder import recognises
 from formats.stream import unreadable
 from traces.paths import Job, Source, head_of, listing, missing_note
 

@@ -29,8 +29,8 @@ GPU_TRACES = ("comm.json", "temp.json", "io.json")
 GPU_FILES = ("comm.json", "dag.gml", "temp.json", "io.json", "step.json")
 
 #: A worker's directory that says which one it is.
-_WORKER_NAME = re.compile(r"(?:worker|wk|w)[-_.]?(\d{1,6})", re.IGNORECASE)
-_GPU_NAME = re.compile(r"(?:(\d+)_)?(\d+)")
+_WORKER_NAME = r"(?i)(?:worker|wk|w)[-_.]?(\d{1,6})"
+_GPU_NAME = r"(?:(\d+)_)?(\d+)"
 _SHOWN = 4  # workers that are named in a note
 
 
@@ -127,7 +127,7 @@ def _split_by_rank(gpus: list[Path]) -> list[list[tuple[int, Path]]]:
     workers: defaultdict[int, list[tuple[int, Path]]] = defaultdict(list)
     seen: dict[int, int] = {}
     for order, gpu in enumerate(gpus):
-        match = _GPU_NAME.fullmatch(gpu.name)
+        match = re.fullmatch(_GPU_NAME, gpu.name)
         rank = int(match[2]) if match else order
         worker = seen.get(rank, 0) if match and match[1] else 0
         seen[rank] = worker + 1
@@ -150,7 +150,7 @@ def _local_rank_notes(path: Path, gpus: Sequence[GpuDir]) -> list[str]:
 def _worker_notes(path: Path, gpus: Sequence[GpuDir]) -> list[str]:
     """Say which worker is which where their places differ from the numbers in their directories' names."""
     names = {gpu.worker: gpu.path.parent.name for gpu in gpus if gpu.worker is not None}
-    found = {worker: _WORKER_NAME.fullmatch(name) for worker, name in names.items()}
+    found = {worker: re.fullmatch(_WORKER_NAME, name) for worker, name in names.items()}
     others = [
         f"wk{worker} is {names[worker]}" for worker, one in found.items() if one and int(one[1]) != worker
     ]
@@ -175,7 +175,7 @@ def _final_order(path: Path) -> tuple[bool, list[int], str]:
 
 def local_rank(name: str) -> int | None:
     """Return the local rank that a GPU directory's name states (``<rank>_<local_rank>`` or one number)."""
-    match = _GPU_NAME.fullmatch(name)
+    match = re.fullmatch(_GPU_NAME, name)
     return int(match[2]) if match else None
 
 

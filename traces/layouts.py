@@ -20,7 +20,7 @@ from traces.readers import may_be_read, reader_of
 Layout = Callable[[Path, Sequence[Path]], Job | None]
 #: In the order in which they are tried: the last takes every directory.
 LAYOUTS: Sequence[Layout] = (gpu_folders.find, tensorboard.find, dump_files.find, rank_files.find)
-_JOB_SUFFIX = re.compile(r"\.(gml|pcap|pcapng|cap|txt|log|out|err|msgpack)\d*$")  # tcpdump numbers its files
+_JOB_SUFFIX = r"\.(gml|pcap|pcapng|cap|txt|log|out|err|msgpack)\d*$"  # tcpdump numbers its files
 
 
 def find_job(path: Path, given: Sequence[Path] = ()) -> Job:
@@ -102,4 +102,4 @@ def _is_input_of(file: Path, path: Path) -> bool:
 
 def _is_job_file(path: Path) -> bool:
     name = path.resolve().name.lower()
-    return is_gpu_file(name) or _JOB_SUFFIX.search(name.removesuffix(".gz")) is not None
+    return is_gpu_file(name) or re.search(_JOB_SUFFIX, name.removesuffix(".gz")) is not None

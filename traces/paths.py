@@ -19,8 +19,8 @@ JobKind = Literal["file", "gpu", "worker", "job", "ranks"]
 #: Files that this program writes beside its inputs; a directory's traces are the others.
 PRODUCTS = ("combined", "synthetic", "comm_timeline", "server_timeline")
 
-_RANK_IN_NAME = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
-_RANK_IN_HEAD = re.compile(
+_RANK_IN_NAME = r"(?i)rank[-_.]?(\d+)"
+_RANK_IN_HEAD = (
     rb'"distributedInfo"\s*:\s*\{[^{}]*?"rank"\s*:\s*(\d{1,9})\b|'
     rb'"name"\s*:\s*"global_rank"[^{}]*"args"\s*:\s*\{\s*"value"\s*:\s*(\d{1,9})\b'
 )
@@ -107,13 +107,13 @@ def head_of(path: Path) -> bytes:
 
 def rank_in_name(path: Path) -> int | None:
     """Return the rank that a file's or directory's name states (``rank3``, ``rank_3``)."""
-    match = _RANK_IN_NAME.search(path.name)
+    match = re.search(_RANK_IN_NAME, path.name)
     return int(match[1]) if match else None
 
 
 def rank_in_head(path: Path) -> int | None:
     """Return the rank that PyTorch or Composer wrote at the beginning of a file."""
-    match = _RANK_IN_HEAD.search(head_of(path))
+    match = re.search(_RANK_IN_HEAD, head_of(path))
     return int(match[1] or match[2]) if match else None
 
 

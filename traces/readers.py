@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import dialects
-from formats import chrome, step_log
+from formats import chrome, recorder, step_log
 from formats import dasf_records as dasf
 from formats.columns import Trace
-from formats.recorder import recorder_dump
 
 
 class Decoding(NamedTuple):
@@ -53,6 +52,8 @@ def _read_dasf(path: Path, decoding: Decoding) -> Trace:
 
 
 def _read_dump(path: Path, decoding: Decoding) -> Trace:
+    from formats.recorder import recorder_dump
+
     return dialects.recognised(recorder_dump.read(path, decoding.args))
 
 
@@ -62,7 +63,7 @@ def _read_step_log(path: Path, decoding: Decoding) -> Trace:
 
 #: Chrome's last: it also reads, or refuses with a reason, what no reader recognises.
 READERS: Sequence[Reader] = (
-    Reader(recorder_dump.recognises, _read_dump, (".pickle", ".pkl")),
+    Reader(recorder.recognises, _read_dump, (".pickle", ".pkl")),
     Reader(dasf.recognises, _read_dasf, (".msgpack",)),
     Reader(
         step_log.recognises,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
+from arrays import NDArray
 from collector.network.pslite import Node, key_base, server_rank
 from collector.network.transfers import Connection, Traffic
 

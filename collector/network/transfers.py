@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct, field
-from numpy.typing import NDArray
 
-from arrays import Int32, Int64
+from arrays import Int32, Int64, NDArray
 from collector.network.packets import Capture, Ends, read_segments
 from collector.network.pslite import LENGTHS_FRAME, Header, Meta, Node, identity, locate, read_header
 from collector.network.tcp import Receiver, Streams

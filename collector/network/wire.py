@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
-from arrays import Int32, Int64
+from arrays import Int32, Int64, NDArray
 from arrays.median import median
 from collector.network.endpoints import Link, index_in_path, n_announced, partition_keys
 from collector.network.partition_keys import Keys, key_of_id

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
-from arrays import Int64, Mask
+from arrays import Int64, Mask, NDArray
 from arrays.median import median
 from arrays.numbering import ids_in
 from dialects.byteps.byteps_names import inputs, partition, read_parameters, renamed, role_of

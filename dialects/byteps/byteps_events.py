@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from arrays import Int64
 from arrays.numbering import numbered, occurrence_number
-from dialects.byteps.byteps_names import DIRECTIONS, phase_of, renamed, role_of
+from dialects.byteps.byteps_names import phase_of, renamed, role_of
 from dialects.roles import Phase, Role
 from dialects.step_parts import Direction, Operation, RankTrace, Transfer
 from errors import whole_number
@@ -19,6 +19,12 @@ from opname import OpName
 _UNTRACED = "untraced"
 #: Categories of computation; a GPU does it itself.
 COMPUTE = ("FW", "BW", _UNTRACED)
+#: By queue stage.
+DIRECTIONS = {
+    "COPYD2H": Direction.TO_HOST,
+    "PUSH": Direction.TO_SERVER,
+    "PULL": Direction.FROM_SERVER,
+}
 
 
 class Events(Struct, frozen=True):

@@ -10,7 +10,6 @@ from pathlib import Path
 from msgspec import Struct
 
 from dialects.roles import Phase, Role
-from dialects.step_parts import Direction
 from errors import TraceError
 from formats.columns import Trace
 from formats.event import tolerant
@@ -29,12 +28,6 @@ _PHASES = {
     "STEP": Phase.UPDATE,
     "UPDATE": Phase.UPDATE,
     "I/O": Phase.INPUT,
-}
-#: By queue stage.
-DIRECTIONS = {
-    "COPYD2H": Direction.TO_HOST,
-    "PUSH": Direction.TO_SERVER,
-    "PULL": Direction.FROM_SERVER,
 }
 
 

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
-from arrays import Int64, Mask
+from arrays import Int64, Mask, NDArray
 from dialects.masks import by_name
 from dialects.name_rules import is_library_call
 from dialects.needs import Need

@@ -7,8 +7,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from arrays import NDArray
 from dialects.needs import Need
 from dialects.roles import Role
 from dialects.system import System

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
-from arrays import Int64
+from arrays import Int64, NDArray
 from arrays.intervals import at_once
 from dialects.masks import by_name
 from dialects.needs import Need
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
     from dialects.step_parts import RankSteps, RankTrace
 
 _START = "start_time_since_epoch_in_micros"
-_PHASE = re.compile(r"NEGOTIATE_(?:ALLREDUCE|ALLGATHER|BROADCAST|ALLTOALL|REDUCESCATTER)")
-_OPERATION = re.compile(r"(?:ALLREDUCE|ALLGATHER|BROADCAST|ALLTOALL|REDUCESCATTER|ADASUM)\b.*")
+_PHASE = r"NEGOTIATE_(?:ALLREDUCE|ALLGATHER|BROADCAST|ALLTOALL|REDUCESCATTER)"
+_OPERATION = r"(?:ALLREDUCE|ALLGATHER|BROADCAST|ALLTOALL|REDUCESCATTER|ADASUM)\b.*"
 
 
 #: Bytes of an element, by Horovod's name of its type.
@@ -58,7 +57,9 @@ class Horovod(System):
 
     def recognises(self, trace: Trace) -> bool:
         """Whether a slice is the negotiation of a collective."""
-        return self.recognises_metadata(trace.metadata) or any(map(_PHASE.fullmatch, trace.names))
+        return self.recognises_metadata(trace.metadata) or any(
+            re.fullmatch(_PHASE, name) for name in trace.names
+        )
 
     def epoch_ns(self, trace: Trace) -> int:
         """Return `start_time_since_epoch_in_micros`."""
@@ -143,7 +144,7 @@ class Horovod(System):
         types, shapes = (
             trace.args[key].as_dict() if key in trace.args else {} for key in self.args[Need.SIZES]
         )
-        rows = np.flatnonzero(by_name(trace, _OPERATION.fullmatch))
+        rows = np.flatnonzero(by_name(trace, lambda name: re.fullmatch(_OPERATION, name)))
         own = [
             plausible(_elements(shapes.get(row, 0)) * _ITEM_BYTES.get(str(types.get(row)), 0))
             for row in rows.tolist()

@@ -18,35 +18,30 @@ All else is the host's, which the devices share. Python's functions are called `
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
-from arrays import Mask
+from arrays import Mask, NDArray
 from arrays.intervals import lies_inside
 from arrays.numbering import unique
-from dialects.jax.xla_devices import device_of_slices, lines_of, operations, ranks_of
-from dialects.jax.xla_meetings import communicates, part_of_all, parts_of
-from dialects.jax.xla_names import is_around, is_noise, is_untimed, is_wait, kind_of, role_of
 from dialects.masks import by_name
 from dialects.needs import Need
 from dialects.owners import SHARED, Owned, split_by_slices
 from dialects.recorded_collectives import Call, Collectives
 from dialects.roles import Role
-from dialects.steps import NO_STEPS, Step, Steps, in_first_process, spans
+from dialects.steps import Step, Steps
 from dialects.sync_points import SyncPart
-from dialects.system import Metadata, System, whole_number
+from dialects.system import Metadata, System
 from formats.columns import Trace
 
 if TYPE_CHECKING:
     from dialects.step_parts import RankSteps, RankTrace
 
-_PROCESS = re.compile(r"(?:.*: )?/(?:host:CPU|device:[A-Z]+:\d+)\b.*")
-_RUN = re.compile(r"\(.*")  # XLA's modules on a TPU are called ``jit_step(1234567)``
+_PROCESS = r"(?:.*: )?/(?:host:CPU|device:[A-Z]+:\d+)\b.*"
 
 
 class Jax(System):
@@ -70,13 +65,16 @@ class Jax(System):
     def recognises_metadata(self, metadata: Metadata) -> bool:
         """Whether a process is called as XLA's profiler calls a host and its devices."""
         names = (event["args"].get("name") for event in metadata if event["name"] == "process_name")
-        return any(_PROCESS.fullmatch(str(name)) for name in names)
+        return any(re.fullmatch(_PROCESS, str(name)) for name in names)
 
     def finished(self, trace: Trace) -> Trace:
         """Return the trace without marks of the profiler's own and threads that repeat others.
 
         Slices get a category, as the file has none: operation, python or host.
         """
+        from dialects.jax.xla_devices import lines_of, operations
+        from dialects.jax.xla_names import is_noise
+
         lines = lines_of(trace)
         left_out = by_name(trace, is_noise) | lines.repeats[trace.track_id]
         trace = trace.select(~left_out) if left_out.any() else trace
@@ -87,6 +85,8 @@ class Jax(System):
 
     def split(self, trace: Trace) -> Sequence[Owned]:
         """Return each device's operations as a rank's, and the host's threads, which they share."""
+        from dialects.jax.xla_devices import device_of_slices, ranks_of
+
         device = device_of_slices(trace)
         devices = unique(device[device != SHARED])
         place = np.where(device == SHARED, SHARED, np.searchsorted(devices, device))
@@ -98,11 +98,15 @@ class Jax(System):
 
     def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
         """Return the `Role` of each slice (n,): an operation of a device has all that lies inside it."""
+        from dialects.jax.xla_devices import lines_of, operations, with_others
+        from dialects.jax.xla_meetings import communicates
+        from dialects.jax.xla_names import is_around, is_untimed, is_wait, role_of
+
         if not len(trace):
             return np.empty(0, np.int8)
         lines = lines_of(trace)
         works = operations(trace, lines)
-        found = _by_name(trace, role_of)
+        found = np.array(list(map(role_of, trace.names)), np.int8)[trace.name_id]
         found[~works] = Role.HOST
         found[~works & by_name(trace, is_wait)] = Role.IDLE
         found[lines.waits[trace.track_id]] = Role.IDLE
@@ -113,7 +117,7 @@ class Jax(System):
         found[works & (communicates(trace) | self.named_comm(trace))] = Role.COMM
         found[works & lines.copies[trace.track_id] & (found == Role.COMPUTE)] = Role.COPY
         inside = lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, works)
-        found[_with_others(trace, works) & by_name(trace, is_around)] = Role.FRAME
+        found[with_others(trace, works) & by_name(trace, is_around)] = Role.FRAME
         found[inside & ~works] = Role.IGNORED
         return found
 
@@ -123,26 +127,36 @@ class Jax(System):
         A device has a thread of steps where the profiler knows them; it may lag behind the host. Where its
         numbers are not those of the host they count something else.
         """
-        on_host, on_device = _numbered_spans(trace), _steps_of_device(trace)
+        from dialects.jax.xla_steps import numbered_spans, runs, steps_of_device
+
+        on_host, on_device = numbered_spans(trace), steps_of_device(trace)
         labels = {step.label for step in on_host.whole}
         if on_device.whole and (not labels or labels.issuperset(step.label for step in on_device.whole)):
             return on_device
-        return on_host if on_host.whole else _runs(trace)
+        return on_host if on_host.whole else runs(trace)
 
     def loop_spans(self, trace: Trace) -> Mask:
         """Return the slices (n,) of the host."""
+        from dialects.jax.xla_devices import lines_of, operations
+
         return ~operations(trace, lines_of(trace))
 
     def may_synchronise(self, name: str) -> bool:
         """Whether operations of that name may be collectives."""
+        from dialects.jax.xla_names import role_of
+
         return role_of(name) is Role.COMM
 
     def sync_part(self, name: str, cat: str, tid: object, args: Mapping[str, Any]) -> SyncPart | None:
         """Return a collective of all devices, from begin to end; an asynchronous one has two operations."""
+        from dialects.jax.xla_meetings import part_of_all
+
         return part_of_all(name, args)
 
     def collectives(self, rank: RankTrace) -> Collectives:
         """Return the collectives of a device with their groups; their bytes are not recorded."""
+        from dialects.jax.xla_meetings import parts_of
+
         found, parts = super().collectives(rank), parts_of(rank.trace)
         calls = []
         for row, place in zip(found.row.tolist(), found.call.tolist(), strict=True):
@@ -157,6 +171,8 @@ class Jax(System):
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
         """Return the steps of a device, with what its host did."""
+        from dialects.jax.xla_devices import device_of_slices, lines_of
+        from dialects.jax.xla_meetings import parts_of
         from dialects.span_graph import Meaning, record_spans
         from dialects.step_windows import windows
 
@@ -175,76 +191,20 @@ class Jax(System):
 
     def category(self, name: str, cat: str) -> str:
         """Return the name of the operation without its number."""
+        from dialects.jax.xla_names import kind_of
+
         return kind_of(name)
 
     def device_work(self, trace: Trace) -> Mask:
         """Return the operations of devices (n,) that have no others in them."""
+        from dialects.jax.xla_devices import device_of_slices, lines_of, operations, with_others
+        from dialects.jax.xla_names import is_around
+
         works = operations(trace, lines_of(trace)) & (device_of_slices(trace) != SHARED)
-        return np.asarray(works & ~(_with_others(trace, works) & by_name(trace, is_around)))
+        return np.asarray(works & ~(with_others(trace, works) & by_name(trace, is_around)))
 
     def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:
         """Return the name of a collective."""
+        from dialects.jax.xla_names import role_of
+
         return (name,) if role_of(name) is Role.COMM else ()
-
-
-def _by_name(trace: Trace, role: Callable[[str], Role]) -> NDArray[np.int8]:
-    return np.array(list(map(role, trace.names)), np.int8)[trace.name_id]
-
-
-def _with_others(trace: Trace, works: Mask) -> Mask:
-    rows = np.flatnonzero(works)
-    order = rows[np.lexsort((-trace.end_ns[rows], trace.ts_ns[rows], trace.track_id[rows]))]
-    found = np.zeros(len(trace), np.bool_)
-    same = trace.track_id[order[1:]] == trace.track_id[order[:-1]]
-    found[order[:-1]] = same & (trace.ts_ns[order[1:]] < trace.end_ns[order[:-1]])
-    return found
-
-
-def _numbered_spans(trace: Trace) -> Steps:
-    """Return the annotations with a `step_num` of the first thread that has some; none inside another."""
-    column = trace.args.get("step_num")
-    if column is None or not len(column.rows):
-        return NO_STEPS
-    label = {row: whole_number(value) for row, value in column.as_dict().items()}
-    is_mark = np.isin(np.arange(len(trace)), column.rows) & (
-        trace.track_id == trace.track_id[column.rows[trace.ts_ns[column.rows].argmin()]]
-    )
-    is_mark &= ~lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, is_mark)
-    rows = np.flatnonzero(is_mark)
-    how = f"{trace.names[trace.name_id[rows[0]]]} annotations"
-    return Steps(tuple(spans(trace, rows, [label[row] for row in rows.tolist()])), (), how)
-
-
-def _steps_of_device(trace: Trace) -> Steps:
-    """Return the steps that a thread of the first device has, each called by its number."""
-    rows = np.flatnonzero(lines_of(trace).steps[trace.track_id] & by_name(trace, str.isdecimal))
-    if not len(rows):
-        return NO_STEPS
-    rows = in_first_process(trace, rows)
-    numbers = [int(trace.names[i][:18]) for i in trace.name_id[rows].tolist()]
-    return Steps(tuple(spans(trace, rows, numbers)), (), "the device's steps")
-
-
-def _runs(trace: Trace) -> Steps:
-    """Return the runs of the program that takes longest, on the device where that tells, as steps."""
-    if "run_id" not in trace.args or not len(trace.args["run_id"].rows):
-        return NO_STEPS
-    run, lines, device = trace.args["run_id"].as_dict(), lines_of(trace), device_of_slices(trace)
-    module = trace.args["hlo_module"].as_dict() if "hlo_module" in trace.args else {}
-    rows = trace.args["run_id"].rows
-    of_device = rows[
-        (device[rows] != SHARED) & (lines.programs[trace.track_id[rows]] | np.isin(rows, list(module)))
-    ]
-    bounds: dict[str, dict[str, tuple[int, int]]] = {}
-    for row in (of_device if len(of_device) else rows).tolist():
-        program = _RUN.sub("", str(module.get(row, trace.names[trace.name_id[row]])))
-        begin, end = int(trace.ts_ns[row]), int(trace.end_ns[row])
-        runs = bounds.setdefault(program, {})
-        known = runs.get(str(run[row]), (begin, end))
-        runs[str(run[row])] = min(begin, known[0]), max(end, known[1])
-    main = max(bounds, key=lambda program: sum(end - begin for begin, end in bounds[program].values()))
-    ordered = sorted(bounds[main].values())
-    if len(ordered) < 2:
-        return NO_STEPS
-    steps = [Step(i, *times) for i, times in enumerate(ordered, 1)]
-    return Steps(tuple(steps), (), f"runs of {main}")

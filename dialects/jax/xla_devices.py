@@ -145,3 +145,13 @@ def ranks_of(devices: Sequence[int]) -> list[int]:
     """
     n = max((device % _OF_A_PROCESS for device in devices), default=0) + 1
     return [device // _OF_A_PROCESS * n + device % _OF_A_PROCESS for device in devices]
+
+
+def with_others(trace: Trace, works: Mask) -> Mask:
+    """Return which of the operations of devices (n,), `works`, have others in them."""
+    rows = np.flatnonzero(works)
+    order = rows[np.lexsort((-trace.end_ns[rows], trace.ts_ns[rows], trace.track_id[rows]))]
+    found = np.zeros(len(trace), np.bool_)
+    same = trace.track_id[order[1:]] == trace.track_id[order[:-1]]
+    found[order[:-1]] = same & (trace.ts_ns[order[1:]] < trace.end_ns[order[:-1]])
+    return found

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
-from arrays import Mask
+from arrays import Mask, NDArray
 from arrays.numbering import ids_in
 from dialects.kineto.collectives import (
     SIZE_ARGS,
@@ -25,7 +24,6 @@ from dialects.kineto.collectives import (
     is_collective_kernel,
     step_mark,
 )
-from dialects.kineto.inference_steps import annotated_steps, graph_replays, of_one_kind
 from dialects.masks import by_cat, by_name
 from dialects.needs import Need
 from dialects.recorded_collectives import Collectives
@@ -61,7 +59,7 @@ _CATS = {
     *("Operator", "Runtime", "Kernel", "Memcpy", "Memset"),  # before PyTorch 1.11
 }
 #: Calls of CUDA and HIP.
-_DRIVER = re.compile(r"(?:cuda|hip|cu)[A-Z]")
+_DRIVER = r"(?:cuda|hip|cu)[A-Z]"
 #: A Python function: built in, or in a file, which is left out.
 _FUNCTION = r"^(?:<built-in (?:function|method) (\w+).*|.*\.py\(\d+\): (\S+))$"
 
@@ -156,12 +154,16 @@ class Kineto(System):
 
     def find_steps(self, trace: Trace, by: str | None = None) -> Steps:
         """Return the steps, from completion to completion where launches of work on a device are recorded."""
+        from dialects.kineto.inference_steps import of_one_kind
+
         found, kinds = self._every_step(trace, by)
         found = self._completed(trace, found) or found
         return of_one_kind(found, kinds, by) if kinds else found
 
     def _every_step(self, trace: Trace, by: str | None) -> tuple[Steps, Mapping[int, str]]:
         """Return the steps as the host runs them, and the kind of each in inference, by its number."""
+        from dialects.kineto.inference_steps import annotated_steps, graph_replays
+
         served, kinds = annotated_steps(trace)
         if by is not None and by in kinds.values():
             return served, kinds
@@ -269,11 +271,12 @@ class Kineto(System):
             return None
         names = [re.sub(_FUNCTION, r"\1\2", trace.names[i]) for i in trace.name_id[rows].tolist()]
         is_python = by_cat(trace, "python_function".__eq__)[rows]
-        waits = by_name(trace, _DRIVER.match)[rows] & ~is_python
+        waits = by_name(trace, lambda name: bool(re.match(_DRIVER, name)))[rows] & ~is_python
         return Frames(trace.ts_ns[rows], trace.end_ns[rows], names, is_python, waits)
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
         """Return the steps of one rank; see `kineto_graph`."""
+        from dialects.kineto.inference_steps import of_one_kind
         from dialects.kineto.kineto_graph import record
 
         (steps, kinds), roles = self._every_step(rank.trace, by), self.roles(rank.trace)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import Struct
@@ -13,10 +13,12 @@ from msgspec import Struct
 from arrays import Int64
 from dialects.masks import by_name
 from dialects.name_rules import is_library_call
-from dialects.step_parts import EdgeKind
 from dialects.sync_points import SyncPart, SyncPoint, SyncPoints, numbered
 from dialects.system import DEVICE_CATS, KERNEL_CATS, integer
 from formats.columns import Trace
+
+if TYPE_CHECKING:
+    from dialects.step_parts import EdgeKind
 
 #: Keys of the args that tell collectives apart.
 SYNC_ARGS = ("Collective name", "Process Group Name", "Process Group Ranks", "Seq", "Src Rank", "Dst Rank")
@@ -147,6 +149,8 @@ def meeting(
     An exchange does not say which ranks it moves data between: half a transfer whose other end is unknown,
     and NCCL's one kernel for all-to-all and for what two ranks send to each other.
     """
+    from dialects.step_parts import EdgeKind
+
     known = known_key(key, rank, group)
     if isinstance(key, HalfTransfer):
         return ((key.group,), EdgeKind.EXCHANGE) if known is None else (known, EdgeKind.DATA)

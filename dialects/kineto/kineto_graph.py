@@ -16,9 +16,8 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
-from arrays import Int32, Int64, Mask
+from arrays import Int32, Int64, Mask, NDArray
 from arrays.numbering import numbered, unique
 from dialects.kineto.collectives import (
     SYNC_ARGS,

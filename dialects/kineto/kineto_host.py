@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
-from arrays import Int64, Mask
+from arrays import Int64, Mask, NDArray
 from arrays.intervals import innermost
 from arrays.numbering import ranges, unique
 from dialects.masks import by_cat, by_name

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
-from arrays import Int64
+from arrays import Int64, NDArray
 from arrays.numbering import ids_in
 from dialects.kineto.collectives import (
     SIZE_ARGS,

@@ -13,23 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
-from arrays import Mask
+from arrays import Mask, NDArray
 from dialects.masks import by_name
 from dialects.name_rules import is_collective, is_point_to_point
 from dialects.needs import Need
 from dialects.owners import Owned, Owner, split_by_tracks
-from dialects.pipeline.pipeline_meetings import (
-    COMM_THREAD,
-    MESSAGE,
-    inputs_of,
-    parts_of,
-    side_by_side,
-    untransferred,
-    with_waits,
-)
-from dialects.pipeline.pipeline_places import place_of, places_of, states_stage, thread_names
 from dialects.roles import Phase, Role, is_communication
 from dialects.steps import NO_STEPS, STEP_ARGS, Steps, says_step, steps_by_argument
 from dialects.system import Metadata, System
@@ -39,10 +28,10 @@ if TYPE_CHECKING:
     from dialects.step_parts import RankSteps, RankTrace
 
 _PHASES = (
-    (re.compile(r"(?i)forward"), Phase.FORWARD),
-    (re.compile(r"(?i)backward"), Phase.BACKWARD),
-    (re.compile(r"(?i)optimizer"), Phase.UPDATE),
-    (re.compile(r"(?i)data[-_]?(?:load|sync)"), Phase.INPUT),
+    (r"(?i)forward", Phase.FORWARD),
+    (r"(?i)backward", Phase.BACKWARD),
+    (r"(?i)optimizer", Phase.UPDATE),
+    (r"(?i)data[-_]?(?:load|sync)", Phase.INPUT),
 )
 
 
@@ -58,6 +47,11 @@ class Pipeline(System):
 
     def recognises_metadata(self, metadata: Metadata) -> bool:
         """Whether a thread or process is called after a stage of a pipeline."""
+        names = (str(event["args"].get("name")) for event in metadata)
+        if not any("pp" in name.lower() for name in names):
+            return False
+        from dialects.pipeline.pipeline_places import states_stage
+
         return states_stage(metadata)
 
     def recognises(self, trace: Trace) -> bool:
@@ -66,6 +60,9 @@ class Pipeline(System):
 
     def split(self, trace: Trace) -> Sequence[Owned]:
         """Return the ranks by their places, in the order of `Place`."""
+        from dialects.pipeline.pipeline_meetings import with_waits
+        from dialects.pipeline.pipeline_places import place_of, places_of
+
         known = places_of(trace.metadata)
         places = [place_of(known, track) for track in trace.tracks]
         distinct = sorted({place for place in places if place is not None})
@@ -90,6 +87,9 @@ class Pipeline(System):
 
     def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
         """Return communication by threads and names, else computation."""
+        from dialects.pipeline.pipeline_meetings import COMM_THREAD
+        from dialects.pipeline.pipeline_places import thread_names
+
         names = thread_names(trace.metadata)
         on_comm = np.array(
             [bool(COMM_THREAD.search(names.get(track, ""))) for track in trace.tracks], np.bool_
@@ -100,6 +100,13 @@ class Pipeline(System):
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
         """Return the steps of one rank as of any spans; ranks meet by `_part`."""
+        from dialects.pipeline.pipeline_meetings import (
+            MESSAGE,
+            inputs_of,
+            parts_of,
+            side_by_side,
+            untransferred,
+        )
         from dialects.span_graph import Meaning, arrows, record_spans
 
         roles = self.roles(rank.trace)
@@ -107,7 +114,9 @@ class Pipeline(System):
         parts, trace = parts_of(rank.trace, comm), untransferred(side_by_side(rank.trace, comm))
         meets = np.zeros(len(trace), np.bool_)
         meets[list(parts)] = True
-        phases = {name: phase for name in trace.names for rule, phase in _PHASES[::-1] if rule.search(name)}
+        phases = {
+            name: phase for name in trace.names for rule, phase in _PHASES[::-1] if re.search(rule, name)
+        }
         messages = by_name(trace, lambda name: bool(MESSAGE.match(name)))
         meaning = Meaning(
             roles,

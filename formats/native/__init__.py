@@ -12,8 +12,6 @@ import functools
 import logging
 import os
 import platform
-import shlex
-import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -75,6 +73,8 @@ def _load() -> ctypes.CDLL:
         try:
             return _built(compiler, kept)
         except (OSError, ValueError, RuntimeError) as error:
+            import shlex
+
             failures.append(f"{shlex.join(compiler)}: {error}")
     raise RuntimeError("; ".join(failures) or "no C compiler")
 
@@ -93,6 +93,9 @@ def _built(compiler: list[str], keep_as: Path | None) -> ctypes.CDLL:
 
 def _compilers() -> list[list[str]]:
     """Return the commands of the compilers that are there, the user's own first."""
+    import shlex
+    import shutil
+
     commands = [shlex.split(os.environ.get("CC", "")), *([name] for name in _COMPILERS)]
     found = ((shutil.which(command[0]), command[1:]) for command in commands if command)
     return [[program, *options] for program, options in found if program is not None]

@@ -11,9 +11,8 @@ from typing import Any
 import msgspec
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
-from arrays import Int32, Int64
+from arrays import Int32, Int64, NDArray
 from formats.native import scanner
 from formats.whole import KEY, WholeReader
 

@@ -26,34 +26,19 @@ from arrays.numbering import numbered
 from errors import TraceError
 from formats.columns import ArgColumn, Trace, Track
 from formats.event import UNDECODABLE
+from formats.recorder import BYTES, NUMBER
 from formats.recorder.plain_pickle import unpickled
 from formats.stream import ByteStream
 from formats.values import FARTHEST_NS, clean_text
 
-_JSON_HEAD = re.compile(
-    rb'\s*\{\s*"(?:version|entries|pg_config|pg_status|nccl_version|comm_lib_version|nccl_comm_state|rank)"\s*:'
-)
-_JSON_KEYS = (b'"pg_status"', b'"pg_config"', b'"collective_seq_id"')
 _MOST_BYTES = 1 << 30  # a recorder of 100,000 entries writes 50 MB
 _LONGEST_NAME = 300
-NUMBER, BYTES = "collective_seq_id", ("input", "output")
 _ITEM_BYTES = {
     "Double": 8, "Long": 8, "UInt64": 8, "ComplexFloat": 8, "ComplexDouble": 16, "Float": 4, "Int": 4,
     "UInt32": 4, "Half": 2, "BFloat16": 2, "Short": 2, "UInt16": 2, "Byte": 1, "Char": 1, "Bool": 1,
     "Float8_e4m3fn": 1, "Float8_e5m2": 1, "Float8_e4m3fnuz": 1, "Float8_e5m2fnuz": 1,
 }  # fmt: skip
 TIMES = ("time_created_ns", "time_discovered_started_ns", "time_discovered_completed_ns")
-
-
-def recognises(head: bytes) -> bool:
-    """Whether a file that begins with `head` is a pickle, or such a dump in JSON."""
-    if head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
-        return True
-    return (
-        _JSON_HEAD.match(head) is not None
-        and any(key in head for key in _JSON_KEYS)
-        and b'"traceEvents"' not in head
-    )
 
 
 def read(path: Path, args: Collection[str] = ()) -> Trace:

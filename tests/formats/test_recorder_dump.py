@@ -14,6 +14,7 @@ import pytest
 
 from conftest import THOROUGH, run_cli
 from errors import TraceError
+from formats import recorder
 from formats.recorder import recorder_dump
 
 _BAD = "/tmp/executed-by-a-pickle"
@@ -41,7 +42,7 @@ def test_a_dump_has_a_slice_for_each_completed_call(tmp_path: Path, protocol: in
     text = json.dumps(value).encode() if isinstance(protocol, str) else pickle.dumps(value, protocol)
     path = tmp_path / "dump_3"
     path.write_bytes(text)
-    assert recorder_dump.recognises(text[:4096])
+    assert recorder.recognises(text[:4096])
     trace = recorder_dump.read(path)
     assert (list(trace.names), list(trace.cats), trace.n_events) == (["all_reduce"], ["default_pg"], 6)
     assert trace.dur_ns.tolist() == [300_000] * 5  # from found started to found completed

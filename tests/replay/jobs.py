@@ -9,7 +9,7 @@ import numpy as np
 
 from dag.join_ranks import join
 from dag.step_graph import Recording
-from dialects.byteps.byteps_names import DIRECTIONS
+from dialects.byteps.byteps_events import DIRECTIONS
 from dialects.roles import Phase, Role
 from dialects.step_parts import Edge, EdgeKind, Joint, Meeting, Operation, RankStep, RankSteps, Transfer
 from formats.columns import Track
