@@ -28,9 +28,8 @@ from typing import Any
 import msgspec
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
-from arrays import Float64, Int64
+from arrays import Float64, Int64, NDArray
 from arrays.numbering import numbered
 from errors import TraceError, counted
 from formats.columns import ArgColumn, Trace, Track

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from arrays import Float64
+from arrays import Float64, NDArray
 from dialects.owners import Owned, Owner, split_by_tracks
 from dialects.roles import Role
 from dialects.steps import NO_STEPS, Step, Steps
