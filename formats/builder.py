@@ -242,12 +242,17 @@ class Builder:
                     told_rows.extend(itertools.compress(rows, present))
                     told.extend(itertools.compress(values, present))
             return
+        places: dict[str, tuple[array[int], list[Any]] | None] = {}
         for row, members in zip(rows, args, strict=True):
             for key, value in members.items():
-                if value is not None and (key in self.wanted or key.startswith(self._prefixes)):
-                    told_rows, told = self._told(key)
-                    told_rows.append(row)
-                    told.append(value)
+                if value is None:
+                    continue
+                if key not in places:
+                    is_wanted = key in self.wanted or key.startswith(self._prefixes)
+                    places[key] = self._told(key) if is_wanted else None
+                if (place := places[key]) is not None:
+                    place[0].append(row)
+                    place[1].append(value)
 
 
 def _as_list(items: bytes) -> bytes:

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import dialects
-from formats import chrome, recorder, step_log
+from formats import chrome, recorder
 from formats import dasf_records as dasf
 from formats.columns import Trace
+
+_FIRST = 64  # bytes of a file, in which its first character is
 
 
 class Decoding(NamedTuple):
@@ -57,7 +59,18 @@ def _read_dump(path: Path, decoding: Decoding) -> Trace:
     return dialects.recognised(recorder_dump.read(path, decoding.args))
 
 
+def _is_step_log(head: bytes) -> bool:
+    """Whether a file that begins with `head` is a step log; for most traces its reader is not loaded."""
+    if head[:_FIRST].lstrip().startswith(b"[") or b'"traceEvents"' in head:
+        return False
+    from formats import step_log
+
+    return step_log.recognises(head)
+
+
 def _read_step_log(path: Path, decoding: Decoding) -> Trace:
+    from formats import step_log
+
     return step_log.read(path)
 
 
@@ -66,7 +79,7 @@ READERS: Sequence[Reader] = (
     Reader(recorder.recognises, _read_dump, (".pickle", ".pkl")),
     Reader(dasf.recognises, _read_dasf, (".msgpack",)),
     Reader(
-        step_log.recognises,
+        _is_step_log,
         _read_step_log,
         (".jsonl", ".csv", ".tsv", ".jsonl.gz", ".csv.gz", ".tsv.gz"),
         has_events=False,

@@ -15,25 +15,24 @@ from dialects.steps import NO_STEPS, Step, Steps
 from dialects.system import System
 from errors import TraceError
 from formats.columns import Trace
-from formats.step_log import DIALECT, NUMBER, STEP, VALUE
 
 if TYPE_CHECKING:
     from dialects.step_parts import RankSteps, RankTrace
 
 #: The first that matches the name of a column is its role; what matches none computes.
 _ROLES = (
-    (re.compile(r"(?i)data|load|input|fetch|batch"), Role.INPUT),
-    (re.compile(r"(?i)wait|idle|barrier|stall"), Role.WAIT),
-    (re.compile(r"(?i)comm|reduce|gather|scatter|nccl|hccl|all_?to_?all|sync|p2p|send|recv"), Role.COMM),
-    (re.compile(r"(?i)copy|h2d|d2h"), Role.COPY),
-    (re.compile(r"(?i)optim|update"), Role.UPDATE),
+    (r"(?i)data|load|input|fetch|batch", Role.INPUT),
+    (r"(?i)wait|idle|barrier|stall", Role.WAIT),
+    (r"(?i)comm|reduce|gather|scatter|nccl|hccl|all_?to_?all|sync|p2p|send|recv", Role.COMM),
+    (r"(?i)copy|h2d|d2h", Role.COPY),
+    (r"(?i)optim|update", Role.UPDATE),
 )
 
 
 class StepLog(System):
     """Rows of durations: each rank's steps follow each other, and the parts of a step."""
 
-    name = DIALECT
+    name = "step log"
     counted_by = (
         "By the names of the columns: data and loading are input, comm, reduce and sync communication, "
         "wait and stall waiting; all others compute."
@@ -52,11 +51,15 @@ class StepLog(System):
 
     def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
         """Return the `Role` of each slice (n,): the step itself is a frame around its parts."""
+        from formats.step_log import STEP
+
         role = [Role.FRAME if name == STEP else role_of(name) for name in trace.names]
         return np.array(role, np.int8)[trace.name_id]
 
     def marked_steps(self, trace: Trace) -> Steps:
         """Return the rows."""
+        from formats.step_log import NUMBER
+
         if NUMBER not in trace.args:
             return NO_STEPS
         rows, numbers = trace.args[NUMBER].rows, trace.args[NUMBER].values
@@ -65,6 +68,8 @@ class StepLog(System):
 
     def step_values(self, trace: Trace) -> Mapping[str, Float64]:
         """Return the columns that are not durations, a number for each step; NaN in files without them."""
+        from formats.step_log import NUMBER, VALUE
+
         found = {}
         for key in [key for key in trace.args if key.startswith(VALUE)]:
             of_row = np.full(len(trace), np.nan)
@@ -86,4 +91,4 @@ class StepLog(System):
 
 def role_of(name: str) -> Role:
     """Return the role of a column of durations."""
-    return next((role for rule, role in _ROLES if rule.search(name)), Role.COMPUTE)
+    return next((role for rule, role in _ROLES if re.search(rule, name)), Role.COMPUTE)
