@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from traces.dump_files import are_dumps
 from traces.files import read_args, read_trace, read_traces
 from traces.filter import CommFilter, check_known
 from traces.gpu_folders import GpuDir, find_gpus
-from traces.layouts import find_paths, has_events, is_input
+from traces.layouts import find_paths, held_by, is_input
 from traces.paths import Job, Source, head_of, hosts_of, natural, rank_notes
 from traces.ranks import Request, load_paths, map_ranks
 from traces.raw import files_to_read
+from traces.readers import Holds, reader_of
 
 __all__ = [
-    "CommFilter", "GpuDir", "Job", "Request", "Source", "are_dumps", "check_known", "files_to_read",
-    "find_gpus", "find_paths", "has_events", "head_of", "hosts_of", "is_input", "load_paths", "map_ranks",
-    "natural", "rank_notes", "read_args", "read_trace", "read_traces",
+    "CommFilter", "GpuDir", "Holds", "Job", "Request", "Source", "check_known", "files_to_read",
+    "find_gpus", "find_paths", "head_of", "held_by", "hosts_of", "is_input", "load_paths", "map_ranks",
+    "natural", "rank_notes", "read_args", "read_trace", "read_traces", "reader_of",
 ]  # fmt: skip

@@ -18,9 +18,8 @@ from dialects.sync_points import SyncPoints, merged
 from dialects.system import BASE, SecondAxis
 from errors import TraceError, missing
 from formats import chrome, native
-from formats import dasf_records as dasf
 from formats.stream import ByteStream
-from trace_utils import Source, head_of
+from trace_utils import Source, head_of, reader_of
 
 _SNIFFED = 4  # pieces of a file (about 1 MiB each) that tell what wrote it
 
@@ -76,8 +75,9 @@ def sniffed(path: Path, scan: bool = False) -> Beginning | TraceError:
 def _sniff(path: Path, library: CDLL | None) -> Beginning:
     if not path.exists():
         raise missing(path)
-    if dasf.recognises(head_of(path)[:64]):
-        raise TraceError(f"{path}: a DASF profile; combine takes chrome-trace files only")
+    reader = reader_of(head_of(path))
+    if reader is not None and not reader.in_ranges:
+        raise TraceError(f"{path}: {reader.what}; combine takes chrome-trace files only")
     part = chrome.read_part(path, dialects.keys_for(()), pieces=_SNIFFED, scan=library or False)
     if not _has_events(part):
         part = chrome.read_part(path, dialects.keys_for(()), scan=library or False)

@@ -169,7 +169,9 @@ def steps_by_argument(trace: Trace, key: str) -> Steps:
 def says_step(trace: Trace) -> str:
     """Return which argument says the step of every slice, ``step`` or ``iteration``; "" where none does."""
     has = (key for key in STEP_ARGS if key in trace.args and len(trace.args[key].rows) == len(trace) > 0)
-    return next((key for key in has if integers(dict.fromkeys(trace.args[key].values)) is not None), "")
+    return next(
+        (key for key in has if integers(dict.fromkeys(map(str, trace.args[key].values))) is not None), ""
+    )
 
 
 def _by_optimizer(trace: Trace) -> Steps:

@@ -169,6 +169,8 @@ class System:
     shows_communication = False
     #: Whether it records events; else only what each part of a step took, which tells no dependencies.
     has_events = True
+    #: What is said of a recording without any slice.
+    without_slices = "the trace holds no operation (no X event, no B with its E)"
     #: Whether its traces are profiles of tasks.
     has_tasks = False
     #: Whether the track of a slice is part of the operation's name (a partition).

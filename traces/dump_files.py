@@ -28,14 +28,6 @@ def find(path: Path, given: Sequence[Path]) -> Job | None:
     return Job(path, "ranks", [Source(file) for file in dumps], notes)
 
 
-def are_dumps(paths: Sequence[Path]) -> bool:
-    """Whether the first of `paths` is a dump, or a directory of dumps."""
-    path = paths[0]
-    if path.is_dir():
-        return find(path, paths) is not None
-    return path.is_file() and _is_dump(path)
-
-
 def _is_dump(path: Path) -> bool:
     try:
         with path.open("rb") as file:

@@ -12,9 +12,9 @@ from errors import TraceError, missing
 from outputs.marks import is_digest
 from traces import dump_files, gpu_folders, rank_files, tensorboard
 from traces.gpu_folders import gpu_sources, is_gpu_file, local_rank
-from traces.paths import Job, Source, head_of, listing, subdirectories
+from traces.paths import Job, Source, head_of
 from traces.rank_files import rank_of_file
-from traces.readers import may_be_read, reader_of
+from traces.readers import Holds, reader_of
 
 #: Returns the job in a directory that has this layout, else None; also gets all paths of the command.
 Layout = Callable[[Path, Sequence[Path]], Job | None]
@@ -41,15 +41,10 @@ def find_job(path: Path, given: Sequence[Path] = ()) -> Job:
     return next(job for find in LAYOUTS if (job := find(path, given)) is not None)
 
 
-def has_events(paths: Sequence[Path]) -> bool:
-    """Whether the first file that can be read at `paths` is of a format with single events."""
-    for path in paths:
-        folders = [path, *subdirectories(path)[:1]] if path.is_dir() else []
-        files = [file for folder in folders for file in listing(folder) if may_be_read(file.name)]
-        for file in filter(Path.is_file, files or [path]):
-            if (reader := reader_of(head_of(file))) is not None:
-                return reader.has_events
-    return True
+def held_by(paths: Sequence[Path]) -> Holds:
+    """Return the kind of the first recording at `paths`; TraceError as of `find_job`."""
+    reader = reader_of(head_of(find_job(paths[0], paths).sources[0].path))
+    return Holds.EVENTS if reader is None else reader.holds
 
 
 def find_paths(paths: Sequence[Path]) -> Job:

@@ -6,7 +6,9 @@ import contextlib
 import itertools
 import os
 from collections.abc import Container, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from errors import TraceError
 from outputs.marks import is_digest, is_marked
@@ -24,7 +26,7 @@ from traces.paths import (
     rank_in_name,
     subdirectories,
 )
-from traces.readers import may_be_read, reader_of
+from traces.readers import Holds, Reader, may_be_read, reader_of
 
 #: What Composer calls the file in which it puts those of all ranks once more, beside them.
 _MERGED = "merged_trace"
@@ -34,16 +36,8 @@ _MOST_SEARCHED = 50  # folders below a job's files
 
 def find(path: Path, given: Sequence[Path]) -> Job:
     """Return the job of the rank files in `path` or its directories; our own products only in need."""
-    notes: list[str] = []
-    products: list[Path] = []
-    below: list[Path] = []
-    files = _rank_files(path, notes, products)
-    if not files:
-        children = {
-            child: found for child in subdirectories(path) if (found := _rank_files(child, notes, below))
-        }
-        files = [file for found in children.values() for file in found]
-        notes += empty_notes(path, list(children))
+    found = _find_files(path, steps=False)
+    files, products, below, notes = found if found.files else _find_files(path, steps=True)
     rank_of = {file: rank_in_name(file) if file.parent == path else _rank_of(file) for file in files}
     if len({file.parent for file in files}) > 1 and not _all_differ(rank_of):
         rank_of = {file: rank_in_head(file) for file in files}
@@ -70,6 +64,29 @@ def find(path: Path, given: Sequence[Path]) -> Job:
     return Job(path, "ranks", [Source(file, rank=rank_of[file]) for file in ranked], notes)
 
 
+class _Found(NamedTuple):
+    """Traces; what was made of others, by this program or Composer's merger, beside and below them; notes."""
+
+    files: Sequence[Path]
+    products: list[Path]
+    below: list[Path]
+    notes: list[str]
+
+
+def _find_files(path: Path, *, steps: bool) -> _Found:
+    """Return the traces in `path` or else its directories; logs of steps, too, where `steps`."""
+    found = _Found([], [], [], [])
+    if files := _rank_files(path, found.notes, found.products, steps):
+        return found._replace(files=files)
+    children = {
+        child: files
+        for child in subdirectories(path)
+        if (files := _rank_files(child, found.notes, found.below, steps))
+    }
+    found.notes.extend(empty_notes(path, list(children)))
+    return found._replace(files=[file for files in children.values() for file in files])
+
+
 def _deeper(path: Path) -> str:
     """Return words that name directories further below in which traces lie; or ""."""
     found = _holding(path, _MOST_FOLDERS)
@@ -92,33 +109,36 @@ def _holds_trace(file: Path) -> bool:
     if not may_be_read(file.name) or file.name.split(".")[0] in (*PRODUCTS, _MERGED):
         return False
     with contextlib.suppress(TraceError):  # it is only a hint
-        return file.is_file() and not is_marked(file) and _is_trace(file)
+        return file.is_file() and not is_marked(file) and _reader_of(file) is not None
     return False
 
 
-def _rank_files(path: Path, notes: list[str], products: list[Path]) -> list[Path]:
-    """Return the trace files right in `path`, in natural order.
-
-    `products` gets what was made of others: by this program, or by Composer's merger.
-    """
+def _rank_files(path: Path, notes: list[str], products: list[Path], steps: bool) -> list[Path]:
+    """Return the trace files right in `path`, in natural order; `notes` and `products` as of `_Found`."""
     found: list[Path] = []
     for file in listing(path):
-        if not file.is_file() or not may_be_read(file.name):
+        if not file.is_file() or not may_be_read(file.name, steps=steps):
             continue
         if file.stat().st_size == 0:
             notes.append(missing_note(f"{file}: an empty file, left out"))
         elif file.name.split(".")[0] in PRODUCTS or is_marked(file):
             if not is_digest(file):
                 products.append(file)
-        elif _is_trace(file):
-            (products if file.name.startswith(_MERGED) else found).append(file)
-        else:
+        elif (reader := _reader_of(file)) is None:
             notes.append(f"{file}: not a trace, left out")
+        elif steps or reader.holds is not Holds.STEPS:
+            (products if file.name.startswith(_MERGED) else found).append(file)
     return found
 
 
-def _is_trace(path: Path) -> bool:
-    return reader_of(head_of(path)) is not None
+def _reader_of(path: Path) -> Reader | None:
+    state = path.stat()
+    return _known_reader(path.absolute(), state.st_size, state.st_mtime_ns)
+
+
+@lru_cache(1 << 14)  # a directory is looked through several times
+def _known_reader(path: Path, size: int, mtime_ns: int) -> Reader | None:
+    return reader_of(head_of(path))
 
 
 def _rank_of(path: Path) -> int | None:

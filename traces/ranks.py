@@ -111,7 +111,8 @@ class Ranks(Struct, Generic[_T], frozen=True):
         """Raise TraceError where no rank holds a slice."""
         if not any(rank.n_slices for rank in self.ranks):
             path = self.found.sources[0].path if self.found.kind == "file" else self.found.root
-            raise TraceError(f"{path}: the trace holds no operation (no X event, no B with its E)")
+            dialect = self.files[0].dialect if self.files else ""
+            raise TraceError(f"{path}: {dialects.named(dialect).without_slices}")
 
 
 Make = Callable[[Source, Trace], _T]  # a function of a module, or a partial one, so that it can be sent

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,18 +29,28 @@ class Decoding(NamedTuple):
     on_read: chrome.OnRead | None = None
 
 
+class Holds(Enum):
+    """The kinds of recordings; `diagnose` answers each in its own way."""
+
+    EVENTS = 0
+    STEPS = 1
+    CALLS = 2
+
+
 class Reader(NamedTuple):
     """How files of one format are recognised and read.
 
-    In a directory they are looked for among the files whose names end with one of `suffixes`; `in_ranges`:
-    whether a large one can be read in pieces; `has_events`: whether they hold single events.
+    In a directory they are looked for among the files whose names end with one of `suffixes`, and those that
+    hold steps only where no others are; `in_ranges`: whether a large one can be read in pieces. `what` a file
+    is, in words.
     """
 
     recognises: Callable[[bytes], bool]  # by the beginning of its content, unpacked, up to 1 MiB
     read: Callable[[Path, Decoding], Trace]
     suffixes: Sequence[str]
     in_ranges: bool = False
-    has_events: bool = True
+    holds: Holds = Holds.EVENTS
+    what: str = "not a chrome trace"
 
 
 def _read_chrome(path: Path, decoding: Decoding) -> Trace:
@@ -76,13 +87,20 @@ def _read_step_log(path: Path, decoding: Decoding) -> Trace:
 
 #: Chrome's last: it also reads, or refuses with a reason, what no reader recognises.
 READERS: Sequence[Reader] = (
-    Reader(recorder.recognises, _read_dump, (".pickle", ".pkl")),
-    Reader(dasf.recognises, _read_dasf, (".msgpack",)),
+    Reader(
+        recorder.recognises,
+        _read_dump,
+        (".pickle", ".pkl"),
+        holds=Holds.CALLS,
+        what="a dump of a flight recorder",
+    ),
+    Reader(dasf.recognises, _read_dasf, (".msgpack",), what="a DASF profile"),
     Reader(
         _is_step_log,
         _read_step_log,
         (".jsonl", ".csv", ".tsv", ".jsonl.gz", ".csv.gz", ".tsv.gz"),
-        has_events=False,
+        holds=Holds.STEPS,
+        what="a step log",
     ),
     Reader(
         chrome.recognises,
@@ -93,9 +111,10 @@ READERS: Sequence[Reader] = (
 )
 
 
-def may_be_read(name: str) -> bool:
-    """Whether a file of that name in a directory may be a trace."""
-    return name.endswith(tuple(suffix for reader in READERS for suffix in reader.suffixes))
+def may_be_read(name: str, *, steps: bool = True) -> bool:
+    """Whether a file of that name in a directory may be a trace, or, where `steps`, a log of steps."""
+    readers = [reader for reader in READERS if steps or reader.holds is not Holds.STEPS]
+    return name.endswith(tuple(suffix for reader in readers for suffix in reader.suffixes))
 
 
 def reader_of(head: bytes) -> Reader | None:

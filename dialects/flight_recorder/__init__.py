@@ -34,6 +34,8 @@ class FlightRecorder(System):
         "which they were found to have started, or else were called."
     )
 
+    without_slices = "no call in the dumps is completed, with its times; diagnose says who waits for whom"
+
     args = MappingProxyType({Need.SIZES: (NUMBER, *BYTES), Need.SYNC: (NUMBER,)})
 
     def recognises(self, trace: Trace) -> bool:

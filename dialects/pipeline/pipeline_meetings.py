@@ -81,10 +81,10 @@ def inputs_of(trace: Trace, comm: Mask, key: str) -> Int64:
 def _ready_ns(trace: Trace, comm: Mask, key: str) -> Int64:
     """Return when what each of `comm` (n,) needed of its rank was over, as far as the times tell.
 
-    Not before the first slice of its step, which the argument `key` says.
+    Not before the first slice of the rank, and of its step, which the argument `key` says.
     """
     lines, rows = side_by_side(trace, comm).track_id, np.flatnonzero(comm)
-    found = np.full(len(trace), np.iinfo(np.int64).min)
+    found = np.full(len(trace), trace.ts_ns.min(initial=np.iinfo(np.int64).max))
     known = inputs_of(trace, comm, key)[rows]
     source = np.where(known >= 0, known, ended_nearest(trace.ts_ns, trace.end_ns, lines, rows))
     found[rows[source >= 0]] = trace.end_ns[source[source >= 0]]

@@ -67,11 +67,12 @@ def run(args: Namespace) -> Result:
     """Diagnose the job at `--path`, of a digest from its figures."""
     if any(map(is_digest, args.path)):
         return _of_digest(args)
-    from trace_utils import are_dumps, has_events
+    from trace_utils import Holds, held_by
 
-    if are_dumps(args.path):
+    holds = held_by(args.path)
+    if holds is Holds.CALLS:
         return _of_dumps(args)
-    if not has_events(args.path):
+    if holds is Holds.STEPS:
         return _of_step_log(args)
     from collector.network.network_evidence import read_evidence
     from dag_utils import load_steps, read_partitions

@@ -278,3 +278,12 @@ def test_waiting_in_completed_calls_is_apart_from_their_transfer(tmp_path: Path)
         4000,
     )
     assert (row["count"], row["transfer_ms"], row["waiting_ms"]) == (6, pytest.approx(2), pytest.approx(1.5))
+
+
+def test_options_that_dumps_do_not_suit_say_so(tmp_path: Path) -> None:
+    made = Made({"0": ("default_pg", [0, 1])}, {0: [Op("0", "all_reduce")], 1: []})
+    Run(made, random.Random(1)).write(tmp_path / "open")
+    _, _, errors = run_cli("combine", tmp_path / "open", "--output", tmp_path / "all.json")
+    assert "dump_0: a dump of a flight recorder; combine takes chrome-trace files only" in errors
+    _, _, errors = run_cli("statistic", tmp_path / "open")
+    assert "no call in the dumps is completed, with its times; diagnose says who waits for whom" in errors

@@ -9,7 +9,7 @@ import pytest
 
 from conftest import run_cli
 from errors import TraceError
-from trace_utils import find_paths, load_paths
+from trace_utils import Holds, find_paths, held_by, load_paths
 from traces.gpu_folders import find_gpus
 from traces.layouts import find_job
 
@@ -112,6 +112,20 @@ def test_other_files_and_products_of_this_program_are_no_ranks(tmp_path: Path) -
         f"{tmp_path / 'rank1.json'}: an empty file, left out",
         f"{tmp_path / 'steps.json'}: not a trace, left out",
     ]
+
+
+@pytest.mark.parametrize("name", ["rank0.json", "rank0/trace.json"])
+def test_step_logs_are_ranks_only_where_no_traces_are(tmp_path: Path, name: str) -> None:
+    make(tmp_path, "a/metrics.csv", "a/a.jsonl", content="step,step_time\n1,2\n2,2\n")
+    make(tmp_path, "other.csv", content="a,b\n1,2\n")
+    (tmp_path / "metrics.csv").write_bytes((tmp_path / "a/metrics.csv").read_bytes())
+    assert [source.path.name for source in find_job(tmp_path).sources] == ["metrics.csv"]
+    assert held_by([tmp_path]) is Holds.STEPS
+    make(tmp_path, name)
+    job = find_job(tmp_path)
+    assert [source.path for source in job.sources] == [tmp_path / name]
+    assert not [note for note in job.notes if "csv" in note]
+    assert held_by([tmp_path]) is Holds.EVENTS
 
 
 @pytest.mark.parametrize("where", ["merged_trace.json", "merged/merged_trace.json.gz"])

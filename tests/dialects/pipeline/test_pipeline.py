@@ -177,3 +177,11 @@ def test_of_a_published_timeline_s_is_the_published_one(shared_data: Path) -> No
     assert found.ratio == pytest.approx(1.1787, abs=0.01)
     published = {"3": 1.2323, "0": 0.9980, "1": 0.9831, "2": 0.9825}
     assert dict(found.by["stage"]) == pytest.approx(published, abs=0.02)
+
+
+def test_steps_that_are_no_numbers_are_no_steps(tmp_path: Path) -> None:
+    events = timeline()
+    for event in events:
+        if "step" in event.get("args", ()):
+            event["args"]["step"] = [event["args"]["step"]]
+    assert run_cli("statistic", written(tmp_path / "timeline.json", events))[0] == 0
