@@ -21,6 +21,7 @@ from dialects.jax import Jax
 from dialects.kineto import Kineto
 from dialects.mxnet import MXNet
 from dialects.needs import Need
+from dialects.nsight import Nsight
 from dialects.owners import listed_sources
 from dialects.pipeline import Pipeline
 from dialects.roles import Role, is_communication
@@ -45,7 +46,7 @@ __all__ = [
 
 #: In the order in which they are recognised: the last takes what nobody knows.
 SYSTEMS: Sequence[System] = (
-    FlightRecorder(), Composer(), Horovod(), MXNet(), Jax(), Kineto(), BytePS(), Dasf(), StepLog(),
+    FlightRecorder(), Composer(), Horovod(), MXNet(), Jax(), Nsight(), Kineto(), BytePS(), Dasf(), StepLog(),
     Pipeline(), Chrome(),
 )  # fmt: skip
 _BY_NAME = {system.name: system for system in SYSTEMS}

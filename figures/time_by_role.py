@@ -80,7 +80,7 @@ def breakdown(trace: Trace, roles: NDArray[np.int8], steps: Sequence[Step]) -> l
     """
     if len(trace) == 0:
         return []
-    windows: list[tuple[int | None, int, int]] = [*steps] or [(None, *_bounds(trace))]
+    windows: list[tuple[int | None, int, int]] = [*steps] or [(None, *_bounds(trace, roles))]
     starts, ends = (np.array([window[at] for window in windows], np.int64) for at in (1, 2))
     slices = Slices.of(trace.ts_ns, trace.end_ns, trace.track_id, roles)
     place, left, right = _united(slices)
@@ -169,8 +169,11 @@ class Slices(NamedTuple):
         return Slices(self.start[rows], self.end[rows], self.track[rows], self.role[rows], self.place[rows])
 
 
-def _bounds(trace: Trace) -> tuple[int, int]:
-    return int(trace.ts_ns.min()), int(trace.end_ns.max())
+def _bounds(trace: Trace, roles: NDArray[np.int8]) -> tuple[int, int]:
+    """Return when the first slice that counts begins, and the last one ends."""
+    counts = roles != Role.IGNORED
+    counts |= not counts.any()
+    return int(trace.ts_ns[counts].min()), int(trace.end_ns[counts].max())
 
 
 def _united(slices: Slices) -> tuple[Int64, Int64, Int64]:

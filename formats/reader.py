@@ -90,8 +90,6 @@ def _what_it_is(head: bytes) -> str:
     """Return in words what a file is that is not a trace, from its beginning."""
     if head.startswith(b"PK\x03\x04") or head[257:262] == b"ustar":
         return "an archive; unpack it and give what was in it"
-    if head.startswith(b"SQLite format 3\0"):
-        return "a database, such as Nsight Systems writes; export a chrome trace (JSON)"
     return "neither JSON nor a DASF profile"
 
 

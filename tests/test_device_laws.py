@@ -12,6 +12,7 @@ the critical path consists of (`critical`, `replay`; in `diagnose` shares of it)
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -275,6 +276,28 @@ def test_recorded_steps_obey_the_laws(shared_data: Path, job: str) -> None:
         shown = steps_ms(shared_data / "kineto" / job)
         assert [number for number, _ in shown] == [number for number, _ in own]
         assert [ms for _, ms in shown] == pytest.approx([ms for _, ms in own], abs=0.001)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("device", [0, 1])
+@pytest.mark.parametrize("which", ["before", "after"])
+def test_exports_of_nsight_systems_obey_the_laws(
+    shared_data: Path, tmp_path: Path, which: str, device: int
+) -> None:
+    path = tmp_path / "rank.sqlite"
+    path.write_bytes((shared_data / "nsys" / f"mfu_2gpu_{which}.sqlite").read_bytes())
+    with sqlite3.connect(path) as db:  # the laws are those of one rank: the other process is left out
+        on_device = [
+            f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "MEMCPY", "MEMSET", "SYNCHRONIZATION")
+        ]
+        query = f"SELECT DISTINCT globalPid FROM {on_device[0]} WHERE deviceId != {device}"
+        ((other,),) = db.execute(query).fetchall()
+        for table in on_device:
+            db.execute(f"DELETE FROM {table} WHERE globalPid = {other}")
+        for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):
+            db.execute(f"DELETE FROM {table} WHERE globalTid >> 24 = {other >> 24}")
+    db.close()
+    assert not assert_lawful(path).has_steps
 
 
 @pytest.mark.parametrize("name", MADE)

@@ -80,8 +80,11 @@ def read_document(path: Path) -> dict[str, Any]:
 def read_args(path: Path, names: Collection[str], *, slices: bool = False) -> list[dict[str, Any]]:
     """Return the args of the X events (`slices`), or of those that are not slices, so called; in file order.
 
-    It is a reading of its own: few analyses want what few events have.
+    It is a reading of its own: few analyses want what few events have. Files of other formats than chrome's
+    have none: their readers decode all that they know.
     """
+    if not (reader_of(head_of(path)) or READERS[-1]).in_ranges:
+        return []
     from formats.native.rewriter import ScannedWhole, ScanningWholeReader, WholeScanner
     from formats.whole import ARGUMENTS
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import dialects
-from formats import chrome, recorder
+from formats import chrome, nsight, recorder
 from formats import dasf_records as dasf
 from formats.columns import Trace
 
@@ -85,6 +85,12 @@ def _read_step_log(path: Path, decoding: Decoding) -> Trace:
     return step_log.read(path)
 
 
+def _read_nsight(path: Path, decoding: Decoding) -> Trace:
+    from formats.nsight import nsight_tables
+
+    return dialects.recognised(nsight_tables.read(path, decoding.args, decoding.points))
+
+
 #: Chrome's last: it also reads, or refuses with a reason, what no reader recognises.
 READERS: Sequence[Reader] = (
     Reader(
@@ -94,6 +100,7 @@ READERS: Sequence[Reader] = (
         holds=Holds.CALLS,
         what="a dump of a flight recorder",
     ),
+    Reader(nsight.recognises, _read_nsight, (".sqlite", ".sqlite3"), what="a database, as of Nsight Systems"),
     Reader(dasf.recognises, _read_dasf, (".msgpack",), what="a DASF profile"),
     Reader(
         _is_step_log,

@@ -1,0 +1,120 @@
+"""Nsight Systems: ranks, steps and figures of made exports, and the sums of recorded ones."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+import system_laws
+from nsight_export import Export, two_ranks
+
+import dialects
+from conftest import run_cli
+from trace_utils import Request, load_paths
+
+
+def answer(*args: object) -> Any:
+    code, out, err = run_cli(*args, "--format", "json")
+    assert code == 0, err
+    return json.loads(out)
+
+
+def breakdown(path: Path, *more: object) -> list[tuple[object, ...]]:
+    """Return rank, step, and wall, computation, communication and idle time (µs) of each step."""
+    rows = answer("statistic", path, "--sub_option", "breakdown", *more)["breakdown"]
+    times = ("wall_ms", "compute_ms", "comm_ms", "idle_ms")
+    return [(row["rank"], row["step"], *(round(1000 * row[key]) for key in times)) for row in rows]
+
+
+def test_a_made_export_obeys_the_laws_of_systems(tmp_path: Path) -> None:
+    job = two_ranks(tmp_path / "job.sqlite")
+    assert system_laws.loaded(job).names == ["rank0", "rank1"]
+    system_laws.check_labels(job)
+    system_laws.check_step(job)
+    system_laws.check_busy(job)
+    system_laws.check_comm(job)
+
+
+def test_steps_are_ranges_called_after_them_and_ranks_are_devices(tmp_path: Path) -> None:
+    path = two_ranks(tmp_path / "job.sqlite")
+    even = [("rank0", i, 1000, 400, 200, 400) for i in range(3, 8)]
+    late = [("rank1", i, 1000, 500, 100, 400) for i in range(3, 8)]
+    assert breakdown(path) == [*even, *late]
+
+
+@pytest.mark.parametrize(
+    ("mark", "by"), [("phase {}", "phase"), ("phase {}", None), ("phase", "phase"), ("phase", None)]
+)
+def test_steps_are_told_by_a_range_or_by_the_loop_that_repeats(
+    tmp_path: Path, mark: str, by: str | None
+) -> None:
+    path = two_ranks(tmp_path / "job.sqlite", mark=mark)
+    found = breakdown(path, *(("--step_by", by) if by else ()))
+    own = [row[2:] for row in found if row[0] == "rank0"]
+    assert own == ([(1000, 400, 200, 400)] * 5 if by or mark == "phase" else [(5000, 2000, 1000, 2000)])
+
+
+def test_the_graph_has_launches_waits_and_meetings(tmp_path: Path) -> None:
+    path = two_ranks(tmp_path / "job.sqlite")
+    on_path = answer("critical", path, "--step", 4)["scopes"][-1]["path"]
+    kernels = [(node["rank"], node["name"]) for node in on_path if node["name"].startswith("rank1.sm90")]
+    assert kernels == [("rank1", "rank1.sm90_gemm_f16")]  # the rank for which the other one waits
+    without = answer("whatif", path, "sm90_gemm_f16=0.5")["whatif"][0]
+    assert without["before_ms"] == pytest.approx(1.0) and without["after_ms"] == pytest.approx(0.75)
+
+
+def test_files_of_several_machines_are_one_job_and_ranks_go_on_from_file_to_file(tmp_path: Path) -> None:
+    job = tmp_path / "job"
+    job.mkdir()
+    for node in (0, 1):
+        two_ranks(job / f"node{node}.sqlite")
+    loaded = load_paths([job], Request(jobs=1, progress=False))
+    assert loaded.names == ["rank0", "rank1", "rank2", "rank3"]
+    assert [dialects.of(trace).machine(trace) for trace in loaded.made] == ["node7"] * 4
+
+
+def test_devices_of_one_process_are_ranks_that_share_its_threads(tmp_path: Path) -> None:
+    made = Export(tmp_path / "job.sqlite")
+    for device in (0, 1):
+        made.call("cudaLaunchKernel_v7000", 10 * device, 10 * device + 5, device + 1)
+        made.kernel("gemm", 20, 50, device + 1, device=device)
+    made.work("MEMCPY", 60, 70, 3, device=2, bytes=64, copyKind=10, srcKind=2, dstKind=2)
+    loaded = load_paths([made.close()], Request(jobs=1, progress=False, hosts=True))
+    assert loaded.names == ["rank0", "rank1", "host0"]
+    own = [{trace.names[i] for i in trace.own.name_id.tolist()} for trace in loaded.made]
+    assert own[:2] == [{"gemm"}] * 2
+    assert sorted(own[2]) == ["Memcpy PtoP (Device -> Device)", "cudaLaunchKernel"]
+
+
+def test_a_process_that_sees_its_device_as_the_first_one_is_another_rank(tmp_path: Path) -> None:
+    made = Export(tmp_path / "job.sqlite")
+    for pid in (10, 11):
+        made.kernel(f"gemm{pid}", 20, 50, 1, pid=pid)
+    loaded = load_paths([made.close()], Request(jobs=1, progress=False))
+    assert [list(trace.names) for trace in loaded.made] == [["gemm10"], ["gemm11"]]
+
+
+#: Kernels of each recorded file: how many, their sum (ns), and that of flash_fwd_kernel.
+SUMS = {"before": (4010, 535_200_650, 272_317_378), "after": (3587, 488_835_406, 240_755_667)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", SUMS)
+def test_kernels_of_recorded_exports_add_up_as_sql_adds_them(shared_data: Path, which: str) -> None:
+    path = shared_data / "nsys" / f"mfu_2gpu_{which}.sqlite"
+    db = sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True)
+    query = (
+        'SELECT s.value, count(*), sum("end" - start) FROM CUPTI_ACTIVITY_KIND_KERNEL k '
+        "JOIN StringIds s ON s.id = k.demangledName GROUP BY 1"
+    )
+    by_sql = {name: (count, total) for name, count, total in db.execute(query)}
+    db.close()
+    operations = answer("statistic", path, "--group_by", "operation")["operations"]
+    kernels = [row for row in operations if row["cat"] == "kernel"]
+    assert {row["name"]: (row["count"], round(row["total_ms"] * 1e6)) for row in kernels} == by_sql
+    sums = [sum(column) for column in zip(*by_sql.values(), strict=True)]
+    attention = sum(total for name, (_, total) in by_sql.items() if "flash_fwd_kernel" in name)
+    assert (*sums, attention) == SUMS[which]
