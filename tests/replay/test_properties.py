@@ -1,0 +1,130 @@
+"""Laws of edits, on recorded examples and on made jobs: bandwidths, identities, orders, intervals."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jobs import foreseen, lockstep, partitions
+
+from conftest import examples
+from dag.step_graph import Recording
+from dag_utils import load_steps, read_partitions
+from make import write
+from replay.edit import EditRequest, Job
+from replay.forecast import Forecast, Forecasts
+from trace_utils import Request
+
+_EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def _read(path: Path) -> Recording:
+    return load_steps([path], Request(progress=False), partitions=read_partitions([path])).recording
+
+
+def data_parallel(root: Path, n_steps: int = 4) -> Recording:
+    """Two ranks of PyTorch DDP as Kineto records them: 100 us forward, two buckets in 200 us of backward."""
+    for rank in (0, 1):
+        events = []
+
+        def add(name: str, cat: str, ts: float, dur: float, tid: int, **args: object) -> None:
+            fields = {
+                "name": name,
+                "cat": cat,
+                "ts": ts,
+                "dur": dur,
+                "pid": tid // 10,
+                "tid": tid,
+                "args": args,
+            }
+            events.append({"ph": "X", **fields})  # noqa: B023 - called in this round only
+
+        for number in range(n_steps):
+            at = 500.0 * number
+            late = 20 * (rank == number % 2)
+            add(f"ProfilerStep#{number}", "user_annotation", at, 500, 10)
+            add("aten::conv2d", "cpu_op", at, 100 + late, 10)
+            backward = "autograd::engine::evaluate_function: ConvolutionBackward0"
+            for bucket, (begin, end) in enumerate(((240, 320), (320, 400))):
+                add(backward, "cpu_op", at + 120 + 100 * bucket, 100, 10)
+                add("c10d::allreduce_", "cpu_op", at + 210 + 100 * bucket, 10, 10)
+                add("gloo:all_reduce", "user_annotation", at + begin - 5, end - begin + 5, 20)
+            add("Optimizer.step#SGD.step", "user_annotation", at + 410, 60, 10)
+        write(root / f"rank{rank}.json", events, schemaVersion=1,
+              distributedInfo={"rank": rank, "world_size": 2, "backend": "gloo"})  # fmt: skip
+    return _read(root)
+
+
+@pytest.fixture(scope="module", params=["lenet", "lenet-100mbit", "data parallel"])
+def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Forecasts:
+    made = request.param == "data parallel"
+    found = data_parallel(tmp_path_factory.mktemp("ddp")) if made else _read(_EXAMPLES / request.param)
+    return Forecasts(Job(found), found.whole_steps)
+
+
+def after(job: Forecasts, *edits: str) -> Forecast:
+    return job.of([EditRequest.of(edit) for edit in edits])
+
+
+def test_more_bandwidth_is_never_slower(job: Forecasts) -> None:
+    times = [after(job, f"bandwidth={ratio}").ratio for ratio in (0.25, 0.5, 1, 2, 4)]
+    assert times == sorted(times, reverse=True)
+    assert times[0] > 1 > times[-1] > 0, "the links of these jobs are on their critical paths"
+
+
+@pytest.mark.parametrize("identity", ["bandwidth=1", "BW=1", "rank0=1"])
+def test_an_edit_that_changes_nothing_changes_nothing(identity: str, job: Forecasts) -> None:
+    found = after(job, identity)
+    assert found.after_ns == found.before_ns
+    for other in ("bandwidth=2", "FW=0.5"):
+        if other.partition("=")[0] != identity.partition("=")[0]:
+            assert after(job, identity, other).after_ns == after(job, other).after_ns
+
+
+def test_edits_commute(job: Forecasts) -> None:
+    edits = ("bandwidth=0.5", "BW=0.5", "FW=2")
+    assert len({after(job, *order).after_ns for order in permutations(edits)}) == 1
+
+
+def test_an_interval_of_fewer_steps_is_wider() -> None:
+    # the same two steps again and again, so that only how many there are differs
+    widths = []
+    for n in (40, 16, 8, 4):
+        interval = foreseen(lockstep([10.0, 14.0] * (n // 2), [8.0, 8.0] * (n // 2)), "BW=2").interval_ns
+        assert interval is not None
+        widths.append(interval[1] - interval[0])
+    assert widths == sorted(widths) and widths[0] < widths[-1]
+
+
+_SIZES = st.lists(st.integers(1, 16).map(lambda n: n * 65_536), min_size=1, max_size=5)
+
+
+@given(_SIZES, st.floats(0.1, 1))
+@settings(max_examples=examples(20))
+def test_twice_the_bandwidth_is_never_slower_and_the_recorded_size_changes_nothing(
+    sizes: list[int], rate: float
+) -> None:
+    # all partitions but the last are of one size, as the first is
+    sizes = [sizes[0]] * len(sizes) + [min(sizes)]
+    recording = partitions(sizes, [max(size / 65_536 * rate, 0.001) for size in sizes])
+    ratio = {edit: foreseen(recording, edit).ratio for edit in ("bandwidth=0.5", "bandwidth=2")}
+    assert ratio["bandwidth=0.5"] >= 1 >= ratio["bandwidth=2"]
+    recorded = foreseen(recording, f"partition_bytes={sizes[0]}")
+    assert recorded.after_ns == pytest.approx(recorded.before_ns, abs=1)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50)), min_size=2, max_size=5), st.integers(1, 40)
+)
+@settings(max_examples=examples(20))
+def test_twice_the_bandwidth_is_never_slower_for_ranks_that_reduce_together(
+    work: list[tuple[int, int]], transfer: int
+) -> None:
+    recording = lockstep(*zip(*work, strict=True), transfer=transfer)
+    times = [foreseen(recording, f"bandwidth={ratio}").ratio for ratio in (0.5, 1, 2)]
+    assert times == sorted(times, reverse=True)
+    both = [foreseen(recording, *order).after_ns for order in permutations(("BW=0.5", "bandwidth=0.5"))]
+    assert both[0] == both[1]
