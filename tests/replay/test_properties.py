@@ -89,6 +89,15 @@ def test_edits_commute(job: Forecasts) -> None:
     assert len({after(job, *order).after_ns for order in permutations(edits)}) == 1
 
 
+def test_without_overlap_recorded_buckets_are_reduced_after_the_backward_pass(tmp_path: Path) -> None:
+    recording = data_parallel(tmp_path)
+    job = Forecasts(Job(recording), recording.whole_steps)
+    # the pass ends at 310 us, as the second bucket is asked for; the first one began at 235
+    assert after(job, "overlap=off").after_ns == (500 + 310 - 235) * 1_000
+    edits = ("overlap=off", "BW=0.5", "bandwidth=0.5")
+    assert len({after(job, *order).after_ns for order in permutations(edits)}) == 1
+
+
 def test_an_interval_of_fewer_steps_is_wider() -> None:
     # the same two steps again and again, so that only how many there are differs
     widths = []

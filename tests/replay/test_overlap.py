@@ -1,0 +1,94 @@
+"""Gradients that are reduced only after the backward pass: small jobs by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import permutations
+
+import numpy as np
+import pytest
+from jobs import MS, Times, apply, foreseen, job, lockstep, one_gpu, rank
+from msgspec.structs import replace
+
+from dag.step_graph import Recording, StepGraph
+from dialects.step_parts import EdgeKind
+from errors import UsageError
+from replay.runs import simulated
+
+_INPUTS = {"BW.b": ["FW.a"], "BW.a": ["BW.b"], "reduce_b": ["BW.b"], "reduce_a": ["BW.a", "reduce_b"]}
+
+
+def reducing(
+    *ranks: Times, inputs: Mapping[str, Sequence[str]] = _INPUTS, end: float, extra: Sequence[str] = ()
+) -> Recording:
+    """Ranks that reduce two gradients in a step of so many ms."""
+    together = ["reduce_a", "reduce_b", *extra]
+    return job(
+        *(rank(f"rank{i}", [(one, (0, end))], inputs, together=together) for i, one in enumerate(ranks))
+    )
+
+
+def ends_ms(recording: Recording, *edits: str) -> dict[str, float]:
+    """When each event of the first step ends on rank 0, after edits."""
+    edited = apply(recording, edits)
+    step = simulated(edited, [0]).step(0)
+    mine = np.flatnonzero(step.owner == 0).tolist()
+    return {edited.operations[int(step.operation[i])].name: float(step.end_ns[i]) / MS for i in mine}
+
+
+def test_reductions_begin_when_their_rank_has_ended_its_backward_pass() -> None:
+    # rank 1 computes until 50, and the reductions of 15 and 5 stand behind each other
+    first = {"FW.a": (0, 10), "BW.b": (10, 20), "BW.a": (20, 40), "reduce_b": (20, 35), "reduce_a": (40, 55)}
+    second = {**first, "BW.a": (20, 50), "reduce_a": (50, 55)}
+    recording = reducing(first, second, end=55)
+    assert ends_ms(recording)["reduce_a"] == 55
+    found = ends_ms(recording, "overlap=off")
+    assert (found["reduce_b"], found["reduce_a"]) == (65, 70)
+    assert foreseen(recording, "overlap=off").after_ns == 70 * MS
+    # with half the pass after the forward pass: 10 + 5 + 15, and then 15 and 5
+    for edits in permutations(("BW=0.5", "overlap=off")):
+        assert ends_ms(recording, *edits)["reduce_a"] == 50
+
+
+def test_a_collective_for_which_the_backward_pass_waits_is_none_of_the_gradients() -> None:
+    # statistics of a batch over all ranks from 20 to 25, which the rest of the pass needs
+    times = {"FW.a": (0, 10), "BW.b": (10, 20), "norm": (20, 25), "BW.a": (25, 45), "reduce_b": (20, 35),
+             "reduce_a": (45, 50)}  # fmt: skip
+    inputs = {**_INPUTS, "norm": ["BW.b"], "BW.a": ["norm"]}
+    found = ends_ms(reducing(times, times, inputs=inputs, end=50, extra=["norm"]), "overlap=off")
+    assert found == {"FW.a": 10, "BW.b": 20, "norm": 25, "BW.a": 45, "reduce_b": 60, "reduce_a": 65}
+
+
+def test_what_copies_a_reduced_bucket_back_is_no_part_of_the_backward_pass() -> None:
+    times = {"FW.a": (0, 10), "BW.b": (10, 20), "BW.a": (20, 40), "reduce_b": (20, 35), "reduce_a": (40, 50),
+             "BW.copy": (50, 52)}  # fmt: skip
+    inputs = {**_INPUTS, "BW.copy": ["reduce_b", "reduce_a"]}
+    found = ends_ms(reducing(times, times, inputs=inputs, end=52), "overlap=off")
+    assert (found["reduce_b"], found["reduce_a"], found["BW.copy"]) == (55, 65, 67)
+
+
+def test_a_reduction_that_began_after_the_pass_begins_when_it_did() -> None:
+    # asked for by BW.b, which ends at 20, it begins at 45, 5 after the pass
+    times = {"FW.a": (0, 10), "BW.b": (10, 20), "BW.a": (20, 40), "reduce_b": (45, 60), "reduce_a": (60, 65)}
+
+    def launched(step: StepGraph) -> StepGraph:
+        edges = step.edges.copy()
+        asks = (step.start_ns[edges[:, 1]] == 45 * MS) & (edges[:, 3] == EdgeKind.DATA)
+        edges[asks, 3] = EdgeKind.LAUNCH
+        return replace(step, edges=edges)
+
+    recording = reducing(times, times, end=65).edited(launched)
+    assert (
+        ends_ms(recording, "overlap=off")
+        == ends_ms(recording)
+        == {name: at for name, (_, at) in times.items()}
+    )
+
+
+@pytest.mark.parametrize("recording", [one_gpu(), lockstep([10.0], [12.0])])
+def test_without_reductions_in_a_backward_pass_the_edit_is_refused(recording: Recording) -> None:
+    none = replace(recording, operations=[one._replace(is_collective=False) for one in recording.operations])
+    with pytest.raises(UsageError, match="no collective that reduces gradients"):
+        apply(none, ["overlap=off"])
+    with pytest.raises(UsageError, match="overlap is off"):
+        apply(recording, ["overlap=on"])
