@@ -18,10 +18,12 @@ def higher_span(values: Float64, least: int) -> tuple[int, int]:
 
     Circular binary segmentation (Olshen, Venkatraman, Lucito, Wigler, Biostatistics 5, 2004): the span
     with the largest difference of its mean from that of all others in units of its error. Values are
-    clipped, so that a few of them do not make a span.
+    clipped, so that a few of them do not make a span. Where there is none it is all of the series.
 
     >>> higher_span(np.array([0.0, 1, 0, 1, 9, 8, 9, 8, 9, 0, 1, 0, 1, 0]), 3)
     (4, 9)
+    >>> higher_span(np.zeros(50_000), 5)
+    (0, 50000)
     """
     n = len(values)
     width = -(-n // _MOST_POINTS)
@@ -31,7 +33,9 @@ def higher_span(values: Float64, least: int) -> tuple[int, int]:
     means = np.add.reduceat(values, edges) / np.diff(np.append(edges, n))
     begin, end = _largest(_standardised(means), max(1, least // width))
     z = _standardised(values)
-    return _sharpened(z, begin * width, width, +1), _sharpened(z, min(end * width, n), width, -1)
+    begin = _sharpened(z, begin * width, width, +1)
+    end = _sharpened(z, min(end * width, n), width, -1)
+    return (begin, end) if least <= end - begin <= n - least else (0, n)
 
 
 def spread_of(values: Float64) -> float:

@@ -115,6 +115,8 @@ def _why_not(job: _Job, waits: Mapping[int, Wait]) -> str:
             f"calls are open on {ranks_in_words(sorted(job.frozen))} that others completed, perhaps because "
             "the dumps are of different moments"
         )
+    if not any(one.n_calls for one in job.ranks.values()):
+        return "the dumps hold no call"
     if any(job.opens.values()):
         return "every open call has been made by all of its members: they may still be running"
     return "no call is open: every rank has completed all that it called"

@@ -14,6 +14,7 @@ What no column holds is what they leave of the step.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import itertools
 import json
@@ -34,7 +35,7 @@ from arrays.numbering import numbered
 from errors import TraceError, counted
 from formats.columns import ArgColumn, Trace, Track
 from formats.stream import ByteStream
-from formats.values import FARTHEST_NS
+from formats.values import FARTHEST_NS, clean_text
 
 #: The dialect of these traces, and the name of the slice that is a whole step.
 DIALECT, STEP = "step log", "step"
@@ -148,15 +149,19 @@ class _JsonLines:
         """Let `columns` be those of these names."""
         self._names = names
         fields = [(f"f{i}", float | str | bool | None, None) for i in range(len(names))]
-        self._row = msgspec.defstruct("Row", fields, rename={f"f{i}": name for i, name in enumerate(names)})
+        self._row = msgspec.defstruct("Row", fields)
         self._cells = attrgetter(*(name for name, *_ in fields))  # a step and how long it took, at least
-        self._decoder = msgspec.json.Decoder(self._row)
+        self._decoder = None
+        with contextlib.suppress(ValueError):  # no field may have a name with a quote or a control character
+            typed = msgspec.defstruct("Row", fields, rename={f"f{i}": name for i, name in enumerate(names)})
+            self._decoder = msgspec.json.Decoder(typed)
 
     def columns(self, lines: Sequence[bytes]) -> list[Sequence[Any]]:
         """Return the values of each column, None where it is missing."""
-        try:
-            rows = self._decoder.decode_lines(b"\n".join(lines))
-        except (ValueError, RecursionError):
+        rows = None
+        with contextlib.suppress(ValueError, RecursionError):
+            rows = self._decoder and self._decoder.decode_lines(b"\n".join(lines))
+        if rows is None:
             found = map(_object, lines)
             rows = [self._row(*map(row.get, self._names)) for row in found if row is not None]
             self.lost += len(lines) - len(rows)
@@ -215,7 +220,8 @@ def _transposed(rows: Iterable[Sequence[Any]], width: int) -> list[Sequence[Any]
 
 def _kinds(rows: Sequence[Mapping[str, Any]]) -> _Kinds | None:
     """Return which columns these rows have; None where they are not steps."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
+    named = dict.fromkeys(name for row in rows for name in row)
+    names = [name for name in named if clean_text(name) == name]  # others cannot be written
     numeric = {
         name
         for name in names
@@ -272,9 +278,10 @@ def _times_ns(values: Sequence[Any]) -> Int64:
     for row in np.flatnonzero(np.isnan(numbers)).tolist():
         try:
             moment = datetime.fromisoformat(str(values[row]).replace("Z", "+00:00"))
-        except ValueError:
+            at_ns = round(moment.timestamp() * 1e6) * 1_000
+        except (ValueError, OverflowError):
             continue
-        found[row] = round(moment.timestamp() * 1e6) * 1_000
+        found[row] = at_ns if _EARLIEST_NS <= at_ns <= FARTHEST_NS else 0
     return found
 
 
@@ -297,7 +304,9 @@ class _Table(Struct, frozen=True):
         rank = np.full(len(number), -1.0) if kinds.rank is None else columns[kinds.rank]
         spans = [columns[name] * unit for name, (_, unit) in kinds.durations.items()]
         spent = np.array(spans).T.reshape(len(number), len(spans))
-        is_told = (np.abs(number) < 1 << 53) & (np.abs(rank) < 1 << 31)  # and neither is NaN
+        is_told = (
+            (np.abs(number) < 1 << 53) & (np.abs(rank) < 1 << 31) & (np.rint(number) == number)
+        )  # not NaN
         is_told &= (spent < FARTHEST_NS / 4).all(1) & (spent >= 0).all(1)
         end = np.zeros(len(number), np.int64) if kinds.time is None else columns[kinds.time]
         repairs = []
@@ -311,7 +320,11 @@ class _Table(Struct, frozen=True):
             repairs.append(f"{counted(n, 'row')} of steps that were run again; the last of a step holds")
         kept = order[last]
         values = {name: columns[name][kept] for name in kinds.values}
-        names = [name for name, _ in kinds.durations.values()]
+        short = [name for name, _ in kinds.durations.values()]
+        names = [
+            full if own == STEP or short.count(own) > 1 else own
+            for full, own in zip(kinds.durations, short, strict=True)
+        ]
         at = _whole(spent[kept], list(kinds.durations))
         whole = np.zeros(len(kept)) if at is None else spent[kept, at]
         parts = [i for i in range(len(names)) if i != at]

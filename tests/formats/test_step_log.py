@@ -146,3 +146,21 @@ def test_any_bytes_are_a_step_log_or_not(data: bytes) -> None:
     assert recognises(data) in (True, False)
     recognises(b"step,step_ms\n1,2\n" + data)
     recognises(ROWS.encode() + data)
+
+
+def test_steps_with_fractions_and_times_of_day_out_of_range_are_not_read_as_such(tmp_path: Path) -> None:
+    text = "step,time,step_ms\n1,9999-12-31T23:59:59,5\n1.5,2024-01-01,5\n2,0001-01-01,5\n"
+    trace = log(tmp_path / "a.csv", text)
+    assert list(trace.args[NUMBER].values) == [1, 2]
+    assert trace.ts_ns.tolist() == [0, 5_000_000]
+    assert trace.repairs == ["1 row without a step or its durations left out"]
+
+
+def test_columns_that_differ_only_in_their_units_stay_two(tmp_path: Path) -> None:
+    trace = log(tmp_path / "a.csv", "step,a_ms,a_us,step_ms,total_ms\n1,1,2000,4,5\n")
+    assert [name for name, _, _ in slices(trace)] == [STEP, "a_ms", "a_us", "step_ms"]
+
+
+def test_names_of_columns_may_have_quotes_and_what_is_no_text_is_left_out(tmp_path: Path) -> None:
+    trace = log(tmp_path / "a.jsonl", '{"step": 1, "\\ud800_ms": 2, "\\"fwd\\"_ms": 3, "step_ms": 9}\n')
+    assert slices(trace) == [(STEP, 0, 9_000), ('"fwd"', 0, 3_000)]
