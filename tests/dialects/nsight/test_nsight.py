@@ -29,6 +29,7 @@ def breakdown(path: Path, *more: object) -> list[tuple[object, ...]]:
     return [(row["rank"], row["step"], *(round(1000 * row[key]) for key in times)) for row in rows]
 
 
+@pytest.mark.slow
 def test_a_made_export_obeys_the_laws_of_systems(tmp_path: Path) -> None:
     job = two_ranks(tmp_path / "job.sqlite")
     assert system_laws.loaded(job).names == ["rank0", "rank1"]
@@ -95,6 +96,30 @@ def test_a_process_that_sees_its_device_as_the_first_one_is_another_rank(tmp_pat
         made.kernel(f"gemm{pid}", 20, 50, 1, pid=pid)
     loaded = load_paths([made.close()], Request(jobs=1, progress=False))
     assert [list(trace.names) for trace in loaded.made] == [["gemm10"], ["gemm11"]]
+
+
+@pytest.mark.parametrize("more", [("--step_by", "begin"), ()])
+def test_steps_are_told_by_marks_or_else_by_replays_of_a_graph(tmp_path: Path, more: tuple[str, ...]) -> None:
+    made = Export(tmp_path / "job.sqlite")
+    for i in range(6):
+        made.range("begin", 1000 * i, None, kind=34)
+        made.call("cudaGraphLaunch_v10000", 1000 * i, 1000 * i + 9, i + 1)
+        for k in range(5):
+            made.kernel(f"gemm{k}", 1000 * i + 10 + 100 * k, 1000 * i + 100 + 100 * k, i + 1)
+    assert breakdown(made.close(), *more) == [("rank0", i, 1000, 450, 0, 550) for i in range(1, 6)]
+
+
+def test_a_recording_without_steps_begins_with_what_it_saw_launched_under_every_option(
+    tmp_path: Path,
+) -> None:
+    made = Export(tmp_path / "job.sqlite")
+    made.kernel("gemm", 0, 5, 99)
+    for i in (1, 2):
+        made.call("cudaLaunchKernel_v7000", 100 * i, 100 * i + 9, i)
+        made.kernel("gemm", 100 * i + 10, 100 * i + 50, i)
+    path = made.close()  # from the first call, at 100, to the end of the last kernel, at 250
+    assert breakdown(path) == [("rank0", None, 150, 80, 0, 70)]
+    assert answer("critical", path)["iteration_ms"] == pytest.approx(0.150)
 
 
 #: Kernels of each recorded file: how many, their sum (ns), and that of flash_fwd_kernel.
