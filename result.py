@@ -118,7 +118,7 @@ class Bars(NamedTuple):
     horizontal (there the values run along the bottom and the categories up the side).
     `strips` has one for each of `x`: what has the same is drawn as one strip (bars upright and
     stacked), the strips below each other. `between` has for each of `x` the lowest and the highest
-    that the only series may be.
+    that the only series may be. A line across, with a name, stands at a `level`.
     """
 
     title: str
@@ -130,6 +130,7 @@ class Bars(NamedTuple):
     horizontal: bool = False
     strips: Sequence[str] = ()
     between: Sequence[tuple[float, float] | None] = ()
+    level: tuple[float, str] | None = None
     is_small: bool = False  # has room beside another that is
 
 
@@ -144,6 +145,7 @@ class Waterfall(NamedTuple):
     parts: Sequence[tuple[str, float, str]]  # name, value, and the group that decides the colour
     total: str  # name of the last bar
     is_small: bool = True  # as of `Bars`
+    most: float | None = None  # where the axis ends: those to be compared have one scale
     step: str = ""  # of pictures that have one: shown are those of the first step, and of one that is picked
 
 
@@ -293,6 +295,8 @@ class Card(NamedTuple):
     figure: str  # what it is worth, with the unit
     lines: Sequence[tuple[str, str]] = ()  # label ("" for none) and text
     about: Collection[str] = ()  # keys, as of `Table.about`
+    step: str = ""  # in which it was seen,
+    seen: str = ""  # and the key of what was seen there
 
     def texts(self, place: int) -> Iterator[str]:
         """Yield the lines that a reader of plain text gets; `place` counts from 1."""

@@ -117,7 +117,12 @@ def load_steps(
     recording = join(steps, spill)
     frames = [rank.made.facts.frames for rank in job.ranks]
     return LoadedSteps(
-        replace(recording, notes=[*notes, *recording.notes], frames=frames),
+        replace(
+            recording,
+            notes=[*notes, *recording.notes],
+            frames=frames,
+            clock_bounds_ns=[clocks[host].bound_ns or 0 for host in hosts],
+        ),
         job.job,
         job.files,
         [rank.made.facts for rank in job.ranks],
@@ -206,5 +211,5 @@ def choose_step(recording: Recording, number: int | None = None) -> int:
             )
         return numbers.index(number)
     rows: Collection[int] = recording.whole_steps
-    by_length = sorted(rows, key=lambda row: (int(bounds[row].iteration_ns.max()), row))
+    by_length = sorted(rows, key=lambda row: (bounds[row].mean_ns, row))
     return by_length[(len(by_length) - 1) // 2]

@@ -124,6 +124,12 @@ class StepBounds(NamedTuple):
         """How long the step took for each owner (m,); -1 where unknown."""
         return np.where(self.next_ns < 0, -1, self.next_ns - self.begin_ns)
 
+    @property
+    def mean_ns(self) -> float:
+        """How long the step took, the mean over the owners that are known; 0 without one."""
+        known = self.iteration_ns[self.iteration_ns > 0]
+        return float(known.mean()) if len(known) else 0.0
+
 
 def job_lengths(bounds: Sequence[StepBounds]) -> Float64:
     """Return how long the job took for each of some steps (steps,), until its last owner was through.
@@ -190,6 +196,7 @@ class Recording(Struct, frozen=True, dict=True):
     operations, steps : what occurs, and when
     notes : what the reader of the answer should know about the recording, a sentence each
     frames : (owners,) what may cover the gaps of each, None where nothing is known; () for all
+    clock_bounds_ns : (owners,) how far off the clock of each may be, 0 where unknown; () on one clock
     step_kind : what the steps do (``decode``), where the recording tells; else ""
     """
 
@@ -203,6 +210,7 @@ class Recording(Struct, frozen=True, dict=True):
     frames: Sequence[Frames | None] = ()
     step_kind: str = ""
     sides: Sequence[tuple[int, int]] = ()
+    clock_bounds_ns: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.operations, OperationTable):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,8 @@ from dag.path_summary import named_path
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.roles import Role
 from dialects.step_parts import Operation
-from result import OnPath, Span, Timeline, Waterfall
+from errors import listed
+from result import OnPath, Span, Timeline, Waterfall, in_ms
 
 #: Ranks that are drawn at most, and boxes: shorter ones that follow each other become one.
 MOST_RANKS = 32
@@ -25,6 +26,8 @@ MOST_STRETCHES = 3_000
 #: Up to so many ranks each stage of communication has a lane; up to so many input and device have theirs.
 _EACH_STAGE, _EACH_KIND = 4, 12
 _FINEST, _COARSEST = 4_000, 25  # boxes are joined across breaks of this part of the step, from fine to coarse
+#: A clock that may be further off than this part of the step: the eye would see it.
+_FAR_OFF = 0.05
 _MOST_PARTS = 8  # of a waterfall that have a bar of their own
 _LEAST_PART = 0.01  # of the whole, that all others of a kind need for theirs
 
@@ -68,12 +71,23 @@ def step_timeline(
     spans += [_together(recording, step, lanes, events, zero) for events in joined]
     place = {event: i for i, event in enumerate(single.tolist())}
     n = len(recording.owners)
-    few = f"{len(owners)} of {n:,} ranks are drawn: those on the path, then those with the most work"
+    few = f"{len(owners)} of {n:,} ranks are drawn: those on the path, then those with the most work."
+    notes = [*((few,) if n > len(owners) else ()), *_apart(recording, owners, path.length_ns)]
     row = {name: i for i, name in enumerate(lanes.names)}
     order = sorted(range(len(spans)), key=lambda i: (row[spans[i].lane], spans[i].start_ms))
     moved = {old: new for new, old in enumerate(order)}
     drawn = [mark._replace(span=moved[place[mark.span]]) for mark in marks if mark.span in place]
-    return Timeline(title, [spans[i] for i in order], path=drawn, note=few if n > len(owners) else "")
+    return Timeline(title, [spans[i] for i in order], path=drawn, note=" ".join(notes))
+
+
+def _apart(recording: Recording, owners: Sequence[int], length_ns: int) -> Iterator[str]:
+    """Yield whose boxes may lie elsewhere beside those of the others, as far as the clocks tell."""
+    bounds = recording.clock_bounds_ns
+    far = [one for one in owners if bounds and bounds[one] > _FAR_OFF * length_ns]
+    if far:
+        most = in_ms(max(bounds[one] for one in far))
+        names = listed([recording.owners[one] for one in far])
+        yield f"{names} may lie up to {most} to either side: the clocks cannot be tied closer."
 
 
 def path_waterfall(title: str, recording: Recording, step: StepGraph, path: CriticalPath) -> Waterfall:
@@ -87,7 +101,8 @@ def path_waterfall(title: str, recording: Recording, step: StepGraph, path: Crit
     for label, cat, at, ns in zip(*(column.tolist() for column in columns), strict=True):
         key = names[label], CATS[cat] or groups[at]
         sums[key] = sums.get(key, 0) + ns
-    return waterfall(title, "ms of the step, along its critical path", sums, "the step")
+    whole = f"the step on {recording.owners[path.owner]}" if len(recording.owners) > 1 else "the step"
+    return waterfall(title, "ms of the step, along its critical path", sums, whole)
 
 
 def waterfall(title: str, label: str, sums: Mapping[tuple[str, str], int], total: str) -> Waterfall:

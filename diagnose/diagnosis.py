@@ -116,6 +116,18 @@ class Diagnosis(Struct, frozen=True):
     goes_to: Sequence[PathPart] = ()  # where the time of a step goes, the largest share first
     answer: str = ""  # the headline where it is not about steps
 
+    @property
+    def is_even(self) -> bool:
+        """Whether the median and the mean of the steps are alike."""
+        usual = float(np.median(self.iteration_ns))
+        return abs(float(self.iteration_ns.mean()) - usual) <= NEGLIGIBLE * usual
+
+    @property
+    def usual_ns(self) -> float:
+        """The median length of a step; of few even ones the mean: a median of two or three is one of them."""
+        few = self.is_even and len(self.iteration_ns) < FEWEST
+        return float(self.iteration_ns.mean() if few else np.median(self.iteration_ns))
+
 
 def diagnose(loaded: LoadedSteps, network: str = "", *, of_figures: bool = False) -> Diagnosis:
     """Return the diagnosis of a job.
@@ -245,11 +257,9 @@ def headline(diagnosis: Diagnosis) -> str:
     """
     if diagnosis.answer:
         return diagnosis.answer
-    usual, mean = float(np.median(diagnosis.iteration_ns)), float(diagnosis.iteration_ns.mean())
-    is_even = abs(mean - usual) <= NEGLIGIBLE * usual
-    on_average = "" if is_even else f" ({in_ms(mean, unit='')} on average)"
-    few = is_even and len(diagnosis.iteration_ns) < FEWEST  # a median of two or three steps is one of them
-    step = f"{diagnosis.one_step} takes {in_ms(mean if few else usual)}{on_average}"
+    mean = in_ms(float(diagnosis.iteration_ns.mean()), unit="")
+    on_average = "" if diagnosis.is_even else f" ({mean} on average)"
+    step = f"{diagnosis.one_step} takes {in_ms(diagnosis.usual_ns)}{on_average}"
     found = diagnosis.findings
     first = [one for one in found if one.finding.leads or (one.gain and not one.finding.is_assumed)][:_NAMED]
     heavy = [one for one in found if one.finding.weight and _is_on_path(one.finding)][:1]

@@ -31,6 +31,8 @@ _WORKERS = (
     Column("violations_after", "after", "int", paired=True),
 )
 _MOST_BARS = 40
+#: Clocks that NTP keeps are as close as this; a wider bound tells nothing new.
+_LOOSE_US = 10e3
 _LARGEST = 64 << 20  # bytes of inputs of which a page shows a step
 _UNITS = (("h", 3600e6), ("s", 1e6), ("ms", 1e3))  # and how many microseconds each is
 _CLOCK = ("offset_us", "drift_ppm", "bound_us", "anchors", "violations_before", "violations_after")
@@ -118,10 +120,13 @@ def _headline(combined: Combined, workers: Sequence[Mapping[str, Any]], *, asked
     if len(known) == len(others) and not any(worker["bound_us"] for worker in known):
         return f"{sentence}; all ran on one machine, by one clock."
     apart = max(abs(worker["offset_us"]) for worker in known)
-    within = f"within ± {_time(max(worker['bound_us'] for worker in known))}"
+    bound = max(worker["bound_us"] for worker in known)
     were = f"clocks were up to {_time(apart)} apart and now agree" if apart else "clocks agree as recorded"
+    within = f"{were} within ± {_time(bound)}"
+    if bound > max(_LOOSE_US, apart):
+        within = f"clocks cannot be tied closer than ± {_time(bound)}"
     anchors = counted(sum(worker["anchors"] for worker in known), "anchor")
-    sentence += f"; {were} {within} (by {combined.aligned_by}, {anchors})"
+    sentence += f"; {within} (by {combined.aligned_by}, {anchors})"
     before, after = (sum(w[f"violations_{when}"] or 0 for w in workers) for when in ("before", "after"))
     if before or after:
         sentence += f"; out of order: {before:,} before, {after:,} now"

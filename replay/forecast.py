@@ -261,10 +261,10 @@ class Forecasts:
         self._runs[1:] = [Runs(recording, rows)]
         return self._runs[1]
 
-    def simulation(self, edits: Sequence[Edit]) -> Simulation:
-        """Return when every event runs after some edits, with usual gaps but for recorded steps."""
+    def simulation(self, edits: Sequence[Edit], *, own_gaps: bool = False) -> Simulation:
+        """Return when every event runs after some edits, with usual gaps unless each step keeps its own."""
         edited = self._edited.after(edits) if edits else self.job.recording
-        if not any(edit.as_recorded for edit in edits):
+        if not own_gaps:
             edited = with_usual_gaps(edited)
         runs = self._runs_of(edited, self.rows)
         steps = map(edited.steps.__getitem__, self.rows)

@@ -32,6 +32,7 @@ _WIDEST_BAR = 90
 _MOST_BARS = 800  # upright; more are thinner than a pixel
 _MOST_POINTS = 60  # of a line that shows them
 _TALL_STRIPS = 8
+_A_TICK = 60  # pixels for the number at a tick
 _MOST_RUNS = 12  # beside each other as bars; more become a heat map
 _HEAT = {"scheme": "yelloworangered"}
 
@@ -75,7 +76,22 @@ def bars(chart: Bars, width: int) -> Spec:
     if beside > 1:
         encoding[f"{named}Offset"] = {"field": "s", "type": "ordinal"}
     spec = specified(values, "bar", encoding, {"n": chart.x, "s": names}, **size)
+    if chart.level:
+        mark = {key: spec[key] for key in ("mark", "encoding")}
+        return layered(spec, [mark, _level(*chart.level, encoding[measured])])
     return _with_bounds(spec, chart.between, named, measured) if any(chart.between) else spec
+
+
+def _level(value: float, name: str, upwards: Spec) -> Spec:
+    """Return a line across at a value, with its name on it."""
+    place = {"y": {**upwards, "field": "y"}}
+    words = {"text": {"value": bounded(name)}, "x": {"value": 4}}
+    return {"data": {"values": [{"y": value, "d": f"{bounded(name)}: {rounded(value)}"}]}, "layer": [
+        {"mark": {"type": "rule", "color": INK, "strokeDash": [6, 3]},
+         "encoding": {**place, "description": {"field": "d"}}},
+        {"mark": {"type": "text", "align": "left", "dy": -7, "fontSize": 11, "color": INK},
+         "encoding": {**place, **words}},
+    ]}  # fmt: skip
 
 
 def _with_room(chart: Bars) -> Bars:
@@ -143,11 +159,13 @@ def waterfall(chart: Waterfall, width: int) -> Spec:
     }
     colour["legend"] = {**colour["legend"], "values": [*range(len(groups))], "columns": 5}
     place = names_axis("n", names, "", upright=True)
-    along = {**measure("a", chart.label), "scale": {"zero": True}}
+    room = room_beside(width, names) - 40
+    along = measure("a", chart.label)
+    along["axis"] |= {"tickCount": max(2, room // _A_TICK)}
+    along["scale"] = {"zero": True, **({} if chart.most is None else {"domainMax": chart.most})}
     bars = {"y": place, "x": along, "x2": {"field": "b"}, "color": colour, "description": {"field": "d"}}
     texts = {"y": place, "x": {**along, "field": "b"}, "text": {"field": "t"}}
-    spec = specified(values, "bar", {}, {"n": names, "s": groups}, width=room_beside(width, names) - 40,
-                 height={"step": 20})  # fmt: skip
+    spec = specified(values, "bar", {}, {"n": names, "s": groups}, width=room, height={"step": 20})
     text = {"type": "text", "align": "left", "dx": 4, "fontSize": 10, "color": INK}
     layers: list[Spec] = [{"mark": "bar", "encoding": bars}, {"mark": text, "encoding": texts}]
     return layered(spec, layers)
@@ -261,19 +279,8 @@ def points(chart: Scatter, width: int) -> Spec:
     spec = specified(values, mark, encoding, {"s": groups}, width=width - 120, height=HEIGHT)
     if chart.roof is None:
         return spec
-    high, name = chart.roof
-    place = {"y": {**axes["y"], "field": "y"}}
-    words = {"text": {"value": bounded(name)}, "x": {"value": 4}}
-    layers: list[Spec] = [
-        {"mark": mark, "encoding": spec["encoding"]},
-        {"data": {"values": [{"y": high, "d": f"{bounded(name)}: {rounded(high)}"}]}, "layer": [
-            {"mark": {"type": "rule", "color": INK, "strokeDash": [6, 3]},
-             "encoding": {**place, "description": {"field": "d"}}},
-            {"mark": {"type": "text", "align": "left", "dy": -7, "fontSize": 11, "color": INK},
-             "encoding": {**place, **words}},
-        ]},
-    ]  # fmt: skip
-    return layered(spec, layers)
+    points = {"mark": mark, "encoding": spec["encoding"]}
+    return layered(spec, [points, _level(*chart.roof, axes["y"])])
 
 
 def heat_map(chart: HeatMap, width: int) -> Spec:

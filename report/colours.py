@@ -25,39 +25,36 @@ _OTHER = ("#406c66", "#ff4bb1")
 PATH = "#d10376"
 #: All of them; no two alike.
 PALETTE = (*_COMPUTATION, *_COMMUNICATION, *_WAITING, *_INPUT, *_COPIES, *_OTHER)
-_NEUTRAL = (*_OTHER, *_COPIES, *_INPUT, *_COMPUTATION, *_COMMUNICATION, *_WAITING)
-#: Names that mean something (patterns of a whole name in any case) and the colours for them, the best
-#: first. Earlier ones have the first choice.
-_MEANINGS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("idle|gap|untraced|.*not(hing)? recorded.*", _WAITING[::-1]),
-    (".*wait.*|.*negotiat.*|.*coordinate.*|.*sync.*", _WAITING),
-    ("i/o|io|.*input.*|.*load.*", _INPUT),
-    ("(gpu_)?mem(cpy|set|ory).*|cop(y|ies).*", _COPIES),
-    ("comm|wire|.*communication.*|exposed.*", _COMMUNICATION),
-    ("push", _COMMUNICATION[::-1]),
-    ("pull", (*_COMMUNICATION[1:], _COMMUNICATION[0])),
-    (".*push.*|.*pull.*|.*broadcast.*|.*reduce.*|.*gather.*|.*nccl.*|.*gloo.*", _COMMUNICATION),
-    ("fw|forward.*", _COMPUTATION),
-    ("bw|backward.*|cpu_op", (*_COMPUTATION[1:], _COMPUTATION[0])),
-    ("step", (*_COMPUTATION[2:], *_COMPUTATION[:2])),
-    ("both|update.*|output.*|optimizer.*", (*_COMPUTATION[2:], *_COMPUTATION[:2])),
-    ("comput.*|kernel|operator", _COMPUTATION),
-    (".*", _NEUTRAL),
+#: For names without a meaning, those that mean something last.
+_NEUTRAL = (*_OTHER, *_COMPUTATION, *_COMMUNICATION, *_WAITING, *_COPIES, *_INPUT)
+#: Names that mean something (patterns of a whole name in any case, or of what follows its last slash), each
+#: with its colour, whatever else is in a picture or a page; the first that fits.
+_MEANINGS: tuple[tuple[str, str], ...] = (
+    ("idle|gap|untraced|.*not(hing)? recorded.*", _WAITING[1]),
+    (".*wait.*|.*negotiat.*|.*coordinate.*|.*sync.*", _WAITING[0]),
+    ("i/o|io|.*input.*|.*load.*", _INPUT[0]),
+    ("(gpu_)?mem(cpy|set|ory).*|cop(y|ies).*", _COPIES[0]),
+    ("push", _COMMUNICATION[2]),
+    ("pull", _COMMUNICATION[1]),
+    ("comm|wire|.*communication.*|exposed.*", _COMMUNICATION[0]),
+    (".*push.*|.*pull.*|.*broadcast.*|.*reduce.*|.*gather.*|.*nccl.*|.*gloo.*", _COMMUNICATION[0]),
+    ("fw|forward.*|comput.*", _COMPUTATION[0]),
+    ("bw|backward.*|cpu_op|operator", _COMPUTATION[1]),
+    ("step|both|update.*|output.*|optimizer.*|kernel", _COMPUTATION[2]),
 )
 
 
 def assign(names: Iterable[str]) -> dict[str, str]:
-    """Return a colour for each distinct name of a picture: one of its meaning, if possible not yet used.
+    """Return a colour for each distinct name of a picture: that of its meaning.
 
     Names without a meaning (runs, series) take what is left; colours recur when all are taken.
     """
-    distinct = dict.fromkeys(names)
-    chosen: dict[str, str] = {}
-    for name in sorted(distinct, key=_meaning):
-        colours = _MEANINGS[_meaning(name)][1]
-        free = [colour for colour in colours if colour not in chosen.values()]
-        chosen[name] = free[0] if free else colours[len(chosen) % len(colours)]
-    return {name: chosen[name] for name in distinct}
+    chosen = {name: _meant(name) for name in names}
+    for name, colour in chosen.items():
+        if not colour:
+            free = [one for one in _NEUTRAL if one not in chosen.values()]
+            chosen[name] = free[0] if free else _NEUTRAL[len(chosen) % len(_NEUTRAL)]
+    return chosen
 
 
 def of(name: str) -> str:
@@ -80,7 +77,11 @@ def luminance(colour: str) -> float:
 
 
 @functools.lru_cache(4096)
-def _meaning(name: str) -> int:
-    """Return the place of what a name means; the last is that of names without a meaning."""
+def _meant(name: str) -> str:
+    """Return the colour of what a name means; "" for a name without a meaning."""
     word = name[:80].lower()
-    return next(at for at, (pattern, _) in enumerate(_MEANINGS) if re.fullmatch(pattern, word, re.DOTALL))
+    words = dict.fromkeys((word, word.rsplit("/", 1)[-1]))
+    found = (
+        colour for one in words for pattern, colour in _MEANINGS if re.fullmatch(pattern, one, re.DOTALL)
+    )
+    return next(found, "")

@@ -152,7 +152,8 @@ def _table(table: Table, keys: dict[str, int]) -> dict[str, Any]:
 def _card(card: Card, keys: _Numbered) -> dict[str, Any]:
     about = [keys[key] for key in card.about]
     lines = [(label, text, isinstance(text, Command)) for label, text in card.lines]
-    return {"title": card.title, "figure": card.figure, "lines": lines, "about": about}
+    seen = {"step": card.step, "seen": keys[card.seen] if card.seen else None}
+    return {"title": card.title, "figure": card.figure, "lines": lines, "about": about, **seen}
 
 
 def _scripted(result: Result) -> tuple[type, ...]:

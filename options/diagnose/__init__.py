@@ -205,6 +205,8 @@ def _gain(one: Ranked, bound: str) -> float | None:
 
 def _card(args: Namespace, diagnosis: Diagnosis, one: Ranked) -> Card:
     """Return a finding with all its details."""
+    from dag_utils import key_of
+
     finding = one.finding
     caveat = f" ({finding.caveat})" if finding.caveat else ""
     lines = [("", _sentence(finding.cause + caveat)), ("To do", _sentence(finding.action))]
@@ -213,7 +215,11 @@ def _card(args: Namespace, diagnosis: Diagnosis, one: Ranked) -> Card:
         lines.append(("What if", Command(_command(args, _what_if(one)))))
     if finding.look or not one.change:
         lines.append(("Closer", Command(_command(args, finding.look or _LOOK))))
-    return Card(_sentence(finding.title), _worth(one), lines, _about(diagnosis, one))
+    card = Card(_sentence(finding.title), _worth(one), lines, _about(diagnosis, one))
+    for seen in finding.evidence[:1]:
+        if seen.step is not None:
+            card = card._replace(step=str(seen.step), seen=key_of(seen.rank, seen.name))
+    return card
 
 
 def _change(one: Ranked) -> str:

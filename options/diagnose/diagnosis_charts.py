@@ -16,12 +16,14 @@ from dialects.roles import Role
 from figures.time_by_role import Breakdown
 from function_names import brief
 from options.step_charts import exposed_map, joined_steps, rank_map
-from result import Bars, Chart, Point, Scatter
+from result import Bars, Chart, Point, Scatter, Waterfall, in_ms
 
 #: Transfers that are drawn at most.
 _MOST_POINTS = 500
 #: Bars of the steps; of more steps each is the longest of some.
 _MOST_EVERY_STEP = 2_000
+#: A step that takes more times as long as the usual one would hide it where both have one scale.
+_BESIDE = 8
 #: So many steps have room in half a page.
 _FEW_STEPS = 40
 #: Steps that a page draws at most, and boxes of those that nobody asked for; a box takes 50 bytes of it.
@@ -49,18 +51,19 @@ def diagnosis_charts(
 def _of_steps(view: JobView, found: Sequence[Ranked], first: Sequence[str]) -> list[Chart]:
     """Return where the time of steps goes, and their timelines with the ranks to be drawn `first`.
 
-    The usual step comes first, then the worst of those that are far longer than the others, then the others,
-    the longest first: as many as there is room for.
+    The usual step comes first, then the worst of those that are far longer than the others, then those in
+    which findings were seen, then the others, the longest first: as many as there is room for.
     """
     recording = view.recording
     what = {choose_step(recording): ", of median length,"}
     for one in _outliers(found):
         what.setdefault(choose_step(recording, one.evidence[0].step), ", far longer than the others,")
+    named = [choose_step(recording, seen) for one in found if (seen := _seen(one)) is not None]
     by_length = np.argsort(-view.job_ns, kind="stable").tolist()
-    waterfalls: list[Chart] = []
+    waterfalls: list[Waterfall] = []
     timelines: list[Chart] = []
     room = _MOST_BOXES
-    for row in list(dict.fromkeys([*what, *(view.rows[at] for at in by_length)]))[:_MOST_STEPS]:
+    for row in list(dict.fromkeys([*what, *named, *(view.rows[at] for at in by_length)]))[:_MOST_STEPS]:
         step = recording.steps[row]
         path = critical_path(step)
         title = f"Step {step.number}{what.get(row, '')} and its critical path"
@@ -73,12 +76,27 @@ def _of_steps(view: JobView, found: Sequence[Ranked], first: Sequence[str]) -> l
         waterfall = path_waterfall(title, recording, step, path)
         waterfalls.append(waterfall._replace(step=str(step.number)))
         timelines.append(timeline._replace(step=str(step.number)))
-    return [*waterfalls, *timelines]
+    return [*_to_one_scale(waterfalls), *timelines]
+
+
+def _to_one_scale(waterfalls: Sequence[Waterfall]) -> list[Waterfall]:
+    """Return waterfalls that can be compared; those far beyond the first, which would hide it, say so."""
+    lengths = [sum(ms for _, ms, _ in one.parts) for one in waterfalls]
+    most = max((ms for ms in lengths if ms <= _BESIDE * lengths[0]), default=None)
+    return [
+        one._replace(most=most) if most and ms <= most else one._replace(title=f"{one.title} (own scale)")
+        for one, ms in zip(waterfalls, lengths, strict=True)
+    ]
 
 
 def _outliers(found: Iterable[Ranked]) -> list[Finding]:
     """Return the findings about steps that are far longer than the others."""
     return [one.finding for one in found if one.finding.kind == "outlier_steps"]
+
+
+def _seen(one: Ranked) -> int | None:
+    """Return the step in which a finding was seen."""
+    return next((seen.step for seen in one.finding.evidence if seen.step is not None), None)
 
 
 def _transfers(view: JobView) -> list[Chart]:
@@ -109,7 +127,10 @@ def _transfers(view: JobView) -> list[Chart]:
 
 
 def _every_step(diagnosis: Diagnosis) -> list[Chart]:
-    """Return how long the job took for each step, where there are several; outliers have their own colour."""
+    """Return how long the job took for each step, where there are several, beside what the headline says.
+
+    Outliers have their own colour.
+    """
     numbers = diagnosis.numbers
     if len(numbers) < 2:
         return []
@@ -131,7 +152,9 @@ def _every_step(diagnosis: Diagnosis) -> list[Chart]:
         if group
     }
     unit = "ms" if len(diagnosis.ranks) == 1 else "ms until the last rank is through"
-    return [Bars("Every step", "step", unit, names, series, True, is_small=len(numbers) <= _FEW_STEPS)]
+    level = (diagnosis.usual_ns / 1e6, f"the usual step of a rank: {in_ms(diagnosis.usual_ns)}")
+    is_small = len(numbers) <= _FEW_STEPS
+    return [Bars("Length of each step", "step", unit, names, series, True, level=level, is_small=is_small)]
 
 
 def _excess_map(diagnosis: Diagnosis) -> list[Chart]:

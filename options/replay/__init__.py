@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError, Namespace, _ArgumentGroup
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -321,20 +322,23 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
     last = found[-1]
     row = choose_step(recording)
     position = _position(forecasts.rows, row)
-    before = by_category(_path(args, recording, forecasts.simulation([]).step(position)))
-    results = [forecasts.simulation(edits) for edits in asked.values()]
+    own_gaps = any(edit.as_recorded for edits in asked.values() for edit in edits)
+    simulate = partial(forecasts.simulation, own_gaps=own_gaps)
+    before = by_category(_path(args, recording, simulate([]).step(position)))
+    results = list(map(simulate, asked.values()))
     after = [_path(args, result.recording, result.step(position)) for result in results]
     paths = {edit.name: by_category(path) for edit, path in zip(found, after, strict=True)}
     slower = slowdown(recording) if "straggler=mean" in args.set else None
     output, written = _write(args, results[-1], args.output)
     number = recording.steps[row].number
+    where = f"Critical path of step {number} with {'its' if own_gaps else 'usual'} gaps, by category"
     tables = [
         shown.whatif_table(found),
-        shown.moved_table(before, paths[last.name]),
+        shown.moved_table(where, before, paths[last.name]),
         *shown.path_tables(number, after[-1], full=args.full),
         *(() if slower is None else (shown.slowdown_table(slower),)),
     ]
-    charts: list[Chart] = [shown.whatif_chart(found), shown.moved_chart({"recorded": before, **paths})]
+    charts: list[Chart] = [shown.whatif_chart(found), shown.moved_chart(where, {"before": before, **paths})]
     if _is_drawn(args):
         charts += shown.timelines("Recorded", recording, results[-1], position)
         if any(one.name == "bandwidth" for one in _requests(args)):

@@ -92,15 +92,16 @@ def slowdown_table(found: Slowdown) -> Table:
     return Table("slowdown", "Slowdown over the ideal job", columns, [("all", "", found.ratio), *rows])
 
 
-def moved_table(before: Mapping[str, float], after: Mapping[str, float]) -> Table:
-    """Return where the critical path lies before and after, by category."""
+def moved_table(title: str, before: Mapping[str, float], after: Mapping[str, float]) -> Table:
+    """Return where the critical path of a simulated step lies before and after, by category."""
     columns = (
         Column("cat", "critical path in"),
         Column("before_ms", "before (ms)", "float"),
         Column("after_ms", "after (ms)", "float"),
     )
     rows = [(cat, before.get(cat, 0.0) / 1e6, after.get(cat, 0.0) / 1e6) for cat in {**before, **after}]
-    return Table("path_by_category", "Where the critical path went", columns, rows)
+    rows.append(("the step", sum(before.values()) / 1e6, sum(after.values()) / 1e6))
+    return Table("path_by_category", title, columns, rows)
 
 
 def effect_table(name: str, title: str, effects: Sequence[Effect], iteration_ns: float) -> Table:
@@ -164,11 +165,11 @@ def sweep_chart(found: Mapping[float, Forecast]) -> Lines:
     return Lines(title, across, "step (ms)", list(found), {"step": times}, band=band, log=True)
 
 
-def moved_chart(shares: Mapping[str, Mapping[str, float]]) -> Bars:
-    """Return the critical path by category: one bar for what was recorded and one for each edit."""
+def moved_chart(title: str, shares: Mapping[str, Mapping[str, float]]) -> Bars:
+    """Return the critical path by category: one bar for the step before the edits and one for each edit."""
     cats = dict.fromkeys(cat for by_cat in shares.values() for cat in by_cat)
     series = {cat: [by_cat.get(cat, 0.0) / 1e6 for by_cat in shares.values()] for cat in cats}
-    return Bars("Critical path of a step, by category", "", "ms", list(shares), series, stacked=True)
+    return Bars(title, "", "ms", list(shares), series, stacked=True)
 
 
 def effect_chart(title: str, effects: Sequence[Effect]) -> Bars:

@@ -69,14 +69,18 @@ const dark = matchMedia("(prefers-color-scheme: dark)");
 
 /** The colours that drawings take from the style sheet at this moment (light or dark). */
 function inks() {
-  if (inks.dark !== dark.matches) {
+  const looks = document.documentElement.className + dark.matches;
+  if (inks.looks !== looks) {
     const style = getComputedStyle(document.documentElement);
     const names = ["ink", "soft", "line", "paper", "path", "accent"];
     inks.known = Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
-    inks.dark = dark.matches;
+    inks.looks = looks;
   }
   return inks.known;
 }
+
+addEventListener("beforeprint", () => { document.documentElement.classList.add("printing"); });
+addEventListener("afterprint", () => { document.documentElement.classList.remove("printing"); });
 
 /** Calls `redraw` whenever light turns to dark or back. */
 function onTheme(redraw) {
@@ -90,13 +94,15 @@ function onTheme(redraw) {
 const links = {
   marked: new Set(),
   pinned: [],
+  at: {}, // where to go: the step, and the key of what was seen there
   followers: [], // called with "touch", "pin" (tables turn to it) or "visit" (timelines go there)
   mark(keys, how = "touch") {
     this.marked = new Set(keys);
     for (const follow of this.followers) follow(how);
   },
-  pin(keys, how = "pin") {
+  pin(keys, how = "pin", at = {}) {
     this.pinned = keys;
+    this.at = at;
     this.mark(keys, how);
   },
   release() { if (this.marked.size || this.pinned.length) this.mark(this.pinned); },
@@ -108,7 +114,7 @@ const steps = {
   beside: null,
   followers: [], // called with the step that is picked, or null
   pick(step) {
-    if (step === null || this.drawn.includes(step)) this.beside = step ?? this.drawn[1];
+    if (step === null || this.drawn.indexOf(step) > 0) this.beside = step ?? this.drawn[1];
     for (const follow of this.followers) follow(step);
   },
   shows({ step }) { return !step || step === this.drawn[0] || step === this.beside; },
@@ -146,7 +152,10 @@ function cards() {
     const made = element("li", {}, head, ...figure, ...plain, element("dl", {}, ...lines));
     if (card.about.length) {
       const show = element("button", { type: "button" }, "Show in the timeline");
-      show.addEventListener("click", () => links.pin(card.about, "visit"));
+      show.addEventListener("click", () => {
+        if (card.step) steps.pick(card.step);
+        links.pin(card.about, "visit", card);
+      });
       made.append(show);
       made.addEventListener("pointerenter", () => links.mark(card.about));
       made.addEventListener("pointerleave", () => links.release());

@@ -105,16 +105,26 @@ drawers.timeline = (chart, place) => {
     const hits = marked.size ? spans.filter((span) => span.keys.some((key) => marked.has(key))) : [];
     const stops = marked.size ? path.filter((part) => part.keys.some((key) => marked.has(key))) : [];
     linked = hits.length || stops.length ? new Set([...hits, ...stops.map((part) => part.span)].map((one) => one.index)) : null;
-    if (how === "visit" && linked) {
-      const seen = stops.length ? stops : hits;
+    const goal = steps.drawn.includes(links.at.step) ? links.at.step : steps.drawn[0];
+    if (how === "visit" && linked && (!chart.step || chart.step === goal)) {
+      const place = hits.filter((span) => span.keys.includes(links.at.seen)).sort((a, b) => b.duration - a.duration)[0];
+      const seen = place ? [place] : stops.length ? stops : hits;
       const from = seen.reduce((least, one) => Math.min(least, one.start), Infinity);
       const to = seen.reduce((most, one) => Math.max(most, one.start + one.duration), -Infinity);
       const beside = Math.max((to - from) * 0.25, (last - first) / 200);
-      board.show([from - beside, to + beside]);
-      board.canvas.scrollIntoView({ block: "nearest" });
+      for (const other of timelines) other.show([from - beside, to + beside]);
+      if (place) choose(place);
+      bring(place ?? seen[0].span ?? seen[0]);
     }
     board.redraw();
   });
+
+  /** Scrolls the page to a box: with the title of the timeline where both have room. */
+  function bring(span) {
+    board.canvas.closest("section").scrollIntoView();
+    const below = board.canvas.getBoundingClientRect().top + span.top + 2 * rowHeight - innerHeight;
+    if (below > 0) scrollBy(0, below + innerHeight / 3);
+  }
 
   function choose(span) {
     chosen = span;
@@ -132,6 +142,7 @@ drawers.timeline = (chart, place) => {
     state.view.x = margin(state) + room / 2 - (span.start + span.duration / 2) * state.view.scale;
     state.fitted = false;
     choose(span);
+    bring(span);
   }
 
   /** Goes along the path, past stretches that are too short to see. */

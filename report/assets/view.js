@@ -1,5 +1,8 @@
 // A canvas that can be moved and zoomed by mouse, touch and keyboard; timelines and graphs draw on it.
 
+const PAPER = 1000; // CSS pixels: a little less than A4 on its side has
+const paper = matchMedia("print");
+
 /**
  * Makes the canvas of a drawing and keeps `view` (scale and offset, in CSS pixels) up to date.
  * hooks: draw(context, view), fit() -> view, click(x, y), hover(x, y) -> text or "", limits {min, max},
@@ -18,7 +21,7 @@ function makeBoard(label, height, hooks) {
     canvas.addEventListener("focus", () => { canvas.style.touchAction = "none"; });
     canvas.addEventListener("blur", () => { canvas.style.touchAction = "pan-y"; });
   }
-  const state = { view: { scale: 1, x: 0, y: 0 }, width: 0, height, fitted: true, pending: false };
+  const state = { view: { scale: 1, x: 0, y: 0 }, width: 0, height, ratio: 1, fitted: true, pending: false };
 
   let kept = null; // while only its place changes: a drawing twice as wide and high, and the view of it
 
@@ -41,15 +44,14 @@ function makeBoard(label, height, hooks) {
   }
 
   function draw(context, view = state.view, area = state) {
-    const ratio = devicePixelRatio || 1;
+    const { ratio } = state;
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     hooks.draw(context, view, area);
   }
 
   /** Shows the part of a larger drawing that is in sight: thousands of boxes and curves are one picture. */
   function shift(context) {
-    const ratio = devicePixelRatio || 1;
-    const { view, width, height } = state;
+    const { view, width, height, ratio } = state;
     const [beyondX, beyondY] = [Math.round(width / 2), Math.round(height / 2)];
     if (!kept || Math.abs(view.x - kept.x) > beyondX || Math.abs(view.y - kept.y) > beyondY) {
       const area = { ...state, width: width + 2 * beyondX, height: height + 2 * beyondY };
@@ -61,9 +63,10 @@ function makeBoard(label, height, hooks) {
     context.drawImage(kept.drawing, left, Math.round((view.y - kept.y - beyondY) * ratio));
   }
 
-  function resize() {
-    const ratio = devicePixelRatio || 1;
-    state.width = canvas.clientWidth;
+  function resize(paper = 0) {
+    const ratio = paper ? 2 : devicePixelRatio || 1;
+    state.ratio = ratio;
+    state.width = canvas.clientWidth && (paper || canvas.clientWidth);
     canvas.width = Math.max(1, Math.round(state.width * ratio));
     canvas.height = Math.max(1, Math.round(state.height * ratio));
     if (state.fitted) state.view = hooks.fit(state);
@@ -100,7 +103,12 @@ function makeBoard(label, height, hooks) {
 
   listenToPointers(canvas, tip, hooks, { zoom, move });
   listenToKeys(canvas, { zoom, move, fit });
-  new ResizeObserver(resize).observe(canvas);
+  new ResizeObserver(() => { if (!paper.matches) resize(); }).observe(canvas);
+  addEventListener("beforeprint", () => {
+    resize(PAPER);
+    draw(canvas.getContext("2d")); // now: what prints does not wait for a frame
+  });
+  addEventListener("afterprint", () => resize());
   onTheme(redraw);
   const button = (text, name, action) => {
     const made = element("button", { type: "button", "aria-label": name, title: name }, text);

@@ -74,6 +74,11 @@ def combined(by: str = "causality") -> Any:
             "out of order: 12 before, 0 now.",
         ),
         (
+            [clock(0, 0), clock(0, 134_400.0, 363)],
+            "causality",
+            "; clocks cannot be tied closer than ± 134.4 ms (by causality, 363 anchors).",
+        ),
+        (
             [clock(0, 0), clock(-7_200_000_037.0, 245.7, 1), clock(1_500_000.0, 10.0, 1)],
             "matched ends",
             "; clocks were up to 2.0 h apart and now agree within ± 245.7 us (by matched ends, 2 anchors).",

@@ -14,6 +14,7 @@ import options
 from conftest import REPO, open_page, small_window
 from errors import printable
 from options import arguments
+from options.diagnose.diagnosis_charts import _to_one_scale
 from report import html
 from report.tables import cell_texts
 from result import Bars, HeatMap, Result, Timeline, Waterfall
@@ -97,7 +98,7 @@ def test_diagnose_marks_the_steps_that_a_finding_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result, finding = diagnosed_outliers(monkeypatch, tmp_path)
-    (chart,) = (one for one in result.charts if one.title == "Every step")
+    (chart,) = (one for one in result.charts if one.title == "Length of each step")
     assert isinstance(chart, Bars)
     usual, far = chart.series["iteration time"], chart.series["far longer than the others"]
     named = [int(name) for name, ms in zip(chart.x, far, strict=True) if ms]
@@ -125,13 +126,38 @@ def test_diagnose_draws_as_many_steps_as_a_page_has_room_for(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("options.diagnose.diagnosis_charts._MOST_STEPS", 4)
     result = result_of("diagnose", [LENET], ["--html", "a.html"])
-    _, _, *others = (one for one in result.charts if isinstance(one, Timeline))
-    assert len(others) == 2
-    (chart,) = (one for one in result.charts if one.title == "Every step")
+    named = [one["evidence"][0]["step"] for one in result.document["findings"] if one["evidence"]]
+    _, _, seen, last = _timelines(result)
+    assert named == [int(seen.step), int(_timelines(result)[1].step)]
+    (chart,) = (one for one in result.charts if one.title == "Length of each step")
     assert isinstance(chart, Bars)
     ms = {step: max(filter(None, bars)) for step, *bars in zip(chart.x, *chart.series.values(), strict=True)}
-    left = sorted(ms[one] for one in ms if one not in {far.step for far in _timelines(result)[:2]})
-    assert [ms[one.step] for one in others] == left[:-3:-1]  # the longest of those that are left
+    assert ms[last.step] == max(
+        ms[one] for one in ms if one not in {far.step for far in _timelines(result)[:3]}
+    )
+
+
+def test_one_step_has_one_length_in_headline_and_charts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = result_of("diagnose", [SLOW], ["--html", "a.html"])
+    (every,) = (one for one in result.charts if isinstance(one, Bars) and one.level)
+    assert every.level is not None
+    assert result.headline.startswith(f"A step takes {every.level[0]:.1f} ms (")
+    lengths = dict(zip(every.x, every.series["iteration time"], strict=True))
+    parts = [one for one in result.charts if isinstance(one, Waterfall)]
+    for one in parts:  # here the rank that ends last begins the step last, too
+        assert one.total == "the step on wk1.rank0"
+        assert sum(ms for _, ms, _ in one.parts) == pytest.approx(lengths[one.step], abs=1e-3)
+    assert [one.most for one in parts] == [pytest.approx(488.366, abs=1e-3)] * len(lengths)  # the longest
+    assert "wk1.rank0 may lie up to 134.4 ms to either side" in _timelines(result)[0].note
+
+
+def test_a_step_that_would_hide_the_usual_one_has_a_scale_of_its_own() -> None:
+    lengths = [10.0, 79.0, 81.0]
+    drawn = _to_one_scale([Waterfall("T", "ms", [("FW", ms, "FW")], "the step") for ms in lengths])
+    assert [(one.title, one.most) for one in drawn] == [("T", 79.0), ("T", 79.0), ("T (own scale)", None)]
 
 
 def _timelines(result: Result) -> list[Timeline]:

@@ -81,6 +81,21 @@ def test_a_what_if_has_an_interval_of_its_own() -> None:
     assert found["headline"].startswith("With BW=0.5 a step takes")
 
 
+def test_only_what_keeps_the_recorded_gaps_is_compared_with_the_recorded_path() -> None:
+    recorded = document("--path", LENET)  # its path is that of the recorded step, gaps and all
+    length = sum(part["dur_ms"] for part in recorded["critical_path"])
+    args = ("--option", "replay", "--path", LENET, "--sub_option", "whatif", "--set")
+    for edit, gaps, total in (("step14=usual", "its gaps", length), ("BW=0.5", "usual gaps", None)):
+        kept = arguments.parse([*map(str, args), edit])
+        tables = {table.name: table for table in replay.run(kept).tables}
+        moved = tables["path_by_category"]
+        assert moved.title == f"Critical path of step 13 with {gaps}, by category"
+        *parts, (name, before, _) = moved.rows
+        assert name == "the step"
+        assert before == pytest.approx(sum(float(row[1] or 0) for row in parts))
+        assert (before == pytest.approx(length)) == (total is not None)
+
+
 def test_the_ideal_job_says_how_much_slower_the_recorded_one_is() -> None:
     row = whatif(LENET, "straggler=mean")["whatif"][0]
     assert row["slowdown"] > 1

@@ -7,6 +7,8 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from conftest import REPO
 from report import colours
@@ -117,6 +119,27 @@ def test_a_name_means_the_same_in_every_picture() -> None:
     assert len(set(alone.values())) == len(alone)
     assert colours.assign(reversed(alone)) == alone
     assert colours.assign(["a run", *alone, "compute alone"]).items() >= alone.items()
+
+
+@pytest.mark.parametrize(
+    ("name", "like"),
+    [
+        ("event/forward", "FW"),
+        ("event/backward", "BW"),
+        ("NCCL_ALLREDUCE", "Comm"),
+        ("optimizer.step", "STEP"),
+    ],
+)
+def test_a_role_has_one_colour_whatever_it_is_called(name: str, like: str) -> None:
+    assert colours.of(name) == colours.of(like)
+
+
+@given(st.permutations(["kernel", "cpu_op", "REDUCE", "FW", "both", "a run", "event/loss", "COPYD2H"]))
+def test_company_changes_no_colour_that_means_something(names: list[str]) -> None:
+    among = colours.assign(names)
+    meant = [name for name in names if name not in ("a run", "event/loss")]
+    assert {name: among[name] for name in meant} == {name: colours.of(name) for name in meant}
+    assert not {among["a run"], among["event/loss"]} & {colours.of("I/O"), colours.of("COPYD2H")}
 
 
 def test_colours_recur_within_a_meaning_only() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import json
 import math
 import re
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -346,7 +349,7 @@ def test_a_mark_says_its_name_and_value_under_the_pointer(browser: Chrome, tmp_p
 
 
 def test_a_step_that_is_picked_in_one_chart_is_picked_in_all(browser: Chrome, tmp_path: Path) -> None:
-    every = Bars("Every step", "step", "ms", ["7", "8"], {"time": [5.0, 9.0]}, stacked=True)
+    every = Bars("Length of each step", "step", "ms", ["7", "8"], {"time": [5.0, 9.0]}, stacked=True)
     strips = Bars("Parts", "step", "ms", ["7", "8", "7"], {EVIL: [1.0, 2.0, 3.0]}, strips=["r0", "r0", "8"])
     work = HeatMap("Own work", "step", "rank", "ms", ["8", "9"], ["7", "r1"], [[1.5, 2.0], [None, 3.0]])
     assert open_page(browser, page(tmp_path / "a.html", every, strips, work, BARS)) == []
@@ -376,7 +379,7 @@ def of_step(step: str, ms: float) -> tuple[Waterfall, Timeline]:
 def test_the_pictures_of_a_step_that_is_picked_are_shown_beside_those_of_the_first(
     browser: Chrome, tmp_path: Path
 ) -> None:
-    every = Bars("Every step", "step", "ms", ["7", "8", "9", "10"], {"time": [5.0, 9.0, 20.0, 4.0]})
+    every = Bars("Length of each step", "step", "ms", ["7", "8", "9", "10"], {"time": [5.0, 9.0, 20.0, 4.0]})
     pictures = [of_step("7", 5.0), of_step("9", 20.0), of_step("8", 9.0)]
     charts: list[Chart] = [every, *(parts for parts, _ in pictures), *(timeline for _, timeline in pictures)]
     assert open_page(browser, page(tmp_path / "a.html", *charts)) == []
@@ -402,6 +405,43 @@ def test_the_pictures_of_a_step_that_is_picked_are_shown_beside_those_of_the_fir
     ActionChains(browser).move_to_element(mark_of(browser, "10: 4")).click().perform()
     assert "Step 10 is not drawn in this page" in browser.find_element(By.CSS_SELECTOR, ".picker").text
     assert shown() == ["Parts of 7", "Parts of 9", "Step 7", "Step 9"]
+
+
+def test_a_finding_shows_the_box_that_it_names_in_the_step_that_it_names(
+    browser: Chrome, tmp_path: Path
+) -> None:
+    def board(step: str, start: float) -> Timeline:
+        spans = [
+            Span("r0", "FW", 0.0, 100.0, "FW", ("r0.FW",)),
+            Span("r0", "p", start, 5.0, "PUSH", ("r0.p",)),
+        ]
+        return Timeline(f"Step {step}", spans, step=step)
+
+    card = Card("Slow.", "", about=("r0.FW", "r0.p"), step="9", seen="r0.p")
+    charts = [board("7", 10.0), board("8", 20.0), board("9", 40.0)]
+    html.write(Result("diagnose", "T", {}, charts=charts, cards=[card]), tmp_path / "a.html")
+    assert open_page(browser, tmp_path / "a.html") == []
+    browser.find_element(By.CSS_SELECTOR, ".cards button").click()
+    shown = "return timelines.filter(one => one.state.width).map(one => one.range())"
+    for left, right in browser.execute_script(shown):  # the box and a quarter of it on either side
+        assert (left, right) == (pytest.approx(38.75, abs=0.3), pytest.approx(46.25, abs=0.3))
+    (own,) = (one for one in browser.find_elements(By.TAG_NAME, "section") if one.text.startswith("Step 9"))
+    assert own.find_element(By.CSS_SELECTOR, ".detail").text.startswith("p · PUSH · r0")
+    assert browser.execute_script(
+        "const { top } = arguments[0].getBoundingClientRect(); return top >= 0 && top < innerHeight", own
+    )
+
+
+def test_a_page_that_is_printed_has_its_timelines(browser: Chrome, tmp_path: Path) -> None:
+    path = [OnPath(0, 0.0, 5.0, "FW.conv")]
+    open_page(browser, page(tmp_path / "a.html", TIMELINE._replace(path=path), tables=()))
+    paper = base64.b64decode(browser.print_page())
+    drawn = b""
+    for part in re.finditer(rb"stream\r?\n", paper):
+        with contextlib.suppress(zlib.error):  # fonts and pictures are packed otherwise
+            drawn += zlib.decompressobj().decompress(paper[part.end() :])
+    # the line of the path, #d10376, is in the timeline only: its red of 209/255 is 0.8196
+    assert b".8196 .0118 .4627 RG" in drawn
 
 
 def mark_of(browser: Chrome, name: str) -> WebElement:
