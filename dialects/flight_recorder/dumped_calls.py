@@ -82,7 +82,7 @@ def _with_coalesced(
             i for i in pending.pop(name, [])
             if [found[i].get(key) for key in ("collective_seq_id", "p2p_seq_id")] == numbers
         ]  # fmt: skip
-        shared = {key: entry.get(key) for key in ("state", "retired", *TIMES[1:])}
+        shared = {key: entry.get(key) for key in ("state", *TIMES[1:])}
         if own and all(found[i].get("is_p2p") for i in own):
             for i in own:
                 found[i] = {**found[i], **shared}
@@ -139,8 +139,8 @@ def _call(
         group, kind, _number(entry), i, peer, not is_rooted(kind) and peer is None, agreed,
         ", ".join(_dtypes(entry, "input_dtypes") or _dtypes(entry, "output_dtypes")),
         " -> ".join(dict.fromkeys(", ".join(map(str, one)) for one in sizes if one)),
-        whole(entry.get("time_created_ns")), entry["state"] == "completed", entry["state"] == "started",
-        entry.get("retired") is True and entry["state"] != "completed", _frames(entry) if frames else (),
+        whole(entry.get("time_created_ns")), entry["state"] == "started",
+        _frames(entry) if frames else (),
     )  # fmt: skip
 
 

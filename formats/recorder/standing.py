@@ -74,9 +74,7 @@ class Call(NamedTuple):
     dtypes: str
     shapes: str  # as recorded, for people
     at_ns: int  # -1 where unknown
-    is_done: bool
     has_started: bool
-    timed_out: bool
     frames: Sequence[str] = ()  # of the Python stack, the innermost first
 
 
