@@ -16,10 +16,10 @@ from replay.whatif import (
     bandwidth,
     collective_times,
     drop,
+    gradients,
     host,
     negotiation,
     outliers,
-    overlap,
     partition,
     pauses,
     peers,
@@ -45,7 +45,7 @@ class EditModule(Protocol):
 #: The first that knows a request makes the edit; `scaling` takes what no other one knows.
 EDITS: Sequence[EditModule] = (
     bandwidth, partition, schedule, straggler, drop, pauses, negotiation, outliers, server_times,
-    collective_times, overlap, host, synchronisation, allocations, peers, scaling,
+    collective_times, gradients, host, synchronisation, allocations, peers, scaling,
 )  # fmt: skip
 _WORD = re.compile(r"\b([a-z_]{4,})=")
 _ALIKE = 0.75  # of two words, the share of letters that makes them alike

@@ -1,4 +1,4 @@
-"""Gradients that are reduced only after the backward pass: small jobs by hand."""
+"""Gradients that are reduced only after the backward pass, or in larger buckets: small jobs by hand."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from jobs import MS, Times, apply, foreseen, job, lockstep, one_gpu, rank
 from msgspec.structs import replace
 
 from dag.step_graph import Recording, StepGraph
+from dag_utils import RankFacts
+from dialects.recorded_collectives import Call, Collectives
 from dialects.step_parts import EdgeKind
 from errors import UsageError
+from replay.edit import EditRequest, Job
+from replay.edits import EditedJob
 from replay.runs import simulated
 
 _INPUTS = {"BW.b": ["FW.a"], "BW.a": ["BW.b"], "reduce_b": ["BW.b"], "reduce_a": ["BW.a", "reduce_b"]}
@@ -30,7 +34,10 @@ def reducing(
 
 def ends_ms(recording: Recording, *edits: str) -> dict[str, float]:
     """When each event of the first step ends on rank 0, after edits."""
-    edited = apply(recording, edits)
+    return ends_of(apply(recording, edits))
+
+
+def ends_of(edited: Recording) -> dict[str, float]:
     step = simulated(edited, [0]).step(0)
     mine = np.flatnonzero(step.owner == 0).tolist()
     return {edited.operations[int(step.operation[i])].name: float(step.end_ns[i]) / MS for i in mine}
@@ -92,3 +99,62 @@ def test_without_reductions_in_a_backward_pass_the_edit_is_refused(recording: Re
         apply(none, ["overlap=off"])
     with pytest.raises(UsageError, match="overlap is off"):
         apply(recording, ["overlap=on"])
+
+
+def in_buckets(sizes: Mapping[str, int], cap: str, *edits: str) -> dict[str, float]:
+    """When each event ends, with buckets of so many MB that take 1 ms and 4 more for each MB."""
+    times = {"FW.a": (0, 10), "BW.b": (10, 20), "BW.c": (20, 25), "BW.a": (25, 45), "reduce_b": (20, 29),
+             "reduce_c": (29, 34), "reduce_a": (45, 62), "UPDATE.b": (62, 63)}  # fmt: skip
+    inputs = {"BW.b": ["FW.a"], "BW.c": ["BW.b"], "BW.a": ["BW.c"], "reduce_b": ["BW.b"],
+              "reduce_c": ["BW.c", "reduce_b"], "reduce_a": ["BW.a", "reduce_c"],
+              "UPDATE.b": ["reduce_b", "reduce_a"]}  # fmt: skip
+    recording = reducing(times, times, inputs=inputs, end=63, extra=["reduce_c"])
+    rows = np.arange(len(sizes))
+    calls = [Call("all-reduce", n_ranks=2, sent=size << 20, key=name) for name, size in sizes.items()]
+    known = Collectives.of(rows, calls, np.zeros_like(rows), rows)
+    ends = np.array([round(times[name][1] * MS) for name in sizes], np.int64)
+    facts = [RankFacts("", rank=i, world_size=2, sizes=known, sizes_end_ns=ends) for i in (0, 1)]
+    edited = EditedJob(Job(recording, facts))
+    return ends_of(edited.after([edited.parse(EditRequest.of(one)) for one in (f"bucket_cap={cap}", *edits)]))
+
+
+_SIZES = {"reduce_b": 2, "reduce_c": 1, "reduce_a": 4}
+
+
+@pytest.mark.parametrize(
+    ("cap", "edits", "expected"),
+    [
+        # the first two together, when the second is ready at 25: 1 + 3 * 4; then the third from 45 on
+        ("4MB", [], {"reduce_c": 25 + 13, "reduce_a": 45 + 17}),
+        ("6.9MB", [], {"reduce_c": 25 + 13, "reduce_a": 45 + 17}),
+        ("7MB", [], {"reduce_a": 45 + 29}),
+        ("4MB", ["overlap=off"], {"reduce_c": 45 + 13, "reduce_a": 45 + 13 + 17}),
+        ("7MB", ["BW=0.2"], {"reduce_a": 10 + 7 + 29}),
+    ],
+)
+def test_joined_buckets_begin_with_their_last_gradient_and_pay_their_latency_once(
+    cap: str, edits: list[str], expected: Mapping[str, float]
+) -> None:
+    found = in_buckets(_SIZES, cap, *edits)
+    assert {name: found[name] for name in expected} == expected
+    assert found["UPDATE.b"] == expected["reduce_a"] + 1
+
+
+def test_buckets_no_two_of_which_are_within_the_cap_stay() -> None:
+    found = in_buckets(dict.fromkeys(_SIZES, 4), "7MB")
+    assert [found[name] for name in (*_SIZES, "UPDATE.b")] == [29, 34, 62, 63]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "cap", "words"),
+    [
+        ({"reduce_b": 2}, "4MB", "the bytes of the gradients are not recorded"),
+        (_SIZES, "3MB", "the largest has 4 MB; a cap must be at least that"),
+        (_SIZES, "many", "not a number of KB, MB or GB"),
+    ],
+)
+def test_buckets_of_which_too_little_is_known_are_refused(
+    sizes: Mapping[str, int], cap: str, words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        in_buckets(sizes, cap)

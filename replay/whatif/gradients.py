@@ -1,0 +1,189 @@
+"""When, and in what buckets, ranks reduce their gradients: after the backward pass, or fewer at a time."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from msgspec.structs import replace
+
+from arrays import Float64, Int64
+from dag.step_graph import Bool, Recording, StepGraph, operation_edges
+from dialects.roles import Phase
+from dialects.step_parts import EdgeKind, Joint, narrow_ns
+from replay.edit import Edit, EditRequest, Job
+from replay.engine import make_plan, simulate
+from replay.whatif.collective_times import bandwidths
+
+NAME = "overlap=off, bucket_cap=50MB"
+HELP = (
+    "gradients are reduced only when the backward pass of their rank has ended; recorded buckets of them are "
+    "joined up to so many bytes (KB, MB, GB)"
+)
+
+_SIZE = re.compile(r"([0-9]{1,9}(?:\.[0-9]+)?)([KMG])B")
+_BYTES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def parse(request: EditRequest, job: Job) -> Edit | None:
+    """Return the edit of how gradients are reduced; None for any other request."""
+    recording = job.recording
+    if request.name == "bucket_cap":
+        size = _SIZE.fullmatch(request.value)
+        if size is None:
+            raise request.refused("not a number of KB, MB or GB")
+    elif request.asks("overlap", "off"):
+        size = None
+    else:
+        return None
+    found = bandwidths(job) if size else np.empty((0, 6))
+    n_bytes = np.zeros(len(recording.operations))
+    n_bytes[found[:, 0].astype(np.int64)] = found[:, 4]
+    reduced, work = _buckets(recording, n_bytes)
+    if not len(reduced):
+        raise request.refused("no collective that reduces gradients is known to begin in a backward pass")
+    if size is None:
+        return Edit(lambda recording, _: without_overlap(recording), order=1)
+    if reduced.min() == 0:
+        raise request.refused("the bytes of the gradients are not recorded (profile with record_shapes=True)")
+    cap, largest = float(size[1]) * _BYTES[size[2]], float(reduced.max())
+    if largest > cap:
+        raise request.refused(
+            "which gradients are in a recorded bucket is not known, and the largest has "
+            f"{largest / _BYTES['M']:.3g} MB; a cap must be at least that"
+        )
+    latency_ns = latency(reduced, work)
+    return Edit(lambda recording, _: joined(recording, n_bytes, cap, latency_ns), order=0)
+
+
+def without_overlap(recording: Recording) -> Recording:
+    """Return the recording in which collectives of the gradients wait for their rank's backward pass.
+
+    What itself waits for one of them (buckets that are copied back) is not counted to that pass.
+    """
+    track = recording.numbered(lambda one: (one.owner, one.track))[1]
+
+    def edited(step: StepGraph) -> StepGraph:
+        reduces, works = gradients(recording, step)
+        works &= ~_after(step, reduces)
+        own = np.flatnonzero(works)
+        own = own[np.lexsort((step.end_ns[own], track[step.operation[own]]))]
+        last = own[np.diff(track[step.operation[own]], append=-1) != 0]  # of each thread, or stream
+        late, early = np.nonzero(step.owner[None, last] == step.owner[reduces, None])
+        chosen = np.flatnonzero(reduces)[late]
+        zeros = np.zeros_like(chosen)
+        edges = np.column_stack((last[early], chosen, zeros + Joint.END_TO_HEAD, zeros + EdgeKind.DATA))
+        # one that began after the pass anyway begins when it did: its gap is from its last input on
+        after = step.start_ns[chosen] - step.end_ns[last[early]]
+        gap = step.gap_ns.copy()
+        np.minimum.at(gap, chosen, np.where(after >= 0, after, step.gap_ns[chosen]).astype(gap.dtype))
+        return replace(step, edges=np.concatenate((step.edges, edges)).astype(step.edges.dtype), gap_ns=gap)
+
+    return recording.edited(edited)
+
+
+def joined(recording: Recording, n_bytes: Float64, cap: float, latency_ns: float) -> Recording:
+    """Return the recording in which each owner's buckets are joined in turn, within the `cap`.
+
+    The last of those that are joined reduces all, when its own gradients are ready; the others take no time,
+    and what waits for them waits for it.
+    """
+
+    def edited(step: StepGraph) -> StepGraph:
+        buckets = np.flatnonzero(gradients(recording, step)[0])
+        buckets = buckets[np.lexsort((step.start_ns[buckets], step.owner[buckets]))]
+        into = _carriers(step, buckets, n_bytes[step.operation[buckets]], cap)
+        work, edges = step.work_ns.astype(np.int64), step.edges
+        carried = into != buckets
+        np.add.at(work, into[carried], np.maximum(work[buckets[carried]] - round(latency_ns), 0))
+        work[buckets[carried]] = 0
+        carrier = np.arange(len(step))
+        carrier[buckets] = into
+        is_bucket = np.isin(np.arange(len(step)), buckets)
+        waits = (carrier[edges[:, 0]] != edges[:, 0]) & ~is_bucket[edges[:, 1]]
+        waits &= np.isin(edges[:, 2], (Joint.END_TO_HEAD, Joint.END_TO_BODY))
+        more = edges[waits]
+        more = np.column_stack((carrier[more[:, 0]], more[:, 1:])).astype(edges.dtype)
+        return replace(step, work_ns=narrow_ns(work), edges=np.concatenate((edges, more)))
+
+    return recording.edited(edited)
+
+
+def _carriers(step: StepGraph, buckets: Int64, n_bytes: Float64, cap: float) -> Int64:
+    """Return the last bucket (k,) of those that each of an owner's, in order, is joined with."""
+    into: Int64 = buckets.copy()
+    first, total = 0, 0.0
+    for place, size in enumerate(n_bytes.tolist()):
+        is_other = place and step.owner[buckets[place]] != step.owner[buckets[place - 1]]
+        if is_other or total + size > cap:
+            first, total = place, 0.0
+        total += size
+        into[first : place + 1] = buckets[place]
+    return into
+
+
+def _buckets(recording: Recording, n_bytes: Float64) -> tuple[Float64, Float64]:
+    """Return the bytes and the work (ns) of each recorded bucket (k,); `n_bytes` is per operation."""
+    found = [np.empty((0, 2))]
+    for step in map(recording.steps.__getitem__, recording.whole_steps):
+        events = np.flatnonzero(gradients(recording, step)[0])
+        found.append(np.column_stack((n_bytes[step.operation[events]], step.work_ns[events])))
+    reduced, work = np.concatenate(found).T
+    return reduced, work
+
+
+def latency(n_bytes: Float64, work_ns: Float64) -> float:
+    """Return the time of a collective beside its bytes (ns): the line through each size's median, at 0 bytes.
+
+    At least 0, and 0 where all have one size; at most what the quickest took.
+    """
+    sizes = np.unique(n_bytes)
+    if len(sizes) < 2:
+        return 0.0
+    usual = [float(np.median(work_ns[n_bytes == size])) for size in sizes]
+    return float(np.clip(np.polyfit(sizes, usual, 1)[1], 0.0, work_ns.min()))
+
+
+def gradients(recording: Recording, step: StepGraph) -> tuple[Bool, Bool]:
+    """Return which events (n,) of a step are collectives of the gradients, and which are the backward pass.
+
+    A rank launches the former in its backward pass, and nothing there waits for them until it has launched
+    the last one. (A collective that the rest of the pass waits for is a part of the model.)
+    """
+    moves = recording.which(lambda one: one.is_communication)[step.operation]
+    together = recording.which(lambda one: one.is_communication and one.is_collective)[step.operation]
+    works = recording.which(lambda one: one.phase is Phase.BACKWARD)[step.operation] & ~moves
+    launch, launched = step.edges[step.edges[:, 3] == EdgeKind.LAUNCH, :2].T
+    asked_ns = step.start_ns.copy()  # when the host began the call that launched it
+    asked_ns[launched] = step.start_ns[launch]
+    begin, end, last = (np.full(len(recording.owners), at) for at in (np.iinfo(np.int64).max, -1, -1))
+    np.minimum.at(begin, step.owner[works], step.start_ns[works])
+    np.maximum.at(end, step.owner[works], step.end_ns[works])
+    reduces = together & (asked_ns >= begin[step.owner]) & (asked_ns <= end[step.owner])
+    np.maximum.at(last, step.owner[reduces], asked_ns[reduces])
+    works[launched[works[launch] & ~moves[launched]]] = True
+    goes_on = works & (asked_ns < last[step.owner])
+    return reduces & ~_leads_to(step, goes_on, but_through=reduces), works
+
+
+def _after(step: StepGraph, chosen: Bool) -> Bool:
+    """Return which events (n,) of a step cannot end before one of the `chosen` (n,) has begun."""
+    return _reached(*operation_edges(step.edges), chosen)[1::2]
+
+
+def _leads_to(step: StepGraph, chosen: Bool, *, but_through: Bool) -> Bool:
+    """Return which events (n,) the `chosen` wait for, directly or through any but those."""
+    source, target = operation_edges(step.edges[~but_through[step.edges[:, 1]]])
+    return _reached(target ^ 1, source ^ 1, chosen)[::2]
+
+
+def _reached(source: Int64, target: Int64, chosen: Bool) -> Bool:
+    """Return which heads (2i) and bodies (2i + 1) come after the head of a chosen event, or are it.
+
+    A plan in which only these heads take time delays what comes after them, and nothing else.
+    """
+    heads = np.arange(0, 2 * len(chosen), 2)
+    edges = np.concatenate((np.column_stack((source, target)), np.column_stack((heads, heads + 1))))
+    delay = np.zeros(2 * len(chosen), np.int64)
+    delay[::2] = chosen
+    return simulate(make_plan(delay, edges)).end_ns > 0
