@@ -170,6 +170,7 @@ def split_key(key: int) -> tuple[int, int]:
     return key >> 16, key & 0xFFFF
 
 
+@lru_cache(maxsize=65536, typed=True)  # ranks have the same names and keys
 def with_key(name: str, tid: object) -> str:
     """Return a sub-task's name with its partition key, which `tid` holds; every other name as it is."""
     op = OpName.parse(name)

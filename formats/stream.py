@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import queue
 import sys
 import threading
 import zlib
@@ -15,6 +14,7 @@ from typing import Any
 from errors import TraceError, missing
 
 PIECE = 1 << 20  # bytes handed on at a time: measured best between 256 KiB and 4 MiB
+_READ = PIECE // 4  # packed bytes read at a time; what is no more is unpacked without a thread
 _GZIP = b"\x1f\x8b"
 #: Bytes that a packed file may unpack to, as `--max_unpacked` says; None: by the file's size.
 max_unpacked: ContextVar[int | None] = ContextVar("max_unpacked", default=None)
@@ -71,7 +71,8 @@ class ByteStream:
                 head = file.read(2)
                 file.seek(self.start)
                 if head == _GZIP and self.start == 0:
-                    yield from _prefetch(self._unpack(file, most_unpacked(self.path)))
+                    pieces = self._unpack(file, most_unpacked(self.path))
+                    yield from pieces if self.size <= _READ else _prefetch(pieces)
                 else:
                     yield from self._plain(file)
         except OSError as error:
@@ -91,7 +92,7 @@ class ByteStream:
         unpacked = 0
         while True:
             if not pending:
-                pending = file.read(PIECE // 4)
+                pending = file.read(_READ)
                 self.consumed += len(pending)
             if not pending:
                 break
@@ -139,6 +140,8 @@ def _new_inflater() -> Any:
 
 def _prefetch(pieces: Iterator[bytes], depth: int = 8) -> Iterator[bytes]:
     """Run `pieces` in a thread, a few ahead of the consumer: unpacking releases the interpreter lock."""
+    import queue
+
     ahead: queue.Queue[bytes | BaseException | None] = queue.Queue(depth)
     stopped = threading.Event()
 
