@@ -22,9 +22,8 @@ from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
-from arrays import Int64
+from arrays import Int64, NDArray
 from arrays.numbering import numbered, unique
 from errors import TraceError, counted
 from formats.builder import ALL
