@@ -15,7 +15,7 @@ from msgspec import Struct
 from errors import printable
 from report.names import short_names, with_short_functions
 from report.tables import GAP, cell_texts, display_width, is_text, shorten
-from result import Cell, Column, Command, Result, Table, card_texts
+from result import Cell, Column, Command, Result, Table
 
 #: Words of the widest column, and of others, are not shortened below these widths for the sake of a minor
 #: column, nor below the narrowest for that of any other: the column is left out instead.
@@ -59,7 +59,8 @@ def _blocks(
     parts.append(_figures(result.figures, width))
     headed = len(shown) > 1
     parts.extend(_table(table, width, n_rows, headed=headed, colour=colour) for table in shown)
-    parts.append(_wrapped([*card_texts(result.cards), *result.notes], width))
+    parts += [_wrapped(list(card.texts(place)), width) for place, card in enumerate(result.cards, 1)]
+    parts.append(_wrapped(result.notes, width))
     between = ""
     for part in parts:
         text = "\n".join(part)
@@ -96,7 +97,14 @@ def _wrapped(sentences: Sequence[str], width: int | None) -> Iterator[str]:
         elif isinstance(sentence, Command):
             yield from _continued(text, width)
         else:
-            yield from textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+            lead = re.match(r"(\d+\. )?( *)", text)
+            yield from textwrap.wrap(
+                text,
+                width,
+                subsequent_indent=" " * (lead.end() if lead else 0),
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
 
 
 def _continued(command: str, width: int) -> Iterator[str]:

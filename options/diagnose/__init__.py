@@ -54,7 +54,7 @@ _DETAILS = (
     Column("title", "Finding", value=lambda row: row[1].finding.title),
     Column("cause", "Why", value=lambda row: row[1].finding.cause),
     Column("action", "What to do", value=lambda row: row[1].finding.action),
-    Column("caveat", "But", value=lambda row: row[1].finding.caveat),
+    Column("caveat", "Caveat", value=lambda row: row[1].finding.caveat),
     Column("change", "What-if (--set)", value=lambda row: _change(row[1])),
 )
 
@@ -210,11 +210,11 @@ def _card(args: Namespace, diagnosis: Diagnosis, one: Ranked) -> Card:
     finding = one.finding
     caveat = f" ({finding.caveat})" if finding.caveat else ""
     lines = [("", _sentence(finding.cause + caveat)), ("To do", _sentence(finding.action))]
-    lines += [("Seen in", _seen(evidence)) for evidence in finding.evidence[:1]]
+    lines += [("Example", _seen(evidence)) for evidence in finding.evidence[:1]]
     if one.change:
         lines.append(("What if", Command(_command(args, _what_if(one)))))
     if finding.look or not one.change:
-        lines.append(("Closer", Command(_command(args, finding.look or _LOOK))))
+        lines.append(("Look closer", Command(_command(args, finding.look or _LOOK))))
     card = Card(_sentence(finding.title), _worth(one), lines, _about(diagnosis, one))
     for seen in finding.evidence[:1]:
         if seen.step is not None:
@@ -313,7 +313,7 @@ def _not_shown(diagnosis: Diagnosis) -> Iterator[str]:
         for one in diagnosis.skipped:
             reasons.setdefault(one.reason, []).append(one.kind.replace("_", " "))
         parts = [f"{', '.join(kinds)} ({reason})" for reason, kinds in reasons.items()]
-        yield f"Not examined: {'; '.join(parts)}."
+        yield f"Could not check: {'; '.join(parts)}."
 
 
 def _document(args: Namespace, diagnosis: Diagnosis, ranked: Sequence[tuple[int, Ranked]]) -> dict[str, Any]:
