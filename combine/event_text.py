@@ -19,10 +19,10 @@ import numpy as np
 from arrays import Int32, Int64, NDArray
 from combine.collective_finder import NO_ROLE
 from combine.external_sort import Events, begins
-from formats.chrome_writer import microseconds as exact_us
 from formats.event import UNDECODABLE
 from formats.native.rewriter import written
 from formats.times import FLOAT_LIMIT_US, to_ns
+from formats.times import microseconds as exact_us
 from formats.values import cleaned_scalar
 from formats.whole import ARGUMENTS, ExactWholeEvent, WholeEvent
 

@@ -32,7 +32,8 @@ from combine.rewrite_source import rewrite
 from combine.sources import Beginning, Member, sniffed, timing, usable, with_ranks
 from errors import AnalyzeError, OutputError
 from formats import native
-from outputs.atomic import check_output, open_output
+from formats.perfetto import open_timeline
+from outputs.atomic import check_output
 from outputs.temporary import temporary_directory
 from parallel import FilePart, cores, end_with, fork_context, process_pool, size_of, unpacked_size
 from parallel import progress as bars
@@ -131,7 +132,7 @@ def combine(
         library = native.library() if scan else None
         heads = Heads(texts, np.concatenate([source.heads.is_slice for source in sources]))
         size = sum(run.n_bytes for run, _, _ in runs)
-        with open_output(output) as file, bars.bar(size, "B", what="writing", enabled=progress) as bar:
+        with open_timeline(output) as file, bars.bar(size, "B", what="writing", enabled=progress) as bar:
             parts = jobs if size > _PARALLEL_WORTH else 1
             _write(file, head, metadata, _texts(runs, heads, library, parts, spill, bar.update))
     return Combined(

@@ -16,8 +16,9 @@ from dag.critical_path import NO_EVENT, CriticalPath
 from dag.path_summary import named_path
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.step_parts import Operation
-from formats.chrome_writer import Places, Thread, microseconds
+from formats.chrome_writer import Places, Thread
 from formats.columns import Trace, Track
+from formats.times import microseconds
 
 #: Name of the process and category of the arrows that mark the path.
 PATH = "critical path"

@@ -12,8 +12,9 @@ import msgspec
 from msgspec import Struct, field
 
 from errors import whole_number
+from formats.perfetto import open_timeline
+from formats.times import microseconds
 from formats.values import cleaned
-from outputs.atomic import open_output
 from outputs.marks import MEMBER, PROGRAM
 
 _BATCH = 10_000
@@ -42,7 +43,7 @@ def write_events(path: Path, events: Iterable[Mapping[str, Any]], **members: Any
     encode = msgspec.json.Encoder().encode
     remaining = iter(events)
     n_events = 0
-    with open_output(path) as out:
+    with open_timeline(path) as out:
         head = encode({MEMBER: PROGRAM, "displayTimeUnit": "ms", **members})
         out.write(head[:-1] + b',"traceEvents":[')
         separator = b"\n"
@@ -70,19 +71,6 @@ def metadata(kind: str, pid: int, tid: int, value: str | float) -> dict[str, Any
     """Return the event that names a process or thread, or says where it is sorted in."""
     key = "sort_index" if kind.endswith("sort_index") else "name"
     return {"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": {key: value}}
-
-
-def microseconds(ns: int) -> msgspec.Raw:
-    """Return a time as the format wants it, in microseconds, exact.
-
-    A float64 resolves today's epoch to only 0.25 us: boxes that touch would overlap, and viewers leave
-    those out.
-    """
-    whole, rest = divmod(abs(ns), 1000)
-    sign = "-" if ns < 0 else ""
-    return msgspec.Raw(
-        f"{sign}{whole}.{rest:03d}".rstrip("0").encode() if rest else f"{sign}{whole}".encode()
-    )
 
 
 class Thread(NamedTuple):

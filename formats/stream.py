@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -45,8 +46,9 @@ def read_text(path: Path) -> str:
 class ByteStream:
     """Iterates over the content of `path`, from byte `start` up to `stop`, in pieces of about 1 MiB.
 
-    A gzip stream that is cut or corrupt yields what could be unpacked; `damage` then says so. One that
-    unpacks to more than `most_unpacked` allows raises TraceError.
+    The packets of a Perfetto trace come as the JSON of a chrome trace. A gzip stream or a packet that is cut
+    or corrupt yields what could be unpacked; `damage` then says so. What unpacks to more than
+    `most_unpacked` allows raises TraceError.
     """
 
     def __init__(self, path: Path, start: int = 0, stop: int | None = None) -> None:
@@ -70,26 +72,52 @@ class ByteStream:
                 file.seek(self.start)
                 head = file.read(2)
                 file.seek(self.start)
+                pieces: Generator[bytes]
                 if head == _GZIP and self.start == 0:
-                    pieces = self._unpack(file, most_unpacked(self.path))
-                    yield from pieces if self.size <= _READ else _prefetch(pieces)
+                    pieces = self._unpack(file)
+                    pieces = pieces if self.size <= _READ else _prefetch(pieces)
                 else:
-                    yield from self._plain(file)
+                    pieces = self._plain(file)
+                with contextlib.closing(pieces):
+                    first = next(pieces, b"") if self.start == 0 else b""
+                    whole = itertools.chain((first,) if first else (), pieces)
+                    yield from self._from_packets(whole) if may_be_packets(first) else whole
         except OSError as error:
             raise unreadable(self.path, error) from error
 
-    def _plain(self, file: Any) -> Iterator[bytes]:
+    def _plain(self, file: Any) -> Generator[bytes]:
         left = sys.maxsize if self.stop is None else self.stop - self.start
         while piece := file.read(min(PIECE, left)):
             self.consumed += len(piece)
             left -= len(piece)
             yield piece
 
-    def _unpack(self, file: Any, most: int) -> Iterator[bytes]:
+    def _from_packets(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        """Yield the JSON of a Perfetto trace."""
+        from formats.perfetto.packets_to_json import PacketStream
+
+        packets = PacketStream(pieces)
+        yield from self._limited(packets)
+        self.damage = "; ".join(filter(None, (self.damage, packets.damage))) or None
+
+    def _limited(self, pieces: Iterable[bytes]) -> Generator[bytes]:
+        most, unpacked = most_unpacked(self.path), 0
+        for piece in pieces:
+            unpacked += len(piece)
+            if unpacked > most:
+                raise TraceError(
+                    f"{self.path}: unpacks to more than {most / 1e6:,.0f} MB; --max_unpacked SIZE "
+                    f"(such as 8G) allows more, up to {_NEVER_TIMES:,} times the file's size"
+                )
+            yield piece
+
+    def _unpack(self, file: Any) -> Generator[bytes]:
+        return self._limited(self._inflated(file))
+
+    def _inflated(self, file: Any) -> Iterator[bytes]:
         """Yield unpacked pieces; several gzip members may follow one another."""
         inflater = None
         pending = b""
-        unpacked = 0
         while True:
             if not pending:
                 pending = file.read(_READ)
@@ -106,18 +134,28 @@ class ByteStream:
             if inflater.eof:
                 pending = inflater.unused_data
                 inflater = None
-            unpacked += len(piece)
-            if unpacked > most:
-                raise TraceError(
-                    f"{self.path}: unpacks to more than {most / 1e6:,.0f} MB; --max_unpacked SIZE "
-                    f"(such as 8G) allows more, up to {_NEVER_TIMES:,} times the file's size"
-                )
             if piece:
                 yield piece
         if inflater is not None:
             if rest := inflater.flush():
                 yield rest
             self.damage = "the gzip stream is cut short"
+
+
+def may_be_packets(head: bytes) -> bool:
+    """Whether a file that begins with `head` holds the packets of a Perfetto trace."""
+    if head[:1] != b"\n":  # as nearly all do; looking further loads what reads them
+        return False
+    from formats.perfetto.packets_to_json import recognises
+
+    return recognises(head)
+
+
+def is_plain(path: Path) -> bool:
+    """Whether the bytes of a file are its content, so that it can be read from any of them on."""
+    with path.open("rb") as file:
+        head = file.read(PIECE)
+    return head[:2] != _GZIP and not may_be_packets(head)
 
 
 def unreadable(path: Path, error: OSError) -> TraceError:
@@ -138,7 +176,7 @@ def _new_inflater() -> Any:
         return zlib.decompressobj(wbits=31)
 
 
-def _prefetch(pieces: Iterator[bytes], depth: int = 8) -> Iterator[bytes]:
+def _prefetch(pieces: Iterator[bytes], depth: int = 8) -> Generator[bytes]:
     """Run `pieces` in a thread, a few ahead of the consumer: unpacking releases the interpreter lock."""
     import queue
 

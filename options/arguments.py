@@ -231,7 +231,8 @@ def _add_common(group: argparse._ArgumentGroup) -> None:
     add("--sort", action="store_true", help="longest (or largest change) first")
     add("--head", metavar="N", type=_positive, help="only the first N rows")
     add("--format", choices=("table", "json", "csv", "markdown"), default="table", help="of standard output")
-    add("--output", metavar="FILE", type=Path, help="where the trace or picture goes (.gz compresses)")
+    add("--output", metavar="FILE", type=Path,
+        help="where the trace (.json, .pftrace) or picture goes (.gz compresses)")  # fmt: skip
     add("--xlsx", metavar="FILE", nargs="?", const=True, help="also write the tables as a workbook")
     add("--html", metavar="FILE", nargs="?", const=True, help="also write one self-contained page")
     add("--save", metavar="FILE", type=Path,

@@ -13,7 +13,7 @@ from outputs.marks import is_marked
 #: Suffixes of what each flag names, before a ``.gz``; a name without any is fine.
 _SUFFIXES = {"--xlsx": (".xlsx",), "--html": (".html", ".htm"), "--save": (".json",)}
 _STILLS = (".svg", ".png", ".pdf")
-_TIMELINE = (".json", ".trace")
+_TIMELINE = (".json", ".trace", ".pftrace")
 #: Options whose `--output` is a timeline; the others check their pictures' names themselves.
 _TIMELINES = ("combine", "critical", "replay", "collect")
 _NOTHING = Path("-")

@@ -10,8 +10,9 @@ import numpy as np
 
 from arrays.numbering import unique
 from dag_utils import place_tracks
-from formats.chrome_writer import Places, microseconds, write_events
+from formats.chrome_writer import Places, write_events
 from formats.columns import Track
+from formats.times import microseconds
 from replay.runs import Simulation
 
 

@@ -161,6 +161,30 @@ def test_nothing_is_lost(perfetto: Perfetto, tmp_path: Path, option: str, job: s
         a_rank_is_a_process_whose_tracks_are_in_order(perfetto)
 
 
+@pytest.mark.parametrize("option", ["critical", "combine"])
+@pytest.mark.parametrize("job", ["lenet", "kineto"])
+def test_packets_show_what_json_shows(perfetto: Perfetto, tmp_path: Path, option: str, job: str) -> None:
+    path = LENET if job == "lenet" else kineto(tmp_path / "job")
+    found = []
+    for suffix in ("json", "pftrace"):
+        code, _, err = run_cli(
+            "--option", option, "--path", path, "--output", tmp_path / f"timeline.{suffix}"
+        )
+        assert code == 0, err
+        perfetto.open(tmp_path / f"timeline.{suffix}")
+        assert perfetto.query("select name, value from stats where value and severity != 'info'") == []
+        begin = "ts - (select min(ts) from slice)"
+        slices = perfetto.query(f"select name, dur, category, {begin} from slice order by name, ts, dur")
+        shown = [(name, [own.rpartition(" ")[0] for own in rows]) for name, rows in perfetto.shown().items()]
+        found.append((slices, perfetto.count("flow"), shown))
+    (of_json, *rest), (of_packets, *others) = found
+    assert [one[:3] for one in of_packets] == [one[:3] for one in of_json]
+    assert [one[3] for one in of_packets] == pytest.approx(
+        [one[3] for one in of_json], abs=512
+    )  # a float64's
+    assert others == rest
+
+
 def a_critical_path_lies_over_the_recording(perfetto: Perfetto, job: Path) -> None:
     recorded = [json.loads(path.read_text())["traceEvents"] for path in job.iterdir()]
     on_path = "(select count(*) from slice join thread_track t on t.id = track_id join thread using (utid) "

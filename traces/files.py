@@ -20,7 +20,7 @@ from formats.columns import Trace
 from formats.event import args_object
 from formats.reader import EventReader
 from formats.scan import find_boundary
-from formats.stream import max_unpacked
+from formats.stream import is_plain, max_unpacked
 from outputs.temporary import is_temporary
 from parallel import FilePart, OnRead
 from parallel import progress as bars
@@ -240,9 +240,7 @@ def _parts(path: Path, jobs: int) -> list[FilePart]:
 
 
 def _splittable(path: Path) -> bool:
-    with path.open("rb") as file:
-        is_packed = file.read(2) == b"\x1f\x8b"
-    return not is_packed and (reader_of(head_of(path)) or READERS[-1]).in_ranges
+    return is_plain(path) and (reader_of(head_of(path)) or READERS[-1]).in_ranges
 
 
 def _read(

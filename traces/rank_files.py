@@ -60,8 +60,9 @@ def find(path: Path, given: Sequence[Path]) -> Job:
         raise TraceError(f"{path}: no trace in this directory{_deeper(path)}")
     if len(files) == 1:
         return Job(path, "ranks", [Source(files[0], rank=rank_of_file(files[0]))], notes)
-    ranked = sorted(files, key=lambda file: (rank_of[file] is None, rank_of[file] or 0))
-    return Job(path, "ranks", [Source(file, rank=rank_of[file]) for file in ranked], notes)
+    ranks = [(file, rank_of.get(file)) for file in files]  # our own products have none
+    ranked = sorted(ranks, key=lambda one: (one[1] is None, one[1] or 0))
+    return Job(path, "ranks", [Source(file, rank=rank) for file, rank in ranked], notes)
 
 
 class _Found(NamedTuple):

@@ -91,7 +91,8 @@ def _read_nsight(path: Path, decoding: Decoding) -> Trace:
     return dialects.recognised(nsight_tables.read(path, decoding.args, decoding.points))
 
 
-#: Chrome's last: it also reads, or refuses with a reason, what no reader recognises.
+#: Chrome's last: it also reads, or refuses with a reason, what no reader recognises. A Perfetto trace comes
+#: as a chrome trace (`formats.stream`).
 READERS: Sequence[Reader] = (
     Reader(
         recorder.recognises,
@@ -112,7 +113,7 @@ READERS: Sequence[Reader] = (
     Reader(
         chrome.recognises,
         _read_chrome,
-        (".json", ".json.gz", ".jsonl", ".jsonl.gz", ".gz", ".trace"),
+        (".json", ".json.gz", ".jsonl", ".jsonl.gz", ".gz", ".trace", ".pftrace", ".perfetto-trace"),
         in_ranges=True,
     ),
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from formats.chrome_writer import Places, Process, Slice, microseconds, write_timeline
+from formats.chrome_writer import Places, Process, Slice, write_timeline
+from formats.times import microseconds
 
 
 def test_numbers_of_threads_that_are_kept_stay() -> None:

@@ -1,0 +1,443 @@
+"""The packets of Perfetto's format as the JSON of a chrome trace, piece by piece.
+
+So every reader of chrome traces reads them, and the systems that write both formats are recognised alike:
+
+- a begin with its end is an ``X``, with the arguments of both; what has no partner stays ``B`` or ``E``;
+- a thread's track is its pid and tid; another track is a thread called after it, and one below a thread that
+  has its name is that thread's, for slices that overlap;
+- an arrow leaves the first slice that carries its number (``s``) and reaches each other one (``f``);
+- what Perfetto keeps of other chrome events (`legacy_event`) is that event again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from errors import counted
+from formats.event import UNDECODABLE
+from formats.perfetto.trace_packets import CLEARED, COUNTER, END, INSTANT, START, messages
+from formats.times import microseconds
+
+_PACKET = 0x0A  # field 1, with a length
+_LARGEST = 4 << 20  # bytes of a packet, as of an event in JSON, and of the arguments of an event
+_ENCODE = msgspec.json.Encoder().encode
+_BOOT = 6  # clock of a packet that names no other
+_OWN_CLOCKS = range(64, 128)  # they mean something to one sequence alone
+_EACH = 16  # bytes that an argument without a text counts as
+_BATCH = 1 << 20  # bytes of JSON that are handed on at a time
+_DEEPEST = 8  # tracks above a track
+_REMEMBERED = 1 << 16
+_LONG = 1 << 10
+_SIZES = {1: 8, 5: 4}  # bytes of a field, by its wire type
+_INTS = ("int_value", "uint_value", "bool_value", "double_value", "pointer_value")
+
+
+def recognises(head: bytes) -> bool:
+    """Whether a file begins with a packet: its fields fill its length, and another packet may follow."""
+    if head[:1] != b"\n":
+        return False
+    size, at = _varint(head, 1)
+    end = at + size
+    if not 0 < size <= len(head) - at or (end < len(head) and head[end] != _PACKET):
+        return False
+    while 0 <= at < end:
+        key, at = _varint(head, at)
+        size, at = _varint(head, at) if key & 7 in (0, 2) else (_SIZES.get(key & 7, -1), at)
+        if key >> 3 == 0 or size < 0:
+            return False
+        at += 0 if key & 7 == 0 else size
+    return at == end
+
+
+def _varint(data: bytes | bytearray, at: int) -> tuple[int, int]:
+    """Return the number that begins at a byte, and where it ends; (-1, at) where it does not end."""
+    value = 0
+    for shift in range(0, 70, 7):
+        if at + shift // 7 >= len(data):
+            break
+        byte = data[at + shift // 7]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at + shift // 7 + 1
+    return -1, at
+
+
+class PacketStream:
+    """Iterates over the JSON of a file that comes in `pieces`; `damage` then says what is missing."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self.damage: str | None = None
+        self._trace = messages()["Trace"]
+
+    def __iter__(self) -> Iterator[bytes]:
+        events = _Events()
+        told: dict[str, Any] = {}
+        texts = itertools.chain.from_iterable(map(events.of, self._packets(events)))
+        before = b""
+        for batch in _batches(itertools.chain(texts, events.unfinished())):
+            if not before:
+                told = dict(events.header)
+                before = _opened(told)
+            yield before + batch
+            before = b","
+        if not before:
+            yield _opened({})
+        last = {key: value for key, value in events.header.items() if key not in told}
+        yield b"]" + b"," * bool(last) + _ENCODE(last)[1:]
+        phrases = [f"{counted(n, noun)} {fate}" for (noun, fate), n in events.left_out.items()]
+        self.damage = "; ".join([*([self.damage] if self.damage else []), *phrases]) or None
+
+    def _packets(self, events: _Events) -> Iterator[Any]:
+        """Yield the whole packets of each piece."""
+        data = bytearray()
+        done = 0
+        for piece in self._pieces:
+            data += piece
+            at = 0
+            found: list[tuple[int, int]] = []
+            while at < len(data):
+                size, begin = _varint(data, at + 1)
+                if data[at] != _PACKET or size > _LARGEST or (size < 0 and len(data) - at > 10):
+                    yield self._parsed(bytes(data[:at]), found, events)
+                    self.damage = f"damaged after {done + at:,} bytes: the rest is left out"
+                    return
+                if size < 0 or begin + size > len(data):
+                    break
+                found.append((begin, begin + size))
+                at = begin + size
+            yield self._parsed(bytes(data[:at]), found, events)
+            del data[:at]
+            done += at
+        if data:
+            self.damage = f"cut off inside a packet, after {done:,} bytes"
+
+    def _parsed(self, data: bytes, places: list[tuple[int, int]], events: _Events) -> list[Any]:
+        from google.protobuf.message import DecodeError
+
+        with contextlib.suppress(DecodeError):
+            return list(self._trace.FromString(data).packet)
+        whole: list[Any] = []
+        for begin, end in places:
+            with contextlib.suppress(DecodeError):
+                whole.append(messages()["TracePacket"].FromString(data[begin:end]))
+        events.left_out["damaged packet", "left out"] += len(places) - len(whole)
+        return whole
+
+
+def _batches(texts: Iterator[bytes]) -> Iterator[bytes]:
+    """Join events up to about 1 MiB: a few packets may name long texts again and again."""
+    batch: list[bytes] = []
+    size = 0
+    for text in texts:
+        batch.append(text)
+        size += len(text)
+        if size > _BATCH:
+            yield b",".join(batch)
+            batch, size = [], 0
+    if batch:
+        yield b",".join(batch)
+
+
+def _opened(header: dict[str, Any]) -> bytes:
+    return _ENCODE(header)[:-1] + b"," * bool(header) + b'"traceEvents":['
+
+
+class _Sequence(Struct):
+    """Texts and defaults that the packets of one writer refer to."""
+
+    names: dict[int, str] = field(default_factory=dict)
+    cats: dict[int, str] = field(default_factory=dict)
+    keys: dict[int, str] = field(default_factory=dict)
+    texts: dict[int, str] = field(default_factory=dict)
+    track: int = 0
+    clock: int = _BOOT
+
+
+class _Track(Struct):
+    """A track as its descriptor says."""
+
+    parent: int
+    name: str | None
+    process: int | None  # the pid
+    thread: tuple[int, int] | None
+    own: Any  # its id, where that is not a number of a process or thread
+    unit: str
+
+
+class _Begin(Struct):
+    name: str
+    cat: str
+    ts: int
+    args: dict[str, Any]
+
+
+class _TooLargeError(ValueError):
+    """The arguments of one event take more than an event may."""
+
+
+class _Events:
+    """Packets to events, as JSON texts; `header` has the members beside them."""
+
+    def __init__(self) -> None:
+        self.header: dict[str, Any] = {}
+        self.left_out: Counter[tuple[str, str]] = Counter()
+        self._sequences: defaultdict[int, _Sequence] = defaultdict(_Sequence)
+        self._tracks: dict[int, _Track] = {}
+        self._named: dict[int, list[bytes]] = {}  # what was said last of a track
+        self._open: defaultdict[int, list[_Begin]] = defaultdict(list)
+        self._flows: set[int] = set()
+        self._size = 0
+        self._place = lru_cache(_REMEMBERED)(self._found_place)
+        self._head = lru_cache(_REMEMBERED)(self._new_head)
+
+    def of(self, packets: list[Any]) -> Iterator[bytes]:
+        """Yield the events of some packets."""
+        out: list[bytes] = []
+        for packet in packets:
+            one = self._sequences[packet.trusted_packet_sequence_id]
+            if packet.incremental_state_cleared or packet.sequence_flags & CLEARED:
+                one = self._sequences[packet.trusted_packet_sequence_id] = _Sequence()
+            if packet.HasField("trace_packet_defaults"):
+                defaults = packet.trace_packet_defaults
+                one.track = defaults.track_event_defaults.track_uuid or one.track
+                one.clock = defaults.timestamp_clock_id or one.clock
+            if packet.HasField("interned_data"):
+                _learn(packet.interned_data, one)
+            if packet.HasField("track_event"):
+                try:
+                    self._event(packet, packet.track_event, one, out)
+                except (_TooLargeError, RecursionError):
+                    self.left_out["event", "with endless arguments left out"] += 1
+            elif packet.HasField("track_descriptor"):
+                self._describe(packet.track_descriptor, out)
+            elif packet.HasField("chrome_events"):
+                for member in packet.chrome_events.metadata:
+                    self.header[_text(member.name)] = _member(member)
+            elif packet.HasField("compressed_packets"):
+                self.left_out["packet", "of packed packets left out"] += 1
+            yield from out
+            out.clear()
+
+    def unfinished(self) -> Iterator[bytes]:
+        """Yield the begins that no end has closed."""
+        for uuid, begins in self._open.items():
+            for begin in begins:
+                yield self._text_of("B", uuid, begin.name, begin.cat, begin.ts, begin.args)
+
+    def _event(self, packet: Any, event: Any, one: _Sequence, out: list[bytes]) -> None:
+        uuid = event.track_uuid if event.HasField("track_uuid") else one.track
+        if (packet.timestamp_clock_id or one.clock) in _OWN_CLOCKS:
+            self.left_out["event", "with a clock of its sequence left out"] += 1
+            return
+        ts = packet.timestamp - (packet.timestamp >> 63 << 64)  # a negative one is written so
+        kind = event.type
+        if kind == END and (begins := self._open[uuid]):
+            begin = begins.pop()
+            if event.debug_annotations:
+                begin.args.update(self._args(event, one))
+            tail = b',"dur":' + _us(ts - begin.ts)
+            out.append(self._text_of("X", uuid, begin.name, begin.cat, begin.ts, begin.args, tail))
+            return
+        name = one.names.get(event.name_iid, "") if event.name_iid else _text(event.name)
+        cat = ",".join(
+            [*(one.cats.get(iid, "") for iid in event.category_iids), *map(_text, event.categories)]
+        )
+        args = self._args(event, one)
+        legacy = event.legacy_event if event.HasField("legacy_event") else None
+        if kind == START:
+            self._open[uuid].append(_Begin(name, cat, ts, args))
+        elif legacy is not None and kind in (0, INSTANT):
+            out.append(self._legacy(uuid, one, legacy, name, cat, ts, args))
+        elif kind == COUNTER:
+            track = self._tracks.get(uuid)
+            value = (
+                event.double_counter_value if event.HasField("double_counter_value") else event.counter_value
+            )
+            args = {(track.unit if track else "") or "value": value}
+            out.append(self._text_of("C", uuid, name or (track.name if track else None) or "", cat, ts, args))
+        elif kind in (END, INSTANT):
+            out.append(self._text_of("i" if kind == INSTANT else "E", uuid, name, cat, ts, args))
+        for number in (*event.flow_ids, *event.flow_ids_old):
+            out.append(self._arrow(uuid, number, cat, ts, is_end=number in self._flows))
+            self._flows.add(number)
+        ended = (*event.terminating_flow_ids, *event.terminating_flow_ids_old)
+        out.extend(self._arrow(uuid, number, cat, ts, is_end=True) for number in ended)
+
+    def _arrow(self, uuid: int, number: int, cat: str, ts: int, *, is_end: bool) -> bytes:
+        """Return an end of an arrow. Of PyTorch's, those between operators lead to the backward pass."""
+        kind = "fwdbwd" if cat == "cpu_op" else "ac2g"
+        tail = b',"id":%d' % number + (b',"bp":"e"' if is_end else b"")
+        return self._text_of("f" if is_end else "s", uuid, kind, kind, ts, {}, tail)
+
+    def _legacy(
+        self, uuid: int, one: _Sequence, legacy: Any, name: str, cat: str, ts: int, args: dict[str, Any]
+    ) -> bytes:
+        """Return the chrome event that a packet keeps."""
+        tail = b""
+        for kind in ("unscoped_id", "local_id", "global_id"):
+            if legacy.HasField(kind):
+                tail = b',"id":%d' % getattr(legacy, kind)
+        if legacy.bind_to_enclosing:
+            tail += b',"bp":"e"'
+        if legacy.HasField("duration_us"):
+            tail += b',"dur":%d' % legacy.duration_us
+        name = name or one.names.get(legacy.name_iid, "")
+        phase = chr(legacy.phase) if 32 < legacy.phase < 127 else "i"
+        return self._text_of(phase, uuid, name, cat, ts, args, tail)
+
+    def _text_of(
+        self, phase: str, uuid: int, name: str, cat: str, ts: int, args: dict[str, Any], tail: bytes = b""
+    ) -> bytes:
+        head = self._new_head if len(name) + len(cat) > _LONG else self._head
+        end = b',"args":' + _ENCODE(args) + b"}" if args else b"}"
+        return head(phase, uuid, name, cat) + _us(ts) + tail + end
+
+    def _new_head(self, phase: str, uuid: int, name: str, cat: str) -> bytes:
+        """Return an event up to its time."""
+        pid, tid = self._place(uuid)
+        told = {"ph": phase, "cat": cat or None, "name": name or None, "pid": pid, "tid": tid}
+        return _ENCODE({key: value for key, value in told.items() if value is not None})[:-1] + b',"ts":'
+
+    # -- tracks
+
+    def _found_place(self, uuid: int) -> tuple[Any, Any]:
+        """Return the pid and tid of a track."""
+        track = self._tracks.get(uuid)
+        tid: Any = None
+        for _ in range(_DEEPEST):
+            if track is None:
+                break
+            if track.thread is not None:
+                pid, own = track.thread
+                return pid, own if tid in (None, track.name, str(own)) else tid
+            if track.process is not None:
+                return track.process, 0 if tid is None else tid
+            parent = self._tracks.get(track.parent)
+            if parent is None:
+                return track.own, track.own if tid is None else tid
+            if not track.unit and tid in (None, track.name):
+                tid = track.own
+            track = parent
+        return None, uuid if tid is None else tid
+
+    def _describe(self, told: Any, out: list[bytes]) -> None:
+        """Learn a track, and append the metadata that name it and say where it is sorted in."""
+        process = told.process if told.HasField("process") else None
+        thread = told.thread if told.HasField("thread") else None
+        name = _text(told.name or told.static_name or (thread.thread_name if thread else b"")) or None
+        ids = [_decoded(told.description)] if told.description else [] if name is None else [name]
+        self._tracks[told.uuid] = _Track(
+            parent=told.parent_uuid,
+            name=name,
+            process=process.pid if process else None,
+            thread=(thread.pid, thread.tid) if thread else None,
+            own=ids[0] if ids else None,
+            unit=_text(told.counter.unit_name),
+        )
+        self._place.cache_clear()
+        self._head.cache_clear()
+        if told.HasField("counter"):
+            return
+        is_process = process is not None or (thread is None and told.parent_uuid not in self._tracks)
+        kind = "process" if is_process else "thread"
+        pid, tid = self._place(told.uuid)
+        title = (_text(process.process_name) if process else "") or name
+        order = process or thread
+        index = order.legacy_sort_index if order and order.HasField("legacy_sort_index") else None
+        if index is None and told.HasField("sibling_order_rank"):
+            index = told.sibling_order_rank
+        members = {
+            ("name", "name"): title if process or thread or title != self._tracks[told.uuid].own else None,
+            ("labels", "labels"): ",".join(map(_text, process.process_labels)) or None if process else None,
+            ("sort_index", "sort_index"): index,
+        }
+        where = {"pid": pid, "tid": 0 if is_process else tid}
+        texts = [
+            _ENCODE({"ph": "M", "name": f"{kind}_{what}", **where, "args": {key: value}})
+            for (what, key), value in members.items()
+            if value is not None
+        ]
+        known = self._named.get(told.uuid, [])
+        self._named[told.uuid] = texts
+        out.extend(text for text in texts if text not in known)
+
+    # -- arguments
+
+    def _args(self, event: Any, one: _Sequence) -> dict[str, Any]:
+        self._size = 0
+        return self._dict(event.debug_annotations, one) if event.debug_annotations else {}
+
+    def _dict(self, entries: Any, one: _Sequence) -> dict[str, Any]:
+        found = {}
+        for entry in entries:
+            key = one.keys.get(entry.name_iid, "") if entry.name_iid else _text(entry.name)
+            self._count(key)
+            found[key] = self._value(entry, one)
+        return found
+
+    def _value(self, entry: Any, one: _Sequence) -> Any:
+        if entry.HasField("string_value"):
+            return self._count(_text(entry.string_value))
+        for kind in _INTS:
+            if entry.HasField(kind):
+                self._count("")
+                return getattr(entry, kind)
+        if entry.string_value_iid:
+            return self._count(one.texts.get(entry.string_value_iid, ""))
+        if entry.HasField("legacy_json_value"):
+            return _decoded(entry.legacy_json_value)
+        if entry.array_values:
+            return [self._value(item, one) for item in entry.array_values]
+        return self._dict(entry.dict_entries, one)
+
+    def _count(self, text: str) -> str:
+        self._size += len(text) + _EACH
+        if self._size > _LARGEST:
+            raise _TooLargeError
+        return text
+
+
+def _learn(data: Any, one: _Sequence) -> None:
+    for table, entries in (
+        (one.names, data.event_names),
+        (one.cats, data.event_categories),
+        (one.keys, data.debug_annotation_names),
+        (one.texts, data.debug_annotation_string_values),
+    ):
+        for entry in entries:
+            table[entry.iid] = _text(entry.name)
+
+
+def _member(member: Any) -> Any:
+    """Return a member of the file's header."""
+    if member.HasField("json_value"):
+        return _decoded(member.json_value)
+    for kind in ("int_value", "bool_value"):
+        if member.HasField(kind):
+            return getattr(member, kind)
+    return _text(member.string_value)
+
+
+def _decoded(text: bytes) -> Any:
+    """Return the value of a JSON text, or the text itself where it is damaged."""
+    try:
+        return msgspec.json.decode(text)
+    except UNDECODABLE:
+        return _text(text)
+
+
+def _text(text: bytes) -> str:
+    return text.decode("utf-8", "replace")
+
+
+def _us(ns: int) -> bytes:
+    return bytes(microseconds(ns))

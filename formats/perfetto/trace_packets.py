@@ -1,0 +1,73 @@
+"""The messages of Perfetto's format that slices, tracks and arrows need, declared for `protobuf`.
+
+A file is a `Trace`: field 1 again and again, each a `TracePacket`. Numbers and types of the fields are those
+of perfetto/protos/perfetto/trace/perfetto_trace.proto; other fields are unknown, and skipped. Texts are
+declared as bytes, because those of a damaged file are not all UTF-8.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+START, END, INSTANT, COUNTER = 1, 2, 3, 4  # types of a TrackEvent
+CLEARED = 1  # flag of a sequence: what was interned before is forgotten
+EXPLICIT = 3  # order of the tracks below one
+
+_MESSAGES = """
+Trace packet:1:*TracePacket
+TracePacket timestamp:8:uint64 timestamp_clock_id:58:uint32 trusted_packet_sequence_id:10:uint32
+ sequence_flags:13:uint32 incremental_state_cleared:41:bool interned_data:12:InternedData
+ trace_packet_defaults:59:Defaults chrome_events:5:ChromeEvents
+ track_event:11:TrackEvent track_descriptor:60:TrackDescriptor compressed_packets:50:bytes
+Defaults timestamp_clock_id:58:uint32 track_event_defaults:11:EventDefaults
+EventDefaults track_uuid:11:uint64
+ChromeEvents metadata:2:*Metadata
+Metadata name:1:bytes string_value:2:bytes bool_value:3:bool int_value:4:int64 json_value:5:bytes
+InternedData event_categories:1:*Interned event_names:2:*Interned debug_annotation_names:3:*Interned
+ debug_annotation_string_values:29:*Interned
+Interned iid:1:uint64 name:2:bytes
+TrackDescriptor uuid:1:uint64 parent_uuid:5:uint64 name:2:bytes static_name:10:bytes description:14:bytes
+ process:3:Process thread:4:Thread counter:8:CounterTrack child_ordering:11:int32 sibling_order_rank:12:int32
+Process pid:1:int32 process_name:6:bytes legacy_sort_index:3:int32 process_labels:8:*bytes
+Thread pid:1:int32 tid:2:int64 thread_name:5:bytes legacy_sort_index:3:int32
+CounterTrack unit_name:6:bytes
+TrackEvent category_iids:3:*uint64 categories:22:*bytes name_iid:10:uint64 name:23:bytes type:9:int32
+ track_uuid:11:uint64 counter_value:30:int64 double_counter_value:44:double flow_ids:47:*fixed64
+ flow_ids_old:36:*uint64 terminating_flow_ids:48:*fixed64 terminating_flow_ids_old:42:*uint64
+ debug_annotations:4:*Annotation legacy_event:6:Legacy
+Legacy name_iid:1:uint64 phase:2:int32 duration_us:3:int64 unscoped_id:6:uint64 local_id:10:uint64
+ global_id:11:uint64 bind_to_enclosing:12:bool
+Annotation name_iid:1:uint64 name:10:bytes bool_value:2:bool uint_value:3:uint64 int_value:4:int64
+ double_value:5:double pointer_value:7:uint64 legacy_json_value:9:bytes string_value:6:bytes
+ string_value_iid:17:uint64 dict_entries:11:*Annotation array_values:12:*Annotation
+"""
+
+
+@lru_cache(1)
+def messages() -> dict[str, Any]:
+    """Return the class of each message by its name."""
+    field = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="trace_packets.proto", package="trace_packets")
+    for line in _MESSAGES.strip().replace("\n ", " ").splitlines():
+        name, *members = line.split()
+        message = file.message_type.add(name=name)
+        for member in members:
+            called, number, kind = member.split(":")
+            label = field.LABEL_REPEATED if kind[0] == "*" else field.LABEL_OPTIONAL
+            added = message.field.add(name=called, number=int(number), label=label)
+            kind = kind.lstrip("*")
+            if kind[0].isupper():
+                added.type, added.type_name = field.TYPE_MESSAGE, f".{file.package}.{kind}"
+            else:
+                added.type = field.Type.Value(f"TYPE_{kind.upper()}")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {
+        message.name: message_factory.GetMessageClass(
+            pool.FindMessageTypeByName(f"{file.package}.{message.name}")
+        )
+        for message in file.message_type
+    }
