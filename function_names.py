@@ -37,7 +37,7 @@ _PLUMBING = (
     r"|integral_constant|basic_string|optional|tuple|pair|Tensor(?:Base)?|cublas\w+|\w*Shape|\w*Policy\d*|\w*Iterator"
     r"|\w*TileState|\w*_config|Dispatch\w+|\w*_traits|decltype|ck::\w+)(?: .*)?"
 )
-_TENSILE = r"(Cijk_\w+?_\w+?_[A-Z0-9]+(?:_BH)?(?:_Bias)?)_.*?(MT\d+x\d+x\d+).*"
+_TENSILE = r"(Cijk_[^\W_]+_[^\W_]+_[A-Z0-9]+(?:_BH)?(?:_Bias)?)_.*?(MT\d+x\d+x\d+).*"
 _LENGTH = re.compile(r"\d+")
 MOST = 72  # characters of a name in a sentence
 

@@ -52,6 +52,7 @@ _DURATION = re.compile(rf"(?i)^(?:tim(?:e|ing)/)?(?P<name>.*?)[_ /.(-]*(?:\b|_){
 _TIMED = re.compile(r"(?i)^tim(?:e|ing)/(?P<name>.+)$|^(?P<other>.+[_ ](?:time|duration|elapsed|latency))$")
 _NS = {"n": 1, "u": 1_000, "m": 1_000_000, "s": 1_000_000_000}
 _NEARLY_ALL, _ROUNDING = 0.95, 0.005  # of rows; of a step, which its parts may be longer by
+_LONGEST_NAME = 300
 _HEAD_ROWS = 50  # of which the kinds of columns are told
 _RESOLUTION = 0.05  # of a step: what times of day may differ from the end of the step before, and 2 ms
 _RESOLUTION_NS = 2_000_000
@@ -245,6 +246,8 @@ def _kinds(rows: Sequence[Mapping[str, Any]]) -> _Kinds | None:
 
 def _duration(name: str) -> tuple[str, int] | None:
     """Return the name of a column of durations and its unit in ns; None for any other column."""
+    if len(name) > _LONGEST_NAME:  # the patterns take its square
+        return None
     if match := _DURATION.match(name):
         return match["name"].strip("_ /.-(") or name, _NS[match["unit"][0].lower()]
     match = _TIMED.match(name)

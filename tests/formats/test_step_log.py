@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from errors import TraceError
 from formats.columns import Trace
 from formats.step_log import NUMBER, STEP, VALUE, read, recognises
+from function_names import brief
 
 ROWS = (
     '{"step": 7, "rank": 3, "load_ms": 2.5, "fwd_ms": 5, "step_ms": 10, "ts": 1700000000.010, "loss": 0.5}\n'
@@ -164,3 +166,11 @@ def test_columns_that_differ_only_in_their_units_stay_two(tmp_path: Path) -> Non
 def test_names_of_columns_may_have_quotes_and_what_is_no_text_is_left_out(tmp_path: Path) -> None:
     trace = log(tmp_path / "a.jsonl", '{"step": 1, "\\ud800_ms": 2, "\\"fwd\\"_ms": 3, "step_ms": 9}\n')
     assert slices(trace) == [(STEP, 0, 9_000), ('"fwd"', 0, 3_000)]
+
+
+def test_long_names_take_no_time() -> None:
+    length = 40_000
+    began = time.process_time()
+    brief("Cijk_" + "A_" * length + "MT1x")
+    recognises(b'{"step": 1, "' + b"_" * length + b'ms": 3, "step_ms": 4}\n')
+    assert time.process_time() - began < 1  # by their squares they would take a minute
