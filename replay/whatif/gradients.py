@@ -102,6 +102,7 @@ def joined(recording: Recording, n_bytes: Float64, cap: float, latency_ns: float
         is_bucket = np.isin(np.arange(len(step)), buckets)
         waits = (carrier[edges[:, 0]] != edges[:, 0]) & ~is_bucket[edges[:, 1]]
         waits &= np.isin(edges[:, 2], (Joint.END_TO_HEAD, Joint.END_TO_BODY))
+        waits &= ~_leads_to(step, is_bucket)[edges[:, 1], 1]  # else buckets would wait for themselves
         more = edges[waits]
         more = np.column_stack((carrier[more[:, 0]], more[:, 1:])).astype(edges.dtype)
         return replace(step, work_ns=narrow_ns(work), edges=np.concatenate((edges, more)))
@@ -163,7 +164,7 @@ def gradients(recording: Recording, step: StepGraph) -> tuple[Bool, Bool]:
     np.maximum.at(last, step.owner[reduces], asked_ns[reduces])
     works[launched[works[launch] & ~moves[launched]]] = True
     goes_on = works & (asked_ns < last[step.owner])
-    return reduces & ~_leads_to(step, goes_on, but_through=reduces), works
+    return reduces & ~_leads_to(step, goes_on, but_through=reduces)[:, 0], works
 
 
 def _after(step: StepGraph, chosen: Bool) -> Bool:
@@ -171,10 +172,14 @@ def _after(step: StepGraph, chosen: Bool) -> Bool:
     return _reached(*operation_edges(step.edges), chosen)[1::2]
 
 
-def _leads_to(step: StepGraph, chosen: Bool, *, but_through: Bool) -> Bool:
-    """Return which events (n,) the `chosen` wait for, directly or through any but those."""
-    source, target = operation_edges(step.edges[~but_through[step.edges[:, 1]]])
-    return _reached(target ^ 1, source ^ 1, chosen)[::2]
+def _leads_to(step: StepGraph, chosen: Bool, *, but_through: Bool | None = None) -> Bool:
+    """Return whether the `chosen` wait for the end, and for the begin, of each event of a step (n, 2).
+
+    Directly or through other events, `but_through` some (n,).
+    """
+    edges = step.edges if but_through is None else step.edges[~but_through[step.edges[:, 1]]]
+    source, target = operation_edges(edges)
+    return _reached(target ^ 1, source ^ 1, chosen).reshape(-1, 2)
 
 
 def _reached(source: Int64, target: Int64, chosen: Bool) -> Bool:

@@ -104,9 +104,9 @@ def test_without_reductions_in_a_backward_pass_the_edit_is_refused(recording: Re
 def in_buckets(sizes: Mapping[str, int], cap: str, *edits: str) -> dict[str, float]:
     """When each event ends, with buckets of so many MB that take 1 ms and 4 more for each MB."""
     times = {"FW.a": (0, 10), "BW.b": (10, 20), "BW.c": (20, 25), "BW.a": (25, 45), "reduce_b": (20, 29),
-             "reduce_c": (29, 34), "reduce_a": (45, 62), "UPDATE.b": (62, 63)}  # fmt: skip
-    inputs = {"BW.b": ["FW.a"], "BW.c": ["BW.b"], "BW.a": ["BW.c"], "reduce_b": ["BW.b"],
-              "reduce_c": ["BW.c", "reduce_b"], "reduce_a": ["BW.a", "reduce_c"],
+             "pack": (29, 29), "reduce_c": (29, 34), "reduce_a": (45, 62), "UPDATE.b": (62, 63)}  # fmt: skip
+    inputs = {"BW.b": ["FW.a"], "BW.c": ["BW.b"], "BW.a": ["BW.c"], "reduce_b": ["BW.b"], "pack": ["reduce_b"],
+              "reduce_c": ["BW.c", "reduce_b", "pack"], "reduce_a": ["BW.a", "reduce_c"],
               "UPDATE.b": ["reduce_b", "reduce_a"]}  # fmt: skip
     recording = reducing(times, times, inputs=inputs, end=63, extra=["reduce_c"])
     rows = np.arange(len(sizes))
