@@ -35,8 +35,8 @@ def write(result: Result, stream: TextIO, args: Namespace) -> None:
 
     On a terminal (or where COLUMNS says how wide one is) tables are fitted to its width; a file or
     pipe gets every name in full. The headline comes first, on a terminal bold, and changes that are
-    certain are red (more) or green there. Of each table come 20 rows, the first or the
-    largest, in their order; more with `--full` or a larger `--head`. `--pretty` leaves out the title
+    certain are red (more) or green there. Of each table come 20 rows, the first or, by
+    size, the largest; more with `--full` or a larger `--head`. `--pretty` leaves out the title
     and the commentary.
     """
     width = _width(stream)
@@ -159,12 +159,12 @@ def _table(
 
 
 def shown_rows(table: Table, n_rows: int | None) -> Sequence[Sequence[Cell]]:
-    """Return the rows that people see unless they ask for all: the first or the largest, in their order."""
+    """Return the rows that people see unless they ask for all: the first, or the largest by size."""
     if n_rows is None or table.weights is None or len(table.rows) <= n_rows:
         return table.rows[:n_rows]
     weights = table.weights()
     heaviest = heapq.nlargest(n_rows, range(len(weights)), key=weights.__getitem__)
-    return [table.rows[i] for i in sorted(heaviest)]
+    return [table.rows[i] for i in heaviest]
 
 
 def _laid_out(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], n_lines: int) -> list[_Part]:

@@ -238,6 +238,13 @@ def test_cards_are_numbered_paragraphs_before_the_notes() -> None:
     assert shown(result) == "H.\n\n1. It is slow. Why.\n   To do: Less.\n\n2. And late.\n\nA note.\n"
 
 
+def test_of_many_rows_the_largest_come_by_size() -> None:
+    sizes = [3, 9, 1, 7]
+    table = Table("t", "T", (Column("n", "n", "int"),), [(n,) for n in sizes], weights=lambda: sizes)
+    assert [n for (n,) in text.shown_rows(table, 3)] == [9, 7, 3]
+    assert [n for (n,) in text.shown_rows(table, 4)] == sizes
+
+
 def test_lines_that_wrap_are_indented_as_their_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "20")
     card = Card("It is far too slow now.", "", [("To do", "Less of all this.")])
