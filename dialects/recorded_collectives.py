@@ -122,6 +122,12 @@ def kind_of(name: str) -> str:
     return next(found, "") or re.split(r"[(<]", name, maxsplit=1)[0].split("::")[-1].removeprefix("void ")
 
 
+def may_reduce(name: str) -> bool:
+    """Whether a collective of that name may add up what ranks give: all but those that do something else."""
+    kind = kind_of(name)
+    return "reduce" in kind or all(kind != other for _, other in _KINDS)
+
+
 def bus_factor(kind: str, n_ranks: int) -> float:
     """Return the share of each byte that the bus carries: ``2 (n - 1) / n`` in an all-reduce.
 

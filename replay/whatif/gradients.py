@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from arrays import Float64, Int64
 from dag.step_graph import Bool, Recording, StepGraph, operation_edges
+from dialects.recorded_collectives import may_reduce
 from dialects.roles import Phase
 from dialects.step_parts import EdgeKind, Joint, narrow_ns
 from replay.edit import Edit, EditRequest, Job
@@ -149,10 +150,10 @@ def gradients(recording: Recording, step: StepGraph) -> tuple[Bool, Bool]:
     """Return which events (n,) of a step are collectives of the gradients, and which are the backward pass.
 
     A rank launches the former in its backward pass, and nothing there waits for them until it has launched
-    the last one. (A collective that the rest of the pass waits for is a part of the model.)
+    the last one. (A reduction that the rest of the pass waits for is a part of the model.)
     """
     moves = recording.which(lambda one: one.is_communication)[step.operation]
-    together = recording.which(lambda one: one.is_communication and one.is_collective)[step.operation]
+    together = moves & recording.which(lambda one: one.is_collective and may_reduce(one.name))[step.operation]
     works = recording.which(lambda one: one.phase is Phase.BACKWARD)[step.operation] & ~moves
     launch, launched = step.edges[step.edges[:, 3] == EdgeKind.LAUNCH, :2].T
     asked_ns = step.start_ns.copy()  # when the host began the call that launched it

@@ -66,6 +66,14 @@ def test_a_collective_for_which_the_backward_pass_waits_is_none_of_the_gradients
     assert found == {"FW.a": 10, "BW.b": 20, "norm": 25, "BW.a": 45, "reduce_b": 60, "reduce_a": 65}
 
 
+def test_messages_that_move_gradients_are_no_reductions() -> None:
+    times = {"FW.a": (0, 10), "BW.b": (10, 20), "all_to_all": (20, 28), "BW.a": (20, 40),
+             "reduce_b": (28, 43), "reduce_a": (43, 48)}  # fmt: skip
+    inputs = {**_INPUTS, "all_to_all": ["BW.b"], "reduce_b": ["all_to_all"]}
+    found = ends_ms(reducing(times, times, inputs=inputs, end=48, extra=["all_to_all"]), "overlap=off")
+    assert (found["all_to_all"], found["reduce_b"], found["reduce_a"]) == (28, 55, 60)
+
+
 def test_what_copies_a_reduced_bucket_back_is_no_part_of_the_backward_pass() -> None:
     times = {"FW.a": (0, 10), "BW.b": (10, 20), "BW.a": (20, 40), "reduce_b": (20, 35), "reduce_a": (40, 50),
              "BW.copy": (50, 52)}  # fmt: skip
@@ -105,7 +113,8 @@ def in_buckets(sizes: Mapping[str, int], cap: str, *edits: str) -> dict[str, flo
     """When each event ends, with buckets of so many MB that take 1 ms and 4 more for each MB."""
     times = {"FW.a": (0, 10), "BW.b": (10, 20), "BW.c": (20, 25), "BW.a": (25, 45), "reduce_b": (20, 29),
              "pack": (29, 29), "reduce_c": (29, 34), "reduce_a": (45, 62), "UPDATE.b": (62, 63)}  # fmt: skip
-    inputs = {"BW.b": ["FW.a"], "BW.c": ["BW.b"], "BW.a": ["BW.c"], "reduce_b": ["BW.b"], "pack": ["reduce_b"],
+    inputs = {"BW.b": ["FW.a"], "BW.c": ["BW.b"], "BW.a": ["BW.c"], "reduce_b": ["BW.b"],
+              "pack": ["reduce_b"],
               "reduce_c": ["BW.c", "reduce_b", "pack"], "reduce_a": ["BW.a", "reduce_c"],
               "UPDATE.b": ["reduce_b", "reduce_a"]}  # fmt: skip
     recording = reducing(times, times, inputs=inputs, end=63, extra=["reduce_c"])
