@@ -56,6 +56,7 @@ def test_a_paired_change_does_not_depend_on_how_steps_vary() -> None:
     assert paired_change(steps, steps * 1.5) == pytest.approx((0.5, 0.5))
 
 
+@pytest.mark.slow
 def test_intervals_of_very_many_steps_take_little_memory() -> None:
     steps = np.random.default_rng(1).lognormal(5, 0.2, 20_000)
     tracemalloc.start()
