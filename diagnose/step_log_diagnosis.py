@@ -402,8 +402,9 @@ def _of_span(log: _Log, span: _Span, usual: Mask, in_span: Mask) -> _Known:
     else:
         who = [log.ranks[rank] for _, rank, _, _ in changed]
         kind = "uneven_work" if who else _ROLE_KINDS.get(log.roles[span.part], "outlier_steps")
-        title = f"all ranks' steps are longer {where}: {in_ms(mean)} a step, most of it in {part}{ramp}"
-        cause = f"A step takes {in_ms(base + mean)} there instead of {in_ms(base)}, on all ranks alike{went}"
+        whose, alike = ("all ranks' steps", ", on all ranks alike") if len(log.ranks) > 1 else ("steps", "")
+        title = f"{whose} are longer {where}: {in_ms(mean)} a step, most of it in {part}{ramp}"
+        cause = f"A step takes {in_ms(base + mean)} there instead of {in_ms(base)}{alike}{went}"
         action = (
             f"look at why {changed[0][0]} changed on {listed(list(dict.fromkeys(who)))}"
             if who

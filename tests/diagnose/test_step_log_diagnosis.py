@@ -95,6 +95,16 @@ def test_where_all_ranks_grow_no_rank_is_named(tmp_path: Path) -> None:
     assert finding["gain_ms"]["mid"] == pytest.approx(15)
 
 
+def test_of_a_single_rank_the_span_alone_is_told(tmp_path: Path) -> None:
+    rows = [f"{step},{115 if step >= 60 else 100}" for step in range(N_STEPS)]
+    (tmp_path / "log.csv").write_text("\n".join(["step,step_ms", *rows]))
+    (finding,) = diagnosis(tmp_path / "log.csv")["findings"]
+    assert (
+        finding["title"]
+        == "steps are longer from step 60 on: 15.0 ms a step, most of it in what no column holds"
+    )
+
+
 def test_a_column_that_changed_with_it_on_one_rank_is_told(tmp_path: Path) -> None:
     def times(step: int, rank: int) -> Times:
         parts = even(step, rank) | {"seq": 1024}
