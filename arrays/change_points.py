@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from arrays import Float64
+from arrays.median import MAD_TO_SD
 
 #: Points of a series that are looked at together; of a longer one, means of so many stretches.
 _MOST_POINTS = 500
 #: What a single point may weigh, in standard deviations: so that a few outliers do not make a span.
 _CLIPPED = 5.0
-_TO_SIGMA = 1.4826  # a median absolute deviation, of normal values
 
 
 def higher_span(values: Float64, least: int) -> tuple[int, int]:
@@ -41,7 +41,7 @@ def higher_span(values: Float64, least: int) -> tuple[int, int]:
 def spread_of(values: Float64) -> float:
     """Return the standard deviation of the noise around a level that may change now and then."""
     steps = np.diff(values)
-    return float(_TO_SIGMA * np.median(np.abs(steps - np.median(steps))) / np.sqrt(2)) if len(steps) else 0.0
+    return float(MAD_TO_SD * np.median(np.abs(steps - np.median(steps))) / np.sqrt(2)) if len(steps) else 0.0
 
 
 def _standardised(values: Float64) -> Float64:

@@ -9,6 +9,9 @@ import numpy as np
 
 from arrays import NDArray
 
+#: Of normal values: median absolute deviation to standard deviation, and standard error of a median to that
+#: of a mean.
+MAD_TO_SD, MEDIAN_TO_MEAN = 1.4826, math.sqrt(math.pi / 2)
 #: Steps below which nothing tells how much steps vary.
 FEWEST = 4
 #: A step is an outlier beyond this many median deviations from the median, and by this factor at least.

@@ -6,8 +6,6 @@ it sets apart by known times.
 
 from __future__ import annotations
 
-import math
-
 #: Relative drifts: the usual tolerance of quartz oscillators, then what `adjtimex` allows for slewing.
 QUARTZ_PPM, SLEWED_PPM = 50.0, 500.0
 
@@ -27,8 +25,6 @@ QUICK_SHARE, FEWEST_QUICK = 0.02, 2
 
 #: Standard deviations from the centre beyond which a value is an outlier (Rousseeuw, Leroy 1987, ch. 1).
 OUTLIER = 2.5
-#: Median absolute deviation to standard deviation, and standard error of a median to that of a mean.
-MAD_TO_SD, MEDIAN_TO_MEAN = 1.4826, math.sqrt(math.pi / 2)
 #: An estimate that is nearer to another than this many times its doubt does not contradict it.
 AGREES = 1.5
 

@@ -21,7 +21,7 @@ import numpy as np
 from msgspec import Struct
 
 from arrays import Float64, Int64, Mask
-from arrays.median import median
+from arrays.median import MAD_TO_SD, MEDIAN_TO_MEAN, median
 from clocks import limits
 from clocks.common_operations import Occurrences
 
@@ -92,10 +92,10 @@ def _from_ends(differences: Int64) -> tuple[float, float, float]:
     """
     centre = _densest(np.sort(differences))
     distance = np.abs(differences - centre)
-    agree = distance <= limits.OUTLIER * limits.MAD_TO_SD * median(distance)
+    agree = distance <= limits.OUTLIER * MAD_TO_SD * median(distance)
     middle = median(differences[agree])
-    spread = limits.MAD_TO_SD * median(np.abs(differences - middle))
-    doubt = limits.END_ERROR_NS + limits.MEDIAN_TO_MEAN * spread / np.sqrt(len(differences))
+    spread = MAD_TO_SD * median(np.abs(differences - middle))
+    doubt = limits.END_ERROR_NS + MEDIAN_TO_MEAN * spread / np.sqrt(len(differences))
     return middle, float(doubt), limits.END_LIMIT_NS + 3 * spread
 
 

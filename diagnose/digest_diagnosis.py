@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 import dialects
 from diagnose.diagnosis import DETECTORS, Diagnosis, diagnose
-from diagnose.finding import Finding, FindingKind, Skipped
+from diagnose.finding import BREAKDOWN, Finding, FindingKind, Skipped
 from diagnose.step_log_diagnosis import diagnose_step_log
 from diagnose.summed_steps import summed_steps
 from figures.job_figures import JobFigures
@@ -17,7 +17,6 @@ from figures.time_by_role import NOTHING
 _CAVEAT = "from the sums of a digest"
 #: What readers should know of any diagnosis of a digest.
 NOTE = "Digests have no single events: each rank is taken to work first in a step, then all communicate."
-_BREAKDOWN = ("--option", "statistic", "--sub_option", "breakdown")
 
 
 def diagnose_figures(job: JobFigures) -> Diagnosis:
@@ -40,7 +39,7 @@ def diagnose_figures(job: JobFigures) -> Diagnosis:
 def _of_digest(finding: Finding) -> Finding:
     """Return a finding without events of the summed steps, and the command that shows more instead."""
     caveat = f"{finding.caveat}; {_CAVEAT}" if finding.caveat else _CAVEAT
-    found = replace(finding, evidence=(), caveat=caveat, look=_BREAKDOWN)
+    found = replace(finding, evidence=(), caveat=caveat, look=BREAKDOWN)
     if NOTHING not in finding.operations:
         return found
     operations = [name for name in finding.operations if name != NOTHING]

@@ -16,6 +16,10 @@ FindingKind = Literal[
 ]  # fmt: skip
 
 
+#: As `Finding.look`: where the time of each step goes.
+BREAKDOWN = ("--option", "statistic", "--sub_option", "breakdown")
+
+
 def edit(name: str, value: object) -> EditRequest:
     """Return the edit ``name=value``; a ratio has three digits."""
     return EditRequest(name, f"{value:.3g}" if isinstance(value, float) else str(value))

@@ -6,7 +6,6 @@ the step grows on the other ranks; the rank that is late is the one whose own ot
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import NormalDist
 from typing import get_args
@@ -18,8 +17,9 @@ from msgspec.structs import replace
 import dialects
 from arrays import Float64, Int64, Mask
 from arrays.change_points import higher_span, spread_of
+from arrays.median import MEDIAN_TO_MEAN
 from diagnose.diagnosis import Diagnosis, Ranked
-from diagnose.finding import Finding, FindingKind, Skipped
+from diagnose.finding import BREAKDOWN, Finding, FindingKind, Skipped
 from diagnose.finding_thresholds import (
     CHANCE,
     FAR_NOISES,
@@ -34,6 +34,7 @@ from diagnose.finding_thresholds import (
 from dialects import Role
 from errors import TraceError, counted, listed
 from figures.job_figures import JobFigures
+from figures.operations_by_step import Operations
 from figures.rank_figures import RankFigures
 from replay.forecast import Gain
 from result import in_ms
@@ -41,7 +42,6 @@ from result import in_ms
 #: Steps that a span has at least, and the spans that are looked for in each series.
 _LEAST_STEPS, _MOST_SPANS = 5, 6
 _AROUND = 21  # steps around a step
-_BREAKDOWN = ("--option", "statistic", "--sub_option", "breakdown")
 _ROLE_KINDS: Mapping[Role, FindingKind] = {Role.INPUT: "input", Role.COMM: "exposed_communication"}
 _EXAMINED = {"late_rank", "outlier_steps", "input", "exposed_communication", "uneven_work"}
 #: What no column holds, in words.
@@ -49,21 +49,21 @@ _REST = "what no column holds"
 
 
 class _Log(Struct, frozen=True):
-    """The steps that all ranks have: `number` (k,); `part_ns` (parts, ranks, k)."""
+    """The steps that all ranks have: `number` (k,); `part_ns` (parts, ranks, k).
+
+    `step_ns` (k,) is the median over the ranks, `around_ns` that of the steps around each; `excess_ns`
+    (parts, ranks, k) how much longer each part is than on the median rank, of two ranks the faster.
+    """
 
     ranks: Sequence[str]
     number: Int64
     parts: Sequence[str]
     roles: Sequence[Role]
     part_ns: Float64
-    step_ns: Float64  # (k,) median over the ranks
+    step_ns: Float64
+    around_ns: Float64
+    excess_ns: Float64
     values: Mapping[str, Float64]  # (ranks, k)
-
-    @property
-    def excess_ns(self) -> Float64:
-        """How much longer each part is than on the median rank, of two ranks the faster (parts, ranks, k)."""
-        ordered = np.sort(self.part_ns, axis=1)
-        return self.part_ns - ordered[:, (len(self.ranks) - 1) // 2, None, :]
 
 
 class _Span(Struct, frozen=True):
@@ -117,45 +117,46 @@ def diagnose_step_log(job: JobFigures) -> Diagnosis:
 
 def _log_of(job: JobFigures) -> _Log:
     """Return the parts of the steps that every rank has; TraceError where there are none."""
-    ranks = [rank for rank in job.ranks if rank.operations is not None and rank.n_slices]
-    numbers = sorted(set.intersection(*(set(rank.operations.labels) for rank in ranks if rank.operations)))
+    found = [(rank, rank.operations) for rank in job.ranks if rank.operations is not None and rank.n_slices]
+    numbers = sorted(set.intersection(*(set(operations.labels) for _, operations in found)))
     if not numbers:
         raise TraceError(f"{job.path}: no step is in the log of every rank")
-    names = list(dict.fromkeys(name for rank in ranks for name in _parts(rank)))
-    part_ns = np.zeros((len(names), len(ranks), len(numbers)))
+    parts_of = [_parts(operations) for _, operations in found]
+    names = list(dict.fromkeys(name for parts in parts_of for name in parts))
+    part_ns = np.zeros((len(names), len(found), len(numbers)))
     role_of: dict[str, Role] = {}
-    for at, rank in enumerate(ranks):
-        if rank.operations is None:
-            continue
-        row_of = {label: row for row, label in enumerate(rank.operations.labels)}
-        spent = rank.operations.spent_ns[[row_of[number] for number in numbers]]
-        for column, name in enumerate(_parts(rank)):
+    for at, ((_, operations), parts) in enumerate(zip(found, parts_of, strict=True)):
+        row_of = {label: row for row, label in enumerate(operations.labels)}
+        spent = operations.spent_ns[[row_of[number] for number in numbers]]
+        for column, name in enumerate(parts):
             part_ns[names.index(name), at] += spent[:, column]
-        roles = [*map(Role, rank.operations.role.tolist()), Role.FRAME]
-        role_of |= dict(zip(_parts(rank), roles, strict=True))
-    known = [set(rank.values) for rank in ranks]
+        roles = [*map(Role, operations.role.tolist()), Role.FRAME]
+        role_of |= dict(zip(parts, roles, strict=True))
+    ranks = [rank for rank, _ in found]
     values = {
         name: np.array([_of_steps(rank, name, numbers) for rank in ranks])
         for name in ranks[0].values
-        if all(name in one for one in known)
+        if all(name in rank.values for rank in ranks)
     }
+    step_ns = np.median(part_ns.sum(0), axis=0)
+    median_rank = np.sort(part_ns, axis=1)[:, (len(ranks) - 1) // 2, None, :]
     return _Log(
         [rank.name for rank in ranks],
         np.array(numbers),
         names,
         [role_of[name] for name in names],
         part_ns,
-        np.median(part_ns.sum(0), axis=0),
+        step_ns,
+        _around(step_ns),
+        part_ns - median_rank,
         values,
     )
 
 
-def _parts(rank: RankFigures) -> list[str]:
+def _parts(operations: Operations) -> list[str]:
     """Return the part of each column of `spent_ns`; the step around its parts and nothing are one."""
-    if rank.operations is None:
-        return []
-    frames = [*(rank.operations.role == Role.FRAME).tolist(), True]
-    return [_REST if frame else name for name, frame in zip(rank.operations.names, frames, strict=True)]
+    frames = [*(operations.role == Role.FRAME).tolist(), True]
+    return [_REST if frame else name for name, frame in zip(operations.names, frames, strict=True)]
 
 
 def _of_steps(rank: RankFigures, name: str, numbers: Sequence[int]) -> list[float]:
@@ -174,9 +175,8 @@ def _around(values: Float64) -> Float64:
 
 def _stalls(log: _Log) -> Mask:
     """Return which steps (k,) are far longer than those around them, a few at a time."""
-    base = _around(log.step_ns)
-    more = log.step_ns - base
-    far: Mask = more > np.maximum(STALL * base, FAR_NOISES * spread_of(log.step_ns))
+    more = log.step_ns - log.around_ns
+    far: Mask = more > np.maximum(STALL * log.around_ns, FAR_NOISES * spread_of(log.step_ns))
     edges = np.flatnonzero(np.diff(far, prepend=False, append=False))
     for begin, end in edges.reshape(-1, 2).tolist():
         far[begin:end] = end - begin < _LEAST_STEPS
@@ -194,19 +194,16 @@ class _Known(Struct, frozen=True):
 
 def _of_stalls(log: _Log, stalls: Mask, usual: Mask) -> Iterator[_Known]:
     """Yield a finding for the stalls of each rank that holds them up itself, and one for all others."""
-    more = log.step_ns - _around(log.step_ns)
+    more = log.step_ns - log.around_ns
     rows = np.flatnonzero(stalls)
     groups: dict[int, list[int]] = {}
     for row in rows.tolist():
         near = usual & (np.abs(np.arange(len(usual)) - row) <= _AROUND)
         before = np.median(log.part_ns[:, :, near], axis=2) if near.any() else 0.0
-        grown = (
-            log.part_ns[:, :, row] - before - np.median(log.part_ns[:, :, row] - before, axis=1)[:, None]
-        ).max(0)
-        late = int(grown.argmax())
-        alone = (
-            len(log.ranks) > 1 and grown[late] >= HALF * more[row] and np.sort(grown)[-2] < HALF * grown[late]
-        )
+        grown = log.part_ns[:, :, row] - before
+        own = (grown - np.median(grown, axis=1)[:, None]).max(0)
+        late = int(own.argmax())
+        alone = len(own) > 1 and own[late] >= HALF * more[row] and np.sort(own)[-2] < HALF * own[late]
         groups.setdefault(late if alone else -1, []).append(row)
     for rank, of_rank in groups.items():
         at = np.array(of_rank)
@@ -224,7 +221,7 @@ def _of_stalls(log: _Log, stalls: Mask, usual: Mask) -> Iterator[_Known]:
         cause = f"{counted(len(at), 'step')} cost {in_ms(lost)} in all"
         finding = Finding(
             "outlier_steps", title, cause, "look at what ran then: checkpoints, evaluation, logging",
-            ranks=[whose] if whose else [], steps=numbers, look=_BREAKDOWN,
+            ranks=[whose] if whose else [], steps=numbers, look=BREAKDOWN,
             span=(int(numbers[0]), int(numbers[-1])), lost_ns=lost,
         )  # fmt: skip
         gain = Gain(lost / len(log.step_ns), None, None)
@@ -342,7 +339,7 @@ def _of_series(values: Float64, least_ns: float, sure: float) -> list[tuple[int,
 
 def _error(values: Float64) -> float:
     """Return the standard error of a median of normal values."""
-    return math.sqrt(math.pi / 2) * spread_of(values) / float(np.sqrt(max(len(values), 1)))
+    return MEDIAN_TO_MEAN * spread_of(values) / float(np.sqrt(max(len(values), 1)))
 
 
 def _judged(log: _Log, kept: Int64, begin: int, end: int, sure: float) -> _Span | None:
@@ -416,7 +413,7 @@ def _of_span(log: _Log, span: _Span, usual: Mask, in_span: Mask) -> _Known:
     cause += f"; {counted(span.end - span.begin, 'step')} cost {lost / 1e9:,.1f} s in all"
     finding = Finding(
         kind, title, cause, action,
-        ranks=names, operations=[] if part == _REST else [part], look=_BREAKDOWN,
+        ranks=names, operations=[] if part == _REST else [part], look=BREAKDOWN,
         span=(from_step, to_step), lost_ns=lost,
     )  # fmt: skip
     gain = Gain(mean, mean - span.error_ns, mean + span.error_ns)

@@ -375,10 +375,7 @@ def _trace(path: Path, kinds: _Kinds, table: _Table, repairs: Sequence[str]) -> 
         begins.append(begin[is_known])
         wholes.append(whole[is_known])
         kept.append(rows[is_known])
-    rows, begin, whole = (
-        np.concatenate(one) if one else np.empty(0, np.int64) for one in (kept, begins, wholes)
-    )
-    if not len(rows):
+    if not any(map(len, kept)):
         raise TraceError(f"{path}: no row tells how long its step took")
     rows, begin, whole = map(np.concatenate, (kept, begins, wholes))
     notes = [*repairs, *table.repairs]

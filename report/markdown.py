@@ -10,7 +10,7 @@ from typing import TextIO
 from errors import printable
 from report.names import with_short_functions
 from report.tables import GAP, cell_texts, is_text
-from report.text import MOST_ROWS, shown_rows
+from report.text import most_rows, shown_rows, shown_tables
 from result import Card, Command, Result, Table
 
 #: What Markdown, or HTML in it, would not show as it stands; an underscore only at the edge of a word.
@@ -19,8 +19,7 @@ _SPECIAL = re.compile(r"[\\`*<\[|]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
 def write(result: Result, stream: TextIO, args: Namespace) -> None:
     """Print `result` in GitHub's Markdown; of each table as many rows as on a terminal."""
-    n_rows = None if args.full else max(args.head or 0, MOST_ROWS)
-    tables = [table.brief or table for table in result.tables if not table.detail]
+    n_rows, tables = most_rows(args), shown_tables(result)
     parts = [
         [f"**{_escaped(result.headline or result.title)}**"],
         [f"- {_escaped(label)}: {_escaped(value)}" for label, value in result.figures],

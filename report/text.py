@@ -23,7 +23,7 @@ _LEGIBLE, _NARROWEST = (40, 16), (24, 12)
 _SPACE = "  "
 _ONE_LINE, _ANY = 1, 99  # lines of a header
 _LEAST_ROOM = 20  # columns of a figure, however long what stands before it
-MOST_ROWS = 20  # of a table, unless more are asked for
+_MOST_ROWS = 20  # of a table, unless more are asked for
 #: A word of a shell's line, with its quotes, and what tells a shell that the line goes on.
 _SHELL_WORD = r"""(?:'[^']*'|"[^"]*"|[^\s'"])+"""
 _GOES_ON = " \\"
@@ -41,8 +41,7 @@ def write(result: Result, stream: TextIO, args: Namespace) -> None:
     """
     width = _width(stream)
     colour = stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-    n_rows = None if args.full else max(args.head or 0, MOST_ROWS)
-    for block in _blocks(result, width, n_rows, pretty=args.pretty, colour=colour):
+    for block in _blocks(result, width, most_rows(args), pretty=args.pretty, colour=colour):
         stream.write(block)
 
 
@@ -50,7 +49,7 @@ def _blocks(
     result: Result, width: int | None, n_rows: int | None, *, pretty: bool, colour: bool
 ) -> Iterator[str]:
     """Yield the parts of the page, in order, an empty line between them."""
-    shown = [table.brief or table for table in result.tables if not table.detail]
+    shown = shown_tables(result)
     headline = _wrapped([result.headline] if result.headline else [], width)
     parts: list[Iterable[str]] = [[f"{_BOLD}{line}{_PLAIN}" if colour else line for line in headline]]
     if not pretty:
@@ -156,6 +155,16 @@ def _table(
             yield from _wrapped([f"Hidden to fit the terminal: {names}."], width)
     if table.note:
         yield from _wrapped([table.note], width)
+
+
+def most_rows(args: Namespace) -> int | None:
+    """Return how many rows of a table people see; None for all."""
+    return None if args.full else max(args.head or 0, _MOST_ROWS)
+
+
+def shown_tables(result: Result) -> list[Table]:
+    """Return the tables that people see on standard output."""
+    return [table.brief or table for table in result.tables if not table.detail]
 
 
 def shown_rows(table: Table, n_rows: int | None) -> Sequence[Sequence[Cell]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import io
 import logging
 import os
@@ -184,3 +185,12 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == path.read_text(encoding="utf-8")
 
     return check
+
+
+@pytest.fixture(scope="module")
+def library() -> ctypes.CDLL:
+    """The functions in C, built; the test is skipped where there is no compiler."""
+    loaded = native.library()
+    if loaded is None:
+        pytest.skip("no C compiler here")
+    return loaded

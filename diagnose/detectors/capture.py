@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import dialects
 from arrays.median import FEWEST
-from diagnose.finding import Finding, Skipped
+from diagnose.finding import BREAKDOWN, Finding, Skipped
 from diagnose.job_view import JobView
 from dialects.name_rules import is_like_collective
 from dialects.roles import MAY_BE, NONE_SHOWN, Role, on_own_streams
@@ -25,7 +25,7 @@ def capture_quality(view: JobView) -> Iterator[Finding | Skipped]:
             title=title,
             cause=cause,
             action=action,
-            look=("--option", "statistic", "--sub_option", "breakdown"),
+            look=BREAKDOWN,
         )
 
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 import dialects
 from arrays import Float64
 from arrays.median import FEWEST
-from diagnose.finding import Finding, Skipped
+from diagnose.finding import BREAKDOWN, Finding, Skipped
 from diagnose.finding_thresholds import FULL, MUCH, NEGLIGIBLE
 from diagnose.job_view import JobView
 from dialects.system import MemorySamples
@@ -49,7 +49,7 @@ def memory(view: JobView) -> Iterator[Finding | Skipped]:
             ranks=ranks,
             steps=view.numbers,
             caveat="no saving of time is claimed",
-            look=("--option", "statistic", "--sub_option", "breakdown"),
+            look=BREAKDOWN,
             weight=weight,
         )
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from diagnose.diagnosis import Diagnosis, Ranked
     from diagnose.finding import Evidence
+    from figures.job_figures import JobFigures
     from figures.time_by_role import Breakdown
 
 HELP = (
@@ -125,25 +126,27 @@ def _of_dumps(args: Namespace) -> Result:
 
 
 def _of_digest(args: Namespace) -> Result:
-    from diagnose.digest_diagnosis import NOTE, diagnose_figures
+    from diagnose.digest_diagnosis import NOTE
     from figures.digest import read_digest
 
     check_digests(args)
     if len(args.path) > 1:
         raise UsageError("a digest is a whole job: diagnose takes it alone")
-    job = read_digest(args.path[0], args.step_by)
-    parts = [part for rank in job.ranks for part in rank.breakdown]
-    return _result(args, diagnose_figures(job), lambda: parts, (NOTE,), job.repairs)
+    return _of_figures(args, read_digest(args.path[0], args.step_by), (NOTE,))
 
 
 def _of_step_log(args: Namespace) -> Result:
-    from diagnose.digest_diagnosis import diagnose_figures
     from figures.digest import IN_DIGEST
     from figures.job_figures import load_figures
 
-    job = load_figures(args.path, IN_DIGEST, options.asked(args))
+    return _of_figures(args, load_figures(args.path, IN_DIGEST, options.asked(args)), ())
+
+
+def _of_figures(args: Namespace, job: JobFigures, notes: Sequence[str]) -> Result:
+    from diagnose.digest_diagnosis import diagnose_figures
+
     parts = [part for rank in job.ranks for part in rank.breakdown]
-    return _result(args, diagnose_figures(job), lambda: parts, (), job.repairs)
+    return _result(args, diagnose_figures(job), lambda: parts, notes, job.repairs)
 
 
 def _result(

@@ -29,15 +29,6 @@ from formats.native.rewriter import gathered, time_order, written
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def library() -> ctypes.CDLL:
-    """The functions, built; the test is skipped where there is no compiler."""
-    loaded = native.library()
-    if loaded is None:
-        pytest.skip("no C compiler here")
-    return loaded
-
-
 PLACES = {
     "chrome": Place(Path(), 0, "chrome", "", 1, 1000),
     "fourth of kineto": Place(Path(), 3, "kineto", "", 3001, 1000),

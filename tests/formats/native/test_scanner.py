@@ -16,22 +16,13 @@ from hypothesis import strategies as st
 
 from conftest import examples
 from errors import TraceError
-from formats import chrome, native, stream
+from formats import chrome, stream
 from formats.chrome import assemble, read_part
 from formats.columns import Trace
 from formats.native import scanner
 
 WANTED = ("correlation", "stream", "input*")
 X = '{"ph":"X","name":"a","pid":1,"tid":2,"ts":10,"dur":5}'
-
-
-@pytest.fixture(scope="module")
-def library() -> ctypes.CDLL:
-    """The scanner, built; the test is skipped where there is no compiler."""
-    loaded = native.library()
-    if loaded is None:
-        pytest.skip("no C compiler here")
-    return loaded
 
 
 @pytest.fixture(params=["wide", "plain"])
