@@ -8,6 +8,7 @@ from pathlib import Path
 
 _LONGEST = 300  # characters of a message, on one line
 _MOST_DIGITS = 18
+_LEAST_PART = 3  # letters of a word that is looked for in longer ones
 _FEWEST = 24  # characters that a long name keeps, if that is enough
 
 
@@ -50,12 +51,22 @@ def shortened(text: str, longest: int) -> str:
     return f"{text[: longest - tail - 1]}…{text[len(text) - tail :]}"
 
 
-def meant(word: str, words: Iterable[str]) -> str:
-    """Return the question whether the one of `words` that is most like `word` was meant; "" for none."""
+def meant(word: str, words: Iterable[str], most: int = 1) -> str:
+    """Return the question which of `words` was meant: those with `word` in them, else the most alike; or "".
+
+    >>> meant("conv1", ["FW.conv1", "BW.conv1", "Comm.conv1_bias", "Comm.conv1_weight"], most=3)
+    '; did you mean BW.conv1, FW.conv1, Comm.conv1_bias or one of 1 more?'
+    """
     from difflib import get_close_matches
 
-    near = get_close_matches(word, list(words), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+    known = {one.lower(): one for one in words}
+    low = word.lower()
+    near = [one for one in known if low in one] if len(low) >= _LEAST_PART else []
+    near = sorted(near, key=lambda one: (len(one), one)) or get_close_matches(low, known, n=most)
+    *others, last = [known[one] for one in near[:most]] or [""]
+    if most > 1 and len(near) > most:
+        others, last = [*others, last], f"one of {len(near) - most:,} more"
+    return f"; did you mean {' or '.join([', '.join(others), last] if others else [last])}?" if last else ""
 
 
 def printable(text: str) -> str:

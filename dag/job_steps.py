@@ -16,7 +16,7 @@ from dag.join_ranks import join, number_ranges
 from dag.rank_record import Partitions, RankFacts, RankRecord, record_rank
 from dag.spill import Spill
 from dag.step_graph import Recording
-from dialects import Need
+from dialects import Need, named
 from errors import AnalyzeError, DagError, TraceError
 from formats.columns import Trace
 from traces.paths import Job, hosts_of
@@ -102,7 +102,8 @@ def load_steps(
     if len(systems) > 1:
         raise TraceError(f"{paths[0]}: traces of different systems ({', '.join(systems)}) are not one job")
     if not systems:
-        raise TraceError(f"{paths[0]}: the trace holds no operation with a duration")
+        unmade = named(job.ranks[0].files[0].dialect).without_slices
+        raise TraceError(f"{paths[0]}: {unmade}")
     job, empty = _with_operations(job)
     job, hosts, clocks, notes = _on_one_clock(job, record, request, kept)
     broken = _broken_graphs(job)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import importlib
 from argparse import Namespace, _ArgumentGroup
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, cast
 
-from errors import UsageError
+from errors import UsageError, meant
 from result import Result
 
 if TYPE_CHECKING:
@@ -29,10 +30,17 @@ MODULES = {
 }
 
 
+#: The word for ``--option replay --sub_option whatif``, after which words may be edits.
+WHAT_IF = "whatif"
 #: What `--group_by` puts the work of devices together by.
 GROUPS = ("operator", "module", "annotation", "kernel_kind")
 #: The shared flags that say how a job is read; see `asked`.
 READING = frozenset({"filter", "comm", "step_by", "rank_by"})
+
+
+def names() -> Sequence[str]:
+    """Return the words that can choose an option at the beginning of a command line."""
+    return (*MODULES, WHAT_IF)
 
 
 class Option(Protocol):
@@ -50,8 +58,8 @@ class Option(Protocol):
 
 
 def load(name: str) -> Option:
-    """Import and return the module that answers ``--option name``."""
-    return cast("Option", importlib.import_module(MODULES[name]))
+    """Import and return the module that answers ``--option name``, one of `names`."""
+    return cast("Option", importlib.import_module(MODULES["replay" if name == WHAT_IF else name]))
 
 
 # ---- what several options do with the flags that they share
@@ -61,7 +69,9 @@ def check_variant(args: Namespace, *variants: str) -> None:
     """Refuse (`UsageError`) a `--sub_option` other than the option's `variants`."""
     if args.sub_option not in (None, *variants):
         has = f"the variants {', '.join(variants)}" if variants else "no variants"
-        raise UsageError(f"--sub_option {args.sub_option}: {args.option} has {has}")
+        raise UsageError(
+            f"--sub_option {args.sub_option}: {args.option} has {has}{meant(args.sub_option, variants)}"
+        )
 
 
 def check_heeded(args: Namespace, *flags: str) -> None:

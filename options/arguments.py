@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import NoReturn
 
 import options
-from errors import UsageError, meant, whole_number
+from errors import UsageError, listed, meant, whole_number
 
 VERSION = "1.0.0"
 #: Where BytePS writes its traces.
 _DIRECTORY = "BYTEPS_TRACE_DIR"
-#: The word for ``--option replay --sub_option whatif``, after which words may be edits.
-_WHAT_IF = "whatif"
 _HELP = ("-h", "--help")
 _WIDTH = 100
 
@@ -49,8 +47,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         sys.stderr.write(_BRIEF)
         raise SystemExit(UsageError.exit_code)
     if not set(argv).isdisjoint(_HELP):
-        asked = [word for word in argv if word in (*options.MODULES, _WHAT_IF)]
-        page = help_of("replay" if asked[0] == _WHAT_IF else asked[0]) if asked else help_of_all()
+        asked = [word for word in argv if word in options.names()]
+        page = help_of("replay" if asked[0] == options.WHAT_IF else asked[0]) if asked else help_of_all()
         sys.stdout.write(f"{page.rstrip()}\n")
         raise SystemExit(0)
     parser = _parser()
@@ -60,6 +58,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         raise UsageError(f"unrecognized argument: {unknown[0]}{meant(unknown[0].split('=')[0], flags)}")
     _read_words(args)
     _check_flags(parser, args)
+    if args.path is None and not os.environ.get(_DIRECTORY):
+        example = options.load(args.option).EXAMPLE
+        raise UsageError(f"no path is given, and {_DIRECTORY} is not set; e.g. {example}")
     args.path = expand_paths(args.path)
     return args
 
@@ -67,25 +68,36 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def _read_words(args: argparse.Namespace) -> None:
     """Set the flags that the words mean: an option's name, then paths, after `whatif` edits as well."""
     words = args.words
-    if words and args.option is None and (words[0] in options.MODULES or words[0] == _WHAT_IF):
+    if words and args.option is None and words[0] in options.names():
         args.option = words.pop(0)
-    if args.option == _WHAT_IF:
-        args.option, args.sub_option = "replay", args.sub_option or _WHAT_IF
-        edits = [word for word in words if ("=" in word or word == "help") and not os.path.exists(word)]
+    edits = [word for word in words if _is_edit(word)]
+    if words and args.option is None and not os.path.exists(words[0]) and "," not in words[0]:
+        near = meant(words[0], options.names())
+        if near:
+            raise UsageError(f"{words[0]}: no such file or directory, nor an option{near}")
+    if args.option == options.WHAT_IF:
+        args.option, args.sub_option = "replay", args.sub_option or options.WHAT_IF
         words = [word for word in words if word not in edits]
         args.set = [*args.set, *edits]
+        if words[1:] and not os.path.exists(words[-1]) and "/" not in words[-1]:
+            raise UsageError(f"{words[-1]}: no such file, and an edit is name=value, such as bandwidth=2")
+    elif edits[:1] == ["help"]:
+        raise UsageError("analyze.py --help lists all options, analyze.py OPTION --help the flags of one")
+    elif edits:
+        raise UsageError(f"{edits[0]}: no such file; for an edit: analyze.py whatif JOB {edits[0]}")
     elif args.option is None:
         args.option = "diagnose"
-        if words and not os.path.exists(words[0]) and "," not in words[0]:
-            near = meant(words[0], (*options.MODULES, _WHAT_IF))
-            if near:
-                raise UsageError(f"{words[0]}: no such file or directory, nor an option{near}")
     args.path = [*words, *(args.path or ())] or None
     del args.words
     for flag in ("html", "xlsx", "cluster"):  # a word after these is theirs
         value = getattr(args, flag)
         if args.path is None and isinstance(value, str) and os.path.exists(value):
             raise UsageError(f"--{flag} {value}: is taken as the value of --{flag}; write paths before it")
+
+
+def _is_edit(word: str) -> bool:
+    """Whether a word asks for an edit, or for the list of them; a path that exists does not."""
+    return ("=" in word or word == "help") and not any(map(os.path.exists, (word, *word.split(","))))
 
 
 def expand_paths(words: Sequence[str] | None) -> list[Path]:
@@ -100,9 +112,7 @@ def expand_paths(words: Sequence[str] | None) -> list[Path]:
         The words name no path at all.
     """
     if words is None:
-        words = [os.environ.get(_DIRECTORY, "")]
-        if not words[0]:
-            raise UsageError(f"no path is given (--path), and {_DIRECTORY} is not set")
+        words = [os.environ[_DIRECTORY]]
     paths: list[Path] = []
     for word in words:
         parts = [word] if os.path.exists(word) else word.split(",")
@@ -116,7 +126,11 @@ def _check_flags(parser: argparse.ArgumentParser, args: argparse.Namespace) -> N
     """Refuse (`UsageError`) flags that the chosen option does not heed, rather than ignore them."""
     for action in _unheeded(parser, args.option):
         if getattr(args, action.dest) != parser.get_default(action.dest):
-            raise UsageError(f"{action.option_strings[0]} has no effect with --option {args.option}")
+            flag = action.option_strings[0]
+            heeding = [name for name in options.MODULES if action.dest in options.load(name).FLAGS]
+            raise UsageError(
+                f"{flag} has no effect with {args.option}; it is for {listed(heeding, len(heeding))}"
+            )
 
 
 def _unheeded(parser: argparse.ArgumentParser, option: str) -> list[argparse.Action]:
@@ -191,6 +205,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong."""
+        message = message.removeprefix("argument ").replace("ignored explicit argument", "takes no value:")
         raise UsageError(f"{message} (see --help)")
 
 
@@ -254,7 +269,7 @@ def _add_common(group: argparse._ArgumentGroup) -> None:
 
 
 def _option(text: str) -> str:
-    if text not in options.MODULES:
+    if text not in options.names():
         near = meant(text, options.MODULES) or f"; there are {', '.join(options.MODULES)}"
         raise argparse.ArgumentTypeError(f"{text!r} is not an option{near}")
     return text

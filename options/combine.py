@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from errors import TraceError, UsageError, counted
+from errors import UsageError, counted
 from options import check_variant
 from result import Bars, Chart, Column, Result, Table
 
@@ -197,8 +197,6 @@ def _check(members: Sequence[Member], output: Path) -> None:
         if path.resolve() in seen:
             raise UsageError(f"{path}: given twice")
         seen.add(path.resolve())
-    if not output.resolve().parent.is_dir():
-        raise TraceError(f"{output}: cannot be written: no such directory {output.parent}")
 
 
 def _workers(combined: Combined) -> list[dict[str, Any]]:

@@ -44,7 +44,9 @@ def run(args: Namespace) -> Result:
     from compare.side_by_side import sweep
     from figures.job_figures import filtered
     from figures.rank_figures import Wanted
+    from outputs.atomic import check_output
 
+    check_output(output)
     loaded = load_runs(args, Wanted(operations=True))
     runs = filtered(loaded, args.filter)
     names = folder_labels(args.path)

@@ -97,6 +97,7 @@ def usual_step(args: Namespace, paths: Sequence[Path], name: str) -> list[Chart]
 
 def _recorded(args: Namespace) -> Result:
     from dag_utils import BY_NAME, PATH, by_name, headline, scopes_of, step_operations
+    from outputs.rules import NOTHING
 
     loaded, row = recorded_step(args)
     recording = loaded.recording
@@ -114,7 +115,7 @@ def _recorded(args: Namespace) -> Result:
         "operations": slack.records(),
     }
     notes = [*recording.notes, *_longer(scopes, path, recording)]
-    if args.output is not None:
+    if args.output not in (None, NOTHING):
         _write_timeline(args.output, loaded, step, path)
         document["output"] = str(args.output)
         notes.append(f"timeline written to {args.output}")

@@ -45,7 +45,8 @@ class Outputs:
         """Refuse a file that `open` would refuse.
 
         That is (UsageError) a directory, another output of this command, or a file that must stay, and
-        (OutputError) what cannot be looked at: a loop of links, a directory that may not be searched.
+        (OutputError) what cannot be looked at (a loop of links) and what no file can be made for: its
+        directory is missing or may not be written.
         """
         with _translated(path):
             status = _status(path)
@@ -57,6 +58,11 @@ class Outputs:
                 raise UsageError(f"{path}: is the name of another output too")
             if status is not None and is_guarded:
                 self._guard(path)
+            directory = Path(os.path.realpath(path)).parent
+            if not directory.is_dir():
+                raise OutputError(f"{path}: cannot be written: there is no directory {directory}")
+            if not os.access(directory, os.W_OK | os.X_OK):
+                raise OutputError(f"{path}: cannot be written: the directory {directory} may not be written")
 
     @contextlib.contextmanager
     def open(self, path: Path, *, is_guarded: bool = True) -> Iterator[IO[bytes]]:

@@ -6,7 +6,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from errors import UsageError
+from errors import OutputError, UsageError
 from outputs.atomic import Guard, Outputs
 from outputs.marks import is_marked
 
@@ -16,7 +16,12 @@ _STILLS = (".svg", ".png", ".pdf")
 _TIMELINE = (".json", ".trace", ".pftrace")
 #: Options whose `--output` is a timeline; the others check their pictures' names themselves.
 _TIMELINES = ("combine", "critical", "replay", "collect")
-_NOTHING = Path("-")
+#: Options whose pages and workbooks lie beside their `--output`, which they check themselves.
+_BESIDE_OUTPUT = ("combine", "3dcompare")
+#: Options that need no `--output`.
+_MAY_WRITE_NOTHING = ("replay", "critical")
+#: As `--output`: no file.
+NOTHING = Path("-")
 
 
 def guard(args: Namespace, is_input: Callable[[Path, Sequence[Path]], bool]) -> Guard:
@@ -41,8 +46,8 @@ def check_named(args: Namespace, outputs: Outputs) -> None:
     for flag, path in _named(args):
         try:
             outputs.check(path)
-        except UsageError as error:
-            raise UsageError(f"{flag} {error}") from None
+        except (UsageError, OutputError) as error:
+            raise type(error)(f"{flag} {error}") from None
         if path.exists() and not path.is_file():
             continue
         _check_suffix(args.option, flag, path)
@@ -57,13 +62,18 @@ def _named(args: Namespace) -> Iterator[tuple[str, Path]]:
     """Yield (flag, path) for each output file that the command line names."""
     for flag in ("output", "xlsx", "html", "picture", "save"):
         value = getattr(args, flag)
-        if value in (None, True):
+        if value is None or (value is True and args.option in _BESIDE_OUTPUT):
             continue
-        path = Path(value)
-        if path != _NOTHING:
+        path = default_file(args.path[0], args.option, flag) if value is True else Path(value)
+        if path != NOTHING:
             yield f"--{flag}", path
-        elif flag != "output" or args.option != "replay":
-            raise UsageError(f"--{flag} -: only the timeline of replay can be left out so; name a file")
+        elif flag != "output" or args.option not in _MAY_WRITE_NOTHING:
+            raise UsageError(f"--{flag} -: nothing goes to standard output but the answer; name a file")
+
+
+def default_file(beside: Path, name: str, suffix: str) -> Path:
+    """Return a file that no flag names: in the directory `beside`, or beside that file."""
+    return (beside if beside.is_dir() else beside.parent) / f"{name}.{suffix}"
 
 
 def _check_suffix(option: str, flag: str, path: Path) -> None:

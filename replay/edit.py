@@ -37,12 +37,12 @@ class EditRequest(NamedTuple):
             The text is not ``name=value``.
         """
         name, _, value = text.rpartition("=")
-        if not name or not value:
+        if not name.strip() or not value.strip():
             raise UsageError(
                 f"--set {text}: an edit is name=value, e.g. BW=0.8, bandwidth=2, schedule=priority; "
                 "--set help lists all"
             )
-        return cls(name, value)
+        return cls(name.strip(), value.strip())
 
     def asks(self, name: str, *values: str) -> bool:
         """Whether this is the edit `name`, which takes `values`; a number may be for an operation named so.

@@ -68,7 +68,7 @@ def parse(request: EditRequest, job: Job) -> Edit:
         near = difflib.get_close_matches(request.name, words, n=1, cutoff=_ALIKE)
         if not near or request.name in words:
             raise
-        raise UsageError(f"{error}; did you mean {near[0]}?") from error
+        raise request.refused(f"there is no such edit; did you mean {near[0]}={request.value}?") from error
 
 
 class EditedJob:

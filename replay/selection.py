@@ -11,7 +11,7 @@ from dag.step_graph import Bool, Recording, StepGraph
 from dialects.name_rules import is_point_to_point
 from dialects.roles import Phase, Role
 from dialects.step_parts import EdgeKind, Operation
-from errors import UsageError
+from errors import UsageError, meant
 from replay.edit import EditRequest
 
 _OWNER = re.compile(r"(?:wk(?P<worker>\d{1,18})\.?)?(?:rank(?P<rank>\d{1,18})\.?)?(?P<target>.*)", re.DOTALL)
@@ -24,12 +24,12 @@ _LOOKED_AT, _BY_CHANCE = 4, 0.1
 _MOST_TIMES = 1_000_000
 
 
-def as_ratio(request: EditRequest) -> float:
-    """Return the value of a request that is a ratio."""
+def as_ratio(request: EditRequest, else_: str = "") -> float:
+    """Return the value of a request that is a ratio; the error also says what `else_` there is."""
     try:
         ratio = float(request.value)
     except ValueError:
-        raise request.refused(f"{request.value} is not a number") from None
+        raise request.refused(f"{request.value} is not a ratio such as 2 or 0.5{else_}") from None
     return checked_ratio(f"--set {request}", ratio)
 
 
@@ -110,7 +110,7 @@ def select_of(recording: Recording, request: EditRequest, target: str, owners: B
         raise request.refused(f"no such rank; there are {', '.join(recording.owners)}")
     if not found:
         name = target or request.name
-        raise request.refused(f"no operation has the name {name}{_nearest(recording, name)}")
+        raise request.refused(f"no operation has the name {name}{meant(name, _known(recording), most=3)}")
     return found
 
 
@@ -153,13 +153,9 @@ def _owners(recording: Recording, worker: str | None, rank: str | None) -> Bool:
     return is_nth
 
 
-def _nearest(recording: Recording, name: str) -> str:
-    known = {word for operation in recording.table.kinds for word in _names(operation) if word}
-    by_lower = {word.lower(): word for word in sorted(known)}
-    import difflib
-
-    found = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.4)
-    return f"; the nearest are {', '.join(by_lower[word] for word in found)}" if found else ""
+def _known(recording: Recording) -> list[str]:
+    words = {word for operation in recording.table.kinds for word in _names(operation) if word}
+    return sorted({*words, *recording.owners})
 
 
 # ---- pipeline stages: which ranks hold the same part of the model

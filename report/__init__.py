@@ -19,6 +19,7 @@ from typing import TextIO
 
 from errors import AnalyzeError, OutputError, one_line
 from outputs.atomic import Outputs
+from outputs.rules import default_file
 from parallel import progress as bars
 from result import Result
 
@@ -105,10 +106,10 @@ def _wanted_files(result: Result, args: Namespace) -> Iterator[tuple[Path, str]]
     for face, module in FILES.items():
         wanted = getattr(args, face, None)
         if wanted is not None:
-            name = f"{result.option}.{face}"
-            beside = result.beside or Path()
-            directory = beside if beside.is_dir() else beside.parent
-            yield directory / name if wanted is True else Path(wanted), module
+            named = (
+                default_file(result.beside or Path(), result.option, face) if wanted is True else Path(wanted)
+            )
+            yield named, module
     if (wanted := getattr(args, "picture", None)) is not None:
         yield wanted, "report.plot"
     if result.picture is not None:

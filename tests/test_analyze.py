@@ -81,26 +81,6 @@ def test_a_path_with_an_equals_sign_that_exists_is_no_edit(
     assert (args.path, args.set) == ([Path("lr=0.1")], ["BW=2"])
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("stats", "a"), "stats: no such file or directory, nor an option; did you mean statistic?"),
-        (
-            ("--option", "stats"),
-            "argument --option/--type: 'stats' is not an option; did you mean statistic? (see --help)",
-        ),
-        (("--optoin", "graph", "a"), "unrecognized argument: --optoin; did you mean --option?"),
-        (("--html", str(LENET)), f"--html {LENET}: is taken as the value of --html; write paths before it"),
-        (("replay",), "no path is given (--path), and BYTEPS_TRACE_DIR is not set"),
-    ],
-)  # fmt: skip
-def test_what_was_perhaps_meant(
-    words: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("BYTEPS_TRACE_DIR", raising=False)
-    assert run_cli(*words) == (2, "", f"analyze.py: error: {message}\n")
-
-
 def test_a_mistyped_path_is_answered_with_the_name_beside_it() -> None:
     code, _, err = run_cli("examples/lent")
     assert (code, only_line(err)) == (
@@ -127,31 +107,6 @@ def test_help_imports_nothing_heavy() -> None:
         [sys.executable, "-c", script], cwd=REPO, capture_output=True, text=True, check=True
     )
     assert done.stderr.strip() == "[]"
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("--option", "nonsense", "--path", "x"),
-        ("--option", "statistic"),
-        ("--option", "statistic", "--path", "x", "--head", "0"),
-        ("--option", "statistic", "--path", "x", "--head", "-3"),
-        ("--option", "statistic", "--path", "x", "--head", "many"),
-        ("--option", "statistic", "--path", "x", "--jobs", "0"),
-        ("--option", "statistic", "--path", "x", "--logging_level", "LOUD"),
-        ("--option", "statistic", "--path", "x", "--no_such_flag"),
-        ("--option", "statistic", "--path", "x", "--jobs", "9" * 5000),
-        ("--option", "statistic", "--path", "x", "--logging_level", "9" * 5000),
-        ("--option", "critical", "--path", "examples/lenet", "--step", "9" * 5000),
-        ("--option", "replay", "--path", "x", "--step_num", "9" * 5000),
-        ("--option", "replay", "--path", "x", "--delay_ratio", "1e16"),
-    ],
-)
-def test_a_wrong_command_line_exits_with_2(arguments: tuple[str, ...]) -> None:
-    code, out, err = run_cli(*arguments)
-    assert (code, out) == (2, "")
-    assert "error:" in err
-    assert "invalid _" not in err  # as argparse calls what a function of ours could not convert
 
 
 def test_type_is_the_older_name_of_option(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import dialects
 from arrays.intervals import lies_inside
 from dialects.roles import is_communication
 from dialects.system import System
-from errors import AnalyzeError
+from errors import AnalyzeError, meant
 from formats.columns import Trace
 
 
@@ -47,11 +47,8 @@ def check_known(only: Collection[str], known: Mapping[str, None]) -> None:
     """Raise AnalyzeError where a name of `only` is not communication that is `known`."""
     for name in only:
         if name not in known:
-            import difflib
-
-            near = difflib.get_close_matches(name, known, 3)
-            hint = f"; did you mean {' or '.join(near)}?" if near else ""
-            raise AnalyzeError(f"--filter {name}: no communication in this job has that name{hint}")
+            near = meant(name, known, most=3)
+            raise AnalyzeError(f"--filter {name}: no communication in this job has that name{near}")
 
 
 def selected_of(trace: Trace, prefix: str, only: Collection[str], known: dict[str, None]) -> Trace:

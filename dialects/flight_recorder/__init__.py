@@ -17,11 +17,12 @@ from dialects.recorded_collectives import kind_of as kind_of_collective
 from dialects.roles import Role
 from dialects.sync_points import SyncPoint, SyncPoints
 from dialects.system import System
+from errors import TraceError
 from formats.columns import Trace
 from formats.recorder import BYTES, NUMBER
 
 if TYPE_CHECKING:
-    from dialects.step_parts import RankTrace
+    from dialects.step_parts import RankSteps, RankTrace
     from formats.recorder.standing import Standing
 
 
@@ -89,6 +90,13 @@ class FlightRecorder(System):
             kind, n_ranks = kind_of_collective(trace.names[name]), len(group.members)
             calls.append(recorded_collectives.Call(kind, str(group), n_ranks, given, got, key))
         return Collectives.of(np.arange(len(trace)), calls, np.maximum(number, 0), trace.ts_ns)
+
+    def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
+        """Raise `TraceError`: a job that hangs is in no step that ends."""
+        raise TraceError(
+            f"{rank.trace.path}: a dump of a flight recorder, which has no steps; diagnose says why the job "
+            "hangs, statistic how long completed calls took"
+        )
 
     def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:
         """Return the name: all is communication."""

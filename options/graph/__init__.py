@@ -103,9 +103,12 @@ def _recorded(args: Namespace) -> _Loaded:
 
 
 def _output(args: Namespace) -> Path:
+    from outputs.atomic import check_output
+
     path: Path = args.output or _default(args.path[0])
     if path.suffix.lower() not in _SUFFIXES:
         raise UsageError(f"--output {path}: a graph ends in {' '.join(_SUFFIXES)}")
+    check_output(path)
     return path
 
 

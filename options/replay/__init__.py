@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from errors import UsageError, whole_number
 from function_names import brief
-from options import READING, asked, check_heeded, check_variant
+from options import READING, asked, check_heeded, check_variant, is_drawn
 from result import Chart, Column, Result, Table, in_ms, ms_of
 
 if TYPE_CHECKING:
@@ -72,13 +72,19 @@ def run(args: Namespace) -> Result:
     """Replay the job, or answer the variant that `--sub_option` names."""
     _check(args)
     from dag_utils import load_steps, read_partitions
+    from outputs.atomic import check_output
+    from outputs.rules import default_file
 
     if args.sub_option == "whatif":
         loaded = load_steps(args.path, asked(args), partitions=read_partitions(args.path), sizes=True)
         return _edits(args, loaded) if "help" in args.set else _edited(args, loaded)
+    output = args.output
+    if args.sub_option is None and output is None:
+        output = default_file(args.path[0], "synthetic", "json")
+        check_output(output)
     loaded = load_steps(args.path, asked(args))
     if args.sub_option is None:
-        return _replayed(args, loaded)
+        return _replayed(args, loaded, output)
     return (_explored if args.sub_option in _IN_TURN else _edited)(args, loaded)
 
 
@@ -96,7 +102,7 @@ def _check(args: Namespace) -> None:
         if text != "help":
             EditRequest.of(text)  # refused before anything is read
     if args.set and args.sub_option != "whatif":
-        raise UsageError("--set belongs to --sub_option whatif")
+        raise UsageError(f"--set belongs to whatif: analyze.py whatif JOB {args.set[0]}")
     if args.sub_option == "whatif" and not args.set:
         raise UsageError(
             "--sub_option whatif needs at least one --set, e.g. --set BW=0.8 or --set bandwidth=2"
@@ -116,7 +122,7 @@ def _common(args: Namespace, loaded: LoadedSteps) -> dict[str, Any]:
     return {"option": "replay", "title": "", "repairs": loaded.repairs, "beside": args.path[0]}
 
 
-def _replayed(args: Namespace, loaded: LoadedSteps) -> Result:
+def _replayed(args: Namespace, loaded: LoadedSteps, wanted: Path) -> Result:
     from dag_utils import choose_step
     from options.replay.replay_tables import charts, path_tables, step_table
     from replay.answer import answer, leave_one_out, replayed_rows, with_gaps_of_others
@@ -127,7 +133,7 @@ def _replayed(args: Namespace, loaded: LoadedSteps) -> Result:
     found = answer(recording, result.rows, result.iteration_ns)
     row = choose_step(recording)
     path = _path(args, recording, recording.steps[row])
-    output, written = _write(args, result, args.output or _beside(args, "synthetic.json"))
+    output, written = _write(result, wanted)
     usual = with_gaps_of_others(recording)
     figures = _informative(found, leave_one_out(recording, usual))
     tables = [*path_tables(recording.steps[row].number, path, full=args.full), step_table(found, usual)]
@@ -137,7 +143,7 @@ def _replayed(args: Namespace, loaded: LoadedSteps) -> Result:
         document=_document(args, found, row, path, output),
         tables=[table.first(args.head) for table in tables],
         charts=[*charts(found, result, _position(found.rows, row)), *_sweep(args, loaded)]
-        if _is_drawn(args)
+        if is_drawn(args)
         else (),
         figures=figures,
         notes=[*recording.notes, *written],
@@ -230,20 +236,12 @@ def _n_operations(recording: Recording, parts: bool) -> int:
     return int((traced & ~is_part).sum()) + len(wholes)
 
 
-def _is_drawn(args: Namespace) -> bool:
-    return bool(args.html or args.picture)
-
-
-def _beside(args: Namespace, name: str) -> Path:
-    directory: Path = args.path[0] if args.path[0].is_dir() else args.path[0].parent
-    return directory / name
-
-
-def _write(args: Namespace, result: Simulation, output: Path | None) -> tuple[Path | None, list[str]]:
+def _write(result: Simulation, output: Path | None) -> tuple[Path | None, list[str]]:
     """Write the replayed timeline unless there is no `output`, or it is ``-``; return where, and a note."""
+    from outputs.rules import NOTHING
     from replay.timeline import write_synthetic
 
-    if output is None or str(output) == "-":
+    if output is None or output == NOTHING:
         return None, []
     n_events = write_synthetic(result, output)
     return output, [f"replayed timeline: {output} ({n_events:,} events)"]
@@ -329,7 +327,7 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
     after = [_path(args, result.recording, result.step(position)) for result in results]
     paths = {edit.name: by_category(path) for edit, path in zip(found, after, strict=True)}
     slower = slowdown(recording) if "straggler=mean" in args.set else None
-    output, written = _write(args, results[-1], args.output)
+    output, written = _write(results[-1], args.output)
     number = recording.steps[row].number
     where = f"Critical path of step {number} with {'its' if own_gaps else 'usual'} gaps, by category"
     tables = [
@@ -339,7 +337,7 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
         *(() if slower is None else (shown.slowdown_table(slower),)),
     ]
     charts: list[Chart] = [shown.whatif_chart(found), shown.moved_chart(where, {"before": before, **paths})]
-    if _is_drawn(args):
+    if is_drawn(args):
         charts += shown.timelines("Recorded", recording, results[-1], position)
         if any(one.name == "bandwidth" for one in _requests(args)):
             charts += _sweep(args, loaded)

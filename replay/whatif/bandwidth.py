@@ -37,7 +37,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     if request.name != "bandwidth":
         return None
     target = _absolute(request)
-    ratio = as_ratio(request) if target is None else None
+    ratio = as_ratio(request, ", nor a rate such as 200Mbit or 10Gbit") if target is None else None
 
     links = job.links
 

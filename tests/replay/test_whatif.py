@@ -164,7 +164,7 @@ def test_computation_and_communication_are_all_there_is() -> None:
         ("BW=0", "above 0"),
         ("BW=-1", "above 0"),
         ("BW=nan", "above 0"),
-        ("BW=fast", "not a number"),
+        ("BW=fast", "not a ratio such as 2 or 0.5"),
         ("BW", "name=value"),
         ("=2", "name=value"),
         ("=", "name=value"),
@@ -173,7 +173,7 @@ def test_computation_and_communication_are_all_there_is() -> None:
         ("partition_bytes=0", "bytes above 0"),
         ("partition_bytes=1.5", "bytes above 0"),
         ("partition_bytes=1e9", "bytes above 0"),
-        ("bandwidth=-1Mbit", "not a number"),
+        ("bandwidth=-1Mbit", "not a ratio such as 2 or 0.5"),
         ("bandwidth=0.000001Kbit", "at least 8 Kbit"),
         ("BW=1e300", "from 1/1,000,000 to 1,000,000"),
         ("BW=+99999999999s", "more than a day"),
@@ -198,7 +198,7 @@ def test_a_wrong_edit_is_refused(edit: str, words: str) -> None:
 
 
 def test_an_unknown_operation_suggests_the_nearest() -> None:
-    with pytest.raises(UsageError, match=r"has the name Comm\.b\.PUSH; the nearest are Comm\.a\.PUSH"):
+    with pytest.raises(UsageError, match=r"has the name Comm\.b\.PUSH; did you mean Comm\.a\.PUSH"):
         apply(one_gpu(), ["Comm.b.PUSH=2"])
 
 

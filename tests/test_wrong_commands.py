@@ -1,0 +1,173 @@
+"""Wrong command lines: each is answered in one line that says what is wrong, where, and what to do."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from conftest import REPO, run_cli
+
+#: What is typed, and the line that comes back, within a directory that has the examples.
+DATA = """
+whatif lenet bandwith=2
+    --set bandwith=2: there is no such edit; did you mean bandwidth=2?
+whatif lenet conv1=0.5
+    --set conv1=0.5: no operation has the name conv1; did you mean BW.hybridsequential0_conv1, \
+FW.hybridsequential0_conv1, BW.hybridsequential0_conv1_relu or one of 33 more?
+whatif lenet bw=0.5
+    --set bw=0.5: no operation has the name bw; did you mean BW?
+whatif lenet rank7=2
+    --set rank7=2: no such rank; there are wk0.rank0, wk1.rank0
+whatif lenet wk0.rank9.FW=2
+    --set wk0.rank9.FW=2: no such rank; there are wk0.rank0, wk1.rank0
+whatif lenet bandwidth=2x
+    --set bandwidth=2x: 2x is not a ratio such as 2 or 0.5, nor a rate such as 200Mbit or 10Gbit
+whatif lenet bandwidth=10GB
+    --set bandwidth=10GB: 10GB is not a ratio such as 2 or 0.5, nor a rate such as 200Mbit or 10Gbit
+whatif lenet bandwidth=0
+    --set bandwidth=0: a ratio must be above 0 (1 changes nothing), from 1/1,000,000 to 1,000,000
+whatif lenet FW=fast
+    --set FW=fast: fast is not a ratio such as 2 or 0.5
+whatif lenet straggler=nobody
+    --set straggler=nobody: straggler is none, even, mean or each_step
+whatif lenet schedule=fast
+    --set schedule=fast: schedule is priority or fifo
+whatif lenet partition_bytes=big
+    --set partition_bytes=big: big is not a number of bytes above 0
+whatif lenet drop=nothing
+    --set drop=nothing: no operation has the name nothing
+whatif lenet bandwidth
+    bandwidth: no such file, and an edit is name=value, such as bandwidth=2
+whatif lenet bandwidth=
+    --set bandwidth=: an edit is name=value, e.g. BW=0.8, bandwidth=2, schedule=priority; --set help lists all
+whatif lenet --set
+    --set: expected one argument (see --help)
+whatif bandwidth=2
+    no path is given, and BYTEPS_TRACE_DIR is not set; e.g. analyze.py whatif JOB bandwidth=2
+replay lenet bandwidth=2
+    bandwidth=2: no such file; for an edit: analyze.py whatif JOB bandwidth=2
+replay lenet --set bandwidth=2
+    --set belongs to whatif: analyze.py whatif JOB bandwidth=2
+lenet --set bandwidth=2
+    --set has no effect with diagnose; it is for replay
+statistic lenet --filter Comm.hybridsequential0_conv1_bais
+    ! --filter Comm.hybridsequential0_conv1_bais: no communication in this job has that name; did you mean \
+Comm.hybridsequential0_conv1_bias, Comm.hybridsequential0_conv0_bias or Comm.hybridsequential0_conv1_bias.PUSH?
+statistic lenet --filter conv1_bias
+    ! --filter conv1_bias: no communication in this job has that name; did you mean \
+Comm.hybridsequential0_conv1_bias, Comm.hybridsequential0_conv1_bias.PULL, \
+Comm.hybridsequential0_conv1_bias.PUSH or one of 36 more?
+stats lenet
+    stats: no such file or directory, nor an option; did you mean statistic?
+whatiff lenet bandwidth=2
+    whatiff: no such file or directory, nor an option; did you mean whatif?
+--option stats --path lenet
+    --option/--type: 'stats' is not an option; did you mean statistic? (see --help)
+--option nonsense --path lenet
+    --option/--type: 'nonsense' is not an option; there are diagnose, statistic, graph, combine, compare, \
+critical, replay, collect, 3dcompare (see --help)
+--optoin graph lenet
+    unrecognized argument: --optoin; did you mean --option?
+-path lenet
+    unrecognized argument: -path; did you mean --path?
+statistic lenet --out x
+    unrecognized argument: --out; did you mean --output?
+help
+    analyze.py --help lists all options, analyze.py OPTION --help the flags of one
+--path leent
+    ! leent: no such file or directory; did you mean lenet?
+statistic lenet,lent
+    ! lent: no such file or directory; did you mean lenet?
+--path
+    --path: expected at least one argument (see --help)
+statistic ''
+    --path: names no file or directory
+statistic
+    no path is given, and BYTEPS_TRACE_DIR is not set; e.g. \
+analyze.py statistic examples/lenet --sort --head 20
+--html lenet
+    --html lenet: is taken as the value of --html; write paths before it
+compare lenet
+    compare needs two paths or more: --path BASE NEW
+3dcompare lenet
+    3dcompare needs two paths or more: --path BASE NEW
+compare lenet lenet --fail_above five
+    --fail_above: 'five' is not a percentage (see --help)
+statistic lenet --sub_option breakdwon
+    --sub_option breakdwon: statistic has the variants breakdown, collectives, function_bottleneck, \
+task_bottleneck, task_balance; did you mean breakdown?
+diagnose lenet --sub_option all
+    --sub_option has no effect with diagnose; it is for statistic, graph, combine, compare, critical, \
+replay, collect and 3dcompare
+statistic lenet --step 3
+    --step has no effect with statistic; it is for graph and critical
+statistic lenet --sort=yes
+    --sort: takes no value: 'yes' (see --help)
+statistic lenet --head ten
+    --head: 'ten' is not a whole number above 0 (see --help)
+statistic lenet --head 0
+    --head: '0' is not a whole number above 0 (see --help)
+statistic lenet --jobs -1
+    --jobs: '-1' is not a whole number above 0 (see --help)
+statistic lenet --jobs 9999999999999999999
+    --jobs: '9999999999999999999' is not a whole number above 0 (see --help)
+statistic lenet --logging_level loud
+    --logging_level: 'loud' is not a logging level such as DEBUG or WARNING (see --help)
+statistic lenet --max_unpacked big
+    --max_unpacked: 'big' is not a size such as 500M or 8G (see --help)
+statistic lenet --comm ''
+    --comm: a part of a name is expected (see --help)
+statistic lenet --rank_by gpu
+    --rank_by gpu: give pid, tid or args.KEY, a key of the events' args
+statistic lenet --cluster nowhere
+    --cluster nowhere: neither tcp://host:port, nor a scheduler file (*.json), nor local[:N]
+critical lenet --step 99
+    ! --step 99: no such step on every rank; there are 10–20
+critical lenet --step ten
+    --step ten: not the number of a step
+replay lenet --step_num 0
+    --step_num: '0': a replay needs a whole number of steps, 1 or more (see --help)
+replay lenet --delay_ratio 1e16
+    --delay_ratio 1e+16: a ratio must be above 0 (1 changes nothing), from 1/1,000,000 to 1,000,000
+replay lenet --delay_ratio 2
+    --delay_ratio has no effect with a plain --option replay
+replay lenet --sub_option map_dely
+    --sub_option map_dely: replay has the variants smlt_delay_cmp, smlt_delay_comm, map_delay, bottleneck, \
+whatif; did you mean map_delay?
+graph lenet --output x.bmp
+    --output x.bmp: a graph ends in .svg .png .pdf .dot .graphml .html
+combine lenet --output -
+    --output -: nothing goes to standard output but the answer; name a file
+missing --html no/x.html
+    ! --html no/x.html: cannot be written: there is no directory HERE/no
+missing --xlsx lenet/no/x.xlsx
+    ! --xlsx lenet/no/x.xlsx: cannot be written: there is no directory HERE/lenet/no
+statistic missing --save no/x.json
+    ! --save no/x.json: cannot be written: there is no directory HERE/no
+missing --picture no/x.svg
+    ! --picture no/x.svg: cannot be written: there is no directory HERE/no
+critical missing --output no/x.json
+    ! --output no/x.json: cannot be written: there is no directory HERE/no
+missing --html lenet
+    --html lenet: is a directory; name a file in it
+statistic missing --xlsx x.csv
+    --xlsx x.csv: expected a name that ends in .xlsx
+lenet --html lenet/worker_0/0/dag.gml
+    --html lenet/worker_0/0/dag.gml: is one of the inputs
+"""
+
+
+LINES = [line.strip() for line in DATA.strip().splitlines()]
+
+
+@pytest.mark.parametrize(("typed", "line"), list(zip(LINES[::2], LINES[1::2], strict=True)))
+def test_a_wrong_command_line_is_answered_in_one_line_that_helps(
+    typed: str, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line that begins with ``!`` is about what lies there, not about the words: exit code 1."""
+    monkeypatch.delenv("BYTEPS_TRACE_DIR", raising=False)
+    monkeypatch.chdir(REPO / "examples")
+    code = 1 if line.startswith("! ") else 2
+    line = line.removeprefix("! ").replace("HERE", str(REPO / "examples"))
+    assert run_cli(*shlex.split(typed)) == (code, "", f"analyze.py: error: {line}\n")
