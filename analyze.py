@@ -22,6 +22,7 @@ from typing import TextIO
 import options
 from errors import AnalyzeError, one_line
 from options import arguments
+from outputs.interrupts import abandon, ended
 
 _ERROR = "analyze.py: error: "
 _LEAST_BYTES = 210 << 20
@@ -43,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except AnalyzeError as error:
         return _failed(str(error), error.exit_code)
     except BrokenPipeError:  # `--help | head` closed our standard output: nothing is wrong
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        abandon(sys.stdout)
         return 0
     except OSError as error:  # what no one nearer to the file has translated
         place = f"{error.filename}: " if error.filename else ""
@@ -140,11 +141,6 @@ def _log_warning(
     logging.getLogger("warnings").debug("%s:%d: %s: %s", filename, lineno, category.__name__, message)
 
 
-def _terminated(signum: int, frame: object) -> None:
-    """End as at any error, so that temporary files are removed."""
-    sys.exit(128 + signum)
-
-
 def _fill_closed_streams() -> None:
     """Open what is closed of the standard streams on nothing, so that no output file gets their numbers."""
     while (fd := os.open(os.devnull, os.O_RDWR)) < 3:
@@ -164,7 +160,4 @@ if __name__ == "__main__":
     gc.set_threshold(100_000, 20, 20)  # millions of small objects and hardly a cycle: it would find nothing
     sys.unraisablehook = _log_ignored
     _fill_closed_streams()
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, _terminated)
-    sys.exit(main())
+    sys.exit(ended(main))

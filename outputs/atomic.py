@@ -14,7 +14,8 @@ from typing import IO, cast
 from msgspec import Struct
 
 from errors import OutputError, UsageError
-from outputs.temporary import Temporary, uninterrupted
+from outputs.interrupts import uninterrupted
+from outputs.temporary import Temporary
 
 #: Told of each existing file before it is replaced; raises `UsageError` where it must stay.
 Guard = Callable[[Path], None]

@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import signal
 from collections.abc import Iterator
 from pathlib import Path
+
+from outputs.interrupts import uninterrupted
 
 try:
     import fcntl
@@ -68,19 +69,6 @@ def temporary_directory(beside: Path | None = None) -> Iterator[Path]:
         yield made.path
     finally:
         made.remove()
-
-
-@contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Hold back Ctrl-C and SIGTERM until the block is over."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
 
 def is_temporary(path: Path) -> bool:

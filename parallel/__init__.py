@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from msgspec import Struct
 
 from errors import AnalyzeError
+from outputs.interrupts import end_plainly
 
 if TYPE_CHECKING:
     from concurrent.futures import ProcessPoolExecutor
@@ -202,7 +203,7 @@ def beside(work: Callable[..., object], *args: object) -> Iterator[None]:
 
 
 def run_program(command: Sequence[str], seconds: float) -> None:
-    """Run another program, its output caught, for at most so long.
+    """Run another program, its output caught, for at most so long; what it started ends with it.
 
     Raises
     ------
@@ -213,12 +214,18 @@ def run_program(command: Sequence[str], seconds: float) -> None:
     """
     import subprocess
 
-    try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds)
-    except subprocess.TimeoutExpired as error:
-        raise RuntimeError(f"not done after {seconds:.0f} s") from error
-    if done.returncode != 0:
-        raise RuntimeError(done.stderr.decode("utf-8", "replace").strip() or f"exit code {done.returncode}")
+    nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
+    with subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=pipe, start_new_session=True) as run:
+        try:
+            said = run.communicate(timeout=seconds)[1].decode("utf-8", "replace").strip()
+        except BaseException as error:
+            with contextlib.suppress(OSError):
+                os.killpg(run.pid, signal.SIGKILL)
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise RuntimeError(f"not done after {seconds:.0f} s") from error
+            raise
+    if run.returncode != 0:
+        raise RuntimeError(said or f"exit code {run.returncode}")
 
 
 def cores() -> int:
@@ -235,10 +242,7 @@ def fork_context() -> Any:
 
 def end_with(parent: int) -> None:
     """Let this process end when its parent does, and end it at once, without a word, on a signal."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+    end_plainly()
     if not sys.platform.startswith("linux"):
         threading.Thread(target=_watch, args=(parent,), daemon=True).start()
         return

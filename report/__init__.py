@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-import os
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from typing import TextIO
 
 from errors import AnalyzeError, OutputError, one_line
 from outputs.atomic import Outputs
+from outputs.interrupts import abandon
 from outputs.rules import default_file
 from parallel import progress as bars
 from result import Result
@@ -62,7 +62,7 @@ def show(result: Result, args: Namespace, outputs: Outputs | None = None) -> Non
     try:
         _print(result, args)
     except BrokenPipeError:  # whoever reads our output (`… | head`) has enough: that is not a failure
-        _abandon(sys.stdout)
+        abandon(sys.stdout)
     if failed is not None:
         raise failed
 
@@ -128,10 +128,5 @@ def _print(result: Result, args: Namespace) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        _abandon(stream)
+        abandon(stream)
         raise OutputError(f"standard output: cannot be written: {error.strerror or error}") from error
-
-
-def _abandon(stream: TextIO) -> None:
-    """Let what is still buffered go nowhere, so that the end of the process does not fail over it."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

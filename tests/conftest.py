@@ -73,6 +73,15 @@ def run_cli(*args: object) -> tuple[int, str, str]:
     return code, out.buffer.getvalue().decode(), err.getvalue()
 
 
+def is_alive(pid: int) -> bool:
+    """Whether a process has not ended; one of which nobody has taken note has."""
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 @contextlib.contextmanager
 def _fresh_logging() -> Iterator[None]:
     """Let `analyze.main` set up logging as in a new process: on the standard error of this moment."""

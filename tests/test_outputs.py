@@ -19,7 +19,7 @@ from typing import Any
 import mutations
 import pytest
 
-from conftest import REPO, run_cli
+from conftest import REPO, is_alive, run_cli
 
 pytestmark = pytest.mark.slow
 
@@ -455,17 +455,9 @@ def test_worker_processes_end_with_a_killed_parent() -> None:
         worker = int(parent.stdout.readline())
         parent.kill()
     deadline = time.monotonic() + 5
-    while _lives(worker) and time.monotonic() < deadline:
+    while is_alive(worker) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert not _lives(worker)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    assert not is_alive(worker)
 
 
 @pytest.mark.fuzz
@@ -474,10 +466,17 @@ def test_a_run_killed_at_any_moment_leaves_the_old_files(job: Path) -> None:
     scratch.mkdir()
     out.mkdir()
     shutil.copytree(REPO / "examples" / "mlp-raw", raw)
+    both = ["--path", job, job]
     commands = [
-        ["combine", "--path", job, "--output", out / "c.json.gz", "--html", out / "c.html"],
-        ["replay", "--path", job, "--output", out / "r.json", "--xlsx", out / "r.xlsx"],
+        ["combine", *both[:2], "--output", out / "c.json.gz", "--html", out / "c.html"],
+        ["replay", *both[:2], "--output", out / "r.json", "--xlsx", out / "r.xlsx"],
         ["collect", "--path", raw, "--html", out / "k.html"],  # gives the same final traces each time
+        ["critical", *both[:2], "--output", out / "p.json", "--html", out / "p.html"],
+        ["diagnose", *both[:2], "--xlsx", out / "d.xlsx", "--html", out / "d.html"],
+        ["statistic", *both[:2], "--save", out / "s.json", "--cluster", "local:1"],
+        ["compare", *both, "--xlsx", out / "v.xlsx", "--html", out / "v.html"],
+        ["graph", "--path", job / "worker_0/0/dag.gml", "--output", out / "g.svg", "--html", out / "g.html"],
+        ["3dcompare", *both, "--output", out / "x.html", "--picture", out / "x.png"],
     ]
     environment = {**os.environ, "TMPDIR": str(scratch)}
     seconds = []
@@ -489,14 +488,16 @@ def test_a_run_killed_at_any_moment_leaves_the_old_files(job: Path) -> None:
     chance = random.Random(KILLS)
     for _ in range(KILLS):
         which = chance.randrange(len(commands))
-        number = chance.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+        number = chance.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
         args = [*ANALYZE, "--option", *map(str, commands[which])]
         with subprocess.Popen(
             args, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
         ) as run:
             time.sleep(chance.random() * seconds[which])
             run.send_signal(number)
-            run.communicate(timeout=20)
+            _, said = run.communicate(timeout=20)
+        assert run.returncode in (0, -number, 128 + number)
+        assert b"Traceback" not in said, said
         assert {path: now for path, now in checksums(job.parent).items() if path in inputs} == inputs
         assert names <= set(checksums(out))
         assert all(map(_is_whole, out.glob("[!.]*")))
@@ -515,7 +516,7 @@ def _is_whole(path: Path) -> bool:
         return isinstance(json.loads(content), dict)
     if path.suffix == ".xlsx":
         return zipfile.ZipFile(path).testzip() is None
-    return content.endswith(b"</html>\n")
+    return content.startswith(b"\x89PNG") or content.rstrip().endswith((b"</html>", b"</svg>"))
 
 
 def test_a_timeline_among_the_ranks_is_not_read_as_one(tmp_path: Path) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
 from functools import partial
+from pathlib import Path
 
 import pytest
 
-from conftest import REPO
+from conftest import REPO, is_alive
 from figures.durations import statistics
 from figures.rank_figures import Wanted, rank_figures
-from parallel import at_once, spare_cores
+from parallel import at_once, run_program, spare_cores
 from trace_utils import load_paths
 
 
@@ -44,3 +46,14 @@ def test_the_figures_of_a_rank_are_the_same_in_threads() -> None:
     assert list(statistics(beside.durations)) == list(statistics(alone.durations))
     assert (beside.category_ns, beside.breakdown) == (alone.category_ns, alone.breakdown)
     assert (beside.longest, beside.annotated) == (alone.longest, alone.annotated)
+
+
+def test_what_a_program_started_ends_with_it_when_it_takes_too_long(tmp_path: Path) -> None:
+    child = tmp_path / "child"
+    script = f"sleep 60 >/dev/null 2>&1 & echo $! > {child}; wait"
+    with pytest.raises(RuntimeError, match="not done after 1 s"):
+        run_program(["sh", "-c", script], 1)
+    deadline = time.monotonic() + 5
+    while is_alive(int(child.read_text())) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not is_alive(int(child.read_text()))

@@ -1,0 +1,72 @@
+"""The signals that end a run, with exit code 128 + n: nothing is left behind, and its workers end too."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from typing import TextIO
+
+#: Ctrl-C, a request to end, a terminal that went away, no CPU time left (`ulimit -t`).
+_ENDING = {
+    number
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGXCPU")
+    if (number := getattr(signal, name, None)) is not None
+}
+_received: list[int] = []
+
+
+def ended(main: Callable[[], int]) -> int:
+    """Return the exit code of `main`, or 128 + n where signal n ended it, whatever error that led to."""
+    for number in _ENDING:
+        if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` and a shell's background ignore some
+            signal.signal(number, _end)
+    try:
+        code = main()
+    except BaseException:
+        if not _received:
+            raise
+        code = 1
+    if not (code and _received):
+        return code
+    for stream in (sys.stderr, sys.stdout):  # they may have gone with their terminal
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            abandon(stream)
+    return 128 + _received[0]
+
+
+def abandon(stream: TextIO) -> None:
+    """Let what is still buffered go nowhere, so that the end of the process does not fail over it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _end(number: int, frame: object) -> None:
+    """End as at any error, so that temporary files are removed."""
+    _received.append(number)
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    sys.exit(128 + number)
+
+
+def end_plainly() -> None:
+    """Let this process, a worker, end at once and without a word on each signal that it does not ignore."""
+    for number in _ENDING:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Hold these signals back until the block is over."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)

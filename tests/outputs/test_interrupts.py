@@ -1,0 +1,55 @@
+"""What a run that a signal ends leaves behind, and its exit code."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import REPO
+
+_SCRIPT = """
+import os, signal, sys
+sys.path.insert(0, {root!r})
+from pathlib import Path
+from outputs.atomic import open_output
+from outputs.interrupts import ended
+
+def main():
+    try:
+        with open_output(Path({folder!r}, "a.json")) as file:
+            file.write(b"half")
+            os.kill(os.getpid(), signal.{name})
+    finally:
+        {then}
+    return 0
+
+signal.signal(signal.{name}, signal.{before})
+sys.exit(ended(main))
+"""
+
+
+def run(folder: Path, name: str, then: str = "pass", before: str = "SIG_DFL") -> tuple[int, str]:
+    script = _SCRIPT.format(root=str(REPO), folder=str(folder), name=name, then=then, before=before)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGXCPU"])
+def test_a_signal_leaves_nothing_and_ends_with_its_number(tmp_path: Path, name: str) -> None:
+    assert run(tmp_path, name) == (128 + getattr(signal, name), "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_on_the_way_out_does_not_change_the_exit_code(tmp_path: Path) -> None:
+    assert run(tmp_path, "SIGINT", then="raise AttributeError") == (130, "")
+
+
+def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
+    assert run(tmp_path, "SIGHUP", before="SIG_IGN") == (0, "")  # nohup
+    assert (tmp_path / "a.json").read_text() == "half"
