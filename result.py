@@ -333,6 +333,7 @@ class Result(NamedTuple):
     picture: Path | None = None  # draw the first chart here: a page (.html) or a still (.png .svg .pdf)
     exit_code: int = 0
     headline: str = ""
+    ask: Command | None = None  # what one asks next
 
 
 def ms_of(ns: float | None) -> float | None:

@@ -17,7 +17,7 @@ FindingKind = Literal[
 
 
 #: As `Finding.look`: where the time of each step goes.
-BREAKDOWN = ("--option", "statistic", "--sub_option", "breakdown")
+BREAKDOWN = ("statistic", "--sub_option", "breakdown")
 
 
 def edit(name: str, value: object) -> EditRequest:

@@ -12,7 +12,7 @@ from diagnose.finding import Evidence, Finding, Skipped
 from diagnose.hangs import Hang, HangCause, Root, ranks_in_words
 from formats.recorder.standing import Call, Standing
 
-_CLOSER = ("--option", "diagnose", "--full")
+_CLOSER = ("diagnose", "--full")
 _MOST_EVIDENCE = 8
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from errors import TraceError, UsageError, missing
 from options import asked, check_heeded, check_variant
+from options.commands import command
 from result import Repairs, Result
 
 if TYPE_CHECKING:
@@ -44,9 +45,8 @@ def run(args: Namespace) -> Result:
         return _one_source(args, variant)
     if args.output is not None:
         raise UsageError("--output: collect writes into the GPUs' own directories")
-    if variant == "iter_time":
-        return _iter_time(args)
-    return _collect(args)
+    result = (_iter_time if variant == "iter_time" else _collect)(args)
+    return result._replace(ask=command(args, "diagnose"))
 
 
 def _collect(args: Namespace) -> Result:

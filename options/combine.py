@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from errors import UsageError, counted
 from options import check_variant
+from options.commands import command
 from result import Bars, Chart, Column, Result, Table
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ def run(args: Namespace) -> Result:
         notes=[f"Wrote {output}; open it in chrome://tracing or Perfetto."],
         repairs=[*notes, *combined.warnings],
         beside=output.parent,
+        ask=command(args, "diagnose"),
     )
 
 

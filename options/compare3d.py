@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from errors import UsageError
+from options.commands import command
 from options.runs import check_runs, digest_note, folder_labels, load_runs
 from result import Bars, Bars3D, Chart, Column, HeatMap, Result, Table, in_ms, ms_of
 
@@ -86,6 +87,7 @@ def run(args: Namespace) -> Result:
         repairs=list(dict.fromkeys(line for each in runs for line in each.repairs)),
         beside=output.parent,
         picture=output,
+        ask=command(args, "compare", paths=args.path[:2]),
     )
 
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
 from errors import AnalyzeError, DagError, UsageError, whole_number
-from options import READING, asked, check_variant, is_drawn
+from options import READING, WHAT_IF, asked, check_variant, is_drawn
+from options.commands import command
 from result import Bars, Cell, Chart, Column, LazySequence, Result, Table, in_ms, ms_column
 
 if TYPE_CHECKING:
@@ -137,6 +138,7 @@ def _recorded(args: Namespace) -> Result:
         notes=notes,
         repairs=loaded.repairs,
         beside=args.path[0],
+        ask=command(args, WHAT_IF),
     )
 
 

@@ -27,7 +27,7 @@ _MOST_ROWS = 20  # of a table, unless more are asked for
 #: A word of a shell's line, with its quotes, and what tells a shell that the line goes on.
 _SHELL_WORD = r"""(?:'[^']*'|"[^"]*"|[^\s'"])+"""
 _GOES_ON = " \\"
-_BOLD, _GOOD, _BAD, _PLAIN = "\x1b[1m", "\x1b[32m", "\x1b[31m", "\x1b[0m"
+_BOLD, _DIM, _GOOD, _BAD, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[31m", "\x1b[0m"
 
 
 def write(result: Result, stream: TextIO, args: Namespace) -> None:
@@ -60,6 +60,9 @@ def _blocks(
     parts.extend(_table(table, width, n_rows, headed=headed, colour=colour) for table in shown)
     parts += [_wrapped(list(card.texts(place)), width) for place, card in enumerate(result.cards, 1)]
     parts.append(_wrapped(result.notes, width))
+    if result.ask and width is not None and not pretty:
+        asked = _wrapped([Command(f"next: {result.ask}")], width)
+        parts.append([f"{_DIM}{line}{_PLAIN}" if colour else line for line in asked])
     between = ""
     for part in parts:
         text = "\n".join(part)

@@ -41,6 +41,8 @@ whatif lenet bandwidth
     bandwidth: no such file, and an edit is name=value, such as bandwidth=2
 whatif lenet bandwidth=
     --set bandwidth=: an edit is name=value, e.g. BW=0.8, bandwidth=2, schedule=priority; --set help lists all
+whatif lenet --output x.json
+    --output needs an edit: analyze.py whatif JOB bandwidth=2 --output …
 whatif lenet --set
     --set: expected one argument (see --help)
 whatif bandwidth=2
@@ -53,7 +55,8 @@ lenet --set bandwidth=2
     --set has no effect with diagnose; it is for replay
 statistic lenet --filter Comm.hybridsequential0_conv1_bais
     ! --filter Comm.hybridsequential0_conv1_bais: no communication in this job has that name; did you mean \
-Comm.hybridsequential0_conv1_bias, Comm.hybridsequential0_conv0_bias or Comm.hybridsequential0_conv1_bias.PUSH?
+Comm.hybridsequential0_conv1_bias, Comm.hybridsequential0_conv0_bias or \
+Comm.hybridsequential0_conv1_bias.PUSH?
 statistic lenet --filter conv1_bias
     ! --filter conv1_bias: no communication in this job has that name; did you mean \
 Comm.hybridsequential0_conv1_bias, Comm.hybridsequential0_conv1_bias.PULL, \

@@ -57,7 +57,7 @@ def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
         operations=largest,
         evidence=view.show(launching & is_largest, 3),
         caveat="an upper bound: a host that takes no time at all, so that the device is the limit",
-        look=("--option", "critical", "--head", "10"),
+        look=("critical", "--head", "10"),
     )
 
 
@@ -202,7 +202,7 @@ def idle(view: JobView) -> Iterator[Finding | Skipped]:
         ranks=view.recording.owners,
         operations=largest,
         caveat="no gain is claimed: what is in the gaps is not known",
-        look=("--option", "critical", "--full"),
+        look=("critical", "--full"),
         weight=share,
         leads=leads,
     )

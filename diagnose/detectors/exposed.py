@@ -132,7 +132,7 @@ def idle_stages(view: JobView) -> Iterator[Finding | Skipped]:
         "interleaved schedule)",
         ranks=view.recording.owners,
         caveat="no gain is claimed: how a step is cut into micro-batches is not recorded",
-        look=("--option", "critical"),
+        look=("critical",),
         weight=1 - share,
     )
 

@@ -189,7 +189,7 @@ def _by_work(view: JobView, late: Sequence[int], *, but_gaps: bool) -> Finding:
         operations=[names[kind] for kind in kinds],
         evidence=view.show(chosen, 3, view.step_with_much(chosen)),
         caveat=unknown,
-        look=("--option", "critical", "--head", "10"),
+        look=("critical", "--head", "10"),
     )
 
 
@@ -256,7 +256,7 @@ def _slow_stage(view: JobView) -> Finding | None:
         ranks=ranks,
         operations=largest,
         evidence=view.show(np.isin(kind, np.flatnonzero(longer)) & (stage == slow), 3),
-        look=("--option", "critical", "--head", "10"),
+        look=("critical", "--head", "10"),
     )
 
 
@@ -284,7 +284,7 @@ def _by_extra_work(view: JobView, late: Sequence[int]) -> Finding | None:
         ranks=ranks,
         operations=names,
         evidence=view.show(chosen, 3, view.step_with_much(chosen)),
-        look=("--option", "critical", "--head", "10"),
+        look=("critical", "--head", "10"),
     )
 
 
@@ -352,7 +352,7 @@ def _by_input(view: JobView, late: Sequence[int]) -> Finding:
         operations=view.mains(chosen),
         evidence=view.show(chosen, 3, view.step_with_much(chosen)),
         caveat=unknown,
-        look=("--option", "critical", "--head", "10"),
+        look=("critical", "--head", "10"),
     )
 
 

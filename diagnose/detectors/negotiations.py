@@ -53,7 +53,7 @@ def _late(view: JobView, who: str, usual_ns: float) -> Finding:
         ranks=[rank] if is_known else [],
         evidence=view.show(view.which(lambda one: one.name == who), 3),
         caveat="" if is_known else "the recording does not tell which rank was last",
-        look=("--option", "critical", "--head", "10"),
+        look=("critical", "--head", "10"),
     )
 
 
@@ -77,7 +77,7 @@ def _waiting(view: JobView, late: Sequence[str], usual_ns: float) -> Finding:
         ranks=view.recording.owners,
         evidence=view.show(view.which(is_wait), 3),
         caveat="an upper bound: the last rank is taken to be ready when the first one is",
-        look=("--option", "critical", "--head", "10"),
+        look=("critical", "--head", "10"),
     )
 
 

@@ -154,7 +154,7 @@ def outlier_steps(view: JobView) -> Iterator[Finding | Skipped]:
         steps=numbers,
         operations=[grown.name],
         evidence=[grown],
-        look=("--option", "critical", "--step", str(recording.steps[worst].number)),
+        look=("critical", "--step", str(recording.steps[worst].number)),
     )
 
 
@@ -174,7 +174,7 @@ def _warm_up(view: JobView, n_first: int) -> Finding:
         ranks=view.recording.owners,
         steps=numbers,
         caveat="no gain is claimed: later steps do not have it",
-        look=("--option", "critical", "--step", str(numbers[0])),
+        look=("critical", "--step", str(numbers[0])),
         weight=more / usual,
     )
 

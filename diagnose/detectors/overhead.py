@@ -38,7 +38,7 @@ def profiling_overhead(view: JobView) -> Iterator[Finding | Skipped]:
         action="trace less (no stacks, no shapes, fewer steps) before you trust small differences",
         ranks=view.recording.owners,
         caveat="untraced steps do not have this cost",
-        look=("--option", "collect", "--sub_option", "iter_time"),
+        look=("collect", "--sub_option", "iter_time"),
         weight=traced / usual - 1,
     )
 

@@ -154,7 +154,7 @@ def _slower_than_links(view: JobView, known: Float64) -> Finding | None:
         evidence=view.show(chosen, 3),
         caveat="between hosts a network may carry less"
         + ("; ranks are not recorded, so they may wait for one of them" if view.lacks_ranks else ""),
-        look=("--option", "statistic", "--sub_option", "collectives"),
+        look=("statistic", "--sub_option", "collectives"),
     )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from errors import UsageError, counted
 from options import READING
+from options.commands import command
 from options.compare.comparison_tables import (
     Pair,
     both_ms,
@@ -106,6 +107,7 @@ def run(args: Namespace) -> Result:
         repairs=list(dict.fromkeys(line for each in runs for line in each.repairs)),
         beside=args.path[0],
         exit_code=_REGRESSED if regressed else 0,
+        ask=command(args, "diagnose", paths=args.path[-1:]),
     )
 
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
-import shutil
-import sys
 from argparse import Namespace, _ArgumentGroup
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import options
 from errors import TraceError, UsageError, listed
 from function_names import brief
 from options import READING, asked, check_heeded
+from options.commands import command
 from options.runs import check_digests
-from outputs.marks import PROGRAM, is_digest
-from result import Card, Chart, Column, Command, Result, Table, in_ms, ms_of
+from outputs.marks import is_digest
+from result import Card, Chart, Column, Result, Table, in_ms, ms_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -33,8 +30,6 @@ HELP = (
 EXAMPLE = "analyze.py JOB"
 FLAGS = READING | {"head"}
 
-#: Where to look closer at a finding that does not say so itself.
-_LOOK = ("--option", "critical")
 #: Keys of what a finding is about, at most.
 _MOST_KEYS = 2_000
 
@@ -185,6 +180,7 @@ def _result(
         notes=[*_not_shown(diagnosis), *notes],
         repairs=repairs,
         beside=args.path[0],
+        ask=None if diagnosis.view is None else command(args, options.WHAT_IF),
     )
 
 
@@ -215,9 +211,9 @@ def _card(args: Namespace, diagnosis: Diagnosis, one: Ranked) -> Card:
     lines = [("", _sentence(finding.cause + caveat)), ("To do", _sentence(finding.action))]
     lines += [("Example", _seen(evidence)) for evidence in finding.evidence[:1]]
     if one.change:
-        lines.append(("What if", Command(_command(args, _what_if(one)))))
+        lines.append(("What if", command(args, *_what_if(one))))
     if finding.look or not one.change:
-        lines.append(("Look closer", Command(_command(args, finding.look or _LOOK))))
+        lines.append(("Look closer", command(args, *_look(one))))
     card = Card(_sentence(finding.title), _worth(one), lines, _about(diagnosis, one))
     for seen in finding.evidence[:1]:
         if seen.step is not None:
@@ -231,7 +227,12 @@ def _change(one: Ranked) -> str:
 
 def _what_if(one: Ranked) -> list[str]:
     """Return the arguments of the command that answers the gain of a finding, and its interval."""
-    return ["--option", "whatif", *map(str, one.change)]
+    return [options.WHAT_IF, *map(str, one.change)]
+
+
+def _look(one: Ranked) -> Sequence[str]:
+    """Return the words of the command that shows more of a finding."""
+    return one.finding.look or ("critical",)
 
 
 def _columns(ranked: Sequence[tuple[int, Ranked]]) -> list[Column]:
@@ -277,31 +278,6 @@ def _seen(evidence: Evidence) -> str:
     if evidence.step is None:
         return f"{evidence.path}: {evidence.rank} has {name} open for {took} at least"
     return f"step {evidence.step}, {evidence.rank}: {name}, {took} from {in_ms(evidence.start_ns)} on"
-
-
-def _command(args: Namespace, look: Sequence[str]) -> str:
-    """Return the command that shows more, as the user can type it where this one was typed."""
-    _, name, *rest = look
-    heeded = options.load("replay" if name == "whatif" else name).FLAGS
-    paths = [f"./{path}" if str(path).startswith("-") else str(path) for path in args.path]
-    if args.filter and "filter" in heeded:
-        rest += ["--filter", ",".join(args.filter)]
-    if "comm" in heeded:
-        rest += [word for name in args.comm for word in ("--comm", name)]
-    for flag in ("step_by", "rank_by"):
-        if getattr(args, flag) is not None and flag in heeded:
-            rest += [f"--{flag}", getattr(args, flag)]
-    return shlex.join([*_program(), name, *paths, *rest])
-
-
-def _program() -> list[str]:
-    """Return the words that started this program; the usual ones where another program did."""
-    script = Path(sys.argv[0])
-    if script.name != PROGRAM:
-        return ["python3", PROGRAM]
-    found = shutil.which("python3")
-    is_usual = found is not None and Path(found).parent == Path(sys.executable).parent
-    return ["python3" if is_usual else sys.executable, sys.argv[0]]
 
 
 def _not_shown(diagnosis: Diagnosis) -> Iterator[str]:
@@ -370,6 +346,6 @@ def _record(args: Namespace, place: int, one: Ranked) -> dict[str, Any]:
         "cause": finding.cause,
         "action": finding.action,
         "caveat": finding.caveat,
-        "command": _command(args, _what_if(one) if one.change else finding.look or _LOOK),
-        "look": _command(args, finding.look or _LOOK),
+        "command": str(command(args, *(_what_if(one) if one.change else _look(one)))),
+        "look": str(command(args, *_look(one))),
     }

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from errors import UsageError, whole_number
 from function_names import brief
-from options import READING, asked, check_heeded, check_variant, is_drawn
+from options import READING, WHAT_IF, asked, check_heeded, check_variant, is_drawn
+from options.commands import command
 from result import Chart, Column, Result, Table, in_ms, ms_of
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ HELP = (
 EXAMPLE = "analyze.py whatif JOB bandwidth=2"
 FLAGS = READING | {"sub_option", "step_num", "delay_ratio", "set", "del_queue", "head", "output"}
 
-VARIANTS = ("smlt_delay_cmp", "smlt_delay_comm", "map_delay", "bottleneck", "whatif")
+VARIANTS = ("smlt_delay_cmp", "smlt_delay_comm", "map_delay", "bottleneck", WHAT_IF)
 _FROM_OTHERS = "a step from the other steps' gaps"
 _FURTHER = "mean of as many further steps (95 %)"
 _DELAYED = ("smlt_delay_cmp", "smlt_delay_comm", "map_delay")
@@ -40,6 +41,8 @@ _IN_TURN = ("map_delay", "bottleneck")
 _DELAY = 1.1
 #: How much faster `bottleneck` makes each candidate.
 _FASTER = 0.9
+#: Edits that a what-if without any names.
+_MOST_HELPFUL = 10
 #: A time before the edit that is less than this share of the recorded one needs a word.
 _ALIKE = 0.995
 #: Times the recorded bandwidth.
@@ -75,8 +78,10 @@ def run(args: Namespace) -> Result:
     from outputs.atomic import check_output
     from outputs.rules import default_file
 
-    if args.sub_option == "whatif":
+    if args.sub_option == WHAT_IF:
         loaded = load_steps(args.path, asked(args), partitions=read_partitions(args.path), sizes=True)
+        if not args.set:
+            return _helpful(args, loaded)
         return _edits(args, loaded) if "help" in args.set else _edited(args, loaded)
     output = args.output
     if args.sub_option is None and output is None:
@@ -101,12 +106,11 @@ def _check(args: Namespace) -> None:
     for text in args.set:
         if text != "help":
             EditRequest.of(text)  # refused before anything is read
-    if args.set and args.sub_option != "whatif":
+    if args.set and args.sub_option != WHAT_IF:
         raise UsageError(f"--set belongs to whatif: analyze.py whatif JOB {args.set[0]}")
-    if args.sub_option == "whatif" and not args.set:
-        raise UsageError(
-            "--sub_option whatif needs at least one --set, e.g. --set BW=0.8 or --set bandwidth=2"
-        )
+    for flag in ("step_num", "output") if args.sub_option == WHAT_IF and not args.set else ():
+        if getattr(args, flag) is not None:
+            raise UsageError(f"--{flag} needs an edit: analyze.py whatif JOB bandwidth=2 --{flag} …")
 
 
 def _delay(args: Namespace) -> float:
@@ -147,6 +151,7 @@ def _replayed(args: Namespace, loaded: LoadedSteps, wanted: Path) -> Result:
         else (),
         figures=figures,
         notes=[*recording.notes, *written],
+        ask=command(args, WHAT_IF),
     )
 
 
@@ -298,10 +303,32 @@ def _edits(args: Namespace, loaded: LoadedSteps) -> Result:
         **_common(args, loaded),
         headline=f"{len(edits)} edits; names of this job: {', '.join(recording.owners[:4])}, …",
         document={"edits": [{"set": name, "help": words} for name, words in edits]},
-        tables=[
-            Table("edits", "Edits", (Column("set", "--set"), Column("help", "what changes")), edits),
-            Table("names", "Names of this job", (Column("kind", "kind"), Column("name", "name")), rows),
-        ],
+        figures=edits,
+        tables=[Table("names", "Names of this job", (Column("kind", "kind"), Column("name", "name")), rows)],
+    )
+
+
+def _helpful(args: Namespace, loaded: LoadedSteps) -> Result:
+    """Return the edits that make the steps shortest, each with the command that answers it."""
+    from diagnose.helpful_edits import helpful_edits
+    from options.replay import replay_tables as shown
+
+    helpful = [*helpful_edits(loaded, args.progress).items()][: args.head or _MOST_HELPFUL]
+    found = [forecast for _, forecast in helpful]
+    commands = [command(args, WHAT_IF, *map(str, edits)) for edits, _ in helpful]
+    headline = "No edit that was tried saves 1 % of a step for certain."
+    if found:
+        best = found[0]
+        saved = f"{in_ms(best.saved_ns)} or {1 - best.ratio:.0%} of a step"
+        headline = f"{brief(best.name)} would save most, {saved}."
+    rows = [{**_row(one, None), "command": str(typed)} for one, typed in zip(found, commands, strict=True)]
+    return Result(
+        **_common(args, loaded),
+        headline=headline,
+        document={"whatif": rows},
+        tables=[shown.whatif_table(found)],
+        charts=[shown.whatif_chart(found)],
+        notes=[*loaded.recording.notes, *commands],
     )
 
 
@@ -379,7 +406,7 @@ def _asked(args: Namespace, job: Job, forecasts: Forecasts) -> dict[str, Sequenc
     from replay.selection import communication, computation
     from replay.whatif.scaling import Change, changed
 
-    if args.sub_option != "whatif":
+    if args.sub_option != WHAT_IF:
         is_work = args.sub_option == "smlt_delay_cmp"
         chosen = (computation if is_work else communication)(job.recording)
         delay = Edit(lambda recording, _: changed(recording, chosen, Change(_delay(args))))
@@ -485,6 +512,7 @@ def _explored(args: Namespace, loaded: LoadedSteps) -> Result:
         charts=[effect_chart(title, effects)],
         figures=[("iteration time, recorded", f"{(found.recorded_ns or found.iteration_ns) / 1e6:.3f} ms")],
         notes=[*recording.notes, *_left_out(left_out)],
+        ask=command(args, WHAT_IF),
     )
 
 

@@ -126,6 +126,24 @@ def test_the_command_keeps_what_the_user_asked_for(tmp_path: Path, monkeypatch: 
     assert run_cli(*shlex.split(command)[2:])[0] == 0
 
 
+def test_a_what_if_without_edits_has_those_that_help_most_each_with_its_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    WRITERS["kineto"](Path("a job"), LATE)
+    _, out, _ = run_cli("whatif", "a job", "--format", "json")
+    rows = json.loads(out)["whatif"]
+    saved = [row["before_ms"] - row["after_ms"] for row in rows]
+    assert 0 < len(rows) <= 10 and saved == sorted(saved, reverse=True)
+    assert saved[0] == pytest.approx(30.0, abs=3.0)  # rank1 works so much longer in each step
+    for row in rows[:3]:
+        again = told(row["command"])
+        assert [row[key] for key in ("before_ms", "after_ms", "interval_ms")] == [
+            pytest.approx(again[key]) for key in ("before_ms", "after_ms", "interval_ms")
+        ]
+    assert "'a job'" in rows[0]["command"] and [path.name for path in tmp_path.iterdir()] == ["a job"]
+
+
 @pytest.mark.parametrize("columns", ["", "60"])
 def test_the_command_is_typed_as_the_program_was_and_can_be_pasted(tmp_path: Path, columns: str) -> None:
     WRITERS["composer"](tmp_path / "a job", LATE)

@@ -199,7 +199,7 @@ def test_a_file_that_cannot_be_written_does_not_cost_the_answer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "nowhere" / "a.xlsx"
-    with pytest.raises(OutputError, match=r"nowhere/a\.xlsx: cannot be written: No such file or directory"):
+    with pytest.raises(OutputError, match=r"nowhere/a\.xlsx: cannot be written: there is no directory"):
         report.show(Result("o", "The title", {}, (TABLE,)), arguments(xlsx=str(path)))
     assert "The title" in capsys.readouterr().out
 
