@@ -10,6 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from arrays import Int64, Mask, NDArray
+from arrays.median import longest_usual, median
 from arrays.numbering import occurrence_number, ranges, unique
 from dialects.step_parts import (
     Joint,
@@ -65,29 +66,35 @@ def windows(steps: Sequence[Step]) -> list[tuple[int, int, int]]:
 
     A pause is a number left out, or one longer than the step.
     """
-    found = []
-    for i, (number, begin, end) in enumerate(steps):
-        following = steps[i + 1] if i + 1 < len(steps) else None
-        goes_on = following is not None and following.label == number + 1
-        if following is not None and goes_on and 0 <= following.start_ns - end <= end - begin:
-            end = following.start_ns
-        elif following is not None:
-            end = min(end, following.start_ns)
-        found.append((number, begin, end))
-    return found
+    number, begin, end = np.array(steps, np.int64).reshape(-1, 3).T
+    pause = begin[1:] - end[:-1]
+    goes_on = (np.diff(number) == 1) & (pause >= 0) & (pause <= (end - begin)[:-1])
+    end[:-1] = np.where(goes_on, begin[1:], np.minimum(end[:-1], begin[1:]))
+    return list(zip(number.tolist(), begin.tolist(), end.tolist(), strict=True))
 
 
 def sampled(bounds: Sequence[_Bounds], most: int | None) -> tuple[Sequence[_Bounds], list[str]]:
     """Return at most about so many of the steps, in runs that follow each other, and a note if some are left.
 
-    Chosen by their numbers, so that all ranks have the same: one of 2, 4, 8, … runs.
+    Chosen by their numbers, so that all ranks have the same: one of 2, 4, 8, … runs. The note tells how many
+    of the others take far longer than the usual step, and which of them longest.
     """
     if most is None or len(bounds) <= most:
         return bounds, []
     share = 1 << (-(-len(bounds) // most) - 1).bit_length()
     kept = [one for one in bounds if one[0] // IN_A_ROW % share == 0]
-    few = f"{len(kept):,} of {len(bounds):,} steps are looked at, {IN_A_ROW} in a row all over the recording"
-    return kept, [f"{few}; rare ones may be missed"]
+    number, begin, end = np.array(bounds, np.int64).T
+    took = end - begin
+    others = np.flatnonzero(number // IN_A_ROW % share != 0)
+    missed = others[took[others] > longest_usual(took)]
+    note = (
+        f"{len(kept):,} of {len(bounds):,} steps are looked at, {IN_A_ROW} in a row all over the recording; "
+    )
+    note += f"of the others {f'{len(missed):,}' if len(missed) else 'none'} took much longer than usual"
+    if len(missed):
+        longest = missed[took[missed].argmax()]
+        note += f", step {number[longest]} {took[longest] / median(took):,.1f} times as long as most"
+    return kept, [note]
 
 
 def check_sizes(path: str, start_ns: Int64, end_ns: Int64, bounds: Sequence[tuple[int, int, int]]) -> None:

@@ -334,6 +334,26 @@ def test_a_saturated_device_decides_how_long_a_step_takes(tmp_path: Path) -> Non
     assert at(recording, ~device, 0.5) == 1.0
 
 
+@pytest.mark.parametrize("name", ["two_streams", "blocking_copy", "starving"])
+def test_some_of_many_steps_are_as_they_are_among_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Of 40 steps those from 16 to 31 are left out, and what ran in them is not looked at."""
+    path = made(tmp_path / "job", name, steps=40)
+    every = recording_of(path)
+    monkeypatch.setattr("dag.job_steps._MOST_STEPS", 20)
+    some = load_steps([path], Request(jobs=1, progress=False), sizes=True).recording
+    numbers = [one.number for one in some.bounds]
+    assert numbers == [n for n in range(1 + (name == "two_streams"), 41) if n // 16 % 2 == 0]
+    for step in some.steps:
+        alike = next(one for one in every.steps if one.number == step.number)
+        for column in ("start_ns", "end_ns", "work_ns", "gap_ns", "edges", "begin_ns", "next_ns", "last"):
+            assert np.array_equal(getattr(step, column), getattr(alike, column)), (step.number, column)
+        assert [some.operations[i].name for i in step.operation] == [
+            every.operations[i].name for i in alike.operation
+        ]
+
+
 @pytest.mark.parametrize("steps_ahead", [1, 2, 3, 5])
 def test_a_host_that_is_steps_ahead_holds_the_device_up_where_it_is_slower(
     tmp_path: Path, steps_ahead: int

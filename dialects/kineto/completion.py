@@ -107,57 +107,78 @@ def from_completion(trace: Trace, steps: Steps) -> Steps | None:
     works = launched(trace)
     if not every or not works.is_known:
         return None
-    waits = np.flatnonzero(
-        by_name(trace, CALLS_THAT_WAIT.fullmatch) & by_cat(trace, RUNTIME_CATS.__contains__)
+    turns = _Turns(trace, works, places(every, works.call_ns))
+    begin, host_end = (
+        np.array([getattr(step, column) for step in every]) for column in ("start_ns", "end_ns")
     )
-    place = places(every, works.call_ns)
-    complete = np.array([step.end_ns for step in every], np.int64)
-    np.maximum.at(complete, place[place >= 0], works.end_ns[place >= 0])
+    complete, (is_late, fills) = host_end.copy(), np.zeros((2, len(every)), np.bool_)
+    np.maximum.at(complete, turns.place[turns.place >= 0], works.end_ns[turns.place >= 0])
     bounds = windows(every)
-    follows = [False, *(one[2] == other[1] for one, other in pairwise(bounds))]
-    found = {step: step for step in every}
-    fills, is_late = set(), [False] * len(every)
-    for i, step in enumerate(every):
-        if follows[i] and complete[i] <= complete[i - 1]:
-            is_late[i], complete[i] = True, complete[i - 1]
-            continue
-        begin = int(complete[i - 1])
-        if not follows[i]:
-            begin = _turns_to(trace, works, waits, place == i, step.start_ns)
-        found[step] = step._replace(start_ns=begin, end_ns=int(complete[i]))
-        behind = complete[i] - step.end_ns
-        if not follows[i] and begin == step.start_ns and behind > FILLS_QUEUE * found[step].dur_ns:
-            fills.add(step)
-    if 2 * sum(is_late) > len(every):  # work that runs beside several steps
+    firsts = [0, *(i for i, (one, other) in enumerate(pairwise(bounds), 1) if one[2] != other[1])]
+    for low, high in pairwise([*firsts, len(every)]):
+        begin[low] = turns.begin_ns(low, every[low].start_ns)
+        latest = np.maximum.accumulate(complete[low:high])
+        is_late[low + 1 : high] = complete[low + 1 : high] <= latest[:-1]
+        complete[low:high], begin[low + 1 : high] = latest, latest[:-1]
+        behind_ns = int(latest[0] - host_end[low])
+        fills[low] = begin[low] == every[low].start_ns and behind_ns > FILLS_QUEUE * (latest[0] - begin[low])
+    if 2 * is_late.sum() > len(every):  # work that runs beside several steps
         return None
-    late = set(compress(every, is_late))
-    if fills.issuperset(step for step in steps.whole if step not in late):
-        fills = set()
-    whole = tuple(found[step] for step in steps.whole if step not in fills | late)
-    partial = tuple(found[step] for step in every if step in fills | late or step in steps.partial)
+    found = {
+        step: step if late else Step(step.label, start_ns, end_ns)
+        for step, late, start_ns, end_ns in zip(
+            every, is_late, begin.tolist(), complete.tolist(), strict=True
+        )
+    }
+    late, filling = (set(compress(every, which)) for which in (is_late, fills))
+    if filling.issuperset(step for step in steps.whole if step not in late):
+        filling = set()
+    apart = filling | late
+    whole = tuple(found[step] for step in steps.whole if step not in apart)
+    partial = tuple(found[step] for step in every if step in apart or step in steps.partial)
     return steps._replace(whole=whole, partial=partial)
 
 
-def _turns_to(trace: Trace, works: Launched, waits: Int64, is_own: Mask, begin_ns: int) -> int:
-    """Return when the device begins with a step's `is_own` (n,) work, after what it had to do before.
+class _Turns:
+    """When a device turns to steps that follow no other; `place` (n,) is the step of each of its works."""
 
-    That is when the host enters the step, unless work stood in the queue behind that of others, or the host
-    waited for these (in one of the calls `waits`) before it launched any.
-    """
-    if not is_own.any():
-        return begin_ns
-    first_ns = int(works.start_ns[is_own].min())
-    until_ns = begin_ns
-    is_before = ~is_own & (works.start_ns < first_ns)
-    for one in unique(works.track[is_own]).tolist():
-        here = works.track == one
-        own = int(np.flatnonzero(here & is_own)[0])
-        before = works.end_ns[here & ~is_own & (works.start_ns <= works.start_ns[own])]
-        if before.max(initial=begin_ns) > max(works.call_ns[own], until_ns):
-            until_ns = int(before.max())
-    waits = waits[(trace.ts_ns[waits] >= begin_ns) & (trace.ts_ns[waits] < works.call_ns[is_own].min())]
-    over_ns = int(works.end_ns[is_before].max(initial=begin_ns))
-    wait_end_ns = trace.ts_ns[waits] + trace.dur_ns[waits]
-    waited = (trace.ts_ns[waits] < over_ns) & (over_ns <= wait_end_ns + AGREE_NS)
-    until_ns = over_ns if waited.any() else until_ns
-    return max(first_ns, until_ns) if until_ns > begin_ns else begin_ns
+    def __init__(self, trace: Trace, works: Launched, place: Int64) -> None:
+        self.works, self.place = works, place
+        self.order = np.argsort(place, kind="stable")
+        self.ordered = place[self.order]
+        self.tracks = np.append(np.flatnonzero(np.diff(works.track, prepend=-1)), len(works.row)).tolist()
+        #: (n,) when all work is done that began before on the track, and that too
+        self.done_ns = np.concatenate(
+            [np.maximum.accumulate(works.end_ns[low:high]) for low, high in pairwise(self.tracks)]
+            or [works.end_ns]
+        )
+        waits = np.flatnonzero(
+            by_name(trace, CALLS_THAT_WAIT.fullmatch) & by_cat(trace, RUNTIME_CATS.__contains__)
+        )
+        waits = waits[np.argsort(trace.ts_ns[waits], kind="stable")]
+        self.waits_ns = trace.ts_ns[waits], trace.end_ns[waits]
+
+    def begin_ns(self, step: int, begin_ns: int) -> int:
+        """Return when the device begins with a step's own work, after what it had to do before.
+
+        That is when the host enters the step, unless work stood in the queue behind that of others, or the
+        host waited for these before it launched any.
+        """
+        works = self.works
+        own = self.order[slice(*np.searchsorted(self.ordered, [step, step + 1]))]
+        if not len(own):
+            return begin_ns
+        first_ns = int(works.start_ns[own].min())
+        until_ns = over_ns = begin_ns
+        for low, high in pairwise(self.tracks):
+            first = own[np.searchsorted(own, low) :][:1]
+            if len(first) and low < first[0] < high:
+                before_ns = int(self.done_ns[first[0] - 1])
+                until_ns = before_ns if before_ns > max(works.call_ns[first[0]], until_ns) else until_ns
+            before = low + int(np.searchsorted(works.start_ns[low:high], first_ns))
+            over_ns = max(over_ns, int(self.done_ns[before - 1])) if before > low else over_ns
+        starts, ends = self.waits_ns
+        low, high = np.searchsorted(starts, [begin_ns, min(works.call_ns[own].min(), over_ns)])
+        if (over_ns <= ends[low:high] + AGREE_NS).any():
+            until_ns = over_ns
+        return max(first_ns, until_ns) if until_ns > begin_ns else begin_ns

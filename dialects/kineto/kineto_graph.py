@@ -36,9 +36,11 @@ from dialects.kineto.kineto_device import (
     after_on_stream,
     after_other_streams,
     awaited_by_calls,
+    integers,
     polled,
     read_works,
     waiting_for_room,
+    with_correlation,
 )
 from dialects.kineto.kineto_host import Segments, segments
 from dialects.masks import by_cat, by_name
@@ -71,8 +73,9 @@ from dialects.step_windows import (
 from dialects.steps import Step, Steps
 from dialects.system import DEVICE_CATS, RUNTIME_CATS
 from dialects.tolerances import PAUSE_NS, ROUNDED_NS, SHORTLY, SOON, TOLERANCE_NS
-from errors import Note
-from formats.columns import Trace
+from errors import Note, listed
+from formats.columns import Trace, used_tables
+from formats.values import FARTHEST_NS
 
 _ENQUEUES = "c10d::"
 #: What follows a compiled graph's name is a digest of its shapes too, and the count of its compilations: on
@@ -121,41 +124,67 @@ def record(
     the numbers of those that are wanted (None: of all).
     """
     name, trace = rank_trace.name, rank_trace.trace
+    bounds = windows(steps if completed is None else completed.whole)
+    if only is not None:
+        bounds = [one for one in bounds if one[0] in only]
+    looked_at, left = sampled(bounds, rank_trace.most_steps)
+    n_leftover = int((by_cat(trace, DEVICE_CATS.__contains__) & (roles == Role.IGNORED)).sum())
+    if left and not _lasting_collectives(trace).any():  # whose other ends are found by places in the file
+        rank_trace, roles = _around(rank_trace, roles, looked_at)
     rank = _read(rank_trace, steps, roles)
     events = _events(rank)
     is_unknown = len(rank.aside) > 0 and host_group(trace.header, trace.rank) is None
     notes: list[str] = [_UNKNOWN_GROUP] if is_unknown else []
-    bounds = windows(steps)
-    if not bounds and len(events.kind):
-        bounds = [(1, int(events.start_ns.min()), int(events.end_ns.max()))]
+    if not steps and len(events.kind):
+        looked_at = [(1, int(events.start_ns.min()), int(events.end_ns.max()))]
         events = replace(events, leads=np.zeros(len(events.kind), np.bool_))
         notes.append(UNMARKED)
     elif completed is not None:
-        bounds = windows(completed.whole)
         place = places(steps, events.issued_ns)
         iteration = np.where(place >= 0, np.array([step.label for step in steps])[place], NO_STEP)
         events = replace(events, iteration=iteration)
-        kept = {step.label for step in completed.whole}
-        for step in steps:
-            if only is not None and step.label not in only:
-                continue
-            if step in completed.partial:
-                notes.append(
-                    f"step {step.label} is left out: the device was not done with the one before then"
-                )
-            elif step.label not in kept:
-                notes.append(
-                    f"step {step.label} is left out: in it the host fills the device's queue, so it is longer"
-                )
-    if n := int((by_cat(trace, DEVICE_CATS.__contains__) & (roles == Role.IGNORED)).sum()):
-        works = f"{n:,} kernels and copies" if n > 1 else "a kernel or copy"
+        asked = [step for step in steps if only is None or step.label in only]
+        partial, whole = set(completed.partial), {step.label for step in completed.whole}
+        late = [step.label for step in asked if step in partial]
+        filling = [step.label for step in asked if step not in partial and step.label not in whole]
+        notes += [
+            f"{_steps_are(labels)} left out: {why}"
+            for labels, why in (
+                (late, "the device was not done with the one before then"),
+                (filling, "in it the host fills the device's queue, so it is longer"),
+            )
+            if labels
+        ]
+    if n_leftover:
+        works = f"{n_leftover:,} kernels and copies" if n_leftover > 1 else "a kernel or copy"
         notes.append(f"left out: {works} of the iteration before, launched before the recording began")
-    if only is not None:
-        bounds = [one for one in bounds if one[0] in only]
-    check_sizes(trace.path, events.start_ns, events.end_ns, bounds)
-    looked_at, left = sampled(bounds, rank_trace.most_steps)
+    check_sizes(trace.path, events.start_ns, events.end_ns, looked_at)
     operations, found = cut_into_steps(events, looked_at)
     return RankSteps(name, operations, [step for step in found if len(step)], [*notes, *left])
+
+
+def _around(
+    rank: RankTrace, roles: NDArray[np.int8], bounds: Sequence[tuple[int, int, int]]
+) -> tuple[RankTrace, NDArray[np.int8]]:
+    """Return a rank with only what runs between some bounds, in order, or launches that; and the roles."""
+    trace = rank.trace
+    _, begins, ends = np.array([*bounds, (0, FARTHEST_NS, FARTHEST_NS)], np.int64).T
+    kept = begins[np.searchsorted(ends[:-1], trace.ts_ns, side="right")] < trace.end_ns
+    works = np.flatnonzero(kept & by_cat(trace, DEVICE_CATS.__contains__))
+    calls = np.flatnonzero(by_cat(trace, RUNTIME_CATS.__contains__))
+    launches = with_correlation(trace, calls, integers(trace, "correlation", works))
+    kept[launches[launches >= 0]] = True
+    at_ns = trace.points.ts_ns
+    points = trace.points.select(
+        np.flatnonzero(begins[np.searchsorted(ends[:-1], at_ns, side="right")] <= at_ns)
+    )
+    part = used_tables(replace(trace.select(kept), points=points))
+    return replace(rank, trace=part), roles[kept]
+
+
+def _steps_are(labels: Sequence[int]) -> str:
+    which = listed([str(label) for label in labels], 5)
+    return f"steps {which} are" if len(labels) > 1 else f"step {which} is"
 
 
 def _read(rank: RankTrace, steps: Sequence[Step], roles: NDArray[np.int8]) -> _Rank:

@@ -85,9 +85,10 @@ def test_of_very_many_steps_some_are_looked_at_in_runs_all_over_the_recording() 
     steps = [Step(i, 10 * i, 10 * i + 10) for i in range(100)]
     kept, (note,) = sampled(steps, 40)  # 100 are three times 40: one run of sixteen in four
     assert [step.label for step in kept] == [*range(16), *range(64, 80)]
-    assert (
-        note == "32 of 100 steps are looked at, 16 in a row all over the recording; rare ones may be missed"
-    )
+    few = "32 of 100 steps are looked at, 16 in a row all over the recording; of the others "
+    assert note == few + "none took much longer than usual"
+    steps[3], steps[40], steps[41] = Step(3, 30, 90), Step(40, 400, 425), Step(41, 410, 430)
+    assert sampled(steps, 40)[1] == [few + "2 took much longer than usual, step 40 2.5 times as long as most"]
     assert sampled(steps, 100) == (steps, [])
     assert sampled(steps, None) == (steps, [])
 
