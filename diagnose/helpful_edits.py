@@ -15,7 +15,7 @@ from replay.forecast import Forecast, Forecasts
 
 Edits = tuple[EditRequest, ...]
 
-#: Parts of the critical path of which each is made faster, the largest.
+#: So many parts of the critical path, the largest, are made a little faster.
 _PARTS = 5
 #: Edits that mean something in a job of any system.
 _OF_ANY_JOB = ("bandwidth=2", "schedule=priority", "straggler=none", "straggler=mean", "gap=even")
