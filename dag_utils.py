@@ -26,14 +26,14 @@ from dag.path_summary import (
 from dag.rank_record import Partitions, RankFacts
 from dag.scopes import OperationSlack, Scope, longest_chain, scopes_of, step_operations
 from dag.step_graph import Recording, StepGraph
-from dag.step_timeline import key_of, path_waterfall, step_timeline, stretch_key, waterfall
+from dag.step_timeline import group_of, key_of, path_waterfall, step_timeline, stretch_key, waterfall
 
 __all__ = [
     "BY_NAME", "CATS", "GAP", "NO_EVENT", "PATH", "CriticalPath", "Dag", "LoadedSteps", "LongestPath",
     "NamedPath", "OperationSlack", "Partitions", "RankFacts", "Recording", "Scope", "StepGraph",
     "by_category", "by_link", "by_name", "category", "choose_step", "connected", "critical_path",
-    "fitted", "gap_covers", "headline", "join", "key_of", "load_steps", "longest_chain", "longest_path",
-    "marked_events", "mean_dags", "named_path", "new_dag", "path_waterfall", "place_tracks",
+    "fitted", "gap_covers", "group_of", "headline", "join", "key_of", "load_steps", "longest_chain",
+    "longest_path", "marked_events", "mean_dags", "named_path", "new_dag", "path_waterfall", "place_tracks",
     "read_partitions", "records", "scopes_of", "slack_ns", "step_operations", "step_timeline",
     "stretch_key", "waterfall",
 ]  # fmt: skip

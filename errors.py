@@ -12,6 +12,13 @@ _LEAST_PART = 3  # letters of a word that is looked for in longer ones
 _FEWEST = 24  # characters that a long name keeps, if that is enough
 
 
+def as_sentence(clause: str) -> str:
+    """Return a clause as a sentence; the name of a rank or an operation stays as it is."""
+    first = clause.split(" ", 1)[0]
+    is_word = first.isalpha() and first.islower()
+    return f"{clause[:1].upper() if is_word else clause[:1]}{clause[1:].removesuffix('.')}."
+
+
 def counted(n: int, noun: str) -> str:
     """Return a number with its noun: ``1 event``, ``1,234 events``."""
     return f"{n:,} {noun}" + ("" if n == 1 else "s")

@@ -63,6 +63,7 @@ class Column(NamedTuple):
     minor: int = 0  # left out where a terminal is too narrow for all columns, the largest first
     paired: bool = False  # says nothing without the column before it, nor that without it
     scale: Literal["diverging"] | None = None  # coloured by value: below 0 good, above 0 bad
+    bar: bool = False  # where there is room, each value is a bar, too
     floor: float | None = None  # what is below it is shown to people as "<" and this, not as 0.000
     value: Callable[[Any], Cell] | None = None
 
@@ -289,11 +290,12 @@ class Network(NamedTuple):
 
 
 class Card(NamedTuple):
-    """One thing that was found: a sentence, and what more there is to say of it, each with its label."""
+    """One thing that was found: a short name, and what there is to say of it, each with its label."""
 
     title: str
     figure: str  # what it is worth, with the unit
     lines: Sequence[tuple[str, str]] = ()  # label ("" for none) and text
+    bar: tuple[float, float | None, float | None] | None = None  # what it is worth, from and to, to be drawn
     about: Collection[str] = ()  # keys, as of `Table.about`
     step: str = ""  # in which it was seen,
     seen: str = ""  # and the key of what was seen there
@@ -301,10 +303,11 @@ class Card(NamedTuple):
     def texts(self, place: int) -> Iterator[str]:
         """Yield the lines that a reader of plain text gets; `place` counts from 1."""
         plain = " ".join(text for label, text in self.lines if not label)
-        yield f"{place}. {self.title} {plain}".rstrip()
+        yield f"{place}. {self.title}. {plain}".rstrip()
+        widest = max((len(label) for label, _ in self.lines), default=0)
         for label, text in self.lines:
             if label:
-                yield type(text)(f"   {label}: {text}")  # a `Command` stays one
+                yield type(text)(f"   {label:<{widest}}  {text}")  # a `Command` stays one
 
 
 Chart = Bars | Waterfall | Lines | Scatter | HeatMap | Timeline | Bars3D | Network
@@ -313,7 +316,8 @@ Chart = Bars | Waterfall | Lines | Scatter | HeatMap | Timeline | Bars3D | Netwo
 class Result(NamedTuple):
     """The result of one run of an option.
 
-    `headline` is the answer in one sentence and is shown first; without one, `title` is the heading.
+    `headline` is the answer in one sentence, and `further` what is to be said next; `title` is what they are
+    of, and without a headline the heading.
     `document` is the JSON answer with the keys documented in docs/options/*.md (without ``option``,
     ``headline`` and ``repairs``, which report/json.py adds). The first table is the one that CSV carries.
     """
@@ -334,6 +338,7 @@ class Result(NamedTuple):
     exit_code: int = 0
     headline: str = ""
     ask: Command | None = None  # what one asks next
+    further: str = ""
 
 
 def ms_of(ns: float | None) -> float | None:
@@ -353,9 +358,26 @@ def in_ms(ns: float, *, unit: str = " ms") -> str:
     return f"{ns / 1e6:,.{digits}f}{unit}"
 
 
+def in_percent(share: float) -> str:
+    """Return a share as sentences have it: ``50 %``."""
+    return f"{share:.0%}".replace("%", " %")
+
+
 def card_texts(cards: Iterable[Card]) -> list[str]:
     """Return the cards as lines of text."""
     return [text for place, card in enumerate(cards, 1) for text in card.texts(place)]
+
+
+def pictures(result: Result) -> list[Chart]:
+    """Return the charts of files without cards: first what each card would save, then the others."""
+    known = [(f"{place}. {card.title}", card.bar) for place, card in enumerate(result.cards, 1) if card.bar]
+    if not known:
+        return [*result.charts]
+    values = {"saved": [mid for _, (mid, _, _) in known]}
+    ends = [None if low is None or high is None else (low, high) for _, (_, low, high) in known]
+    label = f"ms saved per step{' (95 % interval)' if any(ends) else ''}"
+    title, names = "What each fix would save", [name for name, _ in known]
+    return [Bars(title, label, "", names, values, horizontal=True, between=ends), *result.charts]
 
 
 class Repairs:

@@ -96,7 +96,7 @@ def path_waterfall(title: str, recording: Recording, step: StepGraph, path: Crit
     named = named_path(recording, path, merged=False)
     several = len(set(path.owners.tolist())) > 1
     names = [f"{label.name} on {label.owner}" if several else label.name for label in named.labels]
-    groups = [_group(operation) for operation in recording.operations]
+    groups = [group_of(operation) for operation in recording.operations]
     columns = (named.label, path.cat, path.operation, named.dur_ns)
     for label, cat, at, ns in zip(*(column.tolist() for column in columns), strict=True):
         key = names[label], CATS[cat] or groups[at]
@@ -207,7 +207,7 @@ def _joined(
     by_length = events[np.lexsort((-length[events], ~on_path[events]))]
     n_single = max(MOST_SPANS // 2, int(on_path.sum()))
     single, rest = by_length[:n_single], by_length[n_single:]
-    groups = [_group(operation) for operation in recording.operations]
+    groups = [group_of(operation) for operation in recording.operations]
     number = {group: i for i, group in enumerate(dict.fromkeys(groups))}
     kind = lanes.of * len(number) + np.array([number[group] for group in groups], np.int64)
     kinds = kind[step.operation[rest]]
@@ -240,7 +240,9 @@ def _span(recording: Recording, step: StepGraph, lanes: _Lanes, event: int, zero
     keys = dict.fromkeys((key_of(owner, operation.main), key_of(owner, operation.label)))
     start, end = int(step.start_ns[event]), int(step.end_ns[event])
     lane = lanes.names[lanes.of[at]]
-    return Span(lane, operation.label, (start - zero) / 1e6, (end - start) / 1e6, _group(operation), (*keys,))
+    return Span(
+        lane, operation.label, (start - zero) / 1e6, (end - start) / 1e6, group_of(operation), (*keys,)
+    )
 
 
 def _together(recording: Recording, step: StepGraph, lanes: _Lanes, events: Int64, zero: int) -> Span:
@@ -250,11 +252,11 @@ def _together(recording: Recording, step: StepGraph, lanes: _Lanes, events: Int6
     start, end = int(step.start_ns[events].min()), int(step.end_ns[events].max())
     busy = float((step.end_ns[events] - step.start_ns[events]).sum())
     name = f"{len(events):,} short operations, {busy / 1e6:,.3g} ms together"
-    group = _group(recording.operations[at])
+    group = group_of(recording.operations[at])
     return Span(lanes.names[lanes.of[at]], name, (start - zero) / 1e6, (end - start) / 1e6, group)
 
 
-def _group(operation: Operation) -> str:
+def group_of(operation: Operation) -> str:
     """Return the group that decides the colour: the stage, the phase, or the category."""
     if operation.role is Role.UNTRACED:
         return "not recorded"

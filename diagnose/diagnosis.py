@@ -6,13 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 import dialects
 from arrays import Float64
-from arrays.median import FEWEST
 from dag_utils import LoadedSteps
 from diagnose.detectors.capture import capture_quality
 from diagnose.detectors.device import allocations, copies, host_bound, host_sync, idle
@@ -28,11 +26,11 @@ from diagnose.detectors.small_messages import small_messages
 from diagnose.finding import Finding, FindingKind, Skipped
 from diagnose.finding_thresholds import ALIKE, EXPOSED, FAR_MORE, HALF, LIMIT, NEGLIGIBLE
 from diagnose.job_view import NOT_RECORDED, ON_DEVICE, JobView, PathPart
-from errors import listed
+from errors import as_sentence, counted, listed
 from function_names import named
 from replay.edit import EditRequest
 from replay.forecast import Forecast, Forecasts, Gain
-from result import in_ms
+from result import in_ms, in_percent
 
 #: Findings that the headline names.
 _NAMED = 2
@@ -115,18 +113,6 @@ class Diagnosis(Struct, frozen=True):
     excess_ns: Float64 | None = None  # (ranks, steps) the most that a part is longer than the median rank's
     goes_to: Sequence[PathPart] = ()  # where the time of a step goes, the largest share first
     answer: str = ""  # the headline where it is not about steps
-
-    @property
-    def is_even(self) -> bool:
-        """Whether the median and the mean of the steps are alike."""
-        usual = float(np.median(self.iteration_ns))
-        return abs(float(self.iteration_ns.mean()) - usual) <= NEGLIGIBLE * usual
-
-    @property
-    def usual_ns(self) -> float:
-        """The median length of a step; of few even ones the mean: a median of two or three is one of them."""
-        few = self.is_even and len(self.iteration_ns) < FEWEST
-        return float(self.iteration_ns.mean() if few else np.median(self.iteration_ns))
 
 
 def diagnose(loaded: LoadedSteps, network: str = "", *, of_figures: bool = False) -> Diagnosis:
@@ -251,15 +237,30 @@ def _place(known: tuple[Finding, Forecast | None]) -> tuple[bool, int, float]:
 
 
 def headline(diagnosis: Diagnosis) -> str:
-    """Return one sentence: how long a step takes, why, and how much can be saved.
+    """Return one sentence: how long a step takes, and why, or how much can be saved.
 
     Where nothing stands out it says where the time goes.
     """
     if diagnosis.answer:
         return diagnosis.answer
-    mean = in_ms(float(diagnosis.iteration_ns.mean()), unit="")
-    on_average = "" if diagnosis.is_even else f" ({mean} on average)"
-    step = f"{diagnosis.one_step} takes {in_ms(diagnosis.usual_ns)}{on_average}"
+    step, clauses = _told(diagnosis)
+    return f"{step} {clauses[0]}."
+
+
+def further(diagnosis: Diagnosis) -> str:
+    """Return the sentences after the headline: how much steps differ, the next finding, where the time goes."""
+    if diagnosis.answer:
+        return ""
+    lasts = diagnosis.job_ns[-len(diagnosis.iteration_ns) :]
+    n_steps = counted(len(diagnosis.iteration_ns), diagnosis.one_step.split(" ", 1)[1])
+    of = f"{counted(len(diagnosis.ranks), 'rank')}, {n_steps}"
+    clauses = [f"{of} of {in_ms(lasts.min(), unit='')} to {in_ms(lasts.max())}"] if len(lasts) > 1 else []
+    return " ".join(map(as_sentence, [*clauses, *_told(diagnosis)[1][1:]]))
+
+
+def _told(diagnosis: Diagnosis) -> tuple[str, list[str]]:
+    """Return how long a step takes, and the clauses that follow; one alone says that nothing stands out."""
+    step = f"{diagnosis.one_step} takes {in_ms(float(diagnosis.iteration_ns.mean()))}"
     found = diagnosis.findings
     first = [one for one in found if one.finding.leads or (one.gain and not one.finding.is_assumed)][:_NAMED]
     heavy = [one for one in found if one.finding.weight and _is_on_path(one.finding)][:1]
@@ -269,18 +270,18 @@ def headline(diagnosis: Diagnosis) -> str:
         one.finding.leads or (one.share or one.finding.weight) > EXPOSED for one in first or heavy
     ):
         of_kinds = f": {parts[0].name}" if parts[0].name else ""
-        step += f", and the device is the limit ({parts[0].share:.0%} of the critical path{of_kinds})"
+        step += f", and the device is the limit ({in_percent(parts[0].share)} of the critical path{of_kinds})"
     clauses = [_with_gain(one) for one in first or heavy]
     if len(first) == 1 and heavy and heavy[0] not in first and heavy[0].finding.weight > EXPOSED:
         clauses += map(_with_gain, heavy)
-    if any(one.gain for one in first):
-        return f"{step}: {'; then '.join(clauses)}."
     if not first and not is_limit:
         goes_to = _goes_to([one for one in parts if not heavy or one.what != NOT_RECORDED])
         is_larger = bool(heavy) and bool(parts) and parts[0].share > heavy[0].finding.weight
         clauses = [*goes_to, *clauses] if is_larger else [*clauses, *goes_to]
-    clauses.append(f"nothing{' else' if first or heavy else ''} stands out that would make it 1 % shorter")
-    return f"{step}{': ' if len(clauses) > 1 else '; '}{'; '.join(clauses)}."
+    if not any(one.gain for one in first):
+        nothing = f"nothing{' else' if first or heavy else ''} stands out that would make it 1 % shorter"
+        clauses = [*clauses, nothing] if first or heavy else [nothing, *clauses]
+    return f"{step}{':' if first or heavy else ';'}", clauses
 
 
 def _is_on_path(finding: Finding) -> bool:
@@ -290,7 +291,8 @@ def _is_on_path(finding: Finding) -> bool:
 
 def _goes_to(parts: Sequence[PathPart]) -> list[str]:
     """Return where the time of a step goes, as at most one clause."""
-    shares = [f"{one.share:.0%} {one.what}{f' ({named([one.name])})' if one.name else ''}" for one in parts]
+    names = [f" ({named([one.name])})" if one.name else "" for one in parts]
+    shares = [f"{in_percent(one.share)} {one.what}{name}" for one, name in zip(parts, names, strict=True)]
     shares[:1] = [one.replace("%", "% of it is", 1) for one in shares[:1]]
     return [listed(shares)] if shares else []
 
@@ -298,4 +300,4 @@ def _goes_to(parts: Sequence[PathPart]) -> list[str]:
 def _with_gain(one: Ranked) -> str:
     if one.gain is None or one.share is None:
         return one.finding.title
-    return f"{one.finding.title} ({in_ms(one.gain.mid_ns)} or {one.share:.0%} to save)"
+    return f"{one.finding.title}; up to {in_ms(one.gain.mid_ns)} ({in_percent(one.share)}) can be saved"

@@ -29,6 +29,7 @@ from replay.edit import Job
 from replay.even_work import begun_by_owners, done_by_all
 from replay.even_work import stages as pipeline
 from replay.whatif.host import PAUSE_NS, prepares
+from result import in_percent
 
 #: Steps whose critical paths are walked at most; more of steps that are short, so many events.
 _MOST_PATHS, _MOST_EVENTS = 20, 300_000
@@ -372,7 +373,9 @@ class JobView:
             kind = kernel_kind(self.recording.table.kinds[i].name)
             of_kind[kind] = of_kind.get(kind, 0.0) + float(shares[i])
         largest = sorted(of_kind, key=lambda kind: -of_kind[kind])[:3]
-        return listed([f"{of_kind[kind]:.0%} {kind}" for kind in largest if of_kind[kind] > NOTICEABLE])
+        return listed(
+            [f"{in_percent(of_kind[kind])} {kind}" for kind in largest if of_kind[kind] > NOTICEABLE]
+        )
 
     def whose(self, name: str) -> str:
         """Return the kind of a kernel, and the operator and module that launch most of it, as words."""

@@ -22,6 +22,7 @@ def write(result: Result, stream: TextIO, args: Namespace) -> None:
     n_rows, tables = most_rows(args), shown_tables(result)
     parts = [
         [f"**{_escaped(result.headline or result.title)}**"],
+        [_escaped(result.further)] if result.further else [],
         [f"- {_escaped(label)}: {_escaped(value)}" for label, value in result.figures],
         *(
             [*([_escaped(table.title), ""] if len(tables) > 1 else []), *_rows(table, n_rows)]

@@ -14,11 +14,24 @@ from typing import Any
 from errors import AnalyzeError, OutputError, UsageError
 from outputs.atomic import open_output
 from outputs.marks import MARK
-from report import charts, draw
+from report import charts as specs
+from report import draw
 from report.names import bounded
 from report.timeline_chart import timeline
 from report.vega import CONFIG, WIDTH, Spec
-from result import Bars, Bars3D, Chart, HeatMap, Lines, Network, Result, Scatter, Timeline, Waterfall
+from result import (
+    Bars,
+    Bars3D,
+    Chart,
+    HeatMap,
+    Lines,
+    Network,
+    Result,
+    Scatter,
+    Timeline,
+    Waterfall,
+    pictures,
+)
 
 SUFFIXES = (".svg", ".png", ".pdf")
 
@@ -37,12 +50,12 @@ _INERT = {
 }  # fmt: skip
 
 _KINDS: Mapping[type, Callable[[Any, int], Spec]] = {
-    Bars: charts.bars,
-    Waterfall: charts.waterfall,
-    Lines: charts.lines,
-    Scatter: charts.points,
-    HeatMap: charts.heat_map,
-    Bars3D: charts.bars_3d,
+    Bars: specs.bars,
+    Waterfall: specs.waterfall,
+    Lines: specs.lines,
+    Scatter: specs.points,
+    HeatMap: specs.heat_map,
+    Bars3D: specs.bars_3d,
     Timeline: timeline,
 }
 
@@ -62,9 +75,10 @@ def write(result: Result, path: Path) -> None:
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise UsageError(f"{path}: a picture ends in {', '.join(SUFFIXES)} or .html")
-    if not result.charts:
+    charts = pictures(result)
+    if not charts:
         raise UsageError(f"{path}: {result.option} has no chart to draw here")
-    chart = result.charts[0]
+    chart = charts[0]
     with open_output(path) as stream:
         if isinstance(chart, Network):
             picture = draw.svg(chart, result.headline)

@@ -7,15 +7,17 @@ import os
 import re
 import textwrap
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import accumulate
 from typing import TextIO
 
 from msgspec import Struct
 
-from errors import printable
+from errors import counted, printable
 from report.names import short_names, with_short_functions
 from report.tables import GAP, cell_texts, display_width, is_text, shorten
-from result import Cell, Column, Command, Result, Table
+from result import Bars, Card, Cell, Column, Command, Result, Table
 
 #: Words of the widest column, and of others, are not shortened below these widths for the sake of a minor
 #: column, nor below the narrowest for that of any other: the column is left out instead.
@@ -25,9 +27,13 @@ _ONE_LINE, _ANY = 1, 99  # lines of a header
 _LEAST_ROOM = 20  # columns of a figure, however long what stands before it
 _MOST_ROWS = 20  # of a table, unless more are asked for
 #: A word of a shell's line, with its quotes, and what tells a shell that the line goes on.
+_LEAD = r"(\d+\. )?( *)(\w+ {2,})?"  # of a line: a place or a label, below which it goes on
 _SHELL_WORD = r"""(?:'[^']*'|"[^"]*"|[^\s'"])+"""
 _GOES_ON = " \\"
 _BOLD, _DIM, _GOOD, _BAD, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[31m", "\x1b[0m"
+_SCREEN = 24  # lines in which what was found is told in full, at least the first of it
+_WIDE = 100  # columns of what is drawn where nothing limits them
+_LONGEST_BAR, _SHORTEST_BAR = 20, 6  # columns beside a value
 
 
 def write(result: Result, stream: TextIO, args: Namespace) -> None:
@@ -50,25 +56,59 @@ def _blocks(
 ) -> Iterator[str]:
     """Yield the parts of the page, in order, an empty line between them."""
     shown = shown_tables(result)
-    headline = _wrapped([result.headline] if result.headline else [], width)
-    parts: list[Iterable[str]] = [[f"{_BOLD}{line}{_PLAIN}" if colour else line for line in headline]]
+    bold, dim = (partial(_styled, style) if colour else list for style in (_BOLD, _DIM))
+    headline = bold(_wrapped([result.headline] if result.headline else [], width))
+    parts = [[*headline, *_wrapped([result.further] if result.further else [], width)]]
     if not pretty:
-        parts.append(_wrapped([] if result.headline else [result.title], width))
-        parts.append(map(printable, result.commentary))
-    parts.append(_figures(result.figures, width))
+        parts.append([*_wrapped([] if result.headline else [result.title], width)])
+        parts.append([*map(printable, result.commentary)])
+    parts += [_shares(chart, width) for chart in result.charts[:1] if isinstance(chart, Bars)]
+    parts.append([*_figures(result.figures, width)])
     headed = len(shown) > 1
-    parts.extend(_table(table, width, n_rows, headed=headed, colour=colour) for table in shown)
-    parts += [_wrapped(list(card.texts(place)), width) for place, card in enumerate(result.cards, 1)]
-    parts.append(_wrapped(result.notes, width))
-    if result.ask and width is not None and not pretty:
-        asked = _wrapped([Command(f"next: {result.ask}")], width)
-        parts.append([f"{_DIM}{line}{_PLAIN}" if colour else line for line in asked])
+    parts += [[*_table(table, width, n_rows, headed=headed, colour=colour)] for table in shown]
+    notes = [*_wrapped(result.notes, width)]
+    cards = [_card(card, place, width, bold) for place, card in enumerate(result.cards, 1)]
+    if n_rows is not None and width is not None:
+        room = _SCREEN - sum(len(part) + 1 for part in filter(any, parts)) - len(notes) - 2 * bool(result.ask)
+        taken = [*accumulate(len(card) + 1 for card in cards)]
+        n_shown = max(1, sum(lines <= room for lines in taken))
+        if n_shown < len(cards):
+            notes.insert(
+                0, f"--full says why and what to do for {counted(len(cards) - n_shown, 'more finding')}."
+            )
+        del cards[n_shown:]
+    asked = [Command(f"next: {result.ask}")] if result.ask and width is not None and not pretty else []
+    parts += [*cards, dim(notes) if cards else notes, dim(_wrapped(asked, width))]
     between = ""
-    for part in parts:
-        text = "\n".join(part)
-        if text:
-            yield f"{between}{text}\n"
-            between = "\n"
+    for part in filter(any, parts):
+        yield "".join([between, *(f"{line}\n" for line in part)])
+        between = "\n"
+
+
+def _styled(style: str, lines: Iterable[str]) -> list[str]:
+    return [f"{style}{line}{_PLAIN}" for line in lines]
+
+
+def _shares(chart: Bars, width: int | None) -> list[str]:
+    """Return a single stacked bar as a line of its parts; nothing for other bars."""
+    if len(chart.x) > 1 or not (chart.stacked and chart.horizontal):
+        return []
+    values = {name: value or 0.0 for name, (value,) in chart.series.items()}
+    whole = sum(values.values()) or 1.0
+    words = {name: f"{value / whole:.0%}".replace("%", " %") for name, value in values.items()}
+    room = (width or _WIDE) - sum(len(name) + len(words[name]) + 5 for name in values)
+    parts = [f"{name} {bar_of(value / whole, room)} {words[name]}" for name, value in values.items()]
+    return ["  ".join(map(printable, parts))]
+
+
+def _card(card: Card, place: int, width: int | None, bold: Callable[[Iterable[str]], list[str]]) -> list[str]:
+    """Return the lines of a card: its title and why, and each further text behind its label."""
+    head, *rest = card.texts(place)
+    lines = [*_wrapped([head], width)]
+    title = f"{place}. {card.title}"
+    if lines[0].startswith(title):
+        lines[0] = "".join(bold([title])) + lines[0][len(title) :]
+    return [*lines, *_wrapped(rest, width)]
 
 
 def _width(stream: TextIO) -> int | None:
@@ -99,7 +139,7 @@ def _wrapped(sentences: Sequence[str], width: int | None) -> Iterator[str]:
         elif isinstance(sentence, Command):
             yield from _continued(text, width)
         else:
-            lead = re.match(r"(\d+\. )?( *)", text)
+            lead = re.match(_LEAD, text)
             yield from textwrap.wrap(
                 text,
                 width,
@@ -111,14 +151,15 @@ def _wrapped(sentences: Sequence[str], width: int | None) -> Iterator[str]:
 
 def _continued(command: str, width: int) -> Iterator[str]:
     """Yield a line that ends in a command, which a shell takes for one though it is on several."""
-    indent = " " * (len(command) - len(command.lstrip()))
+    label = re.match(_LEAD, command)
+    indent = " " * (label.end() if label else 0)
     line = ""
-    for word in re.findall(_SHELL_WORD, command):
+    for word in re.findall(_SHELL_WORD, command[len(indent) :]):
         if line and len(line) + 1 + len(word) > width - len(_GOES_ON):
             yield f"{line}{_GOES_ON}"
             line = f"{indent}  {word}"
         else:
-            line = f"{line} {word}" if line else f"{indent}{word}"
+            line = f"{line} {word}" if line else f"{command[: len(indent)]}{word}"
     yield line
 
 
@@ -149,6 +190,7 @@ def _table(
             if _total(part.legible for part in parts) > width:
                 parts = _measured(_laid_out(table.columns, rows, _ANY))
             parts, left_out = _fitted(parts, width)
+        parts = _with_bars(parts, table.columns, rows, width or _WIDE)
         yield from _lines(parts, _colours(table, rows) if colour else {})
         if len(rows) < len(table.rows):
             which = f"first {len(rows)}" if table.weights is None else f"{len(rows)} largest"
@@ -158,6 +200,29 @@ def _table(
             yield from _wrapped([f"Hidden to fit the terminal: {names}."], width)
     if table.note:
         yield from _wrapped([table.note], width)
+
+
+def _with_bars(
+    parts: Sequence[_Part], columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int
+) -> list[_Part]:
+    """Return the columns, after those that have `bar` the bars of their values, as long as there is room."""
+    drawn: list[_Part] = []
+    for part in parts:
+        drawn.append(part)
+        room = min(width - _total(one.width for one in parts) - len(_SPACE), _LONGEST_BAR)
+        if part.column.bar and room >= _SHORTEST_BAR:
+            at = next(at for at, column in enumerate(columns) if column.key == part.column.key)
+            sizes = [abs(cell) if isinstance(cell := row[at], int | float) else 0.0 for row in rows]
+            most = max(sizes) or 1.0
+            bars = [bar_of(size / most, room) for size in sizes]
+            drawn.append(_Part(Column("", "", "text"), [""], bars, max(map(len, bars))))
+    return drawn
+
+
+def bar_of(share: float, width: int) -> str:
+    """Return a bar of a share of `width` columns, to an eighth of one."""
+    full, eighths = divmod(round(share * max(width, 0) * 8), 8)
+    return "█" * full + " ▏▎▍▌▋▊▉"[eighths].strip()
 
 
 def most_rows(args: Namespace) -> int | None:

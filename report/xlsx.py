@@ -17,7 +17,7 @@ from outputs.marks import MARK
 from outputs.temporary import temporary_directory
 from report import xlsx_charts
 from report.tables import cell_texts, display_width, shorten
-from result import Cell, Column, Result, Table, card_texts
+from result import Cell, Column, Result, Table, card_texts, pictures
 
 #: What the file format allows.
 ROWS_A_SHEET = 1_048_576
@@ -68,7 +68,7 @@ def _fill(packed: io.BytesIO, result: Result) -> int:
         _write_summary(workbook.add_worksheet(_SUMMARY), formats, result, title)
         if xlsx_charts.can_draw(result.charts):
             sheet = workbook.add_worksheet(xlsx_charts.SHEET)
-            xlsx_charts.write_charts(workbook, sheet, result.charts, formats.title)
+            xlsx_charts.write_charts(workbook, sheet, pictures(result), formats.title)
         return sum(
             _write_sheet(workbook.add_worksheet(name), formats, table, rows)
             for name, table, rows in sheets(result.tables, ROWS_A_SHEET - 1)
@@ -81,6 +81,7 @@ def _write_summary(sheet: Any, formats: _Formats, result: Result, title: str) ->
     sheet.set_column(1, 1, _SUMMARY_WIDTH[1])
     sheet.write_string(0, 0, title[:_CELL_CHARACTERS], formats.title)
     lines = [
+        *([("", result.further)] if result.further else []),
         *result.figures,
         *(("" if at else "Findings", text) for at, text in enumerate(card_texts(result.cards))),
         *(("" if at else "Notes", note) for at, note in enumerate(result.notes)),

@@ -21,7 +21,7 @@ from replay.whatif.allocations import allocates, is_allocation
 from replay.whatif.host import prepares
 from replay.whatif.scaling import NO_TIME
 from replay.whatif.synchronisation import is_sync
-from result import in_ms
+from result import in_ms, in_percent
 
 _BETWEEN = re.compile(r"\b(?:HtoD|DtoH)\b|Host ?To ?Device|Device ?To ?Host", re.IGNORECASE)
 NO_DEVICE = "no work of a device is recorded"
@@ -45,9 +45,9 @@ def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
     busy = _busy_share(view)
     yield Finding(
         kind="host_bound",
-        title=f"{'launching is' if busy < NEARLY_ALL else 'the host and the device are both'} the limit: "
-        f"{on_path / view.step_ns:.0%} of the critical path is the host's",
-        cause=f"the device is busy {busy:.0%} of the step, with {kernels:,.0f} kernels of "
+        title=f"{'launching is' if busy < NEARLY_ALL else 'the host and the device are both'} the limit",
+        cause=f"{in_percent(on_path / view.step_ns)} of the critical path is the host's; the device is busy "
+        f"{in_percent(busy)} of the step, with {kernels:,.0f} kernels of "
         f"{usual_ns / 1e3:.0f} µs{', shorter than their launches' if usual_ns < SHORT_KERNEL_NS else ''}; "
         f"most of the host's time is in {named(largest)}",
         action="launch less and larger: CUDA graphs, compiled or fused operations, a larger batch",
@@ -76,8 +76,9 @@ def host_sync(view: JobView) -> Iterator[Finding | Skipped]:
     chosen = view.which(lambda one: not one.on_device and one.name in largest)
     yield Finding(
         kind="host_sync",
-        title=f"the host waits {in_ms(total)} a step for the device, in {named(largest)}",
-        cause=(f"{named(callers)} called {'them' if len(largest) > 1 else 'it'}; " if callers else "")
+        title="the host waits for the device",
+        cause=f"{in_ms(total)} a step in {named(largest)}; "
+        + (f"{named(callers)} called {'them' if len(largest) > 1 else 'it'}; " if callers else "")
         + "while it waits it launches nothing, so the device runs out of work after each of these calls",
         action="keep values on the device: no .item(), .cpu() or print in the loop, pinned memory and "
         "non-blocking copies",
@@ -109,9 +110,9 @@ def allocations(view: JobView) -> Iterator[Finding]:
         return
     yield Finding(
         kind="memory",
-        title=f"allocating memory of the device takes {in_ms(usual_ns)}, in {named(names)}",
-        cause=f"{np.median(n_calls) / n_owners:,.0f} calls: while one runs nothing is launched, and one that "
-        "frees waits until the device has nothing left to do",
+        title="memory of the device is allocated in the loop",
+        cause=f"{in_ms(usual_ns)} a step in {named(names)}, {np.median(n_calls) / n_owners:,.0f} calls: "
+        "while one runs nothing is launched, and one that frees waits until the device is idle",
         action="let PyTorch keep the memory that it has: no empty_cache() in the loop, "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against fragmentation, or less memory in use "
         "(a smaller batch, checkpointing)",
@@ -135,8 +136,8 @@ def copies(view: JobView) -> Iterator[Finding | Skipped]:
     names = sorted({one.name for one in view.recording.chosen_kinds(copying)})
     yield Finding(
         kind="copies",
-        title=f"copies between host and device are not hidden: {in_ms(on_path)} on the critical path",
-        cause=f"they are {named(names)}",
+        title="copies between host and device are not overlapped",
+        cause=f"{in_ms(on_path)} of {named(names)} on the critical path",
         action="copy from pinned memory, ahead of time and on a stream of its own; send smaller types",
         edits=[edit(name, NO_TIME) for name in names],
         from_ns=on_path,
@@ -162,9 +163,9 @@ def idle(view: JobView) -> Iterator[Finding | Skipped]:
     largest = view.longest(places[word])
     outside = by_kind[-1] > max(before.max(initial=0.0), within.max(initial=0.0))
     where = "before the first operation or after the last" if outside else f"{word} {named(largest)}"
-    told = "Python's stacks tell what ran there" if view.has_stacks else "what ran there is not in the trace"
-    title = f"in {in_ms(idle_ns)} ({share:.0%}) of the critical path nothing was recorded"
-    cause = f"most of it lies {where}; {told}"
+    told = "; Python's stacks tell what ran there" if view.has_stacks else ""
+    title = f"{in_percent(share)} of the critical path is not covered by the trace"
+    cause = f"{in_ms(idle_ns)}; most of it lies {where}{told}"
     action = (
         what_runs(view)
         if view.has_stacks
@@ -181,11 +182,11 @@ def idle(view: JobView) -> Iterator[Finding | Skipped]:
         kept = [name for name in ordered if covers[name] >= EXPOSED * named_ns][:3]
         is_all = sum(covers[name] for name in kept) >= NEARLY_ALL * named_ns
         shown = named(kept) if is_all else f"{', '.join(map(brief, kept))} and others"
-        of_step = f"{in_ms(named_ns)} ({named_ns / path_ns:.0%} of the step)"
-        cause = f"it lies {where}"
+        of_step = f"{in_percent(named_ns / path_ns)} of the step"
+        cause = f"{in_ms(named_ns)}, {where}"
         if waits:
             title = f"the host waits {of_step} in {shown} for work that is not in this trace"
-            title += f"; the step itself takes {in_ms(path_ns - named_ns)}" if leads else ""
+            cause += f"; the step itself takes {in_ms(path_ns - named_ns)}" if leads else ""
             action = "find what the device, or another process on it, does there: record it from its begin on"
         else:
             title = f"{of_step} passes in {shown}, outside of any operation"
@@ -201,7 +202,6 @@ def idle(view: JobView) -> Iterator[Finding | Skipped]:
         action=action,
         ranks=view.recording.owners,
         operations=largest,
-        caveat="no gain is claimed: what is in the gaps is not known",
         look=("critical", "--full"),
         weight=share,
         leads=leads,

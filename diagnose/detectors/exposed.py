@@ -16,10 +16,9 @@ from diagnose.finding_thresholds import EXPOSED, MOST_STEPS, NOTICEABLE
 from diagnose.job_view import JobView, waited_for, what_runs
 from dialects.roles import Phase, Role
 from dialects.step_parts import Direction
-from errors import counted
 from function_names import named
 from replay.whatif.scaling import NO_TIME
-from result import in_ms
+from result import in_ms, in_percent
 
 
 def slow_input(view: JobView) -> Iterator[Finding | Skipped]:
@@ -88,8 +87,8 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
     if on_path > least:
         yield Finding(
             kind="exposed_communication",
-            title=f"communication is not hidden: {in_ms(on_path)} of transfers on the critical path",
-            cause=f"most of it is in {named(largest)}",
+            title="communication is not overlapped",
+            cause=f"{in_ms(on_path)} of transfers on the critical path, mostly {named(largest)}",
             action="overlap it with computation (smaller buckets, priorities), send less (compression, "
             "fewer steps with synchronisation), or use a faster network",
             edits=[edit(Role.COMM.word, NO_TIME)],
@@ -102,7 +101,7 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
     if waiting > least:
         yield Finding(
             kind="exposed_communication",
-            title=f"ranks wait for {_the_last(view)}",
+            title=_the_last(view),
             cause=f"the rank with the most work in a step has {in_ms(waiting)} more than the mean rank",
             action="give all ranks inputs of the same length, and look for other processes on the machines",
             edits=[edit("straggler", "each_step")],
@@ -125,7 +124,7 @@ def idle_stages(view: JobView) -> Iterator[Finding | Skipped]:
         return
     yield Finding(
         kind="idle",
-        title=f"even the busiest stage of the pipeline computes in only {share:.0%} of the step",
+        title=f"even the busiest stage of the pipeline computes in only {in_percent(share)} of the step",
         cause=f"stage {busiest} computes for {in_ms(np.median(by_stage[busiest]))} a step; in the rest "
         "it waits for other stages, as the pipeline fills and drains, or for transfers",
         action="cut the batch into more micro-batches, or give each rank several shorter stages (an "
@@ -159,8 +158,8 @@ def _the_last(view: JobView) -> str:
     """Return who has the most work, in words: one rank in each of (too few) steps, or one after another."""
     last = np.unique(view.owner_work_ns(view.is_own).argmax(axis=1))
     if len(last) > 1:
-        return "the last one, a different rank in each step"
-    return f"{view.recording.owners[last[0]]}, the last in {counted(len(view.rows), 'recorded step')}"
+        return "a different rank is last in every step"
+    return f"all ranks wait for {view.recording.owners[last[0]]}"
 
 
 def _late_in_turn(view: JobView) -> Iterator[Finding | Skipped]:
@@ -172,7 +171,7 @@ def _late_in_turn(view: JobView) -> Iterator[Finding | Skipped]:
         return
     yield Finding(
         kind="exposed_communication",
-        title="ranks wait for whichever pauses, a different one each time",
+        title="a different rank pauses in every step",
         cause=f"the rank with the longest gaps in a step has {in_ms(late)} more of them than the mean",
         action=f"{what_runs(view)}: what ranks do in turn, as logging, garbage collection, checkpoints, and "
         "other processes on the machines",

@@ -99,9 +99,9 @@ def uneven_work(view: JobView) -> Iterator[Finding | Skipped]:
     )
     yield Finding(
         kind="uneven_work",
-        title=f"work is uneven: {most} works {in_ms(typical[order[0]])} a step, "
-        f"{least} {in_ms(typical[order[-1]])}",
-        cause=f"the {'stages' if is_pipeline else 'ranks'} with more work make the others wait in every step",
+        title=f"work is uneven over the {'stages' if is_pipeline else 'ranks'}",
+        cause=f"{most} works {in_ms(typical[order[0]])} a step, {least} {in_ms(typical[order[-1]])}; those "
+        "with more work make the others wait in every step",
         action="split layers or data so that every rank works as long as the mean",
         edits=[edit("straggler", "even")],
         ranks=view.recording.owners,
@@ -170,11 +170,11 @@ def _by_work(view: JobView, late: Sequence[int], *, but_gaps: bool) -> Finding:
     ranks = [recording.owners[owner] for owner in late]
     longer, others = _longer(view, late), _others(view)
     what = named([names[kind] for kind in kinds[:2]], 2) if enough <= 2 else "most of its operations"
-    title = f"{listed(ranks)} {_holds(ranks)} up {others} with {longer} more work a step, in {what}"
+    title = f"{listed(ranks)} {_holds(ranks)} up {others}, in {what}"
     unknown = whose_loading(view) if only_input else ""
     if unknown:
         waits = "waits" if len(ranks) == 1 else "wait"
-        title = f"{listed(ranks)} {waits} for input {longer} a step longer than {others}, in {what}"
+        title = f"{listed(ranks)} {waits} longer for input than {others}, in {what}"
     chosen = view.which(lambda one: one.owner in late) & np.isin(number, kinds)
     return Finding(
         kind="late_rank",
@@ -246,9 +246,9 @@ def _slow_stage(view: JobView) -> Finding | None:
     largest = view.longest(np.where(longer, work[slow], 0.0))
     return Finding(
         kind="late_rank",
-        title=f"stage {slow} of the pipeline ({listed(ranks)}) is slow: the same operations take "
-        f"{ratio:.1f} times as long as on the other stages, {in_ms(more_ns)} more a step",
-        cause=f"it runs them as often as the others do, {named(largest)} most of all",
+        title=f"stage {slow} of the pipeline ({listed(ranks)}) is slow",
+        cause=f"the same operations take {ratio:.1f} times as long as on the other stages, {in_ms(more_ns)} "
+        f"more a step, {named(largest)} most of all",
         action=f"look at the machine of {listed(ranks)} (clocks, power, other processes) before you cut the "
         "layers over the stages anew",
         edits=[edit(",".join(ranks), "peers")],
@@ -275,9 +275,9 @@ def _by_extra_work(view: JobView, late: Sequence[int]) -> Finding | None:
     names = _most_of(view, chosen, view.work_by_kind)
     return Finding(
         kind="late_rank",
-        title=f"{listed(ranks)} {_holds(ranks)} up {_others(view)} "
-        f"with {in_ms(min(excess, its_time))} more work a step, in {named(names)}, which not all do",
-        cause=f"all its own work takes {in_ms(excess)} longer a step than its peers'{_last_in(view, late)}",
+        title=f"{listed(ranks)} {_holds(ranks)} up {_others(view)}, in {named(names)}, which not all do",
+        cause=f"{in_ms(min(excess, its_time))} more a step; all its own work takes {in_ms(excess)} longer "
+        f"than its peers'{_last_in(view, late)}",
         action="do it less often, on another thread or process, or share it out",
         edits=[edit(f"{','.join(ranks)}.extra", "peers")],
         from_ns=min(excess, its_time),
@@ -341,10 +341,9 @@ def _by_input(view: JobView, late: Sequence[int]) -> Finding:
     unknown = whose_loading(view)
     return Finding(
         kind="late_rank",
-        title=f"{listed(ranks)} {_holds(ranks)} up the others: loading takes {in_ms(slow - peers)} "
-        "longer a step there",
-        cause=f"loading takes {in_ms(slow)} a step there and {in_ms(peers)} on the other ranks"
-        + _last_in(view, late),
+        title=f"{listed(ranks)} {_holds(ranks)} up the others, loading input",
+        cause=f"loading takes {in_ms(slow - peers)} longer a step there: {in_ms(slow)}, and {in_ms(peers)} "
+        "on the other ranks" + _last_in(view, late),
         action=_ALL_LOADERS if unknown else _ITS_LOADER,
         edits=edits,
         from_ns=slow - peers,
@@ -386,10 +385,9 @@ def _by_gaps(view: JobView, late: Sequence[int]) -> Finding:
     before = _most_of(view, chosen, view.gap_by_kind)
     return Finding(
         kind="late_rank",
-        title=f"{listed(ranks)} {_holds(ranks)} up {_others(view)}: "
-        f"{in_ms(slow - peers)} more a step pass with nothing recorded, before {named(before)}",
-        cause=f"{in_ms(slow)} a step lie between its own operations, and {in_ms(peers)} between "
-        f"those of its peers{_last_in(view, late)}",
+        title=f"{listed(ranks)} {_holds(ranks)} up {_others(view)}, before {named(before)}",
+        cause=f"{in_ms(slow - peers)} more a step pass with nothing recorded: {in_ms(slow)} between its own "
+        f"operations, and {in_ms(peers)} between those of its peers{_last_in(view, late)}",
         action=f"{what_runs(view)}: input, Python code, garbage collection, other processes",
         edits=[_gaps_of(view, late)],
         from_ns=slow - peers,
@@ -441,9 +439,9 @@ def _often_last(view: JobView, *, but: Sequence[int]) -> Finding | None:
     cause = "what it works longer left aside, it" if works_longer else "it works no longer than its peers but"
     return Finding(
         kind="late_rank",
-        title=f"{name} holds up the others: last in {(last == owner).sum():,} of {len(last):,} meetings"
-        + size,
-        cause=f"{cause} comes later{_begins_later(view, late)}",
+        title=f"{name} holds up the others",
+        cause=f"it is last in {(last == owner).sum():,} of {len(last):,} meetings{size}; {cause} comes later"
+        + _begins_later(view, late),
         action="look at what it does before its first operation of the step, and at the gaps between them",
         edits=[_gaps_of(view, late)],
         ranks=[name],

@@ -45,8 +45,9 @@ def _late(view: JobView, who: str, usual_ns: float) -> Finding:
     rank = f"rank{whose.rank}" if is_known else "the last rank"
     return Finding(
         kind="late_rank",
-        title=f"{rank} holds up the others: they wait {in_ms(usual_ns)} a step for it in negotiations",
-        cause=f"{rank} is ready with its tensors later than the first rank"
+        title=f"{rank} holds up the others in negotiations",
+        cause=f"they wait {in_ms(usual_ns)} a step for it; {rank} is ready with its tensors later "
+        "than the first rank"
         + (" (the ticks of the first negotiations tell which rank)" if whose.is_guess else ""),
         action="compare its batch, its data and its machine (clocks, other processes) with its peers'",
         edits=[edit(f"{rank}.ready" if is_known else "ready", "peers")],
@@ -66,10 +67,13 @@ def _waiting(view: JobView, late: Sequence[str], usual_ns: float) -> Finding:
     is_known = len(late) > 1
     return Finding(
         kind="exposed_communication",
-        title=f"ranks wait {in_ms(usual_ns)} a step in negotiations for the last one",
-        cause="it is a different one each time"
-        if is_known
-        else "which rank that is, the recording does not tell after the first negotiations",
+        title="ranks wait in negotiations for the last one",
+        cause=f"{in_ms(usual_ns)} a step; "
+        + (
+            "it is a different one each time"
+            if is_known
+            else "which rank that is, the recording does not tell after the first negotiations"
+        ),
         action="give all ranks inputs of the same length, and look for other processes on the machines"
         if is_known
         else "record with HOROVOD_CACHE_CAPACITY=0 to see whether it is always the same rank",
@@ -99,8 +103,9 @@ def negotiation(view: JobView) -> Iterator[Finding | Skipped]:
         counts.append(negotiated.sum())
     yield Finding(
         kind="negotiation",
-        title=f"reductions begin up to {in_ms(np.median(found))} after all ranks are ready",
-        cause=f"{np.median(counts):.0f} tensors are negotiated in a step, and looked at once in a cycle",
+        title="reductions begin later than all ranks are ready",
+        cause=f"up to {in_ms(np.median(found))} later; {np.median(counts):.0f} tensors are negotiated in a "
+        "step, and looked at once in a cycle",
         action="shorten HOROVOD_CYCLE_TIME, or raise HOROVOD_FUSION_THRESHOLD for fewer reductions",
         edits=[edit("negotiation", "none")],
         ranks=recording.owners,

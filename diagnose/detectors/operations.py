@@ -19,7 +19,7 @@ from errors import counted, listed
 from function_names import brief, named
 from replay.whatif.outliers import at_usual_length
 from replay.whatif.scaling import NO_TIME
-from result import in_ms
+from result import in_ms, in_percent
 
 #: Roles of what a job computes, unlike calls that only hand work to a device.
 _OF_THE_JOB = (Role.COMPUTE, Role.HOST, Role.UPDATE)
@@ -51,7 +51,7 @@ def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
     on_device = any(one.on_device for one in view.recording.chosen_kinds(chosen))
     yield Finding(
         kind="hot_operation",
-        title=f"{brief(names[hottest])} makes up {share:.0%} of the critical path",
+        title=f"{brief(names[hottest])} makes up {in_percent(share)} of the critical path",
         cause=f"it takes {in_ms(by_name[hottest])} a step there"
         + (f" ({view.whose(names[hottest])})" if on_device else "")
         + (f"; its longest event is {spread:.0f} times the average" if spread > SPIKY else ""),
@@ -83,9 +83,9 @@ def first_calls(view: JobView) -> Iterator[Finding]:
             continue
         yield Finding(
             kind="profiling_overhead",
-            title=f"one call of {brief(names[place])} takes {in_ms(longest_ns)} "
-            f"({share:.0%} of the step): start-up",
-            cause="the first call of its kind creates the device's context, or loads or compiles kernels",
+            title=f"one call of {brief(names[place])} is start-up, {in_percent(share)} of the step",
+            cause=f"it takes {in_ms(longest_ns)}; the first call of its kind "
+            "creates the device's context, or loads or compiles kernels",
             action="leave more steps to the warm-up before the recording begins",
             ranks=view.recording.owners,
             operations=[names[place]],
@@ -105,8 +105,8 @@ def slow_callbacks(view: JobView) -> Iterator[Finding]:
     largest, is_largest = view.largest(chosen)
     yield Finding(
         kind="hot_operation",
-        title=f"callbacks take {in_ms(on_path)} of a step's critical path",
-        cause=f"most of it is in {named(largest)}",
+        title="callbacks are on the critical path",
+        cause=f"{in_ms(on_path)} a step, mostly {named(largest)}",
         action="call them less often, or hand their work to another thread",
         edits=[edit(Phase.CALLBACK.word, NO_TIME)],
         ranks=view.recording.owners,

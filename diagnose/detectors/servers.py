@@ -59,10 +59,9 @@ def slow_server(view: JobView) -> Iterator[Finding | Skipped]:
     uneven = _uneven_servers(view)
     yield Finding(
         kind="server",
-        title=f"the servers take {in_ms(usual)} a step of each worker beyond the time of the bytes",
-        cause="pulls end that much after the last push and the time that their bytes need"
-        + uneven
-        + view.network,
+        title="the servers take longer than the bytes need",
+        cause=f"pulls end {in_ms(usual)} a step of each worker after the last push and the time that "
+        "their bytes need" + uneven + view.network,
         action="give the servers more cores or threads (BYTEPS_SERVER_ENGINE_THREAD), or use more servers",
         edits=[edit("servers", "none")],
         ranks=recording.owners,

@@ -52,9 +52,10 @@ def slow_links(view: JobView) -> Iterator[Finding | Skipped]:
     chosen = pushes & view.which(lambda one: one.owner == owner)
     yield Finding(
         kind="slow_collective",
-        title=f"the link of {name} is slow: its pushes take {ratios[owner]:.1f} times as long as its peers'"
-        + (f", its pulls {back:.1f} times" if back > SLOW else ""),
-        cause="transfers of the same partitions are compared, without the waiting for the link",
+        title=f"the link of {name} is slow",
+        cause=f"its pushes take {ratios[owner]:.1f} times as long as its peers'"
+        + (f", its pulls {back:.1f} times" if back > SLOW else "")
+        + "; transfers of the same partitions are compared, without the waiting for the link",
         action="look at its network: speed of the port, errors, other traffic, the path to the servers",
         edits=[edit(f"{name}.{stage}", 1 / ratio) for stage, ratio in slow.items()],
         ranks=[name],
@@ -143,9 +144,9 @@ def _slower_than_links(view: JobView, known: Float64) -> Finding | None:
     chosen[large[:, 0].astype(np.int64)] = True
     return Finding(
         kind="slow_collective",
-        title=f"collectives reach {best:.2g} GB/s on the bus; the slowest link between GPUs of a host (PCIe "
-        f"3.0 x16) carries {SLOWEST_LINK_GBS:.0f}",
-        cause=_growth(large[:, 4], usual_ns),
+        title=f"collectives reach {best:.2g} GB/s on the bus",
+        cause=f"the slowest link between GPUs of a host (PCIe 3.0 x16) carries {SLOWEST_LINK_GBS:.0f}; "
+        + _growth(large[:, 4], usual_ns),
         action="look at what they run over (NCCL_DEBUG=INFO prints it: a link, shared memory, a network) and "
         "at the links (nvidia-smi topo -m, rocm-smi --showtopo); run nccl-tests there to compare",
         edits=[edit("bandwidth", f"{8 * SLOWEST_LINK_GBS:.0f}Gbit")],

@@ -35,9 +35,10 @@ def small_messages(view: JobView) -> Iterator[Finding | Skipped]:
         return
     yield Finding(
         kind="small_messages",
-        title=f"partitions are small: {np.median(sizes) / 1024:,.0f} KiB, {per_tensor:.0f} to a tensor",
-        cause="every partition costs a request and an answer, whatever its size",
-        action=f"raise BYTEPS_PARTITION_BYTES (here it is about {sizes.max():,})",
+        title="partitions are small",
+        cause=f"{np.median(sizes) / 1024:,.0f} KiB, {per_tensor:.0f} to a tensor; every partition costs "
+        "a request and an answer, whatever its size",
+        action=f"raise BYTEPS_PARTITION_BYTES (now about {sizes.max()}), e.g. to {LARGE_BYTES}",
         edits=[edit("partition_bytes", LARGE_BYTES)],
         ranks=view.recording.owners,
         operations=sorted({one.main for one in parts})[:3],
@@ -56,7 +57,7 @@ def _short_collectives(view: JobView) -> Iterator[Finding | Skipped]:
     chosen = [names[i] for i in unique(kind[short]).tolist()]
     yield Finding(
         kind="small_messages",
-        title=f"{often:,.0f} collectives a step are so short that they are latency, hardly bytes",
+        title=f"{often:,.0f} collectives a step are latency, hardly bytes",
         cause=f"where nothing holds them up they take at most {LATENCY * shortest / 1e3:.0f} µs each, "
         "not much more than the shortest",
         action="merge them: larger buckets (bucket_cap_mb), a larger fusion buffer, coalesced collectives",

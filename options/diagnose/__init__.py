@@ -7,16 +7,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import options
-from errors import TraceError, UsageError, listed
+from errors import TraceError, UsageError, as_sentence, counted, listed
 from function_names import brief
 from options import READING, asked, check_heeded
 from options.commands import command
 from options.runs import check_digests
 from outputs.marks import is_digest
-from result import Card, Chart, Column, Result, Table, in_ms, ms_of
+from result import Card, Chart, Column, Result, Table, in_ms, in_percent, ms_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from diagnose.diagnosis import Diagnosis, Ranked
     from diagnose.finding import Evidence
@@ -30,28 +30,36 @@ HELP = (
 EXAMPLE = "analyze.py JOB"
 FLAGS = READING | {"head"}
 
+#: The kind of what makes the answer less sure: no finding beside those that cost time.
+_QUALITY = "capture_quality"
 #: Keys of what a finding is about, at most.
 _MOST_KEYS = 2_000
 
-_FINDINGS = (  # of a place and a `Ranked`
+_BRIEF = (  # of a place and a `Ranked`: what a terminal shows
     Column("id", "#", "int", value=lambda row: row[0]),
-    Column("kind", "Finding", value=lambda row: row[1].finding.kind.replace("_", " ")),
-    Column("ranks", "Where", minor=True, value=lambda row: _where(row[1])),
-    Column("gain_ms", "Gain (ms per step)", "float", 1, value=lambda row: _gain(row[1], "mid_ns")),
-    Column("gain_low_ms", "at least", "float", 1, value=lambda row: _gain(row[1], "low_ns")),
-    Column("gain_high_ms", "at most", "float", 1, paired=True, value=lambda row: _gain(row[1], "high_ns")),
+    Column("gain_ms", "saves per step (ms)", "float", 1, bar=True, value=lambda row: _gain(row[1], "mid_ns")),
+    Column("gain_low_ms", "95 %: from", "float", 1, minor=1, value=lambda row: _gain(row[1], "low_ns")),
+    Column(
+        "gain_high_ms", "to", "float", 1, minor=1, paired=True, value=lambda row: _gain(row[1], "high_ns")
+    ),
     Column("gain_share", "of the step", "percent", 0, value=lambda row: row[1].share),
+    Column("title", "what", value=lambda row: row[1].finding.title),
+    Column("ranks", "where", minor=2),
+)
+_FINDINGS = (
+    *_BRIEF,
     Column(
         "gain_after_above_ms", "after those above", "float", 1, value=lambda row: ms_of(row[1].after_above_ns)
     ),
+    Column("kind", "kind", value=lambda row: row[1].finding.kind),
+    Column("cause", "why", value=lambda row: row[1].finding.cause),
+    Column("action", "what to do", value=lambda row: row[1].finding.action),
+    Column("caveat", "caveat", value=lambda row: row[1].finding.caveat),
+    Column("change", "what-if (--set)", value=lambda row: _change(row[1])),
 )
-_DETAILS = (
-    Column("id", "#", "int", value=lambda row: row[0]),
-    Column("title", "Finding", value=lambda row: row[1].finding.title),
-    Column("cause", "Why", value=lambda row: row[1].finding.cause),
-    Column("action", "What to do", value=lambda row: row[1].finding.action),
-    Column("caveat", "Caveat", value=lambda row: row[1].finding.caveat),
-    Column("change", "What-if (--set)", value=lambda row: _change(row[1])),
+_SKIPPED = (
+    Column("kind", "could not check", value=lambda one: _words(one.kind)),
+    Column("reason", "as"),
 )
 
 
@@ -152,36 +160,58 @@ def _result(
     repairs: Sequence[str],
 ) -> Result:
     """Return a diagnosis as a result; `parts` of the steps are asked for where they are drawn."""
-    from diagnose.diagnosis import headline
+    from diagnose.diagnosis import further, headline
 
     ranked = list(enumerate(diagnosis.findings, 1))[: args.head]
+    n_ranks = len(diagnosis.ranks)
+    flaws = [one for _, one in ranked if one.finding.kind == _QUALITY]
+    told = [(place, one) for place, one in ranked if one.finding.kind != _QUALITY]
     charts: Sequence[Chart] = ()
+    if diagnosis.view is not None:
+        from options.diagnose.diagnosis_charts import path_shares
+
+        charts = path_shares(diagnosis.view)
     if options.is_drawn(args) and not diagnosis.answer:
         from options.diagnose.diagnosis_charts import diagnosis_charts
 
-        charts = diagnosis_charts(diagnosis, ranked, parts())
+        charts = diagnosis_charts(diagnosis, told, charts, parts())
+    findings = Table.of(
+        "findings",
+        "Findings",
+        *_columns(told, _FINDINGS, n_ranks),
+        about=[_about(diagnosis, one) for _, one in told],
+    )
+    skipped = Table.of("skipped", "Could not check", _SKIPPED, diagnosis.skipped, detail=not args.full)
     return Result(
         option="diagnose",
-        title="",
+        title=_subject(args, diagnosis),
         headline=headline(diagnosis),
+        further=further(diagnosis),
         document=_document(args, diagnosis, ranked),
         tables=[
-            Table.of(
-                "findings",
-                "Findings",
-                _columns(ranked),
-                ranked,
-                about=[_about(diagnosis, one) for _, one in ranked],
-            ),
-            Table.of("details", "Why, and what to do", _DETAILS, ranked, detail=True),
+            findings._replace(brief=Table.of("findings", "Findings", *_columns(told, _BRIEF, n_ranks))),
+            *([skipped] if diagnosis.skipped else []),
         ],
         charts=charts,
-        cards=[_card(args, diagnosis, one) for _, one in ranked],
-        notes=[*_not_shown(diagnosis), *notes],
+        cards=[_card(args, diagnosis, one) for _, one in told],
+        notes=[*map(_flaw, flaws), *_not_shown(args, diagnosis), *notes],
         repairs=repairs,
         beside=args.path[0],
         ask=None if diagnosis.view is None else command(args, options.WHAT_IF),
     )
+
+
+def _subject(args: Namespace, diagnosis: Diagnosis) -> str:
+    """Return the line above the headline: the paths, how many ranks, which steps."""
+    numbers = diagnosis.numbers
+    steps = [f"steps {numbers[0]}–{numbers[-1]}" if len(numbers) > 1 else "one step"] if len(numbers) else []
+    return " · ".join([*map(str, args.path), counted(len(diagnosis.ranks), "rank"), *steps])
+
+
+def _flaw(one: Ranked) -> str:
+    """Return a flaw of the recording as sentences: it makes the answer less sure."""
+    finding = one.finding
+    return f"{as_sentence(f'{finding.title}: {finding.cause}')} {as_sentence(finding.action)}"
 
 
 def _breakdowns(args: Namespace) -> list[Breakdown]:
@@ -193,8 +223,10 @@ def _breakdowns(args: Namespace) -> list[Breakdown]:
     return [part for rank in job.ranks for part in rank.breakdown]
 
 
-def _where(one: Ranked) -> str:
+def _where(one: Ranked, n_ranks: int) -> str:
     ranks = one.finding.ranks
+    if n_ranks == len(ranks) > 1:
+        return "both ranks" if n_ranks == 2 else "all ranks"
     return ", ".join(ranks) if len(ranks) <= 2 else f"{len(ranks)} ranks"
 
 
@@ -208,13 +240,15 @@ def _card(args: Namespace, diagnosis: Diagnosis, one: Ranked) -> Card:
 
     finding = one.finding
     caveat = f" ({finding.caveat})" if finding.caveat else ""
-    lines = [("", _sentence(finding.cause + caveat)), ("To do", _sentence(finding.action))]
+    lines = [("", as_sentence(finding.cause + caveat)), ("Do", as_sentence(finding.action))]
     lines += [("Example", _seen(evidence)) for evidence in finding.evidence[:1]]
     if one.change:
-        lines.append(("What if", command(args, *_what_if(one))))
+        lines.append(("Try", command(args, *_what_if(one))))
     if finding.look or not one.change:
-        lines.append(("Look closer", command(args, *_look(one))))
-    card = Card(_sentence(finding.title), _worth(one), lines, _about(diagnosis, one))
+        lines.append(("Look", command(args, *_look(one))))
+    bar = None if one.gain is None else (one.gain.mid_ns / 1e6, _gain(one, "low_ns"), _gain(one, "high_ns"))
+    title = as_sentence(finding.title).removesuffix(".")
+    card = Card(title, _worth(one), lines, bar, _about(diagnosis, one))
     for seen in finding.evidence[:1]:
         if seen.step is not None:
             card = card._replace(step=str(seen.step), seen=key_of(seen.rank, seen.name))
@@ -235,22 +269,29 @@ def _look(one: Ranked) -> Sequence[str]:
     return one.finding.look or ("critical",)
 
 
-def _columns(ranked: Sequence[tuple[int, Ranked]]) -> list[Column]:
-    """Return the columns of the findings; gains that are all below a millisecond have more decimals."""
+def _columns(
+    ranked: Sequence[tuple[int, Ranked]], columns: Sequence[Column], n_ranks: int
+) -> tuple[list[Column], Sequence[tuple[int, Ranked]]]:
+    """Return the columns of the findings, and these; gains all below a millisecond have more decimals."""
     gains = [gain for _, one in ranked if (gain := _gain(one, "mid_ns")) is not None]
     digits = 3 if max(gains, default=1.0) < 1 else 1
-    return [one._replace(digits=digits) if one.kind == "float" else one for one in _FINDINGS]
+    own: Mapping[str, Any] = {"where": lambda row: _where(row[1], n_ranks)}
+    return [
+        one._replace(
+            digits=digits if one.kind == "float" else one.digits, value=own.get(one.title, one.value)
+        )
+        for one in columns
+    ], ranked
 
 
 def _worth(one: Ranked) -> str:
     """Return the saving, and how sure it is; "" where nothing is claimed."""
     if one.gain is None or one.share is None:
         return ""
-    worth = f"{in_ms(one.gain.mid_ns)} per step to save, {one.share:.0%}"
+    worth = f"{in_ms(one.gain.mid_ns)} ({in_percent(one.share)})"
     if one.gain.low_ns is None or one.gain.high_ns is None:
         return worth
-    low = f"{in_ms(one.gain.low_ns, unit='')} " if one.gain.low_ns > 0 else "up "
-    return f"{worth} ({low}to {in_ms(one.gain.high_ns)})"
+    return f"{worth}, 95 %: {in_ms(max(one.gain.low_ns, 0.0), unit='')} to {in_ms(one.gain.high_ns)}"
 
 
 def _about(diagnosis: Diagnosis, one: Ranked) -> list[str]:
@@ -266,33 +307,23 @@ def _about(diagnosis: Diagnosis, one: Ranked) -> list[str]:
     return list(dict.fromkeys(keys))[:_MOST_KEYS]
 
 
-def _sentence(text: str) -> str:
-    """Return a clause as a sentence; the name of a rank or an operation stays as it is."""
-    first = text.split(" ", 1)[0]
-    is_word = first.isalpha() and first.islower()
-    return f"{text[:1].upper() if is_word else text[:1]}{text[1:].removesuffix('.')}."
-
-
 def _seen(evidence: Evidence) -> str:
     name, took = brief(evidence.name), in_ms(evidence.dur_ns)
     if evidence.step is None:
         return f"{evidence.path}: {evidence.rank} has {name} open for {took} at least"
-    return f"step {evidence.step}, {evidence.rank}: {name}, {took} from {in_ms(evidence.start_ns)} on"
+    return f"step {evidence.step}, {evidence.rank}: {name}, {took}, starting at {in_ms(evidence.start_ns)}"
 
 
-def _not_shown(diagnosis: Diagnosis) -> Iterator[str]:
+def _not_shown(args: Namespace, diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.small:
-        n = diagnosis.small
-        yield (
-            f"{n} more finding{'' if n == 1 else 's'}: less than 1 % of a step to save, "
-            "or less than chance may give."
-        )
+        yield f"{counted(diagnosis.small, 'more finding')}: below 1 % of a step, or no more than chance."
     if diagnosis.skipped:
-        reasons: dict[str, list[str]] = {}
-        for one in diagnosis.skipped:
-            reasons.setdefault(one.reason, []).append(one.kind.replace("_", " "))
-        parts = [f"{', '.join(kinds)} ({reason})" for reason, kinds in reasons.items()]
-        yield f"Could not check: {'; '.join(parts)}."
+        kinds = ", ".join(dict.fromkeys(_words(one.kind) for one in diagnosis.skipped))
+        yield f"Could not check: {kinds}{'' if args.full else ' (--full says why)'}."
+
+
+def _words(kind: str) -> str:
+    return kind.replace("_", " ")
 
 
 def _document(args: Namespace, diagnosis: Diagnosis, ranked: Sequence[tuple[int, Ranked]]) -> dict[str, Any]:

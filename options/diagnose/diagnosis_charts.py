@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from dag.step_graph import Recording
-from dag_utils import choose_step, critical_path, path_waterfall, step_timeline
+from dag_utils import choose_step, critical_path, group_of, path_waterfall, step_timeline
 from diagnose.detectors.slow_transfers import transfers
 from diagnose.diagnosis import Diagnosis, Ranked
 from diagnose.finding import Finding
@@ -24,6 +25,8 @@ _MOST_POINTS = 500
 _MOST_EVERY_STEP = 2_000
 #: A step that takes more times as long as the usual one would hide it where both have one scale.
 _BESIDE = 8
+#: Parts of a path in one bar at most, the least of one, and of what is left.
+_MOST_SHARES, _LEAST_SHARE, _LEAST_REST = 7, 0.02, 0.005
 #: So many steps have room in half a page.
 _FEW_STEPS = 40
 #: Steps that a page draws at most, and boxes of those that nobody asked for; a box takes 50 bytes of it.
@@ -31,21 +34,44 @@ _MOST_STEPS, _MOST_BOXES = 12, 10_000
 
 
 def diagnosis_charts(
-    diagnosis: Diagnosis, ranked: Sequence[tuple[int, Ranked]], parts: Sequence[Breakdown]
+    diagnosis: Diagnosis,
+    ranked: Sequence[tuple[int, Ranked]],
+    first: Sequence[Chart],
+    parts: Sequence[Breakdown],
 ) -> list[Chart]:
-    """Return charts of the findings that are shown, each with its place: their savings and their evidence.
+    """Return charts of the findings that are shown, each with its place, after those that come `first`.
 
     `parts` tells where the time of each rank's steps went.
     """
     named, view = [rank for _, one in ranked for rank in one.finding.ranks], diagnosis.view
+    exposed = _exposed_map([part for part in parts if part.step in diagnosis.numbers])
     return [
-        *_gains(ranked),
+        *first,
+        *(_excess_map(diagnosis) or exposed),
         *_every_step(diagnosis),
         *(_of_steps(view, [found for _, found in ranked], named) if view else ()),
         *(_transfers(view) if view else ()),
         *(_work_map(view.recording) if view else ()),
-        *(_excess_map(diagnosis) or _exposed_map([part for part in parts if part.step in diagnosis.numbers])),
     ]
+
+
+def path_shares(view: JobView) -> list[Chart]:
+    """Return the shares of the critical path by kind of work, the mean over steps, as one bar."""
+    sums = Counter({"gap": float(view.path_gaps_by_kind.sum())})
+    for one, ns in zip(view.recording.table.kinds, view.path_work_by_kind.tolist(), strict=True):
+        sums[group_of(one)] += ns
+    whole = sums.total()
+    large = {group: ns for group, ns in sums.most_common(_MOST_SHARES) if ns >= _LEAST_SHARE * whole}
+    rest = whole - sum(large.values())
+    if rest >= _LEAST_REST * whole:
+        large["rest"] = rest
+    ms = {group: [ns / 1e6] for group, ns in large.items()}
+    title, label = "Where a step's time goes", "ms on the critical path, mean of the steps"
+    return (
+        [Bars(title, label, "", ["a step"], ms, stacked=True, horizontal=True, is_small=True)]
+        if whole
+        else []
+    )
 
 
 def _of_steps(view: JobView, found: Sequence[Ranked], first: Sequence[str]) -> list[Chart]:
@@ -72,7 +98,7 @@ def _of_steps(view: JobView, found: Sequence[Ranked], first: Sequence[str]) -> l
             room -= len(timeline.spans)
             if room < 0:
                 break
-        title = f"Where the time of step {step.number} goes"
+        title = f"What step {step.number} waits for"
         waterfall = path_waterfall(title, recording, step, path)
         waterfalls.append(waterfall._replace(step=str(step.number)))
         timelines.append(timeline._replace(step=str(step.number)))
@@ -152,7 +178,8 @@ def _every_step(diagnosis: Diagnosis) -> list[Chart]:
         if group
     }
     unit = "ms" if len(diagnosis.ranks) == 1 else "ms until the last rank is through"
-    level = (diagnosis.usual_ns / 1e6, f"the usual step of a rank: {in_ms(diagnosis.usual_ns)}")
+    mean_ns = float(diagnosis.iteration_ns.mean())
+    level = (mean_ns / 1e6, f"mean: {in_ms(mean_ns)}")
     is_small = len(numbers) <= _FEW_STEPS
     return [Bars("Length of each step", "step", unit, names, series, True, level=level, is_small=is_small)]
 
@@ -163,35 +190,6 @@ def _excess_map(diagnosis: Diagnosis) -> list[Chart]:
         return []
     names = list(map(str, diagnosis.numbers))
     return [rank_map("Longer than the median rank", diagnosis.ranks, names, diagnosis.excess_ns / 1e6)]
-
-
-def _gains(ranked: Sequence[tuple[int, Ranked]]) -> list[Chart]:
-    """Return the saving of each finding, with its interval, as bars."""
-    known = [(place, one, one.gain) for place, one in ranked if one.gain is not None]
-    if not known:
-        return []
-    names = []
-    for place, one, _ in known:
-        kind, ranks = one.finding.kind.replace("_", " "), one.finding.ranks
-        names.append(f"{place}. {kind}" + (f", {ranks[0]}" if len(ranks) == 1 else ""))
-    values = {"to save": [gain.mid_ns / 1e6 for *_, gain in known]}
-    between = [
-        None if gain.low_ns is None or gain.high_ns is None else (gain.low_ns / 1e6, gain.high_ns / 1e6)
-        for *_, gain in known
-    ]
-    label = "ms saved per step (95 % interval)" if any(between) else "ms saved per step"
-    return [
-        Bars(
-            "What each fix would save",
-            label,
-            "",
-            names,
-            values,
-            horizontal=True,
-            between=between,
-            is_small=True,
-        )
-    ]
 
 
 def _work_map(recording: Recording) -> list[Chart]:

@@ -111,7 +111,7 @@ def test_where_no_rank_works_longer_the_what_if_names_the_one_that_pauses(
     asked = ("--option", "replay", "--path", "job", "--output", "-", "--sub_option", "whatif")
     _, out, _ = run_cli(*asked, "--set", "straggler=none")
     headline = out.splitlines()[0]
-    assert ": +0.0%; rank3 holds up the others: 25.0 ms more a step pass with nothing recorded" in headline
+    assert ": +0.0%; rank3 holds up the others, before " in headline
     assert headline.endswith("(rank3.gap=peers: 25.0 ms to save).")
 
 
@@ -151,7 +151,7 @@ def test_the_command_is_typed_as_the_program_was_and_can_be_pasted(tmp_path: Pat
     words = [sys.executable, str(REPO / "analyze.py"), "--path", "a job"]
     asked = subprocess.run(words, env=os.environ | {"COLUMNS": columns}, **shell)  # type: ignore[call-overload]
     assert asked.returncode == 0, asked.stderr
-    command = re.search(r"Look closer: ((?:.*\\\n)*.*)\n", asked.stdout)
+    command = re.search(r"Look +((?:.*\\\n)*.*)\n", asked.stdout)
     assert command is not None
     assert ("\n" in command[1]) == bool(columns)
     shown = subprocess.run(["sh", "-c", command[1]], **shell)  # type: ignore[call-overload]

@@ -12,7 +12,7 @@ from made_jobs import WRITERS, Job
 
 import dialects
 from conftest import REPO
-from diagnose.diagnosis import headline
+from diagnose.diagnosis import further, headline
 from diagnose.finding import FindingKind
 
 KINDS = tuple(kind for kind in get_args(FindingKind) if kind != "hang")  # which has no steps: test_hangs
@@ -42,7 +42,8 @@ def test_the_one_thing_that_is_wrong_is_all_that_is_found(
     if cell.won_ms is None:
         assert kinds(diagnosis) == ALSO.get((kind, system), [])
         titles = [one.finding.title for one in diagnosis.findings if one.finding.kind == kind]
-        is_told = any(title in headline(diagnosis) for title in titles)
+        told = f"{headline(diagnosis)} {further(diagnosis)}"
+        is_told = any(title in told for title in titles)
         assert is_told == (kind == "idle")
         return
     assert kinds(diagnosis) == [kind]

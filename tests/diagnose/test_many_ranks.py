@@ -67,7 +67,8 @@ def test_a_stage_that_works_longer_is_uneven_work_and_no_late_rank(tmp_path: Pat
     diagnosis = diagnose(uneven)
     assert kinds(diagnosis) == ["uneven_work"]
     (found,) = winning(diagnosis)
-    assert found.finding.title.startswith("work is uneven: stage 2 works")
+    assert found.finding.title == "work is uneven over the stages"
+    assert found.finding.cause.startswith("stage 2 works")
     holds(found, (step_ns(uneven) - step_ns(shared)) / 1e6)
 
 
@@ -100,7 +101,7 @@ def test_even_stages_of_a_pipeline_wait_while_it_fills_and_drains(tmp_path: Path
     diagnosis = diagnose(loaded(tmp_path / "job"))
     # 8 micro-batches of 20 and 40 ms, and 8 ms of update; a step has 3 more of these and the transfers
     step_ms = np.mean([max(job.run(work, lambda: 0.02).end.values()) for work in job.works()]) / 1e3
-    expected = f"computes in only {(8 * 60 + 8) / step_ms:.0%} of the step"
+    expected = f"computes in only {100 * (8 * 60 + 8) / step_ms:.0f} % of the step"
     (title,) = titles(diagnosis, "idle")
     assert title == f"even the busiest stage of the pipeline {expected}"
     assert kinds(diagnosis) == ["hot_operation"]
@@ -135,7 +136,7 @@ def test_a_stage_on_which_the_same_operations_take_longer_is_slow_before_it_is_c
     (first, *others) = diagnose(loaded(tmp_path / "job")).findings
     assert first.finding.kind == "late_rank"
     assert first.finding.ranks == [f"rank{4 * replica + stage}" for replica, stage in slow]
-    assert f"{max(slow.values()):.1f} times as long as on the other stages" in first.finding.title
+    assert f"{max(slow.values()):.1f} times as long as on the other stages" in first.finding.cause
     assert "uneven_work" not in [one.finding.kind for one in others]
     step_ms, even_ms = (
         np.mean([max(one.run(work, lambda: 0.02).end.values()) for work in one.works()]) / 1e3

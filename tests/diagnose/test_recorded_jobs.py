@@ -16,27 +16,27 @@ pytestmark = pytest.mark.slow
 #: Of each recorded job what is known to be wrong, as the headline begins after the length of the step.
 KNOWN = {
     "byteps/fork_lenet_straggler": ": wk1.rank0 holds up the other rank",
-    "byteps/fork_lenet_slownet": ": communication is not hidden",
+    "byteps/fork_lenet_slownet": ": communication is not overlapped",
     "kineto/ddp2-gloo-slow-rank1": ": rank1 holds up the other rank",
-    "kineto/gpu-param-dlrm-8ranks": ": rank7 holds up the others: last in 5 of 8 meetings, by 3.4 ms a step",
+    "kineto/gpu-param-dlrm-8ranks": ": rank7 holds up the others;",
     "kineto/gpu-hta-ns-resolution": ", and the device is the limit",
     "kineto/gpu-hta-rank1of2-memory": ": launching is the limit",
     "kineto/gpu-tracelens-resnet-ckpt-mi300-rank0of8": ": collectives reach 3.6 GB/s on the bus",
     "kineto/gpu-tracelens-qwen-h100-vs-mi300/h100": ", and the device is the limit",
-    "kineto/gpu-tracelens-sglang-decode-mi300": ": the host waits 463.3 ms (98% of the step) in hip",
-    "kineto/gpu-tracelens-timesformer-h100": ": 219.4 ms (57% of the step) passes in preprocess, outside",
-    "kineto/gpu-hta-rank0of16": ": the host waits 97.1 ms (45% of the step) in cudaMemcpyAsync",
-    "kineto/gpu-param-resnet": ": 14 of 29 steps wait for their input (169.0 ms or 51% to save)",
+    "kineto/gpu-tracelens-sglang-decode-mi300": ": the host waits 98 % of the step in hip",
+    "kineto/gpu-tracelens-timesformer-h100": ": 57 % of the step passes in preprocess, outside",
+    "kineto/gpu-hta-rank0of16": ": the host waits 45 % of the step in cudaMemcpyAsync",
+    "kineto/gpu-param-resnet": ": 14 of 29 steps wait for their input; up to 169.0 ms (51 %)",
     "horovod/2ranks-slow-rank1": ": rank1 holds up the others",
     # what was done to this one is not in its recording: the loader works ahead, and both ranks load alike
-    "composer/ws2-slow-rank1": ": 74% of it is computation; in 66.8 ms (22%) of the critical path nothing",
+    "composer/ws2-slow-rank1": ": 74 % of it is computation",
 }
 
 
 @pytest.mark.parametrize("job", KNOWN)
 def test_what_is_wrong_stands_first_in_the_headline(shared_data: Path, job: str) -> None:
     headline = answer(shared_data / job)["headline"]
-    takes = r"(?:A (?:\w+ )?step|The recording) takes [\d,.]+ ms(?: \([\d,.]+ on average\))?"
+    takes = r"(?:A (?:\w+ )?step|The recording) takes [\d,.]+ ms"
     assert re.match(takes + re.escape(KNOWN[job]), headline)
 
 

@@ -144,7 +144,7 @@ def test_one_step_has_one_length_in_headline_and_charts(
     result = result_of("diagnose", [SLOW], ["--html", "a.html"])
     (every,) = (one for one in result.charts if isinstance(one, Bars) and one.level)
     assert every.level is not None
-    assert result.headline.startswith(f"A step takes {every.level[0]:.1f} ms (")
+    assert result.headline.startswith(f"A step takes {every.level[0]:.1f} ms: ")
     lengths = dict(zip(every.x, every.series["iteration time"], strict=True))
     parts = [one for one in result.charts if isinstance(one, Waterfall)]
     for one in parts:  # here the rank that ends last begins the step last, too

@@ -626,7 +626,7 @@ def test_a_timeline_cannot_be_lost(browser: Chrome, tmp_path: Path) -> None:
 
 
 def test_cards_come_before_the_notes_and_show_what_they_are_about(browser: Chrome, tmp_path: Path) -> None:
-    card = Card(EVIL, "5.0 ms", [("", "Why."), ("Closer", "python3 x")], ("rank1.BW.b",))
+    card = Card(EVIL, "5.0 ms", [("", "Why."), ("Look", "python3 x")], about=("rank1.BW.b",))
     result = Result("diagnose", "A", {}, (), (LINKED,), cards=[card], notes=["A note."])
     html.write(result, tmp_path / "a.html")
     assert open_page(browser, tmp_path / "a.html") == []

@@ -233,9 +233,9 @@ def test_what_is_printed_is_printable(name: str) -> None:
 
 
 def test_cards_are_numbered_paragraphs_before_the_notes() -> None:
-    cards = [Card("It is slow.", "5 ms", [("", "Why."), ("To do", "Less.")]), Card("And late.", "")]
+    cards = [Card("It is slow", "5 ms", [("", "Why."), ("Do", "Less.")]), Card("And late", "")]
     result = Result("o", "", {}, headline="H.", cards=cards, notes=("A note.",))
-    assert shown(result) == "H.\n\n1. It is slow. Why.\n   To do: Less.\n\n2. And late.\n\nA note.\n"
+    assert shown(result) == "H.\n\n1. It is slow. Why.\n   Do  Less.\n\n2. And late.\n\nA note.\n"
 
 
 def test_of_many_rows_the_largest_come_by_size() -> None:
@@ -247,10 +247,10 @@ def test_of_many_rows_the_largest_come_by_size() -> None:
 
 def test_lines_that_wrap_are_indented_as_their_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "20")
-    card = Card("It is far too slow now.", "", [("To do", "Less of all this.")])
+    card = Card("It is far too slow now", "", [("Do", "Less of all this.")])
     text = shown(Result("o", "", {}, cards=[card], notes=("A note that is longer.",)))
     assert text == (
-        "1. It is far too\n   slow now.\n   To do: Less of\n   all this.\n\nA note that is\nlonger.\n"
+        "1. It is far too\n   slow now.\n   Do  Less of all\n       this.\n\nA note that is\nlonger.\n"
     )
 
 
