@@ -248,7 +248,7 @@ def headline(diagnosis: Diagnosis) -> str:
 
 
 def further(diagnosis: Diagnosis) -> str:
-    """Return the sentences after the headline: how much steps differ, the next finding, where the time goes."""
+    """Return the sentences after the headline: how steps differ, the next finding, where the time goes."""
     if diagnosis.answer:
         return ""
     lasts = diagnosis.job_ns[-len(diagnosis.iteration_ns) :]
