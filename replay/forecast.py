@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from math import exp, hypot, log
@@ -205,7 +206,10 @@ class Forecasts:
 
         def bounds() -> list[Int64]:  # which only an interval needs
             guesses = [guess for edit in edits for guess in edit.guesses]
-            return [self._simulated(self._edited.after(both, guess, base), own_gaps) for guess in guesses]
+            found = [self._simulated(self._edited.after(both, guess, base), own_gaps) for guess in guesses]
+            if base.sides and len(self.rows) > 1:
+                found.append(self._simulated(self._edited.after(both, base=base), own_gaps, apart=True))
+            return found
 
         return Forecast(
             name,
@@ -229,10 +233,12 @@ class Forecasts:
             self._times[key] = self._simulated(self._edited.after(edits, base=base), own_gaps)
         return self._times[key]
 
-    def _simulated(self, recording: Recording, own_gaps: bool) -> Int64:
+    def _simulated(self, recording: Recording, own_gaps: bool, *, apart: bool = False) -> Int64:
         """Return how long the steps of a recording take (positions, m).
 
         A single one counts from when it was recorded to begin: an owner that begins it earlier gains that.
+        With `apart` owners begin the first one evenly spread over its time: where they then go on to push in
+        turn, which rhythm the edited job finds is chance.
         """
         rows = self.rows
         if recording.sides and len(rows) > 1:
@@ -240,6 +246,12 @@ class Forecasts:
         runs = self._runs_of(recording, rows)
         schedule = runs.simulate(self._steps(recording, own_gaps, rows))
         lengths = runs.iteration_ns(schedule)
+        if apart:
+            begin, m = self.job.recording.steps[rows[0]].begin_ns, len(recording.owners)
+            spread = begin.min() + (np.arange(m) * (lengths.mean() / m)).astype(np.int64)
+            steps = self._steps(recording, own_gaps, rows)
+            first = replace(next(steps), begin_ns=spread)
+            lengths = runs.iteration_ns(runs.simulate(itertools.chain([first], steps)))
         if len(lengths) == 1:
             lead_ns = self.job.recording.steps[rows[0]].lead_ns
             lengths += schedule.start_ns[runs.begin_run] - lead_ns

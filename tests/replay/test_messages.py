@@ -127,3 +127,24 @@ def test_an_identity_changes_nothing_beside_others_in_any_order(
     alone = simulated(apply(recording, [edit]), rows).iteration_ns
     for edits in ([identity, edit], [edit, identity]):
         assert np.array_equal(simulated(apply(recording, edits), rows).iteration_ns, alone)
+
+
+@pytest.fixture(scope="module")
+def two_rhythms(tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    """Two workers that push in turn, in a job that takes a third longer where they push together."""
+    path: Path = tmp_path_factory.mktemp("byteps") / "job"
+    random_job(11).run(6, 11, path)
+    return load_steps([path], Request(progress=False), partitions=read_partitions([path])).recording
+
+
+def test_steps_that_come_round_again_keep_the_recorded_rhythm(two_rhythms: Recording) -> None:
+    found = foreseen(two_rhythms, "partition_bytes=65536")
+    rows = two_rhythms.whole_steps
+    # a step of the job as it is, simulated in the third round, and as it was recorded
+    assert found.before.mean() == pytest.approx(measured_ns(two_rhythms)[rows].mean(), rel=0.03)
+
+
+def test_the_interval_holds_the_other_rhythm(two_rhythms: Recording) -> None:
+    # runs that differ in when workers begin take 152 to 202 ms
+    interval = foreseen(two_rhythms, "FW=0.999").interval_ns
+    assert interval is not None and interval[0] < 152e6 and interval[1] > 195e6
