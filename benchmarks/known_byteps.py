@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -141,59 +141,62 @@ class _Queue:
         self._next()
 
 
-class _Message:
-    __slots__ = ("left", "rate", "then")
+#: What a connection passes: what its source sends, and what its target receives.
+_Limits: TypeAlias = tuple[tuple[tuple[str, int], str], tuple[tuple[str, int], str]]
 
-    def __init__(self, n_bytes: float, then: Callable[[], None]) -> None:
-        self.left, self.rate, self.then = n_bytes, 0.0, then
+
+class _Message:
+    __slots__ = ("left", "limits", "rate", "then")
+
+    def __init__(self, n_bytes: float, limits: _Limits, then: Callable[[], None]) -> None:
+        self.left, self.rate, self.limits, self.then = n_bytes, 0.0, limits, then
 
 
 class _Network:
     """Connections between nodes: each carries one message after the other; all share what nodes can carry."""
 
-    def __init__(self, cluster: _Cluster, rate: Callable[[tuple[str, int]], float]) -> None:
+    def __init__(self, cluster: _Cluster, rate: Callable[[tuple[tuple[str, int], str]], float]) -> None:
         self._cluster, self._rate = cluster, rate
-        self._queues: dict[tuple[tuple[str, int], tuple[str, int]], deque[_Message]] = {}
+        self._queues: dict[_Limits, deque[_Message]] = {}
         self._since, self._turn = 0.0, 0
+        self.busy: set[tuple[str, int]] = set()  # nodes from or to which something is on its way
 
     def send(
         self, source: tuple[str, int], target: tuple[str, int], n_bytes: float, then: Callable[[], None]
     ) -> None:
         """Send a message; `then` comes when its last byte has arrived."""
-        queue = self._queues.setdefault((source, target), deque())
-        queue.append(_Message(n_bytes, lambda: self._cluster.at(self._cluster.now + _LATENCY, then)))
+        limits = (source, "out"), (target, "in")
+        queue = self._queues.setdefault(limits, deque())
+        queue.append(_Message(n_bytes, limits, lambda: self._cluster.at(self._cluster.now + _LATENCY, then)))
         if len(queue) == 1:
             self._share()
-
-    def is_busy(self, node: tuple[str, int]) -> bool:
-        """Whether something is on its way from or to a node."""
-        return any(queue and node in ends for ends, queue in self._queues.items())
 
     def _share(self) -> None:
         """Give each connection its share from now on: the smallest that some node has to offer come first."""
         now = self._cluster.now
-        open_ = {ends: queue[0] for ends, queue in self._queues.items() if queue}
-        for message in open_.values():
-            message.left -= message.rate * (now - self._since)
-        self._since, self._turn = now, self._turn + 1
+        passed, self._since, self._turn = now - self._since, now, self._turn + 1
+        open_ = [queue[0] for queue in self._queues.values() if queue]
         users: dict[tuple[tuple[str, int], str], list[_Message]] = {}
-        for (source, target), message in open_.items():
-            for limit in ((source, "out"), (target, "in")):
+        for message in open_:
+            message.left -= message.rate * passed
+            message.rate = 0.0
+            for limit in message.limits:
                 users.setdefault(limit, []).append(message)
-        left = {limit: self._rate(limit[0]) for limit in users}
-        waiting = {limit: list(of) for limit, of in users.items()}
-        while any(waiting.values()):
-            tight = min((limit for limit in waiting if waiting[limit]),
-                        key=lambda one: left[one] / len(waiting[one]))  # fmt: skip
-            share = left[tight] / len(waiting[tight])
-            for message in waiting[tight][:]:
-                message.rate = share
-                for limit, of in waiting.items():
-                    if message in of:
-                        of.remove(message)
+        self.busy = {node for node, _ in users}
+        left = {limit: self._rate(limit) for limit in users}
+        waiting = {limit: len(of) for limit, of in users.items()}
+        while waiting:
+            share, tight = min([(left[limit] / n, limit) for limit, n in waiting.items()])
+            for message in users[tight]:
+                if not message.rate:
+                    message.rate = share
+                    for limit in message.limits:
                         left[limit] = max(left[limit] - share, 1e-9)
+                        waiting[limit] -= 1
+                        if not waiting[limit]:
+                            del waiting[limit]
         if open_:
-            next_one = min(max(one.left, 0.0) / one.rate for one in open_.values())
+            next_one = min([max(one.left, 0.0) / one.rate for one in open_])
             self._cluster.at(now + next_one, partial(self._arrived, self._turn))
         self._cluster.speeds_change()
 
@@ -257,8 +260,9 @@ class _Cluster:
     def at(self, time: float, then: Callable[[], None]) -> None:
         heapq.heappush(self._events, (time, next(self._count), then))
 
-    def _carries(self, node: tuple[str, int]) -> float:
-        """Return the bytes that a node sends, and receives, in a millisecond."""
+    def _carries(self, limit: tuple[tuple[str, int], str]) -> float:
+        """Return the bytes that a node sends, or receives, in a millisecond."""
+        node, _ = limit
         far = self.job.far[node[1]] if self.job.far and node[0] == "server" else 1.0
         return self.job.rate / far
 
@@ -266,7 +270,7 @@ class _Cluster:
         """Let workers compute as fast as what they send and receive leaves them."""
         if self.job.sharing:
             for worker, core in enumerate(self.cores):
-                core.change(1 / (1 + self.job.sharing * self.network.is_busy(("worker", worker))))
+                core.change(1 / (1 + self.job.sharing * (("worker", worker) in self.network.busy)))
 
     def run(self) -> None:
         for worker in range(len(self.job.slow)):  # processes never start at once

@@ -78,17 +78,16 @@ class Transfer(NamedTuple):
     n_bytes: int = 0  # 0 means unknown
     direction: Direction | None = None
     server: str = ""  # the server at its other end
-    is_small: bool = False  # it is the small message of it: a request, an acknowledgement
 
     @property
     def is_sent(self) -> bool:
         """Whether a link carries it to a server."""
-        return self.direction is Direction.TO_SERVER and bool(self.link) and not self.is_small
+        return self.direction is Direction.TO_SERVER and bool(self.link)
 
     @property
     def is_answer(self) -> bool:
         """Whether a link carries it from a server."""
-        return self.direction is Direction.FROM_SERVER and bool(self.link) and not self.is_small
+        return self.direction is Direction.FROM_SERVER and bool(self.link)
 
     @property
     def is_wait(self) -> bool:

@@ -13,7 +13,7 @@ from dag.step_graph import Recording
 from dag_utils import LoadedSteps, RankFacts
 from errors import UsageError
 from formats.columns import Trace
-from replay.links import LinkRate, is_sized, link_rate, with_sizes
+from replay.links import LinkRate, link_rate, with_sizes
 from replay.messages import as_messages
 from replay.uncertainty import EXTRAPOLATED
 
@@ -86,8 +86,6 @@ class Edit(Struct, frozen=True):
     ----------
     apply : returns a recording with the change, under a guess
     order : of several edits those with the smallest are made first: what exists before how long it takes
-    by_bytes : whether it changes what messages carry, or how fast, so that transfers are taken apart
-        (`replay.messages`) even where links never were the limit
     guesses : other guesses, where the recording does not tell what the edit must know
     as_recorded : whether it is about single recorded steps, which keep their unusual gaps
     error : of its effect, what the simulation misses: a standard deviation, as a share
@@ -96,7 +94,6 @@ class Edit(Struct, frozen=True):
 
     apply: Callable[[Recording, Guess], Recording]
     order: int = 9
-    by_bytes: bool = False
     guesses: Sequence[Guess] = ()
     as_recorded: bool = False
     error: float = EXTRAPOLATED
@@ -134,17 +131,9 @@ class Job:
         """The rate of a link; None where it is not known."""
         return link_rate(self.recording)
 
-    def base(self, edits: Sequence[Edit]) -> Recording:
-        """Return the recording that edits start from: with its transfers taken apart where that says more.
-
-        Where links never were the limit, transfers in turn tell more of who waits for whom than their bytes.
-        """
-        known = self.links is not None and self.links.is_told and is_sized(self.recording)
-        return self._apart if known or any(edit.by_bytes for edit in edits) else self.recording
-
     @cached_property
-    def _apart(self) -> Recording:
-        """The recording with its transfers taken apart, as far as their bytes are known.
+    def apart(self) -> Recording:
+        """The recording that edits change: with its transfers taken apart, as far as their bytes are known.
 
         Sides of the network that never were the limit do not hold anything up. Transfers each of which begins
         when the one before it is over are served in turn by something else than the network: they stay whole.

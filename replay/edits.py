@@ -77,20 +77,19 @@ class EditedJob:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.parse = cache(lambda request: parse(request, job))
-        self._made: dict[tuple[bool, Guess, tuple[Edit, ...]], Recording] = {}
+        self._made: dict[tuple[Guess, tuple[Edit, ...]], Recording] = {}
 
-    def after(self, edits: Sequence[Edit], guess: Guess = LIKELY, base: Recording | None = None) -> Recording:
-        """Return the recording, or another `base`, with all `edits`, whatever order they are given in."""
-        base = self.job.base(edits) if base is None else base
-        return self._after(base, tuple(sorted(edits, key=lambda edit: edit.order)), guess)
+    def after(self, edits: Sequence[Edit], guess: Guess = LIKELY) -> Recording:
+        """Return the recording with all `edits`, whatever order they are given in."""
+        return self._after(tuple(sorted(edits, key=lambda edit: edit.order)), guess)
 
-    def _after(self, base: Recording, edits: tuple[Edit, ...], guess: Guess) -> Recording:
-        """Return a recording with `edits` in their order."""
+    def _after(self, edits: tuple[Edit, ...], guess: Guess) -> Recording:
+        """Return the recording with `edits` in their order."""
         if not edits:
-            return base
-        key = base is self.job.recording, guess, edits
+            return self.job.apart
+        key = guess, edits
         if key not in self._made:
-            made = edits[-1].apply(self._after(base, edits[:-1], guess), guess)
+            made = edits[-1].apply(self._after(edits[:-1], guess), guess)
             while len(self._made) >= _KEPT:
                 del self._made[next(iter(self._made))]
             self._made[key] = made

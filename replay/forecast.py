@@ -187,7 +187,7 @@ class Forecasts:
         self._edited = EditedJob(job)
         self._runs = [Runs(job.recording, rows)]
         self._usual_gaps = UsualGaps(job.recording)
-        self._times: dict[tuple[bool, tuple[Edit, ...], bool], Int64] = {}
+        self._times: dict[tuple[tuple[Edit, ...], bool], Int64] = {}
 
     @cached_property
     def recorded(self) -> Answer:
@@ -202,20 +202,19 @@ class Forecasts:
     def of_edits(self, name: str, edits: Sequence[Edit], above: Sequence[Edit] = ()) -> Forecast:
         """Return the forecast of `edits`, in the job with those `above` already made."""
         own_gaps, both = any(edit.as_recorded for edit in edits), [*above, *edits]
-        base = self.job.base(both)
 
         def bounds() -> list[Int64]:  # which only an interval needs
             guesses = [guess for edit in edits for guess in edit.guesses]
-            found = [self._simulated(self._edited.after(both, guess, base), own_gaps) for guess in guesses]
-            if base.sides and len(self.rows) > 1:
-                found.append(self._simulated(self._edited.after(both, base=base), own_gaps, apart=True))
+            found = [self._simulated(self._edited.after(both, guess), own_gaps) for guess in guesses]
+            if self.job.apart.sides and len(self.rows) > 1:
+                found.append(self._simulated(self._edited.after(both), own_gaps, apart=True))
             return found
 
         return Forecast(
             name,
             self.recorded,
-            self._after(base, above, own_gaps),
-            self._after(base, both, own_gaps),
+            self._after(above, own_gaps),
+            self._after(both, own_gaps),
             bounds,
             max((edit.error for edit in edits), default=EXTRAPOLATED),
             float(np.linalg.norm([edit.error_ns for edit in edits])),
@@ -227,10 +226,10 @@ class Forecasts:
         """Return the edits that are requested; raises `UsageError` for one that cannot be made."""
         return [self._edited.parse(request) for request in requests]
 
-    def _after(self, base: Recording, edits: Sequence[Edit], own_gaps: bool) -> Int64:
-        key = base is self.job.recording, tuple(sorted(edits, key=lambda edit: edit.order)), own_gaps
+    def _after(self, edits: Sequence[Edit], own_gaps: bool) -> Int64:
+        key = tuple(sorted(edits, key=lambda edit: edit.order)), own_gaps
         if key not in self._times:
-            self._times[key] = self._simulated(self._edited.after(edits, base=base), own_gaps)
+            self._times[key] = self._simulated(self._edited.after(edits), own_gaps)
         return self._times[key]
 
     def _simulated(self, recording: Recording, own_gaps: bool, *, apart: bool = False) -> Int64:

@@ -47,7 +47,8 @@ def as_messages(recording: Recording, rate: float, *, receives: bool) -> Recordi
     backs, rests = [], []
     for i in transfers.tolist():
         one, link = recording.operations[i], recording.operations[i].transfer.link
-        small = one._replace(transfer=one.transfer._replace(n_bytes=0, is_small=True))
+        beyond = one._replace(transfer=one.transfer._replace(n_bytes=0))
+        small = beyond._replace(transfer=beyond.transfer._replace(direction=None))
         carries, other_way = link, ""
         if other[i] >= 0:
             carries, other_way = (
@@ -56,7 +57,7 @@ def as_messages(recording: Recording, rate: float, *, receives: bool) -> Recordi
         one, small = _on(one, carries), _on(small, other_way)
         operations[i], back = (small, one) if pulls[i] else (one, small)
         backs.append(back)
-        rests.append(_on(small, ""))
+        rests.append(_on(beyond, ""))
     operations += [*backs, *rests]
     nodes = sorted({node for one in backs for node in ends_of(one.transfer.link) or ()})
     links += [connection(*pair) for pair in itertools.permutations(nodes, 2)]

@@ -73,7 +73,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
         guesses += [Guess(rate=lambda links: links.at_least), Guess(rate=lambda links: links.at_most)]
     if links is not None and factor(LIKELY) > 1:
         guesses.append(Guess(waits_stay=True))
-    return Edit(apply, order=3, by_bytes=ratio != 1, guesses=tuple(guesses))
+    return Edit(apply, order=3, guesses=tuple(guesses))
 
 
 def _absolute(request: EditRequest) -> float | None:

@@ -36,7 +36,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
         return at_partition_bytes(recording, n_bytes, part=guess.part, same_server=guess.same_server)
 
     guesses = (LIKELY._replace(part=0.1), LIKELY._replace(part=0.9), LIKELY._replace(same_server=True))
-    return Edit(apply, order=0, by_bytes=is_other, guesses=guesses if is_other else ())
+    return Edit(apply, order=0, guesses=guesses if is_other else ())
 
 
 class _Tensor(NamedTuple):
@@ -251,7 +251,7 @@ class _Cut:
     def _group(self, number: int) -> _Group | None:
         """Return whose recorded time an operation shares: tensor and stage; None where it is not cut."""
         one = self.operations[number]
-        sends = (bool(one.transfer.link), one.transfer.is_small)
+        sends = (bool(one.transfer.link), one.transfer.direction is None)
         return (one.owner, one.transfer.whole, one.transfer.stage, sends) if self._tensor(one) else None
 
     def _work(self, step: StepGraph, like: Int64, operation: Sequence[int]) -> Int64:

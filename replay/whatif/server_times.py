@@ -48,7 +48,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     def apply(recording: Recording, _: Guess) -> Recording:
         return _as_fast_as_others(recording, pace)
 
-    return Edit(apply, by_bytes=True, error=_QUEUES)
+    return Edit(apply, error=_QUEUES)
 
 
 class Pace(NamedTuple):
