@@ -333,7 +333,7 @@ class Result(NamedTuple):
     cards: Sequence[Card] = ()  # what was found, the most important first
     notes: Sequence[str] = ()  # sentences under the tables: verdicts, what was written where
     repairs: Sequence[str] = ()  # for each file a line: what was repaired or skipped
-    beside: Path | None = None  # a directory, or a file in it, for what `--xlsx` and `--html` do not name
+    beside: Path | None = None  # for what `--xlsx` and `--html` do not name, unless that is the first path
     picture: Path | None = None  # draw the first chart here: a page (.html) or a still (.png .svg .pdf)
     exit_code: int = 0
     headline: str = ""

@@ -6,12 +6,13 @@ answer at once.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from argparse import Namespace, _ArgumentGroup
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, cast
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from errors import UsageError, meant
+from errors import UsageError, meant, whole_number
 from result import Result
 
 if TYPE_CHECKING:
@@ -44,14 +45,14 @@ def names() -> Sequence[str]:
 
 
 class Option(Protocol):
-    """The names that each module of this package defines."""
+    """The names that each module of this package defines.
+
+    One with flags of its own has ``add_arguments(group)``, which declares them.
+    """
 
     HELP: str  # one line
     EXAMPLE: str  # one command
     FLAGS: frozenset[str]  # of the flags that not every option heeds, those that this one does
-
-    def add_arguments(self, group: _ArgumentGroup) -> None:
-        """Declare the flags that belong to this option alone."""
 
     def run(self, args: Namespace) -> Result:
         """Answer; raise `AnalyzeError` for what the user can mend."""
@@ -63,6 +64,21 @@ def load(name: str) -> Option:
 
 
 # ---- what several options do with the flags that they share
+
+
+def above_zero(what: str, number: Callable[[str], float | None]) -> Callable[[str], Any]:
+    """Return the type of a flag: what `number` makes of its text (None, ValueError: nothing), above 0."""
+
+    def parsed(text: str) -> float:
+        with contextlib.suppress(ValueError):
+            if 0 < (value := number(text) or 0) < float("inf"):
+                return value
+        raise ArgumentTypeError(f"{text!r} is not a {what} above 0")
+
+    return parsed
+
+
+whole_above_zero = above_zero("whole number", whole_number)
 
 
 def check_variant(args: Namespace, *variants: str) -> None:

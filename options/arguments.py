@@ -128,9 +128,9 @@ def _check_flags(parser: argparse.ArgumentParser, args: argparse.Namespace) -> N
         if getattr(args, action.dest) != parser.get_default(action.dest):
             flag = action.option_strings[0]
             heeding = [name for name in options.MODULES if action.dest in options.load(name).FLAGS]
-            raise UsageError(
-                f"{flag} has no effect with {args.option}; it is for {listed(heeding, len(heeding))}"
-            )
+            others = "; --html, --xlsx and --picture write what is shown" if action.dest == "output" else ""
+            names = listed(heeding, len(heeding))
+            raise UsageError(f"{flag} has no effect with {args.option}; it is for {names}{others}")
 
 
 def _unheeded(parser: argparse.ArgumentParser, option: str) -> list[argparse.Action]:
@@ -218,7 +218,8 @@ def _parser() -> argparse.ArgumentParser:
         add_help=False,
     )
     for name in options.MODULES:
-        options.load(name).add_arguments(parser.add_argument_group(f"flags of {name}"))
+        if declare := getattr(options.load(name), "add_arguments", None):
+            declare(parser.add_argument_group(f"flags of {name}"))
     _add_common(parser.add_argument_group("flags that options share"))
     return parser
 
@@ -244,7 +245,12 @@ def _add_common(group: argparse._ArgumentGroup) -> None:
         help="a row for each operation, or for each of each rank (default; of more than 16 ranks a table is "
         "by operation); of a device's work for each operator, module, annotation or kernel kind")  # fmt: skip
     add("--sort", action="store_true", help="longest (or largest change) first")
-    add("--head", metavar="N", type=_positive, help="only the first N rows")
+    add(
+        "--head",
+        metavar="N",
+        type=options.whole_above_zero,
+        help="only the first N rows",
+    )
     add("--format", choices=("table", "json", "csv", "markdown"), default="table", help="of standard output")
     add("--output", metavar="FILE", type=Path,
         help="where the trace (.json, .pftrace) or picture goes (.gz compresses)")  # fmt: skip
@@ -258,7 +264,12 @@ def _add_common(group: argparse._ArgumentGroup) -> None:
     add("--cluster", metavar="ADDRESS", nargs="?", const="",
         help="read files on a Dask cluster: tcp://host:8786, a scheduler file (*.json) or local[:N] "
         "(default: $DASK_SCHEDULER_ADDRESS)")  # fmt: skip
-    add("--jobs", metavar="N", type=_positive, help="processes that read files (default: all cores)")
+    add(
+        "--jobs",
+        metavar="N",
+        type=options.whole_above_zero,
+        help="processes that read files (default: all cores)",
+    )
     add("--max_unpacked", metavar="SIZE", type=_size, help="bytes that a .gz file may unpack to, such as 8G")
     add("--progress", action=argparse.BooleanOptionalAction, help="bars (default: on a terminal)")
     add("--logging_level", metavar="LEVEL", type=_level, default=logging.INFO, help="default 20 (INFO)")
@@ -283,13 +294,6 @@ def _some(text: str) -> str:
     if not text.strip():
         raise argparse.ArgumentTypeError("a part of a name is expected")
     return text
-
-
-def _positive(text: str) -> int:
-    number = whole_number(text)
-    if not number:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return number
 
 
 def _size(text: str) -> int:

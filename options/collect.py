@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import Namespace, _ArgumentGroup
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,10 +30,6 @@ _PARTS: Mapping[str, tuple[PartName, ...]] = {
     "io": ("io", "step"),
 }
 _NETWORK = ("pcap", "server")
-
-
-def add_arguments(group: _ArgumentGroup) -> None:
-    """Declare nothing: all flags of this option are shared with others."""
 
 
 def run(args: Namespace) -> Result:

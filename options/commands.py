@@ -20,14 +20,14 @@ def command(args: Namespace, name: str, *rest: str, paths: Sequence[Path] = ()) 
     """
     heeded = options.load(name).FLAGS
     words = [f"./{path}" if str(path).startswith("-") else str(path) for path in paths or args.path]
-    flags: list[str] = []
-    if args.filter and "filter" in heeded:
-        flags += ["--filter", ",".join(args.filter)]
-    if "comm" in heeded:
-        flags += [word for name in args.comm for word in ("--comm", name)]
-    for flag in ("step_by", "rank_by"):
-        if getattr(args, flag) is not None and flag in heeded:
-            flags += [f"--{flag}", getattr(args, flag)]
+    read = {
+        "filter": [",".join(args.filter)],
+        "comm": args.comm,
+        "step_by": [args.step_by],
+        "rank_by": [args.rank_by],
+    }
+    asked = [(flag, value) for flag, values in read.items() for value in values if value and flag in heeded]
+    flags = [word for flag, value in asked for word in (f"--{flag}", value)]
     return Command(shlex.join([*_program(), name, *words, *rest, *flags]))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import Namespace, _ArgumentGroup
+from argparse import Namespace
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
@@ -28,10 +28,6 @@ _RUNS = (
 )
 _NAMED = 4  # runs in the headline beside the fastest
 _MOST_ROWS = 80  # operations that a 3-D chart can still show
-
-
-def add_arguments(group: _ArgumentGroup) -> None:
-    """Declare nothing: all flags of this option are shared with others."""
 
 
 def run(args: Namespace) -> Result:

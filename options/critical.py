@@ -137,7 +137,6 @@ def _recorded(args: Namespace) -> Result:
         figures=_figures(scopes),
         notes=notes,
         repairs=loaded.repairs,
-        beside=args.path[0],
         ask=command(args, WHAT_IF),
     )
 
@@ -345,7 +344,6 @@ def _mean(args: Namespace) -> Result:
         charts=(_parts(longest),) if is_drawn(args) else (),
         notes=loaded.notes,
         repairs=loaded.repairs,
-        beside=args.path[0],
     )
 
 

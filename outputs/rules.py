@@ -16,8 +16,8 @@ _STILLS = (".svg", ".png", ".pdf")
 _TIMELINE = (".json", ".trace", ".pftrace")
 #: Options whose `--output` is a timeline; the others check their pictures' names themselves.
 _TIMELINES = ("combine", "critical", "replay", "collect")
-#: Options whose pages and workbooks lie beside their `--output`, which they check themselves.
-_BESIDE_OUTPUT = ("combine", "3dcompare")
+#: Options whose pages and workbooks lie beside their `--output`, or the first trace, unless they are named.
+_BESIDE_OTHERS = ("combine", "3dcompare", "statistic")
 #: Options that need no `--output`.
 _MAY_WRITE_NOTHING = ("replay", "critical")
 #: As `--output`: no file.
@@ -62,7 +62,7 @@ def _named(args: Namespace) -> Iterator[tuple[str, Path]]:
     """Yield (flag, path) for each output file that the command line names."""
     for flag in ("output", "xlsx", "html", "picture", "save"):
         value = getattr(args, flag)
-        if value is None or (value is True and args.option in _BESIDE_OUTPUT):
+        if value is None or (value is True and args.option in _BESIDE_OTHERS):
             continue
         path = default_file(args.path[0], args.option, flag) if value is True else Path(value)
         if path != NOTHING:

@@ -107,7 +107,9 @@ def _wanted_files(result: Result, args: Namespace) -> Iterator[tuple[Path, str]]
         wanted = getattr(args, face, None)
         if wanted is not None:
             named = (
-                default_file(result.beside or Path(), result.option, face) if wanted is True else Path(wanted)
+                default_file(result.beside or args.path[0], result.option, face)
+                if wanted is True
+                else Path(wanted)
             )
             yield named, module
     if (wanted := getattr(args, "picture", None)) is not None:

@@ -130,7 +130,12 @@ critical lenet --step 99
 critical lenet --step ten
     --step ten: not the number of a step
 replay lenet --step_num 0
-    --step_num: '0': a replay needs a whole number of steps, 1 or more (see --help)
+    --step_num: '0' is not a whole number above 0 (see --help)
+statistic lenet --output x.json
+    --output has no effect with statistic; it is for graph, combine, critical, replay, collect and 3dcompare; \
+--html, --xlsx and --picture write what is shown
+statistic lenet --sub_option collectives --peak fast
+    --peak: 'fast' is not a bandwidth in GB/s above 0 (see --help)
 replay lenet --delay_ratio 1e16
     --delay_ratio 1e+16: a ratio must be above 0 (1 changes nothing), from 1/1,000,000 to 1,000,000
 replay lenet --delay_ratio 2

@@ -121,7 +121,6 @@ def time_result(
         commentary=commentary,
         notes=[*unmarked, *notes],
         repairs=repairs.lines,
-        beside=args.path[0],
     )
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 HELP = "what changed between two runs (or more, the first is the base), and whether it is real"
 EXAMPLE = "analyze.py compare examples/lenet examples/lenet-100mbit --sort --head 20"
-FLAGS = READING | {"sub_option", "group_by", "fail_above", "sort", "head", "output", "save"}
+FLAGS = READING | {"sub_option", "group_by", "fail_above", "sort", "head", "save"}
 
 _REGRESSED = 3  # exit code of --fail_above
 _MOST_SHOWN = 3  # pairs of runs in a headline, and in the tables of a terminal
@@ -44,10 +44,6 @@ def add_arguments(group: _ArgumentGroup) -> None:
 
 def run(args: Namespace) -> Result:
     """Compare each further run with the first."""
-    if args.output is not None:
-        raise UsageError(
-            "--output: compare writes no trace or picture; --xlsx FILE and --html FILE write its tables"
-        )
     if args.group_by == "rank":
         raise UsageError(
             "--group_by rank has no effect with --option compare: the table of ranks is part of it"
@@ -105,7 +101,6 @@ def run(args: Namespace) -> Result:
             *digest_note(args, names[-1]),
         ],
         repairs=list(dict.fromkeys(line for each in runs for line in each.repairs)),
-        beside=args.path[0],
         exit_code=_REGRESSED if regressed else 0,
         ask=command(args, "diagnose", paths=args.path[-1:]),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import Namespace, _ArgumentGroup
+from argparse import Namespace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -61,10 +61,6 @@ _SKIPPED = (
     Column("kind", "could not check", value=lambda one: _words(one.kind)),
     Column("reason", "as"),
 )
-
-
-def add_arguments(group: _ArgumentGroup) -> None:
-    """Declare nothing: all flags of this option are shared with others."""
 
 
 def run(args: Namespace) -> Result:
@@ -196,7 +192,6 @@ def _result(
         cards=[_card(args, diagnosis, one) for _, one in told],
         notes=[*map(_flaw, flaws), *_not_shown(args, diagnosis), *notes],
         repairs=repairs,
-        beside=args.path[0],
         ask=None if diagnosis.view is None else command(args, options.WHAT_IF),
     )
 

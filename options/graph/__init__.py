@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import Namespace, _ArgumentGroup
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,10 +22,6 @@ FLAGS = READING | {"sub_option", "step", "del_queue", "sort", "head", "output"}
 
 _STILLS = (".svg", ".png", ".pdf")
 _SUFFIXES = (*_STILLS, ".dot", ".graphml", ".html")
-
-
-def add_arguments(group: _ArgumentGroup) -> None:
-    """No flags of its own: `--output` names the picture, `--del_queue` and `--step` choose what is drawn."""
 
 
 class _Loaded(NamedTuple):

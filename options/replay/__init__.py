@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError, Namespace, _ArgumentGroup
+from argparse import Namespace, _ArgumentGroup
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from errors import UsageError, whole_number
+from errors import UsageError
 from function_names import brief
-from options import READING, WHAT_IF, asked, check_heeded, check_variant, is_drawn
+from options import READING, WHAT_IF, asked, check_heeded, check_variant, is_drawn, whole_above_zero
 from options.commands import command
 from result import Chart, Column, Result, Table, in_ms, ms_of
 
@@ -56,19 +56,17 @@ _MBIT = 8e3
 def add_arguments(group: _ArgumentGroup) -> None:
     """Declare the flags of replay."""
     add = group.add_argument
-    add("--step_num", metavar="N", type=_steps, help="replay N steps in sequence (default: those recorded)")
+    add(
+        "--step_num",
+        metavar="N",
+        type=whole_above_zero,
+        help="replay N steps in sequence (default: those recorded)",
+    )
     add("--delay_ratio", metavar="R", type=float,
         help=f"factor of smlt_delay_cmp, smlt_delay_comm and map_delay (default {_DELAY:g})")  # fmt: skip
     add("--set", metavar="EDIT", action="append", default=[],
         help="an edit for --sub_option whatif, repeatable: BW=0.8, rank1.FW=1.5, bandwidth=2, drop=NAME, "
         "straggler=none, rank1.gap=peers, …; --set help lists all, with the names of this job")  # fmt: skip
-
-
-def _steps(text: str) -> int:
-    steps = whole_number(text)
-    if not steps:
-        raise ArgumentTypeError(f"{text!r}: a replay needs a whole number of steps, 1 or more")
-    return steps
 
 
 def run(args: Namespace) -> Result:
@@ -123,7 +121,7 @@ def _delay(args: Namespace) -> float:
 
 def _common(args: Namespace, loaded: LoadedSteps) -> dict[str, Any]:
     """Return the fields that the results of all variants share."""
-    return {"option": "replay", "title": "", "repairs": loaded.repairs, "beside": args.path[0]}
+    return {"option": "replay", "title": "", "repairs": loaded.repairs}
 
 
 def _replayed(args: Namespace, loaded: LoadedSteps, wanted: Path) -> Result:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from argparse import ArgumentTypeError, Namespace, _ArgumentGroup
+from argparse import Namespace, _ArgumentGroup
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from errors import UsageError, counted
-from options import READING, asked, check_heeded, check_variant, is_drawn
+from options import READING, above_zero, asked, check_heeded, check_variant, is_drawn
 from options.commands import command
 from options.runs import check_digests, check_grouped, check_groups, digest_note, group_of, saved
 from outputs.marks import is_digest
@@ -25,7 +24,7 @@ HELP = (
     "function_bottleneck, task_bottleneck or task_balance (DASF)"
 )
 EXAMPLE = "analyze.py statistic examples/lenet --sort --head 20"
-FLAGS = READING | {"sub_option", "sort", "head", "output", "group_by", "peak", "save"}
+FLAGS = READING | {"sub_option", "sort", "head", "group_by", "peak", "save"}
 
 #: Titles of the table by `--group_by`, where it is not of operations.
 _TITLES = {
@@ -97,36 +96,20 @@ _RANKS = (  # of a `RankSummary`
 
 def add_arguments(group: _ArgumentGroup) -> None:
     """Declare the flag of this option alone."""
-    group.add_argument("--peak", metavar="GB/s", type=_rate,
+    group.add_argument("--peak", metavar="GB/s", type=above_zero("bandwidth in GB/s", float),
         help="bandwidth of the links, which that of collectives is compared with")  # fmt: skip
-
-
-def _rate(text: str) -> float:
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = 0.0
-    if not 0 < rate < math.inf:
-        raise ArgumentTypeError(f"{text!r} is not a bandwidth above 0, in GB/s")
-    return rate
 
 
 def run(args: Namespace) -> Result:
     """Return the statistics of the operations, or the variant that `--sub_option` names."""
-    if args.output is not None:
-        raise UsageError(
-            "--output: statistic writes no trace or picture; --xlsx FILE and --html FILE write its tables"
-        )
     if args.sub_option != "collectives":
         check_heeded(args, "peak")
     if args.sub_option in _DASF:
-        if args.step_by is not None:
-            raise UsageError(f"--step_by has no effect with --sub_option {args.sub_option}")
-        check_heeded(args, "save", "filter", "comm", "sort", "group_by", "rank_by")
+        check_heeded(args, "step_by", "save", "filter", "comm", "sort", "group_by", "rank_by")
         return _dasf(args)
     check_variant(args, "breakdown", "collectives", *_DASF)
-    if args.sub_option is not None and args.group_by is not None:
-        raise UsageError(f"--group_by has no effect with --sub_option {args.sub_option}")
+    if args.sub_option is not None:
+        check_heeded(args, "group_by")
     if args.sub_option == "collectives":
         from options.statistic.collective_table import collectives
 
