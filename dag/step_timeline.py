@@ -19,7 +19,7 @@ from errors import listed
 from result import OnPath, Span, Timeline, Waterfall, in_ms
 
 #: Ranks that are drawn at most, and boxes: shorter ones that follow each other become one.
-MOST_RANKS = 32
+MOST_RANKS = 16
 MOST_SPANS = 8_000
 #: Stretches of the path that are drawn at most: the longest; one before shorter ones goes on in their place.
 MOST_STRETCHES = 3_000

@@ -251,7 +251,7 @@ def further(diagnosis: Diagnosis) -> str:
     """Return the sentences after the headline: how steps differ, the next finding, where the time goes."""
     if diagnosis.answer:
         return ""
-    lasts = diagnosis.job_ns[-len(diagnosis.iteration_ns) :]
+    lasts = diagnosis.iteration_ns
     n_steps = counted(len(diagnosis.iteration_ns), diagnosis.one_step.split(" ", 1)[1])
     of = f"{counted(len(diagnosis.ranks), 'rank')}, {n_steps}"
     clauses = [f"{of} of {in_ms(lasts.min(), unit='')} to {in_ms(lasts.max())}"] if len(lasts) > 1 else []
@@ -266,9 +266,7 @@ def _told(diagnosis: Diagnosis) -> tuple[str, list[str]]:
     heavy = [one for one in found if one.finding.weight and _is_on_path(one.finding)][:1]
     parts = [one for one in diagnosis.goes_to if one.share > EXPOSED]
     is_limit = bool(parts) and parts[0].what == ON_DEVICE and parts[0].share > LIMIT
-    if is_limit and not any(
-        one.finding.leads or (one.share or one.finding.weight) > EXPOSED for one in first or heavy
-    ):
+    if is_limit and not first and not any(one.finding.weight > EXPOSED for one in heavy):
         of_kinds = f": {parts[0].name}" if parts[0].name else ""
         step += f", and the device is the limit ({in_percent(parts[0].share)} of the critical path{of_kinds})"
     clauses = [_with_gain(one) for one in first or heavy]

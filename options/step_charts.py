@@ -33,7 +33,7 @@ def breakdown_charts(parts: Sequence[Breakdown]) -> list[Chart]:
 
 def exposed_map(parts: Sequence[Breakdown]) -> list[HeatMap]:
     """Return how long each rank communicated in each step while it computed nothing, if any did."""
-    return _maps("Communication that nothing hides", parts, lambda part: part.exposed_comm_ns)
+    return _maps("Exposed communication", parts, lambda part: part.exposed_comm_ns)
 
 
 def _bars(parts: Sequence[Breakdown]) -> Bars:
@@ -101,7 +101,7 @@ def rank_map(
     if by == "step":
         steps, ms = joined_steps(steps, ms, _MOST_CELLS // len(ms))
     values = [[None if np.isnan(cell) else float(cell) for cell in line] for line in ms]
-    return HeatMap(f"{title}, by rank and {by}", by, "rank", f"{title.lower()} (ms)", steps, names, values)
+    return HeatMap(f"{title}, by rank and {by}", by, "rank", "ms", steps, names, values)
 
 
 def _copies_ns(part: Breakdown) -> int:

@@ -33,6 +33,7 @@ _MOST_BARS = 800  # upright; more are thinner than a pixel
 _MOST_POINTS = 60  # of a line that shows them
 _TALL_STRIPS = 8
 _A_TICK = 60  # pixels for the number at a tick
+_LOWEST_NAME = 12  # pixels of a name up the side
 _MOST_RUNS = 12  # beside each other as bars; more become a heat map
 _HEAT = {"scheme": "yelloworangered"}
 
@@ -303,9 +304,12 @@ def heat_map(chart: HeatMap, width: int) -> Spec:
         "y": names_axis("r", chart.y, "", upright=True),
         "color": {"field": "v", "type": "quantitative", "scale": _HEAT, "legend": gradient},
     }
-    mark = {"type": "rect", **({"stroke": "white"} if len(chart.x) < MANY else {})}
+    row = max(4, min(18, HEIGHT // max(1, len(chart.y)))) if chart.is_small else 18
+    every = -(-_LOWEST_NAME // row)
+    encoding["y"]["axis"] |= {"values": list(range(0, len(chart.y), every))}
+    mark = {"type": "rect", **({"stroke": "white"} if len(chart.x) < MANY and every == 1 else {})}
     lists = {"n": chart.x, "r": chart.y}
-    return specified(values, mark, encoding, lists, width=wide, height={"step": 18})
+    return specified(values, mark, encoding, lists, width=wide, height={"step": row})
 
 
 def bars_3d(chart: Bars3D, width: int) -> Spec:

@@ -45,6 +45,7 @@ _DRAWING = ("drawing.js",)
 
 _SMALL = 560  # pixels of a drawing that has room beside another
 _LONGEST = 160  # characters of a name in a timeline
+_TAB = 90  # and of the title in a browser's tab
 _MOST_SHORT_NAMES = 2_000  # boxes of a graph; of more, each shows what fits of its name
 _IN_A_BOX = 14  # columns of a name beside a duration
 _ROOM = 600_000  # bytes of a page for the rows of its tables
@@ -84,7 +85,7 @@ def write(result: Result, path: Path) -> None:
     OutputError
         The file cannot be written.
     """
-    title = html.escape(printable(result.headline or result.title) or result.option)
+    title = html.escape(bounded(result.headline or result.title, _TAB) or result.option)
     head = _PAGE.format(mark=MARK, policy=_POLICY, title=title, style=_asset("page.css"))
     with open_output(path) as stream:
         stream.write(head.encode("utf-8", "backslashreplace"))
@@ -105,6 +106,8 @@ def _document(result: Result) -> dict[str, Any]:
     return {
         "option": result.option,
         "title": result.headline or result.title,
+        "subject": (result.headline and result.title) or f"analyze.py {result.option}",
+        "further": result.further,
         **{key: getattr(result, key) for key in ("figures", "commentary", "read", "repairs")},
         "cards": [_card(card, keys) for card in result.cards],
         "notes": [*result.notes, *(() if len(charts) == len(result.charts) else (_NOT_DRAWN,))],
@@ -153,7 +156,8 @@ def _card(card: Card, keys: _Numbered) -> dict[str, Any]:
     about = [keys[key] for key in card.about]
     lines = [(label, text, isinstance(text, Command)) for label, text in card.lines]
     seen = {"step": card.step, "seen": keys[card.seen] if card.seen else None}
-    return {"title": card.title, "figure": card.figure, "lines": lines, "about": about, **seen}
+    figures = {"figure": card.figure, "bar": card.bar}
+    return {"title": card.title, **figures, "lines": lines, "about": about, **seen}
 
 
 def _scripted(result: Result) -> tuple[type, ...]:

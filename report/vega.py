@@ -38,6 +38,7 @@ _AXIS = {
     "titleFontWeight": "normal",
     "labelLimit": 340,
     "titlePadding": 8,
+    "aria": False,  # what it says are numbers of places; each mark has its name
 }
 #: What is alike in all charts.
 CONFIG: dict[str, Any] = {
@@ -47,6 +48,7 @@ CONFIG: dict[str, Any] = {
     "axis": _AXIS,
     "header": {"labelColor": INK, "labelFontSize": 11, "titleColor": SOFT, "labelLimit": 240},
     "legend": {
+        "aria": False,
         "orient": "top",
         "title": None,
         "labelColor": INK,

@@ -51,7 +51,7 @@ _FINDINGS = (
     Column(
         "gain_after_above_ms", "after those above", "float", 1, value=lambda row: ms_of(row[1].after_above_ns)
     ),
-    Column("kind", "kind", value=lambda row: row[1].finding.kind),
+    Column("kind", "kind", value=lambda row: _words(row[1].finding.kind)),
     Column("cause", "why", value=lambda row: row[1].finding.cause),
     Column("action", "what to do", value=lambda row: row[1].finding.action),
     Column("caveat", "caveat", value=lambda row: row[1].finding.caveat),
@@ -280,13 +280,10 @@ def _columns(
 
 
 def _worth(one: Ranked) -> str:
-    """Return the saving, and how sure it is; "" where nothing is claimed."""
+    """Return the saving; "" where nothing is claimed."""
     if one.gain is None or one.share is None:
         return ""
-    worth = f"{in_ms(one.gain.mid_ns)} ({in_percent(one.share)})"
-    if one.gain.low_ns is None or one.gain.high_ns is None:
-        return worth
-    return f"{worth}, 95 %: {in_ms(max(one.gain.low_ns, 0.0), unit='')} to {in_ms(one.gain.high_ns)}"
+    return f"{in_ms(one.gain.mid_ns)} ({in_percent(one.share)})"
 
 
 def _about(diagnosis: Diagnosis, one: Ranked) -> list[str]:
@@ -314,7 +311,7 @@ def _not_shown(args: Namespace, diagnosis: Diagnosis) -> Iterator[str]:
         yield f"{counted(diagnosis.small, 'more finding')}: below 1 % of a step, or no more than chance."
     if diagnosis.skipped:
         kinds = ", ".join(dict.fromkeys(_words(one.kind) for one in diagnosis.skipped))
-        yield f"Could not check: {kinds}{'' if args.full else ' (--full says why)'}."
+        yield f"Could not check: {kinds}{'' if args.full or args.html else ' (--full says why)'}."
 
 
 def _words(kind: str) -> str:

@@ -202,7 +202,7 @@ def _work_map(recording: Recording) -> list[Chart]:
     steps = [recording.steps[row] for row in recording.whole_steps]
     work = [np.bincount(step.owner, step.work_ns * is_own[step.operation], n) for step in steps]
     numbers = [str(step.number) for step in steps]
-    found = rank_map("Own work", recording.owners, numbers, np.transpose(work) / 1e6)
+    found = rank_map("Compute time", recording.owners, numbers, np.transpose(work) / 1e6)
     return [found._replace(is_small=len(steps) <= _FEW_STEPS)]
 
 

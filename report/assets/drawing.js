@@ -11,6 +11,8 @@ drawers.drawing = (chart, place) => {
   drawing.style.minWidth = `${Math.min(width, chart.narrow ? 320 : 600)}px`;
   const tip = element("div", { className: "tip", hidden: true });
   const frame = element("div", { className: "drawing" }, drawing);
+  drawing.setAttribute("role", "graphics-document");
+  drawing.setAttribute("aria-label", chart.title);
   place.append(frame, tip);
   if (chart.by === "step" && chart.place !== null) pickSteps(chart, place, drawing);
   frame.addEventListener("pointermove", (event) => {
@@ -36,8 +38,7 @@ function pickSteps(chart, place, drawing) {
       return { mark, step, said: [words.join(", "), label.slice(label.lastIndexOf(": ") + 2)].filter(Boolean).join(" ") };
     });
   if (new Set(marks.map(({ step }) => step)).size < 2) return;
-  const beside = steps.drawn.length > 1 ? `, and to draw it beside step ${steps.drawn[0]}` : "";
-  const hint = `Click a step to pick it out, in all charts by step${beside}.`;
+  const hint = `Click a step to pick it${steps.drawn.length > 1 ? " and to see it below" : ""}.`;
   const detail = element("p", { className: "detail soft", role: "status" }, hint);
   place.append(detail);
   let picked = null;

@@ -3,6 +3,7 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const GAP = "–";
 const ELLIPSIS = "…";
+const MOST_BESIDE = 2; // charts beside the cards
 
 /** Makes an element: properties and aria-* or data-* attributes, then children (strings are text). */
 function element(tag, properties = {}, ...children) {
@@ -79,8 +80,12 @@ function inks() {
   return inks.known;
 }
 
-addEventListener("beforeprint", () => { document.documentElement.classList.add("printing"); });
+addEventListener("beforeprint", () => {
+  document.documentElement.classList.add("printing");
+  for (const folded of document.querySelectorAll(".cards details")) folded.open = true;
+});
 addEventListener("afterprint", () => { document.documentElement.classList.remove("printing"); });
+const isPrinted = () => document.documentElement.classList.contains("printing");
 
 /** Calls `redraw` whenever light turns to dark or back. */
 function onTheme(redraw) {
@@ -108,16 +113,22 @@ const links = {
   release() { if (this.marked.size || this.pinned.length) this.mark(this.pinned); },
 };
 
-/** Of pictures that are of one step each, those of the first are shown, and beside them those of the picked one. */
+/** Of pictures that are of one step each, those of the picked step are shown, and those of one to compare with. */
 const steps = {
   drawn: [...new Set(data.charts.map((chart) => chart.step).filter(Boolean))],
+  picked: null,
   beside: null,
   followers: [], // called with the step that is picked, or null
   pick(step) {
-    if (step === null || this.drawn.indexOf(step) > 0) this.beside = step ?? this.drawn[1];
+    if (step === null || this.drawn.includes(step)) this.picked = step ?? this.drawn[0];
+    if (this.beside === this.picked) this.beside = null;
     for (const follow of this.followers) follow(step);
   },
-  shows({ step }) { return !step || step === this.drawn[0] || step === this.beside; },
+  compare(step) {
+    this.beside = step === this.picked ? null : step;
+    for (const follow of this.followers) follow(this.picked);
+  },
+  shows({ step }) { return !step || step === this.picked || step === this.beside; },
 };
 steps.pick(null);
 document.addEventListener("keydown", (event) => { if (event.key === "Escape") steps.pick(null); });
@@ -129,49 +140,77 @@ function list(lines) {
 }
 
 function header() {
-  const parts = [element("p", { className: "option" }, `analyze.py --option ${data.option}`)];
-  parts.push(element("h1", {}, data.title));
+  const parts = [element("p", { className: "option" }, data.subject)];
   const lasting = data.charts.filter((chart) => !chart.step || chart.step === steps.drawn[0]);
   const sections = [...lasting, ...data.tables];
   if (sections.length > 2) {
     const links = sections.map((section) => element("a", { href: `#${section.id}` }, section.title));
     parts.push(element("nav", { "aria-label": "Contents" }, list(links)));
   }
+  parts.push(element("h1", {}, data.title));
+  if (data.further) parts.push(element("p", { className: "further" }, data.further));
   return element("header", {}, ...parts);
 }
 
-/** What was found, one below the other; a click marks what it is about. */
+/** What it is worth, as a bar to the scale of all, with the line from the least to the most that it may be. */
+function barOf([value, low, high], most) {
+  const at = (one) => `${Math.max(0, Math.min(100, (100 * one) / most))}%`;
+  const bar = element("span", { className: "bar", "aria-hidden": "true" }, element("b", {}));
+  bar.firstChild.style.width = at(value);
+  if (low === null || high === null) return bar;
+  const line = element("i", {});
+  [line.style.left, line.style.right] = [at(low), `calc(100% - ${at(high)})`];
+  bar.append(line);
+  return bar;
+}
+
+/** What was found, one below the other, the first one open; what is pointed at is marked in the pictures. */
 function cards() {
+  const most = Math.max(...data.cards.map(({ bar }) => (bar ? Math.max(...bar) : 0)));
   const made = data.cards.map((card, index) => {
-    const lines = card.lines.flatMap(([label, text, isCommand]) => (label
-      ? [element("dt", {}, label), element("dd", {}, isCommand ? element("code", {}, text) : text)]
-      : []));
+    const lines = card.lines.flatMap(([label, text, isCommand]) => {
+      if (!label) return [];
+      if (!isCommand) return [element("dt", {}, label), element("dd", {}, text)];
+      const copier = element("button", { type: "button", "aria-label": `Copy the command: ${text.trim()}` }, "Copy");
+      copier.addEventListener("click", () => copied(text.trim()));
+      return [element("dt", {}, label), element("dd", {}, element("code", {}, text.trim()), " ", copier)];
+    });
     const plain = card.lines.filter(([label]) => !label).map(([, text]) => element("p", {}, text));
-    const head = element("h3", {}, element("span", { className: "place" }, String(index + 1)), card.title);
-    const figure = card.figure ? [element("strong", { className: "gain" }, card.figure)] : [];
-    const made = element("li", {}, head, ...figure, ...plain, element("dl", {}, ...lines));
+    const name = element("h2", {}, element("span", { className: "place" }, String(index + 1)), card.title);
+    const [, low, high] = card.bar ?? [];
+    const between = (low ?? null) === null ? "" : `95 %: ${low > 0 ? milliseconds(low) : 0} to ${milliseconds(high)}`;
+    const doubt = element("span", { className: "soft" }, between);
+    const head = element("summary", {}, name, element("span", { className: "gain" }, card.figure, doubt));
+    if (card.bar) head.append(barOf(card.bar, most));
+    const more = element("details", { open: index === 0 }, head, ...plain, element("dl", {}, ...lines));
+    more.addEventListener("toggle", () => {
+      const others = more.open ? [...more.closest("ol").querySelectorAll("details")] : [];
+      if (!isPrinted()) for (const other of others) other.open = other === more;
+    });
+    const made = element("li", {}, more);
     if (card.about.length) {
-      const show = element("button", { type: "button" }, "Show in the timeline");
+      const show = element("button", { type: "button", className: "show" }, "Show in the timeline");
       show.addEventListener("click", () => {
         if (card.step) steps.pick(card.step);
         links.pin(card.about, "visit", card);
       });
-      made.append(show);
+      more.append(show);
       made.addEventListener("pointerenter", () => links.mark(card.about));
       made.addEventListener("pointerleave", () => links.release());
     }
     return made;
   });
-  return made.length ? [element("ol", { className: "cards" }, ...made)] : [];
+  return made.length ? [element("ol", { className: "cards", "aria-label": "What each fix would save" }, ...made)] : [];
 }
 
 function notes() {
   const lines = data.notes.map((note) => element("p", {}, note));
+  if (lines.length && data.cards.length) lines.unshift(element("h2", {}, "How far to trust this"));
   return lines.length ? [element("div", { className: "notes" }, ...lines)] : [];
 }
 
 function summary() {
-  const parts = cards();
+  const parts = [];
   if (data.figures.length) {
     const pairs = data.figures.map(([label, value]) =>
       element("div", {}, element("dt", {}, label), element("dd", {}, value)));
@@ -212,20 +251,24 @@ function chartSection(chart) {
   return { section, draw };
 }
 
-/** Which step is drawn beside the first one; it is picked here, or in a chart by step. */
+/** Which step is drawn, and which one with it; the first is picked here, or in a chart by step. */
 function stepPicker() {
-  const names = steps.drawn.slice(1).sort((a, b) => a - b);
-  const choice = element("select", {}, ...names.map((name) => element("option", {}, name)));
+  const names = [...steps.drawn].sort((a, b) => a - b);
+  const choiceOf = (...first) => element("select", {}, ...[...first, ...names].map((name) => element("option", {}, name)));
+  const [choice, other] = [choiceOf(), choiceOf("none")];
   const said = element("span", { className: "soft", role: "status" });
   choice.addEventListener("change", () => steps.pick(choice.value));
+  other.addEventListener("change", () => steps.compare(other.value === "none" ? null : other.value));
   const follow = (step) => {
-    choice.value = steps.beside;
-    const command = /^-?\d+$/.test(step) ? `; --option critical --step ${step} --html FILE draws it` : "";
+    choice.value = steps.picked;
+    other.value = steps.beside ?? "none";
+    const command = /^-?\d+$/.test(step) ? `; analyze.py critical JOB --step ${step} --html FILE draws it` : "";
     said.textContent = step === null || steps.drawn.includes(step) ? "" : ` Step ${step} is not drawn in this page${command}.`;
   };
   steps.followers.push(follow);
   follow(null);
-  return element("p", { className: "picker" }, element("label", {}, `Drawn beside step ${steps.drawn[0]}: step `, choice), said);
+  const labels = [["Step ", choice], ["compare with ", other]].map((parts) => element("label", {}, ...parts));
+  return element("p", { className: "picker" }, labels[0], " ", labels[1], said);
 }
 
 /** Goes on when the browser has shown what there is; at once where it shows nothing (a hidden tab). */
@@ -236,19 +279,23 @@ function afterPaint(go) {
   setTimeout(once, 250);
 }
 
-/** The sections of the page in order, each a function that puts one into `main`. */
-function sections(main) {
+/** The sections of the page in order, each a function that puts one into `main`, or the `first` ones beside the cards. */
+function sections(main, first) {
   const tables = [...data.tables];
   const table = (one) => () => main.append(tableSection(one));
+  const others = data.charts.findIndex((chart) => !chart.narrow || chart.step);
+  const nFirst = first ? Math.min(others < 0 ? data.charts.length : others, MOST_BESIDE) : 0;
   let row = null;
   const charts = data.charts.flatMap((chart, index) => {
     const put = () => {
       const { section, draw } = chartSection(chart);
-      const isFirst = steps.drawn.length > 1 && chart === data.charts.find((one) => one.step);
-      if (isFirst) main.append(stepPicker());
-      if (isFirst || !chart.narrow) row = null;
-      if (chart.narrow && !row) main.append((row = element("div", { className: "beside" })));
-      (row ?? main).append(section);
+      if (index === nFirst && steps.drawn.length > 1) main.append(stepPicker());
+      if (!chart.narrow) row = null;
+      if (index < nFirst) first.append(section);
+      else {
+        if (chart.narrow && !row) main.append((row = element("div", { className: "beside" })));
+        (row ?? main).append(section);
+      }
       draw(); // in the document already, so that it knows its width
     };
     const isLast = data.charts[index + 1]?.kind !== "timeline"; // of timelines that are to be compared
@@ -262,7 +309,9 @@ function sections(main) {
 function build() {
   const main = element("main", {}, header(), ...summary());
   document.body.append(main);
-  const others = sections(main);
+  const first = data.cards.length ? element("div", {}) : null; // what has room beside the cards
+  if (first) main.append(element("div", { className: "answer" }, ...cards(), first));
+  const others = sections(main, first);
   if (data.charts[0]?.kind !== "bars3d") others.shift()?.(); // what takes seconds comes after the answer
   afterPaint(() => {
     for (const put of others) put();

@@ -56,10 +56,10 @@ drawers.timeline = (chart, place) => {
     const { view, width } = board.state;
     return [(margin(board.state) - view.x) / view.scale, (width - view.x) / view.scale];
   };
-  let { beside } = steps;
+  let drawn = [steps.picked, steps.beside];
   steps.followers.push(() => {
-    if (beside === steps.beside) return;
-    beside = steps.beside;
+    if (drawn[0] === steps.picked && drawn[1] === steps.beside) return;
+    drawn = [steps.picked, steps.beside];
     [first, last] = timesOfAll();
     board.resize();
     if (board.state.width) board.fit();
@@ -105,7 +105,7 @@ drawers.timeline = (chart, place) => {
     const hits = marked.size ? spans.filter((span) => span.keys.some((key) => marked.has(key))) : [];
     const stops = marked.size ? path.filter((part) => part.keys.some((key) => marked.has(key))) : [];
     linked = hits.length || stops.length ? new Set([...hits, ...stops.map((part) => part.span)].map((one) => one.index)) : null;
-    const goal = steps.drawn.includes(links.at.step) ? links.at.step : steps.drawn[0];
+    const goal = steps.drawn.includes(links.at.step) ? links.at.step : steps.picked;
     if (how === "visit" && linked && (!chart.step || chart.step === goal)) {
       const place = hits.filter((span) => span.keys.includes(links.at.seen)).sort((a, b) => b.duration - a.duration)[0];
       const seen = place ? [place] : stops.length ? stops : hits;

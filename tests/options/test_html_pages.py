@@ -9,6 +9,10 @@ from typing import Any
 
 import pytest
 from selenium.webdriver import Chrome
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.wait import WebDriverWait
 
 import options
 from conftest import REPO, open_page, small_window
@@ -154,6 +158,50 @@ def test_one_step_has_one_length_in_headline_and_charts(
     assert "wk1.rank0 may lie up to 134.4 ms to either side" in _timelines(result)[0].note
 
 
+def test_the_page_of_a_diagnosis_answers_on_its_first_screen(
+    browser: Chrome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = result_of("diagnose", [SLOW], ["--html", "a.html"])
+    html.write(result, tmp_path / "a.html")
+    assert (tmp_path / "a.html").stat().st_size <= 1_500_000
+    screen = {"width": 1440, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    try:
+        assert open_page(browser, tmp_path / "a.html") == []
+        assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
+        bottom = "return document.querySelector('.answer').getBoundingClientRect().bottom"
+        assert browser.execute_script(bottom) <= 900
+        mean = browser.execute_script(
+            "return document.querySelector('[aria-label^=\"mean: \"]').getAttribute('aria-label')"
+        )
+        assert mean.split(": ")[1] in result.headline
+        names = (
+            "return [...document.querySelectorAll('.drawing svg')].map((one) => [one.role, one.ariaLabel])"
+        )
+        for role, name in browser.execute_script(names):
+            assert (role, bool(name)) == ("graphics-document", True)
+        gains = [one["gain_ms"]["mid"] for one in result.document["findings"]]
+        widths = browser.execute_script(
+            "return [...document.querySelectorAll('.bar b')].map((one) => parseFloat(one.style.width))"
+        )
+        assert [one / widths[0] for one in widths] == pytest.approx(
+            [one / gains[0] for one in gains], rel=1e-3
+        )
+        first, second = browser.find_elements(By.CSS_SELECTOR, ".cards details")
+        focus = ActionChains(browser)
+        for _ in browser.find_elements(By.CSS_SELECTOR, "nav a"):  # what comes before the findings
+            focus.send_keys(Keys.TAB)
+        focus.send_keys(Keys.TAB).perform()
+        assert browser.switch_to.active_element == first.find_element(By.TAG_NAME, "summary")
+        assert (first.get_property("open"), second.get_property("open")) == (True, False)
+        second.find_element(By.TAG_NAME, "summary").send_keys(Keys.ENTER)
+        assert second.get_property("open")
+        WebDriverWait(browser, 10).until(lambda _: not first.get_property("open"))
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
 def test_a_step_that_would_hide_the_usual_one_has_a_scale_of_its_own() -> None:
     lengths = [10.0, 79.0, 81.0]
     drawn = _to_one_scale([Waterfall("T", "ms", [("FW", ms, "FW")], "the step") for ms in lengths])
@@ -171,7 +219,7 @@ def test_diagnose_maps_the_exposed_communication_that_the_breakdown_tells(
     (chart,) = (
         one
         for one in result_of("diagnose", [LENET], ["--html", "a.html"]).charts
-        if one.title.startswith("Communication that nothing hides")
+        if one.title.startswith("Exposed communication")
     )
     assert isinstance(chart, HeatMap)
     told = result_of("statistic", [LENET], ["--sub_option", "breakdown"]).document["breakdown"]
