@@ -176,7 +176,7 @@ def test_the_page_of_a_digest_has_its_charts(job: Path) -> None:
     diagnosed(job, "--html", str(page))
     text = page.read_text()
     assert "holds up the others" in text
-    assert "Communication that nothing hides" in text
+    assert "Exposed communication" in text
 
 
 @pytest.mark.parametrize("name", ["lenet", "lenet-100mbit"])

@@ -309,7 +309,7 @@ def test_an_unknown_suffix_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_is_not_there_is_one_error(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="cannot be written: No such file or directory"):
+    with pytest.raises(OutputError, match="cannot be written: there is no directory"):
         write_still(GRID, tmp_path / "nowhere" / "a.png")
 
 
