@@ -101,8 +101,11 @@ class JobView:
     @cached_property
     def every_job_ns(self) -> Float64:
         """How long the job took for each whole step, the warm-up too, until its last owner was through."""
-        lengths = job_lengths([self.recording.bounds[row] for row in self.loaded.recording.every_whole_step])
-        return lengths if (lengths > 0).all() else np.where(lengths > 0, lengths, self.iteration_ns)
+        bounds = [self.recording.bounds[row] for row in self.loaded.recording.every_whole_step]
+        lengths = job_lengths(bounds)
+        if not (lengths > 0).any():
+            return self.iteration_ns
+        return np.where(lengths > 0, lengths, [one.mean_ns for one in bounds])
 
     @property
     def job_ns(self) -> Float64:
@@ -285,11 +288,19 @@ class JobView:
 
     @cached_property
     def path_rows(self) -> list[int]:
-        """The whole steps whose paths are walked: all, or some of many."""
-        events = sum(len(self.recording.steps[row]) for row in self.rows[:_MOST_PATHS])
+        """The whole steps whose paths are walked: all, or some of many.
+
+        Outlier steps are a finding of their own, but for those that wait for input, which others do as well.
+        """
+        apart = {self.rows[place] for place in self.far_longer if not self.waits_for_input(place)}
+        return self._some([row for row in self.rows if row not in apart])
+
+    def _some(self, rows: Sequence[int]) -> list[int]:
+        """Return at most so many of some steps that walking their paths does not take long."""
+        events = sum(len(self.recording.steps[row]) for row in rows[:_MOST_PATHS])
         most = max(_MOST_PATHS, _MOST_EVENTS * _MOST_PATHS // max(events, 1))
-        places = np.unique(np.linspace(0, len(self.rows) - 1, min(len(self.rows), most)).astype(int))
-        return [self.rows[i] for i in places]
+        places = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), most)).astype(int))
+        return [rows[i] for i in places]
 
     @cached_property
     def _path_ns(self) -> tuple[Float64, Float64]:
@@ -343,8 +354,16 @@ class JobView:
     def waits_for_input(self, place: int) -> bool:
         """Whether most of what a whole step takes longer than the usual one is loading on its path."""
         more = self.job_ns[place] - np.median(self.job_ns)
-        loads = self._walked(self.rows[place])[0][:-1][self.of_kinds(self.is_input)].sum()
-        return bool(loads - np.median(self.path_input_ns) >= HALF * more)
+        return bool(self._loading_ns(self.rows[place]) - self._usual_loading_ns >= HALF * more)
+
+    @cached_property
+    def _usual_loading_ns(self) -> float:
+        far = {self.rows[place] for place in self.far_longer}
+        rows = self._some([row for row in self.rows if row not in far])
+        return float(np.median([self._loading_ns(row) for row in rows]))
+
+    def _loading_ns(self, row: int) -> float:
+        return float(self._walked(row)[0][:-1][self.of_kinds(self.is_input)].sum())
 
     def path_parts(self) -> list[PathPart]:
         """Return where the time of the path goes, in parts of one purpose each, the largest first."""
@@ -521,10 +540,17 @@ class JobView:
     def gap_before(self, step: StepGraph, event: int) -> Evidence:
         """Return the gap before an event of a step as evidence."""
         shown, gap_ns = self.event(step, event), int(step.gap_ns[event])
-        frames, end_ns = self.loaded.ranks[int(step.owner[event])].frames, int(step.start_ns[event])
-        ran = frames.during(end_ns - gap_ns, end_ns)[0] if frames is not None else ""
-        name = f"the gap before {shown.name}" + (f", in which {ran} ran" if ran else "")
+        end_ns = int(step.start_ns[event])
+        name = (
+            f"the gap before {shown.name}{self._which_ran(int(step.owner[event]), end_ns - gap_ns, end_ns)}"
+        )
         return replace(shown, name=name, start_ns=shown.start_ns - gap_ns, dur_ns=gap_ns)
+
+    def _which_ran(self, owner: int, begin_ns: int, end_ns: int) -> str:
+        """Return the function that ran between two instants, as words; "" where nothing tells."""
+        frames = self.loaded.ranks[owner].frames
+        ran = frames.during(begin_ns, end_ns)[0] if frames is not None else ""
+        return f", in which {ran} ran" if ran else ""
 
     @property
     def has_stacks(self) -> bool:
@@ -533,10 +559,11 @@ class JobView:
 
     def tail(self, step: StepGraph, owner: int) -> Evidence:
         """Return the time between an owner's last event of a step and the next step as evidence."""
-        tail_ns = int(step.tail_ns[owner])
+        tail_ns, end_ns = int(step.tail_ns[owner]), int(step.next_ns[owner])
         start_ns = int(step.last_end_ns[owner] - step.begin_ns[owner])
         path, rank = self.loaded.ranks[owner].path, self.recording.owners[owner]
-        return Evidence(path, rank, step.number, "the gap before the next step", start_ns, tail_ns)
+        name = f"the gap before the next step{self._which_ran(owner, end_ns - tail_ns, end_ns)}"
+        return Evidence(path, rank, step.number, name, start_ns, tail_ns)
 
     def event(self, step: StepGraph, event: int) -> Evidence:
         """Return one event of a step as evidence."""

@@ -108,14 +108,15 @@ class Made:
         self.add(name, cat, self.now, over, **args)
         self.now = over
 
-    def copy_back(self) -> None:
-        """Copy to the host's pageable memory, which blocks until what stands in the queue is done."""
+    def copy(self, took: float = 20, way: str = "DtoH (Device -> Pageable)") -> None:
+        """Copy from or to the host's pageable memory, which blocks until what stands in the queue is done."""
         self.launches += 1
         begin = max(self.now + 5, self.free[7])
-        self.add("Memcpy DtoH (Device -> Pageable)", "gpu_memcpy", begin, begin + 20, 7,
-                 correlation=self.launches, stream=7)  # fmt: skip
-        self.add("cudaMemcpyAsync", "cuda_runtime", self.now, begin + 25, correlation=self.launches)
-        self.free[7], self.now = begin + 20, begin + 25
+        over = begin + took
+        args = {"correlation": self.launches, "stream": 7}
+        self.add(f"Memcpy {way}", "gpu_memcpy", begin, over, 7, **args)
+        self.add("cudaMemcpyAsync", "cuda_runtime", self.now, over + 5, correlation=self.launches)
+        self.free[7], self.now = over, over + 5
 
     def write(self, directory: Path) -> Path:
         directory.mkdir()
@@ -141,8 +142,13 @@ def polling(job: Made) -> None:
 
 def blocking_copy(job: Made) -> None:
     ahead(job)
-    job.copy_back()
+    job.copy()
     job.now += 30  # in which the device has nothing to do
+
+
+def copy_in(job: Made) -> None:
+    job.copy(1000, "HtoD (Pageable -> Device)")
+    ahead(job)
 
 
 def two_streams(job: Made) -> None:
@@ -155,7 +161,7 @@ def graph(job: Made) -> None:
     job.launch(20, 2, n=500)
 
 
-MADE = {one.__name__: one for one in (ahead, starving, polling, blocking_copy, two_streams, graph)}
+MADE = {one.__name__: one for one in (ahead, starving, polling, blocking_copy, copy_in, two_streams, graph)}
 
 
 def made(directory: Path, name: str, steps: int = 6, leftover: float = 0.0) -> Path:
@@ -332,6 +338,19 @@ def test_a_saturated_device_decides_how_long_a_step_takes(tmp_path: Path) -> Non
     device = recording.which(lambda one: one.on_device)
     assert at(recording, device, 4.0) == pytest.approx(4.0, abs=0.001)
     assert at(recording, ~device, 0.5) == 1.0
+
+
+def test_a_copy_that_the_host_waits_for_from_the_step_before_on_is_won_when_it_goes(tmp_path: Path) -> None:
+    """A step is 1,000 of copying, 5 until the first launch is made, and 20 kernels of 50.
+
+    The copy is asked for while the kernels of the step before run; its call lasts for these, too.
+    """
+    recording = recording_of(made(tmp_path / "job", "copy_in"))
+    copies = recording.which(lambda one: one.role is Role.COPY)
+    for factor, expected in ((0.001, 1_000 + 10), (2.0, 2_000 + 1_010)):
+        edited = changed(recording, Selection(copies, np.zeros(1, np.bool_)), Change(factor))
+        steps = replayed_ns(edited, recording.whole_steps).max(axis=1)[1:] / 1000
+        assert steps == pytest.approx(np.full(len(steps), expected), rel=0.01)
 
 
 @pytest.mark.parametrize("name", ["two_streams", "blocking_copy", "starving"])
