@@ -132,8 +132,8 @@ critical lenet --step ten
 replay lenet --step_num 0
     --step_num: '0' is not a whole number above 0 (see --help)
 statistic lenet --output x.json
-    --output has no effect with statistic; it is for graph, combine, critical, replay, collect and 3dcompare; \
---html, --xlsx and --picture write what is shown
+    --output has no effect with statistic; it is for graph, combine, critical, replay, collect and \
+3dcompare; --html, --xlsx and --picture write what is shown
 statistic lenet --sub_option collectives --peak fast
     --peak: 'fast' is not a bandwidth in GB/s above 0 (see --help)
 replay lenet --delay_ratio 1e16

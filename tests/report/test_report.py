@@ -189,9 +189,13 @@ def test_a_flag_without_a_file_writes_beside_what_the_option_read(tmp_path: Path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["o.html", "o.xlsx", "trace.json"]
 
 
-def test_without_such_a_place_it_writes_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_such_a_place_it_writes_beside_the_first_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    report.show(Result("compare", "T", {}, (TABLE,)), arguments(xlsx=True))
+    report.show(
+        Result("compare", "T", {}, (TABLE,)), arguments(xlsx=True, path=[Path("a.json"), Path("b/c")])
+    )
     assert (tmp_path / "compare.xlsx").exists()
 
 
