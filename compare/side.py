@@ -31,7 +31,9 @@ class Side(Struct, frozen=True):
     def share_of_step(self) -> Float64:
         """How long the events of each operation last (m,), as a share of all steps (else of computation)."""
         total = self.ops.total_ns.sum(1)
-        steps = sum(float(step.dur_ns) for rank in self.run.ranks for step in rank.steps.whole)
+        steps = sum(
+            float(step.dur_ns) * rank.steps.width for rank in self.run.ranks for step in rank.steps.whole
+        )
         whole = steps or float(total[self.ops.role == Role.COMPUTE].sum())
         return np.asarray(total / max(whole, 1.0), np.float64)
 

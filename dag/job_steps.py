@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from arrays.spill import Spill
 from clocks.job_clocks import aligned, shifted
 from clocks.offsets import Clock
 from dag.join_ranks import join, number_ranges
 from dag.rank_record import Partitions, RankFacts, RankRecord, record_rank
-from dag.spill import Spill
 from dag.step_graph import Recording
 from dialects import Need, named
 from errors import AnalyzeError, DagError, TraceError

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from arrays import Int64, NDArray
 from arrays.median import median
 from arrays.numbering import ranges, unique
+from arrays.spill import Spill
 from dag.model import cycles
-from dag.spill import Spill
 from dag.step_graph import (
     NO_LINK,
     Bool,

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 import dialects
 from arrays import Int64
+from arrays.spill import Spill
 from clocks.job_clocks import shifted
 from clocks.offsets import Clock
 from dag.dependencies import dag_from_gml
-from dag.spill import Spill
 from dialects import Need
 from dialects.recorded_collectives import NO_COLLECTIVES, Collectives
 from dialects.step_parts import RankSteps, RankTrace

@@ -110,7 +110,8 @@ class Diagnosis(Struct, frozen=True):
     ranks: Sequence[str]
     one_step: str  # what a step is called at the begin of a sentence
     view: JobView | None = None  # of the job as it was recorded; None where only figures of it are known
-    excess_ns: Float64 | None = None  # (ranks, steps) the most that a part is longer than the median rank's
+    #: Numbers of steps, and (ranks, these) the most that a part of them is longer than the median rank's.
+    excess: tuple[Sequence[int], Float64] | None = None
     goes_to: Sequence[PathPart] = ()  # where the time of a step goes, the largest share first
     answer: str = ""  # the headline where it is not about steps
 

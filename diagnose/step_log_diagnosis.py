@@ -31,11 +31,10 @@ from diagnose.finding_thresholds import (
     SHARED_BLAME,
     STALL,
 )
+from diagnose.log_steps import REST, LogSteps
 from dialects import Role
-from errors import TraceError, counted, listed
+from errors import counted, listed
 from figures.job_figures import JobFigures
-from figures.operations_by_step import Operations
-from figures.rank_figures import RankFigures
 from replay.forecast import Gain
 from result import in_ms
 
@@ -44,26 +43,8 @@ _LEAST_STEPS, _MOST_SPANS = 5, 6
 _AROUND = 21  # steps around a step
 _ROLE_KINDS: Mapping[Role, FindingKind] = {Role.INPUT: "input", Role.COMM: "exposed_communication"}
 _EXAMINED = {"late_rank", "outlier_steps", "input", "exposed_communication", "uneven_work"}
-#: What no column holds, in words.
-_REST = "what no column holds"
-
-
-class _Log(Struct, frozen=True):
-    """The steps that all ranks have: `number` (k,); `part_ns` (parts, ranks, k).
-
-    `step_ns` (k,) is the median over the ranks, `around_ns` that of the steps around each; `excess_ns`
-    (parts, ranks, k) how much longer each part is than on the median rank, of two ranks the faster.
-    """
-
-    ranks: Sequence[str]
-    number: Int64
-    parts: Sequence[str]
-    roles: Sequence[Role]
-    part_ns: Float64
-    step_ns: Float64
-    around_ns: Float64
-    excess_ns: Float64
-    values: Mapping[str, Float64]  # (ranks, k)
+#: Of ranks and their parts, those that move most: whose parts alone grow is among them.
+_MOST_SERIES = 100
 
 
 class _Span(Struct, frozen=True):
@@ -84,7 +65,7 @@ class _Span(Struct, frozen=True):
 
 def diagnose_step_log(job: JobFigures) -> Diagnosis:
     """Return the diagnosis of the figures of a step log; TraceError where no step is in every rank."""
-    log = _log_of(job)
+    log = LogSteps(job)
     stalls = _stalls(log)
     usual = ~stalls
     spans = _spans(log, usual)
@@ -111,57 +92,10 @@ def diagnose_step_log(job: JobFigures) -> Diagnosis:
         numbers=log.number.tolist(),
         ranks=log.ranks,
         one_step="A step",
-        excess_ns=log.excess_ns.max(axis=0) if len(log.ranks) > 1 else None,
+        excess=(log.number[log.begins].tolist(), log.mean_excess_ns().max(axis=0))
+        if len(log.ranks) > 1
+        else None,
     )
-
-
-def _log_of(job: JobFigures) -> _Log:
-    """Return the parts of the steps that every rank has; TraceError where there are none."""
-    found = [(rank, rank.operations) for rank in job.ranks if rank.operations is not None and rank.n_slices]
-    numbers = sorted(set.intersection(*(set(operations.labels) for _, operations in found)))
-    if not numbers:
-        raise TraceError(f"{job.path}: no step is in the log of every rank")
-    parts_of = [_parts(operations) for _, operations in found]
-    names = list(dict.fromkeys(name for parts in parts_of for name in parts))
-    part_ns = np.zeros((len(names), len(found), len(numbers)))
-    role_of: dict[str, Role] = {}
-    for at, ((_, operations), parts) in enumerate(zip(found, parts_of, strict=True)):
-        row_of = {label: row for row, label in enumerate(operations.labels)}
-        spent = operations.spent_ns[[row_of[number] for number in numbers]]
-        for column, name in enumerate(parts):
-            part_ns[names.index(name), at] += spent[:, column]
-        roles = [*map(Role, operations.role.tolist()), Role.FRAME]
-        role_of |= dict(zip(parts, roles, strict=True))
-    ranks = [rank for rank, _ in found]
-    values = {
-        name: np.array([_of_steps(rank, name, numbers) for rank in ranks])
-        for name in ranks[0].values
-        if all(name in rank.values for rank in ranks)
-    }
-    step_ns = np.median(part_ns.sum(0), axis=0)
-    median_rank = np.sort(part_ns, axis=1)[:, (len(ranks) - 1) // 2, None, :]
-    return _Log(
-        [rank.name for rank in ranks],
-        np.array(numbers),
-        names,
-        [role_of[name] for name in names],
-        part_ns,
-        step_ns,
-        _around(step_ns),
-        part_ns - median_rank,
-        values,
-    )
-
-
-def _parts(operations: Operations) -> list[str]:
-    """Return the part of each column of `spent_ns`; the step around its parts and nothing are one."""
-    frames = [*(operations.role == Role.FRAME).tolist(), True]
-    return [_REST if frame else name for name, frame in zip(operations.names, frames, strict=True)]
-
-
-def _of_steps(rank: RankFigures, name: str, numbers: Sequence[int]) -> list[float]:
-    values = dict(zip((step.label for step in rank.steps.whole), rank.values[name], strict=True))
-    return [np.nan if values[number] is None else float(values[number] or 0) for number in numbers]
 
 
 # ---- stalls
@@ -173,10 +107,10 @@ def _around(values: Float64) -> Float64:
     return np.median(np.lib.stride_tricks.sliding_window_view(padded, _AROUND), axis=-1)
 
 
-def _stalls(log: _Log) -> Mask:
+def _stalls(log: LogSteps) -> Mask:
     """Return which steps (k,) are far longer than those around them, a few at a time."""
-    more = log.step_ns - log.around_ns
-    far: Mask = more > np.maximum(STALL * log.around_ns, FAR_NOISES * spread_of(log.step_ns))
+    around = _around(log.step_ns)
+    far: Mask = log.step_ns - around > np.maximum(STALL * around, FAR_NOISES * spread_of(log.step_ns))
     edges = np.flatnonzero(np.diff(far, prepend=False, append=False))
     for begin, end in edges.reshape(-1, 2).tolist():
         far[begin:end] = end - begin < _LEAST_STEPS
@@ -192,15 +126,15 @@ class _Known(Struct, frozen=True):
     lost_ns: float
 
 
-def _of_stalls(log: _Log, stalls: Mask, usual: Mask) -> Iterator[_Known]:
+def _of_stalls(log: LogSteps, stalls: Mask, usual: Mask) -> Iterator[_Known]:
     """Yield a finding for the stalls of each rank that holds them up itself, and one for all others."""
-    more = log.step_ns - log.around_ns
+    more = log.step_ns - _around(log.step_ns)
     rows = np.flatnonzero(stalls)
     groups: dict[int, list[int]] = {}
     for row in rows.tolist():
-        near = usual & (np.abs(np.arange(len(usual)) - row) <= _AROUND)
-        before = np.median(log.part_ns[:, :, near], axis=2) if near.any() else 0.0
-        grown = log.part_ns[:, :, row] - before
+        first = max(row - _AROUND, 0)
+        near = first + np.flatnonzero(usual[first : row + _AROUND + 1])
+        grown = log.cells(np.array([row]))[:, :, 0] - (log.usual_ns(near) if len(near) else 0.0)
         own = (grown - np.median(grown, axis=1)[:, None]).max(0)
         late = int(own.argmax())
         alone = len(own) > 1 and own[late] >= HALF * more[row] and np.sort(own)[-2] < HALF * own[late]
@@ -240,26 +174,22 @@ def _period(numbers: Int64) -> int:
 # ---- spans
 
 
-def _spans(log: _Log, usual: Mask) -> list[_Span]:
+def _spans(log: LogSteps, usual: Mask) -> list[_Span]:
     """Return the spans of slow steps, the one that costs most first; none overlaps another by half."""
     if usual.sum() < 2 * _LEAST_STEPS:
         return []
     kept = np.flatnonzero(usual)
-    step, excess = log.step_ns[kept], log.excess_ns[:, :, kept]
+    step = log.step_ns[kept]
     least_ns = NEGLIGIBLE * float(np.median(step))
     # so many errors hardly any of the spans of any series reaches by chance
-    sure = float(np.sqrt(2 * np.log(len(kept) ** 2 * excess[:, :, 0].size)))
+    sure = float(np.sqrt(2 * np.log(len(kept) ** 2 * len(log.parts) * len(log.ranks))))
     candidates = _of_series(step, least_ns, sure)
-    if len(log.ranks) > 1:
-        width = max(1, len(kept) // 100)
-        blocks = np.add.reduceat(excess, np.arange(0, len(kept), width), axis=2) / width
-        is_moved = np.quantile(blocks, 0.98, axis=2) - np.quantile(blocks, 0.02, axis=2) > least_ns
-        for part, rank in np.argwhere(is_moved).tolist():
-            candidates += _of_series(excess[part, rank], least_ns, sure)
+    for part, rank in _moved(log, usual, least_ns):
+        candidates += _of_series(log.excess_ns(part, rank)[kept], least_ns, sure)
     best: dict[tuple[int, ...], tuple[float, _Span]] = {}
     for begin, end in dict.fromkeys(candidates):
         if (span := _judged(log, kept, begin, end, sure)) is not None:
-            of = excess[span.part, span.ranks[0]] if span.ranks else step
+            of = log.excess_ns(span.part, span.ranks[0])[kept] if span.ranks else step
             score = _explained(of, begin, end)
             whose = (span.part, *span.ranks)
             if whose not in best or score > best[whose][0]:
@@ -271,6 +201,19 @@ def _spans(log: _Log, usual: Mask) -> list[_Span]:
     return chosen
 
 
+def _moved(log: LogSteps, usual: Mask, least_ns: float) -> list[tuple[int, int]]:
+    """Return the part and the rank of the series that move by more than `least_ns`, most first."""
+    if len(log.ranks) == 1:
+        return []
+    excess = log.mean_excess_ns()[:, :, log.stretches_of(usual)]
+    width = max(1, excess.shape[2] // 100)
+    blocks = np.add.reduceat(excess, np.arange(0, excess.shape[2], width), axis=2) / width
+    moved = np.quantile(blocks, 0.98, axis=2) - np.quantile(blocks, 0.02, axis=2)
+    most = np.argsort(-moved, axis=None, kind="stable")[:_MOST_SERIES]
+    pairs = [divmod(at, len(log.ranks)) for at in most.tolist()]
+    return [pair for pair in pairs if moved[pair] > least_ns]
+
+
 def _explained(values: Float64, begin: int, end: int) -> float:
     """Return how much nearer the values (k,) are to a median inside and one outside than to a single one."""
     inside, outside = values[begin:end], np.concatenate([values[:begin], values[end:]])
@@ -278,7 +221,7 @@ def _explained(values: Float64, begin: int, end: int) -> float:
     return float(np.abs(values - np.median(values)).sum()) - of_two
 
 
-def _from_zero(log: _Log, span: _Span, usual: Mask) -> _Span:
+def _from_zero(log: LogSteps, span: _Span, usual: Mask) -> _Span:
     """Return a span whose steps grow one after the other from where they begin to grow; others unchanged.
 
     They do where a line explains most of their spread and rises by more than half of what they cost.
@@ -292,7 +235,7 @@ def _from_zero(log: _Log, span: _Span, usual: Mask) -> _Span:
     left = near - (slope * inside + level)
     if slope * len(inside) < HALF * span.cost_ns or left.var() > HALF**2 * near.var():
         return span
-    series = log.excess_ns[span.part, span.ranks[0]] if span.ranks else log.step_ns
+    series = log.excess_ns(span.part, span.ranks[0]) if span.ranks else log.step_ns
     is_longer = series > np.median(series[outside]) + NOISES * spread_of(series)
     begin, zero = span.begin, max(-level / slope, 0)
     while begin - 1 > zero and is_longer[begin - 1]:
@@ -300,10 +243,9 @@ def _from_zero(log: _Log, span: _Span, usual: Mask) -> _Span:
     return replace(span, begin=begin, grows=True)
 
 
-def _with_stalls(log: _Log, span: _Span, usual: Mask) -> _Span:
+def _with_stalls(log: LogSteps, span: _Span, usual: Mask) -> _Span:
     """Return the span with the stalls right before and after it in which the same part is as long."""
-    of_ranks = log.part_ns[span.part]
-    series = of_ranks[span.ranks[0]] if span.ranks else np.median(of_ranks, axis=0)
+    series = log.series(span.part, span.ranks[0]) if span.ranks else log.middle_ns[span.part]
     is_longer = series > np.median(series[span.begin : span.end]) - HALF * span.part_ns
     begin, end = span.begin, span.end
     while begin > 0 and not usual[begin - 1] and is_longer[begin - 1]:
@@ -342,7 +284,7 @@ def _error(values: Float64) -> float:
     return MEDIAN_TO_MEAN * spread_of(values) / float(np.sqrt(max(len(values), 1)))
 
 
-def _judged(log: _Log, kept: Int64, begin: int, end: int, sure: float) -> _Span | None:
+def _judged(log: LogSteps, kept: Int64, begin: int, end: int, sure: float) -> _Span | None:
     """Return who is to blame for a span of the steps `kept`; None where it costs nothing that is sure."""
     inside = kept[begin:end]
     outside = np.setdiff1d(kept, inside)
@@ -353,11 +295,11 @@ def _judged(log: _Log, kept: Int64, begin: int, end: int, sure: float) -> _Span 
     error = half_interval * float(np.hypot(_error(step[inside]), _error(step[outside])))
     if cost < max(NEGLIGIBLE * usual, error):
         return None
-    grown = np.median(log.part_ns[:, :, inside], axis=2) - np.median(log.part_ns[:, :, outside], axis=2)
+    grown = log.usual_ns(inside) - log.usual_ns(outside)
     middle = np.sort(grown, axis=1)[:, (len(log.ranks) - 1) // 2, None]
     own = np.minimum(grown, grown - middle) if len(log.ranks) > 1 else np.zeros_like(grown)
     if len(log.ranks) == 2:  # what the one has more of the other waits for: which is which, its name tells
-        waits = [role in (Role.COMM, Role.WAIT) for role in log.roles]
+        waits = [log.roles[name] in (Role.COMM, Role.WAIT) for name in log.parts]
         own[waits] *= NEARLY_ALL
     part, rank = divmod(int(own.argmax()), own.shape[1])
     first, last = int(inside[0]), int(inside[-1]) + 1
@@ -371,7 +313,7 @@ def _judged(log: _Log, kept: Int64, begin: int, end: int, sure: float) -> _Span 
     return _Span(first, last, cost, error, part, float(middle[part, 0]))
 
 
-def _of_span(log: _Log, span: _Span, usual: Mask, in_span: Mask) -> _Known:
+def _of_span(log: LogSteps, span: _Span, usual: Mask, in_span: Mask) -> _Known:
     """Return the finding of a span: whose fault it is, in which part, since when, and at what cost."""
     inside = span.begin + np.flatnonzero(usual[span.begin : span.end])
     outside = np.flatnonzero(usual & ~in_span)
@@ -384,7 +326,8 @@ def _of_span(log: _Log, span: _Span, usual: Mask, in_span: Mask) -> _Known:
     where = f"from step {from_step} to {to_step}" if span.end < len(step) else f"from step {from_step} on"
     part = log.parts[span.part]
     names = [log.ranks[rank] for rank in span.ranks]
-    changed = list(_changed_values(log, inside, outside))
+    is_inside = np.isin(np.arange(len(usual)), inside)
+    changed = list(_changed_values(log, log.stretches_of(is_inside), log.stretches_of(usual & ~in_span)))
     went = "".join(
         f"; {name} of {log.ranks[rank]} is {_plain(new)} there instead of {_plain(old)}"
         for name, rank, old, new in changed
@@ -398,7 +341,7 @@ def _of_span(log: _Log, span: _Span, usual: Mask, in_span: Mask) -> _Known:
         action = f"look at {listed(names)} in these steps: its host, its device, its input"
     else:
         who = [log.ranks[rank] for _, rank, _, _ in changed]
-        kind = "uneven_work" if who else _ROLE_KINDS.get(log.roles[span.part], "outlier_steps")
+        kind = "uneven_work" if who else _ROLE_KINDS.get(log.roles[part], "outlier_steps")
         whose, alike = ("all ranks' steps", ", on all ranks alike") if len(log.ranks) > 1 else ("steps", "")
         title = f"{whose} are longer {where}: {in_ms(mean)} a step, most of it in {part}{ramp}"
         cause = f"A step takes {in_ms(base + mean)} there instead of {in_ms(base)}{alike}{went}"
@@ -413,15 +356,17 @@ def _of_span(log: _Log, span: _Span, usual: Mask, in_span: Mask) -> _Known:
     cause += f"; {counted(span.end - span.begin, 'step')} cost {lost / 1e9:,.1f} s in all"
     finding = Finding(
         kind, title, cause, action,
-        ranks=names, operations=[] if part == _REST else [part], look=BREAKDOWN,
+        ranks=names, operations=[] if part == REST else [part], look=BREAKDOWN,
         span=(from_step, to_step), lost_ns=lost,
     )  # fmt: skip
     gain = Gain(mean, mean - span.error_ns, mean + span.error_ns)
     return _Known(finding, gain, mean / (base + mean), lost)
 
 
-def _changed_values(log: _Log, inside: Int64, outside: Int64) -> Iterator[tuple[str, int, float, float]]:
+def _changed_values(log: LogSteps, inside: Mask, outside: Mask) -> Iterator[tuple[str, int, float, float]]:
     """Yield column, rank, value before and in the span, of other columns that changed on a few ranks."""
+    if not inside.any() or not outside.any():
+        return
     for name, of_ranks in log.values.items():
         new, old = np.median(of_ranks[:, inside], axis=1), np.median(of_ranks[:, outside], axis=1)
         spread = np.array([spread_of(one[outside]) for one in of_ranks])

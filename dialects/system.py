@@ -133,6 +133,14 @@ class MemorySamples(Struct, frozen=True):
     capacity: float
 
 
+class StepRows(Struct, frozen=True):
+    """The k steps of a rank, a row for each: its number, the role and length of its parts, other numbers."""
+
+    label: Int64  # (k,)
+    parts: Mapping[str, tuple[Role, Float64]]  # (k,) nanoseconds
+    values: Mapping[str, Float64]  # (k,)
+
+
 #: What the work of devices is put together by (`--group_by`) where only names are asked for.
 KERNEL_KIND = "kernel_kind"
 
@@ -431,9 +439,9 @@ class System:
         """Return the Python calls during which nothing else runs; None without recorded stacks."""
         return None
 
-    def step_values(self, trace: Trace) -> Mapping[str, Float64]:
-        """Return numbers of each whole step other than durations, by their names."""
-        return {}
+    def step_rows(self, trace: Trace, by: str | None = None) -> StepRows:
+        """Return the rows of a recording that has no events; `by` as for `find_steps`."""
+        raise NotImplementedError(f"{self.name}: no rows")
 
     def runs_into_next_step(self, trace: Trace) -> Mask:
         """Return which slices (n,) may begin after their step: the n-th of a name is the n-th step's."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -95,6 +96,8 @@ def _plain(value: Any) -> Any:
             return [_plain(row) for row in value]
         numbers = value.tolist()
         return [int(x) if x.is_integer() else x for x in numbers] if value.dtype.kind == "f" else numbers
+    if isinstance(value, array):
+        return [None if number != number else number for number in value]
     if isinstance(value, Path | Note):
         return str(value).encode(errors="backslashreplace").decode()
     raise NotImplementedError(f"a {type(value).__name__} in a digest")
@@ -141,6 +144,7 @@ def _checked(rank: RankFigures) -> RankFigures:
     numbers += [*rank.category_ns.values(), *(ns for late in rank.late_ns.values() for ns in late)]
     _require(all(-_MOST < number < _MOST for number in numbers), "a number out of range")
     _require(all(rank.late_ns.values()), "a rank without lateness")
+    _require(all(part.rank == rank.name for part in rank.breakdown), "a step of another rank")
     if rank.operations is None or rank.shapes is None:
         raise ValueError("operations are missing")
     labels = [step.label for step in rank.steps.whole]

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 import dialects
 from arrays import Float64, Int64
+from arrays.spill import Spill
 from dialects import Need
 from figures.durations import Durations, joined
 from figures.operations_by_step import Operations, merged
@@ -107,7 +108,12 @@ def load_figures(
         A name in `asked.only` is not a communication of the job.
     """
     work = partial(rank_figures, wanted=wanted, step_by=asked.step_by)
-    job = map_ranks(paths, work, asked._replace(needs=wanted.needs, hosts=True))
+    spill = Spill()
+
+    def kept(rank: RankFigures) -> RankFigures:
+        return rank if rank.rows is None else replace(rank, rows=spill.put(rank.rows))
+
+    job = map_ranks(paths, work, asked._replace(needs=wanted.needs, hosts=True), kept=kept)
     job.check_any()
     figures = [
         replace(

@@ -19,6 +19,7 @@ from dialects.steps import NO_STEPS, Step, Steps
 from dialects.system import KERNEL_KIND, WorkGroups
 from errors import TraceError
 from figures.durations import NO_DURATIONS, Durations, category_totals, durations
+from figures.log_figures import LogRows, log_figures
 from figures.operations_by_step import Operations, op_ids, operations_of, rank_shapes
 from figures.time_by_role import Breakdown, breakdown
 from formats.columns import Trace
@@ -43,6 +44,7 @@ class Wanted(Struct, frozen=True):
     may_lack : whether `operations` may be None where they are too many to be looked at step by step
     select : communications that count for `selected`
     group_by : what the work of devices is put together by (`--group_by`), instead of all operations
+    rows : of a step log nothing but what a diagnosis looks at, of each step however many there are
     """
 
     durations: bool = False
@@ -53,6 +55,7 @@ class Wanted(Struct, frozen=True):
     may_lack: bool = False
     select: Collection[str] = ()
     group_by: str | None = None
+    rows: bool = False
 
     @property
     def needs(self) -> Collection[Need]:
@@ -75,7 +78,8 @@ class RankFigures(Struct, frozen=True, omit_defaults=True):
     late_ns : how long after the first rank each became ready, per operation, as this one recorded
     shapes : (m,) digests of what the events of each operation say of its shape
     selected : the operations without communications that were not selected
-    values : numbers of each whole step other than durations; None where they are not known
+    values : numbers of each whole step other than durations; None or NaN where they are not known
+    rows : each step of a step log that has more of them than figures by step have
     communications : what the communications that can be selected are called
     own_streams : kernels that count as computation and have a stream of their own
     world_size : as the trace itself says; 0 where it does not
@@ -100,6 +104,7 @@ class RankFigures(Struct, frozen=True, omit_defaults=True):
     own_streams: Sequence[str] = ()
     world_size: int = 0
     values: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    rows: LogRows | None = None
 
     @property
     def prefix(self) -> str:
@@ -109,7 +114,7 @@ class RankFigures(Struct, frozen=True, omit_defaults=True):
     @property
     def in_the_middle(self) -> Sequence[Breakdown]:
         """Where the time of steps in the middle of a large trace goes; of all steps of another one."""
-        if self.n_slices <= _MOST_SLICES:
+        if not self.is_sampled:
             return self.breakdown
         labels = {step.label for step in _middle(self.steps.whole, self.n_slices)}
         return [part for part in self.breakdown if part.step in labels]
@@ -117,7 +122,7 @@ class RankFigures(Struct, frozen=True, omit_defaults=True):
     @property
     def is_sampled(self) -> bool:
         """Whether `in_the_middle` are some of the steps only."""
-        return self.n_slices > _MOST_SLICES
+        return self.n_slices > _MOST_SLICES and self.steps.width == 1
 
 
 def rank_figures(source: Source, trace: Trace, wanted: Wanted, step_by: str | None = None) -> RankFigures:
@@ -127,6 +132,10 @@ def rank_figures(source: Source, trace: Trace, wanted: Wanted, step_by: str | No
 
     TraceError where its operations are too many to be looked at step by step, and these may not lack.
     """
+    system = dialects.of(trace)
+    if not system.has_events:
+        figures = log_figures(trace, system, step_by, durations=wanted.durations, rows=wanted.rows)
+        return RankFigures(source, trace.dialect, **figures)
     works: list[Callable[[], Any]] = [partial(_by_step, source, trace, wanted, step_by)]
     if wanted.durations and wanted.group_by is None:
         works += [partial(durations, trace.own), partial(category_totals, trace.own)]
@@ -155,11 +164,6 @@ def _by_step(source: Source, trace: Trace, wanted: Wanted, step_by: str | None) 
         figures |= _of_middle(trace, steps.whole) | figures
     if wanted.operations:
         figures["late_ns"] = system.late_ns(trace)
-        if values := system.step_values(trace):
-            figures["values"] = {
-                name: [None if np.isnan(one) else one for one in column.tolist()]
-                for name, column in values.items()
-            }
         try:
             figures["operations"], ids = operations_of(trace, steps, roles, spent=wanted.spent)
         except TraceError:

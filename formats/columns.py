@@ -33,7 +33,7 @@ class ArgColumn(Struct, frozen=True):
     """One key of the events' `args`, for the rows that have it.
 
     `rows` (k,) are row numbers of the trace, ascending; `values` (k) the decoded JSON values, an array where
-    all are integers: there may be millions.
+    all are integers or numbers with fractions: there may be millions.
     """
 
     rows: Int64
@@ -50,7 +50,8 @@ class ArgColumn(Struct, frozen=True):
         new_rows = place[self.rows]
         kept = new_rows >= 0
         if isinstance(self.values, array):
-            return ArgColumn(new_rows[kept], array("q", np.array(self.values)[kept].tobytes()))
+            values = np.array(self.values)[kept]
+            return ArgColumn(new_rows[kept], array(self.values.typecode, values.tobytes()))
         return ArgColumn(new_rows[kept], list(itertools.compress(self.values, kept.tolist())))
 
 
@@ -200,7 +201,12 @@ def concatenate(traces: Sequence[Trace]) -> Trace:
     for key in dict.fromkeys(key for trace in traces for key in trace.args):
         parts = [(t.args[key], offset) for t, offset in zip(traces, offsets, strict=False) if key in t.args]
         rows = np.concatenate([column.rows + offset for column, offset in parts])
-        args[key] = ArgColumn(rows, [value for column, _ in parts for value in column.values])
+        values = [column.values for column, _ in parts]
+        codes = {one.typecode if isinstance(one, array) else "" for one in values}
+        if len(codes) == 1 and codes != {""}:
+            args[key] = ArgColumn(rows, array(codes.pop(), b"".join(map(bytes, values))))
+        else:
+            args[key] = ArgColumn(rows, [*itertools.chain.from_iterable(values)])
     columns: dict[str, Any] = {}
     points: dict[str, Any] = {}
     for table, column in (("names", "name_id"), ("cats", "cat_id"), ("tracks", "track_id")):

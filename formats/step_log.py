@@ -8,20 +8,21 @@ Facts by which the columns are told, as no two jobs name them alike:
   the difference of the times of day, which are those of the steps' ends;
 - a repeated step, as after a restart from a checkpoint, holds as it was written last.
 
-In the trace a row is a slice `STEP`, and in it the parts one after the other, in the order of the columns.
-What no column holds is what they leave of the step.
+In the trace a row is a slice; its other columns are the slice's arguments.
 """
 
 from __future__ import annotations
 
 import contextlib
 import csv
+import io
 import itertools
 import json
 import re
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from functools import lru_cache, partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,9 @@ from formats.values import FARTHEST_NS, clean_text
 
 #: The dialect of these traces, and the name of the slice that is a whole step.
 DIALECT, STEP = "step log", "step"
-#: The arguments of the steps' slices: the number of the step, and after `VALUE` the name of any other column.
-NUMBER, VALUE = "step", "value "
+#: The arguments of the slices: the number of the step, and after these words the name of any other column,
+#: a duration (ns) or another number.
+NUMBER, PART, VALUE = "step", "part ", "value "
 
 _STEP_NAME = re.compile(
     r"(?i)(?:global|train(?:ing)?)?[_ /.]?(?:step|iter(?:ation)?)(?:_?(?:num(?:ber)?|id|idx))?"
@@ -53,10 +55,12 @@ _TIMED = re.compile(r"(?i)^tim(?:e|ing)/(?P<name>.+)$|^(?P<other>.+[_ ](?:time|d
 _NS = {"n": 1, "u": 1_000, "m": 1_000_000, "s": 1_000_000_000}
 _NEARLY_ALL, _ROUNDING = 0.95, 0.005  # of rows; of a step, which its parts may be longer by
 _LONGEST_NAME = 300
-_HEAD_ROWS = 50  # of which the kinds of columns are told
+_BOM = b"\xef\xbb\xbf"
+_HEAD_ROWS = 20  # of which the kinds of columns are told
 _RESOLUTION = 0.05  # of a step: what times of day may differ from the end of the step before, and 2 ms
 _RESOLUTION_NS = 2_000_000
 _EARLIEST_NS = 10**17  # of times of day: 1973
+_PAUSE_STEPS, _PAUSE_NS = 10, 60 * 10**9  # between two steps, from which a pause is told: longer than both
 
 
 class _Kinds(Struct, frozen=True):
@@ -71,9 +75,7 @@ class _Kinds(Struct, frozen=True):
 
 def recognises(head: bytes) -> bool:
     """Whether a file that begins with `head` holds rows of steps."""
-    lines = [line for line in head.split(b"\n") if line.strip()][: _HEAD_ROWS + 1]
-    form = _form_of(lines)
-    return form is not None and _kinds(form.objects(lines)) is not None
+    return _form_of(head) is not None
 
 
 def read(path: Path) -> Trace:
@@ -86,121 +88,60 @@ def read(path: Path) -> Trace:
     """
     stream = ByteStream(path)
     blocks = _blocks(stream)
-    first = next(blocks, [])
+    first = next(blocks, b"")
     form = _form_of(first)
-    kinds = None if form is None else _kinds(form.objects(first[: _HEAD_ROWS + 1]))
-    if form is None or kinds is None:
+    if form is None:
         raise TraceError(f"{path}: not a step log: its rows lack a step's number or a duration")
-    names = [kinds.step, *kinds.durations, *kinds.values, *filter(None, (kinds.rank, kinds.time))]
-    parts: dict[str, list[NDArray[Any]]] = {name: [] for name in names}
-    form.use(names)
-    for block in itertools.chain([first[form.head_lines :]], blocks):
-        for name, column in zip(names, form.columns(block), strict=True):
-            parts[name].append(_times_ns(column) if name == kinds.time else _floats(column))
-    table = _Table.of(kinds, {name: np.concatenate(columns) for name, columns in parts.items()})
+    parts = [form.table(block) for block in itertools.chain([form.body(first)], blocks)]
+    columns = dict(zip(form.names, np.concatenate(parts).T, strict=True))
     repairs = [stream.damage] if stream.damage is not None else []
     if form.lost:
         repairs.append(f"{counted(form.lost, 'damaged row')} left out")
-    return _trace(path, kinds, table, repairs)
+    return _trace(path, form.kinds, columns, repairs)
 
 
 # ---- rows
 
 
-def _blocks(stream: ByteStream) -> Iterator[list[bytes]]:
-    """Yield the lines, some at a time; the last may be incomplete."""
+def _blocks(stream: ByteStream) -> Iterator[bytes]:
+    """Yield whole lines, many at a time; the last may be incomplete."""
     rest = b""
     for piece in stream:
-        *whole, rest = (rest + piece).split(b"\n")
-        if lines := [line for line in whole if line.strip()]:
-            yield lines
+        whole, newline, rest = (rest + piece).rpartition(b"\n")
+        if newline:
+            yield whole
     if rest.strip():
-        yield [rest]
+        yield rest
 
 
-def _form_of(lines: Sequence[bytes]) -> _JsonLines | _Csv | None:
-    """Return how the rows of a log that begins so are read; None where it is neither of the two."""
-    if not lines:
+def _form_of(head: bytes) -> _Form | None:
+    """Return how the rows of a log that begins so are read; None where they are not steps."""
+    lines = [line for line in head.removeprefix(_BOM).split(b"\n", 2 * _HEAD_ROWS) if line.strip()]
+    told = _told(b"\n".join(lines[: _HEAD_ROWS + 1]))
+    return None if told is None else told[0](*told[1:])
+
+
+@lru_cache(maxsize=8)  # a file is recognised, and then read
+def _told(head: bytes) -> tuple[type[_Form], _Kinds, bool, Sequence[str], str] | None:
+    """Return form and columns that the first lines show, if times of day are texts, header, delimiter."""
+    lines = head.split(b"\n")
+    if lines[0].lstrip().startswith(b"{"):
+        form: type[_Form] = _JsonLines
+        header, delimiter = [], ""
+        rows = [row for line in lines if (row := _object(line)) is not None]
+    else:
+        form, text = _Csv, lines[0].decode("utf-8", "replace").strip()
+        delimiter = max("\t,;", key=text.count)
+        header = [name.strip() for name in _cells(lines[0], delimiter)]
+        if not 1 < len(header) == len(set(header)):
+            return None
+        table = [_cells(line, delimiter) for line in lines[1:]]
+        rows = [dict(zip(header, cells, strict=True)) for cells in table if len(cells) == len(header)]
+    kinds = _kinds(rows)
+    if kinds is None:
         return None
-    first = lines[0].removeprefix(b"\xef\xbb\xbf").lstrip()
-    if first.startswith(b"{"):
-        return _JsonLines()
-    text = first.decode("utf-8", "replace").strip()
-    delimiter = max("\t,;", key=text.count)
-    try:
-        (names,) = csv.reader([text], delimiter=delimiter)
-    except (csv.Error, ValueError):
-        return None
-    return _Csv([name.strip() for name in names], delimiter) if 1 < len(names) == len(set(names)) else None
-
-
-class _JsonLines:
-    """An object per line; `lost` counts lines that are not."""
-
-    head_lines = 0
-
-    def __init__(self) -> None:
-        self.lost = 0
-
-    def objects(self, lines: Sequence[bytes]) -> list[Mapping[str, Any]]:
-        """Return the objects of whole lines."""
-        return [row for line in lines if (row := _object(line)) is not None]
-
-    def use(self, names: Sequence[str]) -> None:
-        """Let `columns` be those of these names."""
-        self._names = names
-        fields = [(f"f{i}", float | str | bool | None, None) for i in range(len(names))]
-        self._row = msgspec.defstruct("Row", fields)
-        self._cells = attrgetter(*(name for name, *_ in fields))  # a step and how long it took, at least
-        self._decoder = None
-        with contextlib.suppress(ValueError):  # no field may have a name with a quote or a control character
-            typed = msgspec.defstruct("Row", fields, rename={f"f{i}": name for i, name in enumerate(names)})
-            self._decoder = msgspec.json.Decoder(typed)
-
-    def columns(self, lines: Sequence[bytes]) -> list[Sequence[Any]]:
-        """Return the values of each column, None where it is missing."""
-        rows = None
-        with contextlib.suppress(ValueError, RecursionError):
-            rows = self._decoder and self._decoder.decode_lines(b"\n".join(lines))
-        if rows is None:
-            found = map(_object, lines)
-            rows = [self._row(*map(row.get, self._names)) for row in found if row is not None]
-            self.lost += len(lines) - len(rows)
-        return _transposed(map(self._cells, rows), len(self._names))
-
-
-class _Csv:
-    """Cells between delimiters, names in the first line; `lost` counts lines with other numbers of cells."""
-
-    head_lines = 1
-
-    def __init__(self, names: Sequence[str], delimiter: str) -> None:
-        self.lost = 0
-        self._names, self._delimiter = names, delimiter
-
-    def objects(self, lines: Sequence[bytes]) -> list[Mapping[str, Any]]:
-        """Return the rows after the first line."""
-        return [dict(zip(self._names, row, strict=True)) for row in self._rows(lines[1:])]
-
-    def use(self, names: Sequence[str]) -> None:
-        """Let `columns` be those of these names."""
-        self._wanted = [self._names.index(name) for name in names]
-
-    def columns(self, lines: Sequence[bytes]) -> list[Sequence[Any]]:
-        """Return the values of each column."""
-        rows = self._rows(lines)
-        self.lost += len(lines) - len(rows)
-        columns = _transposed(rows, len(self._names))
-        return [columns[at] for at in self._wanted]
-
-    def _rows(self, lines: Sequence[bytes]) -> list[list[str]]:
-        text = b"\n".join(lines).decode("utf-8", "replace").replace("\0", "\ufffd").splitlines()
-        try:
-            return [
-                row for row in csv.reader(text, delimiter=self._delimiter) if len(row) == len(self._names)
-            ]
-        except csv.Error:  # a cell without an end
-            return []
+    times = [row.get(kinds.time, 0) for row in rows if kinds.time]
+    return form, kinds, any(np.isnan(_number(time)) for time in times), header, delimiter
 
 
 def _object(line: bytes) -> Mapping[str, Any] | None:
@@ -212,8 +153,122 @@ def _object(line: bytes) -> Mapping[str, Any] | None:
     return row if isinstance(row, dict) else None
 
 
-def _transposed(rows: Iterable[Sequence[Any]], width: int) -> list[Sequence[Any]]:
-    return list(zip(*rows, strict=True)) or [()] * width
+def _cells(line: bytes, delimiter: str) -> list[str]:
+    """Return the cells of a line; none where one has no end."""
+    text = line.decode("utf-8", "replace").replace("\0", "\ufffd").strip("\r")
+    try:
+        (cells,) = csv.reader([text], delimiter=delimiter)
+    except (csv.Error, ValueError):
+        return []
+    return cells
+
+
+class _Form:
+    """How rows are written; `names` are the columns of `table`, the time of day last, `lost` counts rows.
+
+    `texts`: whether times of day are texts; a CSV file has a `header`, and a `delimiter` between its cells.
+    """
+
+    def __init__(self, kinds: _Kinds, texts: bool, header: Sequence[str], delimiter: str) -> None:
+        self.kinds, self.texts, self.header, self.delimiter = kinds, texts, header, delimiter
+        self.names = [kinds.step, *kinds.durations, *kinds.values, *filter(None, (kinds.rank, kinds.time))]
+        self.lost = 0
+
+    def body(self, first: bytes) -> bytes:
+        """Return the rows of the first lines of a file."""
+        return first.removeprefix(_BOM)
+
+    def row(self, line: bytes) -> Mapping[str, Any] | None:
+        """Return the cells of a line by their columns; None where it is damaged."""
+        raise NotImplementedError
+
+    def fast(self, lines: bytes) -> Float64:
+        """Return the numbers (rows, columns) of lines of which none is damaged; ValueError of others."""
+        raise NotImplementedError
+
+    def table(self, lines: bytes) -> Float64:
+        """Return the numbers (rows, columns), seconds of times of day; NaN of other cells."""
+        with contextlib.suppress(ValueError, RecursionError):
+            return self.fast(lines)
+        table = []
+        for line in filter(bytes.strip, lines.split(b"\n")):
+            if (row := self.row(line)) is None:
+                self.lost += 1
+                continue
+            kinds = [_seconds if name == self.kinds.time else _number for name in self.names]
+            table.append([number(row.get(name)) for name, number in zip(self.names, kinds, strict=True)])
+        return np.array(table, np.float64).reshape(-1, len(self.names))
+
+
+class _JsonLines(_Form):
+    """An object per line."""
+
+    def row(self, line: bytes) -> Mapping[str, Any] | None:
+        """Return the object of a line."""
+        return _object(line)
+
+    def fast(self, lines: bytes) -> Float64:
+        """Return the numbers of lines that are objects."""
+        decoder, cells = _decoder_of(tuple(self.names), self.texts)
+        flat = list(itertools.chain.from_iterable(map(cells, decoder.decode_lines(lines))))
+        width = len(self.names)
+        if self.texts:
+            flat[width - 1 :: width] = _all_seconds(flat[width - 1 :: width]).tolist()
+        return np.array(flat, np.float64).reshape(-1, width)
+
+
+@lru_cache(maxsize=8)
+def _decoder_of(names: Sequence[str], texts: bool) -> tuple[msgspec.json.Decoder[Any], Callable[[Any], Any]]:
+    """Return a decoder of objects with these members as structs, and a function from these to the members.
+
+    The last is a text where `texts`. ValueError for names with a quote or a control character.
+    """
+    fields = [f"f{i}" for i in range(len(names))]
+    types = [float | None] * (len(names) - texts) + [str | None] * texts
+    row = msgspec.defstruct(
+        "Row",
+        [(name, kind, None) for name, kind in zip(fields, types, strict=True)],
+        rename=dict(zip(fields, names, strict=True)),
+        gc=False,
+    )
+    return msgspec.json.Decoder(row), attrgetter(*fields)  # a step and how long it took, at least
+
+
+class _Csv(_Form):
+    """Cells between delimiters, their names in the first line."""
+
+    def body(self, first: bytes) -> bytes:
+        """Return the rows after the names."""
+        return first.lstrip().partition(b"\n")[2]
+
+    def row(self, line: bytes) -> Mapping[str, Any] | None:
+        """Return the cells of a line; None where it has more or fewer than the header, or is it again."""
+        cells = _cells(line, self.delimiter)
+        if len(cells) != len(self.header) or cells == self.header:
+            return None
+        return dict(zip(self.header, cells, strict=True))
+
+    def fast(self, lines: bytes) -> Float64:
+        """Return the numbers of lines with as many cells as the header has."""
+        delimiter = self.delimiter.encode()
+        if lines.count(delimiter) != (lines.count(b"\n") + 1) * (len(self.header) - 1):
+            raise ValueError("rows of other lengths")
+        try:
+            return self._loaded(lines)
+        except ValueError:  # cells without anything, as it may be
+            for empty in (2 * delimiter, 2 * delimiter, delimiter + b"\n", b"\n" + delimiter):
+                lines = lines.replace(empty, empty[:1] + b"nan" + empty[1:])
+            return self._loaded(lines)
+
+    def _loaded(self, lines: bytes) -> Float64:
+        read = partial(np.loadtxt, delimiter=self.delimiter, comments=None, quotechar='"', ndmin=2)
+        columns = [self.header.index(name) for name in self.names]
+        n_numbers = len(columns) - self.texts
+        table: Float64 = read(io.BytesIO(lines), usecols=columns[:n_numbers])
+        if not self.texts:
+            return table
+        times = read(io.BytesIO(lines), usecols=columns[n_numbers:], dtype="U40")
+        return np.column_stack([table, _all_seconds(times[:, 0].tolist())])
 
 
 # ---- columns
@@ -223,11 +278,7 @@ def _kinds(rows: Sequence[Mapping[str, Any]]) -> _Kinds | None:
     """Return which columns these rows have; None where they are not steps."""
     named = dict.fromkeys(name for row in rows for name in row)
     names = [name for name in named if clean_text(name) == name]  # others cannot be written
-    numeric = {
-        name
-        for name in names
-        if all(_is_number(row.get(name)) for row in rows if row.get(name) not in (None, ""))
-    }
+    numeric = {name for name in names if _are_numbers([row.get(name) for row in rows])}
     step = next((name for name in names if name in numeric and _STEP_NAME.fullmatch(name)), None)
     if step is None or "ph" in names:
         return None
@@ -254,184 +305,175 @@ def _duration(name: str) -> tuple[str, int] | None:
     return (match["name"] or match["other"], _NS["s"]) if match else None
 
 
-def _is_number(value: Any) -> bool:
-    if isinstance(value, bool):
-        return False
-    if isinstance(value, int | float):
-        return True
+def _are_numbers(cells: Sequence[Any]) -> bool:
+    """Whether no cell holds anything but a number, and one does."""
+    held = [cell for cell in cells if cell not in (None, "")]
+    nans = sum(np.isnan(_number(cell)) and str(cell).lower() != "nan" for cell in held)
+    return bool(held) and not nans
+
+
+def _number(cell: Any) -> float:
+    """Return a cell as a number; NaN for anything else."""
     try:
-        float(value)
+        return np.nan if isinstance(cell, bool) else float(cell)
+    except (TypeError, ValueError, OverflowError):
+        return np.nan
+
+
+def _seconds(cell: Any) -> float:
+    """Return a time of day as a number: ISO 8601 in seconds since the epoch; NaN for anything else."""
+    number = _number(cell)
+    if not np.isnan(number):
+        return number
+    try:
+        moment = datetime.fromisoformat(str(cell).replace("Z", "+00:00"))
+        return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
+    except (ValueError, OverflowError):
+        return np.nan
+
+
+def _all_seconds(texts: Sequence[str | None]) -> Float64:
+    """Return many times of day as numbers; see `_seconds`."""
+    try:  # text of the universal time, as nearly all is
+        plain = "\n".join(texts).replace("Z", "").replace("+00:00", "").split("\n")  # type: ignore[arg-type]
+        return np.array(plain, "datetime64[us]").astype(np.int64) / 1e6
     except (TypeError, ValueError):
-        return False
-    return True
+        return np.array(list(map(_seconds, texts)), np.float64)
 
 
 def _are_times(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
     """Whether a column has times of day: seconds to nanoseconds since the epoch, or ISO 8601."""
-    return bool(rows) and bool(_times_ns([row.get(name) for row in rows]).all())
+    return bool(rows) and bool(_times_ns(np.array([_seconds(row.get(name)) for row in rows])).all())
 
 
-def _times_ns(values: Sequence[Any]) -> Int64:
+def _times_ns(numbers: Float64) -> Int64:
     """Return times of day (n,) in ns since the epoch, to a microsecond; 0 for anything else."""
-    numbers = _floats(values)
     found = np.zeros(len(numbers), np.int64)
     for unit_ns in (_NS["s"], _NS["m"], _NS["u"], _NS["n"]):
         is_time = (numbers * unit_ns >= _EARLIEST_NS) & (numbers * unit_ns <= FARTHEST_NS) & (found == 0)
         found[is_time] = np.rint(numbers[is_time] * (unit_ns / 1_000)).astype(np.int64) * 1_000
-    for row in np.flatnonzero(np.isnan(numbers)).tolist():
-        try:
-            moment = datetime.fromisoformat(str(values[row]).replace("Z", "+00:00"))
-            at_ns = round(moment.timestamp() * 1e6) * 1_000
-        except (ValueError, OverflowError):
-            continue
-        found[row] = at_ns if _EARLIEST_NS <= at_ns <= FARTHEST_NS else 0
     return found
 
 
-class _Table(Struct, frozen=True):
-    """The rows that count, sorted by rank and step (n,): numbers, ranks, ends and durations, ns."""
-
-    number: Int64
-    rank: Int64  # -1 where it is unknown
-    end_ns: Int64
-    whole_ns: Int64
-    parts_ns: Int64  # (n, parts)
-    names: Sequence[str]
-    values: Mapping[str, Float64]
-    repairs: Sequence[str]
-
-    @classmethod
-    def of(cls, kinds: _Kinds, columns: Mapping[str, NDArray[Any]]) -> _Table:
-        """Return the table of the columns, a later row of a rank's step in place of the earlier."""
-        number: Float64 = columns[kinds.step]
-        rank = np.full(len(number), -1.0) if kinds.rank is None else columns[kinds.rank]
-        spans = [columns[name] * unit for name, (_, unit) in kinds.durations.items()]
-        spent = np.array(spans).T.reshape(len(number), len(spans))
-        is_told = (
-            (np.abs(number) < 1 << 53) & (np.abs(rank) < 1 << 31) & (np.rint(number) == number)
-        )  # not NaN
-        is_told &= (spent < FARTHEST_NS / 4).all(1) & (spent >= 0).all(1)
-        end = np.zeros(len(number), np.int64) if kinds.time is None else columns[kinds.time]
-        repairs = []
-        if n := int((~is_told).sum()):
-            repairs.append(f"{counted(n, 'row')} without a step or its durations left out")
-        rows = np.flatnonzero(is_told)
-        order = rows[np.lexsort((rows, number[rows], rank[rows]))]
-        last = np.ones(len(order), np.bool_)
-        last[:-1] = (np.diff(number[order]) != 0) | (np.diff(rank[order]) != 0)
-        if n := int((~last).sum()):
-            repairs.append(f"{counted(n, 'row')} of steps that were run again; the last of a step holds")
-        kept = order[last]
-        values = {name: columns[name][kept] for name in kinds.values}
-        short = [name for name, _ in kinds.durations.values()]
-        names = [
-            full if own == STEP or short.count(own) > 1 else own
-            for full, own in zip(kinds.durations, short, strict=True)
-        ]
-        at = _whole(spent[kept], list(kinds.durations))
-        whole = np.zeros(len(kept)) if at is None else spent[kept, at]
-        parts = [i for i in range(len(names)) if i != at]
-        return cls(
-            number[kept].astype(np.int64), rank[kept].astype(np.int64), end[kept], whole.astype(np.int64),
-            spent[kept][:, parts].astype(np.int64), [names[i] for i in parts], values, repairs,
-        )  # fmt: skip
-
-
-def _floats(values: Sequence[Any]) -> Float64:
-    """Return a column as numbers; NaN for any other value."""
-    try:
-        return np.array(values, np.float64)
-    except (TypeError, ValueError, OverflowError):
-        return np.array([float(value) if _is_number(value) else np.nan for value in values])
-
-
-def _whole(spent: Float64, names: Sequence[str]) -> int | None:
+def _whole(spent: Sequence[Float64], names: Sequence[str]) -> int | None:
     """Return which column is the whole step: at least the sum of the others in nearly all rows."""
-    if not len(spent) or not spent.shape[1]:
-        return None
-    if spent.shape[1] == 1:
-        return 0
-    total = spent.sum(1, keepdims=True)
-    covers = (2 * spent >= total * (1 - _ROUNDING)).mean(0)
-    median = np.median(spent, axis=0)
-    at = int(np.argmax(median))
+    if len(spent) < 2 or not len(spent[0]):
+        return 0 if len(spent) == 1 else None
+    at = int(np.argmax([np.median(column) for column in spent]))
     named = bool(_STEP_NAME.search(names[at])) or "total" in names[at].lower()
-    return at if covers[at] >= _NEARLY_ALL or named else None
+    covers = 2 * spent[at] >= sum(spent) * (1 - _ROUNDING)
+    return at if named or covers.mean() >= _NEARLY_ALL else None
 
 
 # ---- slices
 
 
-def _trace(path: Path, kinds: _Kinds, table: _Table, repairs: Sequence[str]) -> Trace:
-    """Return the rows as slices: each rank's steps on a track of its own."""
-    ranks, track = numbered(table.rank.tolist())
-    begins, wholes, kept = [], [], []
-    for rank in ranks:
-        rows = np.flatnonzero(table.rank == rank)
-        begin, whole = _placed(
-            table.number[rows], table.end_ns[rows], table.whole_ns[rows], table.parts_ns[rows]
-        )
-        is_known = whole > 0
-        begins.append(begin[is_known])
-        wholes.append(whole[is_known])
-        kept.append(rows[is_known])
-    if not any(map(len, kept)):
+def _trace(path: Path, kinds: _Kinds, columns: Mapping[str, Float64], damage: Sequence[str]) -> Trace:
+    """Return the rows as slices, each rank's on a track of its own, in the order of the steps."""
+    notes = [*damage]
+    number = columns[kinds.step]
+    rank = np.full(len(number), -1.0) if kinds.rank is None else columns[kinds.rank]
+    is_told = (np.abs(number) < 1 << 53) & (np.abs(rank) < 1 << 31) & (np.rint(number) == number)  # not NaN
+    spent = [columns[name] * unit for name, (_, unit) in kinds.durations.items()]
+    at = _whole([np.nan_to_num(took) for took in spent], list(kinds.durations))
+    # a part that a row lacks took no time in its step
+    spent = [took if place == at else np.nan_to_num(took) for place, took in enumerate(spent)]
+    for took in spent:
+        is_told &= (took >= 0) & (took < FARTHEST_NS / 4)
+    if n := int((~is_told).sum()):
+        notes.append(f"{counted(n, 'row')} without a step or its durations left out")
+    rows = _last_of_each(number, rank, np.flatnonzero(is_told))
+    if n := int(is_told.sum()) - len(rows):
+        notes.append(f"{counted(n, 'row')} of steps that were run again; the last of a step holds")
+    steps, end_ns = number[rows].astype(np.int64), np.zeros(len(rows), np.int64)
+    if kinds.time is not None:
+        end_ns = _times_ns(columns[kinds.time][rows])
+    told = [took[rows].astype(np.int64) for took in spent]
+    whole_ns = np.zeros(len(rows), np.int64) if at is None else told.pop(at)
+    ranks, track = numbered(rank[rows].astype(np.int64).tolist())
+    bounds = np.searchsorted(track, np.arange(len(ranks) + 1))
+    own = [slice(*pair) for pair in itertools.pairwise(bounds.tolist())]
+    placed = [_placed(steps[s], end_ns[s], whole_ns[s], [part[s] for part in told]) for s in own]
+    begin, whole = (np.concatenate([one[i] for one in placed] or [whole_ns]) for i in (0, 1))
+    kept = np.flatnonzero(whole)
+    if not len(kept):
         raise TraceError(f"{path}: no row tells how long its step took")
-    rows, begin, whole = map(np.concatenate, (kept, begins, wholes))
-    notes = [*repairs, *table.repairs]
-    if gap := _missing(table.number[rows], table.rank[rows]):
-        notes.append(gap)
-    n_parts = table.parts_ns.shape[1]
-    summed = np.cumsum(np.column_stack([np.zeros(len(rows), np.int64), table.parts_ns[rows]]), axis=1)
-    if n := int((summed[:, -1] > whole * (1 + _ROUNDING)).sum()):
+    steps, begin, whole, rows, track = steps[kept], begin[kept], whole[kept], rows[kept], track[kept]
+    first = np.flatnonzero(track == track[0])
+    notes += filter(None, (_missing(steps[first]), _pauses(steps[first], begin[first], whole[first])))
+    args: dict[str, NDArray[Any]] = {NUMBER: steps}
+    left, n_cut = whole.copy(), np.zeros(len(whole), np.bool_)
+    for name, part in zip(_names(kinds, at), told, strict=True):
+        n_cut |= part[kept] > left + whole * _ROUNDING
+        args[PART + name] = np.minimum(part[kept], left)
+        left -= args[PART + name]
+    if n := int(n_cut.sum()):
         notes.append(f"the parts of {counted(n, 'step')} are longer than the step: cut at its end")
-    bounds = np.minimum(summed, whole[:, None])
-    name_id = np.tile(np.arange(1 + n_parts, dtype=np.int32), len(rows))
-    ts_ns = np.column_stack([begin, begin[:, None] + bounds[:, :-1]]).ravel()
-    dur_ns = np.column_stack([whole, np.diff(bounds, axis=1)]).ravel()
-    is_run = dur_ns > 0
-    step_rows = np.flatnonzero((name_id == 0)[is_run])
-    args = {NUMBER: ArgColumn(step_rows, array("q", table.number[rows].tobytes()))}
-    args |= {VALUE + name: ArgColumn(step_rows, value[rows].tolist()) for name, value in table.values.items()}
+    args |= {VALUE + name: columns[name][rows] for name in kinds.values}
+    every, none = np.arange(len(rows)), np.zeros(len(rows), np.int32)
     return Trace(
-        path=str(path), dialect=DIALECT, names=[STEP, *table.names], cats=[""],
+        path=str(path), dialect=DIALECT, names=[STEP], cats=[""],
         tracks=[Track(_known(rank), 0) for rank in ranks],
-        name_id=name_id[is_run], cat_id=np.zeros(int(is_run.sum()), np.int32),
-        track_id=np.repeat(track[rows], 1 + n_parts).astype(np.int32)[is_run],
-        ts_ns=ts_ns[is_run], dur_ns=dur_ns[is_run], args=args,
+        name_id=none, cat_id=none, track_id=track.astype(np.int32), ts_ns=begin, dur_ns=whole,
+        args={name: ArgColumn(every, array(one.dtype.char, one.tobytes())) for name, one in args.items()},
         phases={"row": len(rows)}, rank=_known(ranks[0]) if len(ranks) == 1 else None,
         repairs=notes,
     )  # fmt: skip
+
+
+def _last_of_each(number: Float64, rank: Float64, rows: Int64) -> Int64:
+    """Return the `rows` sorted by rank and step, of each the one that was written last."""
+
+    def differs(rows: Int64) -> tuple[Float64, Float64]:
+        return np.diff(rank[rows]), np.diff(number[rows])
+
+    of_rank, of_step = differs(rows)
+    if not ((of_rank > 0) | ((of_rank == 0) & (of_step > 0))).all():
+        rows = rows[np.lexsort((rows, number[rows], rank[rows]))]
+        of_rank, of_step = differs(rows)
+        rows = rows[np.append((of_rank != 0) | (of_step != 0), [True] * (len(rows) > 0))]
+    return rows
+
+
+def _names(kinds: _Kinds, whole: int | None) -> list[str]:
+    """Return the names of the parts, in full where two are alike without their unit."""
+    short = [name for name, _ in kinds.durations.values()]
+    names = [
+        full if own == STEP or short.count(own) > 1 else own
+        for full, own in zip(kinds.durations, short, strict=True)
+    ]
+    return [name for place, name in enumerate(names) if place != whole]
 
 
 def _known(rank: int) -> int | None:
     return None if rank < 0 else rank
 
 
-def _placed(number: Int64, end_ns: Int64, whole_ns: Int64, parts_ns: Int64) -> tuple[Int64, Int64]:
+def _placed(number: Int64, end_ns: Int64, whole_ns: Int64, parts_ns: Sequence[Int64]) -> tuple[Int64, Int64]:
     """Return begin and length (n,) of a rank's steps; 0 long where that is not known.
 
     Steps follow each other; where the times of day, which are rounded, tell of more than rounding
     between two of them, so much passed there.
     """
     if not whole_ns.any():
-        follows = np.diff(number, prepend=number[:1] - 2) == 1
-        whole_ns = np.where(follows, np.diff(end_ns, prepend=end_ns[:1]), 0)
+        after = np.diff(number, prepend=number[:1])
+        usual = int(np.median(after[1:])) if len(after) > 1 else 1
+        took = np.diff(end_ns, prepend=end_ns[:1]) // usual
+        whole_ns = np.where((after == usual) & (took > 0), took, 0)
         if not end_ns.any():
-            whole_ns = parts_ns.sum(1)
+            whole_ns = sum(parts_ns, start=np.zeros(len(number), np.int64))
     if not end_ns.any():
         return np.cumsum(whole_ns) - whole_ns, whole_ns
     gaps = np.diff(end_ns - whole_ns, prepend=(end_ns - whole_ns)[:1])[1:] - whole_ns[:-1]
     rounding = np.maximum(_RESOLUTION_NS, _RESOLUTION * np.median(whole_ns))
-    gaps = np.where(gaps > rounding, gaps, 0)
+    gaps = np.where((gaps > rounding) & (end_ns[:-1] > 0) & (end_ns[1:] > 0), gaps, 0)
     begin = (end_ns - whole_ns)[:1] + np.concatenate([[0], np.cumsum(whole_ns[:-1] + gaps)])
     return begin.astype(np.int64), whole_ns.astype(np.int64)
 
 
-def _missing(number: Int64, rank: Int64) -> str:
+def _missing(number: Int64) -> str:
     """Return how many steps are not in the log, in words; "" where all are, or every n-th is logged."""
-    one = number[rank == rank[0]]
-    steps = np.diff(one)
+    steps = np.diff(number)
     if not len(steps):
         return ""
     usual = int(np.median(steps))
@@ -439,3 +481,17 @@ def _missing(number: Int64, rank: Int64) -> str:
         return f"one step of {usual} is in the log"
     left = int((steps - 1).sum())
     return f"{counted(left, 'step')} between the first and the last not in the log" if left else ""
+
+
+def _pauses(number: Int64, begin: Int64, whole: Int64) -> str:
+    """Return how often, how long and where at most nothing ran between two steps, in words; "" for never."""
+    after, usual = np.diff(number), np.median(whole)
+    between = np.diff(begin) - whole[:-1] - (after - np.median(after) if len(after) else 0) * usual
+    far = np.flatnonzero(between > max(_PAUSE_NS, _PAUSE_STEPS * usual))
+    if not len(far):
+        return ""
+    longest = far[between[far].argmax()]
+    return (
+        f"{counted(len(far), 'pause')} between steps, as of a restart; the longest takes "
+        f"{between[longest] / 1e9:,.0f} s after step {number[longest]}"
+    )

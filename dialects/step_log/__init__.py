@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 
-from arrays import Float64, NDArray
-from dialects.owners import Owned, Owner, split_by_tracks
+from dialects.needs import argument
+from dialects.owners import Owned
 from dialects.roles import Role
-from dialects.steps import NO_STEPS, Step, Steps
-from dialects.system import System
+from dialects.system import StepRows, System
 from errors import TraceError
-from formats.columns import Trace
+from formats.columns import ArgColumn, Trace
 
 if TYPE_CHECKING:
     from dialects.step_parts import RankSteps, RankTrace
@@ -44,38 +45,47 @@ class StepLog(System):
         return trace.dialect == self.name
 
     def split(self, trace: Trace) -> Sequence[Owned]:
-        """Return the ranks that a column tells of each row."""
-        ranks = [track.pid for track in trace.tracks]
-        owners = [Owner(None, rank if isinstance(rank, int) else None) for rank in ranks]
-        return split_by_tracks(trace, owners, np.arange(len(owners))) or [Owned(None, trace.rank, trace)]
+        """Return the ranks that a column tells of each row; the rows of each are together."""
+        if len(trace.tracks) < 2:
+            return [Owned(None, trace.rank, trace)]
+        bounds = np.searchsorted(trace.track_id, np.arange(len(trace.tracks) + 1)).tolist()
+        return [
+            Owned(None, track.pid if isinstance(track.pid, int) else None, _rows(trace, begin, end))
+            for track, (begin, end) in zip(trace.tracks, pairwise(bounds), strict=True)
+        ]
 
-    def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
-        """Return the `Role` of each slice (n,): the step itself is a frame around its parts."""
-        from formats.step_log import STEP
+    def step_rows(self, trace: Trace, by: str | None = None) -> StepRows:
+        """Return the rows, numbered by the column `by`, else by the one whose name says so."""
+        from formats.step_log import NUMBER, PART, VALUE
 
-        role = [Role.FRAME if name == STEP else role_of(name) for name in trace.names]
-        return np.array(role, np.int8)[trace.name_id]
+        columns = {}
+        for key, column in trace.args.items():
+            columns[key] = np.full(len(trace), np.nan)  # a file of the rank may lack it
+            columns[key][column.rows] = column.values
+        values = {key.removeprefix(VALUE): column for key, column in columns.items() if key.startswith(VALUE)}
+        number = columns[NUMBER]
+        if by is not None:
+            number = values.get(argument(by) or by, np.array([np.nan]))
+            if not (np.abs(number) < 1 << 53).all():  # not NaN
+                known = ", ".join(values) or "none"
+                raise TraceError(
+                    f"{trace.path}: --step_by {by}: no column of numbers is so called; others are: {known}"
+                )
+        return StepRows(
+            number.astype(np.int64),
+            {
+                key.removeprefix(PART): (self._role_of(key.removeprefix(PART)), np.nan_to_num(column))
+                for key, column in columns.items()
+                if key.startswith(PART)
+            },
+            values,
+        )
 
-    def marked_steps(self, trace: Trace) -> Steps:
-        """Return the rows."""
-        from formats.step_log import NUMBER
-
-        if NUMBER not in trace.args:
-            return NO_STEPS
-        rows, numbers = trace.args[NUMBER].rows, trace.args[NUMBER].values
-        bounds = zip(numbers, trace.ts_ns[rows].tolist(), trace.end_ns[rows].tolist(), strict=True)
-        return Steps(tuple(Step(*one) for one in bounds), (), "rows of the log")
-
-    def step_values(self, trace: Trace) -> Mapping[str, Float64]:
-        """Return the columns that are not durations, a number for each step; NaN in files without them."""
-        from formats.step_log import NUMBER, VALUE
-
-        found = {}
-        for key in [key for key in trace.args if key.startswith(VALUE)]:
-            of_row = np.full(len(trace), np.nan)
-            of_row[trace.args[key].rows] = trace.args[key].values
-            found[key.removeprefix(VALUE)] = of_row[trace.args[NUMBER].rows]
-        return found
+    def _role_of(self, name: str) -> Role:
+        """Return the role of a column of durations."""
+        if self.is_named_comm(name):
+            return Role.COMM
+        return next((role for rule, role in _ROLES if re.search(rule, name)), Role.COMPUTE)
 
     def category(self, name: str, cat: str) -> str:
         """Return the column."""
@@ -89,6 +99,12 @@ class StepLog(System):
         )
 
 
-def role_of(name: str) -> Role:
-    """Return the role of a column of durations."""
-    return next((role for rule, role in _ROLES if re.search(rule, name)), Role.COMPUTE)
+def _rows(trace: Trace, begin: int, end: int) -> Trace:
+    """Return the trace of the rows from `begin` to before `end`, all of them with all arguments."""
+    own = slice(begin, end)
+    return replace(
+        trace,
+        name_id=trace.name_id[own], cat_id=trace.cat_id[own], track_id=trace.track_id[own],
+        ts_ns=trace.ts_ns[own], dur_ns=trace.dur_ns[own],
+        args={key: ArgColumn(one.rows[: end - begin], one.values[own]) for key, one in trace.args.items()},
+    )  # fmt: skip

@@ -135,10 +135,10 @@ def _of_digest(args: Namespace) -> Result:
 
 
 def _of_step_log(args: Namespace) -> Result:
-    from figures.digest import IN_DIGEST
     from figures.job_figures import load_figures
+    from figures.rank_figures import Wanted
 
-    return _of_figures(args, load_figures(args.path, IN_DIGEST, options.asked(args)), ())
+    return _of_figures(args, load_figures(args.path, Wanted(rows=True), options.asked(args)), ())
 
 
 def _of_figures(args: Namespace, job: JobFigures, notes: Sequence[str]) -> Result:

@@ -186,10 +186,11 @@ def _every_step(diagnosis: Diagnosis) -> list[Chart]:
 
 def _excess_map(diagnosis: Diagnosis) -> list[Chart]:
     """Return how much longer than the median rank each rank worked in each step, where that is known."""
-    if diagnosis.excess_ns is None:
+    if diagnosis.excess is None:
         return []
-    names = list(map(str, diagnosis.numbers))
-    return [rank_map("Longer than the median rank", diagnosis.ranks, names, diagnosis.excess_ns / 1e6)]
+    numbers, excess_ns = diagnosis.excess
+    names = list(map(str, numbers))
+    return [rank_map("Longer than the median rank", diagnosis.ranks, names, excess_ns / 1e6)]
 
 
 def _work_map(recording: Recording) -> list[Chart]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from conftest import SHARED, run_cli
@@ -153,6 +154,34 @@ def test_a_digest_of_a_step_log_gives_the_same_findings(tmp_path: Path) -> None:
     ]
 
 
+def test_of_a_long_log_figures_are_means_and_the_span_is_still_exact(tmp_path: Path) -> None:
+    """2,500 steps are means of four each; a checkpoint of 500 ms every 250 steps is a stall."""
+    for rank in range(N_RANKS):
+        rows = []
+        for step in range(2_500):
+            late = 12 * (1_003 <= step < 1_110)
+            data, whole = 2 + late * (rank == 1), 100 + late + 500 * (step % 250 == 249)
+            rows.append(f"{step},{data},{80 + ms(step, rank)},{whole}")
+        (tmp_path / f"rank{rank}.csv").write_text("\n".join(["step,data_ms,compute_ms,step_ms", *rows]))
+    late, stalls = diagnosis(tmp_path)["findings"]
+    if late["kind"] == "outlier_steps":
+        late, stalls = stalls, late
+    assert (late["scope"]["ranks"], late["scope"]["operations"]) == (["rank1"], ["data"])
+    assert (late["scope"]["from_step"], late["scope"]["to_step"]) == (1_003, 1_109)
+    assert late["gain_ms"]["mid"] == pytest.approx(12)
+    assert stalls["title"] == "every 250th step takes 500.0 ms longer than the steps around"
+    _, out, _ = run_cli("statistic", tmp_path, "--format", "json")
+    found = {(one["name"], one["count"], one["avg_ms"]) for one in json.loads(out)["operations"]}
+    of_rank1 = {(name.removeprefix("rank1."), count): avg for name, count, avg in found if "rank1." in name}
+    assert of_rank1["step", 2_500] == pytest.approx(100 + 12 * 107 / 2_500 + 500 / 250)
+    assert of_rank1["data", 2_500] == pytest.approx(2 + 12 * 107 / 2_500)
+    _, out, _ = run_cli("statistic", tmp_path, "--sub_option", "breakdown", "--format", "json")
+    parts = [one for one in json.loads(out)["breakdown"] if one["rank"] == "rank1"]
+    assert [one["step"] for one in parts] == list(range(0, 2_500, 4))
+    assert parts[250]["wall_ms"] == pytest.approx(100 + 12 / 4)  # of steps 1,000 to 1,003
+    assert parts[251]["wall_ms"] == pytest.approx(112)
+
+
 def test_options_that_need_events_say_so(tmp_path: Path) -> None:
     job = write(tmp_path / "job", even)
     for option in ("critical", "replay"):
@@ -216,4 +245,4 @@ def test_a_rank_has_two_logs_of_which_one_has_another_column(tmp_path: Path) -> 
         (tmp_path / f"rank_0.part{part}.jsonl").write_text("\n".join(rows))
     (figures,) = load_figures([tmp_path], Wanted(operations=True)).ranks
     assert [step.label for step in figures.steps.whole] == [0, 1, 5, 6]
-    assert figures.values == {"loss": [None, None, 0.5, 0.5]}
+    assert list(figures.values["loss"]) == pytest.approx([np.nan, np.nan, 0.5, 0.5], nan_ok=True)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from errors import TraceError
 from formats.columns import Trace
-from formats.step_log import NUMBER, STEP, VALUE, read, recognises
+from formats.step_log import NUMBER, PART, STEP, VALUE, read, recognises
 from function_names import brief
 
 ROWS = (
@@ -27,10 +27,15 @@ def log(path: Path, text: str) -> Trace:
 
 
 def slices(trace: Trace) -> list[tuple[str, int, int]]:
-    """Name, begin from the first, and length in µs."""
-    begin = (trace.ts_ns - trace.ts_ns.min()) // 1000
-    names = [trace.names[i] for i in trace.name_id]
-    return list(zip(names, begin.tolist(), (trace.dur_ns // 1000).tolist(), strict=True))
+    """Name, begin from the first, and length in µs, of each step and of its parts one after the other."""
+    found = []
+    for row, begin in enumerate((trace.ts_ns - trace.ts_ns.min()).tolist()):
+        found.append((STEP, begin // 1000, int(trace.dur_ns[row]) // 1000))
+        for key, column in trace.args.items():
+            if key.startswith(PART) and (took := column.values[row]):
+                found.append((key.removeprefix(PART), begin // 1000, took // 1000))
+                begin += took
+    return found
 
 
 def test_a_row_is_a_step_with_its_parts_in_order(tmp_path: Path) -> None:
@@ -38,7 +43,7 @@ def test_a_row_is_a_step_with_its_parts_in_order(tmp_path: Path) -> None:
     assert slices(trace) == [(STEP, 0, 10_000), ("load", 0, 2_500), ("fwd", 2_500, 5_000)]
     assert trace.ts_ns[0] == 1_700_000_000_000_000_000  # its end is 10 ms later
     assert trace.rank == 3
-    assert trace.args[VALUE + "loss"].values == [0.5]
+    assert list(trace.args[VALUE + "loss"].values) == [0.5]
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from msgspec import Struct
 
+from arrays import spill
+from arrays.spill import Spill
 from conftest import REPO, run_cli
-from dag import spill
-from dag.spill import Spill
 
 pytestmark = pytest.mark.slow
 

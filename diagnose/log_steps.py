@@ -1,0 +1,122 @@
+"""The steps of a step log that all ranks have: what each part of them took on each rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from arrays import Float64, Int64, Mask, NDArray
+from dialects import Role
+from errors import TraceError
+from figures.job_figures import JobFigures
+from figures.log_figures import LogRows
+from figures.operations_by_step import Operations
+
+#: What no column holds, in words.
+REST = "what no column holds"
+#: Times that are looked at together: 64 MB; and those of which a median is taken, at least so many steps.
+_MOST_CELLS, _ENOUGH_CELLS, _ENOUGH_STEPS = 8_000_000, 2_000_000, 100
+
+
+class LogSteps:
+    """The k steps that all ranks have, and their p parts.
+
+    Of a long log the times lie in a mapped file, from which some are taken (`cells`, `series`); figures by
+    step are then means of s stretches. Of any other a stretch is a step.
+
+    Attributes
+    ----------
+    ranks, parts, roles : names of the ranks; names of the parts, and their roles
+    number : (k,) of the steps
+    begins : (s,) with which of the steps each stretch begins
+    means_ns : (parts, ranks, s) how long each part took
+    middle_ns : (parts, k) how long it took on the median rank, of two ranks the faster
+    step_ns : (k,) how long steps took on the median rank
+    values : (ranks, s) of each column of other numbers than durations, if all ranks have it
+    """
+
+    def __init__(self, job: JobFigures) -> None:
+        known = [(one, one.operations) for one in job.ranks if one.operations is not None and one.n_slices]
+        self.ranks = [rank.name for rank, _ in known]
+        self.roles: dict[str, Role] = {}
+        for _, one in known:
+            self.roles |= dict(zip(_parts(one), [*map(Role, one.role.tolist()), Role.FRAME], strict=True))
+        self.parts = list(self.roles)
+        self._columns = [[self.parts.index(name) for name in _parts(one)] for _, one in known]
+        rows = [rank.rows or LogRows(np.array(one.labels), one.spent_ns) for rank, one in known]
+        self._spent = [one.spent_ns for one in rows]
+        self.number = _in_all([one.labels for one in rows])
+        stretches = _in_all([np.array(one.labels) for _, one in known])
+        if not len(self.number) or not len(stretches):
+            raise TraceError(f"{job.path}: no step is in the log of every rank")
+        self._at = [np.searchsorted(one.labels, self.number) for one in rows]
+        self.begins = np.searchsorted(self.number, stretches)
+        places = [np.searchsorted(one.labels, stretches) for _, one in known]
+        self.means_ns = self._folded([one.spent_ns[at] for (_, one), at in zip(known, places, strict=True)])
+        self.values: dict[str, Float64] = {}
+        for name in known[0][0].values:
+            if all(name in rank.values for rank, _ in known):
+                of_ranks = [np.array(rank.values[name], np.float64) for rank, _ in known]
+                self.values[name] = np.array([one[at] for one, at in zip(of_ranks, places, strict=True)])
+        k, middle = len(self.number), (len(self.ranks) - 1) // 2
+        self.middle_ns, self.step_ns = np.zeros((len(self.parts), k)), np.zeros(k)
+        width = max(1, _MOST_CELLS // (len(self.parts) * len(self.ranks)))
+        for begin in range(0, k, width):
+            own = np.arange(begin, min(begin + width, k))
+            cells = np.ascontiguousarray(self.cells(own).transpose(0, 2, 1))
+            self.step_ns[own] = np.median(cells.sum(0), axis=1)
+            self.middle_ns[:, own] = np.partition(cells, middle, axis=2)[..., middle]
+
+    def cells(self, steps: Int64) -> Float64:
+        """Return how long each part took on each rank in these steps (parts, ranks, n)."""
+        return self._folded([spent[at[steps]] for spent, at in zip(self._spent, self._at, strict=True)])
+
+    def _folded(self, spent: Sequence[NDArray[np.floating]]) -> Float64:
+        found = np.zeros((len(self.parts), len(spent), len(spent[0])))
+        for rank, (columns, of_rank) in enumerate(zip(self._columns, spent, strict=True)):
+            for column, part in enumerate(columns):
+                found[part, rank] += of_rank[:, column]
+        return found
+
+    def series(self, part: int, rank: int) -> Float64:
+        """Return how long a part took on a rank in each step (k,)."""
+        spent, at = self._spent[rank], self._at[rank]
+        own = [column for column, place in enumerate(self._columns[rank]) if place == part]
+        return np.asarray(sum(spent[at, column] for column in own), np.float64)
+
+    def excess_ns(self, part: int, rank: int) -> Float64:
+        """Return how much longer a part took than on the median rank (k,)."""
+        return np.asarray(self.series(part, rank) - self.middle_ns[part])
+
+    def mean_excess_ns(self) -> Float64:
+        """Return the same of each stretch, part and rank (parts, ranks, s)."""
+        n = np.diff(self.begins, append=len(self.number))
+        return np.asarray(self.means_ns - (np.add.reduceat(self.middle_ns, self.begins, axis=1) / n)[:, None])
+
+    def usual_ns(self, steps: Int64) -> Float64:
+        """Return the median of each part on each rank in these steps (parts, ranks), or in enough of them."""
+        most = max(_ENOUGH_STEPS, _ENOUGH_CELLS // (len(self.parts) * len(self.ranks)))
+        if len(steps) > most:
+            steps = steps[np.linspace(0, len(steps) - 1, most).astype(np.int64)]
+        return np.asarray(np.median(self.cells(steps), axis=2), np.float64)
+
+    def stretches_of(self, steps: Mask) -> Mask:
+        """Return the stretches (s,) of which at least half are among `steps` (k,)."""
+        n = np.diff(self.begins, append=len(self.number))
+        return np.asarray(np.add.reduceat(steps, self.begins) * 2 >= n)
+
+
+def _in_all(labels: Sequence[Int64]) -> Int64:
+    """Return the numbers that all of these, ascending each, have."""
+    found = labels[0]
+    for other in labels[1:]:
+        if not np.array_equal(found, other):
+            found = np.intersect1d(found, other)
+    return found
+
+
+def _parts(operations: Operations) -> list[str]:
+    """Return the part of each column of `spent_ns`; the step around its parts and nothing are one."""
+    frames = [*(operations.role == Role.FRAME).tolist(), True]
+    return [REST if frame else name for name, frame in zip(operations.names, frames, strict=True)]
