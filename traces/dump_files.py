@@ -16,9 +16,9 @@ _HEAD = 1 << 12  # bytes, in which a dump says what it is
 def find(path: Path, given: Sequence[Path]) -> Job | None:
     """Return the job of the dumps right in `path`; None where none of its first files is one."""
     files = [file for file in listing(path) if file.is_file() and not file.name.startswith(".")]
-    if not any(map(_is_dump, files[:_TRIED])):
+    if not any(map(is_dump, files[:_TRIED])):
         return None
-    dumps = [file for file in files if _is_dump(file)]
+    dumps = [file for file in files if is_dump(file)]
     empty = [file for file in files if file.stat().st_size == 0]
     notes: list[str] = [missing_note(f"{file}: an empty file, left out") for file in empty]
     if others := len(files) - len(dumps) - len(empty):
@@ -28,7 +28,8 @@ def find(path: Path, given: Sequence[Path]) -> Job | None:
     return Job(path, "ranks", [Source(file) for file in dumps], notes)
 
 
-def _is_dump(path: Path) -> bool:
+def is_dump(path: Path) -> bool:
+    """Whether a file is the dump of a flight recorder, whatever its name."""
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from errors import TraceError
+from errors import TraceError, listed
 from formats.stream import find_file
 from traces.paths import (
     DIGITS,
@@ -117,8 +117,8 @@ def _workers(path: Path, depth: int) -> list[list[tuple[int, Path]]]:
         return []
     jobs = {child: found for child in children if (found := _workers(child, depth - 1))}
     if len(jobs) > 1:
-        names = ", ".join(child.name for child in jobs)
-        raise TraceError(f"{path}: holds several jobs; give one: {names}")
+        names = listed([child.name for child in jobs])
+        raise TraceError(f"{path}: holds several jobs: {names}; give one, e.g. {next(iter(jobs))}")
     return next(iter(jobs.values()), [])
 
 

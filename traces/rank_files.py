@@ -10,8 +10,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from errors import TraceError
+from errors import TraceError, listed
 from outputs.marks import is_digest, is_marked
+from traces.dump_files import is_dump
 from traces.gpu_folders import is_gpu_file, local_rank
 from traces.paths import (
     PRODUCTS,
@@ -42,10 +43,11 @@ def find(path: Path, given: Sequence[Path]) -> Job:
     if len({file.parent for file in files}) > 1 and not _all_differ(rank_of):
         rank_of = {file: rank_in_head(file) for file in files}
         if not _all_differ(rank_of):
-            names = ", ".join(dict.fromkeys(file.parent.name for file in files))
+            folders = list(dict.fromkeys(file.parent for file in files))
             raise TraceError(
                 f"{path}: several directories in it hold traces of the same ranks, or of ranks that nothing "
-                f"tells; give one, or all if they are one job: {names}"
+                f"tells: {listed([folder.name for folder in folders])}; give one, e.g. {folders[0]}, or all "
+                "if they are one job"
             )
     if files:
         if left := _holding(path, _MOST_SEARCHED, {*(file.parent for file in files), *given}):
@@ -100,16 +102,19 @@ def _holding(path: Path, most: int, known: Container[Path] = ()) -> str:
         str(Path(folder).relative_to(path))
         for folder, _, names in itertools.islice(os.walk(path), most)
         if Path(folder) not in known
-        and any(map(_holds_trace, (Path(folder, name) for name in sorted(names)[:_MOST_FILES])))
+        and any(_holds_trace(Path(folder, name), bool(known)) for name in sorted(names)[:_MOST_FILES])
     )
     found = sorted(holding, key=natural)
     return ", ".join(found[:3]) + (f" and {len(found) - 3:,} more" if len(found) > 3 else "")
 
 
-def _holds_trace(file: Path) -> bool:
-    if not may_be_read(file.name) or file.name.split(".")[0] in (*PRODUCTS, _MERGED):
+def _holds_trace(file: Path, by_name: bool) -> bool:
+    """Whether a file is a trace; dumps, which have any name, are looked for unless it is told `by_name`."""
+    if file.name.split(".")[0] in (*PRODUCTS, _MERGED):
         return False
     with contextlib.suppress(TraceError):  # it is only a hint
+        if not may_be_read(file.name):
+            return not by_name and file.is_file() and is_dump(file)
         return file.is_file() and not is_marked(file) and _reader_of(file) is not None
     return False
 
