@@ -46,11 +46,8 @@ def _alike(roots: Sequence[Root]) -> Iterator[list[Root]]:
     """Yield the roots that are one finding: of one cause, in one call."""
     found: dict[object, list[Root]] = {}
     for root in roots:
-        call = root.call
-        key: object = (root.cause, call and (call.group, call.number, call.peer))
-        if root.cause is HangCause.BEHIND:
-            key = root.cause
-        found.setdefault(key, []).append(root)
+        call = (root.call.group, root.call.number, root.call.peer)
+        found.setdefault((root.cause, root.cause is not HangCause.BEHIND and call), []).append(root)
     yield from found.values()
 
 
@@ -60,12 +57,10 @@ def _finding(
     guilty = sorted({rank for root in roots for rank in root.ranks})
     waiting = sorted({rank for root in roots for rank in root.waiting})
     root = roots[0]
-    calls = [one.call for one in roots if one.call is not None]
+    calls = [one.call for one in roots]
     since = [call.at_ns for call in calls if call.at_ns > 0]
     who, has = ranks_in_words(guilty), "has" if len(guilty) == 1 else "have"
-    call = root.call
-    what = in_words(call, data=False) if call else "a call"
-    with_data = in_words(call) if call else what
+    what = root.call.title
     when = f" since {clock(min(since))}" if since else ""
     those = (
         f"{ranks_in_words(waiting)} {'has' if len(waiting) == 1 else 'have'} waited"
@@ -75,7 +70,7 @@ def _finding(
     title, cause, action = {
         HangCause.ABSENT: (
             f"{who} {has} not come to {what}, where {those}{when}",
-            f"{who} {'waits' if len(guilty) == 1 else 'wait'} for nobody; the others are in {with_data}. "
+            f"{who} {'waits' if len(guilty) == 1 else 'wait'} for nobody; the others are in {root.call}. "
             f"{_instead(guilty, ranks)}",
             f"look at what {who} did then: `py-spy dump` of the process, its log, its input, its host",
         ),
@@ -87,7 +82,7 @@ def _finding(
         ),
         HangCause.NO_DUMP: (
             f"{who} left no dump, and in {what} {those}{when} for it alone",
-            f"they are in {with_data}. A rank that lives writes a dump when others hang: this one has died, "
+            f"they are in {root.call}. A rank that lives writes a dump when others hang: this one has died, "
             "or could not write",
             f"look for the end of {who}: its exit code, the kernel's log (out of memory), its host",
         ),
@@ -99,7 +94,7 @@ def _finding(
         HangCause.MISMATCH: (
             f"{who} called {what} differently from the others{when}",
             "; ".join(f"{ranks_in_words(own)}: {words}" for words, own in root.differ.items()),
-            f"let all members make the same calls in the same order with the same data{_frames(call)}",
+            f"let all members make the same calls in the same order with the same data{_frames(root.call)}",
         ),
         HangCause.NOT_STARTED: (
             f"{who} {has} not started {what} on the device, where {those}{when}",
@@ -113,7 +108,7 @@ def _finding(
         cause=cause,
         action=action,
         ranks=[f"rank{rank}" for rank in guilty],
-        operations=sorted({in_words(one) for one in calls}),
+        operations=sorted({str(one) for one in calls}),
         evidence=list(_evidence(hang, waiting, ranks, paths)),
         caveat=hang.caveat,
         look=_CLOSER,
@@ -129,7 +124,7 @@ def _evidence(
         call = hang.waits[rank].call
         at_ns = max(call.at_ns, begin_ns)
         yield Evidence(
-            paths.get(rank, ""), f"rank{rank}", None, in_words(call), at_ns - begin_ns, max(end_ns - at_ns, 0)
+            paths.get(rank, ""), f"rank{rank}", None, str(call), at_ns - begin_ns, max(end_ns - at_ns, 0)
         )
 
 
@@ -142,7 +137,7 @@ def _instead(guilty: Sequence[int], ranks: Mapping[int, Standing]) -> str:
             told.append(f"Rank {rank} has no call open: all that it called is complete")
             continue
         when = f" at {clock(last.at_ns)}" if last.at_ns > 0 else ""
-        told.append(f"The last call of rank {rank} was {in_words(last)}{when}{_frames(last)}")
+        told.append(f"The last call of rank {rank} was {last}{when}{_frames(last)}")
     return ". ".join(told)
 
 
@@ -150,20 +145,11 @@ def _circle(hang: Hang, guilty: Sequence[int]) -> Iterator[str]:
     for rank in guilty[:4]:
         if (wait := hang.waits.get(rank)) is not None:
             on = [one for one in wait.on if one in guilty] or wait.on
-            yield f"rank {rank} waits in {in_words(wait.call)} for {ranks_in_words(on)}{_frames(wait.call)}"
+            yield f"rank {rank} waits in {wait.call} for {ranks_in_words(on)}{_frames(wait.call)}"
 
 
-def _frames(call: Call | None) -> str:
-    return f", in {' < '.join(call.frames)}" if call and call.frames else ""
-
-
-def in_words(call: Call, *, data: bool = True) -> str:
-    """Return a call with its number, group and data: ``all_reduce 17 of DP (3), Float [120]``."""
-    moved = f", {call.dtypes} {call.shapes}".rstrip() if call.shapes and data else ""
-    if call.peer is not None:
-        way = "to" if call.kind.startswith("send") else "from"
-        return f"{call.kind} {way} rank {call.peer} in {call.group}{moved}"
-    return f"{call.kind} {call.number} of {call.group}{moved}"
+def _frames(call: Call) -> str:
+    return f", in {' < '.join(call.frames)}" if call.frames else ""
 
 
 def clock(at_ns: int) -> str:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -26,7 +26,7 @@ import dialects
 from diagnose.finding_thresholds import FEWEST_CALLS, HALF, OUTLYING
 from errors import listed
 from formats.columns import Trace
-from formats.recorder.standing import Call, Group, Lane, Spans, Standing, members_of
+from formats.recorder.standing import Call, Lane, Standing
 
 
 class HangCause(Enum):
@@ -45,7 +45,7 @@ class Root(NamedTuple):
 
     cause: HangCause
     ranks: Sequence[int]
-    call: Call | None
+    call: Call
     waiting: Sequence[int] = ()
     differ: Mapping[str, Sequence[int]] = {}  # what was called, and by whom
 
@@ -53,7 +53,6 @@ class Root(NamedTuple):
 class Wait(NamedTuple):
     """A rank waits in its first open call for `on`: ranks that have not come, or are held (`is_held`)."""
 
-    rank: int
     call: Call
     on: Sequence[int]
     is_held: bool
@@ -64,66 +63,43 @@ class Hang(Struct):
 
     roots: Sequence[Root]
     waits: Mapping[int, Wait]
-    no_dump: Sequence[int]
     reason: str = ""
     caveat: str = ""
 
 
-_Key = tuple[str, Spans]
-_Node = Hashable
+_Key = tuple[str, Sequence[int]]  # of a group
+_Node = Hashable  # a rank, or an open call
 
 
 def find_hang(ranks: Mapping[int, Standing]) -> Hang:
     """Return why the job of these ranks hangs, or why that is not claimed."""
     job = _Job(ranks)
-    roots = [*job.ends(), *job.mismatches()]
-    roots = _merged([root for root in roots if root.ranks])
     waits = {rank: wait for rank in ranks if (wait := job.wait(rank)) is not None}
-    no_dump = sorted(job.lost)
+    roots = _merged([*job.mismatches(), *job.ends()])
     known = [root for root in roots if root.cause is not HangCause.NO_DUMP]
-    caveat = ""
-    if known and len(known) < len(roots):
-        roots = known
+    named = {rank for root in known or roots for rank in root.ranks}
+    moved, lost = job.moved(), ranks_in_words(sorted(job.lost))
+    reason = caveat = ""
     if roots and not known and len(job.lost) >= len(ranks):
-        reason = f"the others wait for {ranks_in_words(no_dump)} without a dump; give the dumps of all ranks"
-        return Hang((), waits, no_dump, reason)
-    if no_dump and known:
-        caveat = f"{ranks_in_words(no_dump)} left no dump: whether they wait, too, is not known"
-    if moved := job.moved():
-        if 2 * len(moved) >= len(ranks) or not {*moved} >= {rank for root in roots for rank in root.ranks}:
-            reason = (
-                f"others completed calls that {ranks_in_words(moved)} had not made: the dumps are of "
-                "different moments, and the job moved between them"
-            )
-            return Hang((), waits, no_dump, reason)
-        caveat = f"the record of {ranks_in_words(moved)} ends before calls that others completed with it"
-    if not roots:
-        return Hang((), waits, no_dump, _why_not(job, waits))
-    named = {rank for root in roots for rank in root.ranks}
-    roots += [
-        Root(HangCause.BEHIND, (rank,), job.first_unseen[rank], job.done_by[rank])
-        for rank in sorted(job.frozen - named)
-    ]
-    if slow := job.usually_late(roots):
-        return Hang((), waits, no_dump, slow)
-    return Hang(sorted(roots, key=_since), waits, no_dump, "", caveat)
-
-
-def _why_not(job: _Job, waits: Mapping[int, Wait]) -> str:
-    if job.frozen:
-        return (
-            f"calls are open on {ranks_in_words(sorted(job.frozen))} that others completed, perhaps because "
-            "the dumps are of different moments"
+        reason = f"the others wait for {lost} without a dump; give the dumps of all ranks"
+    elif moved and (len(moved) >= HALF * len(ranks) or not named <= {*moved}):
+        reason = (
+            f"others completed calls that {ranks_in_words(moved)} had not made: the dumps are of different "
+            "moments, and the job moved between them"
         )
-    if not any(one.n_calls for one in job.ranks.values()):
-        return "the dumps hold no call"
-    if any(job.opens.values()):
-        return "every open call has been made by all of its members: they may still be running"
-    return "no call is open: every rank has completed all that it called"
+    elif not roots:
+        reason = job.why_not()
+    elif moved:
+        caveat = f"the record of {ranks_in_words(moved)} ends before calls that others completed with it"
+    elif known and job.lost:
+        caveat = f"{lost} left no dump: whether they wait, too, is not known"
+    roots = [*(known or roots), *(root for rank, root in job.frozen.items() if rank not in named)]
+    reason = reason or job.signs_of_life(roots)
+    return Hang([] if reason else sorted(roots, key=_since), waits, reason, caveat)
 
 
 def _since(root: Root) -> tuple[bool, bool, int]:
-    return root.cause is HangCause.BEHIND, *((True, 0) if root.call is None else _age(root.call))
+    return root.cause is HangCause.BEHIND, *_age(root.call)
 
 
 def _age(call: Call) -> tuple[bool, int]:
@@ -143,50 +119,43 @@ def _merged(roots: Iterable[Root]) -> list[Root]:
 
 
 class _Job:
-    """The standings of all ranks, side by side."""
+    """The standings of all ranks, side by side.
+
+    `frozen` are the ranks whose record stopped. `reached` are, of each group and member with a dump, the
+    numbers of its last call and of the last completed one; -1 where unknown.
+    """
 
     def __init__(self, ranks: Mapping[int, Standing]) -> None:
         self.ranks = ranks
-        groups = [group for one in ranks.values() for group in one.groups.values()]
-        world = {member for group in groups for member in group.members}
-        world |= {call.peer for one in ranks.values() for call in one.messages if call.peer is not None}
-        self.lost = world - ranks.keys()
-        self.mixed = frozenset[str]().union(*(one.with_messages for one in ranks.values()))
         self.lanes: dict[_Key, dict[int, Lane]] = defaultdict(dict)
         for rank, one in ranks.items():
             for lane in one.lanes.values():
-                self.lanes[_key(lane.group)][rank] = lane
-        self.frozen: set[int] = set()
-        self.first_unseen: dict[int, Call] = {}
-        self.done_by: dict[int, Sequence[int]] = {}
-        self._seen_through: dict[tuple[_Key, int], int] = {}  # lane and rank: calls up to this one are done
+                self.lanes[lane.group.key][rank] = lane
+        peers = {call.peer for one in ranks.values() for call in one.messages if call.peer is not None}
+        self.lost = peers.union(*(members for _, members in self.lanes)) - ranks.keys()
+        self.reached: dict[_Key, dict[int, tuple[int, int]]] = {}
+        for key, lanes in self.lanes.items():
+            with_counters = not any(lane.has_messages for lane in lanes.values())
+            known = {rank: (-1, -1) for rank in key[1] if rank in ranks}
+            own = {rank: lane.reached(with_counters=with_counters) for rank, lane in lanes.items()}
+            self.reached[key] = known | own
+        self.frozen: dict[int, Root] = {}
+        self._seen_through: dict[tuple[_Key, int], int] = {}  # group and rank: calls up to this one are done
         self._differ = self._mismatched()
-        for key in self.lanes:
+        # a group known by a number alone, which is the process's own, may be several
+        self._sure = [
+            key
+            for key, lanes in self.lanes.items()
+            if key[1] or any(one.group.is_named for one in lanes.values())
+        ]
+        for key in self._sure:
             self._find_frozen(key)
         self.opens = {rank: self._open_calls(rank) for rank in ranks}
         self._first = {rank: calls[0].order for rank, calls in self.opens.items() if calls}
-        self._targets: dict[_Node, tuple[list[int], bool]] = {}
+        self.running: list[Call] = []  # open ones that all members have made, as far as `ends` found them
+        self._targets: dict[_Node, tuple[Sequence[int], bool]] = {}
 
     # ---- what the records say
-
-    def members(self, key: _Key) -> Sequence[int]:
-        """Return the ranks of a group; those with a record of it where no file lists them."""
-        return members_of(key[1]) or sorted(self.lanes[key])
-
-    def entered(self, rank: int, key: _Key) -> int:
-        """Return the number of the last collective that a rank called in a group; -1 where unknown."""
-        return self._counter(rank, key, 0)
-
-    def completed(self, rank: int, key: _Key) -> int:
-        """Return the number of the last one that its record calls completed; -1 where unknown."""
-        return self._counter(rank, key, 1)
-
-    def _counter(self, rank: int, key: _Key, which: int) -> int:
-        lane = self.lanes[key].get(rank)
-        known = -1 if lane is None else (lane.entered, lane.completed)[which]
-        if key[0] in self.mixed:  # counters are of messages, too
-            return known
-        return max(known, self.ranks[rank].counters.get(key[0], (-1, -1))[which])
 
     def _mismatched(self) -> dict[tuple[_Key, int], dict[str, list[int]]]:
         """Return the open collectives that members called, but not alike: what was called, and by whom."""
@@ -195,267 +164,242 @@ class _Job:
             for number in {lane.first[0].number for lane in lanes.values() if lane.first}:
                 by: dict[str, list[int]] = defaultdict(list)
                 for rank, lane in lanes.items():
-                    for call in (*lane.first, *lane.done):
-                        if call.number == number:
-                            by[signature(call)].append(rank)
-                            break
+                    call = next((one for one in (*lane.first, *lane.done) if one.number == number), None)
+                    if call is not None:
+                        by[call.signature].append(rank)
                 if len(by) > 1:
                     found[key, number] = dict(by)
         return found
 
     def _find_frozen(self, key: _Key) -> None:
         """Find the ranks with calls open that a member completed, as no one can without them."""
-        completed = {rank: self.completed(rank, key) for rank in self.members(key) if rank in self.ranks}
-        top = max(completed.values(), default=-1)
+        completed = {rank: done for rank, (_, done) in self.reached[key].items()}
+        top = max(completed.values())
         unseen: dict[int, list[Call]] = {}
         for rank, lane in self.lanes[key].items():
             calls = [one for one in lane.first if one.number <= top and one.all_wait]
             if calls and not any((key, one.number) in self._differ for one in calls):
                 unseen[rank] = calls
-        if not unseen or len(unseen) > HALF * len(completed):
+        if len(unseen) > HALF * len(completed):
             return
         for rank, calls in unseen.items():
-            self.frozen.add(rank)
             self._seen_through[key, rank] = calls[-1].number
-            if rank not in self.first_unseen or calls[0].order < self.first_unseen[rank].order:
-                self.first_unseen[rank] = calls[0]
-                self.done_by[rank] = [one for one, n in completed.items() if n >= calls[0].number]
+            if rank not in self.frozen or calls[0].order < self.frozen[rank].call.order:
+                done_by = [one for one, n in completed.items() if n >= calls[0].number]
+                self.frozen[rank] = Root(HangCause.BEHIND, (rank,), calls[0], done_by)
 
     def _open_calls(self, rank: int) -> list[Call]:
         """Return the first open call of each group, and of each kind of message to each peer, in order."""
-        one = self.ranks[rank]
-        found = []
-        for lane in one.lanes.values():
-            seen = self._seen_through.get((_key(lane.group), rank), -1)
-            found += [call for call in lane.first if call.number > seen][:1]
-        messages: dict[Hashable, Call] = {}
-        for call in one.messages:
-            if rank not in self.frozen:  # which of its messages are done its record does not know
-                messages.setdefault((call.group.name, call.kind, call.peer), call)
-        return sorted([*found, *messages.values()], key=lambda call: call.order)
+        found: dict[Hashable, Call] = {}
+        for lane in self.ranks[rank].lanes.values():
+            seen = self._seen_through.get((lane.group.key, rank), -1)
+            for call in [one for one in lane.first if one.number > seen][:1]:
+                found[lane.group.name] = call
+        # which of its messages are done a record that stopped does not know
+        for call in self.ranks[rank].messages if rank not in self.frozen else ():
+            found.setdefault((call.group.name, call.kind, call.peer), call)
+        return sorted(found.values(), key=lambda call: call.order)
 
     # ---- who waits for whom
 
-    def targets(self, rank: int, call: Call) -> tuple[list[int], bool]:
+    def targets(self, rank: int, call: Call) -> tuple[Sequence[int], bool]:
         """Return the ranks that an open call of `rank` waits for, and whether they are only held."""
-        node = self._node(rank, call)
+        node = _node(rank, call)
         if node not in self._targets:
-            found = self._message_targets(rank, call) if call.peer is not None else self._call_targets(call)
+            found = self._call_targets(call) if call.peer is None else self._peer(rank, call, call.peer)
             self._targets[node] = found
         return self._targets[node]
 
-    def _node(self, rank: int, call: Call) -> _Node:
-        key = _key(call.group)
-        return (key, rank, call.kind, call.peer) if call.peer is not None else (key, call.number)
-
-    def _call_targets(self, call: Call) -> tuple[list[int], bool]:
-        key = _key(call.group)
-        known = [rank for rank in self.members(key) if rank in self.ranks]
-        absent = [rank for rank in known if self.entered(rank, key) < call.number]
-        absent = absent or [rank for rank in self.members(key) if rank in self.lost]
+    def _call_targets(self, call: Call) -> tuple[Sequence[int], bool]:
+        key = call.group.key
+        reached = self.reached[key]
+        absent = [rank for rank, (entered, _) in reached.items() if entered < call.number]
+        absent = absent or [rank for rank in key[1] if rank in self.lost]
         if absent:
             return absent, False
-        held = []
-        for rank in known:
-            lane = self.lanes[key].get(rank)
-            own = next((one for one in lane.first if one.number == call.number), None) if lane else None
-            is_open = self.completed(rank, key) < call.number
-            if is_open and self._first.get(rank, 1 << 62) < (own.order if own else 1 << 61):
-                held.append(rank)
-        return held, True
+        own = {rank: one.order for rank, one in self._calls(key, call.number).items()}
+        waiting = [rank for rank, (_, completed) in reached.items() if completed < call.number]
+        return self._held({rank: own.get(rank, 1 << 61) for rank in waiting}), True
 
-    def _message_targets(self, rank: int, call: Call) -> tuple[list[int], bool]:
-        peer = call.peer
-        assert peer is not None
-        if peer not in self.ranks:
-            return [peer], False
-        answer = self._answer(rank, call)
-        if answer is None:
-            return [peer], False
-        sides = ((peer, answer), (rank, call))
-        return [one for one, own in sides if self._first.get(one, 1 << 62) < own.order], True
-
-    def _answer(self, rank: int, call: Call) -> Call | None:
-        """Return the open message of the peer that belongs to this one of `rank`."""
-        assert call.peer is not None
+    def _peer(self, rank: int, call: Call, peer: int) -> tuple[Sequence[int], bool]:
+        """Return whom a message waits for: its peer, as long as that has no message for it open, too."""
         wanted = "recv" if call.kind.startswith("send") else "send"
-        for one in self.opens.get(call.peer, ()):
+        for one in self.opens.get(peer, ()):
             if one.peer == rank and one.kind.startswith(wanted) and one.group.name == call.group.name:
-                return one
-        return None
+                return self._held({peer: one.order, rank: call.order}), True
+        return [peer], False
+
+    def _held(self, order: Mapping[int, int]) -> list[int]:
+        """Return the ranks for which another call is the first open one, by the place of this one."""
+        return [rank for rank, own in order.items() if self._first.get(rank, 1 << 62) < own]
+
+    def _calls(self, key: _Key, number: int) -> dict[int, Call]:
+        """Return the open calls of a collective."""
+        lanes = self.lanes[key].items()
+        return {rank: call for rank, lane in lanes for call in lane.first if call.number == number}
 
     def wait(self, rank: int) -> Wait | None:
         """Return for whom a rank waits in its first open call; None where none is open, or all have come."""
         for call in self.opens[rank][:1]:
             on, is_held = self.targets(rank, call)
             on = [one for one in on if one != rank]
-            return Wait(rank, call, on, is_held) if on else None
+            return Wait(call, on, is_held) if on else None
         return None
 
     # ---- where the ways end
 
     def ends(self) -> list[Root]:
         """Return the causes at which the ways end."""
-        ways = {rank: [(rank, call) for call in calls] for rank, calls in self.opens.items()}
         found = []
-        for part in self._sinks(ways):
+        for part in self._sinks(self.opens):
             ranks = [node for node in part if isinstance(node, int)]
-            if len(part) > 1 and len(ranks) > 1:  # a circle: in their first calls, whoever else follows
-                inside = {rank: ways[rank][:1] for rank in ranks}
-                found += [
-                    self._end([node for node in inner if isinstance(node, int)], inner)
-                    for inner in self._sinks(inside)
-                ]
-            else:
-                found.append(self._end(ranks, part))
+            if len(ranks) < 2:
+                found.append(self._end(part))
+            else:  # a circle: in their first calls, whoever else follows
+                found += map(self._end, self._sinks({rank: self.opens[rank][:1] for rank in ranks}))
         return [root for root in found if root is not None]
 
-    def _end(self, ranks: list[int], part: Sequence[_Node]) -> Root | None:
+    def _sinks(self, ways: Mapping[int, Sequence[Call]]) -> Iterable[set[_Node]]:
+        """Return the strongly connected parts of the graph from which no way leads out."""
+        import networkx
+
+        graph: Any = networkx.DiGraph()
+        graph.add_nodes_from(ways)
+        for rank, calls in ways.items():
+            for call in calls:
+                node = _node(rank, call)
+                if node not in graph:
+                    graph.add_edges_from((node, on) for on in self.targets(rank, call)[0])
+                graph.add_edge(rank, node)
+        parts: Iterable[set[_Node]] = networkx.attracting_components(graph)
+        return parts
+
+    def _end(self, part: Iterable[_Node]) -> Root | None:
+        ranks = sorted(node for node in part if isinstance(node, int))
         if len(ranks) > 1:
             calls = [self.opens[rank][0] for rank in ranks]
             for call in calls:
-                if call.peer is None and (_key(call.group), call.number) in self._differ:
-                    return self._differing(_key(call.group), call.number)
-            return Root(HangCause.CYCLE, sorted(ranks), min(calls, key=_age), sorted(ranks))
+                if call.peer is None and (call.group.key, call.number) in self._differ:
+                    return self._differing(call.group.key, call.number)
+            return Root(HangCause.CYCLE, ranks, min(calls, key=_age), ranks)
+        open_calls = [(rank, call) for rank, calls in self.opens.items() for call in calls]
         if not ranks:
-            return self._not_started(part)
-        rank = ranks[0]
-        waiting = [(one, call) for one, calls in self.opens.items() for call in calls
-                   if one != rank and rank in self.targets(one, call)[0]]  # fmt: skip
+            (node,) = part
+            own = {rank: call for rank, call in open_calls if _node(rank, call) == node}
+            root = self._not_started(own)
+            if root is None and node not in self._differ:
+                self.running.append(max(own.values(), key=lambda call: call.at_ns))
+            return root
+        waiting = [pair for pair in open_calls if pair[0] != ranks[0] and ranks[0] in self.targets(*pair)[0]]
         if not waiting:
             return None
-        absent = [pair for pair in waiting if not self.targets(*pair)[1]] or waiting
-        first = min((call for _, call in absent), key=lambda call: (call.peer is not None, *_age(call)))
-        node = self._node(absent[0][0], first) if first.peer is None else None
-        those = sorted(
-            one for one, call in absent if call is first or (node and self._node(one, call) == node)
-        )
-        cause = HangCause.NO_DUMP if rank in self.lost else HangCause.ABSENT
-        return Root(cause, (rank,), first, those)
+        waiting = [pair for pair in waiting if not self.targets(*pair)[1]] or waiting
+        by, first = min(waiting, key=lambda pair: (pair[1].peer is not None, *_age(pair[1])))
+        those = sorted(rank for rank, call in waiting if _node(rank, call) == _node(by, first))
+        return Root(HangCause.NO_DUMP if ranks[0] in self.lost else HangCause.ABSENT, ranks, first, those)
 
-    def _not_started(self, part: Sequence[_Node]) -> Root | None:
+    def _not_started(self, own: Mapping[int, Call]) -> Root | None:
         """Return the members whose device has not started a call that others have started."""
-        (node,) = part
-        own = {
-            rank: call
-            for rank, calls in self.opens.items()
-            for call in calls
-            if self._node(rank, call) == node
-        }
-        started = {rank for rank, call in own.items() if call.has_started}
-        late = [r for r in own if r not in started and self.ranks[r].tells_start]
+        started = sorted(rank for rank, call in own.items() if call.has_started)
+        late = sorted(rank for rank in own if rank not in started and self.ranks[rank].tells_start)
         if not started or not late or len(late) > HALF * len(own):
             return None
-        return Root(HangCause.NOT_STARTED, sorted(late), own[late[0]], sorted(started))
+        return Root(HangCause.NOT_STARTED, late, own[late[0]], started)
 
     def mismatches(self) -> list[Root]:
         """Return the calls that all their members are at, with different arguments."""
-        found = []
-        for key, number in self._differ:
-            calls = self._waiting_in(key, number)
-            if all(self._first.get(rank) == call.order for rank, call in calls.items()):
-                found.append(self._differing(key, number))
+        found = [
+            self._differing(key, number)
+            for key, number in self._differ
+            if all(self._first.get(rank) == call.order for rank, call in self._calls(key, number).items())
+        ]
         return [root for root in found if root is not None]
 
     def _differing(self, key: _Key, number: int) -> Root | None:
         """Return a call that all members made, but not alike; the fewer are guilty."""
-        known = [rank for rank in self.members(key) if rank in self.ranks]
-        calls = self._waiting_in(key, number)
-        if not calls or any(self.entered(rank, key) < number for rank in known):
+        calls = self._calls(key, number)
+        if not calls or any(entered < number for entered, _ in self.reached[key].values()):
             return None
         by = self._differ[key, number]
         most = max(map(len, by.values()))
-        odd = [ranks for ranks in by.values() if len(ranks) < most] or list(by.values())
-        ranks = sorted(rank for ranks in odd for rank in ranks)
-        return Root(HangCause.MISMATCH, ranks, min(calls.values(), key=_age), sorted(calls), by)
-
-    def _waiting_in(self, key: _Key, number: int) -> dict[int, Call]:
-        """Return the open calls of a collective."""
-        lanes = self.lanes[key].items()
-        return {rank: call for rank, lane in lanes for call in lane.first if call.number == number}
-
-    def _sinks(self, ways: Mapping[int, Sequence[tuple[int, Call]]]) -> list[list[_Node]]:
-        """Return the strongly connected parts of the graph from which no way leads out."""
-        import numpy as np
-        from scipy.sparse import coo_matrix
-        from scipy.sparse.csgraph import connected_components
-
-        place: dict[_Node, int] = {}
-        pairs: list[tuple[int, int]] = []
-        for rank, calls in ways.items():
-            at = place.setdefault(rank, len(place))
-            for call in calls:
-                node = self._node(*call)
-                is_new = node not in place
-                to = place.setdefault(node, len(place))
-                pairs.append((at, to))
-                if is_new:
-                    on = self.targets(*call)[0]
-                    pairs += [(to, place.setdefault(one, len(place))) for one in on]
-        nodes = list(place)
-        edges = np.array(pairs, np.int64).reshape(-1, 2)
-        matrix = coo_matrix((np.ones(len(edges), np.int8), edges.T), (len(nodes), len(nodes)))
-        n, label = connected_components(matrix.tocsr(), directed=True, connection="strong")
-        leads_out = np.zeros(n, np.bool_)
-        crossing = label[edges[:, 0]] != label[edges[:, 1]]
-        leads_out[label[edges[crossing, 0]]] = True
-        parts: dict[int, list[_Node]] = defaultdict(list)
-        for node, own in zip(nodes, label.tolist(), strict=True):
-            if not leads_out[own]:
-                parts[own].append(node)
-        return list(parts.values())
+        is_even = min(map(len, by.values())) == most
+        odd = sorted(rank for ranks in by.values() for rank in ranks if is_even or len(ranks) < most)
+        return Root(HangCause.MISMATCH, odd, min(calls.values(), key=_age), sorted(calls), by)
 
     # ---- signs of life
+
+    def why_not(self) -> str:
+        """Return why nothing is claimed where no way ends."""
+        if self.frozen:
+            return (
+                f"calls are open on {ranks_in_words(sorted(self.frozen))} that others completed, perhaps "
+                "because the dumps are of different moments"
+            )
+        if not any(one.last for one in self.ranks.values()):
+            return "the dumps hold no call" + self._by_counters()
+        if any(self.opens.values()):
+            return "every open call has been made by all of its members: they may still be running"
+        return "no call is open: every rank has completed all that it called"
+
+    def _by_counters(self) -> str:
+        """Return a sentence of the ranks whose counters are behind those of others in a group."""
+        behind = set()
+        for reached in self.reached.values():
+            top = max(entered for entered, _ in reached.values())
+            behind |= {rank for rank, (entered, _) in reached.items() if entered < top}
+        return f"; by their counters {ranks_in_words([*behind])} called fewer than others" if behind else ""
 
     def moved(self) -> list[int]:
         """Return the ranks that had not made a call that others had completed, as no one can without them."""
         found = set()
-        for key, lanes in self.lanes.items():
-            done = [call.number for lane in lanes.values() for call in lane.done if call.all_wait]
+        for key in self._sure:
+            done = (call.number for lane in self.lanes[key].values() for call in lane.done if call.all_wait)
             top = max(done, default=-1)
-            found |= {
-                rank
-                for rank in self.members(key)
-                if rank in self.ranks and 0 <= self.entered(rank, key) < top
-            }
+            found |= {rank for rank, (entered, _) in self.reached[key].items() if 0 <= entered < top}
         return sorted(found)
 
-    def usually_late(self, roots: Sequence[Root]) -> str:
-        """Return a sentence where those who have not come are as late in every recorded call; else ""."""
-        if any(root.cause is not HangCause.ABSENT or root.call is None for root in roots):
+    def signs_of_life(self, roots: Sequence[Root]) -> str:
+        """Return why a job with these causes may only be slow; "" where nothing speaks for that."""
+        if any(root.cause is HangCause.MISMATCH for root in roots):
             return ""
-        for root in roots:
-            assert root.call is not None
-            lanes = self.lanes[_key(root.call.group)]
-            made: dict[int, dict[int, int]] = defaultdict(dict)
-            for rank, lane in lanes.items():
-                for call in lane.done:
-                    made[call.number][rank] = call.at_ns
-            whole = [times for times in made.values() if len(times) == len(lanes) and min(times.values()) > 0]
-            (late,) = root.ranks
-            if late not in lanes or len(whole) < FEWEST_CALLS:
-                return ""
-            behind = {rank: sum(times[rank] - min(times.values()) for times in whole) for rank in lanes}
-            others = max(ns for rank, ns in behind.items() if rank != late)
-            most = max(times[late] - min(times.values()) for times in whole)
-            waited = max(one.last_ns for one in self.ranks.values()) - root.call.at_ns
-            if behind[late] <= OUTLYING * others or waited > most:
-                return ""
-        late_ranks = sorted(rank for root in roots for rank in root.ranks)
+        last_ns, written_ns, longest_ns = (
+            max(getattr(one, f"{what}_ns") for one in self.ranks.values())
+            for what in ("last", "written", "longest")
+        )
+        if running := [call for call in self.running if last_ns - call.at_ns < longest_ns]:
+            return f"{running[0].title} is still running, as it has been made by all of its members"
+        waited_ns = written_ns - min(root.call.at_ns for root in roots)
+        if 0 < waited_ns < longest_ns:
+            return f"the dumps were written {waited_ns / 1e6:,.0f} ms later, and calls took longer before"
+        if not all(self._is_usual(root, last_ns) for root in roots):
+            return ""
+        late = ranks_in_words(sorted(rank for root in roots for rank in root.ranks))
         return (
-            f"{ranks_in_words(late_ranks)} came as late to each of the last calls, and the dumps end before "
-            "the others have waited for longer than then"
+            f"{late} came as late to each of the last calls, and the dumps end before the others have waited "
+            "for longer than then"
         )
 
+    def _is_usual(self, root: Root, last_ns: int) -> bool:
+        """Whether who has not come is as late in every recorded call, and now not later than then."""
+        lanes = self.lanes[root.call.group.key]
+        made: dict[int, dict[int, int]] = defaultdict(dict)
+        for rank, lane in lanes.items():
+            for call in lane.done:
+                made[call.number][rank] = call.at_ns
+        whole = [times for times in made.values() if len(times) == len(lanes) and min(times.values()) > 0]
+        late = root.ranks[0]
+        if root.cause is not HangCause.ABSENT or late not in lanes or len(whole) < FEWEST_CALLS:
+            return False
+        behind = {rank: [times[rank] - min(times.values()) for times in whole] for rank in lanes}
+        others = max(sum(each) for rank, each in behind.items() if rank != late)
+        waited_ns = last_ns - root.call.at_ns
+        return sum(behind[late]) > OUTLYING * others and waited_ns <= max(behind[late])
 
-def _key(group: Group) -> _Key:
-    return group.name, group.spans
 
-
-def signature(call: Call) -> str:
-    """Return the kind and the data of a call, on which all members must agree, in words."""
-    parts = [call.kind, call.dtypes, f"{call.sizes} elements" if call.sizes else ""]
-    return ", ".join(filter(None, parts))
+def _node(rank: int, call: Call) -> _Node:
+    """Return an open call as a node: a collective is one of all its members, a message one of its own."""
+    key = call.group.key
+    return (key, call.number) if call.peer is None else (key, rank, call.kind, call.peer)
 
 
 def standing_of(_: object, trace: Trace) -> Standing | None:

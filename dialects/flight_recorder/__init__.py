@@ -69,7 +69,7 @@ class FlightRecorder(System):
             begin, end = trace.ts_ns[rows], trace.end_ns[rows]
             group = groups.get(str(track.tid))
             if group and len(rows) and all((np.diff(each) > 0).all() for each in (number[rows], begin, end)):
-                found[group.name, group.spans] = SyncPoint(begin, end, number=number[rows])
+                found[group.key] = SyncPoint(begin, end, number=number[rows])
         return found
 
     def collectives(self, rank: RankTrace) -> Collectives:
@@ -86,7 +86,7 @@ class FlightRecorder(System):
             group = groups.get(str(trace.tracks[track].tid)) or Group(
                 str(trace.tracks[track].tid), trace.cats[cat], ()
             )
-            key = (group.name, group.spans) if turn >= 0 else None
+            key = group.key if turn >= 0 else None
             kind, n_ranks = kind_of_collective(trace.names[name]), len(group.members)
             calls.append(recorded_collectives.Call(kind, str(group), n_ranks, given, got, key))
         return Collectives.of(np.arange(len(trace)), calls, np.maximum(number, 0), trace.ts_ns)

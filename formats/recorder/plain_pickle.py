@@ -7,9 +7,7 @@ refused. So nothing is imported or called, and no opcode reserves more than 64 M
 
 from __future__ import annotations
 
-import contextlib
 import io
-import itertools
 import pickle
 import re
 from functools import cache
@@ -31,7 +29,7 @@ _LONG_TEXT = {ord("X"): 4, 0x8C: 1}  # opcode: bytes of the length
 _FIXED = b"KqhMJrjG\x95\x80\x8a"  # opcodes that a cut may leave without what they read
 _STOP = ord(".")
 _TUPLES = (b"t", b"\x85", b"\x86", b"\x87")  # the opcodes that put values into a tuple
-_MOST_NESTED = 10_000  # tuples in one another: the key of a dictionary that were deeper would end the process
+_MANY_TUPLES = 40_000  # if all lay in one another, to hash them would take 3 MB of the 8 MB of a stack
 
 
 @cache
@@ -44,7 +42,7 @@ def _plain() -> re.Pattern[bytes]:
     rb"(?:[()\]}Nadelstu\x85-\x89\x94]"
     + rb"|[Kqh].|M..|J....|[rj]..[\x00-\x3f]\x00|G.{8}|\x95.{8}|\x80[\x02-\x05]"
     + rb"|\x8a(?:" + _lengths(1, 10) + rb")|X(?:" + _lengths(4, _SHORT) + rb")|\x8c(?:" + _lengths(1, _SHORT)
-    + rb")){0,50000}",
+    + rb")){0,5000}",
     re.DOTALL,
 )  # fmt: skip
 
@@ -65,13 +63,11 @@ def unpickled(path: Path, data: bytes, repairs: list[str]) -> Any:
     """Return the value of a plain pickle, or what is whole of one that was cut; TraceError for others."""
     end, is_whole = _scanned(path, data)
     try:
-        program = data[: end + 1] if is_whole else _closed_pickle(data, end)
-        is_deep = sum(map(program.count, _TUPLES)) > _MOST_NESTED and _deepest(program) > _MOST_NESTED
-        value = None if is_deep else _Values(io.BytesIO(program)).load()
+        if is_whole and sum(map(data.count, _TUPLES)) < _MANY_TUPLES:
+            return _Values(io.BufferedReader(io.BytesIO(data))).load()
+        value = _interpreted(data[:end])
     except Exception as error:  # whatever a damaged program does to the stack
         raise TraceError(f"{path}: a damaged pickle ({type(error).__name__})") from error
-    if is_deep:
-        raise TraceError(f"{path}: not a dump of a flight recorder: tuples in tuples, too deep to be read")
     if not is_whole:
         repairs.append("cut off: entries after the cut are missing")
     return value
@@ -102,89 +98,54 @@ def _scanned(path: Path, data: bytes) -> tuple[int, bool]:
     return at, False
 
 
-def _deepest(program: bytes) -> int:
-    """Return how many tuples lie in one another at most; what is in a list or a dictionary does not count."""
-    import pickletools
-
-    stack: list[int] = []  # of each value the depth
-    marks: list[int] = []  # where in the stack they lie
-    memory: dict[Any, int] = {}
-    deepest = 0
-    with contextlib.suppress(
-        ValueError, IndexError, KeyError
-    ):  # a damaged program; the unpickler will say so
-        for opcode, value, _ in pickletools.genops(program):
-            name = opcode.name
-            if name in ("BINPUT", "LONG_BINPUT", "MEMOIZE"):
-                memory[len(memory) if name == "MEMOIZE" else value] = stack[-1]
-            elif name in ("BINGET", "LONG_BINGET"):
-                stack.append(memory[value])
-            elif name in ("TUPLE", "LIST", "DICT", "SETITEMS", "APPENDS"):
-                at = marks.pop()
-                inside = max(stack[at:], default=0) + 1
-                del stack[at:]
-                if name[-1] != "S":
-                    stack.append(inside if name == "TUPLE" else 0)
-            elif name in ("TUPLE1", "TUPLE2", "TUPLE3", "SETITEM", "APPEND"):
-                n = {"SETITEM": 2, "APPEND": 1}.get(name) or int(name[-1])
-                inside = max(stack[-n:]) + 1
-                del stack[-n:]
-                if name[-1].isdigit():
-                    stack.append(inside)
-            elif name == "MARK":
-                marks.append(len(stack))
-            elif name not in ("PROTO", "FRAME", "STOP"):
-                stack.append(0)
-            deepest = max(deepest, stack[-1] if stack else 0)
-    return deepest
+_TAKES = {
+    "TUPLE1": 1,
+    "TUPLE2": 2,
+    "TUPLE3": 3,
+    "SETITEM": 2,
+    "APPEND": 1,
+}  # values; the others all since a mark
+_MAKES: dict[str, type] = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": list}
 
 
-def _closed_pickle(data: bytes, end: int) -> bytes:
-    """Return a program that was cut at `end`, with what is open there closed.
+def _interpreted(program: bytes) -> Any:
+    """Return the value of a program without its end, or as far as a cut one goes: slowly, opcode by opcode.
 
-    The stack is followed as letters: ``(`` a mark, ``d`` a dictionary, ``l`` a list, ``v`` any other value.
+    Tuples become lists. No dictionary has such a key, so nothing that is deep is hashed, which would end the
+    process.
     """
     import pickletools
 
-    stack: list[str] = []
-    after = {"EMPTY_DICT": "d", "EMPTY_LIST": "l", "MARK": "("}
-    program: list[bytes] = []
-    positions = [(opcode.name, at) for opcode, _, at in pickletools.genops(data[:end] + b".")]
-    for (name, at), (_, until) in itertools.pairwise(positions):
-        if name != "FRAME":  # its length is that of the whole program
-            program.append(data[at:until])
-        if name in after:
-            stack.append(after[name])
-        elif name in ("SETITEMS", "APPENDS", "TUPLE", "LIST", "DICT"):
-            while stack and stack.pop() != "(":
-                pass
-            if name in ("TUPLE", "LIST", "DICT"):
-                stack.append("v")
-        elif name in ("SETITEM", "APPEND", "TUPLE1", "TUPLE2", "TUPLE3"):
-            n = {"SETITEM": 2, "APPEND": 1}.get(name, int(name[-1]) if name[-1].isdigit() else 0)
-            del stack[len(stack) - n :]
-            if name.startswith("TUPLE"):
-                stack.append("v")
-        elif name not in ("PROTO", "FRAME", "BINPUT", "LONG_BINPUT", "MEMOIZE", "STOP"):
-            stack.append("v")
-    marks = [at for at, kind in enumerate(stack) if kind == "("]
-    while len(stack) > 1:
-        if marks:
-            at = marks.pop()
-            below, above = stack[at - 1] if at else "v", len(stack) - at - 1
-            if below == "d":
-                program.append(b"0" * (above % 2) + b"u")
-            else:
-                program.append(b"e" if below == "l" else b"t")
-            del stack[at:]
-            stack += ["v"] * (below not in ("d", "l"))
-        elif stack[-2] == "l":
-            program.append(b"a")
-            stack.pop()
-        elif len(stack) > 2 and stack[-3] == "d":
-            program.append(b"s")
-            del stack[-2:]
-        else:
-            program.append(b"0")
-            stack.pop()
-    return b"".join((*program, b"."))
+    stack: list[Any] = []
+    marks: list[int] = []
+    memory: dict[Any, Any] = {}
+
+    def put(at: int) -> None:
+        container, values = stack[at - 1], stack[at:]
+        del stack[at:]
+        if isinstance(container, dict):
+            container.update(zip(values[::2], values[1::2], strict=False))
+        elif isinstance(container, list):
+            container += values
+
+    for opcode, value, _ in pickletools.genops(program + b"."):
+        name = opcode.name
+        if name == "MARK":
+            marks.append(len(stack))
+        elif name in ("BINPUT", "LONG_BINPUT", "MEMOIZE"):
+            memory[len(memory) if name == "MEMOIZE" else value] = stack[-1]
+        elif name in ("BINGET", "LONG_BINGET"):
+            stack.append(memory[value])
+        elif name in _MAKES:
+            stack.append(_MAKES[name]())
+        elif name in _TAKES or name in ("TUPLE", "LIST", "DICT", "SETITEMS", "APPENDS"):
+            at = len(stack) - _TAKES[name] if name in _TAKES else marks.pop()
+            if name.startswith(("TUPLE", "LIST", "DICT")):
+                stack.insert(at, {} if name == "DICT" else [])
+                at += 1
+            put(at)
+        elif name not in ("PROTO", "FRAME", "STOP"):
+            stack.append({"NEWTRUE": True, "NEWFALSE": False}.get(name, value))
+    for at in (*reversed(marks), 1):  # what is open where the program was cut
+        put(at)
+    return stack[0]

@@ -4,41 +4,60 @@ A dump is what one rank knew at one moment: ``{"version", "pg_config", "pg_statu
 a call of a collective, a send or a receive; its `state` is ``scheduled``, ``started`` or ``completed``.
 
 - In a dump that was cut off the entries that are whole are kept.
-- Completed entries whose times are known are the slices; the document itself is ``header["recorder"]``.
+- Completed entries whose times are known are the slices; ``header["recorder"]`` is the `Dump`.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import math
 import re
 from array import array
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import compress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from arrays import Int64
+from arrays import Int64, Mask
 from arrays.numbering import numbered
 from errors import TraceError
 from formats.columns import ArgColumn, Trace, Track
 from formats.event import UNDECODABLE
 from formats.recorder import BYTES, NUMBER
 from formats.recorder.plain_pickle import unpickled
-from formats.stream import ByteStream
+from formats.stream import PIECE, ByteStream
 from formats.values import FARTHEST_NS, clean_text
 
 _MOST_BYTES = 1 << 30  # a recorder of 100,000 entries writes 50 MB
 _LONGEST_NAME = 300
+_MESSAGES = ("send", "recv")
+_MOST_AXES = 64  # of a tensor, in PyTorch
 _ITEM_BYTES = {
     "Double": 8, "Long": 8, "UInt64": 8, "ComplexFloat": 8, "ComplexDouble": 16, "Float": 4, "Int": 4,
     "UInt32": 4, "Half": 2, "BFloat16": 2, "Short": 2, "UInt16": 2, "Byte": 1, "Char": 1, "Bool": 1,
     "Float8_e4m3fn": 1, "Float8_e5m2": 1, "Float8_e4m3fnuz": 1, "Float8_e5m2fnuz": 1,
 }  # fmt: skip
-TIMES = ("time_created_ns", "time_discovered_started_ns", "time_discovered_completed_ns")
+_TIMES = ("time_created_ns", "time_discovered_started_ns", "time_discovered_completed_ns")
+
+
+class Dump(NamedTuple):
+    """A dump: `entries` are its calls (n); the fields that all of them are asked for stand in columns (n,)."""
+
+    entries: Sequence[Mapping[str, Any]]
+    kind: Sequence[str]
+    groups: Sequence[tuple[str, str]]  # the distinct ones, by name and description
+    group_id: Int64
+    number: Int64  # among the collectives of the group; -1 where unknown
+    is_message: Mask
+    is_done: Mask
+    times: Int64  # (3, n): created, found started, found completed; -1 where unknown
+    config: Mapping[str, Any]
+    status: Mapping[str, Any]
+    written_ns: int
 
 
 def read(path: Path, args: Collection[str] = ()) -> Trace:
@@ -47,26 +66,67 @@ def read(path: Path, args: Collection[str] = ()) -> Trace:
     TraceError for other files, and for a pickle that holds more than values.
     """
     repairs: list[str] = []
-    document = _document(path, repairs)
+    with _uncollected():
+        document = _document(path, repairs)
     entries = document.get("entries", [])
     if not isinstance(entries, list | tuple) or not document.keys() & {"entries", "pg_config", "pg_status"}:
         raise TraceError(f"{path}: not a dump of a flight recorder: it has no entries")
-    kept = [entry for entry in entries if isinstance(entry, dict) and "state" in entry]
+    kept = list(filter(_is_entry, entries))
     if len(kept) < len(entries):
         repairs.append(f"{len(entries) - len(kept):,} of {len(entries):,} entries are damaged and left out")
-    return _trace(path, {**document, "entries": kept}, repairs, args)
+    groups, group_id = numbered(map(_group_of, kept))
+    kinds = [kind_of(one.get("profiling_name")) for one in kept]
+    config, status = (
+        value if isinstance(value, dict) else {} for value in map(document.get, ("pg_config", "pg_status"))
+    )
+    dump = Dump(
+        kept,
+        kinds,
+        [(text_of(name), text_of(description)) for name, description in groups],
+        group_id.astype(np.int64),
+        _integers([one.get(NUMBER, one.get("seq_id")) for one in kept]),
+        np.array(
+            [bool(one.get("is_p2p", kind in _MESSAGES)) for one, kind in zip(kept, kinds, strict=True)],
+            np.bool_,
+        ),
+        np.array([one["state"] == "completed" for one in kept], np.bool_),
+        np.array([_integers([one.get(key) for one in kept]) for key in _TIMES]),
+        config,
+        status,
+        path.stat().st_mtime_ns,
+    )
+    return _trace(path, dump, repairs, args)
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Leave out the search for cycles: among a dump's many lists it would take as long as their reading."""
+    is_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_on:
+            gc.enable()
+
+
+def _is_entry(value: Any) -> bool:
+    return isinstance(value, dict) and "state" in value
 
 
 def _document(path: Path, repairs: list[str]) -> Mapping[str, Any]:
-    data = b""
+    pieces: list[bytes] = []
     stream = ByteStream(path)
     for piece in stream:
-        data += piece
-        if len(data) > _MOST_BYTES:
+        pieces.append(piece)
+        if len(pieces) * PIECE > _MOST_BYTES:
             raise TraceError(f"{path}: a dump of more than {_MOST_BYTES >> 20} MiB is not read")
     if stream.damage:
         repairs.append(stream.damage)
+    data = b"".join(pieces)
     found = unpickled(path, data, repairs) if data[:1] == b"\x80" else _from_json(path, data, repairs)
+    if isinstance(found, list) and any(map(_is_entry, found)):  # as PyTorch's first recorder wrote it
+        found = {"entries": found}
     if not isinstance(found, dict):
         raise TraceError(f"{path}: not a dump of a flight recorder")
     return found
@@ -108,70 +168,77 @@ def _closed_json(data: bytes) -> bytes:
 # ---- columns
 
 
-def _trace(path: Path, document: Mapping[str, Any], repairs: list[str], args: Collection[str] = ()) -> Trace:
+def _trace(path: Path, dump: Dump, repairs: list[str], args: Collection[str]) -> Trace:
     """Return the completed entries with their times as slices: named by kind, in the category of their group.
 
     A slice begins when the operation was found started, or else was created, and lasts for the duration that
     was measured, or else until it was found completed.
     """
-    entries = document["entries"]
-    groups = [group_of(entry) for entry in entries]
-    times = np.array([_times(entries, key) for key in TIMES])
-    is_done = [one["state"] == "completed" for one in entries]
-    done, done_in = list(compress(entries, is_done)), list(compress(groups, is_done))
-    created, started, completed = times[:, np.array(is_done, np.bool_)]
-    measured_ms = [one.get("duration_ms") for one in done]
-    dur_ns = np.array([ms * 1e6 if type(ms) is float and 0 <= ms < 1e9 else -1 for ms in measured_ms])
-    begin = np.where(
-        started > 0, started, np.where(dur_ns >= 0, completed - dur_ns.astype(np.int64), created)
+    done = np.flatnonzero(dump.is_done)
+    created, started, completed = dump.times[:, done]
+    measured_ms = [dump.entries[i].get("duration_ms") for i in done.tolist()]
+    dur_ns = np.array(
+        [int(ms * 1e6) if type(ms) is float and 0 <= ms < 1e9 else -1 for ms in measured_ms], np.int64
     )
+    begin = np.where(started > 0, started, np.where(dur_ns >= 0, completed - dur_ns, created))
     begin = np.where(begin > 0, begin, created)
-    dur = np.where(dur_ns >= 0, dur_ns.astype(np.int64), completed - begin)
-    rows = np.flatnonzero((begin > 0) & (dur >= 0)).tolist()
-    names, name_id = numbered(kind_of(done[i].get("profiling_name")) for i in rows)
-    cats, cat_id = numbered(done_in[i][1] for i in rows)
-    tracks, track_id = numbered(done_in[i][0] for i in rows)
-    known = {**document, "groups": groups, "last_ns": int(times.max(initial=-1))}
+    dur_ns = np.where(dur_ns >= 0, dur_ns, completed - begin)
+    kept = np.flatnonzero((begin > 0) & (dur_ns >= 0))
+    rows = done[kept]
+    names, name_id = numbered([dump.kind[i] for i in rows.tolist()])
+    used, group_id = numbered(dump.group_id[rows].tolist())
+    cats, cat_of = numbered(dump.groups[i][1] for i in used)
+    tracks, track_of = numbered(Track(0, dump.groups[i][0]) for i in used)
     return Trace(
-        str(path), "", names, cats, [Track(0, name) for name in tracks], name_id, cat_id, track_id,
-        begin[rows], dur[rows], _args([done[i] for i in rows], args), header={"recorder": known},
-        phases={"X": len(entries)}, repairs=repairs,
+        str(path), "", names, cats, tracks, name_id, cat_of[group_id], track_of[group_id], begin[kept],
+        dur_ns[kept], _args(dump, rows, args), header={"recorder": dump}, phases={"X": len(dump.entries)},
+        repairs=repairs,
     )  # fmt: skip
 
 
-def _args(entries: Sequence[Mapping[str, Any]], wanted: Collection[str]) -> dict[str, ArgColumn]:
+def _args(dump: Dump, rows: Int64, wanted: Collection[str]) -> dict[str, ArgColumn]:
     found: dict[str, list[int]] = {}
     if NUMBER in wanted:
-        found[NUMBER] = [
-            -1 if one.get("is_p2p") else whole(one.get(NUMBER, one.get("seq_id"))) for one in entries
-        ]
+        found[NUMBER] = np.where(dump.is_message, -1, dump.number)[rows].tolist()
     for key in BYTES:
         if key in wanted:
-            found[key] = [_n_bytes(one.get(f"{key}_sizes"), one.get(f"{key}_dtypes")) for one in entries]
-    return {key: ArgColumn(np.arange(len(entries)), array("q", values)) for key, values in found.items()}
+            entries = [dump.entries[i] for i in rows.tolist()]
+            found[key] = _n_bytes(
+                [[one.get(f"{key}_{what}") for what in ("sizes", "dtypes")] for one in entries]
+            )
+    return {key: ArgColumn(np.arange(len(rows)), array("q", values)) for key, values in found.items()}
 
 
-def _n_bytes(sizes: Any, dtypes: Any) -> int:
-    """Return the bytes of tensors; 0 where a size or a type is not known."""
-    if (
-        not isinstance(sizes, list | tuple)
-        or not isinstance(dtypes, list | tuple)
-        or len(sizes) != len(dtypes)
-    ):
-        return 0
-    each = [
-        math.prod(map(whole, size)) * _ITEM_BYTES.get(text_of(dtype), 0)
-        for size, dtype in zip(sizes, dtypes, strict=True)
-        if isinstance(size, list | tuple)
-    ]
-    total = sum(each)
-    return total if all(n > 0 for n in each) and total < 1 << 62 else 0
+def _n_bytes(tensors: Sequence[Sequence[Any]]) -> list[int]:
+    """Return the bytes of the tensors of calls (n,), as sizes and types; 0 where one is not known."""
+    known: dict[tuple[int, int], int] = {}  # of lists that a file holds once, and names a million times
+    found = []
+    for sizes, dtypes in tensors:
+        place = (id(sizes), id(dtypes))
+        if place not in known:
+            items = (
+                [_ITEM_BYTES.get(text_of(one), 0) for one in dtypes]
+                if isinstance(dtypes, list | tuple)
+                else []
+            )
+            counts = list(map(math.prod, shapes_of(sizes, None)))
+            each = [a * b for a, b in zip(counts, items, strict=False)]
+            is_known = len(counts) == len(items) and min(each, default=0) > 0 and sum(each) < 1 << 62
+            known[place] = sum(each) if is_known else 0
+        found.append(known[place])
+    return found
 
 
-def _times(entries: Sequence[Mapping[str, Any]], key: str) -> Int64:
-    values = [entry.get(key) for entry in entries]
+def shapes_of(value: Any, most: int | None) -> list[list[int]]:
+    """Return the shapes of up to `most` tensors; other values than numbers are -1."""
+    tensors = value[:most] if isinstance(value, list | tuple) else ()
+    return [[whole(n) for n in one[:_MOST_AXES]] for one in tensors if isinstance(one, list | tuple)]
+
+
+def _integers(values: Sequence[Any]) -> Int64:
+    """Return integers, or texts of one, in the range of times (n,); -1 for any other value."""
     try:
-        found = np.array([value if type(value) is int else -1 for value in values], np.int64)
+        found = np.array([value if type(value) is int else whole(value) for value in values], np.int64)
     except OverflowError:
         return np.array([whole(value) for value in values], np.int64)
     found[(found < 0) | (found > FARTHEST_NS)] = -1
@@ -187,7 +254,7 @@ def whole(value: Any) -> int:
 
 def text_of(value: Any, longest: int | None = _LONGEST_NAME) -> str:
     """Return a text of usual length; "" for any other value."""
-    return clean_text(value)[:longest] if isinstance(value, str) else ""
+    return clean_text(value[:longest]) if isinstance(value, str) else ""
 
 
 def kind_of(name: Any) -> str:
@@ -204,17 +271,10 @@ def _kind_of(name: str) -> str:
     return text_of(name).partition(":")[2].partition(" ")[0] or text_of(name) or "unnamed"
 
 
-def group_of(entry: Mapping[str, Any]) -> tuple[str, str]:
+def _group_of(entry: Mapping[str, Any]) -> tuple[str, str]:
     """Return the name and the description of an entry's group."""
     group = entry.get("process_group")
-    if isinstance(group, list | tuple) and len(group) == 2:
-        name, description = group
-        if isinstance(name, str) and isinstance(description, str):
-            return _cleaned(name), _cleaned(description)
+    if isinstance(group, list | tuple) and len(group) == 2 and type(group[0]) is type(group[1]) is str:
+        return group[0], group[1]
     number = str(whole(entry.get("pg_id")))
     return number, number
-
-
-@lru_cache(4096)
-def _cleaned(text: str) -> str:
-    return text_of(text)

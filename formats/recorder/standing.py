@@ -3,58 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
-from itertools import chain
 from typing import NamedTuple
 
 from msgspec import Struct
 
-Spans = tuple[tuple[int, int, int], ...]
-
 
 class Group(NamedTuple):
-    """A group of ranks, as spans (first, after the last, step); () where no rank is listed."""
+    """A group of ranks, in its order: a `range` where that is possible; () where none is listed."""
 
     name: str
     description: str
-    spans: Spans
+    members: Sequence[int]
 
     @property
-    def members(self) -> Sequence[int]:
-        """The ranks in the order of the group."""
-        return members_of(self.spans)
+    def key(self) -> tuple[str, Sequence[int]]:
+        """The name and the ranks: those that number their own groups give one name to several."""
+        return self.name, self.members
+
+    @property
+    def is_named(self) -> bool:
+        """Whether it is known by more than a number."""
+        return self.description not in ("", self.name)
 
     def __str__(self) -> str:
-        is_named = self.description not in ("", self.name)
-        return f"{self.description} ({self.name})" if is_named else f"group {self.name}"
-
-
-@cache
-def members_of(spans: Spans) -> Sequence[int]:
-    """Return the ranks of spans.
-
-    >>> members_of(((0, 6, 2), (9, 10, 1)))
-    (0, 2, 4, 9)
-    """
-    return tuple(chain.from_iterable(range(*span) for span in spans))
-
-
-def spans_of(members: Sequence[int]) -> Spans:
-    """Return ranks as spans.
-
-    >>> spans_of((0, 2, 4, 9))
-    ((0, 6, 2), (9, 10, 1))
-    """
-    found: list[tuple[int, int, int]] = []
-    for rank in members:
-        first, after, step = found[-1] if found else (rank, rank, 0)
-        if found and after == first + 1 and rank > first:  # the second of a span tells its step
-            found[-1] = (first, 2 * rank - first, rank - first)
-        elif found and rank == after:
-            found[-1] = (first, after + step, step)
-        else:
-            found.append((rank, rank + 1, 1))
-    return tuple(found)
+        return f"{self.description} ({self.name})" if self.is_named else f"group {self.name}"
 
 
 class Call(NamedTuple):
@@ -70,12 +42,22 @@ class Call(NamedTuple):
     order: int
     peer: int | None
     all_wait: bool
-    sizes: str  # of the parts of the data that all members must agree on
-    dtypes: str
-    shapes: str  # as recorded, for people
+    signature: str  # in words, what all members must agree on: the kind, and types and elements of the data
+    data: str  # types and shapes as recorded: ``Float [120]``
     at_ns: int  # -1 where unknown
     has_started: bool
     frames: Sequence[str] = ()  # of the Python stack, the innermost first
+
+    @property
+    def title(self) -> str:
+        """The call with its number and group: ``all_reduce 17 of DP (3)``."""
+        if self.peer is not None:
+            way = "to" if self.kind.startswith("send") else "from"
+            return f"{self.kind} {way} rank {self.peer} in {self.group}"
+        return f"{self.kind} {self.number} of {self.group}"
+
+    def __str__(self) -> str:
+        return f"{self.title}, {self.data}" if self.data else self.title
 
 
 class Lane(Struct):
@@ -90,22 +72,24 @@ class Lane(Struct):
     first: Sequence[Call] = ()
     done: Sequence[Call] = ()
     n_open: int = 0
+    counted: tuple[int, int] = (-1, -1)  # entered and completed as the group's counters have them
+    has_messages: bool = False  # then the counters may be those of messages
+
+    def reached(self, *, with_counters: bool) -> tuple[int, int]:
+        """Return the numbers of the last call and of the last completed one."""
+        if not with_counters:
+            return self.entered, self.completed
+        return max(self.entered, self.counted[0]), max(self.completed, self.counted[1])
 
 
 class Standing(Struct):
-    """The calls of one rank; `messages` are the open sends and receives in order, some of many.
+    """The calls of one rank: a lane for each of its groups, by name, and some open messages in order."""
 
-    `counters` are, per group, the last number called and the last one completed, of collectives or, where the
-    group also has messages (`with_messages`), of either.
-    """
-
-    groups: Mapping[str, Group]
     lanes: Mapping[str, Lane]
     messages: Sequence[Call]
-    counters: Mapping[str, tuple[int, int]]
-    with_messages: frozenset[str]
     last: Call | None
     last_ns: int  # the latest time in the file; -1 where there is none
-    n_calls: int
+    written_ns: int  # when the file was written, or copied later
+    longest_ns: int  # what a completed call took at most, from the call on
     tells_start: bool  # whether the start of operations is recorded
     rank_by: str = ""  # what tells the rank

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
-from diagnose.hang_findings import clock, in_words
+from diagnose.hang_findings import clock
 from diagnose.hangs import Hang, ranks_in_words
-from formats.recorder.standing import Group, Standing
+from formats.recorder.standing import Group, Lane, Standing
 from result import Cell, Column, Network, Table
 
 _MOST_GROUPS = 10  # kinds of groups that have a column
@@ -32,11 +32,12 @@ def hang_tables(hang: Hang, ranks: Mapping[int, Standing], paths: Mapping[int, s
     for rank in order:
         wait, own = hang.waits.get(rank), ranks.get(rank)
         since = wait.call.at_ns if wait else -1
-        state = "waits" if wait else "calls open" if own and _n_open(own) else "nothing open"
+        has_open = own and (own.messages or any(lane.n_open for lane in own.lanes.values()))
+        state = "waits" if wait else "calls open" if has_open else "nothing open"
         rows.append([
             rank,
             guilty.get(rank) or state,
-            in_words(wait.call) if wait else "",
+            str(wait.call) if wait else "",
             clock(since) if since > 0 else "",
             ranks_in_words(wait.on) + (" (held)" if wait.is_held else "") if wait else "",
             clock(own.last_ns) if own and own.last_ns > 0 else "",
@@ -49,18 +50,13 @@ def _guilty(hang: Hang) -> dict[int, str]:
     return {rank: root.cause.value for root in reversed(hang.roots) for rank in root.ranks}
 
 
-def _n_open(own: Standing) -> int:
-    return len(own.messages) + sum(lane.n_open for lane in own.lanes.values())
-
-
 def _groups(order: Sequence[int], ranks: Mapping[int, Standing]) -> Table:
     """Return for each rank the last collectives that it completed, and called, in groups with open ones."""
     last: dict[Group, int] = defaultdict(int)  # called by any member
     open_calls: dict[str, int] = defaultdict(int)
-    for own in ranks.values():
-        for lane in own.lanes.values():
-            last[lane.group] = max(last[lane.group], lane.entered)
-            open_calls[_kind(lane.group)] += lane.n_open
+    for lane in (lane for one in ranks.values() for lane in one.lanes.values()):
+        last[lane.group] = max(last[lane.group], lane.entered)
+        open_calls[_kind(lane.group)] += lane.n_open
     shown = sorted((kind for kind, n in open_calls.items() if n), key=lambda kind: -open_calls[kind])[
         :_MOST_GROUPS
     ]
@@ -68,9 +64,8 @@ def _groups(order: Sequence[int], ranks: Mapping[int, Standing]) -> Table:
     columns += [Column(kind, kind, minor=place) for place, kind in enumerate(shown)]
     rows: list[list[Cell]] = []
     for rank in order:
-        known = ranks.get(rank)
-        groups = {_kind(group): group for group in known.groups.values() if group in last} if known else {}
-        rows.append([rank, *(_cell(known, groups.get(kind), last) for kind in shown)])
+        lanes = {_kind(lane.group): lane for lane in ranks[rank].lanes.values()} if rank in ranks else {}
+        rows.append([rank, *(_cell(lanes.get(kind), last) for kind in shown)])
     note = "Collectives of each group: completed / called; how many fewer than another member called."
     return Table("groups", "Ranks and groups", columns, rows, note=note)
 
@@ -79,18 +74,14 @@ def _kind(group: Group) -> str:
     return group.description or group.name
 
 
-def _cell(own: Standing | None, group: Group | None, last: Mapping[Group, int]) -> str:
-    if own is None or group is None:
+def _cell(lane: Lane | None, last: Mapping[Group, int]) -> str:
+    if lane is None:
         return ""
-    lane = own.lanes.get(group.name)
-    entered, completed = (
-        own.counters.get(group.name, (-1, -1)) if lane is None else (lane.entered, lane.completed)
-    )
-    if lane is not None and completed < 0:
-        completed = entered - lane.n_open
+    entered, completed = lane.reached(with_counters=lane.entered < 0)
     if entered < 0:
         return ""
-    behind = last[group] - entered
+    behind = last[lane.group] - entered
+    completed = entered - lane.n_open if completed < 0 else completed
     return f"{completed} / {entered}" + (f" ({behind} fewer)" if behind > 0 else "")
 
 
@@ -132,7 +123,7 @@ def hang_picture(hang: Hang) -> list[Network]:
                 "y": float(row),
                 "dur_ms": None,
                 "critical": boxes[i][0] in guilty,
-                "waits in": in_words(first.call) if first else "nothing",
+                "waits in": str(first.call) if first else "nothing",
             })  # fmt: skip
     lines = [(new[a], new[b], kind) for a, b, kind in edges if a in new and b in new]
     left = f"{len(boxes) - len(kept)} more boxes are left out. " if len(kept) < len(boxes) else ""

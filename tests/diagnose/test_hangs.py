@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +171,143 @@ def test_dumps_of_different_moments_of_a_job_that_lives(tmp_path: Path) -> None:
     hang = find_hang(standings(tmp_path))
     assert named(hang) == {}
     assert "the job moved between them" in hang.reason
+
+
+def edited(folder: Path, change: Callable[[int, dict[str, Any]], object]) -> Hang:
+    for path in folder.iterdir():
+        document = json.loads(path.read_text())
+        change(int(path.name.rpartition("_")[2]), document)
+        path.write_text(json.dumps(document))
+    return find_hang(standings(folder))
+
+
+def without(*keys: str) -> Callable[[int, dict[str, Any]], object]:
+    return lambda _, document: [entry.pop(key, None) for entry in document["entries"] for key in keys]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        without("time_discovered_started_ns", "time_discovered_completed_ns"),
+        without("is_p2p", "p2p_seq_id", "timeout_ms", "frames", "retired", "record_id"),
+        without("input_sizes", "input_dtypes", "output_sizes", "output_dtypes"),
+        lambda _, document: document.pop("pg_status"),
+        lambda _, document: document.pop("pg_config"),
+        lambda _, document: document.update(nccl_comm_state={"a": {"rank": "0"}}),
+        lambda _, document: document["pg_config"]["0"].update(ranks="[]"),
+        lambda _, document: [
+            counters.update({key: str(n) for key, n in counters.items()})
+            for counters in document["pg_status"].values()
+        ],
+    ],
+)
+def test_other_versions_lack_keys_or_write_them_differently(
+    tmp_path: Path, change: Callable[[int, dict[str, Any]], object]
+) -> None:
+    Run(small_job(), random.Random(1), {2: 9}).write(tmp_path, form="json")
+    assert named(edited(tmp_path, change)) == {"ABSENT": [2]}
+
+
+def test_dumps_of_counters_alone(tmp_path: Path) -> None:
+    Run(small_job(), random.Random(1), {2: 9}).write(tmp_path, form="json")
+    hang = edited(tmp_path, lambda _, document: document.pop("entries"))
+    assert (named(hang), hang.reason) == (
+        {},
+        "the dumps hold no call; by their counters rank 2 called fewer than others",
+    )
+
+
+def test_of_groups_known_by_a_number_alone_one_is_not_behind_the_other(tmp_path: Path) -> None:
+    Run(small_job(), random.Random(1), {2: 9}).write(tmp_path, form="json")
+
+    def as_in_version_1(rank: int, document: dict[str, Any]) -> None:
+        for entry in document["entries"]:
+            entry["pg_id"] = min(1, int(entry.pop("process_group")[0]))
+            entry["seq_id"] = entry.pop("collective_seq_id")
+        del document["pg_config"], document["pg_status"]
+
+    assert named(edited(tmp_path, as_in_version_1)) == {"ABSENT": [2]}
+
+
+def test_ranks_that_number_their_own_groups_give_one_name_to_several(tmp_path: Path) -> None:
+    Run(small_job(), random.Random(1), {2: 9}).write(tmp_path, form="json")
+
+    def renamed(rank: int, document: dict[str, Any]) -> None:
+        config = document["pg_config"]
+        document["pg_config"] = {"0": config["0"], "1": config["1" if rank < 2 else "2"]}
+        for entry in document["entries"]:
+            entry["process_group"][0] = str(min(1, int(entry["process_group"][0])))
+
+    hang = edited(tmp_path, renamed)
+    assert named(hang) == {"ABSENT": [2]}
+    assert hang.roots[0].waiting == [3]
+
+
+def test_a_device_that_has_not_started_what_the_others_have(tmp_path: Path) -> None:
+    run = Run(small_job(), random.Random(1), dict.fromkeys(range(4), 18))
+    for rank in run.done:  # the last call of all ranks never completes
+        run.done[rank].remove(17)
+    run.write(tmp_path, form="json")
+
+    def timed(rank: int, document: dict[str, Any]) -> None:
+        for entry in document["entries"]:
+            if entry["state"] == "completed":
+                entry["time_discovered_started_ns"] = entry["time_created_ns"] + 1
+            elif rank != 1:
+                entry.update(state="started", time_discovered_started_ns=entry["time_created_ns"] + 1)
+
+    assert named(edited(tmp_path, timed)) == {"NOT_STARTED": [1]}
+
+
+def test_messages_that_were_launched_as_one_have_the_state_of_their_launch(tmp_path: Path) -> None:
+    both, last = [Op("0", "send", 1), Op("0", "recv", 1)], Op("0", "all_reduce")
+    programs = {0: [*both, last], 1: [op._replace(peer=0) for op in both] + [last], 2: [last]}
+    run = Run(Made({"0": ("default_pg", [0, 1, 2])}, programs), random.Random(1), {2: 0})
+    for rank in (0, 1):  # both are sent at once, which the simulation does not know
+        run.called[rank] = 3
+        run.called_ns |= {(rank, at): 10**18 + at for at in range(3)}
+    run.write(tmp_path, form="json")
+
+    def batched(rank: int, document: dict[str, Any]) -> None:
+        messages = document["entries"][:-1]
+        for entry in messages:
+            entry.update(state="scheduled", p2p_seq_id=1)
+        if messages:
+            launch = {**messages[-1], "profiling_name": "nccl:coalesced", "state": "completed"}
+            document["entries"].insert(2, launch)
+
+    hang = edited(tmp_path, batched)
+    assert {rank: (wait.call.kind, wait.on) for rank, wait in hang.waits.items()} == {
+        0: ("all_reduce", [2]),
+        1: ("all_reduce", [2]),
+    }
+    assert named(hang) == {"ABSENT": [2]}
+
+
+def test_a_job_in_which_a_call_still_runs_is_alive(tmp_path: Path) -> None:
+    groups = {"0": ("default_pg", [0, 1, 2, 3]), "1": ("A", [0, 1]), "2": ("B", [2, 3])}
+    programs = {
+        rank: [Op(str(1 + rank // 2), "all_reduce")] * 9 + [Op("0", "all_reduce")] for rank in range(4)
+    }
+    run = Run(Made(groups, programs), random.Random(1), {1: 9, 2: 9, 3: 9})
+    assert named(hang_of(run, tmp_path / "a")) == {"ABSENT": [1, 2, 3]}
+    run = Run(Made(groups, programs), random.Random(1), {1: 9, 2: 9, 3: 9})
+    for rank in (2, 3):  # the last call of all that its members have made
+        run.done[rank].remove(8)
+        run.called_ns[rank, 8] = max(run.called_ns.values())
+    hang = hang_of(run, tmp_path / "b")
+    assert (named(hang), "all_reduce 9 of B (2) is still running" in hang.reason) == ({}, True)
+
+
+def test_dumps_that_were_written_soon_after_are_of_a_job_that_may_be_slow(tmp_path: Path) -> None:
+    run = Run(small_job(), random.Random(1), {2: 9})
+    longest_ns = max(run.done_ns[call] - run.called_ns[call] for call in run.done_ns)
+    run.write(tmp_path)
+    for path in tmp_path.iterdir():
+        since_ns = run.called_ns[3, 9]
+        os.utime(path, ns=(0, since_ns + longest_ns // 2))
+    hang = find_hang(standings(tmp_path))
+    assert (named(hang), "calls took longer before" in hang.reason) == ({}, True)
 
 
 def test_a_rank_that_is_as_late_in_every_step(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import dialects
 from conftest import THOROUGH, run_cli
 from errors import TraceError
 from formats import recorder
@@ -47,6 +48,25 @@ def test_a_dump_has_a_slice_for_each_completed_call(tmp_path: Path, protocol: in
     assert (list(trace.names), list(trace.cats), trace.n_events) == (["all_reduce"], ["default_pg"], 6)
     assert trace.dur_ns.tolist() == [300_000] * 5  # from found started to found completed
     assert trace.ts_ns.tolist() == [1_000_100_000 + at * 1_000_000 for at in range(5)]
+
+
+def test_the_first_recorder_wrote_a_list(tmp_path: Path) -> None:
+    (tmp_path / "d").write_bytes(pickle.dumps(document()["entries"]))
+    assert len(recorder_dump.read(tmp_path / "d")) == 5
+
+
+def test_of_many_tuples_none_is_hashed(tmp_path: Path) -> None:
+    value = {**document(), "more": [(i, i + 1) for i in range(50_000)]}
+    (tmp_path / "d").write_bytes(pickle.dumps(value))
+    assert len(recorder_dump.read(tmp_path / "d")) == 5  # read by the slower way, as a deep one would be
+
+
+def test_a_text_or_a_list_that_is_named_a_million_times_is_looked_at_once(tmp_path: Path) -> None:
+    tensors = [[2] * 60] * 10_000
+    entries = [{**entry(0), "frames": [{"name": "f" * 10**6}] * 10**4, "input_sizes": tensors}] * 1000
+    (tmp_path / "d").write_bytes(pickle.dumps({"entries": entries}))
+    trace = dialects.recognised(recorder_dump.read(tmp_path / "d", recorder.BYTES))
+    assert dialects.of(trace).standing(trace) is not None
 
 
 def test_a_measured_duration_comes_first(tmp_path: Path) -> None:
@@ -141,8 +161,6 @@ def _hostile(rng: random.Random) -> bytes:
 
 
 def test_hostile_pickles_execute_nothing_and_give_a_trace_or_a_line(tmp_path: Path) -> None:
-    import dialects
-
     count = int(os.environ.get("FUZZ_COUNT", 300)) * (2 if THOROUGH else 1)
     rng = random.Random(int(os.environ.get("FUZZ_SEED", 1)))
     called: list[str] = []
