@@ -45,7 +45,7 @@ _TIMES = ("time_created_ns", "time_discovered_started_ns", "time_discovered_comp
 
 
 class Dump(NamedTuple):
-    """A dump: `entries` are its calls (n); the fields that all of them are asked for stand in columns (n,)."""
+    """A dump: `entries` are its calls (n); the fields that all of them are asked for are columns (n,)."""
 
     entries: Sequence[Mapping[str, Any]]
     kind: Sequence[str]
