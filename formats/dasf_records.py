@@ -32,8 +32,8 @@ from errors import TraceError
 from formats.columns import Trace, Track
 from formats.event import UNDECODABLE
 from formats.rows import Interner, Rows, columns
-from formats.stream import unreadable
 from formats.values import FARTHEST_NS, cleaned
+from inputs import opened, unreadable
 
 COMPUTE = "Compute"
 RESOURCE_USAGE = "Resource Usage"
@@ -69,7 +69,7 @@ def read(path: Path, args: Collection[str] = (), points: bool = False) -> Trace:
     """
     builder = _Builder(frozenset(args), points)
     try:
-        with open(path, "rb") as file:
+        with opened(path) as file:
             for record in _records(file.fileno(), path.stat().st_size, builder.repairs):
                 builder.add(record)
     except OSError as error:

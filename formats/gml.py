@@ -20,7 +20,7 @@ from msgspec import Struct
 from arrays import NDArray
 from arrays.numbering import unique
 from errors import DagError, TraceError
-from formats.stream import ByteStream
+from formats.stream import ByteStream, text_pieces
 from formats.values import GREATEST_INT, LEAST_INT, clean_text
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def read_gml(path: Path) -> Gml:
     """Read a GML file (``.gz`` too); DagError where it cannot be read, or where and why it is not GML."""
     try:
         stream = ByteStream(path)
-        data = b"".join(stream)
+        data = b"".join(text_pieces(stream))
     except TraceError as error:
         raise DagError(str(error)) from error
     if stream.damage:

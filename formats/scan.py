@@ -11,6 +11,7 @@ import numpy as np
 
 from formats.event import UNDECODABLE, tolerant
 from formats.values import cleaned
+from inputs import opened
 
 LONGEST_NUMBER = 640  # digits; of 309 and more there is no float64, and of 4,300 no Python integer
 EVENT_LIMIT = 4 << 20  # an event that has not ended by then is damaged
@@ -31,7 +32,7 @@ _STRIDE = 64
 
 def find_boundary(path: Path, near: int) -> int | None:
     """Return the offset of what is probably an event's first byte, soon after the byte `near`."""
-    with path.open("rb") as file:
+    with opened(path) as file:
         file.seek(near)
         window = file.read(EVENT_LIMIT)
     match = BOUNDARY.search(window)

@@ -12,7 +12,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from errors import TraceError, missing
+from errors import TraceError
+from inputs import opened, unreadable
 
 PIECE = 1 << 20  # bytes handed on at a time: measured best between 256 KiB and 4 MiB
 _READ = PIECE // 4  # packed bytes read at a time; what is no more is unpacked without a thread
@@ -40,7 +41,17 @@ def find_file(directory: Path, name: str) -> Path | None:
 
 def read_text(path: Path) -> str:
     """Return a whole text file, packed or not; what is not UTF-8 is replaced, TraceError if unreadable."""
-    return b"".join(ByteStream(path)).decode("utf-8", errors="replace")
+    return b"".join(text_pieces(ByteStream(path))).decode("utf-8", errors="replace")
+
+
+def text_pieces(stream: ByteStream) -> Iterator[bytes]:
+    """Yield the pieces of a text file that is kept whole; TraceError at a NUL (there may be billions)."""
+    at = 0
+    for piece in stream:
+        if (zero := piece.find(b"\0")) >= 0:
+            raise TraceError(f"{stream.path}: not a text file: byte {at + zero:,} is NUL")
+        yield piece
+        at += len(piece)
 
 
 class ByteStream:
@@ -68,7 +79,7 @@ class ByteStream:
 
     def __iter__(self) -> Iterator[bytes]:
         try:
-            with self.path.open("rb") as file:
+            with opened(self.path) as file:
                 file.seek(self.start)
                 head = file.read(2)
                 file.seek(self.start)
@@ -153,18 +164,9 @@ def may_be_packets(head: bytes) -> bool:
 
 def is_plain(path: Path) -> bool:
     """Whether the bytes of a file are its content, so that it can be read from any of them on."""
-    with path.open("rb") as file:
+    with opened(path) as file:
         head = file.read(PIECE)
     return head[:2] != _GZIP and not may_be_packets(head)
-
-
-def unreadable(path: Path, error: OSError) -> TraceError:
-    """Translate an error of the operating system into a line for the user."""
-    if isinstance(error, FileNotFoundError):
-        return missing(path)
-    if isinstance(error, PermissionError):
-        return TraceError(f"{path}: may not be read (permission denied)")
-    return TraceError(f"{path}: cannot be read: {error.strerror or error}")
 
 
 def _new_inflater() -> Any:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import IO
 
+from inputs import opened
+
 PROGRAM = "analyze.py"
 #: A comment, or the value of a property that names the program.
 MARK = f"written by {PROGRAM}"
@@ -29,7 +31,7 @@ _NEAR = 4096  # bytes of a file's beginning, and of its end
 def is_marked(path: Path) -> bool:
     """Whether this program wrote the regular file `path`; False for what cannot be read."""
     try:
-        with open(path, "rb") as file:
+        with opened(path) as file:
             head = _head(file)
             if head.startswith(b"PK\x03\x04"):
                 return _is_our_workbook(file)
@@ -44,7 +46,7 @@ def is_marked(path: Path) -> bool:
 def is_digest(path: Path) -> bool:
     """Whether the file `path`, packed or not, is a job's digest; False for anything that is not a file."""
     try:
-        with open(path, "rb") as file:
+        with opened(path) as file:
             return _head(file).startswith(DIGEST_START)
     except OSError:
         return False

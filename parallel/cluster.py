@@ -9,23 +9,26 @@ import json
 import logging
 import os
 import pickle
-import queue
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from errors import AnalyzeError, UsageError
+from errors import AnalyzeError, UsageError, listed
+from inputs import opened
 from outputs.temporary import temporary_directory
-from parallel import FilePart, OnRead, Work, cores
+from parallel import FilePart, OnRead, Work, attempts, cores, run_program
+from parallel.attempts import Attempts, Standing, silence
 
 VARIABLE = "DASK_SCHEDULER_ADDRESS"  # the environment's address of a scheduler
 _ADDRESS = re.compile(r"local(:[1-9]\d{0,3})?|.+\.json|[a-z]+://.+|(?!local:)[\w.-]+:\d+", re.ASCII)
 _CONNECT_SECONDS = 5
 _WORKER_SECONDS = 30  # how long to wait for a worker: a job scheduler may still be starting them
-_LOOK_SECONDS = 2  # between looks at whether there is still somebody who works
+_KEY_SECONDS = 10  # for making a key, which takes milliseconds
+_LARGEST_FILE = 1 << 20  # bytes of a scheduler's file, which has some 10 kB
 _DEATHS = 1  # how many workers a task of an own cluster may lose before it is given up
 _ROOT = Path(__file__).resolve().parents[1]
 _T = TypeVar("_T")
@@ -52,15 +55,17 @@ def connected(address: str, jobs: int | None = None) -> Iterator[Cluster]:
     """
     with contextlib.ExitStack() as stack:
         distributed = _quiet_library(stack)
-        name = address
+        name, security = address, distributed.Security()  # of Dask's own configuration
         if address.startswith("local"):
             n = int(address[6:] or jobs or cores())
-            address = stack.enter_context(_own_scheduler(n))
+            address, security = stack.enter_context(_own_scheduler(n))
         elif address.endswith(".json"):
             address = _in_file(Path(address))
         try:
-            asyncio.run(_ask(address))
-            client = distributed.Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)
+            asyncio.run(_ask(address, security))
+            client = distributed.Client(
+                address, timeout=_CONNECT_SECONDS, security=security, set_as_default=False
+            )
         except Exception as error:  # whatever it is that speaks there
             raise AnalyzeError(f"--cluster {name}: no Dask scheduler answers there") from error
         stack.enter_context(client)
@@ -77,11 +82,11 @@ class Cluster:
         self._name = name
         self._deserted_at: float | None = None  # since when there is no worker
         self._run = _run_on_worker()
+        self._stand = _run_on_scheduler()
 
     def wait_for_worker(self) -> None:
         """Wait for the first worker. AnalyzeError where none comes."""
-        while not self._client.nthreads():
-            self._check_alive()
+        while not self._look():
             time.sleep(0.1)
 
     def map(
@@ -93,85 +98,104 @@ class Cluster:
     ) -> Iterator[_T]:
         """Yield the result of `work` for each part, in their order; at most `jobs` at a time.
 
-        A task whose worker is killed is done again by another one. Raises AnalyzeError where a worker does
-        not see the files or runs other code, where tasks kill their workers, and where no worker is left.
+        What a worker that is killed, silent or slow has to do is done by another one. Raises AnalyzeError
+        where a worker does not see the files or runs other code, where tasks kill their workers, and where
+        no worker is left.
         """
         self._check_workers(work, parts)
-        waiting = list(enumerate(parts))[::-1]
-        number: dict[str, int] = {}
-        done: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+        def begin(i: int, key: str, workers: Sequence[str] | None) -> Future[Any]:
+            return self._start(partial(self._attempt, work, parts[i], key=key, workers=workers))
+
         results: dict[int, _T] = {}
         n_given = 0
-
-        def send() -> None:
-            i, part = waiting.pop()
-            task = pickle.dumps((work, part))
-            future = self._client.submit(self._run, str(_ROOT), code(), [str(part.path)], task, pure=False)
-            number[future.key] = i
-            future.add_done_callback(done.put)
-
-        for _ in range(min(jobs or len(parts), len(parts))):
-            send()
-        while number:
-            future = self._next(done)
-            i = number.pop(future.key)
-            results[i] = self._result_of(future, parts[i])
-            future.release()  # the worker need not keep it
+        for i, result in Attempts(begin, self._look, self._name).outcomes(len(parts), jobs or len(parts)):
+            results[i] = result
             on_read(parts[i].size)
-            if waiting:
-                send()
             while n_given in results:
                 yield results.pop(n_given)
                 n_given += 1
 
-    def _check_workers(self, work: Work[Any], parts: Sequence[FilePart]) -> None:
-        """Ask all workers whether they see the files and can run `work`, before anything is begun."""
-        paths = [str(part.path) for part in parts]
-        task = pickle.dumps((work, None))
-        answers = self._client.run(self._run, str(_ROOT), code(), paths, task, on_error="return")
-        for answer in answers.values():
-            if isinstance(answer, tuple) and answer[0]:
-                raise AnalyzeError(answer[0])
-
-    def _next(self, done: queue.SimpleQueue[Any]) -> Any:
-        """Return the next future that is done, while somebody works on them."""
-        while True:
-            with contextlib.suppress(queue.Empty):
-                return done.get(timeout=_LOOK_SECONDS)
-            self._check_alive()
-
-    def _result_of(self, future: Any, part: FilePart) -> Any:
+    async def _attempt(self, work: Work[_T], part: FilePart, **how: Any) -> _T:
         from distributed import KilledWorker
 
+        task = pickle.dumps((work, part))
+        future = self._client.submit(self._run, str(_ROOT), code(), [str(part.path)], task, **how)
         try:
-            problem, result = future.result()
+            problem, result = await future
         except KilledWorker as error:
             raise AnalyzeError(
                 f"{part.path}: the workers that read it were killed, one after the other (memory?)"
             ) from error
         except (Exception, asyncio.CancelledError) as error:
-            if future.status == "error":  # the work itself has failed
-                raise
-            raise self._lost() from error
+            if future.status in ("lost", "cancelled"):
+                raise self._lost() from error
+            raise  # the work itself has failed, or another attempt has succeeded
         if problem:
             raise AnalyzeError(problem)
-        return result
+        return cast("_T", result)
 
-    def _check_alive(self) -> None:
-        """Raise AnalyzeError where the scheduler is gone, or has no worker for too long."""
-        try:
-            workers = self._client.nthreads()
-        except (OSError, ValueError, RuntimeError) as error:
-            raise self._lost() from error
-        if workers:
-            self._deserted_at = None
-            return
+    def _check_workers(self, work: Work[Any], parts: Sequence[FilePart]) -> None:
+        """Ask all workers whether they see the files and can run `work`, before anything is begun."""
+        paths = [str(part.path) for part in parts]
+        call = (self._run, str(_ROOT), code(), paths, pickle.dumps((work, None)))
+        asked = {
+            f"the worker {address}": partial(self._client.run, *call, workers=[address], on_error="return")
+            for address in self._look()
+        }
+        for answers in self._answers(asked):
+            for answer in answers.values():
+                if isinstance(answer, tuple) and answer[0]:
+                    raise AnalyzeError(answer[0])
+
+    def _look(self, keys: Sequence[str] = ()) -> dict[str, Standing]:
+        """Return how each worker stands, by address, and which of `keys` it has.
+
+        Raises AnalyzeError where the scheduler is gone or silent, or has for too long had no worker, or
+        silent ones only.
+        """
+        ask = partial(self._client.run_on_scheduler, self._stand, keys)
+        (answer,) = self._answers({"the scheduler": ask})
+        workers = {address: Standing(*standing) for address, standing in answer.items()}
+        if workers and all(standing.silent_s > attempts.SILENT_SECONDS for standing in workers.values()):
+            raise self._silent(f"the worker {next(iter(workers))}")
         now = time.monotonic()
-        self._deserted_at = self._deserted_at or now
-        if now - self._deserted_at > _WORKER_SECONDS:
+        self._deserted_at = None if workers else self._deserted_at or now
+        if self._deserted_at is not None and now - self._deserted_at > _WORKER_SECONDS:
             raise AnalyzeError(
                 f"--cluster {self._name}: no worker for {_WORKER_SECONDS} s; start one (dask worker ADDRESS)"
             )
+        return workers
+
+    def _answers(self, asked: Mapping[str, Callable[[], Awaitable[Any]]]) -> list[Any]:
+        """Return the answers of those asked; of who is silent a line says so, and others are enough.
+
+        AnalyzeError where nobody answers.
+        """
+        waiting = {self._start(ask): whom for whom, ask in asked.items()}
+        done, silent = wait(waiting, attempts.SAID_SECONDS)
+        if silent:
+            logging.warning("--cluster %s: %s", self._name, silence(listed([waiting[one] for one in silent])))
+        if waiting and not done:
+            done, _ = wait(waiting, attempts.SILENT_SECONDS - attempts.SAID_SECONDS, FIRST_COMPLETED)
+        if waiting and not done:
+            raise self._silent(next(iter(asked)))
+        try:
+            return [one.result() for one in done]
+        except Exception as error:
+            raise self._lost() from error
+
+    def _start(self, ask: Callable[[], Awaitable[_T]]) -> Future[_T]:
+        """Begin what `ask` awaits where the client works, which awaits nothing in this thread."""
+
+        async def answer() -> _T:
+            return await ask()
+
+        return asyncio.run_coroutine_threadsafe(answer(), self._client.loop.asyncio_loop)
+
+    def _silent(self, whom: str) -> AnalyzeError:
+        words = silence(whom, attempts.SILENT_SECONDS)
+        return AnalyzeError(f"--cluster {self._name}: {words}; has it stopped?")
 
     def _lost(self) -> AnalyzeError:
         return AnalyzeError(f"--cluster {self._name}: the connection to the scheduler is lost")
@@ -219,6 +243,25 @@ def _run_on_worker() -> Callable[..., tuple[str, Any]]:
     return run
 
 
+def _run_on_scheduler() -> Callable[..., dict[str, tuple[float, bool, list[str]]]]:
+    """Return the function that a scheduler runs, sent by value: it gives the `Standing` of each worker, for some keys."""
+
+    def stand(keys: list[str], dask_scheduler: Any) -> dict[str, tuple[float, bool, list[str]]]:
+        from time import time
+
+        tasks = [task for key in keys if (task := dask_scheduler.tasks.get(key)) is not None]
+        return {
+            address: (
+                time() - worker.last_seen,
+                not worker.processing,
+                [task.key for task in tasks if task in worker.processing or task in worker.has_what],
+            )
+            for address, worker in dask_scheduler.workers.items()
+        }
+
+    return stand
+
+
 def _quiet_library(stack: contextlib.ExitStack) -> Any:
     """Import `distributed` so that what it logs reaches nobody, here or in processes that it starts."""
     names = ("distributed", "tornado", "asyncio")
@@ -236,41 +279,71 @@ def _quiet_library(stack: contextlib.ExitStack) -> Any:
     return distributed
 
 
-async def _ask(address: str) -> None:
+async def _ask(address: str, security: Any) -> None:
     """Shake hands with a scheduler; `Client` would wait forever for one that accepts and says nothing."""
     from distributed.comm import connect
-    from distributed.security import Security
 
-    secrets = Security().get_connection_args("client")
+    secrets = security.get_connection_args("client")
     comm = await asyncio.wait_for(connect(address, _CONNECT_SECONDS, **secrets), _CONNECT_SECONDS)
     await comm.close()
 
 
 @contextlib.contextmanager
-def _own_scheduler(n: int) -> Iterator[str]:
-    """Start a scheduler in this process and `n` worker processes, and give its address."""
+def _own_scheduler(n: int) -> Iterator[tuple[str, Any]]:
+    """Start a scheduler in this process and `n` worker processes; give its address, and what opens it."""
     import dask
     from distributed import LocalCluster
 
-    with (
-        temporary_directory() as scratch,
-        dask.config.set({"temporary-directory": str(scratch)}),
-        LocalCluster(
+    quiet: dict[str, Any] = {f"distributed.{who}.http.routes": [] for who in ("scheduler", "worker")}
+    with temporary_directory() as scratch, dask.config.set({"temporary-directory": str(scratch), **quiet}):
+        security = _own_certificate(scratch)
+        with LocalCluster(
             n_workers=n,
             threads_per_worker=1,
             processes=True,
             dashboard_address="127.0.0.1:0",
+            scheduler_kwargs={"dashboard": False},  # whoever is on this machine could read it
             memory_limit=0,
             silence_logs=logging.CRITICAL,
-        ) as own,
-    ):
-        yield own.scheduler_address
+            protocol="tls://" if security.require_encryption else None,
+            security=security,
+        ) as own:
+            yield own.scheduler_address, security
+
+
+def _own_certificate(directory: Path) -> Any:
+    """Return the key and certificate that let this command alone into its cluster; they live as long as it.
+
+    Dask makes none without the package `cryptography`. Where there is no ``openssl`` a line says that
+    whoever uses this machine is let in.
+    """
+    from distributed import Security
+
+    key, certificate = str(directory / "key.pem"), str(directory / "certificate.pem")
+    command = (
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -batch -subj /CN=dask"
+    )
+    try:
+        run_program([*command.split(), "-keyout", key, "-out", certificate], _KEY_SECONDS)
+    except (OSError, RuntimeError) as error:
+        logging.warning(
+            "--cluster local: without a certificate every user of this machine can reach it (openssl: %s)",
+            error,
+        )
+        return Security()
+    files = {
+        f"tls_{who}_{what}": path
+        for who in ("client", "scheduler", "worker")
+        for what, path in (("key", key), ("cert", certificate))
+    }
+    return Security(require_encryption=True, tls_ca_file=certificate, **files)
 
 
 def _in_file(path: Path) -> str:
     try:
-        return str(json.loads(path.read_text())["address"])
+        with opened(path) as file:
+            return str(json.loads(file.read(_LARGEST_FILE))["address"])
     except OSError as error:
         raise AnalyzeError(f"--cluster {path}: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise AnalyzeError(f"--cluster {path}: not a scheduler's file: it names no address") from error

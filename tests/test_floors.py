@@ -17,6 +17,7 @@ from conftest import REPO
 
 FLOORS = (
     ("errors",),
+    ("inputs",),
     ("opname", "function_names", "result"),
     ("arrays", "outputs"),
     ("parallel",),
@@ -184,6 +185,30 @@ def _starts_processes(node: ast.AST) -> bool:
     modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else names
     return "ProcessPoolExecutor" in names or any(
         one.split(".")[0] in ("multiprocessing", "subprocess") for one in modules
+    )
+
+
+#: Modules that read files of this program itself: its sources, and what a run has just written.
+_READ_THEIR_OWN = {
+    "parallel.cluster", "formats.native", "report.html", "combine.external_sort", "combine.merge",
+    "collector.gpu.final_trace",
+}  # fmt: skip
+
+
+def test_only_inputs_opens_files_of_others() -> None:
+    opening = {name for name, path in MODULES.items() if any(map(_opens_for_reading, nodes(path)))}
+    assert opening == {"inputs", *_READ_THEIR_OWN}
+
+
+def _opens_for_reading(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Call):
+        return False
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else ast.unparse(node.func)
+    if name in ("read_text", "read_bytes"):
+        return isinstance(node.func, ast.Attribute)
+    modes = {argument.value for argument in node.args if isinstance(argument, ast.Constant)}
+    return name == "open" and (
+        bool(modes & {"r", "rb", "rt"}) or (name == ast.unparse(node.func) and not modes)
     )
 
 

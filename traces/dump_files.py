@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from formats.recorder import recognises
-from formats.stream import unreadable
+from inputs import opened, unreadable
 from traces.paths import Job, Source, head_of, listing, missing_note
 
 _TRIED = 16  # files of a directory, of which one is a dump where dumps are
@@ -31,7 +31,7 @@ def find(path: Path, given: Sequence[Path]) -> Job | None:
 def is_dump(path: Path) -> bool:
     """Whether a file is the dump of a flight recorder, whatever its name."""
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             head = file.read(_HEAD)
     except OSError as error:
         raise unreadable(path, error) from error

@@ -12,7 +12,8 @@ from typing import Literal
 from msgspec import Struct
 
 from errors import Note, NoteKind
-from formats.stream import ByteStream, unreadable
+from formats.stream import ByteStream
+from inputs import unreadable
 
 JobKind = Literal["file", "gpu", "worker", "job", "ranks"]
 

@@ -17,6 +17,8 @@ from msgspec import Struct, field
 from dialects.byteps.byteps_names import GradientNames, read_names
 from errors import TraceError
 from formats.columns import Id, Trace
+from formats.stream import read_text
+from inputs import opened
 from opname import OpName, partition_key, split_key
 from result import Repairs
 from traces.files import read_trace
@@ -96,7 +98,7 @@ def read_keys(root: Path, repairs: Repairs) -> Keys:
     for path in text_files(root):
         with attempt(path, repairs):
             if path.name == "key_dict.txt":
-                _read_key_dict(path.read_text(encoding="utf-8", errors="replace").splitlines(), keys)
+                _read_key_dict(read_text(path).splitlines(), keys)
             else:
                 _read_debug_log(lines_of(path), keys)
     home = root.parent if is_gpu_file(root.name) and root.is_file() else root
@@ -128,7 +130,7 @@ def text_files(root: Path) -> Iterator[Path]:
 
 def lines_of(path: Path) -> Iterator[bytes]:
     """Yield the lines of a log in bounded memory; a binary file has none."""
-    with open(path, "rb") as file:
+    with opened(path) as file:
         if b"\0" in file.read(_SNIFF):
             return
         file.seek(0)

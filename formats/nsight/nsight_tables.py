@@ -30,6 +30,7 @@ from formats.builder import ALL
 from formats.columns import ArgColumn, Points, Trace, Track, concatenate
 from formats.nsight import recognises
 from formats.values import FARTHEST_NS, clean_text
+from inputs import opened
 
 _PIECE = 1 << 16  # rows at a time
 _ACTIVITY = "CUPTI_ACTIVITY_KIND_"
@@ -63,7 +64,7 @@ def read(path: Path, args: Collection[str] = (), points: bool = False) -> Trace:
     TraceError for any other database, and for one that is damaged. SQLite opens it as a file that nobody
     changes, so it never writes anything, beside the file either.
     """
-    with path.open("rb") as file:
+    with opened(path) as file:
         head = file.read(32)
     if not recognises(head):
         raise TraceError(f"{path}: a packed database; unpack it with gunzip first")

@@ -38,6 +38,30 @@ def die_once(part: FilePart, on_read: OnRead, times: int = 1) -> str:
     return part.path.name
 
 
+class Result:
+    """A result that stops the worker when it is first sent, after the task."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        _stop_once(self.path)
+        return str, (self.path.name,)
+
+
+def stop_once(part: FilePart, on_read: OnRead, after: bool) -> object:
+    """Stop the worker the first time, while it works or when it is done."""
+    if not after:
+        _stop_once(part.path)
+    return Result(part.path) if after else part.path.name
+
+
+def _stop_once(path: Path) -> None:
+    if path.name == "1.txt" and path.read_text() != "stopped":
+        path.write_text("stopped")
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
 def hide(folder: str) -> None:
     """Let a worker not see what is below `folder`."""
     seen = os.path.exists

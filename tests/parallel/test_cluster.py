@@ -12,8 +12,9 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,8 @@ import pytest
 import parallel
 from conftest import REPO, run_cli
 from errors import AnalyzeError
-from parallel import FilePart, cluster, map_files, working_on
-from sent_work import die_once, forget, hide, sizes
+from parallel import FilePart, attempts, cluster, map_files, working_on
+from sent_work import die_once, forget, hide, sizes, stop_once
 from traces.files import read_trace
 
 pytestmark = pytest.mark.slow
@@ -194,13 +195,20 @@ def test_a_wrong_address_is_one_line(
     assert words in only_line(err)
 
 
-@pytest.mark.parametrize("text", ["[]", "{", '{"workers": {}}'])
+@pytest.mark.parametrize("text", ["[]", "{", '{"workers": {}}', "[" * 100_000])
 def test_a_file_that_no_scheduler_wrote_is_one_line(text: str, tmp_path: Path) -> None:
     file = tmp_path / "scheduler.json"
     file.write_text(text)
     code, out, err = run_cli("--option", "statistic", "--path", LENET, "--cluster", file)
     assert (code, out) == (1, "")
     assert "names no address" in only_line(err)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_a_schedulers_file_that_is_no_file_is_one_line(make: Callable[[Path], None], tmp_path: Path) -> None:
+    make(tmp_path / "scheduler.json")
+    with pytest.raises(AnalyzeError, match=r"scheduler.json: not a regular file"):
+        cluster.connected(str(tmp_path / "scheduler.json")).__enter__()
 
 
 @pytest.mark.parametrize("listens", [False, True])
@@ -276,27 +284,107 @@ def test_a_worker_with_other_code_is_refused(
         list(map_files(sizes, shared_files(tmp_path, 1)))
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for who is silent for a second or two, not for half a minute."""
+    for name, seconds in (("SAID_SECONDS", 0.5), ("SILENT_SECONDS", 1.5), ("_LOOK_SECONDS", 0.2)):
+        monkeypatch.setattr(attempts, name, seconds)
+
+
+@contextlib.contextmanager
+def stopped(scheduler: str, n: int) -> Iterator[list[str]]:
+    """Stop `n` of the workers for as long as the block lasts."""
+    import distributed
+
+    with distributed.Client(scheduler, set_as_default=False) as client:
+        processes = client.run(os.getpid)
+        found = list(processes)[:n]
+        for address in found:
+            os.kill(processes[address], signal.SIGSTOP)
+        try:
+            yield found
+        finally:
+            for address in processes:
+                os.kill(processes[address], signal.SIGCONT)
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_the_work_of_a_worker_that_stops_is_done_by_the_other(
+    connected: cluster.Cluster, scheduler: str, tmp_path: Path, after: bool, impatient: None
+) -> None:
+    with stopped(scheduler, 0):
+        answers = list(map_files(partial(stop_once, after=after), shared_files(tmp_path, 4)))
+    assert answers == ["0.txt", "1.txt", "2.txt", "3.txt"]
+    assert (tmp_path / "1.txt").read_text() == "stopped"
+
+
+def test_a_worker_that_has_stopped_before_is_left_out(
+    connected: cluster.Cluster, scheduler: str, tmp_path: Path, impatient: None, caplog: Any
+) -> None:
+    with stopped(scheduler, 1) as found:
+        assert [name for name, _ in map_files(sizes, shared_files(tmp_path, 3))] == [
+            "0.txt",
+            "1.txt",
+            "2.txt",
+        ]
+    assert f"no word from the worker {found[0]}" in caplog.text
+
+
+def test_where_all_workers_have_stopped_a_line_names_one(
+    connected: cluster.Cluster, scheduler: str, tmp_path: Path, impatient: None
+) -> None:
+    with stopped(scheduler, 2), pytest.raises(AnalyzeError, match="no word from the worker tcp://"):
+        list(map_files(sizes, shared_files(tmp_path, 3)))
+
+
+def test_a_scheduler_that_stops_is_a_line(tmp_path: Path, impatient: None) -> None:
+    distributed = pytest.importorskip("distributed")
+    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--no-dashboard", "--port", "0"]
+    file = tmp_path / "scheduler.json"
+    with subprocess.Popen([*command, "--scheduler-file", file], stderr=subprocess.DEVNULL) as process:
+        try:
+            while not file.exists():
+                time.sleep(0.05)
+            with distributed.Client(scheduler_file=file, timeout=1, set_as_default=False) as client:
+                process.send_signal(signal.SIGSTOP)
+                with pytest.raises(AnalyzeError, match="--cluster x: no word from the scheduler for 2 s"):
+                    cluster.Cluster(client, "x").wait_for_worker()
+        finally:
+            process.kill()
+
+
+def test_two_commands_share_the_workers(scheduler: str, tmp_path: Path) -> None:
+    parts = shared_files(tmp_path, 6)
+    with cluster.connected(scheduler) as one, cluster.connected(scheduler) as other:
+        both = zip(one.map(sizes, parts, None, int), other.map(sizes, parts, 2, int), strict=True)
+        assert [mine[0] == its[0] for mine, its in both] == 6 * [True]
+
+
 # ---- an own cluster
 
 
-def test_a_local_cluster_is_silent_and_leaves_nothing(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "analyze.py",
-        "--option",
-        "statistic",
-        "--path",
-        str(LENET),
-        "--format",
-        "json",
-    ]
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    done = subprocess.run(
-        [*command, "--cluster", "local:1"], cwd=REPO, env=environment, capture_output=True, check=True
-    )
-    assert done.stdout.decode() == run_cli(*command[2:])[1]
-    assert done.stderr == b""
+def test_an_own_cluster_lets_nobody_else_in_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    import dask
+    import distributed
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with cluster.connected("local:1") as engine:
+        address, security = engine._client.scheduler.address, engine._client.security
+        for name, other in ((address, distributed.Security()), (address.replace("tls", "tcp"), None)):
+            with pytest.raises((OSError, TypeError)):
+                distributed.Client(name, security=other, timeout=2, set_as_default=False)
+        ours = {
+            "distributed.comm.tls.ca-file": security.tls_ca_file,
+            "distributed.comm.tls.client.cert": security.tls_client_cert,
+            "distributed.comm.tls.client.key": security.tls_client_key,
+        }
+        with dask.config.set(ours):  # as somebody has configured it who uses TLS
+            command = ["--option", "statistic", "--path", LENET, "--format", "csv"]
+            assert run_cli(*command, "--cluster", address) == run_cli(*command)
     assert list(tmp_path.iterdir()) == []
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.fuzz

@@ -1,0 +1,29 @@
+"""What is opened: regular files alone."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from conftest import run_cli
+
+
+@pytest.mark.parametrize("option", ["statistic", "compare", "diagnose", "graph"])
+def test_a_pipe_that_nobody_writes_is_a_line(tmp_path: Path, option: str) -> None:
+    pipe = tmp_path / "trace.json"
+    os.mkfifo(pipe)
+    paths = [pipe, pipe] if option == "compare" else [pipe]
+    code, _, err = run_cli("--option", option, "--path", *paths)
+    assert (code, err) == (1, f"analyze.py: error: {pipe}: neither a file nor a directory\n")
+
+
+@pytest.mark.parametrize("name", ["dag.gml", "trace.json", "dump.pickle", "log.csv", "db.sqlite"])
+def test_a_sparse_file_is_refused_at_its_beginning(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    with path.open("wb") as file:
+        file.truncate(30 << 30)
+    option = "graph" if name == "dag.gml" else "statistic"
+    code, _, err = run_cli("--option", option, "--path", path)
+    assert (code, err.count("\n")) == (1, 1)
