@@ -50,6 +50,7 @@ LENET = REPO / "examples" / "lenet"
         (("statistic", "a", "b", "--sort"), ("--option", "statistic", "--path", "a", "b", "--sort")),
         (("--sort", "statistic", "a"), ("--option", "statistic", "--path", "a", "--sort")),
         (("compare", "./compare"), ("--option", "compare", "--path", "./compare")),
+        (("--option", "whatif", "a", "BW=2"), ("whatif", "a", "BW=2")),
         (("--option", "graph", "replay"), ("--option", "graph", "--path", "replay")),
         (
             ("whatif", LENET, "bandwidth=2", "BW=0.5"),

@@ -11,7 +11,7 @@ from errors import UsageError
 from function_names import brief
 from options import READING, WHAT_IF, asked, check_heeded, check_variant, is_drawn, whole_above_zero
 from options.commands import command
-from result import Chart, Column, Result, Table, in_ms, ms_of
+from result import Chart, Column, Result, Table, in_ms, in_percent, ms_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -317,7 +317,7 @@ def _helpful(args: Namespace, loaded: LoadedSteps) -> Result:
     headline = "No edit that was tried saves 1 % of a step for certain."
     if found:
         best = found[0]
-        saved = f"{in_ms(best.saved_ns)} or {1 - best.ratio:.0%} of a step"
+        saved = f"{in_ms(best.saved_ns)} or {in_percent(1 - best.ratio)} of a step"
         headline = f"{brief(best.name)} would save most, {saved}."
     rows = [{**_row(one, None), "command": str(typed)} for one, typed in zip(found, commands, strict=True)]
     return Result(

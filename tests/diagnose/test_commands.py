@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -142,6 +143,22 @@ def test_a_what_if_without_edits_has_those_that_help_most_each_with_its_command(
             pytest.approx(again[key]) for key in ("before_ms", "after_ms", "interval_ms")
         ]
     assert "'a job'" in rows[0]["command"] and [path.name for path in tmp_path.iterdir()] == ["a job"]
+
+
+@pytest.mark.parametrize(
+    "option", ["diagnose", "statistic", "critical", "replay", "combine", "compare", "3dcompare"]
+)
+def test_the_last_line_on_a_terminal_is_the_command_to_ask_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    shutil.copytree(REPO / "examples/mlp-raw", tmp_path / "a job")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "300")
+    code, out, err = run_cli(option, *(["a job"] * 2 if "compare" in option else ["a job"]))
+    assert code == 0, err
+    told(out.splitlines()[-1].removeprefix("next: "))
+    monkeypatch.delenv("COLUMNS")
+    assert "next: " not in run_cli(option, *(["a job"] * 2 if "compare" in option else ["a job"]))[1]
 
 
 @pytest.mark.parametrize("columns", ["", "60"])
