@@ -37,7 +37,7 @@ def slow_input(view: JobView) -> Iterator[Finding | Skipped]:
         n_steps = (
             f"{len(waits)} of {len(loads):,}"
             if len(loads) == len(view.rows)
-            else f"{len(waits) / len(loads):.0%} of the"
+            else f"{in_percent(len(waits) / len(loads))} of the"
         )
         title = f"{n_steps} steps wait for their input"
         span = f", {in_ms(waits.min(), unit='')} to {in_ms(waits.max())} in each of these"
@@ -45,7 +45,7 @@ def slow_input(view: JobView) -> Iterator[Finding | Skipped]:
         kind="input",
         title=title,
         cause=f"{in_ms(on_path)} a step of the critical path is loading, "
-        f"{on_path / view.iteration_ns.mean():.0%} of the mean step{span}",
+        f"{in_percent(on_path / view.iteration_ns.mean())} of the mean step{span}",
         action="load ahead of time: more workers, prefetching, a faster store, less decoding on the way",
         edits=[edit(Phase.INPUT.word, NO_TIME)],
         from_ns=on_path,

@@ -99,7 +99,7 @@ def uneven_work(view: JobView) -> Iterator[Finding | Skipped]:
     )
     yield Finding(
         kind="uneven_work",
-        title=f"work is uneven over the {'stages' if is_pipeline else 'ranks'}",
+        title=f"{most} works {in_ms(typical[order[0]] - typical[order[-1]])} more than {least}",
         cause=f"{most} works {in_ms(typical[order[0]])} a step, {least} {in_ms(typical[order[-1]])}; those "
         "with more work make the others wait in every step",
         action="split layers or data so that every rank works as long as the mean",

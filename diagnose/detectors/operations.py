@@ -62,7 +62,7 @@ def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
         ranks=view.recording.owners,
         operations=[names[hottest]],
         evidence=view.show(chosen, 3),
-        caveat=f"the gain is for {FASTER:.0%} less of it",
+        caveat=f"the gain is for {in_percent(FASTER)} less of it",
         is_assumed=True,
     )
 

@@ -11,7 +11,7 @@ from diagnose.finding import Finding, Skipped
 from diagnose.finding_thresholds import CHANCE, NOTICEABLE
 from diagnose.job_view import JobView
 from dialects.steps import Step
-from result import in_ms
+from result import in_ms, in_percent
 
 
 def profiling_overhead(view: JobView) -> Iterator[Finding | Skipped]:
@@ -33,7 +33,7 @@ def profiling_overhead(view: JobView) -> Iterator[Finding | Skipped]:
         return
     yield Finding(
         kind="profiling_overhead",
-        title=f"traced steps take {traced / usual - 1:.0%} longer than those before them",
+        title=f"traced steps take {in_percent(traced / usual - 1)} longer than those before them",
         cause=f"{in_ms(traced)} instead of {in_ms(usual, unit='')} in {len(before)} steps after the warm-up",
         action="trace less (no stacks, no shapes, fewer steps) before you trust small differences",
         ranks=view.recording.owners,

@@ -13,7 +13,7 @@ from diagnose.finding_thresholds import SLOW
 from diagnose.job_view import JobView
 from replay.links import is_sized, link_rate
 from replay.whatif.server_times import is_pull, slowest_server
-from result import in_ms
+from result import in_ms, in_percent
 
 _NO_LINKS = "no links to servers are recorded"
 
@@ -80,7 +80,7 @@ def _uneven_servers(view: JobView) -> str:
     if len(load) < 2 or max(load.values()) < SLOW * np.mean(list(load.values())):
         return ""
     most = max(load, key=lambda server: load[server])
-    return f"; {most} holds {load[most] / sum(load.values()):.0%} of the bytes"
+    return f"; {most} holds {in_percent(load[most] / sum(load.values()))} of the bytes"
 
 
 def priority_inversion(view: JobView) -> Iterator[Finding | Skipped]:
@@ -95,7 +95,8 @@ def priority_inversion(view: JobView) -> Iterator[Finding | Skipped]:
     yield Finding(
         kind="priority_inversion",
         title=f"{first} is needed first but waits behind others",
-        cause=f"in {share:.0%} of the steps one that the next forward pass needs later was sent before it",
+        cause=f"in {in_percent(share)} of the steps one that the next forward pass needs later was sent "
+        "before it",
         action="send by priority (BYTEPS_SCHEDULING_CREDIT, smaller partitions)",
         edits=[edit("schedule", "priority")],
         ranks=view.recording.owners,

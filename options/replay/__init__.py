@@ -406,7 +406,7 @@ def _asked(args: Namespace, job: Job, forecasts: Forecasts) -> dict[str, Sequenc
 
     if args.sub_option != WHAT_IF:
         is_work = args.sub_option == "smlt_delay_cmp"
-        chosen = (computation if is_work else communication)(job.recording)
+        chosen = (computation if is_work else communication)(job.apart)
         delay = Edit(lambda recording, _: changed(recording, chosen, Change(_delay(args))))
         return {f"{'computation' if is_work else 'communication'} x {_delay(args):g}": [delay]}
     requests = _requests(args)

@@ -57,4 +57,4 @@ def test_traced_steps_that_take_longer_than_those_before(
     diagnosis = diagnosed(byteps(tmp_path / "job", replace(Job(ranks=2), before=before)))
     found = titles(diagnosis, "profiling_overhead")
     assert bool(found) == is_found
-    assert all("25% longer" in title for title in found)
+    assert all("25 % longer" in title for title in found)

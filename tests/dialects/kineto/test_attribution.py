@@ -236,7 +236,7 @@ def test_diagnose_speaks_of_kinds_operators_and_modules(tmp_path: Path) -> None:
     code, out, err = run_cli("--format", "json", "--path", write(tmp_path / "a.json", events))
     assert code == 0, err
     answer = json.loads(out)
-    assert "the device is the limit (97% of the critical path: 97% GEMM)" in answer["headline"]
+    assert "the device is the limit (97 % of the critical path: 97 % GEMM)" in answer["headline"]
     (hot,) = [one for one in answer["findings"] if one["kind"] == "hot_operation"]
     assert "(GEMM, launched by aten::mm in Net_0.Linear_3 at train.py(12): f)" in hot["cause"]
 

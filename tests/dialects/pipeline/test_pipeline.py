@@ -88,7 +88,7 @@ def test_what_waits_for_another_stage_is_no_gap(tmp_path: Path) -> None:
 
 def test_a_slow_stage_is_named(tmp_path: Path) -> None:
     _, out, _ = run_cli("--path", written(tmp_path / "job.json", timeline()))
-    assert "stage 1 works 120.0 ms a step, stage 0 60.0 ms" in out.splitlines()[0]
+    assert "stage 1 works 60.0 ms more than stage 0" in out.splitlines()[0]
 
 
 def test_processes_that_say_all_of_their_place_are_ranks(tmp_path: Path) -> None:
