@@ -141,8 +141,11 @@ class Operation(NamedTuple):
 
     @property
     def purpose(self) -> str:
-        """Its phase, in the words of edits: FW BW Comm I/O STEP callback frame wait; "" unknown."""
-        return self.role.word or self.phase.word
+        """Its phase, in the words of edits: FW BW Comm I/O STEP callback frame wait; "" unknown.
+
+        Work of a device goes by its category.
+        """
+        return self.role.word or ("" if self.on_device else self.phase.word)
 
     @property
     def is_communication(self) -> bool:

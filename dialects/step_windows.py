@@ -155,6 +155,8 @@ class _Cutter:
         self.lead_starts = events.start_ns[self.leads]
         self.by_event = np.argsort(events.meetings.event, kind="stable")
         self.met = events.meetings.event[self.by_event]
+        self.meets = np.zeros(len(events.kind), np.bool_)
+        self.meets[self.met] = True
         self.open = Open(self.order, events.end_ns)
         self.open_edges = Open(np.arange(len(by_target)), events.end_ns[self.events.edges[:, 1]])
         track: dict[object, int] = {}
@@ -184,7 +186,7 @@ class _Cutter:
             next_ns=end,
             operation=part[:0],
             start_ns=np.maximum(self.events.start_ns[part], begin),
-            end_ns=self.events.end_ns[part],
+            end_ns=self._ends(part, number, end),
             edges=self._edges_within(begin, *edge_range),
             meetings=self._meetings_within(part),
             last=self._last_of(part, window),
@@ -194,6 +196,18 @@ class _Cutter:
         self.home[part], self.place[part], self.new[part] = self.count, self.new[part], -1
         self.count += 1
         return part, step
+
+    def _ends(self, part: Int64, number: int, end: int) -> Int64:
+        """Return when events of a step end.
+
+        A collective of a later step that one rank begins here, to wait for the others, is over at once: its
+        rest, in the step after, waits and works.
+        """
+        events, ends = self.events, self.events.end_ns[part]
+        if events.iteration is None:
+            return ends
+        waits = (events.iteration[part] > number) & (ends > end) & self.meets[part]
+        return np.where(waits, events.start_ns[part], ends)
 
     def _last_that_leads(self, part: Int64, end: int) -> Int64 | None:
         """Return the last event that leads to the next step's begin, and the one that hands over.

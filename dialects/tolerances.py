@@ -66,6 +66,8 @@ QUEUE = 1024
 FULL_QUEUE = 512
 #: … and a call that waits for room takes this many times the usual one, and at least 10 µs.
 MUCH_LONGER, LONG_CALL_NS = 4, 10_000
+#: A pause on a stream that is longer than the usual one by this factor has a cause.
+UNUSUAL = 2
 #: A thread that was idle for less than this may just not have been recorded …
 PAUSE_NS = 20_000
 #: … and the main thread resumes within this share of its idle time after what it waited for has ended.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -71,6 +71,10 @@ class Guess(NamedTuple):
     receives: bool = True  # whether what nodes receive is limited, where that is not known
     waits_stay: bool = False  # whether unexplained waits do not change with the bandwidth
     part: float = 0.5  # the quantile of what small partitions cost that stands for each
+    latency: Literal["at_least", "likely", "at_most"] = "likely"  # of collectives whose sizes do not tell it
+    within_cap: bool = (
+        False  # whether a bucket of gradients is closed by the first one of the next recorded one
+    )
     same_server: bool = False  # whether new partitions go where the recorded ones at their place did
 
 

@@ -69,10 +69,19 @@ def work_of(recording: Recording) -> Work:
     )
 
 
-def scaled(recording: Recording, factor: Float64) -> Recording:
-    """Return the recording with the work of each operation (n,) times its factor."""
+def scaled(recording: Recording, factor: Float64, fixed_ns: Float64 | None = None) -> Recording:
+    """Return the recording with the work of each operation (n,), but for its fixed part, times its factor."""
     known = np.append(factor, np.ones(len(recording.operations) - len(factor)))  # 1 for what an edit added
-    return recording.edited(lambda step: replace(step, work_ns=scaled_column(step, known)))
+    if fixed_ns is None:
+        return recording.edited(lambda step: replace(step, work_ns=scaled_column(step, known)))
+    fixed = np.append(fixed_ns, np.zeros(len(known) - len(fixed_ns)))
+
+    def edited(step: StepGraph) -> StepGraph:
+        stays = np.minimum(fixed[step.operation], step.work_ns)
+        work = stays + (step.work_ns - stays) * known[step.operation]
+        return replace(step, work_ns=narrow_ns(np.rint(work).astype(np.int64)))
+
+    return recording.edited(edited)
 
 
 def scaled_column(step: StepGraph, factor: Float64, column: str = "work_ns") -> Int64:

@@ -138,7 +138,15 @@ def _matching(recording: Recording, target: str, owners: Bool) -> Selection:
 
 def _names(operation: Operation) -> tuple[str, ...]:
     parts = (operation.name, operation.label, operation.main)
-    return (*parts, operation.cat, operation.purpose, operation.transfer.stage, operation.transfer.link)
+    phase = "" if operation.is_communication else operation.phase.word
+    return (
+        *parts,
+        operation.cat,
+        operation.purpose,
+        phase,
+        operation.transfer.stage,
+        operation.transfer.link,
+    )
 
 
 def _owners(recording: Recording, worker: str | None, rank: str | None) -> Bool:

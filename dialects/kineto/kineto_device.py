@@ -28,6 +28,7 @@ from dialects.tolerances import (
     ROUNDED_NS,
     SEEN_LATE_NS,
     TOLERANCE_NS,
+    UNUSUAL,
 )
 from formats.columns import Trace
 
@@ -157,11 +158,14 @@ def after_other_streams(trace: Trace, works: Works) -> Int64:
     recorded = recorded[integers(trace, "wait_on_stream", recorded) >= 0]
     if len(recorded):
         return _recorded_waits(trace, works, recorded)
-    return np.concatenate([_likely_waits(works), _fed(trace, works)])
+    return np.concatenate([_likely_waits(trace, works), _fed(trace, works)])
 
 
 def _recorded_waits(trace: Trace, works: Works, rows: Int64) -> Int64:
-    """Link the last work before an event was recorded to the next one after the call that waits for it."""
+    """Link what a stream had to do before an event was recorded to the next work after the call that waits.
+
+    That is its last work by then, and what the stream itself had been told to wait for since.
+    """
     calls = np.flatnonzero(by_cat(trace, RUNTIME_CATS.__contains__))
     waits = with_correlation(trace, calls, integers(trace, "correlation", rows))
     records = with_correlation(trace, calls, integers(trace, "wait_on_cuda_event_record_corr_id", rows))
@@ -169,33 +173,66 @@ def _recorded_waits(trace: Trace, works: Works, rows: Int64) -> Int64:
     launched = {where: (low, works.call_start_ns[low:high]) for where, low, high in works.by_stream()}
     device = [trace.tracks[one].pid for one in trace.track_id[rows].tolist()]
     on, by = integers(trace, "wait_on_stream", rows).tolist(), integers(trace, "stream", rows).tolist()
+    told: dict[tuple[Any, int], list[tuple[int, set[int]]]] = {}  # of each stream: when to wait, and for what
     pairs = []
-    for pid, source, target, record, wait in zip(
-        device, on, by, records.tolist(), waits.tolist(), strict=True
-    ):
-        if wait < 0 or (pid, source) not in launched or (pid, target) not in launched:
+    for at in np.argsort(trace.ts_ns[waits], kind="stable").tolist():
+        source, target, wait = (device[at], on[at]), (device[at], by[at]), int(waits[at])
+        if wait < 0:
             continue
-        (low, before), (first, after) = launched[pid, source], launched[pid, target]
-        i = int(np.searchsorted(before, trace.ts_ns[record])) - 1
-        j = int(np.searchsorted(after, trace.ts_ns[wait], side="right"))
-        if i >= 0 and j < len(after):
-            pairs.append((low + i, first + j))
+        recorded_ns, waits_ns = int(trace.ts_ns[records[at]]), int(trace.ts_ns[wait])
+        low, before = launched.get(source, (0, works.start_ns[:0]))
+        i = int(np.searchsorted(before, recorded_ns)) - 1
+        since = int(before[i]) if i >= 0 else np.iinfo(np.int64).min
+        awaited = {low + i} if i >= 0 else set()
+        for when, what in reversed(told.get(source, ())):
+            if when < since:
+                break
+            awaited |= what if when < recorded_ns else set()
+        told.setdefault(target, []).append((waits_ns, awaited))
+        first, after = launched.get(target, (0, works.start_ns[:0]))
+        j = int(np.searchsorted(after, waits_ns, side="right"))
+        pairs += [(one, first + j) for one in awaited if j < len(after)]
     sources, targets = np.array(pairs, np.int64).reshape(-1, 2).T
     keep = works.end_ns[sources] <= works.start_ns[targets]
     return edge_rows(sources[keep], targets[keep], Joint.END_TO_HEAD, EdgeKind.SYNCHRONISE)
 
 
-def _likely_waits(works: Works) -> Int64:
-    """Link what was launched, had its stream free and yet began only after work elsewhere ended, to that."""
-    targets = np.arange(len(works))
-    sources = ended_last(works.end_ns, works.stream, works.start_ns + ROUNDED_NS, works.stream)
+def _likely_waits(trace: Trace, works: Works) -> Int64:
+    """Link what was launched, had its stream free and yet began only after work elsewhere ended, to that.
+
+    An end in the usual pause between works explains none. Of several streams with such an end it is that for
+    which the target's kind waits elsewhere, too.
+    """
+    nearest = ended_last(works.end_ns, works.stream, works.start_ns + ROUNDED_NS, works.stream)
     order = after_on_stream(works)
-    ready = np.where(works.call >= 0, works.call_end_ns, np.iinfo(np.int64).min)
+    is_launched = works.call >= 0
+    ready = np.where(is_launched, works.call_end_ns, np.iinfo(np.int64).min // 2)
     ready[order[:, 1]] = np.maximum(ready[order[:, 1]], works.end_ns[order[:, 0]])
-    end = works.end_ns[sources]
-    keep = (sources >= 0) & (end > ready)
-    keep &= works.start_ns[sources] < works.start_ns
-    return edge_rows(sources[keep], targets[keep], Joint.END_TO_HEAD, EdgeKind.SYNCHRONISE)
+    waits = (nearest >= 0) & (works.end_ns[nearest] > ready) & (works.start_ns[nearest] < works.start_ns)
+    pause = works.start_ns - ready
+    usual = np.zeros(len(works.streams))
+    for number, (_, low, high) in enumerate(works.by_stream()):
+        follows = ~waits[low:high] & is_launched[low:high]
+        usual[number] = np.median(pause[low:high][follows]) if follows.any() else 0.0
+    most = np.rint(UNUSUAL * usual).astype(np.int64)[works.stream]
+    targets = np.flatnonzero(waits & (pause > most))
+    start, own, kind = (one[targets] for one in (works.start_ns, works.stream, trace.name_id[works.row]))
+    last = np.tile(nearest[targets], (len(works.streams), 1))  # of each stream, where it ended just before
+    is_near = np.zeros(last.shape, np.bool_)
+    for number, (_, low, high) in enumerate(works.by_stream()):
+        by_end = low + np.argsort(works.end_ns[low:high], kind="stable")
+        found = by_end[np.searchsorted(works.end_ns[by_end], start + ROUNDED_NS, side="right") - 1]
+        end = works.end_ns[found]
+        fits = (end > ready[targets]) & (end <= start + ROUNDED_NS) & (start - end <= most[targets])
+        is_near[number] = fits & (works.start_ns[found] < start) & (own != number)
+        last[number, is_near[number]] = found[is_near[number]]
+    alone = np.flatnonzero(is_near.sum(axis=0) == 1)
+    cell = kind[alone].astype(np.int64) * len(last) + is_near[:, alone].argmax(axis=0)
+    often = np.bincount(cell, minlength=len(trace.names) * len(last)).reshape(-1, len(last))
+    chosen = np.where(is_near, often[kind].T, -1).argmax(axis=0)
+    several = is_near.sum(axis=0) > 1
+    sources = np.where(several, last[chosen, np.arange(len(targets))], nearest[targets])
+    return edge_rows(sources, targets, Joint.END_TO_HEAD, EdgeKind.SYNCHRONISE)
 
 
 def _fed(trace: Trace, works: Works) -> Int64:

@@ -224,7 +224,12 @@ def _enqueuing(trace: Trace, host: Segments, moments: Int64) -> Int64:
 def _events(rank: _Rank) -> RecordedEvents:
     host, works, trace = rank.host, rank.works, rank.trace
     rows = np.concatenate([host.row, rank.aside, works.row])
-    phase = np.concatenate([host.phase, np.zeros(len(rank.aside) + len(works), np.int64)])
+    first, _ = host.of_rows(len(trace) + 1)
+    asked = (
+        _enqueuing(trace, host, trace.ts_ns[rank.aside]),
+        np.where(works.call >= 0, first[works.call], -1),
+    )
+    phase = np.concatenate([host.phase, *(_passed_on(host, one) for one in asked)])
     start = np.concatenate([host.start_ns, trace.ts_ns[rank.aside], works.start_ns])
     meetings, communicates = _meetings_of(rank, rows, start)
     kinds, kind = _kinds(rank, rows, phase, communicates)
@@ -235,6 +240,12 @@ def _events(rank: _Rank) -> RecordedEvents:
     leads[: len(host)] = host.thread == host.main
     edges = _edges(rank, start, end)
     return RecordedEvents(kinds, kind, start, end, issued, leads, edges, meetings)
+
+
+def _passed_on(host: Segments, asked: Int64) -> Int64:
+    """Return the phase of what segments (k,) asked for, -1 for none: a copy of input loads none."""
+    known = (asked >= 0) & (host.phase[asked] != Phase.INPUT) if len(host) else np.zeros(len(asked), np.bool_)
+    return np.where(known, host.phase[asked], Phase.NONE) if known.any() else np.zeros(len(asked), np.int64)
 
 
 def _kinds(rank: _Rank, rows: Int64, phase: Int64, communicates: Mask) -> tuple[list[Operation], Int64]:
@@ -249,7 +260,7 @@ def _kinds(rank: _Rank, rows: Int64, phase: Int64, communicates: Mask) -> tuple[
         _COMPILED.sub(r"\1\2", one) if _IS_COMPILED in one else one for one in trace.names
     )
     name_ids, cat_ids, tracks = name_of[trace.name_id[rows]], trace.cat_id[rows], trace.track_id[rows]
-    phase = np.where(communicates, Phase.NONE, phase)
+    phase = np.where(communicates & ~together, Phase.NONE, phase)
     role = np.where(communicates, Role.COMM, _roles(rank.roles)[rows])
     columns = (name_ids, cat_ids, tracks, phase, on_device, together, role)
     sizes = (len(names), len(trace.cats), len(trace.tracks), len(Phase), 2, 2, len(Role))

@@ -18,10 +18,19 @@ from replay.even_work import scaled
 from replay.links import bytes_of, is_sized, with_sizes
 from replay.messages import sides_of
 from replay.selection import as_ratio
-from replay.whatif.collective_times import at_bus_bandwidth, bandwidths
+from replay.whatif.collective_times import (
+    GUESSED_LATENCIES,
+    at_bandwidth,
+    bandwidths,
+    latencies,
+    with_latency,
+)
 
-NAME = "bandwidth=R|200Mbit"
-HELP = "links carry R times the bytes, or that much a second (Kbit, Mbit, Gbit); the rest of a transfer stays"
+NAME = "bandwidth=R|200Mbit, latency=R"
+HELP = (
+    "links carry R times the bytes, or that much a second (Kbit, Mbit, Gbit); the rest of a transfer stays; "
+    "what a collective takes beside its bytes is R times as long"
+)
 
 _RATE = re.compile(r"([0-9]{1,12}(?:\.[0-9]+)?)([KMG])bit(?:/s)?", re.IGNORECASE)
 _BITS = {"K": 1e3, "M": 1e6, "G": 1e9}
@@ -33,7 +42,9 @@ _QUICK = 0.2
 
 
 def parse(request: EditRequest, job: Job) -> Edit | None:
-    """Return the edit that sets the bandwidth; None for any other request."""
+    """Return the edit that sets the bandwidth, or the latency; None for any other request."""
+    if request.name == "latency":
+        return _of_latency(request, job)
     if request.name != "bandwidth":
         return None
     target = _absolute(request)
@@ -52,8 +63,9 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
         return wanted * likely / links.at_most if wanted < 1 else max(wanted, 1.0)
 
     def apply(recording: Recording, guess: Guess) -> Recording:
-        if target is not None and not job.recording.links and len(bandwidths(job)):
-            return at_bus_bandwidth(job, recording, target)
+        if not job.recording.links and len(bandwidths(job)):
+            fixed = getattr(latencies(job), guess.latency)
+            return at_bandwidth(job, recording, fixed, times=ratio or 1.0, target=target or 0.0)
         if target is not None and not is_sized(job.recording):
             raise TraceError(
                 "bandwidth: the bytes of the transfers are not recorded; give a ratio (bandwidth=2)"
@@ -66,7 +78,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
         rate = None if links is None else links.at_most
         return times_faster(recording, times, rate, waits_stay=guess.waits_stay)
 
-    guesses: list[Guess] = []
+    guesses = [] if job.recording.links or not _is_guessed(job) else list(GUESSED_LATENCIES)
     if links is not None and links.receives is None and factor(LIKELY) < 1:
         guesses.append(Guess(receives=False))
     if links is not None and not links.is_told:
@@ -74,6 +86,23 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     if links is not None and factor(LIKELY) > 1:
         guesses.append(Guess(waits_stay=True))
     return Edit(apply, order=3, guesses=tuple(guesses))
+
+
+def _of_latency(request: EditRequest, job: Job) -> Edit:
+    times = as_ratio(request)
+    if not latencies(job).at_most.any():
+        raise request.refused("the bytes of collectives are not recorded, so that their latency is not known")
+
+    def apply(recording: Recording, guess: Guess) -> Recording:
+        return with_latency(recording, getattr(latencies(job), guess.latency), times)
+
+    return Edit(apply, order=4, guesses=GUESSED_LATENCIES if _is_guessed(job) else ())
+
+
+def _is_guessed(job: Job) -> bool:
+    """Whether the sizes of some collectives do not tell their latency."""
+    known = latencies(job)
+    return bool((known.at_least < known.at_most).any())
 
 
 def _absolute(request: EditRequest) -> float | None:

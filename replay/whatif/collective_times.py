@@ -12,6 +12,7 @@ from arrays.intervals import at_once
 from arrays.numbering import unique
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.recorded_collectives import bus_factor, size_classes
+from dialects.step_parts import narrow_ns
 from replay.edit import Edit, EditRequest, Guess, Job
 from replay.even_work import scaled
 
@@ -30,6 +31,13 @@ _TOLERANCE_NS = 2_000
 #: A collective that in each fourth step takes no longer than this many times the shortest is latency, hardly
 #: bytes, as its longer times in other steps are not due to bytes; and merging leaves one in so many.
 LATENCY, MERGED = 2.0, 10
+#: What a hop of a ring or tree takes at least, likely and at most (ns), base time included: of NCCL's own
+#: table of latencies (src/graph/tuning.cc), from NVLink with the LL protocol to networks with the simple one.
+_HOPS_NS = np.array([600.0, 6_000.0, 20_000.0])
+#: Sizes that are apart by this factor tell a latency; where they do not, so much of a time may be latency.
+_LARGER, _MOST_HIDDEN = 1.5, np.array([0.1, 0.5, 0.9])
+#: Guesses where sizes do not tell all latencies.
+GUESSED_LATENCIES = (Guess(latency="at_least"), Guess(latency="at_most"))
 #: One that is known to move more than this is bytes, however many others are as short.
 _MOST_BYTES = 1 << 20
 
@@ -76,13 +84,15 @@ def slow_collectives(job: Job) -> list[SlowCollective]:
 
 
 def bandwidths(job: Job) -> Float64:
-    """Return operation, class, bus bandwidth (GB/s), turn, bytes and ranks of collectives (k, 6).
+    """Return operation, class, bus bandwidth (GB/s), turn, bytes, ranks, time and line of collectives (k, 8).
 
     The class is their kind, group and size. The turn counts a rank's collectives of a step; tensors that are
-    reduced together have the same.
+    reduced together have the same. The time (ns) is without waiting, the median over the steps. Those of a
+    line have the kind and group in common, so that their times differ by their bytes alone.
     """
-    found: list[tuple[int, int, float, int, float, int]] = []
+    found: list[tuple[int, int, float, int, float, int, float, int]] = []
     classes: dict[object, int] = {}
+    lines: dict[object, int] = {}
     recording = job.recording
     steps = [recording.steps[row] for row in recording.whole_steps]
     moves = recording.which(lambda one: one.is_communication)
@@ -112,21 +122,92 @@ def bandwidths(job: Job) -> Float64:
                 continue
             n_ranks = call.n_ranks or max(rank.world_size or 0, 2)
             kind = (call.kind, n_ranks, int(size_classes(n_bytes_of[[place]])[0]))
-            rate = n_bytes * bus_factor(call.kind, n_ranks) / max(float(np.median(times[operation])), 1.0)
-            found.append((operation, classes.setdefault(kind, len(classes)), rate, number, n_bytes, n_ranks))
-    return np.array(found, np.float64).reshape(-1, 6)
+            took = max(float(np.median(times[operation])), 1.0)
+            rate = n_bytes * bus_factor(call.kind, n_ranks) / took
+            classed = classes.setdefault(kind, len(classes))
+            line = lines.setdefault((call.kind, call.group or owner, n_ranks), len(lines))
+            found.append((operation, classed, rate, number, n_bytes, n_ranks, took, line))
+    return np.array(found, np.float64).reshape(-1, 8)
 
 
-def at_bus_bandwidth(job: Job, recording: Recording, target: float) -> Recording:
-    """Return the recording with collectives that have `target` GB/s on the bus.
+class Latency(NamedTuple):
+    """The time of collectives beside their bytes, per operation (n,) in ns: at least, likely, at most."""
 
-    Small ones, whose time is latency, do not become faster.
+    at_least: Float64
+    likely: Float64
+    at_most: Float64
+
+
+def latencies(job: Job) -> Latency:
+    """Return the latency of each operation; 0 where its bytes are not known.
+
+    Where collectives of one kind and group differ in size, it is where the line through their times is at 0
+    bytes. That of others is their hops in a ring or tree times what a hop takes: in those of the job whose
+    latency is known, or in any (`_HOPS_NS`).
     """
     found = bandwidths(job)
-    operation, rate, n_bytes = found[:, 0].astype(np.int64), found[:, 2], found[:, 4]
-    factor = np.ones(len(job.recording.operations))
-    factor[operation] = np.where((n_bytes > _MOST_BYTES) | (rate > target), rate / target, 1.0)
-    return scaled(recording, factor)
+    operation, n_bytes, n_ranks, took, line = found[:, [0, 4, 5, 6, 7]].T
+    hops = 2 * np.ceil(np.log2(np.maximum(n_ranks, 2)))
+    told: Float64 = np.full((len(found), 3), np.nan)
+    for one in unique(line):
+        members = np.flatnonzero(line == one)
+        told[members] = _at_no_bytes(n_bytes[members], took[members])
+    known = np.isfinite(told[:, 1])
+    hop = _HOPS_NS
+    if known.any():
+        of_hop = told[known] / hops[known, None]
+        hop = np.array([min(_HOPS_NS[0], of_hop[:, 0].min()), np.median(of_hop[:, 1]), of_hop[:, 2].max()])
+    ranges = np.where(known[:, None], told, np.minimum(hops[:, None] * hop, took[:, None] * _MOST_HIDDEN))
+    of_all = np.zeros((3, len(job.recording.operations)))
+    of_all[:, operation.astype(np.int64)] = ranges.T
+    return Latency(*of_all)
+
+
+def _at_no_bytes(n_bytes: Float64, took: Float64) -> tuple[float, float, float]:
+    """Return where the line through times (k,) by bytes is at 0 bytes: at least, likely, at most; else NaN.
+
+    Each time weighs as much as another, whatever it is (their errors are shares). The bounds are two standard
+    errors away.
+    """
+    if n_bytes.max() < _LARGER * n_bytes.min():
+        return (np.nan,) * 3
+    rows = np.column_stack((np.ones_like(n_bytes), n_bytes)) / took[:, None]
+    inverse = np.linalg.inv(rows.T @ rows)
+    at, slope = inverse @ rows.sum(axis=0)
+    if slope <= 0:
+        return (np.nan,) * 3
+    off = float(np.sqrt(np.sum((rows @ (at, slope) - 1) ** 2) / max(len(took) - 2, 1) * inverse[0, 0]))
+    most = float(took.min())
+    low, mid, high = np.clip((at - 2 * off, at, at + 2 * off), 0.0, most)
+    return float(low), float(mid), float(high)
+
+
+def at_bandwidth(
+    job: Job, recording: Recording, latency: Float64, *, times: float, target: float
+) -> Recording:
+    """Return the recording with collectives that carry their bytes `times` as fast, or at `target` bytes/ns.
+
+    A target is of the bus, for those whose bytes are known (0: none). Their `latency` (n,) stays.
+    """
+    moves = job.recording.which(lambda one: one.is_communication)
+    factor = np.where(moves, 1 / times, 1.0)
+    if target:
+        found = bandwidths(job)
+        operation, rate, took = found[:, 0].astype(np.int64), found[:, 2], found[:, 6]
+        factor[:] = 1.0
+        factor[operation] = rate * took / target / np.maximum(took - latency[operation], 1.0)
+    return scaled(recording, factor, latency)
+
+
+def with_latency(recording: Recording, latency: Float64, times: float) -> Recording:
+    """Return the recording with collectives whose `latency` (n,) is `times` as long."""
+    more = np.rint(latency * (times - 1))
+
+    def edited(step: StepGraph) -> StepGraph:
+        known = more[np.minimum(step.operation, len(more) - 1)] * (step.operation < len(more))
+        return replace(step, work_ns=narrow_ns(np.maximum(step.work_ns + known.astype(np.int64), 0)))
+
+    return recording.edited(edited)
 
 
 def bytes_at_once(job: Job) -> Float64:

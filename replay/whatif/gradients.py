@@ -12,14 +12,14 @@ from dag.step_graph import Bool, Recording, StepGraph, operation_edges
 from dialects.recorded_collectives import may_reduce
 from dialects.roles import Phase
 from dialects.step_parts import EdgeKind, Joint, narrow_ns
-from replay.edit import Edit, EditRequest, Job
+from replay.edit import Edit, EditRequest, Guess, Job
 from replay.engine import make_plan, simulate
-from replay.whatif.collective_times import bandwidths
+from replay.whatif.collective_times import GUESSED_LATENCIES, bandwidths, latencies
 
 NAME = "overlap=off, bucket_cap=50MB"
 HELP = (
     "gradients are reduced only when the backward pass of their rank has ended; recorded buckets of them are "
-    "joined up to so many bytes (KB, MB, GB)"
+    "joined until they hold so many bytes (KB, MB, GB)"
 )
 
 _SIZE = re.compile(r"([0-9]{1,9}(?:\.[0-9]+)?)([KMG])B")
@@ -37,24 +37,33 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
         size = None
     else:
         return None
-    found = bandwidths(job) if size else np.empty((0, 6))
+    found = bandwidths(job) if size else np.empty((0, 8))
     n_bytes = np.zeros(len(recording.operations))
     n_bytes[found[:, 0].astype(np.int64)] = found[:, 4]
-    reduced, work = _buckets(recording, n_bytes)
-    if not len(reduced):
+    reduced = _reduced(recording, n_bytes)
+    if not any(map(len, reduced)):
         raise request.refused("no collective that reduces gradients is known to begin in a backward pass")
     if size is None:
         return Edit(lambda recording, _: without_overlap(recording), order=1)
-    if reduced.min() == 0:
+    if np.concatenate(reduced).min() == 0:
         raise request.refused("the bytes of the gradients are not recorded (profile with record_shapes=True)")
-    cap, largest = float(size[1]) * _BYTES[size[2]], float(reduced.max())
-    if largest > cap:
+    cap = float(size[1]) * _BYTES[size[2]]
+    # the cap closed all but the last one of a pass; the first may have had a smaller one
+    full = min(
+        float(of_pass[min(len(of_pass) - 1, 1) : max(len(of_pass) - 1, 1)].min()) for of_pass in reduced
+    )
+    if full > cap:
         raise request.refused(
-            "which gradients are in a recorded bucket is not known, and the largest has "
-            f"{largest / _BYTES['M']:.3g} MB; a cap must be at least that"
+            "which gradients are in a recorded bucket is not known, and the smallest full one has "
+            f"{full / _BYTES['M']:.3g} MB; a cap must be at least that"
         )
-    latency_ns = latency(reduced, work)
-    return Edit(lambda recording, _: joined(recording, n_bytes, cap, latency_ns), order=0)
+    known = latencies(job)
+
+    def apply(recording: Recording, guess: Guess) -> Recording:
+        return joined(recording, n_bytes, cap, getattr(known, guess.latency), within=guess.within_cap)
+
+    guessed = GUESSED_LATENCIES if (known.at_least < known.at_most).any() else ()
+    return Edit(apply, order=0, guesses=(*guessed, Guess(within_cap=True)))
 
 
 def without_overlap(recording: Recording) -> Recording:
@@ -83,8 +92,14 @@ def without_overlap(recording: Recording) -> Recording:
     return recording.edited(edited)
 
 
-def joined(recording: Recording, n_bytes: Float64, cap: float, latency_ns: float) -> Recording:
-    """Return the recording in which each owner's buckets are joined in turn, within the `cap`.
+def joined(
+    recording: Recording, n_bytes: Float64, cap: float, latency_ns: Float64, *, within: bool = False
+) -> Recording:
+    """Return the recording in which each owner's buckets are joined in turn.
+
+    As DDP does, the gradient with which a bucket holds the `cap` closes it. It is taken to be the last one of a
+    recorded bucket; if it was the first, buckets stay `within` the cap. `n_bytes` and `latency_ns` (n,) are of
+    operations.
 
     The last of those that are joined reduces all, when its own gradients are ready; the others take no time,
     and what waits for them waits for it.
@@ -93,10 +108,11 @@ def joined(recording: Recording, n_bytes: Float64, cap: float, latency_ns: float
     def edited(step: StepGraph) -> StepGraph:
         buckets = np.flatnonzero(gradients(recording, step)[0])
         buckets = buckets[np.lexsort((step.start_ns[buckets], step.owner[buckets]))]
-        into = _carriers(step, buckets, n_bytes[step.operation[buckets]], cap)
+        into = _carriers(step, buckets, n_bytes[step.operation[buckets]], cap, within=within)
         work, edges = step.work_ns.astype(np.int64), step.edges
         carried = into != buckets
-        np.add.at(work, into[carried], np.maximum(work[buckets[carried]] - round(latency_ns), 0))
+        bytes_ns = np.maximum(step.work_ns - np.rint(latency_ns[step.operation]).astype(np.int64), 0)
+        np.add.at(work, into[carried], bytes_ns[buckets[carried]])
         work[buckets[carried]] = 0
         carrier = np.arange(len(step))
         carrier[buckets] = into
@@ -111,60 +127,49 @@ def joined(recording: Recording, n_bytes: Float64, cap: float, latency_ns: float
     return recording.edited(edited)
 
 
-def _carriers(step: StepGraph, buckets: Int64, n_bytes: Float64, cap: float) -> Int64:
+def _carriers(step: StepGraph, buckets: Int64, n_bytes: Float64, cap: float, *, within: bool) -> Int64:
     """Return the last bucket (k,) of those that each of an owner's, in order, is joined with."""
     into: Int64 = buckets.copy()
     first, total = 0, 0.0
     for place, size in enumerate(n_bytes.tolist()):
         is_other = place and step.owner[buckets[place]] != step.owner[buckets[place - 1]]
-        if is_other or total + size > cap:
+        if is_other or total + size * within >= cap:
             first, total = place, 0.0
         total += size
         into[first : place + 1] = buckets[place]
     return into
 
 
-def _buckets(recording: Recording, n_bytes: Float64) -> tuple[Float64, Float64]:
-    """Return the bytes and the work (ns) of each recorded bucket (k,); `n_bytes` is per operation."""
-    found = [np.empty((0, 2))]
+def _reduced(recording: Recording, n_bytes: Float64) -> list[Float64]:
+    """Return the bytes of the buckets of each owner's recorded passes, in turn; `n_bytes` is per operation."""
+    passes = []
     for step in map(recording.steps.__getitem__, recording.whole_steps):
-        events = np.flatnonzero(gradients(recording, step)[0])
-        found.append(np.column_stack((n_bytes[step.operation[events]], step.work_ns[events])))
-    reduced, work = np.concatenate(found).T
-    return reduced, work
-
-
-def latency(n_bytes: Float64, work_ns: Float64) -> float:
-    """Return the time of a collective beside its bytes (ns): the line through each size's median, at 0 bytes.
-
-    At least 0, and 0 where all have one size; at most what the quickest took.
-    """
-    sizes = np.unique(n_bytes)
-    if len(sizes) < 2:
-        return 0.0
-    usual = [float(np.median(work_ns[n_bytes == size])) for size in sizes]
-    return float(np.clip(np.polyfit(sizes, usual, 1)[1], 0.0, work_ns.min()))
+        buckets = np.flatnonzero(gradients(recording, step)[0])
+        buckets = buckets[np.lexsort((step.start_ns[buckets], step.owner[buckets]))]
+        sizes, owner = n_bytes[step.operation[buckets]], step.owner[buckets]
+        passes += np.split(sizes, np.flatnonzero(np.diff(owner)) + 1) if len(buckets) else []
+    return passes
 
 
 def gradients(recording: Recording, step: StepGraph) -> tuple[Bool, Bool]:
     """Return which events (n,) of a step are collectives of the gradients, and which are the backward pass.
 
-    A rank launches the former in its backward pass, and nothing there waits for them until it has launched
-    the last one. (A reduction that the rest of the pass waits for is a part of the model.)
+    A rank launches the former in its backward pass, and nothing that leads to another of them waits for them.
+    (A reduction that the rest of the pass waits for is a part of the model.)
     """
     moves = recording.which(lambda one: one.is_communication)[step.operation]
     together = moves & recording.which(lambda one: one.is_collective and may_reduce(one.name))[step.operation]
-    works = recording.which(lambda one: one.phase is Phase.BACKWARD)[step.operation] & ~moves
-    launch, launched = step.edges[step.edges[:, 3] == EdgeKind.LAUNCH, :2].T
-    asked_ns = step.start_ns.copy()  # when the host began the call that launched it
-    asked_ns[launched] = step.start_ns[launch]
-    begin, end, last = (np.full(len(recording.owners), at) for at in (np.iinfo(np.int64).max, -1, -1))
-    np.minimum.at(begin, step.owner[works], step.start_ns[works])
-    np.maximum.at(end, step.owner[works], step.end_ns[works])
-    reduces = together & (asked_ns >= begin[step.owner]) & (asked_ns <= end[step.owner])
-    np.maximum.at(last, step.owner[reduces], asked_ns[reduces])
-    works[launched[works[launch] & ~moves[launched]]] = True
-    goes_on = works & (asked_ns < last[step.owner])
+    backward = recording.which(lambda one: one.phase is Phase.BACKWARD)[step.operation]
+    works, reduces = backward & ~moves, backward & together
+    on_device = recording.which(lambda one: one.on_device)[step.operation]
+    if (works & on_device).any():  # the host may be in another step
+        works &= on_device
+    if not reduces.any():  # who asked for them is not recorded
+        begin, end = (np.full(len(recording.owners), at) for at in (np.iinfo(np.int64).max, -1))
+        np.minimum.at(begin, step.owner[works], step.start_ns[works])
+        np.maximum.at(end, step.owner[works], step.end_ns[works])
+        reduces = together & (step.start_ns >= begin[step.owner]) & (step.start_ns <= end[step.owner])
+    goes_on = works & _leads_to(step, reduces)[:, 0]
     return reduces & ~_leads_to(step, goes_on, but_through=reduces)[:, 0], works
 
 

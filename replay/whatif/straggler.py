@@ -13,7 +13,7 @@ from dag.step_graph import Bool, Recording, StepGraph
 from dialects.roles import Role
 from dialects.step_parts import EdgeKind, Joint, narrow_ns
 from replay.edit import Edit, EditRequest, Job
-from replay.even_work import even_in_each_step, evened
+from replay.even_work import even_in_each_step, evened, peers_of, stages
 from replay.occurrences import medians, numbered
 
 NAME = "straggler=none|even|mean|each_step"
@@ -37,9 +37,9 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     return Edit(lambda recording, _: even_out(recording), order=2)
 
 
-def work_ns(recording: Recording) -> Float64:
-    """Return each owner's own work in each step (steps, m): computation and input, no gaps and no waits."""
-    own = _own_work(recording)
+def work_ns(recording: Recording, *, on_device: bool) -> Float64:
+    """Return each owner's own work in each step (steps, m), of the host or a device; no gaps and no waits."""
+    own = recording.which(lambda one: not one.is_communication and one.on_device == on_device)
     return np.array(
         [
             np.bincount(step.owner, step.work_ns * own[step.operation], len(recording.owners))
@@ -49,13 +49,20 @@ def work_ns(recording: Recording) -> Float64:
 
 
 def stragglers(recording: Recording) -> list[int]:
-    """Return the owners that work longer than their peers' median by `THRESHOLD`, in the median step."""
-    work = work_ns(recording)
-    if work.shape[1] < 2:
+    """Return the owners whose host or device works longer than its peers' median by `THRESHOLD`.
+
+    In the median step.
+    """
+    group, owners = _groups(recording), range(len(recording.owners))
+    if len(owners) < 2:
         return []
-    peers = [np.median(np.delete(work, owner, axis=1), axis=1) for owner in range(work.shape[1])]
-    ratio = [np.median(work[:, owner] / np.maximum(peer, 1)) for owner, peer in enumerate(peers)]
-    return [owner for owner, longer in enumerate(ratio) if longer > THRESHOLD]
+    found = set()
+    for on_device in (False, True):
+        work = work_ns(recording, on_device=on_device)
+        peers = [np.median(work[:, peers_of(owner, [owner], group)], axis=1) for owner in owners]
+        ratio = [np.median(work[:, owner] / np.maximum(peers[owner], 1)) for owner in owners]
+        found |= {owner for owner in owners if ratio[owner] > THRESHOLD}
+    return sorted(found)
 
 
 def why_none(recording: Recording) -> str:
@@ -72,17 +79,19 @@ def without_stragglers(recording: Recording) -> Recording:
     """Return the recording with each straggler's operations as long as their median over its peers.
 
     The n-th event of a name in a step is compared with the peers' n-th; what no peer does takes no
-    time. A straggler's gaps are at most those of its peers. Without a straggler nothing changes.
+    time. A straggler's gaps are at most those of its peers. Without a straggler nothing changes. Peers are
+    those of its stage of a pipeline, where there are any.
     """
     slow = stragglers(recording)
     fast = [owner for owner in range(len(recording.owners)) if owner not in slow]
     if not slow or not fast:
         return recording
     own, (_, kind) = _own_work(recording), recording.numbered(lambda one: one.label)
+    group = _groups(recording)
     is_slow = np.isin(np.arange(len(recording.owners)), slow)
 
     def evened(step: StepGraph) -> StepGraph:
-        same = _same(step, kind)
+        same = numbered(_same(step, kind), group[step.owner])
         peers = ~is_slow[step.owner]
         late = ~peers & own[step.operation]
         n_same = int(same.max(initial=0)) + 1
@@ -90,7 +99,8 @@ def without_stragglers(recording: Recording) -> Recording:
             medians(same[peers], column[peers], n_same)[same] for column in (step.work_ns, step.gap_ns)
         )
         tail = step.tail_ns.copy()
-        tail[slow] = np.minimum(tail[slow], int(np.median(tail[fast])))
+        for owner in slow:
+            tail[owner] = min(tail[owner], int(np.median(tail[peers_of(owner, slow, group)])))
         return replace(
             step,
             work_ns=narrow_ns(np.where(late, work, step.work_ns)),
@@ -99,6 +109,12 @@ def without_stragglers(recording: Recording) -> Recording:
         )
 
     return recording.edited(evened)
+
+
+def _groups(recording: Recording) -> Int64:
+    """Return the group in which the work of each owner (m,) is compared: its stage, where others have it."""
+    stage = stages(recording)
+    return stage if np.bincount(stage).min() > 1 else np.zeros_like(stage)
 
 
 def at_mean_work(recording: Recording) -> Recording:

@@ -10,10 +10,10 @@ import pytest
 from jobs import MS, Times, apply, foreseen, job, lockstep, one_gpu, rank
 from msgspec.structs import replace
 
-from dag.step_graph import Recording, StepGraph
+from dag.step_graph import Recording
 from dag_utils import RankFacts
 from dialects.recorded_collectives import Call, Collectives
-from dialects.step_parts import EdgeKind
+from dialects.roles import Phase
 from errors import UsageError
 from replay.edit import EditRequest, Job
 from replay.edits import EditedJob
@@ -86,13 +86,9 @@ def test_a_reduction_that_began_after_the_pass_begins_when_it_did() -> None:
     # asked for by BW.b, which ends at 20, it begins at 45, 5 after the pass
     times = {"FW.a": (0, 10), "BW.b": (10, 20), "BW.a": (20, 40), "reduce_b": (45, 60), "reduce_a": (60, 65)}
 
-    def launched(step: StepGraph) -> StepGraph:
-        edges = step.edges.copy()
-        asks = (step.start_ns[edges[:, 1]] == 45 * MS) & (edges[:, 3] == EdgeKind.DATA)
-        edges[asks, 3] = EdgeKind.LAUNCH
-        return replace(step, edges=edges)
-
-    recording = reducing(times, times, end=65).edited(launched)
+    recording = reducing(times, times, end=65)
+    asked = [one._replace(phase=Phase.BACKWARD) if one.is_collective else one for one in recording.operations]
+    recording = replace(recording, operations=asked)
     assert (
         ends_ms(recording, "overlap=off")
         == ends_ms(recording)
@@ -134,10 +130,11 @@ _SIZES = {"reduce_b": 2, "reduce_c": 1, "reduce_a": 4}
     ("cap", "edits", "expected"),
     [
         # the first two together, when the second is ready at 25: 1 + 3 * 4; then the third from 45 on
-        ("4MB", [], {"reduce_c": 25 + 13, "reduce_a": 45 + 17}),
-        ("6.9MB", [], {"reduce_c": 25 + 13, "reduce_a": 45 + 17}),
+        ("3MB", [], {"reduce_c": 25 + 13, "reduce_a": 45 + 17}),
+        ("2.1MB", [], {"reduce_c": 25 + 13, "reduce_a": 45 + 17}),
+        ("3.1MB", [], {"reduce_a": 45 + 29}),  # until they hold as much
         ("7MB", [], {"reduce_a": 45 + 29}),
-        ("4MB", ["overlap=off"], {"reduce_c": 45 + 13, "reduce_a": 45 + 13 + 17}),
+        ("3MB", ["overlap=off"], {"reduce_c": 45 + 13, "reduce_a": 45 + 13 + 17}),
         ("7MB", ["BW=0.2"], {"reduce_a": 10 + 7 + 29}),
     ],
 )
@@ -149,8 +146,8 @@ def test_joined_buckets_begin_with_their_last_gradient_and_pay_their_latency_onc
     assert found["UPDATE.b"] == expected["reduce_a"] + 1
 
 
-def test_buckets_no_two_of_which_are_within_the_cap_stay() -> None:
-    found = in_buckets(dict.fromkeys(_SIZES, 4), "7MB")
+def test_buckets_each_of_which_holds_the_cap_stay() -> None:
+    found = in_buckets(dict.fromkeys(_SIZES, 4), "4MB")
     assert [found[name] for name in (*_SIZES, "UPDATE.b")] == [29, 34, 62, 63]
 
 
@@ -158,7 +155,7 @@ def test_buckets_no_two_of_which_are_within_the_cap_stay() -> None:
     ("sizes", "cap", "words"),
     [
         ({"reduce_b": 2}, "4MB", "the bytes of the gradients are not recorded"),
-        (_SIZES, "3MB", "the largest has 4 MB; a cap must be at least that"),
+        (_SIZES, "0.5MB", "the smallest full one has 1 MB; a cap must be at least that"),
         (_SIZES, "many", "not a number of KB, MB or GB"),
     ],
 )
