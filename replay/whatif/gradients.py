@@ -97,9 +97,9 @@ def joined(
 ) -> Recording:
     """Return the recording in which each owner's buckets are joined in turn.
 
-    As DDP does, the gradient with which a bucket holds the `cap` closes it. It is taken to be the last one of a
-    recorded bucket; if it was the first, buckets stay `within` the cap. `n_bytes` and `latency_ns` (n,) are of
-    operations.
+    As DDP does, the gradient with which a bucket holds the `cap` closes it. It is taken to be the last one of
+    a recorded bucket; if it was the first, buckets stay `within` the cap. `n_bytes` and `latency_ns` (n,) are
+    of operations.
 
     The last of those that are joined reduces all, when its own gradients are ready; the others take no time,
     and what waits for them waits for it.
@@ -141,7 +141,7 @@ def _carriers(step: StepGraph, buckets: Int64, n_bytes: Float64, cap: float, *, 
 
 
 def _reduced(recording: Recording, n_bytes: Float64) -> list[Float64]:
-    """Return the bytes of the buckets of each owner's recorded passes, in turn; `n_bytes` is per operation."""
+    """Return the bytes of the buckets of each owner's recorded passes, in turn; `n_bytes` is of operations."""
     passes = []
     for step in map(recording.steps.__getitem__, recording.whole_steps):
         buckets = np.flatnonzero(gradients(recording, step)[0])
