@@ -9,14 +9,14 @@ import numpy as np
 
 from arrays import Float64
 from dag.step_graph import Bool
-from diagnose.finding import Finding, Skipped, edit
+from diagnose.finding import NO_TIME, Finding, Skipped, edit
 from diagnose.finding_thresholds import BYTES_OF_A_RANK, HALF, LARGE_BYTES, SLOW, SLOWEST_LINK_GBS
 from diagnose.job_view import JobView
 from dialects.step_parts import Operation
 from errors import counted
 from figures.time_by_role import Slices, time_of_ids
 from replay.links import is_sized, link_rate
-from replay.whatif.collective_times import bandwidths, slow_collectives
+from replay.whatif.collective_times import bandwidths, latencies, slow_collectives
 from result import in_ms
 
 NO_BYTES = "the bytes of the transfers are not recorded"
@@ -142,6 +142,9 @@ def _slower_than_links(view: JobView, known: Float64) -> Finding | None:
         return None
     chosen = np.zeros(len(operations), np.bool_)
     chosen[large[:, 0].astype(np.int64)] = True
+    edits = [edit("bandwidth", f"{8 * SLOWEST_LINK_GBS:.0f}Gbit")]
+    if latencies(view.job).likely[chosen].mean() > HALF * usual_ns.mean():
+        edits.append(edit("latency", NO_TIME))
     return Finding(
         kind="slow_collective",
         title=f"collectives reach {best:.2g} GB/s on the bus",
@@ -149,7 +152,7 @@ def _slower_than_links(view: JobView, known: Float64) -> Finding | None:
         + _growth(large[:, 4], usual_ns),
         action="look at what they run over (NCCL_DEBUG=INFO prints it: a link, shared memory, a network) and "
         "at the links (nvidia-smi topo -m, rocm-smi --showtopo); run nccl-tests there to compare",
-        edits=[edit("bandwidth", f"{8 * SLOWEST_LINK_GBS:.0f}Gbit")],
+        edits=edits,
         ranks=view.recording.owners,
         operations=sorted({operations[int(i)].main for i in large[:, 0]}),
         evidence=view.show(chosen, 3),

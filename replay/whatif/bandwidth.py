@@ -19,9 +19,9 @@ from replay.links import bytes_of, is_sized, with_sizes
 from replay.messages import sides_of
 from replay.selection import as_ratio
 from replay.whatif.collective_times import (
-    GUESSED_LATENCIES,
     at_bandwidth,
     bandwidths,
+    guessed,
     latencies,
     with_latency,
 )
@@ -51,6 +51,8 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     ratio = as_ratio(request, ", nor a rate such as 200Mbit or 10Gbit") if target is None else None
 
     links = job.links
+    sized = not job.recording.links and len(bandwidths(job)) > 0
+    known = latencies(job) if sized else None
 
     def factor(guess: Guess) -> float:
         """Return how many times as much links carry as those of the job that edits start from."""
@@ -63,8 +65,8 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
         return wanted * likely / links.at_most if wanted < 1 else max(wanted, 1.0)
 
     def apply(recording: Recording, guess: Guess) -> Recording:
-        if not job.recording.links and len(bandwidths(job)):
-            fixed = getattr(latencies(job), guess.latency)
+        if known is not None:
+            fixed = getattr(known, guess.latency)
             return at_bandwidth(job, recording, fixed, times=ratio or 1.0, target=target or 0.0)
         if target is not None and not is_sized(job.recording):
             raise TraceError(
@@ -78,7 +80,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
         rate = None if links is None else links.at_most
         return times_faster(recording, times, rate, waits_stay=guess.waits_stay)
 
-    guesses = [] if job.recording.links or not _is_guessed(job) else list(GUESSED_LATENCIES)
+    guesses = [] if known is None else list(guessed(known))
     if links is not None and links.receives is None and factor(LIKELY) < 1:
         guesses.append(Guess(receives=False))
     if links is not None and not links.is_told:
@@ -89,20 +91,14 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
 
 
 def _of_latency(request: EditRequest, job: Job) -> Edit:
-    times = as_ratio(request)
-    if not latencies(job).at_most.any():
+    times, known = as_ratio(request), latencies(job)
+    if not known.at_most.any():
         raise request.refused("the bytes of collectives are not recorded, so that their latency is not known")
 
     def apply(recording: Recording, guess: Guess) -> Recording:
-        return with_latency(recording, getattr(latencies(job), guess.latency), times)
+        return with_latency(recording, getattr(known, guess.latency), times)
 
-    return Edit(apply, order=4, guesses=GUESSED_LATENCIES if _is_guessed(job) else ())
-
-
-def _is_guessed(job: Job) -> bool:
-    """Whether the sizes of some collectives do not tell their latency."""
-    known = latencies(job)
-    return bool((known.at_least < known.at_most).any())
+    return Edit(apply, order=4, guesses=guessed(known))
 
 
 def _absolute(request: EditRequest) -> float | None:

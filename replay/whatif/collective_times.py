@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -36,8 +37,6 @@ LATENCY, MERGED = 2.0, 10
 _HOPS_NS = np.array([600.0, 6_000.0, 20_000.0])
 #: Sizes that are apart by this factor tell a latency; where they do not, so much of a time may be latency.
 _LARGER, _MOST_HIDDEN = 1.5, np.array([0.1, 0.5, 0.9])
-#: Guesses where sizes do not tell all latencies.
-GUESSED_LATENCIES = (Guess(latency="at_least"), Guess(latency="at_most"))
 #: One that is known to move more than this is bytes, however many others are as short.
 _MOST_BYTES = 1 << 20
 
@@ -141,15 +140,16 @@ class Latency(NamedTuple):
 def latencies(job: Job) -> Latency:
     """Return the latency of each operation; 0 where its bytes are not known.
 
-    Where collectives of one kind and group differ in size, it is where the line through their times is at 0
-    bytes. That of others is their hops in a ring or tree times what a hop takes: in those of the job whose
-    latency is known, or in any (`_HOPS_NS`).
+    Where all ranks are recorded and collectives of one kind and group differ in size, it is where the line
+    through their times is at 0 bytes. That of others is their hops in a ring or tree times what a hop takes:
+    in those of the job whose latency is known, or in any (`_HOPS_NS`).
     """
     found = bandwidths(job)
     operation, n_bytes, n_ranks, took, line = found[:, [0, 4, 5, 6, 7]].T
     hops = 2 * np.ceil(np.log2(np.maximum(n_ranks, 2)))
     told: Float64 = np.full((len(found), 3), np.nan)
-    for one in unique(line):
+    is_whole = max((rank.world_size or 0 for rank in job.ranks), default=0) <= len(job.ranks)
+    for one in unique(line) if is_whole else ():
         members = np.flatnonzero(line == one)
         told[members] = _at_no_bytes(n_bytes[members], took[members])
     known = np.isfinite(told[:, 1])
@@ -161,6 +161,12 @@ def latencies(job: Job) -> Latency:
     of_all = np.zeros((3, len(job.recording.operations)))
     of_all[:, operation.astype(np.int64)] = ranges.T
     return Latency(*of_all)
+
+
+def guessed(known: Latency) -> Sequence[Guess]:
+    """Return the other guesses that count where latencies are not told."""
+    is_told = not (known.at_least < known.at_most).any()
+    return () if is_told else (Guess(latency="at_least"), Guess(latency="at_most"))
 
 
 def _at_no_bytes(n_bytes: Float64, took: Float64) -> tuple[float, float, float]:

@@ -14,7 +14,7 @@ from dialects.roles import Phase
 from dialects.step_parts import EdgeKind, Joint, narrow_ns
 from replay.edit import Edit, EditRequest, Guess, Job
 from replay.engine import make_plan, simulate
-from replay.whatif.collective_times import GUESSED_LATENCIES, bandwidths, latencies
+from replay.whatif.collective_times import bandwidths, guessed, latencies
 
 NAME = "overlap=off, bucket_cap=50MB"
 HELP = (
@@ -62,8 +62,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     def apply(recording: Recording, guess: Guess) -> Recording:
         return joined(recording, n_bytes, cap, getattr(known, guess.latency), within=guess.within_cap)
 
-    guessed = GUESSED_LATENCIES if (known.at_least < known.at_most).any() else ()
-    return Edit(apply, order=0, guesses=(*guessed, Guess(within_cap=True)))
+    return Edit(apply, order=0, guesses=(*guessed(known), Guess(within_cap=True)))
 
 
 def without_overlap(recording: Recording) -> Recording:
@@ -141,7 +140,7 @@ def _carriers(step: StepGraph, buckets: Int64, n_bytes: Float64, cap: float, *, 
 
 
 def _reduced(recording: Recording, n_bytes: Float64) -> list[Float64]:
-    """Return the bytes of the buckets of each owner's recorded passes, in turn; `n_bytes` is of operations."""
+    """Return the bytes of the buckets of each owner's passes, in turn; `n_bytes` is of operations."""
     passes = []
     for step in map(recording.steps.__getitem__, recording.whole_steps):
         buckets = np.flatnonzero(gradients(recording, step)[0])
