@@ -9,7 +9,7 @@ import numpy as np
 
 from arrays import Float64
 from dag.step_graph import Bool
-from diagnose.finding import NO_TIME, Finding, Skipped, edit
+from diagnose.finding import Finding, Skipped, edit
 from diagnose.finding_thresholds import BYTES_OF_A_RANK, HALF, LARGE_BYTES, SLOW, SLOWEST_LINK_GBS
 from diagnose.job_view import JobView
 from dialects.step_parts import Operation
@@ -17,6 +17,7 @@ from errors import counted
 from figures.time_by_role import Slices, time_of_ids
 from replay.links import is_sized, link_rate
 from replay.whatif.collective_times import bandwidths, latencies, slow_collectives
+from replay.whatif.scaling import NO_TIME
 from result import in_ms
 
 NO_BYTES = "the bytes of the transfers are not recorded"
