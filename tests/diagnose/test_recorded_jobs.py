@@ -25,7 +25,7 @@ KNOWN = {
     "kineto/gpu-tracelens-qwen-h100-vs-mi300/h100": ", and the device is the limit",
     "kineto/gpu-tracelens-sglang-decode-mi300": ": the host waits 98 % of the step in hip",
     "kineto/gpu-tracelens-timesformer-h100": ": 57 % of the step passes in preprocess, outside",
-    "kineto/gpu-hta-rank0of16": ": communication is not overlapped; up to 31.6 ms (15 %)",
+    "kineto/gpu-hta-rank0of16": ": communication is not overlapped; up to 31.5 ms (15 %)",
     "kineto/gpu-param-resnet": ": 14 of 29 steps wait for their input; up to 169.0 ms (51 %)",
     "horovod/2ranks-slow-rank1": ": rank1 holds up the others",
     # what was done to this one is not in its recording: the loader works ahead, and both ranks load alike
