@@ -267,7 +267,9 @@ def _told(diagnosis: Diagnosis) -> tuple[str, list[str]]:
     heavy = [one for one in found if one.finding.weight and _is_on_path(one.finding)][:1]
     parts = [one for one in diagnosis.goes_to if one.share > EXPOSED]
     is_limit = bool(parts) and parts[0].what == ON_DEVICE and parts[0].share > LIMIT
-    if is_limit and not first and not any(one.finding.weight > EXPOSED for one in heavy):
+    if is_limit and not any(
+        one.finding.leads or (one.share or one.finding.weight) > EXPOSED for one in first or heavy
+    ):
         of_kinds = f": {parts[0].name}" if parts[0].name else ""
         step += f", and the device is the limit ({in_percent(parts[0].share)} of the critical path{of_kinds})"
     clauses = [_with_gain(one) for one in first or heavy]

@@ -32,6 +32,8 @@ from diagnose.job_view import JobView
 from dialects import Role
 from figures.job_figures import load_figures
 from figures.rank_figures import Wanted
+from replay.edit import EditRequest, Job
+from replay.forecast import Forecasts
 from replay.runs import replayed_ns
 from replay.selection import Selection
 from replay.whatif.scaling import Change, changed
@@ -89,12 +91,19 @@ class Made:
         event = {"name": name, "cat": cat, "ph": "X", "pid": pid, "tid": tid, "args": args}
         self.events.append({**event, "ts": round(begin, 3), "dur": round(end - begin, 3)})
 
-    def launch(self, host: float, device: float, n: int = 1, stream: int = 7, name: str = "kernel") -> None:
-        """Let a call of `host` microseconds launch n kernels (one call: a graph) of `device` each."""
+    def launch(
+        self, host: float, device: float, n: int = 1, stream: int = 7, name: str = "kernel", over: float = -1
+    ) -> None:
+        """Let a call of `host` microseconds launch n kernels (one call: a graph) of `device` each.
+
+        With `over` it returns so much later than they are done.
+        """
         self.launches += 1
         call = "cudaLaunchKernel" if n == 1 else "cudaGraphLaunch"
-        self.add(call, "cuda_runtime", self.now, self.now + host, correlation=self.launches)
         begin = self.now + host
+        if over >= 0:
+            host += device + over
+        self.add(call, "cuda_runtime", self.now, self.now + host, correlation=self.launches)
         for _ in range(n):
             begin = max(begin, self.free[stream])
             args = {"correlation": self.launches, "stream": stream}
@@ -151,6 +160,11 @@ def copy_in(job: Made) -> None:
     ahead(job)
 
 
+def blocking_launches(job: Made) -> None:
+    for _ in range(20):
+        job.launch(5, 50, over=2)
+
+
 def two_streams(job: Made) -> None:
     for _ in range(10):
         job.launch(5, 40)
@@ -161,7 +175,10 @@ def graph(job: Made) -> None:
     job.launch(20, 2, n=500)
 
 
-MADE = {one.__name__: one for one in (ahead, starving, polling, blocking_copy, copy_in, two_streams, graph)}
+MADE = {
+    one.__name__: one
+    for one in (ahead, starving, polling, blocking_copy, copy_in, blocking_launches, two_streams, graph)
+}
 
 
 def made(directory: Path, name: str, steps: int = 6, leftover: float = 0.0) -> Path:
@@ -351,6 +368,45 @@ def test_a_copy_that_the_host_waits_for_from_the_step_before_on_is_won_when_it_g
         edited = changed(recording, Selection(copies, np.zeros(1, np.bool_)), Change(factor))
         steps = replayed_ns(edited, recording.whole_steps).max(axis=1)[1:] / 1000
         assert steps == pytest.approx(np.full(len(steps), expected), rel=0.01)
+
+
+def without_waits(path: Path) -> float:
+    """Return by how much shorter the job's steps are where its host does not wait for the device, in µs."""
+    loaded = load_steps([path], Request(jobs=1, progress=False))
+    forecasts = Forecasts(Job.of(loaded), loaded.recording.whole_steps)
+    return forecasts.of([EditRequest("sync", "none")]).saved_ns / 1000
+
+
+def test_launches_that_block_are_won_when_they_do_not(tmp_path: Path) -> None:
+    """20 times 5 until the launch is made, 50 of its kernel and 2 until it returns are 1,140 and 1.
+
+    Without, the kernels follow each other within 2.
+    """
+    saved = without_waits(made(tmp_path / "job", "blocking_launches"))
+    assert saved == pytest.approx(1_141 - 20 * 52, abs=5)
+
+
+def test_of_a_recording_without_steps_its_last_wait_for_the_device_is_not_won(tmp_path: Path) -> None:
+    job = Made()
+    ahead(job)
+    job.wait("cudaDeviceSynchronize", "cuda_runtime")
+    assert without_waits(job.write(tmp_path / "job")) == pytest.approx(0, abs=5)  # of 1,005
+
+
+@pytest.mark.parametrize("mark", ["ProfilerStep#{}", "execute_context_0(0)_generation_1(1)"])
+def test_what_marks_a_step_is_no_operation_in_it(tmp_path: Path, mark: str) -> None:
+    job = Made()
+    for number in range(1, 7):
+        begin = job.now
+        job.now += 300  # of which nothing tells
+        starving(job)
+        job.wait("cudaStreamSynchronize", "cuda_runtime")
+        job.now += 200
+        job.add(mark.format(number), "user_annotation", begin, job.now)
+    recording = recording_of(job.write(tmp_path / "job"))
+    assert len(recording.whole_steps) == 6
+    kinds = {one.name for one in recording.operations}
+    assert kinds == {"cudaLaunchKernel", "kernel", "cudaStreamSynchronize"}
 
 
 @pytest.mark.parametrize("name", ["two_streams", "blocking_copy", "starving"])

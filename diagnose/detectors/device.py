@@ -23,6 +23,7 @@ from replay.whatif.scaling import NO_TIME
 from replay.whatif.synchronisation import is_sync
 from result import in_ms, in_percent
 
+_LAUNCH = re.compile(r"(?i)launch_?\w*kernel")
 _BETWEEN = re.compile(r"\b(?:HtoD|DtoH)\b|Host ?To ?Device|Device ?To ?Host", re.IGNORECASE)
 NO_DEVICE = "no work of a device is recorded"
 NO_COMPUTATION = "no computation is recorded; the time before a transfer stands for it"
@@ -74,13 +75,22 @@ def host_sync(view: JobView) -> Iterator[Finding | Skipped]:
     largest = list(dict.fromkeys(name for name, _ in ordered))[:3]
     callers = list(dict.fromkeys(caller for _, caller in ordered if caller))[:3]
     chosen = view.which(lambda one: not one.on_device and one.name in largest)
+    works = view.of_kinds(view.which(lambda one: prepares(one) and one.role is not Role.CALL))
+    on_path = view.by_name(np.where(works, view.path_work_by_kind, 0.0))
+    then = view.longest(np.where(on_path < NOTICEABLE * view.step_ns, 0.0, on_path))
     yield Finding(
         kind="host_sync",
-        title="the host waits for the device",
+        title="launches block until their kernels are done"
+        if is_launch(largest[0])
+        else "the host waits for the device",
         cause=f"{in_ms(total)} a step in {named(largest)}; "
         + (f"{named(callers)} called {'them' if len(largest) > 1 else 'it'}; " if callers else "")
-        + "while it waits it launches nothing, so the device runs out of work after each of these calls",
-        action="keep values on the device: no .item(), .cpu() or print in the loop, pinned memory and "
+        + "while it waits it launches nothing, so the device runs out of work after each of these calls"
+        + (f", and waits for {named(then)}" if then else "")
+        + f"; it is busy {in_percent(_busy_share(view))} of the step",
+        action="unset CUDA_LAUNCH_BLOCKING, HIP_LAUNCH_BLOCKING or AMD_SERIALIZE_KERNEL"
+        if is_launch(largest[0])
+        else "keep values on the device: no .item(), .cpu() or print in the loop, pinned memory and "
         "non-blocking copies",
         edits=[edit("sync", "none")],
         from_ns=total,
@@ -94,7 +104,7 @@ def host_sync(view: JobView) -> Iterator[Finding | Skipped]:
 def allocations(view: JobView) -> Iterator[Finding]:
     """Find calls of the driver that allocate and free memory of the device in every step."""
     calls = view.which(allocates)
-    if not calls.any():
+    if not calls.any() or not view.recording.has_steps:  # without a loop they may all be start-up
         return
     n_calls, took_ns = [], []
     for step in view.steps:
@@ -213,6 +223,11 @@ def idle(view: JobView) -> Iterator[Finding | Skipped]:
 
 def _on_device(view: JobView) -> Bool:
     return view.which(lambda one: one.on_device)
+
+
+def is_launch(name: str) -> bool:
+    """Whether a call of that name launches a kernel."""
+    return bool(_LAUNCH.search(name))
 
 
 def computes(one: Operation) -> bool:

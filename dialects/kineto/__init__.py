@@ -259,6 +259,8 @@ class Kineto(System):
 
     def frames(self, trace: Trace) -> Frames | None:
         """Return the long Python functions (`with_stack`), and what else the host of a device was long in."""
+        from dialects.kineto.inference_steps import kind_of_step
+
         cats = {"python_function"}
         if has_device(trace):
             cats |= CPU_OP_CATS | RUNTIME_CATS | {"user_annotation"}
@@ -266,6 +268,7 @@ class Kineto(System):
             min(LONG_FUNCTION_NS, np.ptp(trace.end_ns) * LONG_FUNCTION) if len(trace) else LONG_FUNCTION_NS
         )
         found = by_cat(trace, cats.__contains__) & (trace.dur_ns >= long_ns)
+        found &= ~by_name(trace, lambda name: kind_of_step(name) is not None)
         rows = np.flatnonzero(found & (self.roles(trace) != Role.IGNORED))
         if not len(rows):
             return None

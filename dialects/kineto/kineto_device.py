@@ -279,10 +279,13 @@ def awaited_by_calls(trace: Trace, end_ns: Int64, works: Works) -> tuple[Int64, 
         last = np.minimum(np.searchsorted(launched, start), np.searchsorted(ended, until, side="right")) - 1
         later = (last >= 0) & (ended[last] > work_end) & ((only < 0) | (only == number))
         work[later], work_end[later] = low + last[later], ended[last][later]
-    copies = np.flatnonzero(by_cat(trace, COPY_CATS.__contains__)[works.row])
-    copies = copies[(works.call[copies] >= 0) & (works.end_ns[copies] <= works.call_end_ns[copies])]
-    found = work >= 0
-    return np.concatenate([work[found], copies]), np.concatenate([calls[found], works.call[copies]])
+    is_over = (works.call >= 0) & (works.end_ns <= works.call_end_ns)
+    late_ns = (works.call_end_ns - works.end_ns)[is_over].sum()
+    blocks = 2 * int(is_over.sum()) > int((works.call >= 0).sum())
+    if not blocks or late_ns > (works.end_ns - works.start_ns)[is_over].sum():  # else launches wait, too
+        is_over &= by_cat(trace, COPY_CATS.__contains__)[works.row]
+    own, found = np.flatnonzero(is_over), work >= 0
+    return np.concatenate([work[found], own]), np.concatenate([calls[found], works.call[own]])
 
 
 def polled(works: Works, start_ns: Int64, end_ns: Int64, most_late: Float64) -> Int64:

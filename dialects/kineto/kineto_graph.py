@@ -137,7 +137,10 @@ def record(
     notes: list[str] = [_UNKNOWN_GROUP] if is_unknown else []
     if not steps and len(events.kind):
         looked_at = [(1, int(events.start_ns.min()), int(events.end_ns.max()))]
-        events = replace(events, leads=np.zeros(len(events.kind), np.bool_))
+        if len(rank.works):  # the one step is complete when its host and all of its streams are done
+            events = replace(events, iteration=np.ones(len(events.kind), np.int64))
+        else:
+            events = replace(events, leads=np.zeros(len(events.kind), np.bool_))
         notes.append(UNMARKED)
     elif completed is not None:
         place = places(steps, events.issued_ns)

@@ -11,6 +11,7 @@ from msgspec import Struct
 from arrays import Int64, Mask, NDArray
 from arrays.intervals import innermost
 from arrays.numbering import ranges, unique
+from dialects.kineto.inference_steps import kind_of_step
 from dialects.masks import by_cat, by_name
 from dialects.roles import Phase
 from dialects.steps import Step
@@ -110,7 +111,7 @@ def segments(trace: Trace, end_ns: Int64, aside: Mask, steps: Sequence[Step]) ->
     main = _main_thread(trace, rows, [step.start_ns for step in steps])
     is_operation, in_update = _annotations(trace, end_ns, rows)
     is_around = ~is_operation & ~_are_around_steps(trace.ts_ns[rows], end_ns[rows], steps)
-    is_around &= ~by_name(trace, _WHOLE.fullmatch)[rows]
+    is_around &= ~by_name(trace, lambda name: _WHOLE.fullmatch(name) or kind_of_step(name) is not None)[rows]
     around, around_phase = rows[is_around], _phases(trace, rows[is_around], in_update[is_around])
     rows, in_update = rows[is_operation], in_update[is_operation]
     outermost = _outermost(trace.track_id[rows], trace.ts_ns[rows], end_ns[rows])

@@ -14,7 +14,7 @@ NAME = "host=none"
 HELP = "the host launches in no time; what the device has to do begins as soon as what is before it ends"
 
 #: From the end of a kernel to the begin of one that was launched long ago.
-_BACK_TO_BACK_NS = 2_000
+BACK_TO_BACK_NS = 2_000
 #: Between operations of a host Python runs for less than this; a longer gap is a pause of something else.
 PAUSE_NS = 1_000_000
 #: Of its time, what a host keeps that takes none: no operation becomes shorter than can be measured.
@@ -43,7 +43,7 @@ def without_host(recording: Recording) -> Recording:
     on_host, device = recording.which(lambda one: one.cat in cats), recording.which(lambda one: one.on_device)
 
     def launched(step: StepGraph) -> StepGraph:
-        usual = np.minimum(step.gap_ns, _BACK_TO_BACK_NS)
+        usual = np.minimum(step.gap_ns, BACK_TO_BACK_NS)
         gap_ns = np.where(device[step.operation], usual, step.gap_ns)
         is_python = on_host[step.operation] & (gap_ns < PAUSE_NS)
         return replace(step, gap_ns=np.where(is_python, 0, gap_ns))
