@@ -101,15 +101,10 @@ def _is_edit(word: str) -> bool:
 
 
 def expand_paths(words: Sequence[str] | None) -> list[Path]:
-    """Return the paths that the words of the command line mean.
+    """Return the paths that the words mean, of which there is one (`UsageError`); without any, BytePS's.
 
-    Without any word it is the directory that BytePS was told to trace into. A word that exists as written
-    is one path; any other is split at its commas. What does not exist is reported by whoever opens it.
-
-    Raises
-    ------
-    UsageError
-        The words name no path at all.
+    A word that exists as written is one path, any other is split at its commas. What does not exist is
+    reported by whoever opens it.
     """
     if words is None:
         words = [os.environ[_DIRECTORY]]

@@ -16,40 +16,28 @@ if TYPE_CHECKING:
     from figures.rank_figures import Wanted
 
 
+def group_of(args: Namespace) -> str | None:
+    """Return the `--group_by` that puts the work of devices together; None for other rows."""
+    return args.group_by if args.group_by in GROUPS else None
+
+
 def check_digests(args: Namespace) -> None:
     """Refuse (`UsageError`) what needs single events of a digest, and a digest of less than a whole job."""
     digests = [path for path in args.path if is_digest(path)]
-    if digests and args.filter:
-        raise UsageError(f"--filter: {digests[0]} is a digest, which holds no single events; give the traces")
+    by = f"--group_by {group_of(args)}" if group_of(args) else ""
+    part = "--filter" if args.filter else by
+    if digests and part:
+        raise UsageError(f"{part}: {digests[0]} is a digest, which holds no single events; give the traces")
     if digests and args.comm:
         raise UsageError(
             f"--comm: what is communication was told when the digest {digests[0]} was saved; give the traces"
         )
     if digests == args.path and args.rank_by:
         raise UsageError(f"--rank_by: {digests[0]} is a digest, whose ranks are known; leave it out")
-    if args.save is None:
-        return
-    if args.filter:
-        raise UsageError("--save: a digest is of all operations; leave out --filter")
-    if args.path[-1] in digests:
+    if args.save is not None and part:
+        raise UsageError(f"--save: a digest is of all operations; leave out {part}")
+    if args.save is not None and args.path[-1] in digests:
         raise UsageError(f"--save: {args.path[-1]} is a digest already")
-
-
-def group_of(args: Namespace) -> str | None:
-    """Return the `--group_by` that puts the work of devices together; None for other rows."""
-    return args.group_by if args.group_by in GROUPS else None
-
-
-def check_groups(args: Namespace) -> None:
-    """Refuse (`UsageError`) what does not go with a `--group_by` of the work of devices."""
-    if group_of(args) is None:
-        return
-    digests = [path for path in args.path if is_digest(path)]
-    by = f"--group_by {args.group_by}"
-    if digests:
-        raise UsageError(f"{by}: {digests[0]} is a digest, which holds no single events; give the traces")
-    if args.save is not None:
-        raise UsageError(f"--save: a digest is of all operations; leave out {by}")
 
 
 def check_grouped(args: Namespace, run: JobFigures) -> None:

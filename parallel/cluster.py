@@ -244,7 +244,7 @@ def _run_on_worker() -> Callable[..., tuple[str, Any]]:
 
 
 def _run_on_scheduler() -> Callable[..., dict[str, tuple[float, bool, list[str]]]]:
-    """Return the function that a scheduler runs, sent by value: the `Standing` of its workers, for some keys."""
+    """Return the function that a scheduler runs, sent by value: the `Standing` of workers, for some keys."""
 
     def stand(keys: list[str], dask_scheduler: Any) -> dict[str, tuple[float, bool, list[str]]]:
         from time import time

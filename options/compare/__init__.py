@@ -21,7 +21,7 @@ from options.compare.comparison_tables import (
     tables_of,
 )
 from options.critical import usual_step
-from options.runs import check_groups, check_runs, digest_note, group_of, labels, load_runs
+from options.runs import check_runs, digest_note, group_of, labels, load_runs
 from outputs.marks import is_digest
 from result import Chart, LazySequence, Result, Table, ms_of
 
@@ -51,7 +51,6 @@ def run(args: Namespace) -> Result:
     if group_of(args) is not None and args.filter:
         raise UsageError(f"--filter has no effect with --group_by {args.group_by}")
     check_runs(args)
-    check_groups(args)
     from compare.comparison import compare
     from figures.rank_figures import Wanted
     from options.compare.verdict import verdict

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from errors import UsageError, counted
 from options import READING, above_zero, asked, check_heeded, check_variant, is_drawn
 from options.commands import command
-from options.runs import check_digests, check_grouped, check_groups, digest_note, group_of, saved
+from options.runs import check_digests, check_grouped, digest_note, group_of, saved
 from outputs.marks import is_digest
 from result import Chart, Column, Result, Table, ms_column
 
@@ -116,7 +116,6 @@ def run(args: Namespace) -> Result:
         check_heeded(args, "save", "step_by")
         return collectives(args)
     check_digests(args)
-    check_groups(args)
     show = _breakdown if args.sub_option == "breakdown" else _statistic
     result = show(args, _figures(args))._replace(ask=command(args, "diagnose"))
     if any(map(is_digest, args.path)):
