@@ -193,7 +193,7 @@ class Forecasts:
     def recorded(self) -> Answer:
         """The job as it was recorded."""
         recording = self.job.recording
-        return answer(recording, self.rows, self._simulated(recording, own_gaps=True))
+        return answer(recording, self.rows, self._last(self._simulated(recording, own_gaps=True)))
 
     def of(self, requests: Sequence[EditRequest], above: Sequence[EditRequest] = ()) -> Forecast:
         """Return the forecast of the requested edits, in the job with those `above` already made."""
@@ -206,15 +206,18 @@ class Forecasts:
         def bounds() -> list[Int64]:  # which only an interval needs
             guesses = [guess for edit in edits for guess in edit.guesses]
             found = [self._simulated(self._edited.after(both, guess), own_gaps) for guess in guesses]
-            if self.job.apart.sides and len(self.rows) > 1:
-                found.append(self._simulated(self._edited.after(both), own_gaps, apart=True))
-            return found
+            rounds = self._after(both, own_gaps)
+            if len(rounds) > len(self.rows):  # as workers were apart, and in turn
+                apart_ns = float(rounds.mean()) / len(self.job.recording.owners)
+                found += [rounds[: len(self.rows)],
+                          self._simulated(self._edited.after(both), own_gaps, apart_ns=apart_ns)]  # fmt: skip
+            return list(map(self._last, found))
 
         return Forecast(
             name,
             self.recorded,
-            self._after(above, own_gaps),
-            self._after(both, own_gaps),
+            self._last(self._after(above, own_gaps)),
+            self._last(self._after(both, own_gaps)),
             bounds,
             max((edit.error for edit in edits), default=EXTRAPOLATED),
             float(np.linalg.norm([edit.error_ns for edit in edits])),
@@ -232,29 +235,32 @@ class Forecasts:
             self._times[key] = self._simulated(self._edited.after(edits), own_gaps)
         return self._times[key]
 
-    def _simulated(self, recording: Recording, own_gaps: bool, *, apart: bool = False) -> Int64:
-        """Return how long the steps of a recording take (positions, m).
+    def _last(self, rounds: Int64) -> Int64:
+        """Return how long steps take (positions, m) when workers have found their rhythm."""
+        return rounds[-len(self.rows) :]
+
+    def _simulated(self, recording: Recording, own_gaps: bool, *, apart_ns: float | None = None) -> Int64:
+        """Return how long the steps of a recording take (rounds * positions, m).
 
         A single one counts from when it was recorded to begin: an owner that begins it earlier gains that.
-        With `apart` owners begin the first one evenly spread over its time: where they then go on to push in
-        turn, which rhythm the edited job finds is chance.
+        With `apart_ns` each owner begins the first one so much later than the one before: where they then go
+        on to push in turn, which rhythm the edited job finds is chance.
         """
         rows = self.rows
         if recording.sides and len(rows) > 1:
             rows = [*rows] * _ROUNDS
         runs = self._runs_of(recording, rows)
-        schedule = runs.simulate(self._steps(recording, own_gaps, rows))
+        steps = self._steps(recording, own_gaps, rows)
+        if apart_ns is not None:
+            first = next(steps)
+            begin = first.begin_ns.min() + (np.arange(len(first.begin_ns)) * apart_ns).astype(np.int64)
+            steps = itertools.chain([replace(first, begin_ns=begin)], steps)
+        schedule = runs.simulate(steps)
         lengths = runs.iteration_ns(schedule)
-        if apart:
-            begin, m = self.job.recording.steps[rows[0]].begin_ns, len(recording.owners)
-            spread = begin.min() + (np.arange(m) * (lengths.mean() / m)).astype(np.int64)
-            steps = self._steps(recording, own_gaps, rows)
-            first = replace(next(steps), begin_ns=spread)
-            lengths = runs.iteration_ns(runs.simulate(itertools.chain([first], steps)))
         if len(lengths) == 1:
             lead_ns = self.job.recording.steps[rows[0]].lead_ns
             lengths += schedule.start_ns[runs.begin_run] - lead_ns
-        return lengths[-len(self.rows) :]
+        return lengths
 
     def _steps(self, recording: Recording, own_gaps: bool, rows: Sequence[int]) -> Iterator[StepGraph]:
         """Yield the steps to simulate, with usual gaps where they are not to have their own."""
