@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from arrays import Int64
+from arrays import Float64, Int64
 from dag.step_graph import NO_LINK, Recording, StepGraph
 from dialects.step_parts import Direction, Joint, Operation
 
@@ -15,6 +15,8 @@ from dialects.step_parts import Direction, Joint, Operation
 #: bytes after a pause may be faster than the link lasts (a token bucket). A link is busy that carries this
 #: share of what the busiest one does.
 _GOOD_PART = 0.25
+#: A limit carries no more than its rate, up to this share, in a stretch with so little of what it carries.
+_SHORT_PART, _LEVEL = 0.1, 0.9
 #: Where the best is this share of what a link may carry, it shows that it is the limit.
 _TOLD = 0.85
 
@@ -74,34 +76,60 @@ def link_rate(recording: Recording) -> LinkRate | None:
     follows whether it was the limit: then it is the same in all of them. (All nodes are taken to be alike.)
     """
     recording = with_sizes(recording)
-    n_bytes, found = bytes_of(recording), []
-    for receives, side in enumerate((sending(recording), receiving(recording))):
-        of_side: dict[int, list[float]] = {}
-        for step in recording.steps:
-            size, begin, link = n_bytes[step.operation], begins(step), side[step.operation]
-            sums = np.bincount(link[link >= 0], size[link >= 0])
-            for one in np.flatnonzero(sums > _GOOD_PART * sums.max(initial=0)).tolist():
-                mine = np.flatnonzero(link == one)
-                fastest = _fastest(size[mine], begin[mine], step.end_ns[mine])
-                of_side.setdefault(one, []).append(fastest)
-        found += [(bool(receives), max(one), float(np.median(one)), one) for one in of_side.values()]
-    best = [max([most for receives, most, *_ in found if receives == which], default=0.0) for which in (0, 1)]
+    sides = [*_sides_of(recording, sending(recording), False), *_sides_of(recording, receiving(recording), True)]
+    best = [max([one.most for one in sides if one.receives == which], default=0.0) for which in (False, True)]
     if not best[0]:
         return None
     for which in (True, False):  # what receives is the limit where nothing carries more
         level = [
-            (most, usual)
-            for receives, most, usual, _ in found
-            if receives == which and usual >= _PLATEAU * most and most >= _PLATEAU * best[which or 0]
+            (one.most, one.usual)
+            for one in sides
+            if one.receives == which and one.is_level and one.most >= _PLATEAU * best[which]
         ]
         most, usual = max(level, default=(0.0, 0.0))
         if _PLATEAU * best[0] <= most <= _THREADS:
             return LinkRate(
                 most, most * most / usual, which or (None if best[1] * _PLATEAU <= most else False)
             )
-    usual = float(np.median(np.concatenate([one for receives, *_, one in found if not receives])))
+    usual = float(np.median(np.concatenate([one.rates for one in sides if not one.receives])))
     by_threads = _HIDDEN * best[0] if best[0] > _THREADS else 0.0
     return LinkRate(best[0], max(best[0] * best[0] / usual, best[1], by_threads))
+
+
+class _Side(NamedTuple):
+    """What a node sends, or receives, at best in each step (steps,), over a good part of it and a short one."""
+
+    receives: bool
+    rates: Float64
+    short: Float64
+
+    @property
+    def most(self) -> float:
+        """The best of all steps."""
+        return float(self.rates.max())
+
+    @property
+    def usual(self) -> float:
+        """The best of the median step."""
+        return float(np.median(self.rates))
+
+    @property
+    def is_level(self) -> bool:
+        """Whether it is the same in all steps, and within one: threads carry large messages faster."""
+        return self.usual >= _PLATEAU * self.most and self.usual >= _LEVEL * float(np.median(self.short))
+
+
+def _sides_of(recording: Recording, side: Int64, receives: bool) -> list[_Side]:
+    """Return the busy ones of the sides that carry each operation (n,)."""
+    n_bytes, rates = bytes_of(recording), dict[int, list[list[float]]]()
+    for step in recording.steps:
+        size, begin, link = n_bytes[step.operation], begins(step), side[step.operation]
+        sums = np.bincount(link[link >= 0], size[link >= 0])
+        for one in np.flatnonzero(sums > _GOOD_PART * sums.max(initial=0)).tolist():
+            mine = np.flatnonzero(link == one)
+            fastest = _fastest(size[mine], begin[mine], step.end_ns[mine])
+            rates.setdefault(one, []).append(fastest)
+    return [_Side(receives, *np.array(of_side).T) for of_side in rates.values()]
 
 
 def sending(recording: Recording) -> Int64:
@@ -135,19 +163,21 @@ def begins(step: StepGraph) -> Int64:
     return begin
 
 
-def _fastest(size: Int64, begin_ns: Int64, end_ns: Int64) -> float:
-    """Return the most bytes over time of a stretch from the begin of one transfer (n,) to an end."""
-    least = _GOOD_PART * float(size.sum())
-    if not least:
-        return 0.0
+def _fastest(size: Int64, begin_ns: Int64, end_ns: Int64) -> list[float]:
+    """Return the most bytes over time of a stretch with a good part of all bytes, and of one with a short one.
+
+    Stretches lead from the begin of one transfer (n,) to the end of one.
+    """
+    total = float(size.sum())
     order = np.argsort(end_ns, kind="stable")
     size, begin_ns, end_ns = size[order], begin_ns[order], end_ns[order]
     since = np.unique(begin_ns)
-    found = 0.0
+    found = [0.0, 0.0]
     for first in since[np.linspace(0, len(since) - 1, min(len(since), _MOST_STRETCHES)).astype(int)].tolist():
         carried = np.cumsum(np.where(begin_ns >= first, size, 0))
-        rate = carried / np.maximum(end_ns - first, 1)
-        found = max(found, float(rate[(carried >= least) & (end_ns > first)].max(initial=0.0)))
+        rate = np.where(end_ns > first, carried / np.maximum(end_ns - first, 1), 0.0)
+        for i, part in enumerate((_GOOD_PART, _SHORT_PART)):
+            found[i] = max(found[i], float(rate[carried >= part * total].max(initial=0.0)))
     return found
 
 
