@@ -75,8 +75,7 @@ def link_rate(recording: Recording) -> LinkRate | None:
     best of these bounds in each step, over stretches that hold a good part of what the side carries there,
     follows whether it was the limit: then it is the same in all of them. (All nodes are taken to be alike.)
     """
-    recording = with_sizes(recording)
-    sides = [*_sides_of(recording, sending(recording), False), *_sides_of(recording, receiving(recording), True)]
+    sides = busy_sides(recording)
     best = [max([one.most for one in sides if one.receives == which], default=0.0) for which in (False, True)]
     if not best[0]:
         return None
@@ -96,10 +95,12 @@ def link_rate(recording: Recording) -> LinkRate | None:
     return LinkRate(best[0], max(best[0] * best[0] / usual, best[1], by_threads))
 
 
-class _Side(NamedTuple):
+class Side(NamedTuple):
     """What a node sends, or receives, at best in each step (steps,), over a good part of it and a short one."""
 
+    link: str  # by which the node sends
     receives: bool
+    n_bytes: int  # of all steps
     rates: Float64
     short: Float64
 
@@ -119,17 +120,23 @@ class _Side(NamedTuple):
         return self.usual >= _PLATEAU * self.most and self.usual >= _LEVEL * float(np.median(self.short))
 
 
-def _sides_of(recording: Recording, side: Int64, receives: bool) -> list[_Side]:
-    """Return the busy ones of the sides that carry each operation (n,)."""
-    n_bytes, rates = bytes_of(recording), dict[int, list[list[float]]]()
-    for step in recording.steps:
-        size, begin, link = n_bytes[step.operation], begins(step), side[step.operation]
-        sums = np.bincount(link[link >= 0], size[link >= 0])
-        for one in np.flatnonzero(sums > _GOOD_PART * sums.max(initial=0)).tolist():
-            mine = np.flatnonzero(link == one)
-            fastest = _fastest(size[mine], begin[mine], step.end_ns[mine])
-            rates.setdefault(one, []).append(fastest)
-    return [_Side(receives, *np.array(of_side).T) for of_side in rates.values()]
+def busy_sides(recording: Recording) -> list[Side]:
+    """Return the sides of nodes that carry a good part of what the busiest one does."""
+    recording = with_sizes(recording)
+    n_bytes, found = bytes_of(recording), []
+    for receives, side in ((False, sending(recording)), (True, receiving(recording))):
+        carried: dict[int, list[list[float]]] = {}
+        for step in recording.steps:
+            size, begin, link = n_bytes[step.operation], begins(step), side[step.operation]
+            sums = np.bincount(link[link >= 0], size[link >= 0])
+            for one in np.flatnonzero(sums > _GOOD_PART * sums.max(initial=0)).tolist():
+                mine = np.flatnonzero(link == one)
+                fastest = _fastest(size[mine], begin[mine], step.end_ns[mine])
+                carried.setdefault(one, []).append([float(sums[one]), *fastest])
+        for one, of_steps in carried.items():
+            total, rates, short = np.array(of_steps).T
+            found.append(Side(recording.links[one], receives, int(total.sum()), rates, short))
+    return found
 
 
 def sending(recording: Recording) -> Int64:

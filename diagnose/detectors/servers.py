@@ -27,8 +27,7 @@ def one_slow_server(view: JobView) -> Iterator[Finding | Skipped]:
     yield Finding(
         kind="server",
         title=f"{name} takes {pace.ratio:.1f} times as long for its bytes as {pace.others}",
-        cause="of pulls of one size that are answered one right after another, its own take "
-        f"{pace.own:.1f} ms for a MB, those of {pace.others} {pace.usual:.1f}",
+        cause=f"for {pace.of} {name} needs {pace.own:.1f} ms a MB, {pace.others} {pace.usual:.1f}",
         action=f"look at the machine of {name}: other processes, too few cores or threads "
         "(BYTEPS_SERVER_ENGINE_THREAD), its network card; or give it fewer keys",
         edits=[edit("servers", "even")],

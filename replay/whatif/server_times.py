@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from dag_utils import by_link
 from dialects.step_parts import Direction, Operation
 from replay.edit import Edit, EditRequest, Guess, Job
 from replay.even_work import scaled
-from replay.links import is_sized, link_rate
+from replay.links import Side, busy_sides, is_sized, link_rate
 
 NAME = "servers=even|none"
 HELP = (
@@ -22,8 +23,11 @@ HELP = (
     "bytes"
 )
 
-#: A server is slow if three quarters of its pulls take this many times what three quarters of the others' do.
-_SLOWER = 1.2
+#: A server is slow if three quarters of its pulls take this many times what three quarters of the others' do;
+#: or if it sends and receives so many times less than each other one, times a power of how many times as much
+#: that one has to carry: next to a busier one it gets a smaller share of what workers send (by none if it is
+#: alone with them, in proportion if all servers are done at one time).
+_SLOWER, _BUSIER = 1.2, 0.5
 #: Pulls and partitions of one size class that it takes to know what a server takes for them.
 _PULLS, _PARTITIONS = 8, 2
 #: Smaller partitions than this share of the largest tell of messages, not of bytes.
@@ -52,12 +56,13 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
 
 
 class Pace(NamedTuple):
-    """The time of a server per byte, and that of the others for pulls of that size (ns)."""
+    """The time of a server per byte, and that of the others (ns)."""
 
     server: str
     others: str
     own: float
     usual: float
+    of: str  # what that is the time of
 
     @property
     def ratio(self) -> float:
@@ -74,6 +79,7 @@ def slowest_server(recording: Recording) -> Pace | None:
     """Return the server that surely takes longer than any other; None where none does or can be compared.
 
     Compared are pulls of one size class, of those answered right after another: these wait for nothing else.
+    Then what servers send and receive at best.
     """
     servers, of_operation = recording.numbered(lambda one: one.transfer.server if is_pull(one) else "")
     known = link_rate(recording) if len(servers) > 2 and is_sized(recording) else None
@@ -103,8 +109,35 @@ def slowest_server(recording: Recording) -> Pace | None:
         _, low, own, usual, high = sums / sums[0]
         if low > _SLOWER * high:
             rest = [other for i, other in enumerate(servers) if other and i != one]
-            return Pace(servers[one], rest[0] if len(rest) == 1 else "the others", own, usual)
+            others = rest[0] if len(rest) == 1 else "the others"
+            return Pace(servers[one], others, own, usual, "pulls that are answered right after another")
+    return _slowest_side(recording)
+
+
+def _slowest_side(recording: Recording) -> Pace | None:
+    """Return the server that surely sends and receives less at best than any other."""
+    server_of = {one.transfer.link: one.transfer.server for one in recording.table.kinds if is_pull(one)}
+    busy: dict[str, list[Side]] = {}
+    for side in busy_sides(recording):
+        if side.link in server_of:
+            busy.setdefault(server_of[side.link], []).append(side)
+    both = {server: sides for server, sides in busy.items() if len(sides) > 1}
+    for server, own in both.items():
+        others = [sides for other, sides in both.items() if other != server]
+        if others and all(
+            its.usual > _SLOWER * max(its.n_bytes / mine.n_bytes, 1.0) ** _BUSIER * mine.usual
+            for sides in others
+            for its, mine in zip(sides, own, strict=True)
+        ):
+            name = next(one for one in both if one != server) if len(others) == 1 else "the others"
+            usual = float(np.median([_for_a_byte(sides) for sides in others]))
+            return Pace(server, name, _for_a_byte(own), usual, "what it receives and sends at best")
     return None
+
+
+def _for_a_byte(sides: Sequence[Side]) -> float:
+    """Return how long a server takes for a byte, the mean of both ways."""
+    return float(np.mean([1 / one.usual for one in sides]))
 
 
 def _answered_in_a_row(recording: Recording) -> tuple[Int64, Int64]:

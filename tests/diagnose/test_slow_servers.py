@@ -21,7 +21,7 @@ def test_a_server_whose_answers_take_longer_is_named_with_what_that_costs(tmp_pa
     directory, step_ms = replace(EVEN, small_pull=0.5).write(tmp_path / "job")
     (found,) = (one for one in winning(diagnosed(directory)) if one.finding.kind == "server")
     assert found.finding.title == "server 1 takes 2.5 times as long for its bytes as server 0"  # 0.5 / 0.2
-    assert "1.0 ms for a MB, those of server 0 0.4" in found.finding.cause  # of 0.524 MB
+    assert "server 1 needs 1.0 ms a MB, server 0 0.4" in found.finding.cause  # of 0.524 MB
     assert {one.name.split(".")[1] for one in found.finding.evidence} == {"v"}  # the tensor that it has
     holds(found, step_ms - EVEN.step_ms())
 
@@ -51,6 +51,15 @@ def test_a_server_of_a_cluster_with_slow_threads(tmp_path: Path) -> None:
     found = winning(diagnosed(tmp_path / "job"))[0]
     assert found.finding.title.startswith("server 0 takes 2.5 times as long for its bytes as the others")
     holds(found, step_ms - float(even.run(8, 14).mean()), near=0.3)
+
+
+@pytest.mark.slow
+def test_a_server_of_a_cluster_with_a_slow_network(tmp_path: Path) -> None:
+    slow = replace(CLUSTER, far=(1.0, 3.0, 1.0))
+    step_ms = float(slow.run(8, 14, tmp_path / "job").mean())
+    (found,) = (one for one in winning(diagnosed(tmp_path / "job")) if " times as long " in one.finding.title)
+    assert found.finding.title.startswith("server 1 takes ")
+    holds(found, step_ms - float(CLUSTER.run(8, 14).mean()), near=0.9)  # what queues at it is not its own
 
 
 @pytest.mark.slow
