@@ -98,9 +98,10 @@ _CLUSTER_SEEDS = range(1, 28, 2)
 _LONGEST_S = 600
 
 
-def load(path: Path) -> Recording:
-    """Return the recorded steps of the job at `path`, with the sizes of partitions that its logs have."""
-    return load_steps([path], Request(progress=False), partitions=read_partitions([path])).recording
+def load(path: Path) -> Forecasts:
+    """Return what is to be asked of the job at `path`, with the sizes of partitions that its logs have."""
+    loaded = load_steps([path], Request(progress=False), partitions=read_partitions([path]))
+    return Forecasts(Job.of(loaded), loaded.recording.whole_steps)
 
 
 def record(python: str, directory: Path) -> None:
@@ -143,10 +144,10 @@ def queue_errors(recording: Recording) -> Float64:
 
 def tables(data: Path, ddp: Path | None) -> Iterator[str]:
     """Yield the lines of all tables; `ddp` is where the recordings of `benchmarks/ddp_job.py` lie."""
-    recordings = {job: load(data / job) for job in JOBS if (data / job).is_dir()}
-    yield from _model(recordings)
-    yield from _halves(recordings)
-    yield from _pairs(recordings)
+    jobs = {job: load(data / job) for job in JOBS if (data / job).is_dir()}
+    yield from _model({job: found.job.recording for job, found in jobs.items()})
+    yield from _halves({job: found.job.recording for job, found in jobs.items()})
+    yield from _pairs(jobs)
     yield from _known()
     yield from _cluster()
     if ddp is not None:
@@ -203,16 +204,16 @@ def _halves(recordings: dict[str, Recording]) -> Iterator[str]:
     yield from score.lines()
 
 
-def _pairs(recordings: dict[str, Recording]) -> Iterator[str]:
+def _pairs(jobs: dict[str, Forecasts]) -> Iterator[str]:
     yield "## 3. The what-if: one recording predicted from another"
     yield ""
     yield "| recorded | `--set` | predicted (ms) | 95 % interval (ms) | recorded (ms) | error | inside |"
     yield "| --- | --- | --: | --: | --: | --: | --- |"
     score = _Score()
     for job, edit, then in PAIRS:
-        if job in recordings and then in recordings:
-            found = _foreseen(recordings[job], edit)
-            recorded = float(step_means(recordings[then]).mean())
+        if job in jobs and then in jobs:
+            found = _foreseen(jobs[job], edit)
+            recorded = float(step_means(jobs[then].job.recording).mean())
             cells = score.cells(found.after_ns / 1e6, found.interval_ns, recorded)
             yield f"| {_name(job)} | `{edit}` | {cells} |"
     yield from score.lines()
@@ -228,13 +229,16 @@ def _known() -> Iterator[str]:
     yield ""
     yield "| `--set` | error: median | p90 | worst | inside the interval | its width: median |"
     yield "| --- | --: | --: | --: | --: | --: |"
-    for edit in _EDITS:
-        score = _Score()
-        for seed in range(_KNOWN_JOBS):
-            job = random_job(seed)
-            found = _foreseen(job.run(_STEPS, 2 * seed)[0], edit)
+    scores = {edit: _Score() for edit in _EDITS}
+    for seed in range(_KNOWN_JOBS):
+        job = random_job(seed)
+        recording, _ = job.run(_STEPS, 2 * seed)
+        forecasts = Forecasts(Job(recording), recording.whole_steps)
+        for edit, score in scores.items():
+            found = _foreseen(forecasts, edit)
             _, then = job.edited(edit).run(_STEPS, 2 * seed + 1)
             score.cells(found.after_ns / 1e6, found.interval_ns, float(then.mean()))
+    for edit, score in scores.items():
         yield f"| `{edit}` | {score.summary()} |"
     yield ""
 
@@ -256,9 +260,9 @@ def _cluster() -> Iterator[str]:
         with tempfile.TemporaryDirectory() as scratch:
             path = Path(scratch) / "job"
             job.run(_STEPS, seed, path)
-            recording = load(path)
+            forecasts = load(path)
         for edit, score in scores.items():
-            found = _foreseen(recording, edit)
+            found = _foreseen(forecasts, edit)
             then = float(job.edited(edit).run(_STEPS, 1000 + seed).mean())
             for one in (score, together):
                 one.cells(found.after_ns / 1e6, found.interval_ns, then)
@@ -279,13 +283,13 @@ def _ddp(rounds: Sequence[Path]) -> Iterator[str]:
     yield "| recorded | `--set` | then | error: median | p90 | worst | inside the interval | median width |"
     yield "| --- | --- | --- | --: | --: | --: | --: | --: |"
     names = {name for job, _, then in DDP_PAIRS for name in (job, then)}
-    recordings = {(at, name): load(at / name) for at in rounds for name in sorted(names)}
-    means = {key: float(step_means(recording).mean()) for key, recording in recordings.items()}
+    jobs = {(at, name): load(at / name) for at in rounds for name in sorted(names)}
+    means = {key: float(step_means(found.job.recording).mean()) for key, found in jobs.items()}
     together = _Score()
     for job, edit, then in DDP_PAIRS:
         score = _Score()
         for at in rounds:
-            found = _foreseen(recordings[at, job], edit)
+            found = _foreseen(jobs[at, job], edit)
             for other in rounds:
                 if job == then and at == other:
                     continue
@@ -296,8 +300,7 @@ def _ddp(rounds: Sequence[Path]) -> Iterator[str]:
     yield ""
 
 
-def _foreseen(recording: Recording, edits: str) -> Forecast:
-    forecasts = Forecasts(Job(recording), recording.whole_steps)
+def _foreseen(forecasts: Forecasts, edits: str) -> Forecast:
     return forecasts.of([EditRequest.of(edit) for edit in edits.split()])
 
 

@@ -96,7 +96,7 @@ def link_rate(recording: Recording) -> LinkRate | None:
 
 
 class Side(NamedTuple):
-    """What a node sends, or receives, at best in each step (steps,), over a good part of it and a short one."""
+    """The best rates of a node that sends, or receives, in each step (steps,): of a good part, and a short."""
 
     link: str  # by which the node sends
     receives: bool
@@ -171,7 +171,7 @@ def begins(step: StepGraph) -> Int64:
 
 
 def _fastest(size: Int64, begin_ns: Int64, end_ns: Int64) -> list[float]:
-    """Return the most bytes over time of a stretch with a good part of all bytes, and of one with a short one.
+    """Return the most bytes over time of a stretch with a good part of all bytes, and with a short part.
 
     Stretches lead from the begin of one transfer (n,) to the end of one.
     """

@@ -109,8 +109,8 @@ def slowest_server(recording: Recording) -> Pace | None:
         _, low, own, usual, high = sums / sums[0]
         if low > _SLOWER * high:
             rest = [other for i, other in enumerate(servers) if other and i != one]
-            others = rest[0] if len(rest) == 1 else "the others"
-            return Pace(servers[one], others, own, usual, "pulls that are answered right after another")
+            beside = rest[0] if len(rest) == 1 else "the others"
+            return Pace(servers[one], beside, own, usual, "pulls that are answered right after another")
     return _slowest_side(recording)
 
 
