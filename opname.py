@@ -160,6 +160,15 @@ def _parse(text: str) -> OpName:
     )
 
 
+def without_partition(name: str) -> str:
+    """Return a name without the key of a partition.
+
+    >>> without_partition("Comm.x.PUSH.65536")
+    'Comm.x.PUSH'
+    """
+    return str(OpName.parse(name)._replace(key=None))
+
+
 def partition_key(declared_key: int, partition: int) -> int:
     """Return BytePS's key of one partition: ``declared_key << 16 | partition``."""
     return declared_key << 16 | partition

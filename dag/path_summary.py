@@ -15,7 +15,7 @@ from dag.step_graph import Recording
 from dialects.step_parts import EdgeKind, Operation
 from errors import listed
 from function_names import brief
-from result import Cell, Column, LazySequence, in_ms, ms_column
+from result import Cell, Column, LazySequence, in_ms, in_percent, ms_column
 
 #: Category of what moves data between ranks, where the recording's own does not say so.
 COMMUNICATION = "communication"
@@ -224,7 +224,7 @@ def headline(recording: Recording, number: int, path: CriticalPath, named: Named
     several = len(recording.owners) > 1
     on = " on {}" if several else ""
     shares = [
-        f"{ns / max(path.length_ns, 1):.0%} {_WORDS.get(cat) or brief(cat)}{on.format(owner)}"
+        f"{in_percent(ns / max(path.length_ns, 1))} {_WORDS.get(cat) or brief(cat)}{on.format(owner)}"
         for (cat, owner), ns in largest
     ]
     ends = f" and ends last on {recording.owners[path.owner]}" if several else ""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from arrays import NDArray
 from figures.time_by_role import Breakdown
-from result import Bars, Chart, HeatMap
+from result import Bars, Chart, HeatMap, Waterfall
+
+if TYPE_CHECKING:
+    from compare.significance import Change
 
 #: Bars of operations in a chart.
 MOST_BARS = 20
@@ -17,6 +21,7 @@ MOST_STRIPS, _MOST_STACKS = 16, 800
 #: More ranks, and those of more cells, are summed up: quantiles over all of them, and the worst.
 _MOST_ROWS, _MOST_CELLS = 64, 2_000
 _WORST = 10
+_LEAST_SHOWN = 0.01  # of a step: what changed less is drawn with the others
 _QUANTILES = {"longest": 1.0, "95th percentile": 0.95, "median": 0.5, "5th percentile": 0.05, "shortest": 0.0}
 
 
@@ -29,6 +34,37 @@ def breakdown_charts(parts: Sequence[Breakdown]) -> list[Chart]:
         return [_bars(parts), *exposed]
     maps: list[Chart] = [*exposed, *_maps("Computation", parts, lambda part: part.compute_ns)]
     return maps or [*_maps("Nothing recorded", parts, lambda part: part.idle_ns)]
+
+
+def before_after(
+    title: str, names: tuple[str, str], changes: Mapping[str, Change], label: str = "time of a step (ms)"
+) -> Waterfall:
+    """Return from where to where a step changed, by category, the largest change first; small ones as one."""
+    base = sum(change.a_ns or 0.0 for change in changes.values())
+    by_size = sorted(changes, key=lambda cat: -abs(_ns(changes[cat])))
+    shown = [cat for cat in by_size if abs(_ns(changes[cat])) > _LEAST_SHOWN * base][:MOST_BARS]
+    rest = [_ns(changes[cat]) for cat in by_size if cat not in shown]
+    ends = [(changes[cat].low_ns, changes[cat].high_ns) for cat in shown]
+    parts = [
+        (names[0], base / 1e6, ""),
+        *(
+            (f"{cat or '(none)'}{doubt(changes[cat])}", _ns(changes[cat]) / 1e6, cat or "(none)")
+            for cat in shown
+        ),
+        *([(f"rest ({len(rest)})", sum(rest) / 1e6, "other")] if any(rest) else []),
+    ]
+    between = [None if low is None or high is None else (low / 1e6, high / 1e6) for low, high in ends]
+    pale = [place for place, cat in enumerate(shown, 1) if doubt(changes[cat])]
+    return Waterfall(title, label, parts, names[1], False, between=[None, *between], pale=pale)
+
+
+def doubt(change: Change) -> str:
+    """Return words that say where a change may be chance."""
+    return " (uncertain)" if change.p is not None and not change.significant else ""
+
+
+def _ns(change: Change) -> float:
+    return (change.b_ns or 0.0) - (change.a_ns or 0.0)
 
 
 def exposed_map(parts: Sequence[Breakdown]) -> list[HeatMap]:

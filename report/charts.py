@@ -26,7 +26,7 @@ from report.vega import (
     series,
     specified,
 )
-from result import Bars, Bars3D, HeatMap, Lines, Scatter, Waterfall
+from result import Bars, Bars3D, HeatMap, Lines, Scatter, Waterfall, in_percent
 
 _WIDEST_BAR = 90
 _MOST_BARS = 800  # upright; more are thinner than a pixel
@@ -146,30 +146,41 @@ def waterfall(chart: Waterfall, width: int) -> Spec:
     values: Values = []
     at = 0.0
     whole = sum(value for _, value, _ in chart.parts)
+    are_changes = any(not group for *_, group in chart.parts)
     for n, (name, value, group) in enumerate(chart.parts):
-        words = f"{described([name], value)} of {rounded(whole)} ({value / (whole or 1):.0%})"
-        ends = {"a": at, "b": at + value}
-        values.append({"n": n, **ends, "s": number[group], "d": words, "t": rounded(value, 3)})
+        words = f"{described([name], value)} of {rounded(whole)} ({in_percent(value / (whole or 1))})"
+        size = f"{value:+.3g}".replace("-", "−") if are_changes and group else rounded(value, 3)
+        ends: Spec = {"a": at, "b": at + value, "end": max(at, at + value), "pale": n in chart.pale}
+        if n < len(chart.between) and (between := chart.between[n]):
+            low, high = between
+            ends |= {"low": at + low, "high": at + high, "end": max(at, at + value, at + high)}
+            words = f"{described([name], value)} (95 %: {rounded(low)} to {rounded(high)})"
+        values.append({"n": n, **ends, "s": number[group], "d": words, "t": size})
         at += value
-    last = {"n": len(chart.parts), "a": 0.0, "b": at, "s": len(groups)}
+    last = {"n": len(chart.parts), "a": 0.0, "b": at, "end": at, "s": len(groups)}
     values.append({**last, "d": described([chart.total], at), "t": rounded(at)})
     colour = series(groups, always=True)
     colour["scale"] = {
         "domain": [*range(len(groups) + 1)],
         "range": [*colour["scale"]["range"], SOFT],
     }
-    colour["legend"] = {**colour["legend"], "values": [*range(len(groups))], "columns": 5}
+    colour["legend"] = {**colour["legend"], "values": [*range(len(groups))]}
     place = names_axis("n", names, "", upright=True)
     room = room_beside(width, names) - 40
     along = measure("a", chart.label)
     along["axis"] |= {"tickCount": max(2, room // _A_TICK)}
     along["scale"] = {"zero": True, **({} if chart.most is None else {"domainMax": chart.most})}
+    pale: Spec = {"condition": {"test": "datum.pale", "value": 0.35}, "value": 1}
     bars = {"y": place, "x": along, "x2": {"field": "b"}, "color": colour, "description": {"field": "d"}}
-    texts = {"y": place, "x": {**along, "field": "b"}, "text": {"field": "t"}}
+    texts = {"y": place, "x": {**along, "field": "end"}, "text": {"field": "t"}}
     spec = specified(values, "bar", {}, {"n": names, "s": groups}, width=room, height={"step": 20})
-    text = {"type": "text", "align": "left", "dx": 4, "fontSize": 10, "color": INK}
-    layers: list[Spec] = [{"mark": "bar", "encoding": bars}, {"mark": text, "encoding": texts}]
-    return layered(spec, layers)
+    text: Spec = {"type": "text", "align": "left", "dx": 4, "fontSize": 10, "color": INK}
+    layers: list[Spec] = [{"mark": "bar", "encoding": {**bars, "opacity": pale}}]
+    if any(chart.between):
+        line: Spec = {"y": place, "x": {**along, "field": "low"}, "x2": {"field": "high"}}
+        rule: Spec = {"type": "rule", "color": INK, "strokeWidth": 2}
+        layers.append({"mark": rule, "encoding": line, "transform": [{"filter": "isValid(datum.low)"}]})
+    return layered(spec, [*layers, {"mark": text, "encoding": texts}])
 
 
 def _strips(chart: Bars, width: int) -> Spec:

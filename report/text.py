@@ -17,7 +17,7 @@ from msgspec import Struct
 from errors import counted, printable
 from report.names import short_names, with_short_functions
 from report.tables import GAP, cell_texts, display_width, is_text, shorten
-from result import Bars, Card, Cell, Column, Command, Result, Table
+from result import Bars, Card, Cell, Column, Command, Result, Table, in_percent
 
 #: Words of the widest column, and of others, are not shortened below these widths for the sake of a minor
 #: column, nor below the narrowest for that of any other: the column is left out instead.
@@ -30,6 +30,7 @@ _MOST_ROWS = 20  # of a table, unless more are asked for
 _LEAD = r"(\d+\. )?( *)(\w+ {2,})?"  # of a line: a place or a label, below which it goes on
 _SHELL_WORD = r"""(?:'[^']*'|"[^"]*"|[^\s'"])+"""
 _GOES_ON = " \\"
+_UNIT = re.compile(r"(?<=\d) (?=(?:ms|%)(?!\w))")
 _BOLD, _DIM, _GOOD, _BAD, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[31m", "\x1b[0m"
 _SCREEN = 24  # lines in which what was found is told in full, at least the first of it
 _WIDE = 100  # columns of what is drawn where nothing limits them
@@ -95,7 +96,7 @@ def _shares(chart: Bars, width: int | None) -> list[str]:
         return []
     values = {name: value or 0.0 for name, (value,) in chart.series.items()}
     whole = sum(values.values()) or 1.0
-    words = {name: f"{value / whole:.0%}".replace("%", " %") for name, value in values.items()}
+    words = {name: in_percent(value / whole) for name, value in values.items()}
     room = (width or _WIDE) - sum(len(name) + len(words[name]) + 5 for name in values)
     parts = [f"{name} {bar_of(value / whole, room)} {words[name]}" for name, value in values.items()]
     return ["  ".join(map(printable, parts))]
@@ -140,13 +141,12 @@ def _wrapped(sentences: Sequence[str], width: int | None) -> Iterator[str]:
             yield from _continued(text, width)
         else:
             lead = re.match(_LEAD, text)
-            yield from textwrap.wrap(
-                text,
-                width,
-                subsequent_indent=" " * (lead.end() if lead else 0),
-                break_long_words=False,
-                break_on_hyphens=False,
+            indent = " " * (lead.end() if lead else 0)
+            whole = _UNIT.sub("\0", text)  # a number stays with its unit
+            lines = textwrap.wrap(
+                whole, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
             )
+            yield from (line.replace("\0", " ") for line in lines)
 
 
 def _continued(command: str, width: int) -> Iterator[str]:

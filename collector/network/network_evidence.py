@@ -13,6 +13,7 @@ from collector.network.packets import is_capture
 from collector.network.partition_keys import files_below
 from collector.network.server_timeline import ServerKey, ServerOperation, read_served
 from errors import TraceError
+from result import in_percent
 from traces.gpu_folders import find_gpus
 
 _SERVER = re.compile(r"server_(\d{1,3})")
@@ -42,10 +43,14 @@ class NetworkEvidence(Struct):
         """Where transfers spend their time, as clauses that follow another one; "" where nothing tells."""
         told = ""
         if total := self.wire_ns + self.server_ns + self.waiting_ns:
-            waited = f", {self.waiting_ns / total:.0%} waiting for other workers" if self.waiting_ns else ""
+            waited = (
+                f", {in_percent(self.waiting_ns / total)} waiting for other workers"
+                if self.waiting_ns
+                else ""
+            )
             told = (
-                f"; of the time of the captured transfers {self.server_ns / total:.0%} is the servers'"
-                f"{waited} and {self.wire_ns / total:.0%} the wire's"
+                f"; of the captured transfers' time {in_percent(self.server_ns / total)} is the servers'"
+                f"{waited} and {in_percent(self.wire_ns / total)} the wire's"
             )
         pulls = [one for one in self.operations if one.operation == "PULL"]
         if pulls:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from errors import TraceError, counted
-from result import Bars, Column, Result, Table, in_ms, ms_column
+from result import Bars, Column, Result, Table, in_ms, in_percent, ms_column
 
 if TYPE_CHECKING:
     from collector.network.collect_captures import KeyShare
@@ -167,12 +167,14 @@ def _headline(keys: Sequence[KeyShare]) -> str:
         return "No transfer of a known key was captured."
     parts = _sums(keys)
     shares = [sum(sums[i] for sums in parts.values()) / total for i in range(len(_PLACES))]
-    where = [f"{share:.0%} {words}" for share, words in zip(shares, _PLACES.values(), strict=True) if share]
+    where = [
+        f"{in_percent(share)} {words}" for share, words in zip(shares, _PLACES.values(), strict=True) if share
+    ]
     of_tensor = {tensor: sum(sums) for tensor, sums in parts.items()}
     most = max(of_tensor, key=lambda tensor: of_tensor[tensor])
     return (
         f"A transfer takes {in_ms(total / n)} (mean of {n:,}): {', '.join(where)}; "
-        f"{of_tensor[most] / total:.0%} of the time goes to {most}."
+        f"{in_percent(of_tensor[most] / total)} of the time goes to {most}."
     )
 
 

@@ -115,7 +115,8 @@ def _most_changed(pairs: Sequence[Pair]) -> Sequence[Pair]:
 def _tables(pair: Pair, args: Namespace, detailed: Sequence[Pair]) -> list[Table]:
     """Return the tables of a pair; those of a pair without details are for files and `--full`."""
     tables = tables_of(pair, args, alone=len(detailed) == 1)
-    return [table._replace(detail=not args.full and _is_left(pair, detailed)) for table in tables]
+    left = not args.full and _is_left(pair, detailed)
+    return [table._replace(detail=left or table.detail) for table in tables]
 
 
 def _is_left(pair: Pair, detailed: Sequence[Pair]) -> bool:

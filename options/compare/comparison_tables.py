@@ -8,14 +8,16 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from result import Bars, Cell, Chart, Column, LazySequence, Table, Waterfall, ms_column, ms_of
+from opname import without_partition
+from result import Bars, Cell, Chart, Column, LazySequence, Table, ms_column, ms_of
 
 if TYPE_CHECKING:
     from compare.comparison import Comparison, OpChange
     from compare.significance import Change
     from figures.job_figures import JobFigures
 
-_LEAST_SHOWN = 0.005  # of a step: what changed less is drawn with the others
+#: What a terminal shows: so many operations, and categories that changed by so much of the step.
+_MOST_SHOWN, _LEAST_SHOWN = 10, 0.01
 
 
 def both_ms(change: Change) -> list[float | None]:
@@ -66,16 +68,19 @@ def change_record(change: Change) -> dict[str, Cell]:
 
 def tables_of(pair: Pair, args: Namespace, *, alone: bool) -> list[Table]:
     """Return the tables of one comparison; unless it is the only one, their names tell which."""
-    tables = [_operations(pair, args), _categories(pair)]
+    tables = [_operations(pair, args), _categories(pair, args)]
     if pair.comparison.ranks:
-        tables.append(_ranks(pair))
+        tables.append(_ranks(pair)._replace(detail=not args.full))
     if any(pair.comparison.only_in):
-        tables.append(_only(pair, args))
+        tables.append(_only(pair, args)._replace(detail=not args.full))
     if alone:
         return tables
-    return [
-        table._replace(name=f"{table.name} {pair.b}", title=f"{table.title}: {pair.b}") for table in tables
-    ]
+    return [_named(table, pair.b) for table in tables]
+
+
+def _named(table: Table, run: str) -> Table:
+    brief = table.brief and _named(table.brief, run)
+    return table._replace(name=f"{table.name} {run}", title=f"{table.title}: {run}", brief=brief)
 
 
 def _sides(key: str, what: str, of: str, *, minor: bool = False) -> list[Column]:
@@ -110,15 +115,63 @@ def _operations(pair: Pair, args: Namespace) -> Table:
         Column("renamed_to", "name in the new run", minor=True),
     )
     ops = shown(pair.comparison.operations, args)
-    weights = None if args.sort else lambda: [_weight(op) for op in ops]
-    return Table.of("operations", "Operations", columns, ops, certain="significant", weights=weights)
+    brief = None if args.sort or args.full else _most(pair.comparison, args.head or _MOST_SHOWN)
+    return Table.of("operations", "Operations", columns, ops, certain="significant", brief=brief)
 
 
-def _weight(op: OpChange) -> tuple[float, float]:
-    return abs(op.explained.ns or 0.0), abs(op.average.ns or 0.0)
+class _Folded(NamedTuple):
+    """Operations as one that differ by the partition alone: what they explain together, and their mean."""
+
+    ops: Sequence[OpChange]
+
+    @property
+    def name(self) -> str:
+        """The name, and how many partitions have it."""
+        return (
+            f"{without_partition(self.ops[0].name)} ×{len(self.ops)}"
+            if len(self.ops) > 1
+            else self.ops[0].name
+        )
+
+    def ns(self, of: str) -> float:
+        """Return the sum of a time of all of them."""
+        return sum(attrgetter(of)(op) or 0.0 for op in self.ops)
+
+    @property
+    def size(self) -> tuple[float, float]:
+        """How much they weigh."""
+        return abs(self.ns("explained.ns")), abs(self.ns("average.ns"))
 
 
-def _categories(pair: Pair) -> Table:
+def _most(comparison: Comparison, n_rows: int) -> Table:
+    """Return the operations that explain most of the change, those of one transfer's partitions as one."""
+    ops = comparison.operations
+    alike: dict[str, list[OpChange]] = {}
+    for op in ops:
+        alike.setdefault(without_partition(op.name), []).append(op)
+    largest = sorted(map(_Folded, alike.values()), key=lambda one: one.size, reverse=True)[:n_rows]
+    by_step = any(one.size[0] for one in largest)
+
+    def mean_ms(of: str) -> Callable[[_Folded], float]:
+        return lambda one: one.ns(of) / len(one.ops) / 1e6
+
+    explains = Column("explained_ms", "explains of the step (ms)", "float", scale="diverging", bar=True,
+                      value=lambda one: one.ns("explained.ns") / 1e6)  # fmt: skip
+    columns = (
+        Column("name", "operation", value=lambda one: one.name),
+        *([explains] if by_step else []),
+        Column("avg_a_ms", "base avg (ms)", "float", value=mean_ms("average.a_ns")),
+        Column("avg_b_ms", "new avg (ms)", "float", value=mean_ms("average.b_ns")),
+        Column("sure", "more than chance", "bool",
+               value=lambda one: all(op.average.significant for op in one.ops)),
+    )  # fmt: skip
+    title = "Operations that explain most of the change" if by_step else "Averages that changed most"
+    n_ops = sum(len(one.ops) for one in largest)
+    note = f"{n_ops:,} of {len(ops):,} operations; --full shows all" if n_ops < len(ops) else ""
+    return Table.of("operations", title, columns, largest, certain="sure", note=note)
+
+
+def _categories(pair: Pair, args: Namespace) -> Table:
     columns = (
         Column("cat", "category", value=lambda each: each.cat or "(none)"),
         *_sides("step_*_ms", "step", "explained"),
@@ -132,8 +185,15 @@ def _categories(pair: Pair) -> Table:
         "Each instant of a step counts once: for what computed, else communicated, else prepared it. "
         "So the columns of the step add up to the iteration time."
     )
-    title = "Categories: what they took of a step"
-    return Table.of("categories", title, columns, pair.comparison.categories, note=note, certain="explains")
+    title, categories = "Categories: what they took of a step", pair.comparison.categories
+    base = sum(each.explained.a_ns or 0.0 for each in categories)
+    large = [each for each in categories if abs(each.explained.ns or 0.0) > _LEAST_SHOWN * base]
+    first, a, b, explains, sure = columns[:5]
+    few = (first, explains._replace(bar=True), a, b, sure._replace(title="more than chance"))
+    brief = None
+    if base and not args.full:
+        brief = Table.of("categories", "What explains the change of the step", few, large, certain="explains")
+    return Table.of("categories", title, columns, categories, note=note, certain="explains", brief=brief)
 
 
 def _ranks(pair: Pair) -> Table:
@@ -182,17 +242,13 @@ def input_table(run: JobFigures, name: str) -> Table:
 
 def charts_of(pair: Pair) -> list[Chart]:
     """Return from where to where the step changed, by category, and which operations changed it most."""
-    from options.step_charts import MOST_BARS
+    from options.step_charts import MOST_BARS, before_after
 
     comparison = pair.comparison
     charts: list[Chart] = []
     if any(each.explained.ns for each in comparison.categories):
-        charts.append(_from_base_to_new(pair))
-        largest = comparison.categories[:MOST_BARS]
-        names = [each.cat or "(none)" for each in largest]
-        sides = zip(*(both_ms(each.explained) for each in largest), strict=True)
-        bars = {run: list(side) for run, side in zip((pair.a, pair.b), sides, strict=True)}
-        charts.append(Bars("What a step's time was spent on", "category", "time of a step (ms)", names, bars))
+        changes = {each.cat: each.explained for each in comparison.categories}
+        charts.append(before_after("What explains the change of the step", (pair.a, pair.b), changes))
     by_step = any(op.explained.ns for op in comparison.operations)
     parts = [(op.name, (op.explained if by_step else op.average).ns or 0.0) for op in comparison.operations]
     most = [part for part in sorted(parts, key=lambda part: -abs(part[1]))[:MOST_BARS] if part[1]]
@@ -203,23 +259,3 @@ def charts_of(pair: Pair) -> list[Chart]:
         change = {"change": [ms_of(ns) for _, ns in most]}
         charts.append(Bars(title, label, "operation", names, change, horizontal=True))
     return charts
-
-
-def _from_base_to_new(pair: Pair) -> Waterfall:
-    """Return the steps of both runs and between them what each category changed, the largest change first."""
-    from options.compare.verdict import doubt
-    from options.step_charts import MOST_BARS
-
-    changes = [
-        (each, (each.explained.b_ns or 0.0) - (each.explained.a_ns or 0.0))
-        for each in pair.comparison.categories
-    ]
-    base = sum(each.explained.a_ns or 0.0 for each, _ in changes)
-    changed = [(each, ns) for each, ns in changes if abs(ns) > _LEAST_SHOWN * base][:MOST_BARS]
-    others = sum(ns for _, ns in changes) - sum(ns for _, ns in changed)
-    parts = [
-        (pair.a, base / 1e6, ""),
-        *((f"{each.cat or '(none)'}{doubt(each)}", ns / 1e6, each.cat or "(none)") for each, ns in changed),
-        *([("others", others / 1e6, "other")] if others else []),
-    ]
-    return Waterfall("What explains the change of the step", "time of a step (ms)", parts, pair.b, False)

@@ -13,6 +13,7 @@ from compare.significance import Change, rank_sum, sample
 from compare.thresholds import FEWEST_STEPS, LEVEL, STRAGGLES
 from figures.time_by_role import NOTHING
 from function_names import brief
+from options.step_charts import doubt
 
 _WORTH_NAMING = 0.05  # of the change: what a category must explain to be named
 _WORTH_STATING = 0.1  # of the step: what a category must take for "unchanged" to be worth a word
@@ -101,7 +102,9 @@ def _categories(categories: Sequence[CategoryChange], iteration: Change) -> str:
     size, whole = abs(iteration.ns or 0), iteration.a_ns or 0
     large = [each for each in categories if abs(each.explained.ns or 0) >= _WORTH_NAMING * size]
     parts = [
-        f"{each.cat} {_signed(each.explained.ns or 0)}{doubt(each)}" for each in large[:_MOST] if each.cat
+        f"{each.cat} {_signed(each.explained.ns or 0)}{doubt(each.explained)}"
+        for each in large[:_MOST]
+        if each.cat
     ]
     parts += [
         f"{each.cat} unchanged"
@@ -110,12 +113,6 @@ def _categories(categories: Sequence[CategoryChange], iteration: Change) -> str:
         if (each.explained.a_ns or 0) >= _WORTH_STATING * whole
     ]
     return ", ".join(parts)
-
-
-def doubt(category: CategoryChange) -> str:
-    """Return words that say where a category's change may be chance."""
-    tested = category.explained.p is not None
-    return " (uncertain)" if tested and not category.explained.significant else ""
 
 
 def _operations(comparison: Comparison) -> str:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from errors import UsageError
+from errors import UsageError, as_sentence
 from function_names import brief
 from options import READING, WHAT_IF, asked, check_heeded, check_variant, is_drawn, whole_above_zero
 from options.commands import command
@@ -16,6 +16,7 @@ from result import Chart, Column, Result, Table, in_ms, in_percent, ms_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from arrays import Float64
     from dag_utils import LoadedSteps, NamedPath, Recording, StepGraph
     from replay.answer import Answer
     from replay.edit import Edit, EditRequest, Job
@@ -33,8 +34,6 @@ EXAMPLE = "analyze.py whatif JOB bandwidth=2"
 FLAGS = READING | {"sub_option", "step_num", "delay_ratio", "set", "del_queue", "head", "output"}
 
 VARIANTS = ("smlt_delay_cmp", "smlt_delay_comm", "map_delay", "bottleneck", WHAT_IF)
-_FROM_OTHERS = "a step from the other steps' gaps"
-_FURTHER = "mean of as many further steps (95 %)"
 _DELAYED = ("smlt_delay_cmp", "smlt_delay_comm", "map_delay")
 _IN_TURN = ("map_delay", "bottleneck")
 #: How much longer what is delayed takes, unless `--delay_ratio` says otherwise.
@@ -137,56 +136,46 @@ def _replayed(args: Namespace, loaded: LoadedSteps, wanted: Path) -> Result:
     path = _path(args, recording, recording.steps[row])
     output, written = _write(result, wanted)
     usual = with_gaps_of_others(recording)
-    figures = _informative(found, leave_one_out(recording, usual))
+    errors = leave_one_out(recording, usual)
     tables = [*path_tables(recording.steps[row].number, path, full=args.full), step_table(found, usual)]
     return Result(
         **_common(args, loaded),
-        headline=_headline(found, figures),
+        headline=_headline(found, errors),
+        further=_ahead(found),
         document=_document(args, found, row, path, output),
         tables=[table.first(args.head) for table in tables],
-        charts=[*charts(found, result, _position(found.rows, row)), *_sweep(args, loaded)]
+        charts=[*_sweep(args, loaded), *charts(found, result, _position(found.rows, row))]
         if is_drawn(args)
         else (),
-        figures=figures,
         notes=[*recording.notes, *written],
         ask=command(args, WHAT_IF),
     )
 
 
-def _informative(found: Answer, errors: Any) -> list[tuple[str, str]]:
-    """Return the figures of a replay that are not given by construction; the identity last."""
+def _headline(found: Answer, errors: Float64) -> str:
+    """Return how long a step takes, and how well a replay tells one that it has not seen."""
     import numpy as np
 
-    figures = []
+    answer = f"{found.recording.one_step} takes {in_ms(found.iteration_ns)}"
     if len(errors):
-        median, most = np.percentile(np.abs(errors), [50, 90])
-        within = f"within {median:.2%} of the recorded one (median; 9 in 10: {most:.2%})"
-        figures.append((_FROM_OTHERS, within))
-    figures.append((_FURTHER, _range(found.interval_ns)))
-    figures.append(("iteration time, replayed", f"{found.iteration_ns / 1e6:.3f} ms"))
-    if found.recorded_ns is not None and found.error is not None:
-        figures.append(("iteration time, recorded", f"{found.recorded_ns / 1e6:.3f} ms"))
-        figures.append(("error with each step's own gaps", f"{found.error:+.2%} (0 by construction)"))
-    return figures
+        median, most = 100 * np.percentile(np.abs(errors), [50, 90])
+        answer += f"; the model reproduces one that it has not seen to within {median:.1f} %"
+        answer += f" (9 in 10: {most:.1f} %)"
+    return f"{answer}."
 
 
-def _range(interval_ns: tuple[float, float] | None) -> str:
+def _ahead(found: Answer) -> str:
+    """Return in which interval the mean of further steps will lie, as a sentence."""
     from arrays.median import FEWEST
 
-    if interval_ns is None:
-        return f"too few steps; {FEWEST} are needed"
-    low, high = map(in_ms, interval_ns)
-    return f"{low.removesuffix(' ms')} to {high}"
+    if found.interval_ns is None:
+        return f"Too few steps for an interval: {FEWEST} are needed."
+    return f"As many further steps will take {_range(found.interval_ns)} on average (95 %)."
 
 
-def _headline(found: Answer, figures: Sequence[tuple[str, str]]) -> str:
-    known = dict(figures)
-    answer = f"{found.recording.one_step} takes {in_ms(found.iteration_ns)}"
-    if found.interval_ns is not None:
-        answer += f"; the next steps will take {known[_FURTHER]} on average (95 %)"
-    if _FROM_OTHERS in known:
-        answer += f"; with the other steps' gaps it comes out {known[_FROM_OTHERS]}"
-    return answer + "."
+def _range(interval_ns: tuple[float, float]) -> str:
+    low, high = interval_ns
+    return f"{in_ms(low, unit='')} to {in_ms(high)}"
 
 
 def _path(args: Namespace, recording: Recording, step: StepGraph) -> NamedPath:
@@ -361,7 +350,8 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
         *shown.path_tables(number, after[-1], full=args.full),
         *(() if slower is None else (shown.slowdown_table(slower),)),
     ]
-    charts: list[Chart] = [shown.whatif_chart(found), shown.moved_chart(where, {"before": before, **paths})]
+    moved = shown.moved_chart(where, brief(last.name), before, paths[last.name])
+    charts: list[Chart] = [moved, shown.whatif_chart(found)]
     if is_drawn(args):
         charts += shown.timelines("Recorded", recording, results[-1], position)
         if any(one.name == "bandwidth" for one in _requests(args)):
@@ -373,7 +363,8 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
     pausing = _pausing(args, loaded, forecasts)
     return Result(
         **_common(args, loaded),
-        headline=f"With {brief(last.name)} a step takes {times}: {last.ratio - 1:+.1%}{pausing}.",
+        headline=f"With {brief(last.name)} a step takes {times}: {100 * (last.ratio - 1):+.1f} %{pausing}.",
+        further=" ".join(map(as_sentence, _cautions(args, job))),
         document={
             **_document(
                 args, last.recorded, row, after[-1], output, last.after_ns / last.recorded.iteration_ns
@@ -388,7 +379,7 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
         },
         tables=[table.first(args.head) for table in tables],
         charts=charts,
-        notes=[*recording.notes, *cut, *_cautions(args, job), *written],
+        notes=[*recording.notes, *cut, *written],
     )
 
 
@@ -429,7 +420,7 @@ def _pausing(args: Namespace, loaded: LoadedSteps, forecasts: Forecasts) -> str:
     without = forecasts.of(found.edits)
     if not without.is_certain or without.ratio > 1 - max(NEGLIGIBLE, found.least_share):
         return ""
-    return f"; {found.title} ({without.name}: {in_ms(without.gain_ns.mid_ns)} to save)"
+    return f"; {found.title} ({without.name}: up to {in_ms(without.gain_ns.mid_ns)} can be saved)"
 
 
 def _outliers(edit: Forecast) -> list[str]:
@@ -507,7 +498,7 @@ def _explored(args: Namespace, loaded: LoadedSteps) -> Result:
         headline=_effect_headline(effects, found, ratio),
         document={**_document(args, found, row, path, None), key: table.records()},
         tables=[table],
-        charts=[effect_chart(title, effects)],
+        charts=[effect_chart(title, effects, is_delay=is_delay)],
         figures=[("iteration time, recorded", f"{(found.recorded_ns or found.iteration_ns) / 1e6:.3f} ms")],
         notes=[*recording.notes, *_left_out(left_out)],
         ask=command(args, WHAT_IF),
@@ -524,5 +515,8 @@ def _effect_headline(effects: Sequence[Effect], found: Answer, ratio: float) -> 
     if not effects:
         return "The recording has no operation to change."
     most = effects[0]
-    change = most.effect_ns / found.iteration_ns
-    return f"{most.group.kind} {brief(most.group.name)} x {ratio:g} changes the step most, by {change:+.1%}."
+    name, change = f"{most.group.kind} {brief(most.group.name)}", abs(most.effect_ns / found.iteration_ns)
+    moved = f"{in_ms(abs(most.effect_ns))} ({100 * change:.1f} %) per step"
+    if most.effect_ns > 0:
+        return f"Delaying {name} ({ratio:g} times) costs most: {moved}."
+    return f"Speeding up {name} by {in_percent(1 - ratio)} helps most: {moved}."

@@ -7,14 +7,16 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from arrays import Float64
+from compare.significance import Change
 from dag.step_graph import Recording
 from dag_utils import BY_NAME, PATH, NamedPath, by_name, critical_path, key_of, step_timeline
+from options.step_charts import before_after
 from replay.answer import Answer, measured_ns
 from replay.forecast import Forecast
 from replay.runs import Simulation
 from replay.sensitivity import Effect
 from replay.slowdown import Slowdown
-from result import Bars, Chart, Column, LazySequence, Lines, Table, ms_column, ms_of
+from result import Bars, Chart, Column, LazySequence, Lines, Table, Waterfall, ms_column, ms_of
 
 #: Bars that a chart of effects shows at most.
 MOST_BARS = 25
@@ -74,7 +76,7 @@ def path_tables(step: int, path: NamedPath, *, full: bool) -> list[Table]:
     of_names = [(key_of(share.owner, share.name),) for share in shares]
     of_rows = LazySequence(rows, lambda row: (key_of(str(row[2]), str(row[0])),))
     return [
-        Table.of("path_by_name", f"{title}, by operation", BY_NAME, shares, about=of_names),
+        Table.of("path_by_name", f"{title}, by operation", BY_NAME, shares, detail=not full, about=of_names),
         Table("critical_path", title, PATH, rows, detail=not full, about=of_rows),
     ]
 
@@ -98,10 +100,12 @@ def moved_table(title: str, before: Mapping[str, float], after: Mapping[str, flo
         Column("cat", "critical path in"),
         Column("before_ms", "before (ms)", "float"),
         Column("after_ms", "after (ms)", "float"),
+        Column("change_ms", "change (ms)", "float", scale="diverging", bar=True),
     )
-    rows = [(cat, before.get(cat, 0.0) / 1e6, after.get(cat, 0.0) / 1e6) for cat in {**before, **after}]
-    rows.append(("the step", sum(before.values()) / 1e6, sum(after.values()) / 1e6))
-    return Table("path_by_category", title, columns, rows)
+    both = [(cat, before.get(cat, 0.0) / 1e6, after.get(cat, 0.0) / 1e6) for cat in {**before, **after}]
+    both.sort(key=lambda row: -abs(row[2] - row[1]))
+    rows = [*both, ("the step", sum(before.values()) / 1e6, sum(after.values()) / 1e6)]
+    return Table("path_by_category", title, columns, [(*row, row[2] - row[1]) for row in rows])
 
 
 def effect_table(name: str, title: str, effects: Sequence[Effect], iteration_ns: float) -> Table:
@@ -121,13 +125,13 @@ def effect_table(name: str, title: str, effects: Sequence[Effect], iteration_ns:
 
 
 def charts(found: Answer, result: Simulation, position: int) -> list[Chart]:
-    """Return the recorded step above the replayed one (`result`), to one scale, and the iteration times."""
+    """Return the iteration times, and the recorded step above the replayed one (`result`), to one scale."""
     measured, replayed = zip(*_per_step(found), strict=True)
     numbers = [str(found.recording.steps[row].number) for row in found.rows]
     series = {"recorded": measured, "replayed": replayed}
     return [
-        *timelines("Recorded", found.recording, result, position),
         Bars("Iteration time", "step", "ms", numbers, series),
+        *timelines("Recorded", found.recording, result, position),
     ]
 
 
@@ -165,16 +169,16 @@ def sweep_chart(found: Mapping[float, Forecast]) -> Lines:
     return Lines(title, across, "step (ms)", list(found), {"step": times}, band=band, log=True)
 
 
-def moved_chart(title: str, shares: Mapping[str, Mapping[str, float]]) -> Bars:
-    """Return the critical path by category: one bar for the step before the edits and one for each edit."""
-    cats = dict.fromkeys(cat for by_cat in shares.values() for cat in by_cat)
-    series = {cat: [by_cat.get(cat, 0.0) / 1e6 for by_cat in shares.values()] for cat in cats}
-    return Bars(title, "", "ms", list(shares), series, stacked=True)
+def moved_chart(title: str, edits: str, before: Mapping[str, float], after: Mapping[str, float]) -> Waterfall:
+    """Return from where to where the critical path of a step changes, by category."""
+    changes = {cat: Change(before.get(cat, 0.0), after.get(cat, 0.0)) for cat in {**before, **after}}
+    return before_after(title, ("before", f"after: {edits}"), changes, "critical path (ms)")
 
 
-def effect_chart(title: str, effects: Sequence[Effect]) -> Bars:
-    """Return the largest effects as bars."""
-    names = [effect.group.name for effect in effects[:MOST_BARS]]
-    changes = [effect.effect_ns / 1e6 for effect in effects[:MOST_BARS]]
-    label = "change of the step"
-    return Bars(title, f"{label} (ms)", "", names, {label: changes}, horizontal=True)
+def effect_chart(title: str, effects: Sequence[Effect], *, is_delay: bool) -> Bars:
+    """Return the largest effects as bars: what a delay adds to a step, else what is saved."""
+    shown = effects[:MOST_BARS]
+    names = [f"{effect.group.kind} {effect.group.name}" for effect in shown]
+    label = "ms added to a step" if is_delay else "ms saved per step"
+    ms = [(effect.effect_ns if is_delay else -effect.effect_ns) / 1e6 for effect in shown]
+    return Bars(title, label, "", names, {label: ms}, horizontal=True)

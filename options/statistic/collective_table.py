@@ -7,7 +7,7 @@ from argparse import Namespace
 from errors import UsageError, counted
 from options import asked
 from outputs.marks import is_digest
-from result import Column, Result, Table, in_ms, ms_column
+from result import Column, Result, Table, in_ms, in_percent, ms_column
 from statistic.collective_stats import CollectiveStat, CollectiveStats, collective_stats
 
 _COLLECTIVES = (
@@ -96,7 +96,7 @@ def _headline(found: CollectiveStats) -> str:
     exposed = sum(row.total_ns * (row.exposed_share or 0.0) for row in found.rows) / max(total, 1)
     n = sum(row.count for row in found.rows)
     return (
-        f"{counted(n, 'collective')} take {in_ms(total)} of a rank, {exposed:.0%} of it exposed; most of it "
+        f"{counted(n, 'collective')} take {in_ms(total)} of a rank, {in_percent(exposed)} exposed; most "
         f"in {_share(most)}: {_times(most)}."
     )
 

@@ -14,7 +14,7 @@ from figures.rank_figures import RankFigures
 from figures.step_summary import RankSummary, mean_pause_ns, shares, summaries
 from figures.time_by_role import Breakdown
 from function_names import brief, without_numbers
-from result import in_ms
+from result import in_ms, in_percent
 
 _NAMED = 4  # outliers, or groups of work, that a sentence names
 _ALIKE = 1.05  # times as long as another rank: a difference that is not worth a word
@@ -35,7 +35,9 @@ def where_time_goes(ranks: Sequence[RankFigures]) -> str:
     annotation, its_ns = annotated.annotated
     # operators are hardly what the time goes to where annotations have more of it
     is_hardly = its_ns > most.compute_ns < _HARDLY * most.mean_ns
-    kinds = [f"{share:.0%} {kind}" for kind, share in _kinds(parts, is_hardly) if share >= _LEAST_SHARE]
+    kinds = [
+        f"{in_percent(share)} {kind}" for kind, share in _kinds(parts, is_hardly) if share >= _LEAST_SHARE
+    ]
     sampled = " in the middle" if any(rank.is_sampled for rank in ranks) else ""
     sentence = f"{_length(parts, means, sampled)}: {', '.join(kinds)}"
     if is_hardly:
@@ -60,8 +62,8 @@ def whose_time(stats: Sequence[Stat], n_ranks: int) -> str:
         total[without_numbers(stat.name)] += stat.total_ns
     whole = max(sum(total.values()), 1)
     ranked = [(name, ns / whole) for name, ns in total.most_common()]
-    known = [f"{share:.0%} {brief(name)}" for name, share in ranked if not name.startswith("(")]
-    unknown = [f"{share:.0%} {name.strip('()')}" for name, share in ranked if name.startswith("(")]
+    known = [f"{in_percent(share)} {brief(name)}" for name, share in ranked if not name.startswith("(")]
+    unknown = [f"{in_percent(share)} {name.strip('()')}" for name, share in ranked if name.startswith("(")]
     most = [f"{', '.join(known[:_NAMED])}"] if known else []
     where = f" of {n_ranks} ranks" if n_ranks > 1 else ""
     return f"The work on devices{where} takes {in_ms(whole)} in all: {'; '.join([*most, *unknown])}."
@@ -76,7 +78,7 @@ def exposed_and_outliers(parts: Sequence[Breakdown]) -> str:
     if any(part.comm_ns for part in parts):
         most = max(ranks, key=lambda rank: rank.exposed_comm_ns)
         where = f"; most on {most.rank}, {in_ms(most.exposed_comm_ns)}" if len(ranks) > 1 and exposed else ""
-        share = f"{exposed / max(float(np.mean(wall)), 1.0):.0%}"
+        share = in_percent(exposed / max(float(np.mean(wall)), 1.0))
         sentence += f"; communication that nothing hides takes {in_ms(exposed)} of it ({share}{where})"
     else:
         sentence += "; no communication was recorded"

@@ -15,6 +15,7 @@ from dialects.step_parts import EdgeKind, Joint, narrow_ns
 from replay.edit import Edit, EditRequest, Job
 from replay.even_work import even_in_each_step, evened, peers_of, stages
 from replay.occurrences import medians, numbered
+from result import in_percent
 
 NAME = "straggler=none|even|mean|each_step"
 HELP = (
@@ -68,7 +69,7 @@ def stragglers(recording: Recording) -> list[int]:
 def why_none(recording: Recording) -> str:
     """Return why no rank is behind another (`without_stragglers` changes nothing); "" where one is."""
     if len(recording.owners) > 1:
-        few = f"no rank works {THRESHOLD - 1:.0%} longer than its peers in the median step"
+        few = f"no rank works {in_percent(THRESHOLD - 1)} longer than its peers in the median step"
         return "" if stragglers(recording) else few
     if any(operation.role is Role.WAIT for operation in recording.table.kinds):
         return "a Horovod timeline is that of rank 0 and does not tell the ranks' own work apart"

@@ -12,6 +12,19 @@ const [FLAG_ROW, BEND, PATH_ROW] = [13, 14, 10]; // pixels of a row of names of 
 const APART = 6; // between two poles, and between two turns of the path from lane to lane
 const timelines = []; // of the page: what is zoomed in one is zoomed in all that are shown
 
+/** Two timelines that are to be compared: of these only the paths are shown at first. */
+const pair = {
+  charts: data.charts.filter((one) => one.kind === "timeline" && one.path.length && !one.step),
+  isOpen: false,
+  followers: [],
+  open(isOpen) {
+    this.isOpen = isOpen;
+    for (const follow of this.followers) follow();
+  },
+};
+if (pair.charts.length !== 2) pair.charts = [];
+addEventListener("beforeprint", () => pair.open(true));
+
 drawers.timeline = (chart, place) => {
   const { spans, lanes, height, rowHeight, covered, flagRows } = laidOut(chart);
   const strip = AXIS + flagRows * FLAG_ROW + BEND; // where the path is drawn alone
@@ -114,6 +127,7 @@ drawers.timeline = (chart, place) => {
       const beside = Math.max((to - from) * 0.25, (last - first) / 200);
       for (const other of timelines) other.show([from - beside, to + beside]);
       if (place) choose(place);
+      pair.open(true);
       bring(place ?? seen[0].span ?? seen[0]);
     }
     board.redraw();
@@ -392,7 +406,21 @@ drawers.timeline = (chart, place) => {
   const along = path.length ? [step("‹ Path", "Back on the path", -1), step("Path ›", "On along the path", 1)] : [];
   const words = `${formatted(covered, 0)} of the boxes lie over others, in the last row of a lane.`;
   const notes = covered ? [element("p", { className: "soft" }, words)] : [];
-  place.append(toolbar(finder, [...along, ...board.buttons]), legend, board.board, detail, ...notes);
+  const fold = pair.charts.includes(chart) ? [element("button", { type: "button" }, "All lanes")] : [];
+  place.append(toolbar(finder, [...fold, ...along, ...board.buttons]), legend, board.board, detail, ...notes);
+  if (pair.charts.includes(chart)) {
+    const follow = () => {
+      Object.assign(board.board.style, pair.isOpen
+        ? { maxHeight: "", overflow: "" } : { maxHeight: `${strip + PATH_ROW + LANE_GAP}px`, overflow: "hidden" });
+      for (const part of [legend, detail, ...notes]) part.hidden = !pair.isOpen;
+      fold[0].setAttribute("aria-expanded", String(pair.isOpen));
+      [first, last] = timesOfAll();
+      if (board.state.width) board.fit();
+    };
+    fold[0].addEventListener("click", () => pair.open(!pair.isOpen));
+    pair.followers.push(follow);
+    follow();
+  }
   board.resize();
 };
 
@@ -401,7 +429,9 @@ function timesOfAll() {
   let [first, last] = [Infinity, -Infinity];
   for (const chart of data.charts) {
     if (chart.kind !== "timeline" || !steps.shows(chart)) continue;
-    for (const [, , start, duration] of chart.spans) {
+    const isFolded = pair.charts.includes(chart) && !pair.isOpen;
+    const times = isFolded ? chart.path.map((part) => part.slice(1, 3)) : chart.spans.map((span) => span.slice(2, 4));
+    for (const [start, duration] of times) {
       first = Math.min(first, start);
       last = Math.max(last, start + duration);
     }

@@ -179,7 +179,7 @@ def test_of_many_runs_those_are_told_that_changed_most(tmp_path: Path) -> None:
     words = ("--option", "compare", "--path", *paths)
     out, full = run_cli(*words)[1], run_cli(*words, "--full")[1]
     for name in list(work)[1:]:
-        assert (f"of a step: {name}.json" in out) == (name in told)
+        assert (f"of the step: {name}.json" in out) == (name in told)
         assert f"of a step: {name}.json" in full
         assert f"iteration time of {name}.json" in out
 
@@ -196,7 +196,7 @@ def test_csv_carries_the_operations(tmp_path: Path) -> None:
 def test_a_tiny_p_is_not_shown_as_zero_but_its_number_is_in_the_files(tmp_path: Path) -> None:
     paths = job(tmp_path / "a.json", 1), job(tmp_path / "b.json", 2, push=35)
     assert 0 < named(compared(*paths), "gloo:all_reduce")["p_value"] < 0.0001
-    _, out, _ = run_cli("--option", "compare", "--path", *paths)
+    _, out, _ = run_cli("--option", "compare", "--full", "--path", *paths)
     row = next(line for line in out.splitlines() if line.startswith("gloo:all_reduce"))
     assert "<0.0001" in row
     assert "0.0000" not in out

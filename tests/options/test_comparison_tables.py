@@ -22,7 +22,7 @@ def _comparison(*ops: OpChange, only_a: int = 0, only_b: int = 0) -> Comparison:
 
 
 def _tables(found: Comparison, head: int | None = None) -> dict[str, Table]:
-    tables = tables_of(Pair(found, "a", "b"), Namespace(sort=False, head=head), alone=True)
+    tables = tables_of(Pair(found, "a", "b"), Namespace(sort=False, head=head, full=False), alone=True)
     return {table.name: table for table in tables}
 
 
@@ -55,6 +55,27 @@ def test_the_page_colours_only_what_is_certain() -> None:
     assert "isCertain(row)" in script
 
 
+def test_a_terminal_has_what_explains_most_and_partitions_as_one() -> None:
+    def op(name: str, ms: float, explains_ms: float) -> OpChange:
+        return OpChange(name, "c", "c", (5, 5), _change(ms, 2 * ms), _change(0.0, explains_ms))
+
+    keys = [op(f"wk0.Comm.x.PULL.{key}", ms, -3.0) for key, ms in ((1, 10.0), (2, 20.0), (3, 30.0))]
+    ops = [op("FW.a", 5.0, 4.0), *keys, op("BW.b", 7.0, 8.0)]
+    table = _tables(replace(_comparison(), operations=ops))["operations"].brief
+    assert table is not None
+    # three times -3 weigh more than 8; the mean of 10, 20 and 30
+    assert [row[:3] for row in table.rows] == [
+        ["wk0.Comm.x.PULL ×3", -9.0, 20.0], ["BW.b", 8.0, 7.0], ["FW.a", 4.0, 5.0],
+    ]  # fmt: skip
+    few = _tables(replace(_comparison(), operations=ops), head=1)["operations"].brief
+    assert few is not None
+    assert (len(few.rows), few.note) == (1, "3 of 5 operations; --full shows all")
+
+
+def _change(a_ms: float, b_ms: float) -> Change:
+    return Change(a_ms * 1e6, b_ms * 1e6)
+
+
 def test_a_waterfall_leads_from_one_step_to_the_other() -> None:
     # ms: 10 + 4 + 1 + 0.02 become 16 + 3 + 1 + 0.03; that of the transfers may be chance
     changes = {
@@ -67,7 +88,9 @@ def test_a_waterfall_leads_from_one_step_to_the_other() -> None:
     first, *_ = charts_of(Pair(replace(_comparison(), categories=categories), "old", "new"))
     assert isinstance(first, Waterfall)
     names, values, groups = zip(*first.parts, strict=True)
-    assert names == ("old", "FW", "Comm (uncertain)", "others")
+    assert names == ("old", "FW", "Comm (uncertain)", "rest (2)")
     assert [round(value, 9) for value in values] == [15.02, 6.0, -1.0, 0.01]
     assert groups == ("", "FW", "Comm", "other")
+    assert first.between == [None, (5.0, 7.0), (-3.0, 1.0)]
+    assert first.pale == [2]
     assert (first.total, round(sum(values), 9)) == ("new", 20.03)

@@ -273,7 +273,7 @@ def test_where_operations_have_no_category_the_sentence_names_them(tmp_path: Pat
     path.write_text(json.dumps({"traceEvents": [*events, {}]}))
     assert (
         answer("--path", path)["headline"]
-        == "Step 2 takes 10.0 ms; its critical path is 70% f and 30% train."
+        == "Step 2 takes 10.0 ms; its critical path is 70 % f and 30 % train."
     )
     code, out, _ = run_cli("--option", "diagnose", "--path", path)
     assert (code, "damaged" in out) == (0, False)

@@ -52,7 +52,7 @@ def test_the_sentence_of_a_breakdown() -> None:
     parts += [step("rank1", n, 200 if n == 4 else 100, 40, 30) for n in range(1, 5)]
     assert exposed_and_outliers(parts) == (
         "A step takes 112.5 ms (mean of 4 steps on 2 ranks, median 100.0 ms); communication that nothing "
-        "hides takes 25.0 ms of it (22%; most on rank1, 30.0 ms); far longer than the median: step 4 "
+        "hides takes 25.0 ms of it (22 %; most on rank1, 30.0 ms); far longer than the median: step 4 "
         "(200.0 ms on rank1)."
     )
 
@@ -102,8 +102,8 @@ def job(tmp_path: Path, **computes_ms: int) -> dict[str, RankFigures]:
 def test_where_the_time_goes(tmp_path: Path) -> None:
     # of 100 ms the rank computes 60 and 1, 10 of them while it communicates for 30
     assert where_time_goes(job(tmp_path, rank0=60)) == (
-        "The recording takes 100.0 ms: 51% computation alone, 20% communication alone, 19% idle, "
-        "10% both at once; the longest computation is inner, 45.0 ms of its own time."
+        "The recording takes 100.0 ms: 51 % computation alone, 20 % communication alone, 19 % idle, "
+        "10 % both at once; the longest computation is inner, 45.0 ms of its own time."
     )
 
 
@@ -124,8 +124,8 @@ def test_annotations_are_named_where_hardly_any_operator_is_recorded(tmp_path: P
     ]
     trace = read_trace(write(tmp_path / "a.json", events, schemaVersion=1))
     assert where_time_goes({"rank0": middle_steps(trace), "rank1": middle_steps(trace)}) == (
-        "A step takes 100.0 ms on 2 ranks: 68% with no communication (computation is hardly recorded), "
-        "30% communication alone, 2% computation alone; "
+        "A step takes 100.0 ms on 2 ranks: 68 % with no communication (computation is hardly recorded), "
+        "30 % communication alone, 2 % computation alone; "
         "the longest annotation is expert, 58.0 ms of its own time on rank0."
     )
 
@@ -154,7 +154,7 @@ def test_of_a_large_job_steps_in_the_middle_speak_for_all(
     trace = read_trace(write(tmp_path / "a.json", events, schemaVersion=1))
     monkeypatch.setattr(rank_figures, "_MOST_SLICES", 6)
     assert where_time_goes({"rank0": middle_steps(trace)}).startswith(
-        "A step takes 20.0 ms (mean of 3 steps in the middle): 75% idle, 25% computation alone;"
+        "A step takes 20.0 ms (mean of 3 steps in the middle): 75 % idle, 25 % computation alone;"
     )
     unmarked = read_trace(write(tmp_path / "b.json", [span(f"f{i}", i, 1) for i in range(7)]))
     assert where_time_goes({"rank0": middle_steps(unmarked)}) == (

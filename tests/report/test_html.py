@@ -870,3 +870,7 @@ def test_timelines_to_be_compared_stand_below_each_other(browser: Chrome, tmp_pa
     assert open_page(browser, page(tmp_path / "a.html", LINKED, LINKED, tables=(ABOUT,))) == []
     sections = [s.get_attribute("id") for s in browser.find_elements(By.CSS_SELECTOR, "main > section")]
     assert sections == ["chart-1", "chart-2", "table-1"]
+    boards = browser.find_elements(By.CSS_SELECTOR, ".board")
+    low = [board.size["height"] for board in boards]  # of both only the path is shown at first
+    browser.find_element(By.XPATH, "//button[.='All lanes']").click()
+    assert all(board.size["height"] > height for board, height in zip(boards, low, strict=True))

@@ -83,7 +83,7 @@ def test_the_round_trip_of_the_handshake_is_wire_time(tmp_path: Path) -> None:
 def test_the_headline_says_where_transfers_spend_their_time(tmp_path: Path) -> None:
     make_job(tmp_path)  # of one tensor, with all of its time on the wire, as above
     found = network_tables.pcap(tmp_path, jobs=1, progress=False)
-    assert ": 100% on the wire; 100% of the time goes to byteps.gradient_0." in found.headline
+    assert ": 100 % on the wire; 100 % of the time goes to byteps.gradient_0." in found.headline
     assert f"(mean of {2 * 12})" in found.headline
 
 
