@@ -99,7 +99,7 @@ _LONGEST_S = 600
 
 
 def load(path: Path) -> Forecasts:
-    """Return what is to be asked of the job at `path`, with the sizes of partitions that its logs have."""
+    """Return the job at `path` to ask edits of, with the sizes of partitions that its logs have."""
     loaded = load_steps([path], Request(progress=False), partitions=read_partitions([path]))
     return Forecasts(Job.of(loaded), loaded.recording.whole_steps)
 

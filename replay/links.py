@@ -96,7 +96,7 @@ def link_rate(recording: Recording) -> LinkRate | None:
 
 
 class Side(NamedTuple):
-    """The best rates of a node that sends, or receives, in each step (steps,): of a good part, and a short."""
+    """The best rates of a node that sends, or receives, in each step (steps,), and over short parts."""
 
     link: str  # by which the node sends
     receives: bool
