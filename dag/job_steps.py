@@ -16,7 +16,7 @@ from clocks.offsets import Clock
 from dag.join_ranks import join, number_ranges
 from dag.rank_record import Partitions, RankFacts, RankRecord, record_rank
 from dag.step_graph import Recording
-from dialects import Need, named
+from dialects import Need
 from errors import AnalyzeError, DagError, TraceError
 from formats.columns import Trace
 from traces.paths import Job, hosts_of
@@ -101,9 +101,7 @@ def load_steps(
     systems = sorted({rank.files[0].dialect for rank in job.ranks if rank.n_slices})
     if len(systems) > 1:
         raise TraceError(f"{paths[0]}: traces of different systems ({', '.join(systems)}) are not one job")
-    if not systems:
-        unmade = named(job.ranks[0].files[0].dialect).without_slices
-        raise TraceError(f"{paths[0]}: {unmade}")
+    job.check_any()
     job, empty = _with_operations(job)
     job, hosts, clocks, notes = _on_one_clock(job, record, request, kept)
     broken = _broken_graphs(job)

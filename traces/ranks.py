@@ -112,7 +112,8 @@ class Ranks(Struct, Generic[_T], frozen=True):
         if not any(rank.n_slices for rank in self.ranks):
             path = self.found.sources[0].path if self.found.kind == "file" else self.found.root
             dialect = self.files[0].dialect if self.files else ""
-            raise TraceError(f"{path}: {dialects.named(dialect).without_slices}")
+            found = "".join(f"; {phrase}" for phrase in self.files[0].repairs[:1]) if self.files else ""
+            raise TraceError(f"{path}: {dialects.named(dialect).without_slices}{found}")
 
 
 Make = Callable[[Source, Trace], _T]  # a function of a module, or a partial one, so that it can be sent

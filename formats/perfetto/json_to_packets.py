@@ -37,24 +37,19 @@ def write_packets(source: Path, file: IO[bytes]) -> None:
     file.write(packets.take())
 
 
-class _Lanes:
-    """The tracks of one thread: those beside the first hold slices that overlap."""
-
-    def __init__(self, uuid: int) -> None:
-        self.uuids = [uuid]
-        self.open_ends: list[list[int]] = [[]]
-
-
 class _Packets:
     """Events to packets, in their order."""
 
     def __init__(self) -> None:
         self._trace, self._packet = messages()["Trace"], messages()["TracePacket"]
+        self._annotation = messages()["Annotation"]
         self._out = self._trace()
         self._interned: dict[tuple[str, str], int] = {}
         self._uuids: dict[tuple[Any, ...], int] = {}
         self._names: dict[tuple[Any, ...], dict[str, Any]] = {}  # what metadata say of processes and threads
-        self._lanes: dict[int, _Lanes] = {}
+        self._lanes: dict[
+            int, list[tuple[int, list[int]]]
+        ] = {}  # of a thread: tracks, and what is open on each
         self._ids: dict[Any, int] = {}
         self._is_cleared = False
         self._held: list[tuple[int, Any]] = []
@@ -133,19 +128,14 @@ class _Packets:
         if cat not in (None, ""):
             told.category_iids.append(self._iid(packet, "event_categories", str(cat)))
         for key, value in args.items():
-            note = told.debug_annotations.add(name_iid=self._iid(packet, "debug_annotation_names", key))
+            note = self._annotation(name_iid=self._iid(packet, "debug_annotation_names", key))
             if isinstance(value, str):
                 note.string_value = _bytes(value)
-            elif isinstance(value, bool):
-                note.bool_value = value
-            elif isinstance(value, float):
-                note.double_value = value
-            elif isinstance(value, int) and value in _INT64:
+            elif type(value) is int and value in _INT64:
                 note.int_value = value
-            elif isinstance(value, int):
-                note.uint_value = value
             else:
                 note.legacy_json_value = _ENCODE(value)
+            told.debug_annotations.append(note.SerializeToString())
         return packet
 
     def _iid(self, packet: Any, table: str, text: str) -> int:
@@ -247,18 +237,15 @@ class _Packets:
 
     def _lane(self, uuid: int, event: Any, start: int, end: int) -> int:
         """Return the track of a slice: its thread's, or one below it where it would overlap another."""
-        lanes = self._lanes.get(uuid)
-        if lanes is None:
-            lanes = self._lanes[uuid] = _Lanes(uuid)
-        for number, ends in enumerate(lanes.open_ends):
+        lanes = self._lanes.setdefault(uuid, [(uuid, [])])
+        for number, ends in lanes:
             while ends and ends[-1] <= start:
                 ends.pop()
             if not ends or end <= ends[-1]:
                 ends.append(end)
-                return lanes.uuids[number]
-        lanes.open_ends.append([end])
-        new = self._uuids[uuid, len(lanes.uuids), "lane"] = len(self._uuids) + 1
-        lanes.uuids.append(new)
+                return number
+        new = self._uuids[uuid, len(lanes), "lane"] = len(self._uuids) + 1
+        lanes.append((new, [end]))
         told = self._descriptor(new)
         told.parent_uuid = uuid
         name = self._names.get((event.pid, event.tid), {}).get("name")

@@ -24,7 +24,6 @@ from msgspec import Struct, field
 from errors import counted
 from formats.event import UNDECODABLE
 from formats.perfetto.trace_packets import CLEARED, COUNTER, END, INSTANT, START, messages
-from formats.times import microseconds
 
 _PACKET = 0x0A  # field 1, with a length
 _LARGEST = 4 << 20  # bytes of a packet, as of an event in JSON, and of the arguments of an event
@@ -37,7 +36,7 @@ _DEEPEST = 8  # tracks above a track
 _REMEMBERED = 1 << 16
 _LONG = 1 << 10
 _SIZES = {1: 8, 5: 4}  # bytes of a field, by its wire type
-_INTS = ("int_value", "uint_value", "bool_value", "double_value", "pointer_value")
+_NUMBERS = ("int_value", "uint_value", "bool_value", "double_value", "pointer_value")
 
 
 def recognises(head: bytes) -> bool:
@@ -105,7 +104,10 @@ class PacketStream:
             at = 0
             found: list[tuple[int, int]] = []
             while at < len(data):
-                size, begin = _varint(data, at + 1)
+                begin = at + 2
+                size = data[at + 1] if begin <= len(data) else 0x80
+                if size > 0x7F:  # most packets are shorter
+                    size, begin = _varint(data, at + 1)
                 if data[at] != _PACKET or size > _LARGEST or (size < 0 and len(data) - at > 10):
                     yield self._parsed(bytes(data[:at]), found, events)
                     self.damage = f"damaged after {done + at:,} bytes: the rest is left out"
@@ -158,6 +160,9 @@ class _Sequence(Struct):
     cats: dict[int, str] = field(default_factory=dict)
     keys: dict[int, str] = field(default_factory=dict)
     texts: dict[int, str] = field(default_factory=dict)
+    args: dict[bytes, tuple[str, bytes]] = field(
+        default_factory=dict
+    )  # packed: key, and with the value as text
     track: int = 0
     clock: int = _BOOT
 
@@ -173,11 +178,7 @@ class _Track(Struct):
     unit: str
 
 
-class _Begin(Struct):
-    name: str
-    cat: str
-    ts: int
-    args: dict[str, Any]
+_Begin = tuple[str, str, int, dict[str, bytes]]  # name, category, time, arguments
 
 
 class _TooLargeError(ValueError):
@@ -196,6 +197,7 @@ class _Events:
         self._open: defaultdict[int, list[_Begin]] = defaultdict(list)
         self._flows: set[int] = set()
         self._size = 0
+        self._annotation = messages()["Annotation"]
         self._place = lru_cache(_REMEMBERED)(self._found_place)
         self._head = lru_cache(_REMEMBERED)(self._new_head)
 
@@ -222,48 +224,49 @@ class _Events:
             elif packet.HasField("chrome_events"):
                 for member in packet.chrome_events.metadata:
                     self.header[_text(member.name)] = _member(member)
-            elif packet.HasField("compressed_packets"):
-                self.left_out["packet", "of packed packets left out"] += 1
-            yield from out
-            out.clear()
+            else:
+                for kind, _ in packet.ListFields():
+                    if kind.type == kind.TYPE_BYTES:
+                        self.left_out["packet", f"of {kind.name} not read"] += 1
+            if out:
+                yield from out
+                out.clear()
 
     def unfinished(self) -> Iterator[bytes]:
         """Yield the begins that no end has closed."""
         for uuid, begins in self._open.items():
             for begin in begins:
-                yield self._text_of("B", uuid, begin.name, begin.cat, begin.ts, begin.args)
+                yield self._text_of("B", uuid, *begin)
 
     def _event(self, packet: Any, event: Any, one: _Sequence, out: list[bytes]) -> None:
-        uuid = event.track_uuid if event.HasField("track_uuid") else one.track
         if (packet.timestamp_clock_id or one.clock) in _OWN_CLOCKS:
             self.left_out["event", "with a clock of its sequence left out"] += 1
             return
-        ts = packet.timestamp - (packet.timestamp >> 63 << 64)  # a negative one is written so
+        uuid = event.track_uuid or one.track
+        ts = packet.timestamp
+        ts -= ts >> 63 << 64  # a negative one is written so
+        args = self._args(event, one) if event.debug_annotations else {}
         kind = event.type
-        if kind == END and (begins := self._open[uuid]):
-            begin = begins.pop()
-            if event.debug_annotations:
-                begin.args.update(self._args(event, one))
-            tail = b',"dur":' + _us(ts - begin.ts)
-            out.append(self._text_of("X", uuid, begin.name, begin.cat, begin.ts, begin.args, tail))
+        if kind == END and (begins := self._open.get(uuid)):
+            name, cat, begin_ns, before = begins.pop()
+            tail = b',"dur":' + _us(ts - begin_ns)
+            out.append(self._text_of("X", uuid, name, cat, begin_ns, before | args if args else before, tail))
             return
         name = one.names.get(event.name_iid, "") if event.name_iid else _text(event.name)
-        cat = ",".join(
-            [*(one.cats.get(iid, "") for iid in event.category_iids), *map(_text, event.categories)]
-        )
-        args = self._args(event, one)
-        legacy = event.legacy_event if event.HasField("legacy_event") else None
+        cats = [one.cats.get(iid, "") for iid in event.category_iids]
+        cat = ",".join([*cats, *map(_text, event.categories)] if event.categories else cats)
         if kind == START:
-            self._open[uuid].append(_Begin(name, cat, ts, args))
-        elif legacy is not None and kind in (0, INSTANT):
-            out.append(self._legacy(uuid, one, legacy, name, cat, ts, args))
+            self._open[uuid].append((name, cat, ts, args))
+        elif kind in (0, INSTANT) and event.HasField("legacy_event"):
+            out.append(self._legacy(uuid, one, event.legacy_event, name, cat, ts, args))
         elif kind == COUNTER:
             track = self._tracks.get(uuid)
             value = (
                 event.double_counter_value if event.HasField("double_counter_value") else event.counter_value
             )
-            args = {(track.unit if track else "") or "value": value}
-            out.append(self._text_of("C", uuid, name or (track.name if track else None) or "", cat, ts, args))
+            key = (track.unit if track else "") or "value"
+            name = name or (track.name if track else None) or ""
+            out.append(self._text_of("C", uuid, name, cat, ts, {key: _ENCODE({key: value})[1:-1]}))
         elif kind in (END, INSTANT):
             out.append(self._text_of("i" if kind == INSTANT else "E", uuid, name, cat, ts, args))
         for number in (*event.flow_ids, *event.flow_ids_old):
@@ -279,7 +282,7 @@ class _Events:
         return self._text_of("f" if is_end else "s", uuid, kind, kind, ts, {}, tail)
 
     def _legacy(
-        self, uuid: int, one: _Sequence, legacy: Any, name: str, cat: str, ts: int, args: dict[str, Any]
+        self, uuid: int, one: _Sequence, legacy: Any, name: str, cat: str, ts: int, args: dict[str, bytes]
     ) -> bytes:
         """Return the chrome event that a packet keeps."""
         tail = b""
@@ -295,11 +298,11 @@ class _Events:
         return self._text_of(phase, uuid, name, cat, ts, args, tail)
 
     def _text_of(
-        self, phase: str, uuid: int, name: str, cat: str, ts: int, args: dict[str, Any], tail: bytes = b""
+        self, phase: str, uuid: int, name: str, cat: str, ts: int, args: dict[str, bytes], tail: bytes = b""
     ) -> bytes:
-        head = self._new_head if len(name) + len(cat) > _LONG else self._head
-        end = b',"args":' + _ENCODE(args) + b"}" if args else b"}"
-        return head(phase, uuid, name, cat) + _us(ts) + tail + end
+        head = (self._new_head if len(name) + len(cat) > _LONG else self._head)(phase, uuid, name, cat)
+        end = b',"args":{' + b",".join(args.values()) + b"}}" if args else b"}"
+        return head + _us(ts) + tail + end
 
     def _new_head(self, phase: str, uuid: int, name: str, cat: str) -> bytes:
         """Return an event up to its time."""
@@ -372,32 +375,43 @@ class _Events:
 
     # -- arguments
 
-    def _args(self, event: Any, one: _Sequence) -> dict[str, Any]:
-        self._size = 0
-        return self._dict(event.debug_annotations, one) if event.debug_annotations else {}
+    def _args(self, event: Any, one: _Sequence) -> dict[str, bytes]:
+        """Return the arguments of an event, each as text by its key."""
+        args: dict[str, bytes] = {}
+        size = 0
+        for packed in event.debug_annotations:
+            text = one.args.get(packed)
+            if text is None:
+                self._size = 0
+                entry = self._annotation.FromString(packed)
+                key, value = self._key(entry, one), self._value(entry, one)
+                told = b"%d" % value if type(value) is int else _ENCODE(value)
+                text = one.args[packed] = key, _ENCODE(key) + b":" + told
+            args[text[0]] = text[1]
+            size += len(text[1]) + _EACH
+            if size > _LARGEST:
+                raise _TooLargeError
+        if len(one.args) > _REMEMBERED:
+            one.args.clear()
+        return args
 
-    def _dict(self, entries: Any, one: _Sequence) -> dict[str, Any]:
-        found = {}
-        for entry in entries:
-            key = one.keys.get(entry.name_iid, "") if entry.name_iid else _text(entry.name)
-            self._count(key)
-            found[key] = self._value(entry, one)
-        return found
+    def _key(self, entry: Any, one: _Sequence) -> str:
+        return self._count(one.keys.get(entry.name_iid, "") if entry.name_iid else _text(entry.name))
 
     def _value(self, entry: Any, one: _Sequence) -> Any:
-        if entry.HasField("string_value"):
-            return self._count(_text(entry.string_value))
-        for kind in _INTS:
+        for kind in _NUMBERS:
             if entry.HasField(kind):
                 self._count("")
                 return getattr(entry, kind)
+        if entry.HasField("string_value"):
+            return self._count(_text(entry.string_value))
         if entry.string_value_iid:
             return self._count(one.texts.get(entry.string_value_iid, ""))
         if entry.HasField("legacy_json_value"):
             return _decoded(entry.legacy_json_value)
         if entry.array_values:
             return [self._value(item, one) for item in entry.array_values]
-        return self._dict(entry.dict_entries, one)
+        return {self._key(item, one): self._value(item, one) for item in entry.dict_entries}
 
     def _count(self, text: str) -> str:
         self._size += len(text) + _EACH
@@ -414,6 +428,8 @@ def _learn(data: Any, one: _Sequence) -> None:
         (one.texts, data.debug_annotation_string_values),
     ):
         for entry in entries:
+            if entry.iid in table:  # it stands for another text from now on
+                one.args.clear()
             table[entry.iid] = _text(entry.name)
 
 
@@ -440,4 +456,4 @@ def _text(text: bytes) -> str:
 
 
 def _us(ns: int) -> bytes:
-    return bytes(microseconds(ns))
+    return b"%d.%03d" % divmod(ns, 1000) if ns >= 0 else b"-" + _us(-ns)

@@ -2,7 +2,8 @@
 
 A file is a `Trace`: field 1 again and again, each a `TracePacket`. Numbers and types of the fields are those
 of perfetto/protos/perfetto/trace/perfetto_trace.proto; other fields are unknown, and skipped. Texts are
-declared as bytes, because those of a damaged file are not all UTF-8.
+declared as bytes, because those of a damaged file are not all UTF-8; so are the arguments of an event, many
+of which are equal, and in a `TracePacket` what is counted and not read.
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ Trace packet:1:*TracePacket
 TracePacket timestamp:8:uint64 timestamp_clock_id:58:uint32 trusted_packet_sequence_id:10:uint32
  sequence_flags:13:uint32 incremental_state_cleared:41:bool interned_data:12:InternedData
  trace_packet_defaults:59:Defaults chrome_events:5:ChromeEvents
- track_event:11:TrackEvent track_descriptor:60:TrackDescriptor compressed_packets:50:bytes
+ track_event:11:TrackEvent track_descriptor:60:TrackDescriptor
+ compressed_packets:50:bytes zstd_compressed_packets:133:bytes ftrace_events:1:bytes process_tree:2:bytes
+ sys_stats:7:bytes process_stats:9:bytes profile_packet:37:bytes battery:38:bytes android_log:39:bytes
+ process_descriptor:43:bytes thread_descriptor:44:bytes gpu_counter_event:52:bytes perf_sample:66:bytes
+ gpu_render_stage_event:53:bytes streaming_profile_packet:54:bytes etw_events:95:bytes
 Defaults timestamp_clock_id:58:uint32 track_event_defaults:11:EventDefaults
 EventDefaults track_uuid:11:uint64
 ChromeEvents metadata:2:*Metadata
@@ -37,7 +42,7 @@ CounterTrack unit_name:6:bytes
 TrackEvent category_iids:3:*uint64 categories:22:*bytes name_iid:10:uint64 name:23:bytes type:9:int32
  track_uuid:11:uint64 counter_value:30:int64 double_counter_value:44:double flow_ids:47:*fixed64
  flow_ids_old:36:*uint64 terminating_flow_ids:48:*fixed64 terminating_flow_ids_old:42:*uint64
- debug_annotations:4:*Annotation legacy_event:6:Legacy
+ debug_annotations:4:*bytes legacy_event:6:Legacy
 Legacy name_iid:1:uint64 phase:2:int32 duration_us:3:int64 unscoped_id:6:uint64 local_id:10:uint64
  global_id:11:uint64 bind_to_enclosing:12:bool
 Annotation name_iid:1:uint64 name:10:bytes bool_value:2:bool uint_value:3:uint64 int_value:4:int64

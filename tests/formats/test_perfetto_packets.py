@@ -29,6 +29,11 @@ _RECORDED = (
 )  # fmt: skip
 
 
+def annotation(**members: Any) -> bytes:
+    packed: bytes = messages()["Annotation"](**members).SerializeToString()
+    return packed
+
+
 def by_hand() -> Any:
     """Return a trace of two threads as PyTorch writes one: interned names, arguments, an arrow."""
     trace = messages()["Trace"]()
@@ -55,7 +60,7 @@ def by_hand() -> Any:
     first.interned_data.debug_annotation_names.add(iid=6, name=b"External id")
     first.track_event.category_iids.append(5)
     first.track_event.flow_ids.append(9)
-    first.track_event.debug_annotations.add(name_iid=6, int_value=17)
+    first.track_event.debug_annotations.append(annotation(name_iid=6, int_value=17))
     event(1_002_000, 1, 2, name=b"inner")
     event(1_003_000, 2, 2)
     event(1_004_001, 2, 2)
@@ -137,6 +142,36 @@ def test_whole_packets_of_a_damaged_file_are_kept(tmp_path: Path, end: bytes, no
     assert len(trace) == 3
     assert note in "; ".join(trace.repairs)
     assert bool(note) == bool(trace.repairs)
+
+
+@pytest.mark.parametrize(("kind", "field"), [("ftrace_events", 1), ("process_tree", 2), ("perf_sample", 66)])
+def test_packets_of_other_kinds_are_reported(tmp_path: Path, kind: str, field: int) -> None:
+    key = field << 3 | 2  # a message
+    packed = bytes([key]) if key < 128 else bytes([key & 0x7F | 0x80, key >> 7])
+    other = b"\n" + bytes([len(packed) + 2]) + packed + b"\x01\x00"
+    trace = read(tmp_path / "t.pftrace", by_hand().SerializeToString() + 3 * other)
+    assert (len(trace), list(trace.repairs)) == (3, [f"3 packets of {kind} not read"])
+    (tmp_path / "t.pftrace").write_bytes(3 * other)
+    code, out, errors = run_cli("statistic", tmp_path / "t.pftrace")
+    assert (code, out, errors.count("\n")) == (1, "", 1)
+    assert (
+        f"the trace holds no operation (no X event, no B with its E); 3 packets of {kind} not read" in errors
+    )
+
+
+def test_a_number_that_stands_for_another_text_from_now_on(tmp_path: Path) -> None:
+    trace = by_hand()
+    for text in (b"first", b"second"):
+        packet = trace.packet.add(timestamp=2_000_000, trusted_packet_sequence_id=1)
+        packet.interned_data.debug_annotation_names.add(iid=6, name=text)
+        packet.track_event.type, packet.track_event.track_uuid = 1, 2
+        packet.track_event.debug_annotations.append(annotation(name_iid=6, int_value=17))
+        ended = trace.packet.add(timestamp=2_001_000, trusted_packet_sequence_id=1).track_event
+        ended.type, ended.track_uuid = 2, 2
+    found = read(tmp_path / "t.pftrace", trace.SerializeToString())
+    assert {key: list(column.values) for key, column in found.args.items()} == {
+        "External id": [17], "first": [17], "second": [17],
+    }  # fmt: skip
 
 
 def test_a_long_name_named_again_and_again_is_bounded(tmp_path: Path) -> None:
