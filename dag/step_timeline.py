@@ -59,7 +59,9 @@ def step_timeline(
     Boxes that are not on the path and that nobody could see are joined where they follow each other.
     """
     owners = _shown(recording, step, path, first)
-    lanes = _lanes(recording, step, owners)
+    bounds = recording.clock_bounds_ns
+    far = {one: bounds[one] for one in owners if bounds and bounds[one] > _FAR_OFF * path.length_ns}
+    lanes = _lanes(recording, step, owners, far)
     marks = _marks(recording, step, path, parts)
     on_path = np.zeros(len(step), np.bool_)
     on_path[[mark.span for mark in marks]] = True
@@ -72,7 +74,7 @@ def step_timeline(
     place = {event: i for i, event in enumerate(single.tolist())}
     n = len(recording.owners)
     few = f"{len(owners)} of {n:,} ranks are drawn: those on the path, then those with the most work."
-    notes = [*((few,) if n > len(owners) else ()), *_apart(recording, owners, path.length_ns)]
+    notes = [*((few,) if n > len(owners) else ()), *_apart(recording, far)]
     row = {name: i for i, name in enumerate(lanes.names)}
     order = sorted(range(len(spans)), key=lambda i: (row[spans[i].lane], spans[i].start_ms))
     moved = {old: new for new, old in enumerate(order)}
@@ -80,12 +82,10 @@ def step_timeline(
     return Timeline(title, [spans[i] for i in order], path=drawn, note=" ".join(notes))
 
 
-def _apart(recording: Recording, owners: Sequence[int], length_ns: int) -> Iterator[str]:
-    """Yield whose boxes may lie elsewhere beside those of the others, as far as the clocks tell."""
-    bounds = recording.clock_bounds_ns
-    far = [one for one in owners if bounds and bounds[one] > _FAR_OFF * length_ns]
+def _apart(recording: Recording, far: Mapping[int, float]) -> Iterator[str]:
+    """Yield whose boxes may lie elsewhere beside those of the others, `far` by so many nanoseconds."""
     if far:
-        most = in_ms(max(bounds[one] for one in far))
+        most = in_ms(max(far.values()))
         names = listed([recording.owners[one] for one in far])
         yield f"{names} may lie up to {most} to either side: the clocks cannot be tied closer."
 
@@ -151,8 +151,11 @@ def _shown(recording: Recording, step: StepGraph, path: CriticalPath, first: Col
 # ---- lanes
 
 
-def _lanes(recording: Recording, step: StepGraph, owners: Sequence[int]) -> _Lanes:
-    """Return the lanes: per owner its input, computation, device, and communication as it goes on."""
+def _lanes(recording: Recording, step: StepGraph, owners: Sequence[int], far: Mapping[int, float]) -> _Lanes:
+    """Return the lanes: per owner its input, computation, device, and communication as it goes on.
+
+    The first one of an owner whose clock may be `far` off (ns) says by how much.
+    """
     kinds = [_kind(operation, len(owners)) for operation in recording.operations]
     begin = np.full(len(kinds), np.iinfo(np.int64).max)
     of_shown = np.isin(step.owner, owners)
@@ -165,6 +168,9 @@ def _lanes(recording: Recording, step: StepGraph, owners: Sequence[int]) -> _Lan
     order = sorted(begun, key=lambda kind: (known.get(kind, len(fixed)), begun[kind]))
     several = len(recording.owners) > 1
     names = [f"{recording.owners[owner]} {kind}" if several else kind for owner in owners for kind in order]
+    for i, owner in enumerate(owners):
+        if owner in far and order:
+            names[i * len(order)] += f" ±{in_ms(far[owner])}"
     column, row = {kind: i for i, kind in enumerate(order)}, {owner: i for i, owner in enumerate(owners)}
     of = [
         row.get(operation.owner, 0) * len(order) + column.get(kind, 0)

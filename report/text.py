@@ -33,6 +33,7 @@ _GOES_ON = " \\"
 _UNIT = re.compile(r"(?<=\d) (?=(?:ms|%)(?!\w))")
 _BOLD, _DIM, _GOOD, _BAD, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[31m", "\x1b[0m"
 _SCREEN = 24  # lines in which what was found is told in full, at least the first of it
+_LEAST = "Example"  # the label of what is left out first
 _WIDE = 100  # columns of what is drawn where nothing limits them
 _LONGEST_BAR, _SHORTEST_BAR = 20, 6  # columns beside a value
 
@@ -70,7 +71,11 @@ def _blocks(
     notes = [*_wrapped(result.notes, width)]
     cards = [_card(card, place, width, bold) for place, card in enumerate(result.cards, 1)]
     if n_rows is not None and width is not None:
-        room = _SCREEN - sum(len(part) + 1 for part in filter(any, parts)) - len(notes) - 2 * bool(result.ask)
+        room = _SCREEN - sum(len(part) + 1 for part in filter(any, parts)) - len(notes) - bool(result.ask) - 1
+        if cards and len(cards[0]) > room:
+            first = result.cards[0]
+            few = first._replace(lines=[line for line in first.lines if line[0] != _LEAST])
+            cards[0] = _card(few, 1, width, bold)
         taken = [*accumulate(len(card) + 1 for card in cards)]
         n_shown = max(1, sum(lines <= room for lines in taken))
         if n_shown < len(cards):
@@ -79,7 +84,8 @@ def _blocks(
             )
         del cards[n_shown:]
     asked = [Command(f"next: {result.ask}")] if result.ask and width is not None and not pretty else []
-    parts += [*cards, dim(notes) if cards else notes, dim(_wrapped(asked, width))]
+    last = dim(_wrapped(asked, width))
+    parts += [*cards, *([[*dim(notes), *last]] if cards else [notes, last])]
     between = ""
     for part in filter(any, parts):
         yield "".join([between, *(f"{line}\n" for line in part)])
