@@ -13,11 +13,13 @@ from arrays import Int64, Mask, NDArray
 from arrays.median import longest_usual, median
 from arrays.numbering import occurrence_number, ranges, unique
 from dialects.step_parts import (
+    EdgeKind,
     Joint,
     Meetings,
     Operation,
     OperationTable,
     RankStep,
+    edge_rows,
     from_start,
     meetings_table,
     narrow,
@@ -120,7 +122,8 @@ def cut_into_steps(
 ) -> tuple[OperationTable, list[RankStep]]:
     """Return the operations and the steps of a recording; `bounds` as from `windows`, in order.
 
-    A step has what ran in it, from its begin on; what goes on in the next step is an event there as well.
+    A step has what ran in it, from its begin on; what goes on in the next step is an event there as well. Of
+    a host that is ahead of a device each step has its part, up to the end.
     Work that was asked for before the step began is an operation of its own (`from_earlier_step`).
     """
     cutter = _Cutter(events)
@@ -163,6 +166,11 @@ class _Cutter:
         tracks = [track.setdefault(one.track, len(track)) if one.on_device else -1 for one in events.kinds]
         self.stream = np.array(tracks, np.int64)[events.kind]  # -1 for what runs on no device
         self.new = np.full(len(events.kind), -1, np.int64)  # an event's place in the step that is cut
+        source, target, joint, _ = events.edges[events.edges[:, 2] >= Joint.END_TO_BODY].T
+        #: When the last of what an event waits for, after its start, is over.
+        self.until = np.full(len(events.kind), np.iinfo(np.int64).min)
+        over = np.where(joint == Joint.END_TO_BODY, events.end_ns[source], events.start_ns[source])
+        np.maximum.at(self.until, target, over)
         #: The last step that an event was in, counted from the first one, and its place there.
         self.home, self.place = np.full((2, len(events.kind)), -1, np.int64)
         self.count = self.since = 0  # steps so far, and the first of those that follow each other
@@ -180,16 +188,19 @@ class _Cutter:
             self.since = self.count
         goes_on = part[(self.home[part] >= self.since) & (self.home[part] == self.count - 1)]
         edge_range = np.searchsorted(self.targets, [begin, end]).tolist()
+        last, ends = self._last_of(part, window), self._ends(part, number, end)
         step = RankStep(
             number=number,
             begin_ns=begin,
             next_ns=end,
             operation=part[:0],
             start_ns=np.maximum(self.events.start_ns[part], begin),
-            end_ns=self._ends(part, number, end),
-            edges=self._edges_within(begin, *edge_range),
+            end_ns=ends,
+            edges=np.concatenate(
+                [self._edges_within(begin, *edge_range), self._waits_on(part, ends, last, end)]
+            ),
             meetings=self._meetings_within(part),
-            last=self._last_of(part, window),
+            last=last,
             continued=np.column_stack((self.place[goes_on], self.new[goes_on])),
             across=self._edges_across(begin, *edge_range),
         )
@@ -201,13 +212,28 @@ class _Cutter:
         """Return when events of a step end.
 
         A collective of a later step that one rank begins here, to wait for the others, is over at once: its
-        rest, in the step after, waits and works.
+        rest, in the step after, waits and works. What a host that is ahead of its device goes on with ends
+        with the step, and has its rest in the one after.
         """
         events, ends = self.events, self.events.end_ns[part]
         if events.iteration is None:
             return ends
         waits = (events.iteration[part] > number) & (ends > end) & self.meets[part]
-        return np.where(waits, events.start_ns[part], ends)
+        ends = np.where(waits, events.start_ns[part], ends)
+        return np.where(self.stream[part] < 0, np.minimum(ends, end), ends)
+
+    def _waits_on(self, part: Int64, ends: Int64, last: Int64 | None, end: int) -> Int64:
+        """Return edges by which what a host waits for beyond a step lets it wait until that is complete.
+
+        That is so as soon as the last of its device's work is done.
+        """
+        if self.events.iteration is None or last is None:
+            return np.empty((0, 4), np.int64)
+        waiting = np.flatnonzero((ends < self.events.end_ns[part]) & (self.until[part] > end))
+        own = last[self.stream[part[last]] >= 0]
+        own = own[np.argsort(self.events.end_ns[part[own]], kind="stable")][-1:]
+        sources = np.repeat(own, len(waiting))
+        return edge_rows(sources, waiting[: len(sources)], Joint.END_TO_BODY, EdgeKind.SYNCHRONISE)
 
     def _last_that_leads(self, part: Int64, end: int) -> Int64 | None:
         """Return the last event that leads to the next step's begin, and the one that hands over.

@@ -34,18 +34,10 @@ class Row:
         #: How many steps before each (positions,) were recorded in turn up to it.
         self._n_before = place - np.maximum.accumulate(np.where(follows, 0, place))
         sizes, self.has_links = [], False
-        #: Of each step the events that go on in the next one and wait for something there, or later.
-        self._wait_on: dict[int, Int64] = {}
-        for position in reversed(range(len(rows))):
+        for position in range(len(rows)):
             step = self.step(position)
             sizes.append(2 * self.owners + 2 * len(step))
             self.has_links |= bool((step.link != NO_LINK).any())
-            if position and len(continued := self._from_before(position)[0]):
-                earlier, resumed = continued[~self._runs_on(position)].T
-                awaits = step.edges[step.edges[:, 2] >= Joint.END_TO_BODY, 1]
-                awaits = np.append(awaits, self._wait_on.get(position, awaits[:0]))
-                self._wait_on[position - 1] = earlier[np.isin(resumed, awaits)]
-        sizes.reverse()
         self.offset = np.cumsum([0, *sizes[:-1]])
         self.begin_op = self.offset[:, None] + np.arange(self.owners)
         self.end_op = self.begin_op + self.owners
@@ -83,8 +75,7 @@ class Row:
         """Return work and gaps (n,) of a step's events, of what the step before began from its end there on.
 
         What was asked for there, and nothing holds back here, does not wait for its host to begin the step.
-        What goes on in a step and waits there does all its own work there. `step` is the recorded one or one
-        with edited times.
+        `step` is the recorded one or one with edited times.
         """
         before = self.step(position - 1)
         work, gaps = step.work_ns, step.gap_ns
@@ -92,10 +83,10 @@ class Row:
         if not len(continued) and not len(across):
             return work, gaps
         work, gaps = work.copy(), gaps.astype(np.int64)
-        earlier, resumed = continued[~self._waits(position)].T
+        earlier, resumed = continued.T
         since = np.maximum(before.end_ns[earlier], step.start_ns[resumed])
         work[resumed] = np.clip(step.end_ns[resumed] - since, 0, work[resumed])
-        gaps[continued[:, 1]] = 0
+        gaps[resumed] = 0
         early, gaps_of_early = self._asked_before(position, across)
         edited = np.zeros(len(early), np.int64)
         if self.stream_of.max(initial=-1) >= 0:  # what an edit made of the time since the step's begin
@@ -154,9 +145,8 @@ class Row:
         else:
             edges = [np.stack([ends, begin], axis=1)]
         resumed = first + 2 * continued.astype(np.int64) + np.array([1, 0])
-        # a host's rest begins with the step, and waits in its course: for the whole part before, or its begin
+        # a host's rest begins with the step, and waits in its course
         resumed[~self._runs_on(position), 1] += 1
-        resumed[self._waits(position), 0] -= 1
         edges.append(resumed)
         return np.concatenate([*edges, *self._streams(position)])
 
@@ -172,11 +162,6 @@ class Row:
         if not len(continued):
             return np.empty(0, np.bool_)
         return self.stream_of[self.step(position).operation[continued[:, 1]]] >= 0
-
-    def _waits(self, position: int) -> Bool:
-        """Return which of what was begun in the step before (c,) waits for something here, or later."""
-        earlier = self._from_before(position)[0][:, 0]
-        return np.isin(earlier, self._wait_on.get(position - 1, earlier[:0]))
 
     def _from_before(self, position: int) -> tuple[Int64, Int64]:
         """Return `continued` and `across` of a step; nothing where it does not come in its turn."""

@@ -233,6 +233,9 @@ def assert_lawful(path: Path) -> Recording:
         assert 1 - at(recording, ~device, factor) <= 1 - busy + _ALMOST
     for factor in (2.0, 4.0):
         assert at(recording, device, factor) >= factor * busy - _ALMOST
+    for row in recording.whole_steps if recording.has_steps else ():  # what a host goes on with is cut
+        step = recording.steps[row]
+        assert step.end_ns[~device[step.operation]].max(initial=0) <= step.next_ns[0]
     bounds = [recording.bounds[row] for row in recording.whole_steps]
     for before, after in pairwise(bounds):
         if after.number == before.number + 1:
