@@ -101,7 +101,12 @@ READERS: Sequence[Reader] = (
         holds=Holds.CALLS,
         what="a dump of a flight recorder",
     ),
-    Reader(nsight.recognises, _read_nsight, (".sqlite", ".sqlite3"), what="a database, as of Nsight Systems"),
+    Reader(
+        nsight.recognises,
+        _read_nsight,
+        (".sqlite", ".sqlite3", ".db"),
+        what="a database, as of Nsight Systems",
+    ),
     Reader(dasf.recognises, _read_dasf, (".msgpack",), what="a DASF profile"),
     Reader(
         _is_step_log,

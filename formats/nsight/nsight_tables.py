@@ -29,6 +29,7 @@ from errors import TraceError, counted
 from formats.builder import ALL
 from formats.columns import ArgColumn, Points, Trace, Track, concatenate
 from formats.nsight import recognises
+from formats.nsight.rocpd_views import add_views
 from formats.values import FARTHEST_NS, clean_text
 from inputs import opened
 
@@ -88,7 +89,9 @@ class _Export:
         self.repairs: list[str] = []
         self.pids: Sequence[int] = ()  # by the numbers of processes
         self.devices: dict[str, int] = {}  # the process of each
-        tables = {str(name) for (name,) in db.execute("SELECT name FROM sqlite_master")}
+        tables = {
+            *add_views(path, db, [str(name) for (name,) in db.execute("SELECT name FROM sqlite_master")])
+        }
         if "StringIds" not in tables or not {_KERNELS, _CALLS, _NVTX} & tables:
             lacks = _KERNELS if "StringIds" in tables else "StringIds"
             raise TraceError(f"{path}: not a database of Nsight Systems: it has no table {lacks}; {_EXPORT}")
