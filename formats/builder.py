@@ -210,6 +210,8 @@ class Builder:
         n, first = len(rows), args[: args.find(b":") + 1]  # {"correlation":
         if rows.min() < 0 or not args.count(first) == args.count(b":") == n:
             return False
+        if first.translate(None, _NOT_OF_INTEGERS):  # a key with digits in it
+            return False
         digits = args.translate(None, _NOT_OF_INTEGERS)
         if digits.count(b",") != n or len(digits) != len(args) - n * (len(first) + 1):  # and a bracket
             return False

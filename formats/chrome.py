@@ -65,6 +65,7 @@ def read_part(
                 builder.add(events, reader.uniform)
             except InexactError:
                 reader.use(ExactEvent)
+                reader.damage.strays += sum(event.ph is None for event in events)
                 builder.add(reader.decode_again(piece), ExactEvent)
         if on_read is not None:
             on_read(reader.stream.consumed - consumed)

@@ -28,6 +28,7 @@ from formats.event import (
     clean_members,
     from_object,
     has_clean_members,
+    is_as_written,
     is_event,
     tolerant,
 )
@@ -70,7 +71,7 @@ class Damage(Struct):
 
     notes: list[str] = field(default_factory=list)  # phrases about the file as a whole
     lost: int = 0  # events that could not be saved
-    mended: int = 0  # events that only the tolerant decoder could read
+    mended: int = 0  # events that only the tolerant decoder could read, for more than ids and times
     strays: int = 0  # items of the list that are not events
 
     def __add__(self, other: Damage) -> Damage:
@@ -342,7 +343,7 @@ class EventReader:
             if not isinstance(value, dict):
                 return False
             if is_event(value):
-                self.damage.mended += 1
+                self.damage.mended += not is_as_written(text)
                 events.append(self._mended(value))
             else:
                 self.damage.strays += 1

@@ -20,8 +20,8 @@ from formats.pairs import Rule, pair
 from formats.values import all_fit, cleaned
 
 Key = tuple[Any, Any, Any, Any, Any]  # ph, name, cat, pid, tid
-SLICE, BEGIN, END, META, OTHER = range(5)
-ROLE = {"X": SLICE, "B": BEGIN, "E": END, "M": META}
+SLICE, BEGIN, END, META, OTHER, NO_EVENT = range(6)
+ROLE = {"X": SLICE, "B": BEGIN, "E": END, "M": META, None: NO_EVENT}
 LONGEST_NS = 1 << 61  # 73 years: no slice is longer
 
 
@@ -97,7 +97,7 @@ def columns(rows: Rows, pairing: Rule = Rule.NESTED) -> Trace:
     counts = np.bincount(kind, rows.counts, len(kinds)).astype(np.int64)
     phases: Counter[Any] = Counter(dict(zip(kinds, counts.tolist(), strict=True)))
     del phases[None]  # no events; `chrome.assemble` counts them
-    if beyond := int(rows.counts[tables.is_beyond].sum()):
+    if beyond := int(rows.counts[tables.is_beyond & (role_of != NO_EVENT)].sum()):
         repairs.append(f"{counted(beyond, 'event')} with an id of more than 64 bits: the id left out")
     args = {name: _fitting(name, ArgColumn(*column), repairs) for name, column in rows.args.items()}
     key, ts_ns, dur_ns = rows.key, rows.ts_ns, rows.dur_ns
