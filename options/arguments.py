@@ -48,7 +48,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         raise SystemExit(UsageError.exit_code)
     if not set(argv).isdisjoint(_HELP):
         asked = [word for word in argv if word in options.names()]
-        page = help_of("replay" if asked[0] == options.WHAT_IF else asked[0]) if asked else help_of_all()
+        page = help_of(asked[0]) if asked else help_of_all()
         sys.stdout.write(f"{page.rstrip()}\n")
         raise SystemExit(0)
     parser = _parser()
@@ -164,7 +164,7 @@ usage: analyze.py [OPTION] PATH... [flags]
 options (analyze.py OPTION --help lists the flags and variants of one):"""
 
 _ALL_TAIL = """\
-  whatif     replay --sub_option whatif; the words after the paths are edits (--set)
+  whatif     how long an edited job takes (replay --sub_option whatif); without edits, those that save most
 
 flags of most options:
   --sub_option VARIANT   a variant of the option
@@ -187,7 +187,8 @@ def help_of(option: str) -> str:
     for action in _unheeded(parser, option):
         action.help = argparse.SUPPRESS
     module = options.load(option)
-    parser.usage = f"analyze.py {option} PATH... [flags]"
+    edits = " [NAME=VALUE...]" if option == options.WHAT_IF else ""
+    parser.usage = f"analyze.py {option} PATH...{edits} [flags]"
     parser.description = f"{textwrap.fill(module.HELP, _WIDTH)}\n\ne.g. {module.EXAMPLE}"
     return parser.format_help()
 

@@ -29,6 +29,9 @@ def test_the_help_of_an_option_has_its_flags_alone() -> None:
     code, out, _ = run_cli("replay", "--help")
     assert (code, run_cli("--option", "replay", "--help")[1]) == (0, out)
     assert out.startswith("usage: analyze.py replay PATH... [flags]")
+    assert run_cli("whatif", "--help")[1].startswith(
+        "usage: analyze.py whatif PATH... [NAME=VALUE...] [flags]"
+    )
     assert "--step_num" in out and "--align" not in out and "--fail_above" not in out
 
 

@@ -423,7 +423,7 @@ def test_what_no_peer_does_takes_no_time() -> None:
 def test_without_a_straggler_nothing_changes() -> None:
     recording = lockstep([10], [10])
     assert apply(recording, ["straggler=none"]) is recording
-    assert "no rank works 10% longer" in why_none(recording)
+    assert "no rank works 10 % longer" in why_none(recording)
     assert "only one rank" in why_none(one_gpu())
 
 
