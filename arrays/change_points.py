@@ -11,6 +11,8 @@ from arrays.median import MAD_TO_SD
 _MOST_POINTS = 500
 #: What a single point may weigh, in standard deviations: so that a few outliers do not make a span.
 _CLIPPED = 5.0
+_LEAST_BLOCKS = 10
+_SMOOTHED = 5  # values around each: twice as many as may stand out by themselves, and one
 
 
 def higher_span(values: Float64, least: int) -> tuple[int, int]:
@@ -18,7 +20,8 @@ def higher_span(values: Float64, least: int) -> tuple[int, int]:
 
     Circular binary segmentation (Olshen, Venkatraman, Lucito, Wigler, Biostatistics 5, 2004): the span
     with the largest difference of its mean from that of all others in units of its error. Values are
-    clipped, so that a few of them do not make a span. Where there is none it is all of the series.
+    medians of each with two on both sides, so that one or two of them do not make a span. Where there is
+    none it is all of the series.
 
     >>> higher_span(np.array([0.0, 1, 0, 1, 9, 8, 9, 8, 9, 0, 1, 0, 1, 0]), 3)
     (4, 9)
@@ -26,15 +29,15 @@ def higher_span(values: Float64, least: int) -> tuple[int, int]:
     (0, 50000)
     """
     n = len(values)
+    values = around(values, _SMOOTHED)
     width = -(-n // _MOST_POINTS)
     if width == 1:
-        return _largest(_standardised(values), least)
+        return _largest(values, least)
     edges = np.arange(0, n, width)
     means = np.add.reduceat(values, edges) / np.diff(np.append(edges, n))
-    begin, end = _largest(_standardised(means), max(1, least // width))
-    z = _standardised(values)
-    begin = _sharpened(z, begin * width, width, +1)
-    end = _sharpened(z, min(end * width, n), width, -1)
+    begin, end = _largest(means, max(1, least // width))
+    begin = _sharpened(values, begin * width, width, +1)
+    end = _sharpened(values, min(end * width, n), width, -1)
     return (begin, end) if least <= end - begin <= n - least else (0, n)
 
 
@@ -44,9 +47,35 @@ def spread_of(values: Float64) -> float:
     return float(MAD_TO_SD * np.median(np.abs(steps - np.median(steps))) / np.sqrt(2)) if len(steps) else 0.0
 
 
-def _standardised(values: Float64) -> Float64:
-    spread = spread_of(values) or float(np.std(values)) or 1.0
-    return np.clip((values - np.median(values)) / spread, -_CLIPPED, _CLIPPED)
+def without_outliers(values: Float64) -> Float64:
+    """Return the values, those far from the median no farther than `_CLIPPED` standard deviations."""
+    middle, far = np.median(values), _CLIPPED * (spread_of(values) or np.std(values))
+    return np.clip(values, middle - far, middle + far)
+
+
+def level_error(values: Float64, length: int) -> float:
+    """Return the standard error of the level of `length` values in a row, whose noise may hang together.
+
+    That of means of blocks, the larger the longer the noise does (Flyvbjerg, Petersen, J. Chem. Phys. 91,
+    1989), as long as there are ten of them.
+
+    >>> noise = np.random.default_rng(0).normal(size=1_000)
+    >>> round(level_error(noise, 25), 1), round(level_error(np.repeat(noise, 5), 25), 1)
+    (0.2, 0.4)
+    """
+    clipped = without_outliers(values)
+    worst, width = float(np.std(np.diff(clipped)) / np.sqrt(2 * length)) if len(values) > 1 else 0.0, 2
+    while width <= length and len(values) >= _LEAST_BLOCKS * width:
+        means = clipped[: len(values) // width * width].reshape(-1, width).mean(1)
+        worst = max(worst, spread_of(means) * float(np.sqrt(width / length)))
+        width *= 2
+    return worst
+
+
+def around(values: Float64, width: int) -> Float64:
+    """Return the median of the `width` values, an odd number, around each (n,)."""
+    padded = np.pad(values, width // 2, mode="edge")
+    return np.median(np.lib.stride_tricks.sliding_window_view(padded, width), axis=-1)
 
 
 def _largest(z: Float64, least: int) -> tuple[int, int]:

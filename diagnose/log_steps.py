@@ -30,7 +30,7 @@ class LogSteps:
     ranks, parts, roles : names of the ranks; names of the parts, and their roles
     number : (k,) of the steps
     begins : (s,) with which of the steps each stretch begins
-    means_ns : (parts, ranks, s) how long each part took
+    longer_ns : (parts, ranks, s) how much longer each part took than on the median rank
     middle_ns : (parts, k) how long it took on the median rank, of two ranks the faster
     step_ns : (k,) how long steps took on the median rank
     values : (ranks, s) of each column of other numbers than durations, if all ranks have it
@@ -53,7 +53,7 @@ class LogSteps:
         self._at = [np.searchsorted(one.labels, self.number) for one in rows]
         self.begins = np.searchsorted(self.number, stretches)
         places = [np.searchsorted(one.labels, stretches) for _, one in known]
-        self.means_ns = self._folded([one.spent_ns[at] for (_, one), at in zip(known, places, strict=True)])
+        means_ns = self._folded([one.spent_ns[at] for (_, one), at in zip(known, places, strict=True)])
         self.values: dict[str, Float64] = {}
         for name in known[0][0].values:
             if all(name in rank.values for rank, _ in known):
@@ -67,6 +67,8 @@ class LogSteps:
             cells = np.ascontiguousarray(self.cells(own).transpose(0, 2, 1))
             self.step_ns[own] = np.median(cells.sum(0), axis=1)
             self.middle_ns[:, own] = np.partition(cells, middle, axis=2)[..., middle]
+        n = np.diff(self.begins, append=k)
+        self.longer_ns = means_ns - (np.add.reduceat(self.middle_ns, self.begins, axis=1) / n)[:, None]
 
     def cells(self, steps: Int64) -> Float64:
         """Return how long each part took on each rank in these steps (parts, ranks, n)."""
@@ -88,11 +90,6 @@ class LogSteps:
     def excess_ns(self, part: int, rank: int) -> Float64:
         """Return how much longer a part took than on the median rank (k,)."""
         return np.asarray(self.series(part, rank) - self.middle_ns[part])
-
-    def mean_excess_ns(self) -> Float64:
-        """Return the same of each stretch, part and rank (parts, ranks, s)."""
-        n = np.diff(self.begins, append=len(self.number))
-        return np.asarray(self.means_ns - (np.add.reduceat(self.middle_ns, self.begins, axis=1) / n)[:, None])
 
     def usual_ns(self, steps: Int64) -> Float64:
         """Return the median of each part on each rank in these steps (parts, ranks), or in enough of them."""

@@ -7,6 +7,7 @@ the step grows on the other ranks; the rank that is late is the one whose own ot
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from statistics import NormalDist
 from typing import get_args
 
@@ -16,7 +17,7 @@ from msgspec.structs import replace
 
 import dialects
 from arrays import Float64, Int64, Mask
-from arrays.change_points import higher_span, spread_of
+from arrays.change_points import around, higher_span, level_error, spread_of, without_outliers
 from arrays.median import MEDIAN_TO_MEAN
 from diagnose.diagnosis import Diagnosis, Ranked
 from diagnose.finding import BREAKDOWN, Finding, FindingKind, Skipped
@@ -26,7 +27,6 @@ from diagnose.finding_thresholds import (
     HALF,
     NEARLY_ALL,
     NEGLIGIBLE,
-    NOISES,
     NOTICEABLE,
     SHARED_BLAME,
     STALL,
@@ -43,6 +43,8 @@ _LEAST_STEPS, _MOST_SPANS = 5, 6
 _AROUND = 21  # steps around a step
 _ROLE_KINDS: Mapping[Role, FindingKind] = {Role.INPUT: "input", Role.COMM: "exposed_communication"}
 _EXAMINED = {"late_rank", "outlier_steps", "input", "exposed_communication", "uneven_work"}
+#: Ranks that may be late in one job.
+_FEW = 3
 #: Of ranks and their parts, those that move most: whose parts alone grow is among them.
 _MOST_SERIES = 100
 
@@ -92,25 +94,17 @@ def diagnose_step_log(job: JobFigures) -> Diagnosis:
         numbers=log.number.tolist(),
         ranks=log.ranks,
         one_step="A step",
-        excess=(log.number[log.begins].tolist(), log.mean_excess_ns().max(axis=0))
-        if len(log.ranks) > 1
-        else None,
+        excess=(log.number[log.begins].tolist(), log.longer_ns.max(axis=0)) if len(log.ranks) > 1 else None,
     )
 
 
 # ---- stalls
 
 
-def _around(values: Float64) -> Float64:
-    """Return the median of the steps around each (k,)."""
-    padded = np.pad(values, _AROUND // 2, mode="edge")
-    return np.median(np.lib.stride_tricks.sliding_window_view(padded, _AROUND), axis=-1)
-
-
 def _stalls(log: LogSteps) -> Mask:
     """Return which steps (k,) are far longer than those around them, a few at a time."""
-    around = _around(log.step_ns)
-    far: Mask = log.step_ns - around > np.maximum(STALL * around, FAR_NOISES * spread_of(log.step_ns))
+    near = around(log.step_ns, _AROUND)
+    far: Mask = log.step_ns - near > np.maximum(STALL * near, FAR_NOISES * spread_of(log.step_ns))
     edges = np.flatnonzero(np.diff(far, prepend=False, append=False))
     for begin, end in edges.reshape(-1, 2).tolist():
         far[begin:end] = end - begin < _LEAST_STEPS
@@ -128,7 +122,7 @@ class _Known(Struct, frozen=True):
 
 def _of_stalls(log: LogSteps, stalls: Mask, usual: Mask) -> Iterator[_Known]:
     """Yield a finding for the stalls of each rank that holds them up itself, and one for all others."""
-    more = log.step_ns - _around(log.step_ns)
+    more = log.step_ns - around(log.step_ns, _AROUND)
     rows = np.flatnonzero(stalls)
     groups: dict[int, list[int]] = {}
     for row in rows.tolist():
@@ -175,29 +169,40 @@ def _period(numbers: Int64) -> int:
 
 
 def _spans(log: LogSteps, usual: Mask) -> list[_Span]:
-    """Return the spans of slow steps, the one that costs most first; none overlaps another by half."""
-    if usual.sum() < 2 * _LEAST_STEPS:
-        return []
+    """Return the spans of slow steps: first those of ranks, the one that costs most first.
+
+    Then those of all ranks, in what they leave. No two of them share half of the shorter one.
+    """
     kept = np.flatnonzero(usual)
-    step = log.step_ns[kept]
-    least_ns = NEGLIGIBLE * float(np.median(step))
+    if len(kept) < 2 * _LEAST_STEPS:
+        return []
+    step_ns = log.step_ns.copy()
+    least_ns = NEGLIGIBLE * float(np.median(step_ns[kept]))
     # so many errors hardly any of the spans of any series reaches by chance
     sure = float(np.sqrt(2 * np.log(len(kept) ** 2 * len(log.parts) * len(log.ranks))))
-    candidates = _of_series(step, least_ns, sure)
-    for part, rank in _moved(log, usual, least_ns):
-        candidates += _of_series(log.excess_ns(part, rank)[kept], least_ns, sure)
-    best: dict[tuple[int, ...], tuple[float, _Span]] = {}
-    for begin, end in dict.fromkeys(candidates):
-        if (span := _judged(log, kept, begin, end, sure)) is not None:
-            of = log.excess_ns(span.part, span.ranks[0])[kept] if span.ranks else step
-            score = _explained(of, begin, end)
-            whose = (span.part, *span.ranks)
-            if whose not in best or score > best[whose][0]:
-                best[whose] = score, span
     chosen: list[_Span] = []
-    for _, span in sorted(best.values(), key=lambda one: -one[1].cost_ns * (one[1].end - one[1].begin)):
-        if all(_shared(span, other) < HALF for other in chosen):
-            chosen.append(_with_stalls(log, _from_zero(log, span, usual), usual))
+
+    def choose(candidates: Sequence[tuple[int, int]], of_ranks: bool) -> None:
+        best: dict[tuple[int, ...], tuple[float, _Span]] = {}
+        for begin, end in dict.fromkeys(candidates):
+            span = _judged(log, step_ns, kept, begin, end, sure, of_ranks=of_ranks)
+            if span is not None:
+                of = log.excess_ns(span.part, span.ranks[0]) if span.ranks else step_ns
+                score = _explained(of[kept], begin, end)
+                whose = (span.part, *span.ranks)
+                if whose not in best or score > best[whose][0]:
+                    best[whose] = score, span
+        for _, span in sorted(best.values(), key=lambda one: -one[1].cost_ns * (one[1].end - one[1].begin)):
+            if all(_shared(span, other) < HALF for other in chosen):
+                chosen.append(_with_stalls(log, _growing(log, span, usual), usual))
+                step_ns[span.begin : span.end] -= span.cost_ns
+
+    if len(log.ranks) > 1:
+        found = [
+            _of_series(log.excess_ns(*one)[kept], least_ns, sure) for one in _moved(log, usual, least_ns)
+        ]
+        choose([*_of_series(step_ns[kept], least_ns, sure), *chain(*found)], of_ranks=True)
+    choose(_of_series(step_ns[kept], least_ns, sure), of_ranks=False)
     return chosen
 
 
@@ -205,10 +210,10 @@ def _moved(log: LogSteps, usual: Mask, least_ns: float) -> list[tuple[int, int]]
     """Return the part and the rank of the series that move by more than `least_ns`, most first."""
     if len(log.ranks) == 1:
         return []
-    excess = log.mean_excess_ns()[:, :, log.stretches_of(usual)]
+    excess = log.longer_ns[:, :, log.stretches_of(usual)]
     width = max(1, excess.shape[2] // 100)
     blocks = np.add.reduceat(excess, np.arange(0, excess.shape[2], width), axis=2) / width
-    moved = np.quantile(blocks, 0.98, axis=2) - np.quantile(blocks, 0.02, axis=2)
+    moved = blocks.max(axis=2) - np.median(blocks, axis=2)
     most = np.argsort(-moved, axis=None, kind="stable")[:_MOST_SERIES]
     pairs = [divmod(at, len(log.ranks)) for at in most.tolist()]
     return [pair for pair in pairs if moved[pair] > least_ns]
@@ -221,26 +226,30 @@ def _explained(values: Float64, begin: int, end: int) -> float:
     return float(np.abs(values - np.median(values)).sum()) - of_two
 
 
-def _from_zero(log: LogSteps, span: _Span, usual: Mask) -> _Span:
-    """Return a span whose steps grow one after the other from where they begin to grow; others unchanged.
+def _growing(log: LogSteps, span: _Span, usual: Mask) -> _Span:
+    """Return a span whose steps grow one after the other from where they begin to; others unchanged.
 
-    They do where a line explains most of their spread and rises by more than half of what they cost.
+    They begin where a line up to the span's end explains most (least squares), at most twice the span's
+    length before it; they grow where it rises by half of their mean and explains half of what differs.
     """
-    inside = span.begin + np.flatnonzero(usual[span.begin : span.end])
-    if len(inside) < 2 * _LEAST_STEPS:
-        return span
-    outside = np.setdiff1d(np.flatnonzero(usual), inside)
-    near = _around(log.step_ns[inside] - np.median(log.step_ns[outside]))
-    slope, level = np.polyfit(inside, near, 1)
-    left = near - (slope * inside + level)
-    if slope * len(inside) < HALF * span.cost_ns or left.var() > HALF**2 * near.var():
-        return span
     series = log.excess_ns(span.part, span.ranks[0]) if span.ranks else log.step_ns
-    is_longer = series > np.median(series[outside]) + NOISES * spread_of(series)
-    begin, zero = span.begin, max(-level / slope, 0)
-    while begin - 1 > zero and is_longer[begin - 1]:
-        begin -= 1
-    return replace(span, begin=begin, grows=True)
+    first = max(0, span.begin - 2 * (span.end - span.begin))
+    outside = _beside(usual, first, span.end)
+    if len(outside) < _LEAST_STEPS:
+        return span
+    own = usual[first : span.end]
+    more = np.where(own, series[first : span.end] - np.median(series[outside]), 0.0)
+    at = np.arange(len(own), dtype=np.float64)
+    sums = np.array([own, own * at, own * at * at, more, more * at, more * more])
+    n, x, xx, y, xy, yy = sums[:, ::-1].cumsum(1)[:, ::-1][:, : 1 + len(own) - _LEAST_STEPS]
+    n = np.maximum(n, 1)
+    spread = np.maximum(n * xx - x * x, 1)
+    by_line = (n * xy - x * y) ** 2 / spread / n
+    begin = int((by_line + y * y / n).argmax())
+    slope, level, differs = (n * xy - x * y) / spread, y / n, yy - y * y / n
+    if (slope * n)[begin] < HALF * level[begin] or by_line[begin] < HALF * differs[begin]:
+        return span
+    return replace(span, begin=first + begin, grows=True)
 
 
 def _with_stalls(log: LogSteps, span: _Span, usual: Mask) -> _Span:
@@ -271,52 +280,101 @@ def _of_series(values: Float64, least_ns: float, sure: float) -> list[tuple[int,
         if not len(outside):
             break
         more = float(np.median(left[begin:end]) - np.median(outside))
-        error = _error(left[begin:end]) + _error(outside)
-        if more < max(least_ns, sure * error):
+        if more < max(least_ns, sure * _error(left, end - begin)):
             break
         found.append((begin, end))
         left[begin:end] -= more
     return found
 
 
-def _error(values: Float64) -> float:
-    """Return the standard error of a median of normal values."""
-    return MEDIAN_TO_MEAN * spread_of(values) / float(np.sqrt(max(len(values), 1)))
+def _error(values: Float64, length: int) -> float:
+    """Return the standard error of the median of `length` values in a row against that of the others."""
+    others = max(len(values) - length, 1)
+    return MEDIAN_TO_MEAN * level_error(values, length) * float(np.sqrt(1 + length / others))
 
 
-def _judged(log: LogSteps, kept: Int64, begin: int, end: int, sure: float) -> _Span | None:
-    """Return who is to blame for a span of the steps `kept`; None where it costs nothing that is sure."""
-    inside = kept[begin:end]
-    outside = np.setdiff1d(kept, inside)
-    step = log.step_ns
-    cost = float(np.median(step[inside]) - np.median(step[outside]))
-    usual = float(np.median(step[outside]))
-    half_interval = NormalDist().inv_cdf(1 - CHANCE / 2)
-    error = half_interval * float(np.hypot(_error(step[inside]), _error(step[outside])))
-    if cost < max(NEGLIGIBLE * usual, error):
-        return None
-    grown = log.usual_ns(inside) - log.usual_ns(outside)
-    middle = np.sort(grown, axis=1)[:, (len(log.ranks) - 1) // 2, None]
-    own = np.minimum(grown, grown - middle) if len(log.ranks) > 1 else np.zeros_like(grown)
-    if len(log.ranks) == 2:  # what the one has more of the other waits for: which is which, its name tells
-        waits = [log.roles[name] in (Role.COMM, Role.WAIT) for name in log.parts]
-        own[waits] *= NEARLY_ALL
-    part, rank = divmod(int(own.argmax()), own.shape[1])
+def _beside(free: Mask, begin: int, end: int) -> Int64:
+    """Return the steps beside a span with which its are compared: as many before it as after it.
+
+    So a drift is in none. Where one side has few, they are those of the other.
+    """
+    most = max(_AROUND, end - begin)
+    before, after = np.flatnonzero(free[:begin])[-most:], end + np.flatnonzero(free[end:])[:most]
+    both = min(len(before), len(after))
+    if both >= most // 4:
+        return np.concatenate([before[-both:], after[:both]])
+    return before if len(before) > len(after) else after
+
+
+def _judged(
+    log: LogSteps, step_ns: Float64, kept: Int64, begin: int, end: int, sure: float, *, of_ranks: bool
+) -> _Span | None:
+    """Return the cost of a span of the steps `kept`, and who is to blame; None where that is not sure.
+
+    `step_ns` (k,) is what no other span explains; `of_ranks`: whether ranks or all of them are to blame.
+    """
+    inside, free = kept[begin:end], np.zeros(len(step_ns), np.bool_)
+    free[kept] = True
     first, last = int(inside[0]), int(inside[-1]) + 1
-    if own[part, rank] >= HALF * cost:
-        late = np.flatnonzero(own[part] >= SHARED_BLAME * own[part, rank])
-        if len(late) <= max(1, len(log.ranks) // 2):
-            return _Span(first, last, cost, error, part, float(own[part, rank]), late.tolist())
-    if cost < max(NOTICEABLE * usual, sure / half_interval * error):
+    outside = _beside(free, first, last)
+    if len(outside) < _LEAST_STEPS:
         return None
-    part = int(middle[:, 0].argmax())
-    return _Span(first, last, cost, error, part, float(middle[part, 0]))
+    usual = float(np.median(step_ns[outside]))
+    cost = float(np.median(step_ns[inside])) - usual
+    half_interval = NormalDist().inv_cdf(1 - CHANCE / 2)
+    error = half_interval * _error(step_ns[kept], end - begin)
+    if end - begin > _AROUND:
+        error = max(error, half_interval * level_error(step_ns[inside], end - begin))
+    if of_ranks and cost < error:  # steps of a few lengths have means rather than medians
+        plain = without_outliers(step_ns[np.concatenate([inside, outside])])
+        cost = float(plain[: len(inside)].mean() - plain[len(inside) :].mean())
+    least = NEGLIGIBLE if of_ranks else NOTICEABLE
+    if cost < max(least * usual, error if of_ranks else sure / half_interval * error):
+        return None
+    then = log.usual_ns(inside)
+    grown = then - log.usual_ns(outside)
+    middle, usual_then = (np.sort(one, axis=1)[:, (len(log.ranks) - 1) // 2, None] for one in (grown, then))
+    if not of_ranks:
+        part = int(middle[:, 0].argmax())
+        return _Span(first, last, cost, error, part, float(middle[part, 0]))
+    own = np.minimum(grown, grown - middle)
+    own[then - usual_then < HALF * own] = 0  # what it only no longer has less of
+    for part, name in enumerate(log.parts):
+        if log.roles[name] is Role.WAIT:
+            own[part] = 0
+        elif log.roles[name] is Role.COMM and len(log.ranks) == 2:  # one of the two waits: its name tells
+            own[part] *= NEARLY_ALL
+    part, rank = divmod(int(own.argmax()), own.shape[1])
+    if own[part, rank] < max(HALF * cost, sure * _error(log.excess_ns(part, rank)[kept], end - begin)):
+        return None
+    late = np.flatnonzero(own[part] >= SHARED_BLAME * own[part, rank])
+    if len(late) > max(1, len(log.ranks) // 2):
+        return None
+    if HALF * own[part, rank] < _elsewhere(log, free, part, late, first, last):
+        return None
+    return _Span(first, last, cost, error, part, float(own[part, rank]), late.tolist())
+
+
+def _elsewhere(log: LogSteps, free: Mask, part: int, late: Int64, begin: int, end: int) -> float:
+    """Return how much longer a part is at most in so many steps of other ranks, or of `late` at other times.
+
+    The `_FEW`-th most of them: some may be late, too. Where hosts are loaded it is about as long on many.
+    """
+    if len(log.ranks) < 4:
+        return 0.0
+    longer = np.where(log.stretches_of(free), log.longer_ns[part], 0.0)
+    longer -= np.median(longer, axis=1)[:, None]
+    n = max(1, (end - begin) * longer.shape[1] // len(log.number))
+    longer[np.ix_(late, (log.begins >= begin) & (log.begins < end))] = 0.0
+    sums = np.pad(longer, ((0, 0), (1, 0))).cumsum(1)
+    most = np.sort((sums[:, n:] - sums[:, :-n]).max(1) / n)
+    return float(most[-min(_FEW, len(log.ranks) // 2)])
 
 
 def _of_span(log: LogSteps, span: _Span, usual: Mask, in_span: Mask) -> _Known:
     """Return the finding of a span: whose fault it is, in which part, since when, and at what cost."""
     inside = span.begin + np.flatnonzero(usual[span.begin : span.end])
-    outside = np.flatnonzero(usual & ~in_span)
+    outside = _beside(usual & ~in_span, span.begin, span.end)
     step = log.step_ns
     base = float(np.median(step[outside]))
     lost = float((step[span.begin : span.end] - base).sum())

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: The first that matches the name of a column is its role; what matches none computes.
 _ROLES = (
     (r"(?i)data|load|input|fetch|batch", Role.INPUT),
-    (r"(?i)wait|idle|barrier|stall", Role.WAIT),
+    (r"(?i)wait|idle|barrier", Role.WAIT),
     (r"(?i)comm|reduce|gather|scatter|nccl|hccl|all_?to_?all|sync|p2p|send|recv", Role.COMM),
     (r"(?i)copy|h2d|d2h", Role.COPY),
     (r"(?i)optim|update", Role.UPDATE),
@@ -36,7 +36,7 @@ class StepLog(System):
     name = "step log"
     counted_by = (
         "By the names of the columns: data and loading are input, comm, reduce and sync communication, "
-        "wait and stall waiting; all others compute."
+        "wait, idle and barrier waiting; all others compute."
     )
     has_events = False
 
