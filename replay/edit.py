@@ -15,6 +15,7 @@ from errors import UsageError
 from formats.columns import Trace
 from replay.links import LinkRate, link_rate, with_sizes
 from replay.messages import as_messages
+from replay.shared_cores import SharedCores, shared_cores
 from replay.uncertainty import EXTRAPOLATED
 
 
@@ -75,6 +76,7 @@ class Guess(NamedTuple):
     within_cap: bool = (
         False  # whether a bucket of gradients is closed by the first one of the next recorded one
     )
+    contends: bool = False  # whether computation changes with the share of its time that it meets transfers
     same_server: bool = False  # whether new partitions go where the recorded ones at their place did
 
 
@@ -134,6 +136,11 @@ class Job:
     def links(self) -> LinkRate | None:
         """The rate of a link; None where it is not known."""
         return link_rate(self.recording)
+
+    @cached_property
+    def shared_cores(self) -> SharedCores | None:
+        """How much longer computation takes while transfers are on their way; None where nothing tells."""
+        return shared_cores(self.recording) if self.recording.links else None
 
     @cached_property
     def apart(self) -> Recording:

@@ -470,6 +470,10 @@ def _cautions(args: Namespace, job: Job) -> list[str]:
                          f"{rate.at_least * _MBIT:,.0f} Mbit/s once and may carry {most}. The interval "
                          "holds both; slower links are told best by an absolute rate "
                          "(bandwidth=100Mbit)")  # fmt: skip
+        if (cores := job.shared_cores) is not None:
+            notes.append(f"bandwidth: computation takes {cores.factor:.1f} times as long while the rank's "
+                         "transfers are on their way, as on shared cores; it stays so in the prediction, and "
+                         "the interval allows for more or less of that")  # fmt: skip
     return notes
 
 

@@ -53,6 +53,9 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     links = job.links
     sized = not job.recording.links and len(bandwidths(job)) > 0
     known = latencies(job) if sized else None
+    cores = job.shared_cores
+    # what nodes receive on a network with another rate is not told by this one
+    may_receive_more = links is not None and (links.receives is None or not (links.receives or ratio))
 
     def factor(guess: Guess) -> float:
         """Return how many times as much links carry as those of the job that edits start from."""
@@ -75,13 +78,17 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
         if target is not None and links is None:
             return no_quicker(recording, target * _GOODPUT)
         times = factor(guess)
-        if links is not None and times < 1 and links.receives is None and recording.sides:
+        if guess.contends and cores is not None:
+            recording = scaled(recording, cores.at_bandwidth(times))
+        if times < 1 and may_receive_more and recording.sides:
             recording = replace(recording, sides=sides_of(recording.links, receives=guess.receives))
         rate = None if links is None else links.at_most
         return times_faster(recording, times, rate, waits_stay=guess.waits_stay)
 
     guesses = [] if known is None else list(guessed(known))
-    if links is not None and links.receives is None and factor(LIKELY) < 1:
+    if cores is not None and factor(LIKELY) != 1:
+        guesses.append(Guess(contends=True))
+    if may_receive_more and factor(LIKELY) < 1:
         guesses.append(Guess(receives=False))
     if links is not None and not links.is_told:
         guesses += [Guess(rate=lambda links: links.at_least), Guess(rate=lambda links: links.at_most)]
