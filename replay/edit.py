@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -15,8 +15,10 @@ from errors import UsageError
 from formats.columns import Trace
 from replay.links import LinkRate, link_rate, with_sizes
 from replay.messages import as_messages
-from replay.shared_cores import SharedCores, shared_cores
 from replay.uncertainty import EXTRAPOLATED
+
+if TYPE_CHECKING:
+    from replay.whatif.shared_cores import SharedCores
 
 
 class EditRequest(NamedTuple):
@@ -140,6 +142,8 @@ class Job:
     @cached_property
     def shared_cores(self) -> SharedCores | None:
         """How much longer computation takes while transfers are on their way; None where nothing tells."""
+        from replay.whatif.shared_cores import shared_cores
+
         return shared_cores(self.recording) if self.recording.links else None
 
     @cached_property

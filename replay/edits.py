@@ -12,7 +12,6 @@ from dag.step_graph import Recording
 from errors import UsageError
 from replay.edit import LIKELY, Edit, EditRequest, Guess, Job
 from replay.whatif import (
-    allocations,
     bandwidth,
     collective_times,
     drop,
@@ -21,13 +20,11 @@ from replay.whatif import (
     negotiation,
     outliers,
     partition,
-    pauses,
     peers,
     scaling,
     schedule,
     server_times,
     straggler,
-    synchronisation,
 )
 
 
@@ -44,8 +41,8 @@ class EditModule(Protocol):
 
 #: The first that knows a request makes the edit; `scaling` takes what no other one knows.
 EDITS: Sequence[EditModule] = (
-    bandwidth, partition, schedule, straggler, drop, pauses, negotiation, outliers, server_times,
-    collective_times, gradients, host, synchronisation, allocations, peers, scaling,
+    bandwidth, partition, schedule, straggler, drop, negotiation, outliers, server_times, collective_times,
+    gradients, host, peers, scaling,
 )  # fmt: skip
 _WORD = re.compile(r"\b([a-z_]{4,})=")
 _ALIKE = 0.75  # of two words, the share of letters that makes them alike

@@ -17,10 +17,8 @@ from diagnose.job_view import JobView, what_runs
 from dialects.roles import Role
 from dialects.step_parts import Operation
 from function_names import brief, named
-from replay.whatif.allocations import allocates, is_allocation
-from replay.whatif.host import prepares
+from replay.whatif.host import allocates, is_allocation, is_sync, prepares
 from replay.whatif.scaling import NO_TIME
-from replay.whatif.synchronisation import is_sync
 from result import in_ms, in_percent
 
 _LAUNCH = re.compile(r"(?i)launch_?\w*kernel")

@@ -54,7 +54,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     sized = not job.recording.links and len(bandwidths(job)) > 0
     known = latencies(job) if sized else None
     cores = job.shared_cores
-    # what nodes receive on a network with another rate is not told by this one
+    # this network says nothing of how much nodes receive on one with another rate
     may_receive_more = links is not None and (links.receives is None or not (links.receives or ratio))
 
     def factor(guess: Guess) -> float:

@@ -1,29 +1,47 @@
-"""Ranks that work as long as their peers."""
+"""Ranks that work, or pause with nothing recorded, as long as their peers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
-from dag.step_graph import Bool, Recording
+from dag.step_graph import Bool, Recording, StepGraph
 from dialects.roles import Role
 from replay.edit import Edit, EditRequest, Job
-from replay.even_work import as_peers, done_by_all, excess_ns, scaled, stages
+from replay.even_work import (
+    as_peers,
+    done_by_all,
+    excess_ns,
+    ratio_of,
+    scaled,
+    scaled_column,
+    stages,
+    work_of,
+)  # fmt: skip
 from replay.selection import named_ranks
 
-NAME = "rank1=peers, rank1.extra=peers"
+NAME = "rank1=peers, rank1.extra=peers, rank1.gap=peers, gap=even"
 HELP = (
     "a rank (rank1,rank2) does its own work in its peers' usual time; extra: what not all ranks do takes so "
-    "much less that it works as long as they do"
+    "much less that it works as long as they do; gap: with nothing recorded it is no longer than they are; "
+    "even: in each step no longer than the mean rank"
 )
 
 
 def parse(request: EditRequest, job: Job) -> Edit | None:
-    """Return the edit that makes ranks work like their peers; None for any other request."""
+    """Return the edit that makes ranks work, or pause, like their peers; None for any other request."""
+    ranks, _, part = request.name.rpartition(".")
+    if part == "gap" and request.value == "even":
+        if ranks:
+            raise request.refused("gaps are evened out over all ranks: gap=even")
+        return Edit(lambda recording, _: gaps_even_in_each_step(recording), as_recorded=True)
     if request.value != "peers":
         return None
-    ranks, _, part = request.name.rpartition(".")
+    if part == "gap":
+        late, group = named_ranks(job.recording, request, ranks), stages(job.recording)
+        return Edit(lambda recording, _: as_peers(recording, late, group, work=False, gaps=True))
     if ranks and part == "extra":
         late = named_ranks(job.recording, request, ranks)
         return Edit(lambda recording, _: without_extra(recording, late))
@@ -60,3 +78,16 @@ def without_extra(recording: Recording, late: Sequence[int]) -> Recording:
     more = min(excess_ns(times(own), late, group), excess_ns(times(extra), late, group))
     taken = float(np.median(times(chosen)[:, list(late)].mean(axis=1)))
     return scaled(recording, np.where(chosen, max(1 - more / max(taken, 1.0), 0.0), 1.0))
+
+
+def gaps_even_in_each_step(recording: Recording) -> Recording:
+    """Return the recording in which the gaps of each owner are as long as the mean owner's in that step."""
+    work = work_of(recording)
+
+    def evened(step: StepGraph) -> StepGraph:
+        gaps = work.table(step, "gap_ns").sum(axis=1, keepdims=True)
+        factor = np.broadcast_to(np.minimum(ratio_of(gaps.mean(), gaps), 1.0), (work.n_owners, work.n_kinds))
+        factor_of = work.of_operations(factor, np.ones(len(work.kind), np.bool_))
+        return replace(step, gap_ns=scaled_column(step, factor_of, "gap_ns"))
+
+    return recording.edited(evened)

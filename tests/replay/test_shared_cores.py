@@ -7,7 +7,7 @@ import pytest
 from jobs import _PUSH, foreseen, job, rank
 
 from dag.step_graph import Recording
-from replay.shared_cores import shared_cores
+from replay.whatif.shared_cores import shared_cores
 
 
 def two_ranks(meets: float) -> Recording:

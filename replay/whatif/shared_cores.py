@@ -77,7 +77,7 @@ def shared_cores(recording: Recording) -> SharedCores | None:
 
 
 def _beyond(values: Float64, *groups: Int64) -> Float64:
-    """Return what is left of values (k,) beside a part of each of their groups (k,), by alternating means."""
+    """Return the rest of values (k,) beside a part of each of their groups (k,), by alternating means."""
     left: Float64 = values.copy()
     for _ in range(_ALTERNATING):
         for group in groups:
