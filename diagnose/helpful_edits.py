@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from dag_utils import LoadedSteps, by_name, choose_step, critical_path, named_path
-from diagnose.diagnosis import Diagnosis, diagnose
+from diagnose.diagnosis import diagnose
 from diagnose.finding import edit
 from diagnose.finding_thresholds import FASTER, NEGLIGIBLE
 from errors import AnalyzeError
@@ -13,42 +14,48 @@ from parallel import progress as bars
 from replay.edit import EditRequest
 from replay.forecast import Forecast, Forecasts
 
-Edits = tuple[EditRequest, ...]
-
 #: So many parts of the critical path, the largest, are made a little faster.
 _PARTS = 5
 #: Edits that mean something in a job of any system.
 _OF_ANY_JOB = ("bandwidth=2", "schedule=priority", "straggler=none", "straggler=mean", "gap=even")
 
 
-def helpful_edits(loaded: LoadedSteps, progress: bool | None = None) -> dict[Edits, Forecast]:
-    """Return the forecasts of the edits that save anything for certain, the largest saving first."""
+class HelpfulEdit(NamedTuple):
+    """An edit, or some of one finding, its forecast, and the title of the finding, if it is of one."""
+
+    requests: tuple[EditRequest, ...]
+    forecast: Forecast
+    finding: str = ""
+
+
+def helpful_edits(loaded: LoadedSteps, progress: bool | None = None) -> list[HelpfulEdit]:
+    """Return the edits that save anything for certain, the largest saving first."""
     diagnosis = diagnose(loaded)
     view = diagnosis.view
     assert view is not None  # of recorded steps
     forecasts = Forecasts(view.job, view.rows)
-    requests = list(dict.fromkeys(_candidates(diagnosis, loaded)))
-    found: dict[Edits, Forecast] = {}
+    titles = {tuple(one.change): one.finding.title for one in diagnosis.findings if one.change}
+    requests = dict.fromkeys([*titles, *((one,) for one in _of_any_job(loaded))])
+    found: list[HelpfulEdit] = []
     with bars.bar(len(requests), "edits", what="replaying", enabled=progress) as bar:
         for request in requests:
             bar.update()
             try:
-                forecast = forecasts.of(request)
+                one = forecasts.of(request)
             except AnalyzeError:  # this job has nothing of the kind
                 continue
-            alike = any(abs(one.after_ns - forecast.after_ns) < 1 for one in found.values())
-            if forecast.saved_ns >= NEGLIGIBLE * forecast.before_ns and forecast.is_certain and not alike:
-                found[request] = forecast
-    return dict(sorted(found.items(), key=lambda one: -one[1].saved_ns))
+            is_new = all(abs(other.forecast.after_ns - one.after_ns) >= 1 for other in found)
+            if one.saved_ns >= NEGLIGIBLE * one.before_ns and one.is_certain and is_new:
+                found.append(HelpfulEdit(request, one, titles.get(request, "")))
+    return sorted(found, key=lambda one: -one.forecast.saved_ns)
 
 
-def _candidates(diagnosis: Diagnosis, loaded: LoadedSteps) -> Iterator[Edits]:
-    """Yield the edits of findings, those for any job, and a little less time for most of the path."""
-    yield from (tuple(one.change) for one in diagnosis.findings if one.change)
-    yield from ((EditRequest.of(text),) for text in _OF_ANY_JOB)
+def _of_any_job(loaded: LoadedSteps) -> Iterator[EditRequest]:
+    """Yield the edits for any job, and a little less time for most of the path."""
+    yield from map(EditRequest.of, _OF_ANY_JOB)
     recording = loaded.recording
     path = named_path(recording, critical_path(recording.steps[choose_step(recording)]))
     several = len(recording.owners) > 1
     for share in by_name(path)[:_PARTS]:
         names = (share.owner if several else "", share.cat, share.name)
-        yield from ((edit(name, 1 - FASTER),) for name in names if name)
+        yield from (edit(name, 1 - FASTER) for name in names if name)

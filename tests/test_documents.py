@@ -117,7 +117,7 @@ TYPES: dict[str, dict[str, Any]] = {
         "critical_path?": rows(PATH),
         "whatif?": [{"set": str, "before_ms": float, "after_ms": float, "change": float,
                      "interval_ms": ([float], None), "change_of_these_steps": ([float], None),
-                     "slowdown?": float, "command?": str,
+                     "slowdown?": float, "command?": str, "finding?": _STRING,
                      "slowdown_by?": {by: {"{}": float} for by in ("rank", "stage", "kind")}}],
         "delays?": [_EFFECT], "bottlenecks?": [_EFFECT], "edits?": [{"set": str, "help": str}],
     },

@@ -300,21 +300,23 @@ def _helpful(args: Namespace, loaded: LoadedSteps) -> Result:
     from diagnose.helpful_edits import helpful_edits
     from options.replay import replay_tables as shown
 
-    helpful = [*helpful_edits(loaded, args.progress).items()][: args.head or _MOST_HELPFUL]
-    found = [forecast for _, forecast in helpful]
-    commands = [command(args, WHAT_IF, *map(str, edits)) for edits, _ in helpful]
+    found = helpful_edits(loaded, args.progress)[: args.head or _MOST_HELPFUL]
+    forecasts = [one.forecast for one in found]
+    commands = [command(args, WHAT_IF, *map(str, one.requests)) for one in found]
     headline = "No edit that was tried saves 1 % of a step for certain."
-    if found:
-        best = found[0]
+    for best in forecasts[:1]:
         saved = f"{in_ms(best.saved_ns)} or {in_percent(1 - best.ratio)} of a step"
         headline = f"{brief(best.name)} would save most, {saved}."
-    rows = [{**_row(one, None), "command": str(typed)} for one, typed in zip(found, commands, strict=True)]
+    rows = [
+        {**_row(one.forecast, None), "finding": one.finding or None, "command": str(typed)}
+        for one, typed in zip(found, commands, strict=True)
+    ]
     return Result(
         **_common(args, loaded),
         headline=headline,
         document={"whatif": rows},
-        tables=[shown.whatif_table(found)],
-        charts=[shown.whatif_chart(found)],
+        tables=[shown.helpful_table(found)],
+        charts=[shown.whatif_chart(forecasts)],
         notes=[*loaded.recording.notes, *commands],
     )
 

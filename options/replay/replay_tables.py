@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +18,9 @@ from replay.runs import Simulation
 from replay.sensitivity import Effect
 from replay.slowdown import Slowdown
 from result import Bars, Chart, Column, LazySequence, Lines, Table, Waterfall, ms_column, ms_of
+
+if TYPE_CHECKING:
+    from diagnose.helpful_edits import HelpfulEdit
 
 #: Bars that a chart of effects shows at most.
 MOST_BARS = 25
@@ -33,6 +37,15 @@ _WHATIF = (
     Column("paired_high", "to", "percent", 1, minor=True, paired=True,
            value=lambda edit: edit.paired and edit.paired[1]),
 )  # fmt: skip
+
+_HELPFUL = (
+    ms_column("saved_ms", "saves per step", "forecast.saved_ns", digits=1, bar=True),
+    ms_column("low_ms", "95 %: from", "forecast.gain_ns.low_ns", digits=1, minor=1),
+    ms_column("high_ms", "to", "forecast.gain_ns.high_ns", digits=1, minor=1, paired=True),
+    Column("share", "of the step", "percent", 0, value=lambda edit: 1 - edit.forecast.ratio),
+    Column("set", "what if", value=lambda edit: edit.forecast.name),
+    Column("finding", "removes", minor=2),
+)
 
 
 def _bound(edit: Forecast, end: int) -> float | None:
@@ -85,6 +98,11 @@ def whatif_table(found: Sequence[Forecast]) -> Table:
     """Return before, after and change of each edit."""
     few = any(edit.interval_ns is None for edit in found)
     return Table.of("whatif", "What if", _WHATIF, found, note="too few steps for an interval" if few else "")
+
+
+def helpful_table(found: Sequence[HelpfulEdit]) -> Table:
+    """Return the table of savings, an edit a row."""
+    return Table.of("helpful", "What each edit would save", _HELPFUL, found)
 
 
 def slowdown_table(found: Slowdown) -> Table:
