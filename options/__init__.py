@@ -66,14 +66,18 @@ def load(name: str) -> Option:
 # ---- what several options do with the flags that they share
 
 
-def above_zero(what: str, number: Callable[[str], float | None]) -> Callable[[str], Any]:
+def above_zero(
+    what: str, number: Callable[[str], float | None], *, or_zero: bool = False
+) -> Callable[[str], Any]:
     """Return the type of a flag: what `number` makes of its text (None, ValueError: nothing), above 0."""
+    least = "" if or_zero else " above 0"
 
     def parsed(text: str) -> float:
         with contextlib.suppress(ValueError):
-            if 0 < (value := number(text) or 0) < float("inf"):
+            value = number(text)
+            if value is not None and (0 < value < float("inf") or (or_zero and value == 0)):
                 return value
-        raise ArgumentTypeError(f"{text!r} is not a {what} above 0")
+        raise ArgumentTypeError(f"{text!r} is not a {what}{least}")
 
     return parsed
 

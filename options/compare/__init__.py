@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from argparse import ArgumentTypeError, Namespace, _ArgumentGroup
+from argparse import Namespace, _ArgumentGroup
 from collections.abc import Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from errors import UsageError, counted
-from options import READING
+from options import READING, above_zero
 from options.commands import command
 from options.compare.comparison_tables import (
     Pair,
@@ -38,7 +38,7 @@ _MOST_SHOWN = 3  # pairs of runs in a headline, and in the tables of a terminal
 
 def add_arguments(group: _ArgumentGroup) -> None:
     """Declare the flag of this option alone."""
-    group.add_argument("--fail_above", metavar="PERCENT", type=_percent,
+    group.add_argument("--fail_above", metavar="PERCENT", type=above_zero("percentage", float, or_zero=True),
         help="exit code 3 if the iteration time grew significantly, and by more than that")  # fmt: skip
 
 
@@ -137,16 +137,6 @@ def _timelines(args: Namespace, pair: Pair) -> list[Chart]:
         return []
     charts = [chart for path, name in sides for chart in usual_step(args, [path], name)]
     return charts if len(charts) == len(sides) else []
-
-
-def _percent(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise ArgumentTypeError(f"{text!r} is not a percentage")
-    return value
 
 
 def _limit(pairs: Sequence[Pair], regressed: Sequence[Pair], percent: float | None) -> list[str]:

@@ -13,14 +13,14 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
 
 from arrays import Int64
-from arrays.numbering import unique
+from arrays.numbering import numbered, unique
 from dag.step_graph import Recording, StepGraph
 from dag_utils import NO_EVENT, CriticalPath, Dag, LongestPath, category, new_dag
 from dialects.step_parts import EdgeKind
@@ -254,22 +254,17 @@ def _groups(dag: Dag, limit: int) -> Int64:
     """
     parts = [[part for part in _PART.split(name) if part] for name in dag.names]
     most = max(map(len, parts), default=1)
-    group: list[int] = [0] * len(dag)
+    group = np.zeros(len(dag), np.int32)
     for length in range(1, most + 1):
-        finer = _numbered((cat, *words[:length]) for cat, words in zip(dag.cats, parts, strict=True))
-        if max(finer) >= limit and length > 1:
+        _, finer = numbered((cat, *words[:length]) for cat, words in zip(dag.cats, parts, strict=True))
+        if finer.max() >= limit and length > 1:
             break
         group = finer
-    if max(group) + 1 < _FEW:
+    if group.max() + 1 < _FEW:
         depth = dag.depths()
         stretch = max(depth) // _FEW + 1
-        group = _numbered((g, d // stretch) for g, d in zip(group, depth, strict=True))
-    return np.array(group, np.int64)
-
-
-def _numbered(keys: Iterable[Hashable]) -> list[int]:
-    index: dict[Hashable, int] = {}
-    return [index.setdefault(key, len(index)) for key in keys]
+        _, group = numbered((g, d // stretch) for g, d in zip(group.tolist(), depth, strict=True))
+    return group.astype(np.int64)
 
 
 def _group_labels(dag: Dag, group: Int64) -> list[str]:
