@@ -489,6 +489,22 @@ def test_a_step_without_work_that_the_device_overtakes_is_left_out(tmp_path: Pat
     assert "step 7 is left out: the device was not done with the one before then" in map(str, recording.notes)
 
 
+def test_what_a_stream_waits_for_is_no_work_and_calls_of_any_runtime_wait(tmp_path: Path) -> None:
+    """A stream waits 200 for another one, then works for 100; the host waits for that."""
+    job = Made()
+    for number in range(1, 7):
+        begin = job.now
+        job.add("event_wait", "mtia_ccp_events", begin, begin + 200, 7, stream=7)
+        job.free[7] = begin + 200
+        job.launch(5, 100)
+        job.wait("synchronizeStream", "mtia_runtime")
+        job.add(f"ProfilerStep#{number}", "user_annotation", begin, job.now)
+    path = job.write(tmp_path / "job")
+    figures = load_figures([path], Wanted(breakdown=True), Request(jobs=1, progress=False))
+    assert {(one.wall_ns, one.compute_ns) for one in figures.ranks[0].breakdown} == {(300_000, 100_000)}
+    assert 0 < without_waits(path) < 300
+
+
 def test_what_the_host_does_for_later_steps_holds_up_none(tmp_path: Path) -> None:
     recording = recording_of(made(tmp_path / "job", "ahead"))
     for row in recording.whole_steps:

@@ -17,6 +17,7 @@ from diagnose.job_view import JobView, waited_for, what_runs
 from dialects.roles import Phase, Role
 from dialects.step_parts import Direction
 from function_names import named
+from replay.whatif.collective_times import meets_others
 from replay.whatif.scaling import NO_TIME
 from result import in_ms, in_percent
 
@@ -140,12 +141,8 @@ def _waits_unknown(view: JobView, chosen: Bool) -> str:
     """Return that some communication (n,) may be waiting, where nothing ties it to other ranks, as words."""
     if view.lacks_ranks:
         return ", nor the waiting for ranks that are not recorded"
-    is_meeting = view.which(lambda one: one.role is Role.MEETING)
-    for step in view.steps:
-        source, target = step.edges[:, 0], step.edges[:, 1]
-        between = (step.owner[source] != step.owner[target]) | is_meeting[step.operation[source]]
-        if chosen[step.operation[target[between]]].any():
-            return ""
+    if meets_others(view.recording)[chosen].any():
+        return ""
     if view.which(lambda one: one.transfer.direction is Direction.ONE_RANK)[chosen].any():
         return (
             ", nor the waiting for the other side, which only the arguments of the calls tell from them: "

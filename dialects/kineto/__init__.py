@@ -58,8 +58,8 @@ _CATS = {
     *("cuda_runtime", "cuda_driver", "cuda_sync", "python_function", "ac2g", "fwdbwd"),
     *("Operator", "Runtime", "Kernel", "Memcpy", "Memset"),  # before PyTorch 1.11
 }
-#: Calls of CUDA and HIP.
-_DRIVER = r"(?:cuda|hip|cu)[A-Z]"
+#: What a stream of some accelerators does beside work: it waits for another one, or tells that it is so far.
+_BETWEEN_STREAMS = re.compile(r"(?i)(?:event|notify)_(?:wait|record)")
 #: A Python function: built in, or in a file, which is left out.
 _FUNCTION = r"^(?:<built-in (?:function|method) (\w+).*|.*\.py\(\d+\): (\S+))$"
 
@@ -112,7 +112,9 @@ class Kineto(System):
         on_device = has_device(trace)
         found[by_cat(trace, (KERNEL_CATS if on_device else CPU_OP_CATS).__contains__)] = Role.COMPUTE
         if on_device:
-            comm = by_cat(trace, DEVICE_CATS.__contains__) & by_name(trace, is_collective_kernel)
+            works = by_cat(trace, DEVICE_CATS.__contains__)
+            found[works & by_name(trace, _BETWEEN_STREAMS.fullmatch)] = Role.WAIT
+            comm = works & by_name(trace, is_collective_kernel)
         else:
             comm = by_name(trace, is_collective_call)
             found[by_name(trace, awaits_collective)] = Role.WAIT
@@ -274,7 +276,7 @@ class Kineto(System):
             return None
         names = [re.sub(_FUNCTION, r"\1\2", trace.names[i]) for i in trace.name_id[rows].tolist()]
         is_python = by_cat(trace, "python_function".__eq__)[rows]
-        waits = by_name(trace, lambda name: bool(re.match(_DRIVER, name)))[rows] & ~is_python
+        waits = by_cat(trace, RUNTIME_CATS.__contains__)[rows]
         return Frames(trace.ts_ns[rows], trace.end_ns[rows], names, is_python, waits)
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:

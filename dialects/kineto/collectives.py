@@ -48,7 +48,7 @@ _TRANSFERS = {"c10d::send": True, "c10d::recv_": False}
 _PIPELINE, _OF_ALL = r"(?i)(?:^|_)pp|pipe", r"^default_pg$"
 _WAIT = r"_?c10d_functional::wait_tensor"
 #: Collectives that no rank leaves before all have entered; a broadcast's root, for one, may.
-_ALL_WAIT = r"(?i)all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier"
+_ALL_WAIT = r"(?i)all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier|(?:cross_device|quick)_?reduce"
 _NUMBER = r"[0-9]{1,18}"
 _PROFILER_STEP = rf"ProfilerStep#({_NUMBER})"
 #: All-to-all, or between two ranks: the name does not say.

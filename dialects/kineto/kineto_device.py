@@ -33,7 +33,9 @@ from dialects.tolerances import (
 from formats.columns import Trace
 
 #: Calls that return only when work on the device is done.
-CALLS_THAT_WAIT = re.compile(r"\w*Synchronize|(cuda|hip)Memcpy(To|From)?(Symbol|2D|3D)?|(cuda|hip)Free")
+CALLS_THAT_WAIT = re.compile(
+    r"(?i:\w*synchronize\w*)|(cuda|hip)Memcpy(To|From)?(Symbol|2D|3D)?|(cuda|hip)Free"
+)
 
 
 class Works(Struct, frozen=True):

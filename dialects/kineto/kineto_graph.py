@@ -203,7 +203,7 @@ def _read(rank: RankTrace, steps: Sequence[Step], roles: NDArray[np.int8]) -> _R
     inside[inside] = host.end_ns[enqueued[inside]] > moments[inside]
     host = host.cut(enqueued[inside], moments[inside])
     known = transfers(trace, aside, rank.args_of)
-    works = read_works(trace, end_ns, roles != Role.IGNORED)
+    works = read_works(trace, end_ns, ~np.isin(roles, (Role.IGNORED, Role.WAIT)))
     return _Rank(trace, end_ns, host, aside, works, known, steps, roles)
 
 

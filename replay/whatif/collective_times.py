@@ -13,6 +13,7 @@ from arrays.intervals import at_once
 from arrays.numbering import unique
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.recorded_collectives import bus_factor, size_classes
+from dialects.roles import Role
 from dialects.step_parts import narrow_ns
 from replay.edit import Edit, EditRequest, Guess, Job
 from replay.even_work import scaled
@@ -68,8 +69,14 @@ class SlowCollective(NamedTuple):
 
 
 def slow_collectives(job: Job) -> list[SlowCollective]:
-    """Return the collectives whose bus bandwidth is below that of others of their kind and size."""
+    """Return the collectives whose bus bandwidth is below that of others of their kind and size.
+
+    Of several ranks only what is known to meet others' counts: else its time may be all waiting, as that of
+    a transfer from stage to stage of a pipeline is.
+    """
     found = bandwidths(job)
+    if len(job.recording.owners) > 1:
+        found = found[meets_others(job.recording)[found[:, 0].astype(np.int64)]]
     operation, group, rate, turn = found[:, 0].astype(np.int64), found[:, 1], found[:, 2], found[:, 3]
     slow = []
     for one in unique(group):
@@ -80,6 +87,18 @@ def slow_collectives(job: Job) -> list[SlowCollective]:
             late = members[rate[members] * _SLOW < usual].tolist()
             slow += [SlowCollective(int(operation[i]), float(rate[i]), usual, int(turn[i])) for i in late]
     return slow
+
+
+def meets_others(recording: Recording) -> Bool:
+    """Return which operations (n,) wait for other owners, in some step."""
+    meets = np.zeros(len(recording.operations), np.bool_)
+    is_meeting = recording.which(lambda one: one.role is Role.MEETING)
+    for row in recording.whole_steps:
+        step = recording.steps[row]
+        source, target = step.edges[:, :2].T
+        others = (step.owner[source] != step.owner[target]) | is_meeting[step.operation[source]]
+        meets[step.operation[target[others]]] = True
+    return meets
 
 
 def bandwidths(job: Job) -> Float64:
