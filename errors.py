@@ -30,6 +30,20 @@ def listed(words: Sequence[str], most: int = 3) -> str:
     return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
 
 
+def summed_up(lines: Iterable[str], most: int = 10) -> list[str]:
+    """Return lines ``file: what``; where more than `most` files have the same, one line has three of them.
+
+    >>> summed_up(["a: empty", "b: cut", "c: empty", "d: empty"], most=2)
+    ['a, c and d: empty', 'b: cut']
+    """
+    parts = [line.partition(": ") for line in lines]
+    files: dict[str, list[str]] = {}
+    for file, _, what in parts:
+        files.setdefault(what, []).append(file)
+    many = {what: f"{listed(named)}: {what}" for what, named in files.items() if what and len(named) > most}
+    return list(dict.fromkeys(many.get(part[2], "".join(part)) for part in parts))
+
+
 def whole_number(text: str) -> int | None:
     """Return the number that `text` says in at most 18 digits, which 64 bits hold; else None."""
     return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else None

@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TextIO
 
-from errors import AnalyzeError, OutputError, one_line
+from errors import AnalyzeError, OutputError, one_line, summed_up
 from outputs.atomic import Outputs
 from outputs.interrupts import abandon
 from outputs.rules import default_file
@@ -56,11 +56,12 @@ def show(result: Result, args: Namespace, outputs: Outputs | None = None) -> Non
         with Outputs() as alone:
             show(result, args, alone)
         return
-    for line in result.repairs:
+    summary = result._replace(repairs=summed_up(result.repairs))
+    for line in summary.repairs:
         logging.warning("%s", one_line(line))
-    failed = _write_files(result, args, outputs)
+    failed = _write_files(summary, args, outputs)
     try:
-        _print(result, args)
+        _print(result if args.format == "json" else summary, args)
     except BrokenPipeError:  # whoever reads our output (`… | head`) has enough: that is not a failure
         abandon(sys.stdout)
     if failed is not None:

@@ -223,7 +223,7 @@ def _escaped(text: str) -> str:
 
 
 def _dot_text(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return str(_legal(text)).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def _legal(value: Any) -> Any:

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from errors import OutputError
+from errors import OutputError, printable
 from outputs.atomic import open_output
 from outputs.marks import MARK
 from outputs.temporary import temporary_directory
@@ -114,10 +114,10 @@ def sheets(tables: Sequence[Table], limit: int) -> Iterator[tuple[str, Table, It
 def sheet_name(wanted: str, taken: set[str]) -> str:
     r"""Return a legal sheet name like `wanted` that differs from those `taken`, and add it to them.
 
-    At most 31 characters, none of ``[]:*?/\``, no apostrophe at an end, not "History"; names that
-    differ only in case are the same.
+    At most 31 characters, all printable, none of ``[]:*?/\``, no apostrophe at an end, not "History"; names
+    that differ only in case are the same.
     """
-    name = _legal(wanted).translate(_NOT_IN_NAMES).strip(" '") or "Sheet"
+    name = printable(wanted).translate(_NOT_IN_NAMES).strip(" '") or "Sheet"
     if name.casefold() == "history":
         name += "_"
     legal, count = _shortened(name, ""), 1

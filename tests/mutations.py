@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import gzip
 import json
 import pickle
 import random
 import re
+import sqlite3
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from nsight_export import two_ranks
+
+from conftest import run_cli
 
 Mutation = Callable[[random.Random, bytes], bytes]
 
@@ -80,6 +87,8 @@ def damaged(rng: random.Random, name: str, content: bytes) -> bytes:
         ways = (*_BYTES, *_JSON, *_JSON)
     elif name.endswith(".pickle"):
         ways = (*_BYTES, *_PICKLE)
+    elif name.endswith(".sqlite"):
+        ways = (*_BYTES, *(_with_other_cells,) * 8)
     elif name.endswith(".gml"):
         ways = (*_BYTES, *_GML, *_GML)
     is_packed = name.endswith(".gz") and rng.random() < 0.8
@@ -301,10 +310,45 @@ def _step_table() -> dict[str, bytes]:
     return {"metrics.csv": "\n".join(lines).encode()}
 
 
+def _nsight() -> dict[str, bytes]:
+    with tempfile.TemporaryDirectory() as folder:
+        return {"report.sqlite": two_ranks(Path(folder, "report.sqlite"), 3).read_bytes()}
+
+
+@functools.cache
+def _perfetto() -> dict[str, bytes]:
+    with tempfile.TemporaryDirectory() as folder:
+        write_job("kineto", Path(folder, "job"))
+        output = Path(folder, "all.pftrace")
+        run_cli("--option", "combine", "--path", Path(folder, "job"), "--output", output)
+        return {"all.pftrace": output.read_bytes()}
+
+
+def _jax() -> dict[str, bytes]:
+    devices = ("/device:GPU:0", "/device:GPU:1")
+    host = {"name": "/host:CPU"}
+    events: list[dict[str, Any]] = [{"ph": "M", "name": "process_name", "pid": 701, "args": host}]
+    events += [
+        {"ph": "M", "name": name, "pid": pid, "tid": 5, "args": {"name": text}}
+        for pid, device in enumerate(devices, 1)
+        for name, text in (("process_name", device), ("thread_name", "Stream #5(Compute)"))
+    ]
+    for step in range(4):
+        at, args = 5000.0 * step, {"step_num": str(step), "group_id": str(step)}
+        events.append(_slice("train", at, 4000, pid=701, tid=1, args=args))
+        for pid in (1, 2):
+            run = {"hlo_module": "jit_step", "hlo_op": "dot.1", "run_id": str(step), "group_id": str(step)}
+            events.append(_slice("dot.1", at + 100 * pid, 900, pid=pid, tid=5, args=run))
+            reduced = {**run, "hlo_op": "all-reduce.1"}
+            events.append(_slice("ncclDevKernel_AllReduce", at + 1500, 700, pid=pid, tid=5, args=reduced))
+    path = "plugins/profile/2026_11_23_07_45_57/vm.trace.json.gz"
+    return {path: gzip.compress(_trace([*events, {}], displayTimeUnit="ns"), 1)}
+
+
 KINDS: dict[str, Callable[[], dict[str, bytes]]] = {
     "byteps": _byteps, "kineto": _kineto, "horovod": _horovod, "composer": _composer, "dasf": _dasf,
     "chrome": _chrome, "graph": _graph, "pipeline": _pipeline,
-    "step_log": _step_log, "step_table": _step_table,
+    "step_log": _step_log, "step_table": _step_table, "nsight": _nsight, "perfetto": _perfetto, "jax": _jax,
     "dumps": lambda: _recorder("dump_{}.pickle", pickle.dumps),
     "json_dumps": lambda: _recorder("dump_rank{}.json", lambda document: json.dumps(document).encode()),
 }  # fmt: skip
@@ -402,6 +446,35 @@ def _change(rng: random.Random, document: Any) -> None:
         else:
             within[key] = rng.choice(_VALUES)
             return
+
+
+def _with_other_cells(rng: random.Random, content: bytes) -> bytes:
+    """Put other values into some cells of a database, or take rows, a column or a table out of it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "report.sqlite")
+        path.write_bytes(content)
+        with contextlib.suppress(sqlite3.Error, IndexError), contextlib.closing(sqlite3.connect(path)) as db:
+            for _ in range(rng.choice((1, 3, 10))):
+                _change_cells(rng, db)
+            db.commit()
+        return path.read_bytes()
+
+
+def _change_cells(rng: random.Random, db: sqlite3.Connection) -> None:
+    table = rng.choice([row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")])
+    column = rng.choice([row[1] for row in db.execute(f'PRAGMA table_info("{table}")')])
+    value = rng.choice((None, -1, 0.5, 1 << 62, -(1 << 63), float("inf"), "", "12", b"b", "x" * 3000))
+    ways = (
+        f'UPDATE "{table}" SET "{column}" = ? WHERE rowid % 7 = 1',
+        f'UPDATE "{table}" SET "{column}" = ?',
+        f'DELETE FROM "{table}" WHERE "{column}" > ?',
+        f'INSERT INTO "{table}" ("{column}") VALUES (?)',
+    )
+    db.execute(rng.choice(ways), (value,))
+    if rng.random() < 0.1:
+        db.execute(f'DROP TABLE "{table}"')
+    elif rng.random() < 0.1:
+        db.execute(f'ALTER TABLE "{table}" DROP COLUMN "{column}"')
 
 
 _PICKLE: Sequence[Mutation] = (_with_other_values,) * 8

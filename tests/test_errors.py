@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from errors import one_line, shortened
+from errors import one_line, shortened, summed_up
 
 
 @given(st.text())
@@ -34,3 +34,12 @@ def test_control_and_bidirectional_characters_are_escaped() -> None:
 
 def test_a_shortened_text_keeps_both_ends() -> None:
     assert shortened("0123456789", 5) == "01…89"
+
+
+def test_lines_that_say_the_same_of_many_files_are_one_and_others_stay_in_their_order() -> None:
+    lines = [f"e{i}.json: empty" for i in range(11)]
+    others = ["b.json: cut off", "a line without a file", "c.json: cut off"]
+    assert summed_up([others[0], *lines, *others[1:]]) == [
+        others[0], "e0.json, e1.json, e2.json and 8 more: empty", *others[1:]
+    ]  # fmt: skip
+    assert summed_up(lines[:10]) == lines[:10]

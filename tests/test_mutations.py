@@ -37,6 +37,10 @@ _OPTIONS: dict[str, Callable[[Path, Path], list[object]]] = {
     "critical": lambda job, out: ["--path", job],
     "diagnose": lambda job, out: ["--path", job, "--html", out / "page.html"],
     "replay": lambda job, out: ["--path", job, "--output", "-", "--jobs", "1"],
+    "edits": lambda job, out: [
+        *("--path", job, "--sub_option", "whatif", "--set", "bandwidth=2", "--set", "straggler=none"),
+        *("--set", "overlap=off", "--set", "FW=0.5", "--jobs", "1"),
+    ],
     "graph": lambda job, out: ["--path", job, "--output", out / "graph.dot"],
     "collect": lambda job, out: ["--path", job],
 }
@@ -72,6 +76,7 @@ def run(seed: int, folder: Path) -> None:
     flags = _OPTIONS[option](path, out)
     if option in ("breakdown", "collectives", "fields", "groups", "kernel kinds"):
         option = "statistic"
+    option = "replay" if option == "edits" else option
     with _within(_LIMIT_S):
         code, stdout, stderr = run_cli("--option", option, *flags, "--format", "json")
     assert code in (0, 1, 2), stderr
