@@ -56,6 +56,7 @@ def run(args: Namespace) -> Result:
         raise UsageError("--comm has no effect with --option combine without --filter: it copies all events")
     import dialects
     from combine.merge import combine
+    from outputs.atomic import check_output
     from trace_utils import files_to_read, find_paths, rank_notes
 
     folders = [path for path in args.path if path.is_dir()]
@@ -65,9 +66,14 @@ def run(args: Namespace) -> Result:
         )
     job = find_paths(args.path)
     output = args.output or (folders or [args.path[0].parent])[0] / "combined.json"
+    check_output(output, is_named=args.output is not None)
     with files_to_read(job, args.jobs) as (to_read, lines):
         members = _members(job, to_read)
-        _check(members, output)
+        seen: set[Path] = set()
+        for path in (member.source.path for member in members):
+            if (place := path.resolve()) in seen:
+                raise UsageError(f"{path}: given twice")
+            seen.add(place)
         combined = combine(
             members,
             output,
@@ -186,19 +192,6 @@ def _owner(job: Job, source: Source) -> Path:
     if job.kind == "gpu":
         return job.root
     return source.path.parent.parent if job.has_gpus and job.root.is_dir() else source.path
-
-
-def _check(members: Sequence[Member], output: Path) -> None:
-    """Refuse a file that is given twice, and an output without a directory or that would replace an input."""
-    from outputs.atomic import check_output
-
-    check_output(output)
-    seen: set[Path] = set()
-    for member in members:
-        path = member.source.path
-        if path.resolve() in seen:
-            raise UsageError(f"{path}: given twice")
-        seen.add(path.resolve())
 
 
 def _workers(combined: Combined) -> list[dict[str, Any]]:

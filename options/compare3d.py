@@ -43,7 +43,7 @@ def run(args: Namespace) -> Result:
     from figures.rank_figures import Wanted
     from outputs.atomic import check_output
 
-    check_output(output)
+    check_output(output, is_named=args.output is not None)
     loaded = load_runs(args, Wanted(operations=True))
     runs = filtered(loaded, args.filter)
     names = folder_labels(args.path)

@@ -131,9 +131,12 @@ def open_output(path: Path, *, is_guarded: bool = True) -> Iterator[IO[bytes]]:
         alone.commit()
 
 
-def check_output(path: Path) -> None:
-    """Refuse what `open_output` would refuse, before the work is done."""
-    (_current.get() or Outputs()).check(path)
+def check_output(path: Path, *, is_named: bool = True) -> None:
+    """Refuse what `open_output` would refuse, before the work is done; a default path no flag has named."""
+    try:
+        (_current.get() or Outputs()).check(path)
+    except OutputError as error:
+        raise error if is_named else OutputError(f"{error}; --output names another place") from None
 
 
 class _Prepared(Struct):

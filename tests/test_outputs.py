@@ -371,6 +371,20 @@ def test_a_directory_that_may_not_be_written_is_a_line(job: Path, flag: str) -> 
     assert f"the directory {closed} may not be written" in done.stderr
 
 
+@pytest.mark.parametrize("option", ["replay", "combine", "graph"])
+def test_where_a_default_output_cannot_be_written_another_place_is_asked_for(job: Path, option: str) -> None:
+    before = checksums(job)
+    job.rename(closed := job.with_name("closed"))
+    paths = [closed / "worker_0/0/dag.gml"] if option == "graph" else [closed]
+    access = os.access
+    with pytest.MonkeyPatch.context() as patch:  # root may write everywhere
+        patch.setattr(os, "access", lambda path, mode: mode & os.W_OK == 0 and access(path, mode))
+        code, _, err = run_cli(option, *paths)
+    assert (code, len(err.splitlines())) == (1, 1)
+    assert err.endswith("may not be written; --output names another place\n")
+    assert list(checksums(closed).values()) == list(before.values())
+
+
 @pytest.mark.parametrize("kibibytes", [150_000, 240_000])
 def test_too_little_memory_is_a_line(job: Path, kibibytes: int) -> None:
     done = limited(f"-v {kibibytes}", "--option", "compare", "--path", job, job)

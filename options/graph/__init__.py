@@ -104,7 +104,7 @@ def _output(args: Namespace) -> Path:
     path: Path = args.output or _default(args.path[0])
     if path.suffix.lower() not in _SUFFIXES:
         raise UsageError(f"--output {path}: a graph ends in {' '.join(_SUFFIXES)}")
-    check_output(path)
+    check_output(path, is_named=args.output is not None)
     return path
 
 

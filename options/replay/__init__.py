@@ -83,7 +83,7 @@ def run(args: Namespace) -> Result:
     output = args.output
     if args.sub_option is None and output is None:
         output = default_file(args.path[0], "synthetic", "json")
-        check_output(output)
+        check_output(output, is_named=False)
     loaded = load_steps(args.path, asked(args))
     if args.sub_option is None:
         return _replayed(args, loaded, output)
