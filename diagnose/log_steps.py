@@ -91,12 +91,18 @@ class LogSteps:
         """Return how much longer a part took than on the median rank (k,)."""
         return np.asarray(self.series(part, rank) - self.middle_ns[part])
 
-    def usual_ns(self, steps: Int64) -> Float64:
-        """Return the median of each part on each rank in these steps (parts, ranks), or in enough of them."""
+    def usual_ns(self, steps: Int64) -> tuple[Float64, Float64]:
+        """Return the median of each part on each rank in these steps (parts, ranks), or in enough of them.
+
+        Also that of how much longer it is than on the median rank of each step.
+        """
         most = max(_ENOUGH_STEPS, _ENOUGH_CELLS // (len(self.parts) * len(self.ranks)))
         if len(steps) > most:
             steps = steps[np.linspace(0, len(steps) - 1, most).astype(np.int64)]
-        return np.asarray(np.median(self.cells(steps), axis=2), np.float64)
+        cells = self.cells(steps)
+        usual = np.median(cells, axis=2)
+        cells -= self.middle_ns[:, None, steps]
+        return usual, np.median(cells, axis=2)
 
     def stretches_of(self, steps: Mask) -> Mask:
         """Return the stretches (s,) of which at least half are among `steps` (k,)."""

@@ -42,7 +42,7 @@ from result import in_ms
 _LEAST_STEPS, _MOST_SPANS = 5, 6
 _AROUND = 21  # steps around a step
 _ROLE_KINDS: Mapping[Role, FindingKind] = {Role.INPUT: "input", Role.COMM: "exposed_communication"}
-_EXAMINED = {"late_rank", "outlier_steps", "input", "exposed_communication", "uneven_work"}
+_EXAMINED = {"late_rank", "outlier_steps", "uneven_work", *_ROLE_KINDS.values()}
 #: Ranks that may be late in one job.
 _FEW = 3
 #: Of ranks and their parts, those that move most: whose parts alone grow is among them.
@@ -128,7 +128,7 @@ def _of_stalls(log: LogSteps, stalls: Mask, usual: Mask) -> Iterator[_Known]:
     for row in rows.tolist():
         first = max(row - _AROUND, 0)
         near = first + np.flatnonzero(usual[first : row + _AROUND + 1])
-        grown = log.cells(np.array([row]))[:, :, 0] - (log.usual_ns(near) if len(near) else 0.0)
+        grown = log.cells(np.array([row]))[:, :, 0] - (log.usual_ns(near)[0] if len(near) else 0.0)
         own = (grown - np.median(grown, axis=1)[:, None]).max(0)
         late = int(own.argmax())
         alone = len(own) > 1 and own[late] >= HALF * more[row] and np.sort(own)[-2] < HALF * own[late]
@@ -331,14 +331,14 @@ def _judged(
     least = NEGLIGIBLE if of_ranks else NOTICEABLE
     if cost < max(least * usual, error if of_ranks else sure / half_interval * error):
         return None
-    then = log.usual_ns(inside)
-    grown = then - log.usual_ns(outside)
-    middle, usual_then = (np.sort(one, axis=1)[:, (len(log.ranks) - 1) // 2, None] for one in (grown, then))
+    (then, longer), (before, longer_before) = log.usual_ns(inside), log.usual_ns(outside)
+    grown = then - before
     if not of_ranks:
-        part = int(middle[:, 0].argmax())
-        return _Span(first, last, cost, error, part, float(middle[part, 0]))
-    own = np.minimum(grown, grown - middle)
-    own[then - usual_then < HALF * own] = 0  # what it only no longer has less of
+        middle = np.sort(grown, axis=1)[:, (len(log.ranks) - 1) // 2]
+        part = int(middle.argmax())
+        return _Span(first, last, cost, error, part, float(middle[part]))
+    own = np.minimum(grown, longer - longer_before)
+    own[longer < HALF * own] = 0  # of what it only had less of before
     for part, name in enumerate(log.parts):
         if log.roles[name] is Role.WAIT:
             own[part] = 0

@@ -27,11 +27,6 @@ def argument(field: str | None) -> str | None:
     return field.removeprefix(_ARGS) if field is not None and field.startswith(_ARGS) else None
 
 
-def arguments(*fields: str | None) -> list[str]:
-    """Return the keys that `fields` name; see `argument`."""
-    return [key for key in map(argument, fields) if key]
-
-
 def integers(values: Iterable[object]) -> list[int] | None:
     """Return values as integers from 0 on, written as such or as text; None if one is something else."""
     texts = [

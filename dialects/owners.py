@@ -76,7 +76,8 @@ def split_by_field(trace: Trace, field: str) -> list[Owned]:
 
     Slices without the argument are the host's, which all ranks share. UsageError for another field.
     """
-    if (key := argument(field)) is not None:
+    key = argument(field) or (field if field not in ("pid", "tid") and field in trace.args else None)
+    if key is not None:
         column = trace.args[key] if key in trace.args else ArgColumn(np.empty(0, np.int64), ())
         ranks, place = _ranks_of(column.values)
         of_slice = np.full(len(trace), SHARED)

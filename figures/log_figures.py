@@ -67,7 +67,9 @@ def log_figures(
         count, total = count[:, :0], total[:, :0]
     else:
         begins, ends = begin.tolist(), (begin + np.rint(took[0]).astype(np.int64)).tolist()
-        figures["steps"] = Steps(tuple(map(Step, labels, begins, ends)), (), "rows of the log", width=width)
+        note = f"Each step is the mean of {width} in a row: the log has more than {MOST_STEPS:,}."
+        steps = tuple(map(Step, labels, begins, ends))
+        figures["steps"] = Steps(steps, (), "rows of the log", note=note if width > 1 else "", width=width)
         figures |= {"breakdown": _breakdown(labels, begins, role, took), "rule": system.rule(trace)}
         figures |= {"longest": _longest(keys, role, took), "shapes": [[]] * len(keys)}
         before = np.cumsum(took[1:], axis=0) - took[1:]

@@ -20,7 +20,7 @@ import itertools
 import json
 import re
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import lru_cache, partial
 from operator import attrgetter
@@ -40,9 +40,9 @@ from formats.values import FARTHEST_NS, clean_text
 
 #: The dialect of these traces, and the name of the slice that is a whole step.
 DIALECT, STEP = "step log", "step"
-#: The arguments of the slices: the number of the step, and after these words the name of any other column,
-#: a duration (ns) or another number.
-NUMBER, PART, VALUE = "step", "part ", "value "
+#: The argument of the slices that numbers the steps. Other numbers are arguments called as their columns,
+#: durations in whole ns; the member `PARTS` of the header tells how these are called in tables.
+NUMBER, PARTS = "step's number", "parts"
 
 _STEP_NAME = re.compile(
     r"(?i)(?:global|train(?:ing)?)?[_ /.]?(?:step|iter(?:ation)?)(?:_?(?:num(?:ber)?|id|idx))?"
@@ -78,8 +78,8 @@ def recognises(head: bytes) -> bool:
     return _form_of(head) is not None
 
 
-def read(path: Path) -> Trace:
-    """Load one step log.
+def read(path: Path, asked: Collection[str] = ()) -> Trace:
+    """Load one step log; where no column is called after ranks, one of those `asked` for may tell them.
 
     Raises
     ------
@@ -97,7 +97,8 @@ def read(path: Path) -> Trace:
     repairs = [stream.damage] if stream.damage is not None else []
     if form.lost:
         repairs.append(f"{counted(form.lost, 'damaged row')} left out")
-    return _trace(path, form.kinds, columns, repairs)
+    apart = [columns[name] for name in asked if name in form.kinds.values and form.kinds.rank is None]
+    return _trace(path, form.kinds, columns, apart, repairs)
 
 
 # ---- rows
@@ -368,8 +369,17 @@ def _whole(spent: Sequence[Float64], names: Sequence[str]) -> int | None:
 # ---- slices
 
 
-def _trace(path: Path, kinds: _Kinds, columns: Mapping[str, Float64], damage: Sequence[str]) -> Trace:
-    """Return the rows as slices, each rank's on a track of its own, in the order of the steps."""
+def _trace(
+    path: Path,
+    kinds: _Kinds,
+    columns: Mapping[str, Float64],
+    apart: Sequence[Float64],
+    damage: Sequence[str],
+) -> Trace:
+    """Return the rows as slices, each rank's on a track of its own, in the order of the steps.
+
+    Rows of one step that differ in one of the columns `apart` are not the same step again.
+    """
     notes = [*damage]
     number = columns[kinds.step]
     rank = np.full(len(number), -1.0) if kinds.rank is None else columns[kinds.rank]
@@ -382,9 +392,10 @@ def _trace(path: Path, kinds: _Kinds, columns: Mapping[str, Float64], damage: Se
         is_told &= (took >= 0) & (took < FARTHEST_NS / 4)
     if n := int((~is_told).sum()):
         notes.append(f"{counted(n, 'row')} without a step or its durations left out")
-    rows = _last_of_each(number, rank, np.flatnonzero(is_told))
+    rows = _last_of_each([number, *apart, rank], np.flatnonzero(is_told))
     if n := int(is_told.sum()) - len(rows):
-        notes.append(f"{counted(n, 'row')} of steps that were run again; the last of a step holds")
+        remedy = " (--rank_by COLUMN tells ranks apart)" if kinds.rank is None and n >= len(rows) else ""
+        notes.append(f"{counted(n, 'row')} of steps that were run again; the last of a step holds{remedy}")
     steps, end_ns = number[rows].astype(np.int64), np.zeros(len(rows), np.int64)
     if kinds.time is not None:
         end_ns = _times_ns(columns[kinds.time][rows])
@@ -400,49 +411,45 @@ def _trace(path: Path, kinds: _Kinds, columns: Mapping[str, Float64], damage: Se
         raise TraceError(f"{path}: no row tells how long its step took")
     steps, begin, whole, rows, track = steps[kept], begin[kept], whole[kept], rows[kept], track[kept]
     first = np.flatnonzero(track == track[0])
+    first = first[: 1 + int(np.append(np.diff(steps[first]) < 1, True).argmax())]
     notes += filter(None, (_missing(steps[first]), _pauses(steps[first], begin[first], whole[first])))
     args: dict[str, NDArray[Any]] = {NUMBER: steps}
     left, n_cut = whole.copy(), np.zeros(len(whole), np.bool_)
-    for name, part in zip(_names(kinds, at), told, strict=True):
+    parts = _names(kinds, at)
+    for name, part in zip(parts, told, strict=True):
         n_cut |= part[kept] > left + whole * _ROUNDING
-        args[PART + name] = np.minimum(part[kept], left)
-        left -= args[PART + name]
+        args[name] = np.minimum(part[kept], left)
+        left -= args[name]
     if n := int(n_cut.sum()):
         notes.append(f"the parts of {counted(n, 'step')} are longer than the step: cut at its end")
-    args |= {VALUE + name: columns[name][rows] for name in kinds.values}
+    args |= {name: columns[name][rows] for name in kinds.values}
     every, none = np.arange(len(rows)), np.zeros(len(rows), np.int32)
     return Trace(
         path=str(path), dialect=DIALECT, names=[STEP], cats=[""],
         tracks=[Track(_known(rank), 0) for rank in ranks],
         name_id=none, cat_id=none, track_id=track.astype(np.int32), ts_ns=begin, dur_ns=whole,
         args={name: ArgColumn(every, array(one.dtype.char, one.tobytes())) for name, one in args.items()},
-        phases={"row": len(rows)}, rank=_known(ranks[0]) if len(ranks) == 1 else None,
+        header={PARTS: parts}, phases={"row": len(rows)}, rank=_known(ranks[0]) if len(ranks) == 1 else None,
         repairs=notes,
     )  # fmt: skip
 
 
-def _last_of_each(number: Float64, rank: Float64, rows: Int64) -> Int64:
-    """Return the `rows` sorted by rank and step, of each the one that was written last."""
-
-    def differs(rows: Int64) -> tuple[Float64, Float64]:
-        return np.diff(rank[rows]), np.diff(number[rows])
-
-    of_rank, of_step = differs(rows)
-    if not ((of_rank > 0) | ((of_rank == 0) & (of_step > 0))).all():
-        rows = rows[np.lexsort((rows, number[rows], rank[rows]))]
-        of_rank, of_step = differs(rows)
-        rows = rows[np.append((of_rank != 0) | (of_step != 0), [True] * (len(rows) > 0))]
-    return rows
+def _last_of_each(keys: Sequence[Float64], rows: Int64) -> Int64:
+    """Return the `rows` sorted by `keys`, the last first; of those with the same the one written last."""
+    rows = rows[np.lexsort((rows, *(key[rows] for key in keys)))]
+    differs = np.any([np.diff(key[rows]) != 0 for key in keys], axis=0)
+    return np.asarray(rows[np.append(differs, True)] if len(rows) else rows)
 
 
-def _names(kinds: _Kinds, whole: int | None) -> list[str]:
-    """Return the names of the parts, in full where two are alike without their unit."""
+def _names(kinds: _Kinds, whole: int | None) -> dict[str, str]:
+    """Return the columns of the parts and their names, in full where two are alike without their unit."""
     short = [name for name, _ in kinds.durations.values()]
     names = [
         full if own == STEP or short.count(own) > 1 else own
         for full, own in zip(kinds.durations, short, strict=True)
     ]
-    return [name for place, name in enumerate(names) if place != whole]
+    pairs = enumerate(zip(kinds.durations, names, strict=True))
+    return {column: name for place, (column, name) in pairs if place != whole}
 
 
 def _known(rank: int) -> int | None:

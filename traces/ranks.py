@@ -15,7 +15,7 @@ from msgspec.structs import replace
 import dialects
 from arrays.numbering import ids_in
 from dialects import Need
-from dialects.needs import argument, arguments
+from dialects.needs import argument
 from errors import TraceError
 from formats.columns import Trace, concatenate
 from traces.files import map_traces, read_trace
@@ -289,7 +289,8 @@ class _Reader(NamedTuple):
     ) -> Iterator[_T | TraceError]:
         paths = [[self.to_read[i] for i in task.files] for task in tasks]
         asked = self.request
-        keys = [*dialects.keys_for(asked.needs), *arguments(asked.step_by, asked.rank_by)]
+        fields = filter(None, (asked.step_by, asked.rank_by))
+        keys = [*dialects.keys_for(asked.needs), *(argument(field) or field for field in fields)]
         points = asked.points or not (asked.step_by is None or argument(asked.step_by))
         return map_traces(
             work, paths, tasks, args=keys, points=points, jobs=asked.jobs, progress=asked.progress

@@ -56,14 +56,15 @@ class StepLog(System):
 
     def step_rows(self, trace: Trace, by: str | None = None) -> StepRows:
         """Return the rows, numbered by the column `by`, else by the one whose name says so."""
-        from formats.step_log import NUMBER, PART, VALUE
+        from formats.step_log import NUMBER, PARTS
 
         columns = {}
         for key, column in trace.args.items():
             columns[key] = np.full(len(trace), np.nan)  # a file of the rank may lack it
             columns[key][column.rows] = column.values
-        values = {key.removeprefix(VALUE): column for key, column in columns.items() if key.startswith(VALUE)}
-        number = columns[NUMBER]
+        number, called = columns.pop(NUMBER), trace.header[PARTS]
+        parts = {key for key in columns if np.array(trace.args[key].values).dtype.kind == "i"}
+        values = {name: column for name, column in columns.items() if name not in parts}
         if by is not None:
             number = values.get(argument(by) or by, np.array([np.nan]))
             if not (np.abs(number) < 1 << 53).all():  # not NaN
@@ -71,15 +72,9 @@ class StepLog(System):
                 raise TraceError(
                     f"{trace.path}: --step_by {by}: no column of numbers is so called; others are: {known}"
                 )
-        return StepRows(
-            number.astype(np.int64),
-            {
-                key.removeprefix(PART): (self._role_of(key.removeprefix(PART)), np.nan_to_num(column))
-                for key, column in columns.items()
-                if key.startswith(PART)
-            },
-            values,
-        )
+        spent = {called.get(key, key): np.nan_to_num(columns[key]) for key in columns if key in parts}
+        roles = {name: (self._role_of(name), took) for name, took in spent.items()}
+        return StepRows(number.astype(np.int64), roles, values)
 
     def _role_of(self, name: str) -> Role:
         """Return the role of a column of durations."""

@@ -125,13 +125,15 @@ def _of_dumps(args: Namespace) -> Result:
 
 
 def _of_digest(args: Namespace) -> Result:
+    import dialects
     from diagnose.digest_diagnosis import NOTE
     from figures.digest import read_digest
 
     check_digests(args)
     if len(args.path) > 1:
         raise UsageError("a digest is a whole job: diagnose takes it alone")
-    return _of_figures(args, read_digest(args.path[0], args.step_by), (NOTE,))
+    job = read_digest(args.path[0], args.step_by)
+    return _of_figures(args, job, (NOTE,) if dialects.named(job.files[0].dialect).has_events else ())
 
 
 def _of_step_log(args: Namespace) -> Result:

@@ -248,7 +248,7 @@ def _sketch_error(job: JobFigures) -> tuple[()] | tuple[float, str]:
 
     return ERROR, (
         f"Percentiles of {counted(n_sketched, 'operation')} with more than {MOST_VALUES} events on a rank "
-        f"are from the digest's sketch: at most {100 * ERROR:g} % off. All else is exact."
+        f"are from a sketch: at most {100 * ERROR:g} % off. All else is exact."
     )
 
 

@@ -52,12 +52,18 @@ _HOW = (
 def collectives(args: Namespace) -> Result:
     """Return the table of the collectives of the job at `--path`."""
     from dag_utils import read_partitions
+    from trace_utils import Holds, held_by
 
     digests = [path for path in args.path if is_digest(path)]
     if digests:
         raise UsageError(
             f"--sub_option collectives: {digests[0]} is a digest, which holds no single collectives; "
             "give the traces"
+        )
+    if held_by(args.path) is Holds.STEPS:
+        raise UsageError(
+            f"--sub_option collectives: {args.path[0]} is a step log, which holds no single collectives; "
+            "statistic tells how long its columns are"
         )
     found = collective_stats(args.path, read_partitions(args.path), asked(args))
     rows = sorted(found.rows, key=lambda row: -row.total_ns) if args.sort else found.rows

@@ -151,9 +151,29 @@ def test_a_digest_of_a_step_log_gives_the_same_findings(tmp_path: Path) -> None:
     digest = tmp_path / "d.json"
     assert run_cli("statistic", job, "--save", digest)[0] == 0
     found, again = diagnosis(job)["findings"], diagnosis(digest)["findings"]
+    assert "each rank is taken to work first" not in run_cli(digest)[1]  # as is said of other digests
     assert [{**one, "command": "", "look": ""} for one in found] == [
         {**one, "command": "", "look": ""} for one in again
     ]
+
+
+def test_a_rank_is_late_beside_a_drift_of_all_and_two_are_at_different_times(tmp_path: Path) -> None:
+    """All compute 40 % longer in the end; rank 1 loads 20 ms longer in steps 20 to 39, rank 3 in 70 to 99."""
+
+    def times(step: int, rank: int) -> Times:
+        parts = even(step, rank)
+        late = 1 if 20 <= step < 40 else 3 if 70 <= step < 100 else None
+        parts["compute"] += step / 3
+        parts["step"] += step / 3
+        if late is not None:
+            parts["data" if rank == late else "comm"] += 20
+            parts["step"] += 20
+        return parts
+
+    found = [one for one in diagnosis(write(tmp_path / "job", times))["findings"] if one["scope"]["ranks"]]
+    spans = {(*one["scope"]["ranks"], one["scope"]["from_step"], one["scope"]["to_step"]) for one in found}
+    assert spans == {("rank1", 20, 39), ("rank3", 70, 99)}
+    assert [one["gain_ms"]["mid"] for one in found] == [pytest.approx(20, abs=2)] * 2
 
 
 def test_of_a_long_log_figures_are_means_and_the_span_is_still_exact(tmp_path: Path) -> None:

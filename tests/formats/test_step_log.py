@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from errors import TraceError
 from formats.columns import Trace
-from formats.step_log import NUMBER, PART, STEP, VALUE, read, recognises
+from formats.step_log import NUMBER, PARTS, STEP, read, recognises
 from function_names import brief
 
 ROWS = (
@@ -31,9 +31,9 @@ def slices(trace: Trace) -> list[tuple[str, int, int]]:
     found = []
     for row, begin in enumerate((trace.ts_ns - trace.ts_ns.min()).tolist()):
         found.append((STEP, begin // 1000, int(trace.dur_ns[row]) // 1000))
-        for key, column in trace.args.items():
-            if key.startswith(PART) and (took := column.values[row]):
-                found.append((key.removeprefix(PART), begin // 1000, took // 1000))
+        for key, name in trace.header[PARTS].items():
+            if took := trace.args[key].values[row]:
+                found.append((name, begin // 1000, took // 1000))
                 begin += took
     return found
 
@@ -43,7 +43,7 @@ def test_a_row_is_a_step_with_its_parts_in_order(tmp_path: Path) -> None:
     assert slices(trace) == [(STEP, 0, 10_000), ("load", 0, 2_500), ("fwd", 2_500, 5_000)]
     assert trace.ts_ns[0] == 1_700_000_000_000_000_000  # its end is 10 ms later
     assert trace.rank == 3
-    assert list(trace.args[VALUE + "loss"].values) == [0.5]
+    assert list(trace.args["loss"].values) == [0.5]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_log_that_was_cut_and_has_a_broken_row(tmp_path: Path) -> None:
 def test_a_loss_that_is_not_a_number(tmp_path: Path) -> None:
     trace = log(tmp_path / "a.jsonl", '{"step": 1, "step_ms": 5, "loss": NaN}\n{"step": 2, "step_ms": 6}\n')
     assert [took for _, _, took in slices(trace)] == [5_000, 6_000]
-    assert np.isnan(trace.args[VALUE + "loss"].values).all()
+    assert np.isnan(trace.args["loss"].values).all()
 
 
 def test_a_pause_between_steps_is_kept_and_rounded_times_of_day_are_not(tmp_path: Path) -> None:
