@@ -29,7 +29,8 @@ def write(result: Result, stream: TextIO, args: Namespace) -> None:
             for table in tables
         ),
         [line for place, card in enumerate(result.cards, 1) for line in _item(card, place)],
-        [_escaped(note) for note in result.notes],
+        [_escaped(note) for note in result.notes if not isinstance(note, Command)],
+        [f"- `{printable(note)}`" for note in result.notes if isinstance(note, Command)],
     ]
     stream.write("\n\n".join("\n".join(part) for part in parts if part) + "\n")
 

@@ -27,7 +27,7 @@ def test_headline_table_and_what_to_do() -> None:
         {},
         (table,),
         cards=[card],
-        notes=["Said."],
+        notes=["Said.", Command("a.py y_")],
         headline="A step takes 5 ms.",
         further="So.",
     )
@@ -35,7 +35,7 @@ def test_headline_table_and_what_to_do() -> None:
         "**A step takes 5 ms.**\n\nSo.\n\n"
         "| operation | took (ms) |\n| --- | ---: |\n| FW.a | 2.2 |\n| BW.b | 1,000.0 |\n\n"
         "1. **It is slow** 3.0 ms\n   - Because.\n   - Try: `   a.py x`\n\n"
-        "Said.\n"
+        "Said.\n\n- `a.py y_`\n"
     )
 
 
