@@ -317,7 +317,7 @@ class JobView:
         n, kind = len(self.recording.table.kinds), self.recording.table.kind
         step = self.recording.steps[row]
         path = critical_path(step)
-        of = np.where(path.event < 0, n, kind[step.operation[path.event]])
+        of = np.append(kind, n)[np.append(step.operation, -1)[path.event]]  # a step may have no event at all
         lasts, is_python = path.end_ns - path.start_ns, self._is_python(step, path)
         work, gaps = (
             np.bincount(of[chosen], lasts[chosen], n + 1).astype(np.float64)
@@ -330,7 +330,7 @@ class JobView:
 
     def _is_python(self, step: StepGraph, path: CriticalPath) -> Bool:
         """Return which stretches of a path are gaps of a host so short that just Python ran there."""
-        of_host = self._is_of_host[np.where(path.event < 0, 0, step.operation[path.event])]
+        of_host = self._is_of_host[np.append(step.operation, 0)[path.event]]
         is_gap: Bool = of_host & (path.event >= 0) & (path.cat == CATS.index(GAP))
         return is_gap & (path.end_ns - path.start_ns < min(PAUSE_NS, NOTICEABLE * self.step_ns))
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
+import mutations
 import pytest
 
+from conftest import run_cli
 from dag_utils import load_steps
 from diagnose.job_view import JobView
 from trace_utils import Request
@@ -111,3 +114,17 @@ def test_steps_that_update_the_model_are_compared_among_themselves(
 ) -> None:
     loaded = load_steps([accumulating(tmp_path / "rank0.json", longer)])
     assert JobView(loaded).far_longer == expected
+
+
+def test_a_step_in_which_nothing_ran_has_a_path(tmp_path: Path) -> None:
+    for name, content in mutations.KINDS["jax"]().items():
+        document = json.loads(gzip.decompress(content))
+        last = max(event["ts"] for event in document["traceEvents"] if event.get("name") == "train")
+        kept = [
+            one for one in document["traceEvents"] if one.get("name") == "train" or one.get("ts", 0) < last
+        ]
+        path = tmp_path / name
+        path.parent.mkdir(parents=True)
+        path.write_bytes(gzip.compress(json.dumps({**document, "traceEvents": kept}).encode()))
+    code, _, err = run_cli("--option", "diagnose", "--path", tmp_path)
+    assert code == 0, err
