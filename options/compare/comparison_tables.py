@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 #: What a terminal shows: so many operations, and categories that changed by so much of the step.
 _MOST_SHOWN, _LEAST_SHOWN = 10, 0.01
+_MOST = "Operations that explain most of the change"
 
 
 def both_ms(change: Change) -> list[float | None]:
@@ -119,56 +120,39 @@ def _operations(pair: Pair, args: Namespace) -> Table:
     return Table.of("operations", "Operations", columns, ops, certain="significant", brief=brief)
 
 
-class _Folded(NamedTuple):
-    """Operations as one that differ by the partition alone: what they explain together, and their mean."""
+def _explaining(comparison: Comparison) -> list[tuple[str, float, float, float, bool, int]]:
+    """Return operations that explain most of the change first, those of one transfer's partitions as one.
 
-    ops: Sequence[OpChange]
-
-    @property
-    def name(self) -> str:
-        """The name, and how many partitions have it."""
-        return (
-            f"{without_partition(self.ops[0].name)} ×{len(self.ops)}"
-            if len(self.ops) > 1
-            else self.ops[0].name
+    Each with what it explains, its averages (ms), whether these changed for certain, and of how many it is.
+    """
+    alike: dict[str, list[OpChange]] = {}
+    for op in comparison.operations:
+        alike.setdefault(without_partition(op.name), []).append(op)
+    rows = []
+    for name, ops in alike.items():
+        n = len(ops)
+        explains, base, new = (
+            sum(attrgetter(of)(op) or 0.0 for op in ops) / 1e6
+            for of in ("explained.ns", "average.a_ns", "average.b_ns")
         )
-
-    def ns(self, of: str) -> float:
-        """Return the sum of a time of all of them."""
-        return sum(attrgetter(of)(op) or 0.0 for op in self.ops)
-
-    @property
-    def size(self) -> tuple[float, float]:
-        """How much they weigh."""
-        return abs(self.ns("explained.ns")), abs(self.ns("average.ns"))
+        sure = all(op.average.significant for op in ops)
+        rows.append((f"{name} ×{n}" if n > 1 else ops[0].name, explains, base / n, new / n, sure, n))
+    return sorted(rows, key=lambda row: (-abs(row[1]), -abs(row[3] - row[2])))
 
 
 def _most(comparison: Comparison, n_rows: int) -> Table:
-    """Return the operations that explain most of the change, those of one transfer's partitions as one."""
-    ops = comparison.operations
-    alike: dict[str, list[OpChange]] = {}
-    for op in ops:
-        alike.setdefault(without_partition(op.name), []).append(op)
-    largest = sorted(map(_Folded, alike.values()), key=lambda one: one.size, reverse=True)[:n_rows]
-    by_step = any(one.size[0] for one in largest)
-
-    def mean_ms(of: str) -> Callable[[_Folded], float]:
-        return lambda one: one.ns(of) / len(one.ops) / 1e6
-
-    explains = Column("explained_ms", "explains of the step (ms)", "float", scale="diverging", bar=True,
-                      value=lambda one: one.ns("explained.ns") / 1e6)  # fmt: skip
+    """Return the operations that explain most of the change."""
+    largest = _explaining(comparison)[:n_rows]
+    n_ops, n_all = sum(n for *_, n in largest), len(comparison.operations)
     columns = (
-        Column("name", "operation", value=lambda one: one.name),
-        *([explains] if by_step else []),
-        Column("avg_a_ms", "base avg (ms)", "float", value=mean_ms("average.a_ns")),
-        Column("avg_b_ms", "new avg (ms)", "float", value=mean_ms("average.b_ns")),
-        Column("sure", "more than chance", "bool",
-               value=lambda one: all(op.average.significant for op in one.ops)),
-    )  # fmt: skip
-    title = "Operations that explain most of the change" if by_step else "Averages that changed most"
-    n_ops = sum(len(one.ops) for one in largest)
-    note = f"{n_ops:,} of {len(ops):,} operations; --full shows all" if n_ops < len(ops) else ""
-    return Table.of("operations", title, columns, largest, certain="sure", note=note)
+        Column("name", "operation"),
+        Column("explained_ms", "explains of the step (ms)", "float", scale="diverging", bar=True),
+        Column("avg_a_ms", "base avg (ms)", "float"),
+        Column("avg_b_ms", "new avg (ms)", "float"),
+        Column("sure", "more than chance", "bool"),
+    )
+    note = f"{n_ops:,} of {n_all:,} operations; --full shows all" if n_ops < n_all else ""
+    return Table("operations", _MOST, columns, [row[:5] for row in largest], note, certain="sure")
 
 
 def _categories(pair: Pair, args: Namespace) -> Table:
@@ -249,13 +233,11 @@ def charts_of(pair: Pair) -> list[Chart]:
     if any(each.explained.ns for each in comparison.categories):
         changes = {each.cat: each.explained for each in comparison.categories}
         charts.append(before_after("What explains the change of the step", (pair.a, pair.b), changes))
-    by_step = any(op.explained.ns for op in comparison.operations)
-    parts = [(op.name, (op.explained if by_step else op.average).ns or 0.0) for op in comparison.operations]
-    most = [part for part in sorted(parts, key=lambda part: -abs(part[1]))[:MOST_BARS] if part[1]]
-    if most:
-        title = "Operations that explain most of the change" if by_step else "Averages that changed most"
+    rows = _explaining(comparison)[:MOST_BARS]
+    by_step = any(row[1] for row in rows)
+    changes_ms = {name: explains if by_step else new - base for name, explains, base, new, *_ in rows}
+    if most := {name: ms for name, ms in changes_ms.items() if ms}:
         label = "change of a step (ms)" if by_step else "change (ms)"
-        names = [name for name, _ in most]
-        change = {"change": [ms_of(ns) for _, ns in most]}
-        charts.append(Bars(title, label, "operation", names, change, horizontal=True))
+        title = _MOST if by_step else "Averages that changed most"
+        charts.append(Bars(title, label, "", list(most), {"change": list(most.values())}, horizontal=True))
     return charts

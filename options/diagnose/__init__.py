@@ -16,7 +16,7 @@ from outputs.marks import is_digest
 from result import Card, Chart, Column, Result, Table, in_ms, in_percent, ms_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from diagnose.diagnosis import Diagnosis, Ranked
     from diagnose.finding import Evidence
@@ -35,7 +35,7 @@ _QUALITY = "capture_quality"
 #: Keys of what a finding is about, at most.
 _MOST_KEYS = 2_000
 
-_BRIEF = (  # of a place and a `Ranked`: what a terminal shows
+_BRIEF = (  # of a place, a `Ranked` and where it is: what a terminal shows
     Column("id", "#", "int", value=lambda row: row[0]),
     Column("gain_ms", "saves per step (ms)", "float", 1, bar=True, value=lambda row: _gain(row[1], "mid_ns")),
     Column("gain_low_ms", "95 %: from", "float", 1, minor=1, value=lambda row: _gain(row[1], "low_ns")),
@@ -44,7 +44,7 @@ _BRIEF = (  # of a place and a `Ranked`: what a terminal shows
     ),
     Column("gain_share", "of the step", "percent", 0, value=lambda row: row[1].share),
     Column("title", "what", value=lambda row: row[1].finding.title),
-    Column("ranks", "where", minor=2),
+    Column("ranks", "where", minor=2, value=lambda row: row[2]),
 )
 _FINDINGS = (
     *_BRIEF,
@@ -161,7 +161,6 @@ def _result(
     from diagnose.diagnosis import further, headline
 
     ranked = list(enumerate(diagnosis.findings, 1))[: args.head]
-    n_ranks = len(diagnosis.ranks)
     flaws = [one for _, one in ranked if one.finding.kind == _QUALITY]
     told = [(place, one) for place, one in ranked if one.finding.kind != _QUALITY]
     charts: Sequence[Chart] = ()
@@ -173,12 +172,12 @@ def _result(
         from options.diagnose.diagnosis_charts import diagnosis_charts
 
         charts = diagnosis_charts(diagnosis, told, charts, parts())
-    findings = Table.of(
-        "findings",
-        "Findings",
-        *_columns(told, _FINDINGS, n_ranks),
-        about=[_about(diagnosis, one) for _, one in told],
-    )
+    gains = [gain for _, one in told if (gain := _gain(one, "mid_ns")) is not None]
+    digits = 3 if max(gains, default=1.0) < 1 else 1
+    columns = [one._replace(digits=digits) if one.kind == "float" else one for one in _FINDINGS]
+    rows = [(place, one, _where(one, len(diagnosis.ranks))) for place, one in told]
+    brief = Table.of("findings", "Findings", columns[: len(_BRIEF)], rows)
+    about = [_about(diagnosis, one) for _, one in told]
     skipped = Table.of("skipped", "Could not check", _SKIPPED, diagnosis.skipped, detail=not args.full)
     return Result(
         option="diagnose",
@@ -187,7 +186,7 @@ def _result(
         further=further(diagnosis),
         document=_document(args, diagnosis, ranked),
         tables=[
-            findings._replace(brief=Table.of("findings", "Findings", *_columns(told, _BRIEF, n_ranks))),
+            Table.of("findings", "Findings", columns, rows, about=about, brief=brief),
             *([skipped] if diagnosis.skipped else []),
         ],
         charts=charts,
@@ -264,21 +263,6 @@ def _what_if(one: Ranked) -> list[str]:
 def _look(one: Ranked) -> Sequence[str]:
     """Return the words of the command that shows more of a finding."""
     return one.finding.look or ("critical",)
-
-
-def _columns(
-    ranked: Sequence[tuple[int, Ranked]], columns: Sequence[Column], n_ranks: int
-) -> tuple[list[Column], Sequence[tuple[int, Ranked]]]:
-    """Return the columns of the findings, and these; gains all below a millisecond have more decimals."""
-    gains = [gain for _, one in ranked if (gain := _gain(one, "mid_ns")) is not None]
-    digits = 3 if max(gains, default=1.0) < 1 else 1
-    own: Mapping[str, Any] = {"where": lambda row: _where(row[1], n_ranks)}
-    return [
-        one._replace(
-            digits=digits if one.kind == "float" else one.digits, value=own.get(one.title, one.value)
-        )
-        for one in columns
-    ], ranked
 
 
 def _worth(one: Ranked) -> str:

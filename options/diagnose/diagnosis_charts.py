@@ -7,13 +7,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from dag.step_graph import Recording
 from dag_utils import choose_step, critical_path, group_of, path_waterfall, step_timeline
 from diagnose.detectors.slow_transfers import transfers
 from diagnose.diagnosis import Diagnosis, Ranked
 from diagnose.finding import Finding
 from diagnose.job_view import JobView
-from dialects.roles import Role
 from figures.time_by_role import Breakdown
 from function_names import brief
 from options.step_charts import exposed_map, joined_steps, rank_map
@@ -51,7 +49,6 @@ def diagnosis_charts(
         *_every_step(diagnosis),
         *(_of_steps(view, [found for _, found in ranked], named) if view else ()),
         *(_transfers(view) if view else ()),
-        *(_work_map(view.recording) if view else ()),
     ]
 
 
@@ -191,20 +188,6 @@ def _excess_map(diagnosis: Diagnosis) -> list[Chart]:
     numbers, excess_ns = diagnosis.excess
     names = list(map(str, numbers))
     return [rank_map("Longer than the median rank", diagnosis.ranks, names, excess_ns / 1e6)]
-
-
-def _work_map(recording: Recording) -> list[Chart]:
-    """Return how long each rank worked itself in each step, waiting and communication left out."""
-    n = len(recording.owners)
-    if n == 1:
-        return []
-    # in BytePS's STEP lies the wait for communication
-    is_own = recording.which(lambda one: not one.is_communication and one.role is not Role.UPDATE)
-    steps = [recording.steps[row] for row in recording.whole_steps]
-    work = [np.bincount(step.owner, step.work_ns * is_own[step.operation], n) for step in steps]
-    numbers = [str(step.number) for step in steps]
-    found = rank_map("Compute time", recording.owners, numbers, np.transpose(work) / 1e6)
-    return [found._replace(is_small=len(steps) <= _FEW_STEPS)]
 
 
 def _exposed_map(parts: Sequence[Breakdown]) -> list[Chart]:

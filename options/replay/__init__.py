@@ -125,7 +125,7 @@ def _common(args: Namespace, loaded: LoadedSteps) -> dict[str, Any]:
 
 def _replayed(args: Namespace, loaded: LoadedSteps, wanted: Path) -> Result:
     from dag_utils import choose_step
-    from options.replay.replay_tables import charts, path_tables, step_table
+    from options.replay.replay_tables import path_tables, step_table, timelines
     from replay.answer import answer, leave_one_out, replayed_rows, with_gaps_of_others
     from replay.runs import simulated
 
@@ -144,7 +144,7 @@ def _replayed(args: Namespace, loaded: LoadedSteps, wanted: Path) -> Result:
         further=_ahead(found),
         document=_document(args, found, row, path, output),
         tables=[table.first(args.head) for table in tables],
-        charts=[*_sweep(args, loaded), *charts(found, result, _position(found.rows, row))]
+        charts=[*_sweep(args, loaded), *timelines("Recorded", recording, result, _position(found.rows, row))]
         if is_drawn(args)
         else (),
         notes=[*recording.notes, *written],

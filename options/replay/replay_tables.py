@@ -142,17 +142,6 @@ def effect_table(name: str, title: str, effects: Sequence[Effect], iteration_ns:
 # ---- charts
 
 
-def charts(found: Answer, result: Simulation, position: int) -> list[Chart]:
-    """Return the iteration times, and the recorded step above the replayed one (`result`), to one scale."""
-    measured, replayed = zip(*_per_step(found), strict=True)
-    numbers = [str(found.recording.steps[row].number) for row in found.rows]
-    series = {"recorded": measured, "replayed": replayed}
-    return [
-        Bars("Iteration time", "step", "ms", numbers, series),
-        *timelines("Recorded", found.recording, result, position),
-    ]
-
-
 def timelines(words: str, recording: Recording, after: Simulation, position: int) -> list[Chart]:
     """Return a step of `recording` and the same replayed, each with its critical path."""
     step, replayed = recording.steps[after.rows[position]], after.step(position)

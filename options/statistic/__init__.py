@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from argparse import Namespace, _ArgumentGroup
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from errors import UsageError, counted
+from opname import without_partition
 from options import READING, above_zero, asked, check_heeded, check_variant, is_drawn
 from options.commands import command
 from options.runs import check_digests, check_grouped, digest_note, group_of, saved
@@ -15,7 +17,7 @@ from outputs.marks import is_digest
 from result import Chart, Column, Result, Table, ms_column
 
 if TYPE_CHECKING:
-    from figures.durations import CategoryStat, Stat
+    from figures.durations import CategoryStat, Durations, Stat
     from figures.job_figures import JobFigures
 
 HELP = (
@@ -175,6 +177,11 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
         note = f"Over {len(groups):,} ranks; --group_by rank has a row for each operation of each rank."
         table = _operations(_OVER_RANKS, _longest_first(grouped, args), args)
         operations = operations._replace(brief=table._replace(note=note))
+    elif args.group_by is None and args.format == "table" and not (args.sort or args.full):
+        folded = all_of([statistics(_folded(own), prefix) for prefix, (_, own) in groups.items()])
+        if len(folded) < len(stats):
+            note = "The partitions of a transfer are one row; --full has each."
+            operations = operations._replace(brief=_operations(columns, folded, args)._replace(note=note))
     of_cats = Table.of(
         "categories",
         "Categories",
@@ -250,6 +257,18 @@ def _sketch_error(job: JobFigures) -> tuple[()] | tuple[float, str]:
         f"Percentiles of {counted(n_sketched, 'operation')} with more than {MOST_VALUES} events on a rank "
         f"are from a sketch: at most {100 * ERROR:g} % off. All else is exact."
     )
+
+
+def _folded(own: Durations) -> Durations:
+    """Return durations in which operations that differ by the partition alone are one, with their number."""
+    from msgspec.structs import replace
+
+    from figures.durations import NO_DURATIONS, joined
+
+    names = [(without_partition(name), cat) for name, cat in own.operations]
+    n_alike = Counter(names)
+    named = [(f"{one[0]} ×{n_alike[one]}" if n_alike[one] > 1 else one[0], one[1]) for one in names]
+    return joined([replace(own, operations=named), NO_DURATIONS]) if len(n_alike) < len(names) else own
 
 
 def _longest_first(stats: Sequence[Stat], args: Namespace) -> Sequence[Stat]:

@@ -65,7 +65,7 @@ def test_a_terminal_has_what_explains_most_and_partitions_as_one() -> None:
     assert table is not None
     # three times -3 weigh more than 8; the mean of 10, 20 and 30
     assert [row[:3] for row in table.rows] == [
-        ["wk0.Comm.x.PULL ×3", -9.0, 20.0], ["BW.b", 8.0, 7.0], ["FW.a", 4.0, 5.0],
+        ("wk0.Comm.x.PULL ×3", -9.0, 20.0), ("BW.b", 8.0, 7.0), ("FW.a", 4.0, 5.0),
     ]  # fmt: skip
     few = _tables(replace(_comparison(), operations=ops), head=1)["operations"].brief
     assert few is not None

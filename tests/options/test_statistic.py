@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from conftest import run_cli
 from make import span, step, write
 from options import arguments, statistic
 from result import Bars, HeatMap, Result
@@ -108,3 +110,19 @@ def test_what_weighs_most_is_work_and_not_the_steps(n_ranks: int, tmp_path: Path
     assert len(steps) == 30 * n_ranks
     assert max(of_name[name] for name in steps) == 0
     assert min(ns for name, ns in of_name.items() if name not in steps) == 10_000 * 1
+
+
+def test_a_terminal_has_the_partitions_of_a_transfer_as_one(tmp_path: Path) -> None:
+    took = {"1": [10, 20], "2": [30, 40]}  # microseconds
+    events = [
+        {"ph": "X", "name": "Comm.x.PUSH", "pid": "Comm.x", "tid": key, "ts": 100 * i, "dur": us,
+         "cat": "Comm", "args": {"name": "Comm.x"}}
+        for key, all_us in took.items() for i, us in enumerate(all_us)
+    ]  # fmt: skip
+    (tmp_path / "comm.json").write_text(json.dumps({"traceEvents": events}))
+    words = ("statistic", tmp_path / "comm.json")
+    out, full = run_cli(*words)[1], run_cli(*words, "--full")[1]
+    (row,) = [line.split() for line in out.splitlines() if line.startswith("Comm.x.PUSH")]
+    # of four events 100 us in all, 10 to 40, 25 on average
+    assert row[:8] == ["Comm.x.PUSH", "×2", "Comm", "4", "0.100", "0.010", "0.040", "0.025"]
+    assert sum(line.startswith("Comm.x.PUSH.") for line in full.splitlines()) == 2
