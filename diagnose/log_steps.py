@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from arrays import Float64, Int64, Mask, NDArray
+from arrays.spill import let_go
 from dialects import Role
 from errors import TraceError
 from figures.job_figures import JobFigures
@@ -15,8 +16,8 @@ from figures.operations_by_step import Operations
 
 #: What no column holds, in words.
 REST = "what no column holds"
-#: Times that are looked at together: 64 MB; and those of which a median is taken, at least so many steps.
-_MOST_CELLS, _ENOUGH_CELLS, _ENOUGH_STEPS = 8_000_000, 2_000_000, 100
+#: Times that are looked at together: 16 MB; and those of which a median is taken, at least so many steps.
+_MOST_CELLS, _ENOUGH_CELLS, _ENOUGH_STEPS = 2_000_000, 2_000_000, 100
 
 
 class LogSteps:
@@ -50,7 +51,10 @@ class LogSteps:
         stretches = _in_all([np.array(one.labels) for _, one in known])
         if not len(self.number) or not len(stretches):
             raise TraceError(f"{job.path}: no step is in the log of every rank")
-        self._at = [np.searchsorted(one.labels, self.number) for one in rows]
+        self._at = [
+            None if len(one.labels) == len(self.number) else np.searchsorted(one.labels, self.number)
+            for one in rows
+        ]  # of each step; None where all are in common
         self.begins = np.searchsorted(self.number, stretches)
         places = [np.searchsorted(one.labels, stretches) for _, one in known]
         means_ns = self._folded([one.spent_ns[at] for (_, one), at in zip(known, places, strict=True)])
@@ -67,12 +71,14 @@ class LogSteps:
             cells = np.ascontiguousarray(self.cells(own).transpose(0, 2, 1))
             self.step_ns[own] = np.median(cells.sum(0), axis=1)
             self.middle_ns[:, own] = np.partition(cells, middle, axis=2)[..., middle]
+            let_go(self._spent)
         n = np.diff(self.begins, append=k)
         self.longer_ns = means_ns - (np.add.reduceat(self.middle_ns, self.begins, axis=1) / n)[:, None]
 
     def cells(self, steps: Int64) -> Float64:
         """Return how long each part took on each rank in these steps (parts, ranks, n)."""
-        return self._folded([spent[at[steps]] for spent, at in zip(self._spent, self._at, strict=True)])
+        pairs = zip(self._spent, self._at, strict=True)
+        return self._folded([spent[steps if at is None else at[steps]] for spent, at in pairs])
 
     def _folded(self, spent: Sequence[NDArray[np.floating]]) -> Float64:
         found = np.zeros((len(self.parts), len(spent), len(spent[0])))
@@ -85,7 +91,8 @@ class LogSteps:
         """Return how long a part took on a rank in each step (k,)."""
         spent, at = self._spent[rank], self._at[rank]
         own = [column for column, place in enumerate(self._columns[rank]) if place == part]
-        return np.asarray(sum(spent[at, column] for column in own), np.float64)
+        taken = sum(spent[:, column] if at is None else spent[at, column] for column in own)
+        return np.asarray(taken, np.float64)
 
     def excess_ns(self, part: int, rank: int) -> Float64:
         """Return how much longer a part took than on the median rank (k,)."""
