@@ -116,14 +116,15 @@ class Diagnosis(Struct, frozen=True):
     answer: str = ""  # the headline where it is not about steps
 
 
-def diagnose(loaded: LoadedSteps, network: str = "", *, of_figures: bool = False) -> Diagnosis:
+def diagnose(
+    loaded: LoadedSteps, network: str = "", *, detectors: Sequence[Detector] = DETECTORS
+) -> Diagnosis:
     """Return the diagnosis of a job.
 
     What stands out (a rank, a step) is looked for first; the causes that all ranks share in the job
     without that; the symptoms in the job without either. So nothing is claimed twice, and a general finding
     (communication is not hidden) is about what the specific ones leave. `network` are clauses about where
-    transfers spend their time, from captures and logs of servers; `of_figures`: only those detectors are
-    asked for which `summed_steps` are enough.
+    transfers spend their time, from captures and logs of servers.
     """
     view = JobView(loaded, network=network)
     search = _Search(Forecasts(view.job, view.rows))
@@ -132,8 +133,8 @@ def diagnose(loaded: LoadedSteps, network: str = "", *, of_figures: bool = False
         looked_at = view
         if above:
             looked_at = JobView(loaded, search.forecasts.as_simulated(above), network, view.job)
-        for one in DETECTORS:
-            if one.level == level and one.of_figures >= of_figures:
+        for one in detectors:
+            if one.level == level:
                 search.judge(one.detect(looked_at), above)
     never = dialects.named(loaded.files[0].dialect).never_shows
     return Diagnosis(

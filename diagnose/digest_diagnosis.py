@@ -24,8 +24,9 @@ def diagnose_figures(job: JobFigures) -> Diagnosis:
     if not dialects.named(job.files[0].dialect).has_events:
         return diagnose_step_log(job)
     steps = summed_steps(job)
-    found = diagnose(steps, of_figures=True)
-    examined: set[str] = {kind for one in DETECTORS if one.of_figures for kind in one.kinds}
+    asked = [one for one in DETECTORS if one.of_figures]
+    found = diagnose(steps, detectors=asked)
+    examined: set[str] = {kind for one in asked for kind in one.kinds}
     examined |= {
         "hang",
         *dialects.named(steps.files[0].dialect).never_shows,

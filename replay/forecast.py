@@ -204,14 +204,7 @@ class Forecasts:
         own_gaps, both = any(edit.as_recorded for edit in edits), [*above, *edits]
 
         def bounds() -> list[Int64]:  # which only an interval needs
-            guesses = [guess for edit in edits for guess in edit.guesses]
-            found = [self._simulated(self._edited.after(both, guess), own_gaps) for guess in guesses]
-            rounds = self._after(both, own_gaps)
-            if len(rounds) > len(self.rows):  # as workers were apart, and in turn
-                apart_ns = float(rounds.mean()) / len(self.job.recording.owners)
-                found += [rounds[: len(self.rows)],
-                          self._simulated(self._edited.after(both), own_gaps, apart_ns=apart_ns)]  # fmt: skip
-            return list(map(self._last, found))
+            return [*self._guessed(edits, both, own_gaps), *self._other_rhythms(both, own_gaps)]
 
         return Forecast(
             name,
@@ -234,6 +227,20 @@ class Forecasts:
         if key not in self._times:
             self._times[key] = self._simulated(self._edited.after(edits), own_gaps)
         return self._times[key]
+
+    def _guessed(self, edits: Sequence[Edit], both: Sequence[Edit], own_gaps: bool) -> list[Int64]:
+        """Return how long steps take under the other guesses of some edits."""
+        guesses = [guess for edit in edits for guess in edit.guesses]
+        return [self._last(self._simulated(self._edited.after(both, guess), own_gaps)) for guess in guesses]
+
+    def _other_rhythms(self, edits: Sequence[Edit], own_gaps: bool) -> list[Int64]:
+        """Return how long steps take with workers as far apart as recorded, and with workers in turn."""
+        rounds, n = self._after(edits, own_gaps), len(self.rows)
+        if len(rounds) == n:
+            return []
+        apart_ns = float(rounds.mean()) / len(self.job.recording.owners)
+        in_turn = self._simulated(self._edited.after(edits), own_gaps, apart_ns=apart_ns)
+        return [rounds[:n], self._last(in_turn)]
 
     def _last(self, rounds: Int64) -> Int64:
         """Return how long steps take (positions, m) when workers have found their rhythm."""

@@ -1,0 +1,116 @@
+"""Every rule of the replay of parameter servers left out alone: what predictions lose.
+
+    python3 -m benchmarks.ablation [DATA]
+
+Prints a table for docs/accuracy.md. The sets are those of `benchmarks.accuracy`: pairs of recordings, half of
+the jobs in a simulated cluster, and jobs whose answer is arithmetic. A rule that changes none of them is not
+worth its lines.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from benchmarks import known_byteps
+from benchmarks.accuracy import _CLUSTER_EDITS, _EDITS, _STEPS, PAIRS, ROOT, _Score, load, step_means
+from benchmarks.known_jobs import random_job
+from replay import edit, forecast, links, row
+from replay.edit import EditRequest, Job
+from replay.forecast import Forecasts
+from replay.occurrences import UsualGaps
+from replay.whatif import bandwidth, shared_cores
+
+_SEEDS, _KNOWN = range(1, 16, 2), range(12)
+#: A job, what is asked of it, and the mean step (ms) that is then measured.
+_Asked = list[tuple[Job, list[tuple[str, float]]]]
+
+
+def _unless(**new: Any) -> Callable[[links.LinkRate | None], links.LinkRate | None]:
+    return lambda known: None if known is None else known._replace(**new)
+
+
+def _rate(change: Callable[[links.LinkRate | None], links.LinkRate | None]) -> Any:
+    found = links.link_rate
+    return patch.object(edit, "link_rate", lambda recording: change(found(recording)))
+
+
+#: What replaces a rule, by what it says.
+RULES: dict[str, Callable[[], Any]] = {
+    "transfers are messages": lambda: patch.object(Job, "apart", property(lambda job: job.recording)),
+    "messages that are served in turn stay whole": lambda: patch.object(edit, "_in_turn", lambda _: False),
+    "steps go round three times": lambda: patch.object(forecast, "_ROUNDS", 1),
+    "… from the recorded rhythm each time": lambda: patch.object(
+        row.Row, "lead_ns", lambda own, at, step: step.lead_ns * (at == 0)
+    ),
+    "what nodes receive is limited, where that is found": lambda: _rate(_unless(receives=False)),
+    "a limit is level within a step": lambda: patch.object(links, "_LEVEL", 0.0),
+    "above 2 Gbit/s a level may be of threads": lambda: patch.object(links, "_THREADS", np.inf),
+    "rests shrink on faster links": lambda: patch.object(bandwidth, "_shorter_waits", lambda one, _: one),
+    "gaps are at most the usual ones": lambda: patch.object(UsualGaps, "limit", lambda own, at, step: step),
+    "interval: other rhythms": lambda: patch.object(Forecasts, "_other_rhythms", lambda *_: []),
+    "interval: shared cores": lambda: patch.object(shared_cores, "_LONGER", np.inf),
+    "interval: all other guesses": lambda: patch.object(Forecasts, "_guessed", lambda *_: []),
+}
+
+
+def _cluster() -> _Asked:
+    found: _Asked = []
+    for seed in _SEEDS:
+        job = known_byteps.random_job(seed)
+        with tempfile.TemporaryDirectory() as scratch:
+            job.run(_STEPS, seed, Path(scratch) / "job")
+            recorded = load(Path(scratch) / "job").job
+        then = [(one, float(job.edited(one).run(_STEPS, 1000 + seed).mean())) for one in _CLUSTER_EDITS]
+        found.append((recorded, then))
+    return found
+
+
+def _known() -> _Asked:
+    found: _Asked = []
+    for seed in _KNOWN:
+        job = random_job(seed)
+        then = [(one, float(job.edited(one).run(_STEPS, 2 * seed + 1)[1].mean())) for one in _EDITS]
+        found.append((Job(job.run(_STEPS, 2 * seed)[0]), then))
+    return found
+
+
+def _pairs(data: Path) -> _Asked:
+    jobs = {name: load(data / name).job for pair in PAIRS for name in (pair[0], pair[2])}
+    means = {name: float(step_means(job.recording).mean()) for name, job in jobs.items()}
+    return [(jobs[a], [(asked, means[then])]) for a, asked, then in PAIRS]
+
+
+def _score(of: _Asked) -> str:
+    score = _Score()
+    for job, asked in of:
+        forecasts = Forecasts(Job(job.recording, job.ranks), job.recording.whole_steps)
+        for text, then in asked:
+            found = forecasts.of([EditRequest.of(one) for one in text.split()])
+            score.cells(found.after_ns / 1e6, found.interval_ns, then)
+    return score.summary()
+
+
+def table(data: Path) -> Iterator[str]:
+    """Yield the lines of the table."""
+    sets = {"pairs": _pairs(data), "cluster": _cluster(), "arithmetic": _known()}
+    yield (
+        "| left out | " + " | ".join(f"{name}: median | p90 | worst | inside | width" for name in sets) + " |"
+    )
+    yield "| --- |" + " --: |" * 5 * len(sets)
+    for name, rule in {"nothing": ExitStack, **RULES}.items():
+        with rule():
+            yield f"| {name} | " + " | ".join(map(_score, sets.values())) + " |"
+
+
+if __name__ == "__main__":
+    where = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT.parent / "shared" / "data"
+    for line in table(where):
+        print(line, flush=True)
