@@ -3,8 +3,7 @@
     python3 -m benchmarks.ablation [DATA]
 
 Prints a table for docs/accuracy.md. The sets are those of `benchmarks.accuracy`: pairs of recordings, some of
-the jobs in a simulated cluster, and of those whose answer is arithmetic. A rule that changes none of them is not
-worth its lines.
+the jobs in a simulated cluster, and of those whose answer is arithmetic. A rule that changes nothing goes.
 """
 
 from __future__ import annotations
