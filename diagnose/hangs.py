@@ -75,7 +75,7 @@ def find_hang(ranks: Mapping[int, Standing]) -> Hang:
     """Return why the job of these ranks hangs, or why that is not claimed."""
     job = _Job(ranks)
     waits = {rank: wait for rank in ranks if (wait := job.wait(rank)) is not None}
-    roots = _merged([*job.mismatches(), *job.ends()])
+    roots = _merged(job.ends())
     known = [root for root in roots if root.cause is not HangCause.NO_DUMP]
     named = {rank for root in known or roots for rank in root.ranks}
     moved, lost = job.moved(), ranks_in_words(sorted(job.lost))
@@ -285,9 +285,11 @@ class _Job:
         open_calls = [(rank, call) for rank, calls in self.opens.items() for call in calls]
         if not ranks:
             (node,) = part
+            for key, number in self._differ.keys() & {node}:
+                return self._differing(key, number)
             own = {rank: call for rank, call in open_calls if _node(rank, call) == node}
             root = self._not_started(own)
-            if root is None and node not in self._differ:
+            if root is None:
                 self.running.append(max(own.values(), key=lambda call: call.at_ns))
             return root
         waiting = [pair for pair in open_calls if pair[0] != ranks[0] and ranks[0] in self.targets(*pair)[0]]
@@ -305,15 +307,6 @@ class _Job:
         if not started or not late or len(late) > HALF * len(own):
             return None
         return Root(HangCause.NOT_STARTED, late, own[late[0]], started)
-
-    def mismatches(self) -> list[Root]:
-        """Return the calls that all their members are at, with different arguments."""
-        found = [
-            self._differing(key, number)
-            for key, number in self._differ
-            if all(self._first.get(rank) == call.order for rank, call in self._calls(key, number).items())
-        ]
-        return [root for root in found if root is not None]
 
     def _differing(self, key: _Key, number: int) -> Root | None:
         """Return a call that all members made, but not alike; the fewer are guilty."""

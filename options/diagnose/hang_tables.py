@@ -89,6 +89,8 @@ def hang_picture(hang: Hang) -> list[Network]:
     """Return who waits for whom: ranks that wait alike are one box, the causes stand at the right."""
     if not hang.roots:
         return []
+    import networkx
+
     guilty = _guilty(hang)
     alike: dict[object, list[int]] = defaultdict(list)
     for rank, wait in hang.waits.items():
@@ -109,8 +111,11 @@ def hang_picture(hang: Hang) -> list[Network]:
     })  # fmt: skip
     roots = [i for i, box in enumerate(boxes) if box[0] in guilty]
     held = {a for a, b, _ in edges if a in roots and b in roots}
-    depth = _depths(len(boxes), edges, [i for i in roots if i not in held] or roots)
-    kept = sorted(range(len(boxes)), key=lambda i: (depth[i], boxes[i]))[:_MOST_NODES]
+    waits_of = networkx.DiGraph([(b, a) for a, b, _ in edges])
+    waits_of.add_nodes_from(range(len(boxes)))
+    layers = networkx.bfs_layers(waits_of, [i for i in roots if i not in held] or roots)
+    depth = dict.fromkeys(range(len(boxes)), 1) | {i: far for far, layer in enumerate(layers) for i in layer}
+    kept = sorted(depth, key=lambda i: (depth[i], boxes[i]))[:_MOST_NODES]
     new = {old: i for i, old in enumerate(kept)}
     nodes: list[dict[str, object]] = []
     for far, layer in groupby(kept, key=depth.__getitem__):
@@ -119,7 +124,7 @@ def hang_picture(hang: Hang) -> list[Network]:
             nodes.append({
                 "label": ranks_in_words(boxes[i]),
                 "cat": guilty.get(boxes[i][0]) or "waits",
-                "x": float(max(depth) - far),
+                "x": float(max(depth.values()) - far),
                 "y": float(row),
                 "dur_ms": None,
                 "critical": boxes[i][0] in guilty,
@@ -129,18 +134,3 @@ def hang_picture(hang: Hang) -> list[Network]:
     left = f"{len(boxes) - len(kept)} more boxes are left out. " if len(kept) < len(boxes) else ""
     note = f"{left}An arrow leads from who waits to whom it waits for; the framed ranks are the cause."
     return [Network("Who waits for whom", nodes, lines, note)]
-
-
-def _depths(n: int, edges: Sequence[tuple[int, int, str]], ends: Sequence[int]) -> list[int]:
-    """Return how many arrows lead from each box to the nearest end."""
-    into: dict[int, list[int]] = defaultdict(list)
-    for a, b, _ in edges:
-        into[b].append(a)
-    depth = dict.fromkeys(ends, 0)
-    queue = list(ends)
-    for box in queue:
-        for before in into[box]:
-            if before not in depth:
-                depth[before] = depth[box] + 1
-                queue.append(before)
-    return [depth.get(box, 1) for box in range(n)]
