@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from enum import Enum
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from msgspec import Struct
@@ -151,9 +152,14 @@ class _Job:
         for key in self._sure:
             self._find_frozen(key)
         self.opens = {rank: self._open_calls(rank) for rank in ranks}
+        self._callers: dict[_Node, dict[int, Call]] = defaultdict(dict)
+        for rank, calls in self.opens.items():
+            for call in calls:
+                self._callers[_node(rank, call)][rank] = call
         self._first = {rank: calls[0].order for rank, calls in self.opens.items() if calls}
         self.running: list[Call] = []  # open ones that all members have made, as far as `ends` found them
         self._targets: dict[_Node, tuple[Sequence[int], bool]] = {}
+        self._waiting: dict[tuple[_Node, ...], tuple[Call | None, Sequence[int]]] = {}
 
     # ---- what the records say
 
@@ -223,11 +229,16 @@ class _Job:
 
     def _peer(self, rank: int, call: Call, peer: int) -> tuple[Sequence[int], bool]:
         """Return whom a message waits for: its peer, as long as that has no message for it open, too."""
+        answer = self._answer(rank, call)
+        return (self._held({peer: answer.order, rank: call.order}), True) if answer else ([peer], False)
+
+    def _answer(self, rank: int, call: Call) -> Call | None:
+        """Return the open message of the peer that belongs to this one of `rank`."""
         wanted = "recv" if call.kind.startswith("send") else "send"
-        for one in self.opens.get(peer, ()):
+        for one in self.opens.get(-1 if call.peer is None else call.peer, ()):
             if one.peer == rank and one.kind.startswith(wanted) and one.group.name == call.group.name:
-                return self._held({peer: one.order, rank: call.order}), True
-        return [peer], False
+                return one
+        return None
 
     def _held(self, order: Mapping[int, int]) -> list[int]:
         """Return the ranks for which another call is the first open one, by the place of this one."""
@@ -281,24 +292,47 @@ class _Job:
             for call in calls:
                 if call.peer is None and (call.group.key, call.number) in self._differ:
                     return self._differing(call.group.key, call.number)
+            begun = {rank for rank in ranks if any(call.has_started for call in self.opens[rank])}
+            late = [rank for rank in ranks if rank not in begun and self.ranks[rank].tells_start]
+            if begun and 0 < len(late) <= HALF * len(ranks):
+                return Root(HangCause.NOT_STARTED, late, self.opens[late[0]][0], sorted(begun))
             return Root(HangCause.CYCLE, ranks, min(calls, key=_age), ranks)
-        open_calls = [(rank, call) for rank, calls in self.opens.items() for call in calls]
         if not ranks:
             (node,) = part
             for key, number in self._differ.keys() & {node}:
                 return self._differing(key, number)
-            own = {rank: call for rank, call in open_calls if _node(rank, call) == node}
+            own = dict(self._callers[node])
+            for rank, call in [*own.items()]:
+                if call.peer is not None and (answer := self._answer(rank, call)):
+                    own[call.peer] = answer
             root = self._not_started(own)
             if root is None:
                 self.running.append(max(own.values(), key=lambda call: call.at_ns))
             return root
-        waiting = [pair for pair in open_calls if pair[0] != ranks[0] and ranks[0] in self.targets(*pair)[0]]
-        if not waiting:
-            return None
-        waiting = [pair for pair in waiting if not self.targets(*pair)[1]] or waiting
-        by, first = min(waiting, key=lambda pair: (pair[1].peer is not None, *_age(pair[1])))
-        those = sorted(rank for rank, call in waiting if _node(rank, call) == _node(by, first))
-        return Root(HangCause.NO_DUMP if ranks[0] in self.lost else HangCause.ABSENT, ranks, first, those)
+        first, waiting = self._waiting_in(tuple(self._awaited.get(ranks[0], ())))
+        cause = HangCause.NO_DUMP if ranks[0] in self.lost else HangCause.ABSENT
+        return Root(cause, ranks, first, waiting) if first else None
+
+    @cached_property
+    def _awaited(self) -> Mapping[int, Sequence[_Node]]:
+        """The open calls that wait for a rank, but not those of its own alone."""
+        found: dict[int, list[_Node]] = defaultdict(list)
+        for node, callers in self._callers.items():
+            for on in self.targets(*next(iter(callers.items())))[0]:
+                if callers.keys() != {on}:
+                    found[on].append(node)
+        return found
+
+    def _waiting_in(self, nodes: tuple[_Node, ...]) -> tuple[Call | None, Sequence[int]]:
+        """Return the first of open calls, and the ranks in it; those come first whose ranks have not come."""
+        if nodes not in self._waiting:  # thousands of ranks may be awaited in the same calls
+            pairs = [pair for node in nodes for pair in self._callers[node].items()]
+            pairs = [pair for pair in pairs if not self.targets(*pair)[1]] or pairs
+            by, first = min(
+                pairs, key=lambda pair: (pair[1].peer is not None, *_age(pair[1])), default=(0, None)
+            )
+            self._waiting[nodes] = first, sorted(self._callers[_node(by, first)]) if first else ()
+        return self._waiting[nodes]
 
     def _not_started(self, own: Mapping[int, Call]) -> Root | None:
         """Return the members whose device has not started a call that others have started."""
@@ -383,7 +417,11 @@ class _Job:
         late = root.ranks[0]
         if root.cause is not HangCause.ABSENT or late not in lanes or len(whole) < FEWEST_CALLS:
             return False
-        behind = {rank: [times[rank] - min(times.values()) for times in whole] for rank in lanes}
+        behind: dict[int, list[int]] = defaultdict(list)
+        for times in whole:
+            first_ns = min(times.values())
+            for rank, at_ns in times.items():
+                behind[rank].append(at_ns - first_ns)
         others = max(sum(each) for rank, each in behind.items() if rank != late)
         waited_ns = last_ns - root.call.at_ns
         return sum(behind[late]) > OUTLYING * others and waited_ns <= max(behind[late])

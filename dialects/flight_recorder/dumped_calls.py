@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from arrays import Mask
 from arrays.numbering import ids_in
 from formats.columns import Trace
-from formats.recorder.recorder_dump import Dump, shapes_of, text_of, whole
+from formats.recorder.recorder_dump import COMPLETED, STARTED, Dump, shapes_of, text_of, whole
 from formats.recorder.standing import Call, Group, Lane, Standing
 
 _MOST = 16  # calls of each kind that are kept of a lane, and tensors of a call
@@ -38,7 +38,8 @@ def standing_of(trace: Trace) -> Standing:
     dump: Dump = trace.header["recorder"]
     groups = groups_of(dump)
     names = [groups.get(name) or Group(name, description, ()) for name, description in dump.groups]
-    is_done, is_launch = _with_launches(dump)
+    dump, is_launch = _with_launches(dump)
+    is_done = dump.state == COMPLETED
     lanes = {name: Lane(group) for name, group in groups.items()}
     calls = np.flatnonzero(~dump.is_message & ~is_launch)
     for at in ids_in(dump.group_id[calls]):
@@ -73,20 +74,20 @@ def standing_of(trace: Trace) -> Standing:
     )
 
 
-def _with_launches(dump: Dump) -> tuple[Mask, Mask]:
-    """Return which calls (n,) are completed, and which are only the launch of others, as one.
+def _with_launches(dump: Dump) -> tuple[Dump, Mask]:
+    """Return the dump with the states of launches, and which calls (n,) only launch others, as one.
 
     Such a launch follows its calls, with their numbers, and only its own state is kept up to date.
     """
-    is_done, is_launch = dump.is_done.copy(), np.zeros(len(dump.entries), np.bool_)
+    state, is_launch = dump.state.copy(), np.zeros(len(dump.entries), np.bool_)
     launches: dict[Hashable, int] = {}
     for i in reversed(range(len(dump.entries)) if _LAUNCH in dump.kind else ()):
         key = (int(dump.group_id[i]), int(dump.number[i]), whole(dump.entries[i].get("p2p_seq_id")))
         if dump.kind[i] == _LAUNCH:
             launches[key] = i
         elif (launch := launches.get(key)) is not None:
-            is_done[i], is_launch[launch] = dump.is_done[launch], True
-    return is_done, is_launch
+            state[i], is_launch[launch] = dump.state[launch], True
+    return dump._replace(state=state), is_launch
 
 
 def groups_of(dump: Dump) -> dict[str, Group]:
@@ -131,7 +132,7 @@ def _call(dump: Dump, names: Sequence[Group], i: int, *, frames: bool = True) ->
     return Call(
         group, kind, int(dump.number[i]), i, peer, peer is None and not is_rooted(kind),
         ", ".join(filter(None, parts)), f"{dtypes} {shown}" if shown else "", int(dump.times[0, i]),
-        entry["state"] == "started", _frames(entry.get("frames")) if frames else (),
+        bool(dump.state[i] == STARTED), _frames(entry.get("frames")) if frames else (),
     )  # fmt: skip
 
 

@@ -35,6 +35,7 @@ from formats.values import FARTHEST_NS, clean_text
 _MOST_BYTES = 1 << 30  # a recorder of 100,000 entries writes 50 MB
 _LONGEST_NAME = 300
 _MESSAGES = ("send", "recv")
+STARTED, COMPLETED = 1, 2  # states of a call
 _MOST_AXES = 64  # of a tensor, in PyTorch
 _ITEM_BYTES = {
     "Double": 8, "Long": 8, "UInt64": 8, "ComplexFloat": 8, "ComplexDouble": 16, "Float": 4, "Int": 4,
@@ -53,7 +54,7 @@ class Dump(NamedTuple):
     group_id: Int64
     number: Int64  # among the collectives of the group; -1 where unknown
     is_message: Mask
-    is_done: Mask
+    state: Int64  # STARTED, COMPLETED, or 0
     times: Int64  # (3, n): created, found started, found completed; -1 where unknown
     config: Mapping[str, Any]
     status: Mapping[str, Any]
@@ -89,13 +90,17 @@ def read(path: Path, args: Collection[str] = ()) -> Trace:
             [bool(one.get("is_p2p", kind in _MESSAGES)) for one, kind in zip(kept, kinds, strict=True)],
             np.bool_,
         ),
-        np.array([one["state"] == "completed" for one in kept], np.bool_),
+        np.array([_state(one["state"]) for one in kept], np.int64),
         np.array([_integers([one.get(key) for one in kept]) for key in _TIMES]),
         config,
         status,
         path.stat().st_mtime_ns,
     )
     return _trace(path, dump, repairs, args)
+
+
+def _state(word: Any) -> int:
+    return COMPLETED if word == "completed" else STARTED if word == "started" else 0
 
 
 @contextlib.contextmanager
@@ -174,7 +179,7 @@ def _trace(path: Path, dump: Dump, repairs: list[str], args: Collection[str]) ->
     A slice begins when the operation was found started, or else was created, and lasts for the duration that
     was measured, or else until it was found completed.
     """
-    done = np.flatnonzero(dump.is_done)
+    done = np.flatnonzero(dump.state == COMPLETED)
     created, started, completed = dump.times[:, done]
     measured_ms = [dump.entries[i].get("duration_ms") for i in done.tolist()]
     dur_ns = np.array(
