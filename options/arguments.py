@@ -83,7 +83,7 @@ def _read_words(args: argparse.Namespace) -> None:
             raise UsageError(f"{words[-1]}: no such file, and an edit is name=value, such as bandwidth=2")
     elif edits[:1] == ["help"]:
         raise UsageError("analyze.py --help lists all options, analyze.py OPTION --help the flags of one")
-    elif edits:
+    elif edits and "/" not in edits[0]:
         raise UsageError(f"{edits[0]}: no such file; for an edit: analyze.py whatif JOB {edits[0]}")
     elif args.option is None:
         args.option = "diagnose"

@@ -49,6 +49,8 @@ whatif bandwidth=2
     no path is given, and BYTEPS_TRACE_DIR is not set; e.g. analyze.py whatif JOB bandwidth=2
 replay lenet bandwidth=2
     bandwidth=2: no such file; for an edit: analyze.py whatif JOB bandwidth=2
+statistic runs/lr=0.1
+    ! runs/lr=0.1: no such file or directory
 replay lenet --set bandwidth=2
     --set belongs to whatif: analyze.py whatif JOB bandwidth=2
 lenet --set bandwidth=2
