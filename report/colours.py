@@ -41,6 +41,9 @@ _MEANINGS: tuple[tuple[str, str], ...] = (
     ("fw|forward.*|comput.*", _COMPUTATION[0]),
     ("bw|backward.*|cpu_op|operator", _COMPUTATION[1]),
     ("step|both|update.*|output.*|optimizer.*|kernel", _COMPUTATION[2]),
+    ("others?|rest|far longer.*", _OTHER[0]),
+    ("iteration time", _WAITING[1]),
+    ("slow steps", _WAITING[0]),
 )
 
 

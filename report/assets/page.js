@@ -178,7 +178,9 @@ function cards() {
     const plain = card.lines.filter(([label]) => !label).map(([, text]) => element("p", {}, text));
     const name = element("h2", {}, element("span", { className: "place" }, String(index + 1)), card.title);
     const [, low, high] = card.bar ?? [];
-    const between = (low ?? null) === null ? "" : `95 %: ${low > 0 ? milliseconds(low) : 0} to ${milliseconds(high)}`;
+    const digits = high >= 1 ? 1 : 3;
+    const between = (low ?? null) === null ? ""
+      : `95 %: ${low > 0 ? formatted(low, digits) : 0} to ${formatted(high, digits)} ms`;
     const doubt = element("span", { className: "soft" }, between);
     const head = element("summary", {}, name, element("span", { className: "gain" }, card.figure, doubt));
     if (card.bar) head.append(barOf(card.bar, most));
@@ -218,8 +220,8 @@ function summary() {
   }
   if (!data.cards.length) parts.push(...notes());
   if (data.repairs.length) {
-    const heading = element("h2", {}, "Repaired or left out");
-    parts.push(element("div", { className: "repairs", role: "note" }, heading, list(data.repairs)));
+    const heading = element("summary", {}, `Repaired or left out (${formatted(data.repairs.length, 0)})`);
+    parts.push(element("details", { className: "repairs", open: data.repairs.length < 2 }, heading, list(data.repairs)));
   }
   return parts;
 }
