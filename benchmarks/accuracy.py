@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import subprocess
 import sys
 import tempfile
@@ -162,17 +163,19 @@ def _model(recordings: dict[str, Recording]) -> Iterator[str]:
     yield "## 1. The model: what a step's own gaps and the order of its links add"
     yield ""
     yield (
-        "| job | steps | links first come, first served: median | p90 "
+        "| jobs | steps | links first come, first served: median | p90 "
         "| gaps of the other steps: median | p90 |"
     )
     yield "| --- | --: | --: | --: | --: | --: |"
     together: list[list[Float64]] = [[], []]
-    for job, recording in recordings.items():
-        others = np.abs(leave_one_out(recording, with_gaps_of_others(recording)))
-        kinds = [queue_errors(recording), others]
-        for all_of_kind, errors in zip(together, kinds, strict=True):
-            all_of_kind.append(errors)
-        yield f"| {_name(job)} | {len(recording.whole_steps)} | {_percentiles(kinds)} |"
+    for system, named in itertools.groupby(recordings.items(), lambda one: one[0].partition("/")[0]):
+        jobs = [recording for _, recording in named]
+        errors = [np.abs(leave_one_out(one, with_gaps_of_others(one))) for one in jobs]
+        kinds = [np.concatenate(list(map(queue_errors, jobs))), np.concatenate(errors)]
+        for all_of_kind, of_system in zip(together, kinds, strict=True):
+            all_of_kind.append(of_system)
+        n_steps = sum(len(one.whole_steps) for one in jobs)
+        yield f"| {len(jobs)} of {system} | {n_steps} | {_percentiles(kinds)} |"
     yield f"| **all steps together** | | {_percentiles([np.concatenate(kind) for kind in together])} |"
     yield ""
 
@@ -195,8 +198,7 @@ def _halves(recordings: dict[str, Recording]) -> Iterator[str]:
         recorded = step_means(recording)
         half = len(recorded) // 2
         if half < FEWEST:
-            yield f"| {_name(job)} | {len(recorded)} | too few steps | | | | |"
-            continue
+            continue  # too few steps
         then = float(recorded[half:].mean())
         interval = mean_interval(recorded[:half] * 1e6, len(recorded) - half)
         cells = score.cells(float(recorded[:half].mean()), interval, then)

@@ -33,7 +33,7 @@ _PULLS, _PARTITIONS = 8, 2
 #: Smaller partitions than this share of the largest tell of messages, not of bytes.
 _LARGE = 0.2
 #: Share of a faster server's saving that goes to another queue, or frees one (docs/accuracy.md, question 7).
-_QUEUES = 0.25
+_QUEUES = 0.4
 
 
 def parse(request: EditRequest, job: Job) -> Edit | None:
@@ -154,11 +154,25 @@ def _answered_in_a_row(recording: Recording) -> tuple[Int64, Int64]:
 
 
 def _as_fast_as_others(recording: Recording, pace: Pace) -> Recording:
-    """Return the recording in which a server answers, and takes what is pushed, in the usual time."""
+    """Return the recording in which a server answers, and takes what is pushed, in the usual time.
+
+    Its messages wait no longer for a byte than those of the others do, if that is less: for its queue, too.
+    """
     keys = {one.transfer.key for one in recording.table.kinds if one.transfer.server == pace.server}
-    takes = recording.which(lambda one: one.transfer.is_wait and one.transfer.key in keys)
-    answers = recording.which(lambda one: is_pull(one) and one.transfer.key in keys)
-    return scaled(recording, np.where(takes | answers, 1 / pace.ratio, 1.0))
+    waits = recording.which(lambda one: one.transfer.is_wait)
+    own = recording.which(lambda one: one.transfer.key in keys)
+    answers = recording.which(is_pull)
+    n_bytes, waited = np.zeros((2, 2))
+    sizes = recording.column(lambda one: one.transfer.n_bytes)
+    for step in recording.steps:
+        for its, which in enumerate((~own, own)):
+            mine = which[step.operation]
+            n_bytes[its] += sizes[step.operation][mine & answers[step.operation]].sum()
+            waited[its] += step.work_ns[mine & waits[step.operation]].sum()
+    usual, its = waited / np.maximum(n_bytes, 1)
+    share = min(1 / pace.ratio, usual / its) if its and n_bytes[0] else 1 / pace.ratio
+    factor = np.where(own & waits, share, np.where(own & answers, 1 / pace.ratio, 1.0))
+    return scaled(recording, factor)
 
 
 def as_fast_as_wire(recording: Recording, rate: float) -> Recording:
