@@ -113,16 +113,26 @@ def _escape_inner_quotes(words: str) -> str:
     return "".join(out) + words[last:]
 
 
-def is_as_written(text: bytes | bytearray) -> bool:
-    """Whether an event is strict JSON with members of their types, but for ids and times.
+def loosely(text: bytes | bytearray, event_type: type[Any]) -> Any:
+    """Return an event of strict JSON whose id or times are of types that none has; None for any other text.
 
-    Ids are not always looked at, and events without a time are counted by themselves.
+    That is not a repair: ids are not always looked at, and events without a time are counted by themselves.
     """
     try:
-        msgspec.json.decode(text, type=_LooseEvent)
+        event = msgspec.json.decode(text, type=_LooseEvent)
     except UNDECODABLE:
-        return False
-    return True
+        return None
+    fields = {key: getattr(event, key) for key in FIELDS}
+    for key in ("id",) if event_type is ExactEvent else ("id", "ts", "dur"):
+        value = _decoded(fields[key])
+        fields[key] = cleaned_scalar(value) if key == "id" or isinstance(value, Scalar) else None
+    return event_type(**fields)
+
+
+def _decoded(raw: msgspec.Raw) -> Any:
+    with contextlib.suppress(*UNDECODABLE):
+        return msgspec.json.decode(raw) if bytes(raw) else None
+    return None
 
 
 def is_event(value: Any) -> bool:

@@ -25,11 +25,12 @@ from errors import TraceError, counted
 from formats.event import (
     UNDECODABLE,
     Event,
+    ExactEvent,
     clean_members,
     from_object,
     has_clean_members,
-    is_as_written,
     is_event,
+    loosely,
     tolerant,
 )
 from formats.scan import (
@@ -339,11 +340,16 @@ class EventReader:
         try:
             self._keep(self._one.decode(text), events)
         except UNDECODABLE:
+            if self._event_type in (Event, ExactEvent):
+                event = loosely(text, self._event_type)
+                if event is not None:
+                    self._keep(event, events)
+                    return True
             value = tolerant(text)
             if not isinstance(value, dict):
                 return False
             if is_event(value):
-                self.damage.mended += not is_as_written(text)
+                self.damage.mended += 1
                 events.append(self._mended(value))
             else:
                 self.damage.strays += 1
