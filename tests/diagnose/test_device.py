@@ -83,7 +83,7 @@ def test_time_that_a_python_function_covers_has_its_name_and_leads_where_it_is_m
         one for one in json.loads(out)["scopes"][-1]["by_name"] if one["cat"] == "gap" and one["ms"] > 1
     ]
     assert (gap["name"], round(gap["ms"])) == ("idle in preprocess", 60)
-    assert "60% idle in preprocess" in json.loads(out)["headline"]
+    assert "60 % idle in preprocess" in json.loads(out)["headline"]
 
 
 def test_a_call_that_waits_for_work_that_nobody_recorded_is_named(tmp_path: Path) -> None:
