@@ -88,10 +88,9 @@ whole_above_zero = above_zero("whole number", whole_number)
 def check_variant(args: Namespace, *variants: str) -> None:
     """Refuse (`UsageError`) a `--sub_option` other than the option's `variants`."""
     if args.sub_option not in (None, *variants):
-        has = f"the variants {', '.join(variants)}" if variants else "no variants"
-        raise UsageError(
-            f"--sub_option {args.sub_option}: {args.option} has {has}{meant(args.sub_option, variants)}"
-        )
+        near = meant(args.sub_option, variants)
+        has = f"{args.option} has the variants {', '.join(variants)}{near}"
+        raise UsageError(f"--sub_option {args.sub_option}: {has}")
 
 
 def check_heeded(args: Namespace, *flags: str) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from errors import UsageError, counted
-from options import check_variant
 from options.commands import command
 from result import Bars, Chart, Column, Result, Table
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 HELP = "several ranks' and workers' traces as one timeline, their clocks aligned"
 EXAMPLE = "analyze.py combine worker_0 worker_1 --output combined.json.gz"
-FLAGS = frozenset({"sub_option", "filter", "comm", "align", "output"})
+FLAGS = frozenset({"filter", "comm", "align", "output"})
 
 _WORKERS = (
     Column("path", "worker"),
@@ -51,7 +50,6 @@ def add_arguments(group: _ArgumentGroup) -> None:
 
 def run(args: Namespace) -> Result:
     """Write the combined trace and say how its clocks were aligned."""
-    check_variant(args)
     if args.comm and not args.filter:
         raise UsageError("--comm has no effect with --option combine without --filter: it copies all events")
     import dialects

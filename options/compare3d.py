@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 HELP = "many runs side by side (a sweep): operations x runs x average time, as a 3-D chart"
 EXAMPLE = "analyze.py 3dcompare examples/lenet examples/lenet-100mbit --output sweep.html"
-FLAGS = frozenset({"sub_option", "filter", "comm", "rank_by", "sort", "head", "output", "save"})
+FLAGS = frozenset({"filter", "comm", "rank_by", "sort", "head", "output", "save"})
 
 _SUFFIXES = (".html", ".png", ".svg", ".pdf")
 _RUNS = (

@@ -8,7 +8,7 @@ from collections.abc import Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
 from errors import AnalyzeError, DagError, UsageError, whole_number
-from options import READING, WHAT_IF, asked, check_variant, is_drawn
+from options import READING, WHAT_IF, asked, is_drawn
 from options.commands import command
 from result import Bars, Cell, Chart, Column, LazySequence, Result, Table, in_ms, ms_column
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 HELP = "the critical path of a recorded step, per GPU, worker and job, and the slack of everything else"
 EXAMPLE = "analyze.py critical TRACE_DIR --head 10"
-FLAGS = READING | {"sub_option", "step", "scope", "del_queue", "sort", "head", "output"}
+FLAGS = READING | {"step", "scope", "del_queue", "sort", "head", "output"}
 
 _SCOPE = Column("scope", "scope")
 _NAME, _CAT = Column("name", "operation"), Column("cat", "category")
@@ -49,7 +49,6 @@ def add_arguments(group: _ArgumentGroup) -> None:
 
 def run(args: Namespace) -> Result:
     """Find the path of every scope; with `--output`, write the recorded timeline with the path marked."""
-    check_variant(args)
     from formats.gml import is_gml
 
     if args.step == "mean" or any(is_gml(path) for path in args.path):

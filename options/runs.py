@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from errors import UsageError
-from options import GROUPS, asked, check_variant
+from options import GROUPS, asked
 from outputs.marks import is_digest
 
 if TYPE_CHECKING:
@@ -67,7 +67,6 @@ def digest_note(args: Namespace, name: str = "") -> list[str]:
 def check_runs(args: Namespace) -> None:
     """Refuse (`UsageError`) a single path, files among directories, and a variant."""
     paths: list[Path] = args.path
-    check_variant(args)
     if len(paths) < 2:
         raise UsageError(f"{args.option} needs two paths or more: --path BASE NEW")
     check_digests(args)

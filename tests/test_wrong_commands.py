@@ -103,8 +103,7 @@ statistic lenet --sub_option breakdwon
     --sub_option breakdwon: statistic has the variants breakdown, collectives, function_bottleneck, \
 task_bottleneck, task_balance; did you mean breakdown?
 diagnose lenet --sub_option all
-    --sub_option has no effect with diagnose; it is for statistic, graph, combine, compare, critical, \
-replay, collect and 3dcompare
+    --sub_option has no effect with diagnose; it is for statistic, replay and collect
 statistic lenet --step 3
     --step has no effect with statistic; it is for graph and critical
 statistic lenet --sort=yes

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 HELP = "what changed between two runs (or more, the first is the base), and whether it is real"
 EXAMPLE = "analyze.py compare examples/lenet examples/lenet-100mbit --sort --head 20"
-FLAGS = READING | {"sub_option", "group_by", "fail_above", "sort", "head", "save"}
+FLAGS = READING | {"group_by", "fail_above", "sort", "head", "save"}
 
 _REGRESSED = 3  # exit code of --fail_above
 _MOST_SHOWN = 3  # pairs of runs in a headline, and in the tables of a terminal

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from errors import UsageError
-from options import READING, check_variant
+from options import READING
 from options.critical import recorded_step, refuse
 from result import Column, Network, Result, Table, in_ms
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 HELP = "draw the dependency graph (.svg .png .pdf .dot .graphml .html by the suffix of --output)"
 EXAMPLE = "analyze.py graph traces/0/dag.gml --output dag.html"
-FLAGS = READING | {"sub_option", "step", "del_queue", "sort", "head", "output"}
+FLAGS = READING | {"step", "del_queue", "sort", "head", "output"}
 
 _STILLS = (".svg", ".png", ".pdf")
 _SUFFIXES = (*_STILLS, ".dot", ".graphml", ".html")
@@ -39,7 +39,6 @@ def run(args: Namespace) -> Result:
     from options.graph.layout import MOST_IN_A_STILL, MOST_NODES, draw, draw_folded
     from parallel import progress
 
-    check_variant(args)
     output = _output(args)
     loaded = _structure(args) if _has_dag(args) else _recorded(args)
     most = MOST_IN_A_STILL if output.suffix.lower() in _STILLS else MOST_NODES

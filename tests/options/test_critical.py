@@ -201,7 +201,7 @@ def test_sort_puts_the_least_slack_first_and_head_cuts(gpu: Path) -> None:
         (["--step", "7"], 1, "--step 7: no such step on every rank; there are 1–2"),
         (["--step", "x"], 2, "--step x: not the number of a step"),
         (["--scope", "job"], 2, "--scope job: this recording has no such scope; it has GPU"),
-        (["--sub_option", "any"], 2, "critical has no variants"),
+        (["--sub_option", "any"], 2, "--sub_option has no effect with critical"),
         (["--step", "mean", "--output", "a.json"], 2, "--output needs a recorded step"),
         (["--step", "mean", "--filter", "Comm.w"], 2, "--filter needs a recorded step"),
         (["--step", "mean", "--scope", "GPU"], 2, "--scope needs a recorded step"),
