@@ -9,12 +9,11 @@ a call of a collective, a send or a receive; its `state` is ``scheduled``, ``sta
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import math
 import re
 from array import array
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,8 +66,13 @@ def read(path: Path, args: Collection[str] = ()) -> Trace:
     TraceError for other files, and for a pickle that holds more than values.
     """
     repairs: list[str] = []
-    with _uncollected():
+    is_collected = gc.isenabled()
+    gc.disable()  # a search for cycles among a dump's many lists takes as long as reading them
+    try:
         document = _document(path, repairs)
+    finally:
+        if is_collected:
+            gc.enable()
     entries = document.get("entries", [])
     if not isinstance(entries, list | tuple) or not document.keys() & {"entries", "pg_config", "pg_status"}:
         raise TraceError(f"{path}: not a dump of a flight recorder: it has no entries")
@@ -90,29 +94,15 @@ def read(path: Path, args: Collection[str] = ()) -> Trace:
             [bool(one.get("is_p2p", kind in _MESSAGES)) for one, kind in zip(kept, kinds, strict=True)],
             np.bool_,
         ),
-        np.array([_state(one["state"]) for one in kept], np.int64),
+        np.array(
+            [(one["state"] == "completed") * COMPLETED or one["state"] == "started" for one in kept], np.int64
+        ),
         np.array([_integers([one.get(key) for one in kept]) for key in _TIMES]),
         config,
         status,
         path.stat().st_mtime_ns,
     )
     return _trace(path, dump, repairs, args)
-
-
-def _state(word: Any) -> int:
-    return COMPLETED if word == "completed" else STARTED if word == "started" else 0
-
-
-@contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Leave out the search for cycles: among a dump's many lists it would take as long as their reading."""
-    is_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if is_on:
-            gc.enable()
 
 
 def _is_entry(value: Any) -> bool:
