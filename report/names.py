@@ -14,6 +14,7 @@ from function_names import brief, without_parameters
 from report.tables import ELLIPSIS, beginning, display_width, shorten
 from result import Cell
 
+_FEW_SPACES = 3  # in a name
 _NARROW = 10  # columns in which nothing can be told apart
 _WORDS = re.compile(r"\w+")
 _BETWEEN = re.compile(r"([._/: -]+)")
@@ -103,6 +104,8 @@ def _shortest(name: str, width: int, common: Mapping[str, int]) -> str:
     for form in (name, without_parameters(name), bare):
         if display_width(form) <= width:
             return form
+    if bare.count(" ") > _FEW_SPACES and "(" not in bare:  # a sentence, which its beginning tells best
+        return beginning(bare, width - 1).rstrip() + ELLIPSIS
     return _without_common(bare, width, common) or shorten(bare, width)
 
 

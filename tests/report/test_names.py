@@ -175,3 +175,8 @@ def test_tables_without_a_width_cut_functions_and_leave_paths() -> None:
         ADD: "vectorized_elementwise_kernel<CUDAFunctor_add>",
         kernel: "Cijk_Alik_Bljk_BBS…MT64x32x128",
     }
+
+
+def test_of_a_sentence_the_beginning_stays() -> None:
+    sentences = ["the servers take longer than the bytes need", "steps 14 and 17 take longer than the others"]
+    assert short_names(sentences, 24) == ["the servers take longer…", "steps 14 and 17 take lo…"]
