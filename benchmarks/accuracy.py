@@ -23,10 +23,10 @@ import numpy as np
 
 from arrays import Float64
 from arrays.median import FEWEST
-from benchmarks import known_byteps, known_gains
+from benchmarks import known_byteps, known_gains, known_nccl
 from benchmarks.known_jobs import random_job
 from dag_utils import Recording, load_steps, read_partitions
-from errors import AnalyzeError
+from errors import AnalyzeError, UsageError
 from replay.answer import leave_one_out, measured_ns, with_gaps_of_others
 from replay.edit import EditRequest, Job
 from replay.forecast import Forecast, Forecasts
@@ -82,6 +82,9 @@ DDP_PAIRS = (
     ("input", "straggler=none", "base"),
     ("small", "rank1.Emulated=1.6 rank1.EmulatedBackward=1.6", "small_slow"),
     ("small_slow", "straggler=none", "small"),
+    ("small", "bucket_cap=8MB", "middle"),
+    ("small", "bucket_cap=25MB", "base"),
+    ("middle", "bucket_cap=25MB", "base"),
 )
 
 #: What is asked of the jobs whose answer is known, and of how many of them.
@@ -95,13 +98,19 @@ _CLUSTER_EDITS = (
     "partition_bytes=65536", "partition_bytes=262144", "partition_bytes=4096000", "FW=0.5", "BW=2",
 )  # fmt: skip
 _CLUSTER_SEEDS = range(1, 28, 2)
+#: What is asked of jobs on simulated GPUs.
+_NCCL_EDITS = (
+    "bandwidth=0.5", "bandwidth=2", "bandwidth=4", "latency=4", "bucket_cap=25MB", "bucket_cap=50MB",
+    "overlap=off", "rank1=1.3", "rank0=0.7", "stage1=0.8", "kernel=2", "kernel=0.5",
+    "drop=fused_dropout_kernel", "straggler=none", "straggler=mean",
+)  # fmt: skip
 #: How long recording may take.
 _LONGEST_S = 600
 
 
 def load(path: Path) -> Forecasts:
     """Return the job at `path` to ask edits of, with the sizes of partitions that its logs have."""
-    loaded = load_steps([path], Request(progress=False), partitions=read_partitions([path]))
+    loaded = load_steps([path], Request(progress=False), partitions=read_partitions([path]), sizes=True)
     return Forecasts(Job.of(loaded), loaded.recording.whole_steps)
 
 
@@ -151,9 +160,10 @@ def tables(data: Path, ddp: Path | None) -> Iterator[str]:
     yield from _pairs(jobs)
     yield from _known()
     yield from _cluster()
+    yield from _nccl()
     if ddp is not None:
         yield from _ddp([path for path in sorted(ddp.iterdir()) if path.is_dir()])
-    yield "## 7. What `diagnose` claims for a slow worker, or server"
+    yield "## 8. What `diagnose` claims for a slow worker, or server"
     yield ""
     yield from known_gains.table()
     yield from known_gains.server_table()
@@ -274,8 +284,42 @@ def _cluster() -> Iterator[str]:
     yield ""
 
 
+def _nccl() -> Iterator[str]:
+    yield "## 6. PyTorch jobs on simulated GPUs"
+    yield ""
+    yield (
+        f"{len(_CLUSTER_SEEDS)} jobs of 2 to 8 ranks, {_STEPS} recorded steps each, against {2 * _STEPS} "
+        "steps of the edited job when it is run. Not asked: stages where there are none, and caps below the "
+        "recorded one."
+    )
+    yield ""
+    yield "| `--set` | jobs | error: median | p90 | worst | inside the interval | its width: median |"
+    yield "| --- | --: | --: | --: | --: | --: | --: |"
+    scores = {edit: _Score() for edit in _NCCL_EDITS}
+    together = _Score()
+    for seed in _CLUSTER_SEEDS:
+        job = known_nccl.random_job(seed)
+        with tempfile.TemporaryDirectory() as scratch:
+            path = Path(scratch) / "job"
+            job.run(_STEPS, seed, path)
+            recorded = load(path)
+            for edit, score in scores.items():
+                try:
+                    found = _foreseen(recorded, edit)
+                except UsageError:
+                    continue
+                then = job.edited(edit, _STEPS, seed).run(2 * _STEPS, 1000 + seed)
+                for one in (score, together):
+                    one.cells(found.after_ns / 1e6, found.interval_ns, then)
+    for edit, score in scores.items():
+        if score.errors:
+            yield f"| `{edit}` | {len(score.errors)} | {score.summary()} |"
+    yield f"| **all** | {len(together.errors)} | {together.summary()} |"
+    yield ""
+
+
 def _ddp(rounds: Sequence[Path]) -> Iterator[str]:
-    yield "## 6. The what-if: pairs of PyTorch jobs, recorded on one machine"
+    yield "## 7. The what-if: pairs of PyTorch jobs, recorded on one machine"
     yield ""
     yield (
         f"{len(rounds)} rounds of all conditions; each recording of one condition predicts each one of the "

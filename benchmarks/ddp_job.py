@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 _RANKS = 2
 #: What else runs on the machine changes from minute to minute; so all conditions are recorded several times.
 _ROUNDS = 4
-_LAYERS, _WIDTH = 4, 384
+_LAYERS, _WIDTH = 4, 1024
 _WARM_UP, _STEPS = 3, 20
 #: How long a layer takes (seconds).
 _FORWARD, _BACKWARD = 0.008, 0.016
@@ -41,8 +41,9 @@ CONDITIONS = {
     "batch": Condition(forward=2, backward=2),
     "slow": Condition(rank1=1.6),
     "input": Condition(input_s=0.042),
-    "small": Condition(bucket_mb=0.5),
-    "small_slow": Condition(rank1=1.6, bucket_mb=0.5),
+    "small": Condition(bucket_mb=2),
+    "small_slow": Condition(rank1=1.6, bucket_mb=2),
+    "middle": Condition(bucket_mb=8),
 }
 
 
@@ -71,8 +72,9 @@ def _record(torch: Any, rank: int, condition: Condition, path: Path) -> None:
     profiler = torch.profiler
     schedule = profiler.schedule(wait=0, warmup=_WARM_UP, active=_STEPS)
     with profiler.profile(
-        roles=[profiler.ProfilerActivity.CPU],
+        activities=[profiler.ProfilerActivity.CPU],
         schedule=schedule,
+        record_shapes=True,  # which tell the bytes of the buckets
         on_trace_ready=lambda done: done.export_chrome_trace(str(path)),
     ) as running:
         for _ in range(_WARM_UP + _STEPS):

@@ -19,7 +19,15 @@ from replay.edit import Edit, EditRequest, Job
 from replay.edits import EditedJob
 from replay.occurrences import UsualGaps, with_usual_gaps
 from replay.runs import Runs, Simulation
-from replay.uncertainty import EXTRAPOLATED, MODEL_ERROR, Z_95, mean_interval, paired_change, without_outliers
+from replay.uncertainty import (
+    DEVICE_ERROR,
+    EXTRAPOLATED,
+    MODEL_ERROR,
+    Z_95,
+    mean_interval,
+    paired_change,
+    without_outliers,
+)
 
 #: So often steps go round that share a network, until workers have found their rhythm in it.
 _ROUNDS = 3
@@ -41,6 +49,7 @@ class Forecast(Struct, frozen=True, dict=True):
     error : of the effect, what the simulation misses: a standard deviation, as a share
     error_ns : by how much more than that the effect may be off (95 %)
     as_recorded : whether it is about single recorded steps, so that it cannot be chance
+    model : what it is wrong by where nothing varies, in the same way; `error` is where that is `MODEL_ERROR`
     scale : recorded over simulated time, where `before` has other edits already; 0: it is the recorded job
     """
 
@@ -53,6 +62,7 @@ class Forecast(Struct, frozen=True, dict=True):
     error_ns: float = 0.0
     as_recorded: bool = False
     scale: float = 0.0
+    model: float = MODEL_ERROR
 
     @cached_property
     def ratio(self) -> float:
@@ -122,7 +132,8 @@ class Forecast(Struct, frozen=True, dict=True):
         after = _usual_ns(self.after)
         apart = [abs(log(_usual_ns(one) / after)) for one in self.bounds()]
         more = self.error_ns / Z_95 / max(self.after_ns, 1.0)
-        return hypot(MODEL_ERROR, self.error * log(self.ratio), max(apart, default=0.0) / 2, more)
+        extrapolated = self.error * self.model / MODEL_ERROR * log(self.ratio)
+        return hypot(self.model, extrapolated, max(apart, default=0.0) / 2, more)
 
     @cached_property
     def paired(self) -> tuple[float, float] | None:
@@ -223,7 +234,17 @@ class Forecasts:
             float(np.linalg.norm([edit.error_ns for edit in edits])),
             own_gaps,
             self.of_edits(name, edits).scale_of_recorded if above else 0.0,
+            self._model,
         )
+
+    @cached_property
+    def _model(self) -> float:
+        """The error of the model: smaller where the work of all ranks is recorded on devices."""
+        recording, ranks = self.job.recording, self.job.ranks
+        works = recording.which(lambda one: one.on_device and one.is_compute)
+        owners = set(recording.column(lambda one: one.owner)[works].tolist())
+        is_whole = max((one.world_size or 0 for one in ranks), default=0) <= len(owners)
+        return DEVICE_ERROR if len(owners) == len(recording.owners) and is_whole else MODEL_ERROR
 
     def edits(self, requests: Sequence[EditRequest]) -> list[Edit]:
         """Return the edits that are requested; raises `UsageError` for one that cannot be made."""

@@ -452,6 +452,7 @@ def _row(edit: Forecast, slower: Slowdown | None) -> dict[str, Any]:
 def _cautions(args: Namespace, job: Job) -> list[str]:
     """Return the assumptions of the edits, or why one changes nothing."""
     from replay.links import is_sized
+    from replay.whatif.collective_times import bandwidths, crowded_ns
     from replay.whatif.straggler import why_none
 
     notes = []
@@ -462,7 +463,12 @@ def _cautions(args: Namespace, job: Job) -> list[str]:
     if any(text.startswith("bandwidth=") for text in args.set):
         unknown = "bandwidth: the rate of the links is not known;"
         rate = job.links
-        if rate is None:
+        if rate is None and len(bandwidths(job)):
+            notes.append(
+                f"bandwidth: for {crowded_ns(job.recording)[0] / 1e6:.1f} ms of a step kernels run beside "
+                "collectives, which may slow them down; the interval allows for that"
+            )
+        elif rate is None:
             notes.append(f"{unknown} a ratio scales whole transfers")
         elif not is_sized(job.recording):
             notes.append(f"{unknown} sizes are taken from the copies to host memory")

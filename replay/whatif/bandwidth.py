@@ -18,9 +18,11 @@ from replay.even_work import scaled
 from replay.links import bytes_of, is_sized, with_sizes
 from replay.messages import sides_of
 from replay.selection import as_ratio
+from replay.uncertainty import CROWDED
 from replay.whatif.collective_times import (
     at_bandwidth,
     bandwidths,
+    crowded_ns,
     guessed,
     latencies,
     with_latency,
@@ -94,7 +96,19 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
         guesses += [Guess(rate=lambda links: links.at_least), Guess(rate=lambda links: links.at_most)]
     if links is not None and factor(LIKELY) > 1:
         guesses.append(Guess(waits_stay=True))
-    return Edit(apply, order=3, guesses=tuple(guesses))
+    crowded = _crowded(job.recording, ratio or 0.0) if known is not None else 0.0
+    return Edit(apply, order=3, guesses=tuple(guesses), error_ns=crowded)
+
+
+def _crowded(recording: Recording, ratio: float) -> float:
+    """Return by how much kernels may take less, or more, beside collectives that are `ratio` times as fast.
+
+    Nanoseconds of a step; a ratio of 0 is not known.
+    """
+    beside, at_all = crowded_ns(recording)
+    if not ratio:
+        return CROWDED * beside
+    return CROWDED * (min(beside / ratio, at_all) - beside if ratio < 1 else beside * (1 - 1 / ratio))
 
 
 def _of_latency(request: EditRequest, job: Job) -> Edit:

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from arrays import Float64, Int64
-from arrays.intervals import at_once
+from arrays.intervals import at_once, clipped_lengths, union
 from arrays.numbering import unique
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.recorded_collectives import bus_factor, size_classes
@@ -244,6 +244,23 @@ def bytes_at_once(job: Job) -> Float64:
         together = job.recording.column(lambda one: one.owner)[operation] * (place.max() + 1) + place
         found[operation] = np.bincount(together, known[:, 4])[together]
     return found
+
+
+def crowded_ns(recording: Recording) -> tuple[float, float]:
+    """Return for how long an owner's kernels run in a step beside collectives that move bytes, and at all."""
+    works = recording.which(lambda one: one.on_device and one.is_compute)
+    moves = recording.which(lambda one: one.on_device and one.is_communication)
+    beside, at_all = [0.0], [0.0]
+    for step in map(recording.steps.__getitem__, recording.whole_steps):
+        for kernels, moving in zip(
+            *(events_by_owner(recording, step, one) for one in (works, moves)), strict=True
+        ):
+            start, end = step.start_ns[kernels], step.end_ns[kernels]
+            busy = union(step.end_ns[moving] - step.work_ns[moving], step.end_ns[moving])
+            beside.append(float(clipped_lengths(busy, start, end).sum()) if len(busy[0]) else 0.0)
+            at_all.append(float(np.sum(end - start)))
+    n = max(len(beside) - 1, 1)
+    return sum(beside) / n, sum(at_all) / n
 
 
 def turns(step: StepGraph, events: Int64) -> Int64:

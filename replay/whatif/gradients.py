@@ -14,7 +14,8 @@ from dialects.roles import Phase
 from dialects.step_parts import EdgeKind, Joint, narrow_ns
 from replay.edit import Edit, EditRequest, Guess, Job
 from replay.engine import make_plan, simulate
-from replay.whatif.collective_times import bandwidths, guessed, latencies
+from replay.uncertainty import CROWDED
+from replay.whatif.collective_times import bandwidths, crowded_ns, guessed, latencies
 
 NAME = "overlap=off, bucket_cap=50MB"
 HELP = (
@@ -44,14 +45,13 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     if not any(map(len, reduced)):
         raise request.refused("no collective that reduces gradients is known to begin in a backward pass")
     if size is None:
-        return Edit(lambda recording, _: without_overlap(recording), order=1)
+        crowded = CROWDED * crowded_ns(recording)[0]
+        return Edit(lambda recording, _: without_overlap(recording), order=1, error_ns=crowded)
     if np.concatenate(reduced).min() == 0:
         raise request.refused("the bytes of the gradients are not recorded (profile with record_shapes=True)")
     cap = float(size[1]) * _BYTES[size[2]]
     # the cap closed all but the last one of a pass; the first may have had a smaller one
-    full = min(
-        float(of_pass[min(len(of_pass) - 1, 1) : max(len(of_pass) - 1, 1)].min()) for of_pass in reduced
-    )
+    full = min(float((one[1:-1] if len(one) > 2 else one[:1]).min()) for one in reduced)
     if full > cap:
         raise request.refused(
             "which gradients are in a recorded bucket is not known, and the smallest full one has "

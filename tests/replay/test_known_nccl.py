@@ -54,7 +54,7 @@ def foreseen(job: NCCLJob, directory: Path, edits: str) -> list[Forecast]:
     [
         (_DATA, "bandwidth=0.5 bandwidth=4 latency=4 bucket_cap=4MB overlap=off rank1=1.3 kernel=2"),
         (_TENSOR, "bandwidth=0.5 bandwidth=4 latency=4 overlap=off rank0=0.7 drop=layer_norm_forward"),
-        (_PIPELINE, "bandwidth=0.5 stage1=0.8 kernel=0.7 straggler=none straggler=mean"),
+        (_PIPELINE, "bandwidth=0.5 stage1=0.8 kernel=0.7 bucket_cap=8MB straggler=none straggler=mean"),
     ],
 )
 def test_edits_are_foreseen_to_a_few_percent(job: NCCLJob, edits: str, tmp_path: Path) -> None:
