@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from arrays import Float64, Int64
 from arrays.median import longest_usual
 from dag.step_graph import LazySteps, Recording, StepBounds, StepGraph
+from dialects.step_parts import EdgeKind
 from replay.answer import Answer, answer
 from replay.edit import Edit, EditRequest, Job
 from replay.edits import EditedJob
@@ -31,6 +32,8 @@ from replay.uncertainty import (
 
 #: So often steps go round that share a network, until workers have found their rhythm in it.
 _ROUNDS = 3
+#: This share of a device's work has a launch in each of the later steps, if launches are recorded.
+_LAUNCHED = 0.99
 #: Of a step, what is left of it at least: a logarithm needs some.
 _LEAST = 1e-3
 
@@ -180,6 +183,17 @@ class Gain(Struct, frozen=True):
     high_ns: float | None
 
 
+def _without_device(recording: Recording) -> Callable[[StepGraph], StepGraph]:
+    """Return what makes a step one in which devices take no time."""
+    host = ~recording.which(lambda one: one.on_device)
+
+    def edited(step: StepGraph) -> StepGraph:
+        on_host = host[step.operation]
+        return replace(step, work_ns=step.work_ns * on_host, gap_ns=step.gap_ns * on_host)
+
+    return edited
+
+
 def _usual_ns(simulated: Int64) -> float:
     """Return the mean step, without outliers."""
     return float(without_outliers(simulated.mean(axis=1)).mean())
@@ -295,7 +309,33 @@ class Forecasts:
         if len(lengths) == 1:
             lead_ns = self.job.recording.steps[rows[0]].lead_ns
             lengths += schedule.start_ns[runs.begin_run] - lead_ns
+        share = self._asked_here
+        if share < 1 and recording is not self.job.recording:
+            # a host that was ahead of the recorded device need not be ahead of the edited one
+            steps = map(_without_device(recording), self._steps(recording, own_gaps, rows))
+            host_ns = runs.iteration_ns(runs.simulate(steps)).mean() / share
+            lengths = np.rint(lengths * max(host_ns / max(lengths.mean(), 1.0), 1.0)).astype(np.int64)
         return lengths
+
+    @cached_property
+    def _asked_here(self) -> float:
+        """The share of a device's work in these steps that its host launched within them.
+
+        1 where the host is not ahead, or where launches are not recorded.
+        """
+        recording, rows = self.job.recording, self.rows
+        on_device = recording.which(lambda one: one.on_device)
+        if not on_device.any() or (np.diff(rows) != 1).any():
+            return 1.0
+        asked = []
+        for position, step in enumerate(map(recording.steps.__getitem__, rows)):
+            works, is_asked = on_device[step.operation], np.zeros(len(step), np.bool_)
+            works[step.continued[:, 1]] = False
+            is_asked[step.edges[step.edges[:, 3] == EdgeKind.LAUNCH, 1]] = True
+            is_asked[step.across[step.across[:, 3] <= position, 1]] = True
+            asked.append(float(is_asked[works].mean()) if works.any() else 1.0)
+        share = np.array(asked)
+        return float(share.mean()) if share[len(share) // 2 :].min() > _LAUNCHED else 1.0
 
     def _steps(self, recording: Recording, own_gaps: bool, rows: Sequence[int]) -> Iterator[StepGraph]:
         """Yield the steps to simulate, with usual gaps where they are not to have their own."""
