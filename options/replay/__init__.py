@@ -452,7 +452,7 @@ def _row(edit: Forecast, slower: Slowdown | None) -> dict[str, Any]:
 def _cautions(args: Namespace, job: Job) -> list[str]:
     """Return the assumptions of the edits, or why one changes nothing."""
     from replay.links import is_sized
-    from replay.whatif.collective_times import bandwidths, crowded_ns
+    from replay.whatif.collective_times import bandwidths, crowded_ns, guessed, latencies
     from replay.whatif.straggler import why_none
 
     notes = []
@@ -460,14 +460,21 @@ def _cautions(args: Namespace, job: Job) -> list[str]:
         notes.append(f"straggler=none changes nothing: {why}")
     if "straggler=mean" in args.set and len(job.recording.owners) < 2:
         notes.append(f"straggler=mean changes nothing: {why_none(job.recording)}")
+    crowds = any(text.startswith(("bandwidth=", "overlap=")) for text in args.set)
+    if crowds and (beside_ns := crowded_ns(job.recording)[0]):
+        notes.append(
+            f"for {in_ms(beside_ns)} of a step kernels run beside collectives, which may slow them down; the "
+            "interval allows for that"
+        )
     if any(text.startswith("bandwidth=") for text in args.set):
         unknown = "bandwidth: the rate of the links is not known;"
         rate = job.links
         if rate is None and len(bandwidths(job)):
-            notes.append(
-                f"bandwidth: for {crowded_ns(job.recording)[0] / 1e6:.1f} ms of a step kernels run beside "
-                "collectives, which may slow them down; the interval allows for that"
-            )
+            if guessed(latencies(job)):
+                notes.append(
+                    "bandwidth: collectives of one size do not tell how much of their time is latency; the "
+                    "interval allows for that"
+                )
         elif rate is None:
             notes.append(f"{unknown} a ratio scales whole transfers")
         elif not is_sized(job.recording):
