@@ -184,7 +184,7 @@ class Gain(Struct, frozen=True):
 
 
 def _without_device(recording: Recording) -> Callable[[StepGraph], StepGraph]:
-    """Return what makes a step one in which devices take no time."""
+    """Return the edit of a step after which devices take no time."""
     host = ~recording.which(lambda one: one.on_device)
 
     def edited(step: StepGraph) -> StepGraph:
