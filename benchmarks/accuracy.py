@@ -98,7 +98,8 @@ _CLUSTER_EDITS = (
     "partition_bytes=65536", "partition_bytes=262144", "partition_bytes=4096000", "FW=0.5", "BW=2",
 )  # fmt: skip
 _CLUSTER_SEEDS = range(1, 28, 2)
-#: What is asked of jobs on simulated GPUs.
+#: What is asked of jobs on simulated GPUs, and of which.
+_NCCL_SEEDS = range(1, 18, 2)
 _NCCL_EDITS = (
     "bandwidth=0.5", "bandwidth=2", "bandwidth=4", "latency=4", "bucket_cap=25MB", "bucket_cap=50MB",
     "overlap=off", "rank1=1.3", "rank0=0.7", "stage1=0.8", "kernel=2", "kernel=0.5",
@@ -288,7 +289,7 @@ def _nccl() -> Iterator[str]:
     yield "## 6. PyTorch jobs on simulated GPUs"
     yield ""
     yield (
-        f"{len(_CLUSTER_SEEDS)} jobs of 2 to 8 ranks, {_STEPS} recorded steps each, against {2 * _STEPS} "
+        f"{len(_NCCL_SEEDS)} jobs of 2 to 8 ranks, {_STEPS} recorded steps each, against {2 * _STEPS} "
         "steps of the edited job when it is run. Not asked: stages where there are none, and caps below the "
         "recorded one."
     )
@@ -297,7 +298,7 @@ def _nccl() -> Iterator[str]:
     yield "| --- | --: | --: | --: | --: | --: | --: |"
     scores = {edit: _Score() for edit in _NCCL_EDITS}
     together = _Score()
-    for seed in _CLUSTER_SEEDS:
+    for seed in _NCCL_SEEDS:
         job = known_nccl.random_job(seed)
         with tempfile.TemporaryDirectory() as scratch:
             path = Path(scratch) / "job"
