@@ -98,8 +98,8 @@ _CLUSTER_EDITS = (
     "partition_bytes=65536", "partition_bytes=262144", "partition_bytes=4096000", "FW=0.5", "BW=2",
 )  # fmt: skip
 _CLUSTER_SEEDS = range(1, 28, 2)
-#: What is asked of jobs on simulated GPUs, and of which.
-_NCCL_SEEDS = range(1, 18, 2)
+#: What is asked of jobs on simulated GPUs, and of which (13 is as large as the others together).
+_NCCL_SEEDS = (1, 3, 5, 7, 9, 11, 15, 17)
 _NCCL_EDITS = (
     "bandwidth=0.5", "bandwidth=2", "bandwidth=4", "latency=4", "bucket_cap=25MB", "bucket_cap=50MB",
     "overlap=off", "rank1=1.3", "rank0=0.7", "stage1=0.8", "kernel=2", "kernel=0.5",
