@@ -56,6 +56,8 @@ RECORDED = {
 }
 #: Those that `make fuzz` looks at as well.
 MORE = {
+    "gpu-hta-2of128/trace/sampled_rank-0.json.gz": 0,
+    "gpu-hta-2of128/trace/sampled_rank-1.json.gz": 0,
     "gpu-hta-compare/control": 0,
     "gpu-hta-compare/test": 0,
     "gpu-hta-rank0of16": 0,
@@ -64,6 +66,7 @@ MORE = {
     "gpu-kineto-old-list/num_workers_0": 0,
     "gpu-kineto-old-list/num_workers_4": 0,
     "gpu-kineto-v1.9/num_workers_4": 1,
+    "gpu-param-dlrm-8ranks/trace/worker0_step_12.1694128201545.pt.trace.json.gz": 0,
     "gpu-tracelens-bert-h100-vs-mi300/mi300": 0,
     "gpu-tracelens-ddp-mi300-rank0of8": 0,
     "gpu-tracelens-qwen-h100-vs-mi300/h100": 0,

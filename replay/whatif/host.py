@@ -81,9 +81,9 @@ def without_synchronisation(recording: Recording, calls: Bool | None = None) -> 
         if not waits.any():
             return step
         call, work = step.edges[step.edges[:, 3] == EdgeKind.LAUNCH, :2].T
-        late = work[
-            device[step.operation[work]] & (step.gap_ns[work] == (step.start_ns[work] - step.start_ns[call]))
-        ]
+        waited_ns = step.start_ns[work] - step.start_ns[call]
+        is_latency = (step.gap_ns[work] == waited_ns) & (waited_ns < PAUSE_NS)
+        late = work[device[step.operation[work]] & is_latency]
         gap_ns = step.gap_ns.copy()
         gap_ns[late] = np.minimum(gap_ns[late], BACK_TO_BACK_NS)
         return replace(step, edges=step.edges[~waits], gap_ns=gap_ns)
