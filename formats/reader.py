@@ -92,6 +92,15 @@ def _what_it_is(head: bytes) -> str:
     """Return in words what a file is that is not a trace, from its beginning."""
     if head.startswith(b"PK\x03\x04") or head[257:262] == b"ustar":
         return "an archive; unpack it and give what was in it"
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "text in UTF-16; write it in UTF-8"
+    first = head.split(b"\n", 1)[0].decode("utf-8", "replace").strip()
+    if (
+        first.replace("\t", "").isprintable()
+        and not first.startswith(("[", "{"))
+        and max(map(first.count, ",;\t"))
+    ):
+        return "a table without rows of a step log: its number (step, iteration) and a duration (_ms, _s)"
     return "neither JSON nor a DASF profile"
 
 

@@ -103,6 +103,8 @@ def test_invalid_utf8_costs_no_event(tmp_path: Path) -> None:
         (b"", "is empty"),
         (b"   \n ", "is empty"),
         (b"hello", "neither JSON nor a DASF profile"),
+        (b"step,loss\n1,2\n", "a table without rows of a step log"),
+        ("step,step_ms\n1,2\n".encode("utf-16"), "text in UTF-16; write it in UTF-8"),
         (b"\x7fELF\x00\x01\x02\x03" * 50, "neither JSON nor a DASF profile"),
         (b"PK\x03\x04" + bytes(60), "an archive; unpack it"),
         (b"job/rank0.json".ljust(257, b"\0") + b"ustar" + bytes(250), "an archive; unpack it"),
