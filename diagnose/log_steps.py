@@ -30,6 +30,7 @@ class LogSteps:
     ----------
     ranks, parts, roles : names of the ranks; names of the parts, and their roles
     number : (k,) of the steps
+    width : of how many steps each is the mean, in a digest of a long log
     begins : (s,) with which of the steps each stretch begins
     longer_ns : (parts, ranks, s) how much longer each part took than on the median rank
     middle_ns : (parts, k) how long it took on the median rank, of two ranks the faster
@@ -44,6 +45,7 @@ class LogSteps:
         for _, one in known:
             self.roles |= dict(zip(_parts(one), [*map(Role, one.role.tolist()), Role.FRAME], strict=True))
         self.parts = list(self.roles)
+        self.width = max(rank.steps.width for rank, _ in known)
         self._columns = [[self.parts.index(name) for name in _parts(one)] for _, one in known]
         rows = [rank.rows or LogRows(np.array(one.labels), one.spent_ns) for rank, one in known]
         self._spent = [one.spent_ns for one in rows]
@@ -121,6 +123,7 @@ def _in_all(labels: Sequence[Int64]) -> Int64:
     """Return the numbers that all of these, ascending each, have."""
     found = labels[0]
     for other in labels[1:]:
+        let_go([other])
         if not np.array_equal(found, other):
             found = np.intersect1d(found, other)
     return found

@@ -39,7 +39,7 @@ from replay.forecast import Gain
 from result import in_ms
 
 #: Steps that a span has at least, and the spans that are looked for in each series.
-_LEAST_STEPS, _MOST_SPANS = 5, 6
+_LEAST_STEPS, _MOST_SPANS = 5, 20
 _AROUND = 21  # steps around a step
 _ROLE_KINDS: Mapping[Role, FindingKind] = {Role.INPUT: "input", Role.COMM: "exposed_communication"}
 _EXAMINED = {"late_rank", "outlier_steps", "uneven_work", *_ROLE_KINDS.values()}
@@ -183,16 +183,18 @@ def _spans(log: LogSteps, usual: Mask) -> list[_Span]:
     chosen: list[_Span] = []
 
     def choose(candidates: Sequence[tuple[int, int]], of_ranks: bool) -> None:
-        best: dict[tuple[int, ...], tuple[float, _Span]] = {}
+        judged: list[tuple[float, _Span]] = []
         for begin, end in dict.fromkeys(candidates):
             span = _judged(log, step_ns, kept, begin, end, sure, of_ranks=of_ranks)
             if span is not None:
                 of = log.excess_ns(span.part, span.ranks[0]) if span.ranks else step_ns
-                score = _explained(of[kept], begin, end)
-                whose = (span.part, *span.ranks)
-                if whose not in best or score > best[whose][0]:
-                    best[whose] = score, span
-        for _, span in sorted(best.values(), key=lambda one: -one[1].cost_ns * (one[1].end - one[1].begin)):
+                judged.append((_explained(of[kept], begin, end), span))
+        best: list[_Span] = []  # of those of the same ranks and part that share steps
+        for _, span in sorted(judged, key=lambda one: -one[0]):
+            alike = [one for one in best if (one.part, one.ranks) == (span.part, span.ranks)]
+            if all(_shared(span, other) < HALF for other in alike):
+                best.append(span)
+        for span in sorted(best, key=lambda one: -one.cost_ns * (one.end - one.begin)):
             if all(_shared(span, other) < HALF for other in chosen):
                 chosen.append(_with_stalls(log, _growing(log, span, usual), usual))
                 step_ns[span.begin : span.end] -= span.cost_ns
@@ -381,6 +383,8 @@ def _of_span(log: LogSteps, span: _Span, usual: Mask, in_span: Mask) -> _Known:
     more = step[inside] - base
     mean = float(more.mean()) if span.grows else float(np.median(more))
     from_step, to_step = int(log.number[span.begin]), int(log.number[span.end - 1])
+    if log.width > 1 and span.end < len(step):  # up to the begin of the next stretch
+        to_step = int(log.number[span.end]) - 1
     where = f"from step {from_step} to {to_step}" if span.end < len(step) else f"from step {from_step} on"
     part = log.parts[span.part]
     names = [log.ranks[rank] for rank in span.ranks]
