@@ -211,19 +211,14 @@ class Forecasts:
         self.job, self.rows = job, rows
         self._edited = EditedJob(job)
         self._runs = [Runs(job.recording, rows)]
-        self._steady = self._runs[0].n_before_steady
         self._usual_gaps = UsualGaps(job.recording)
         self._times: dict[tuple[tuple[Edit, ...], bool], Int64] = {}
 
     @cached_property
     def recorded(self) -> Answer:
         """The job as it was recorded."""
-        return self._recorded(0)
-
-    def _recorded(self, first: int) -> Answer:
-        """Return the job as it was recorded from a position on."""
-        lengths = self._last(self._simulated(self.job.recording, own_gaps=True))
-        return answer(self.job.recording, self.rows[first:], lengths[first:])
+        recording = self.job.recording
+        return answer(recording, self.rows, self._last(self._simulated(recording, own_gaps=True)))
 
     def of(self, requests: Sequence[EditRequest], above: Sequence[EditRequest] = ()) -> Forecast:
         """Return the forecast of the requested edits, in the job with those `above` already made."""
@@ -232,17 +227,15 @@ class Forecasts:
     def of_edits(self, name: str, edits: Sequence[Edit], above: Sequence[Edit] = ()) -> Forecast:
         """Return the forecast of `edits`, in the job with those `above` already made."""
         own_gaps, both = any(edit.as_recorded for edit in edits), [*above, *edits]
-        first = 0 if own_gaps else self._steady
 
         def bounds() -> list[Int64]:  # which only an interval needs
-            found = [*self._guessed(edits, both, own_gaps), *self._other_rhythms(both, own_gaps)]
-            return [one[first:] for one in found]
+            return [*self._guessed(edits, both, own_gaps), *self._other_rhythms(both, own_gaps)]
 
         return Forecast(
             name,
-            self._recorded(first) if first else self.recorded,
-            self._last(self._after(above, own_gaps))[first:],
-            self._last(self._after(both, own_gaps))[first:],
+            self.recorded,
+            self._last(self._after(above, own_gaps)),
+            self._last(self._after(both, own_gaps)),
             bounds,
             max((edit.error for edit in edits), default=EXTRAPOLATED),
             float(np.linalg.norm([edit.error_ns for edit in edits])),

@@ -14,10 +14,9 @@ from functools import cached_property
 import numpy as np
 
 from arrays import Int64
-from arrays.median import FEWEST
 from arrays.numbering import unique
 from dag.step_graph import NO_LINK, Bool, Recording, StepGraph
-from dialects.step_parts import EdgeKind, Joint
+from dialects.step_parts import Joint
 from formats.columns import Track
 
 
@@ -115,23 +114,6 @@ class Row:
             gaps = step.start_ns[early] - ready[early] - np.clip(cut_ns[owner], 0, own_ns)
             self._early[position] = early, gaps
         return self._early[position]
-
-    @property
-    def n_before_steady(self) -> int:
-        """How many of the first steps do not show what an edit makes of a host that is ahead of its device.
-
-        Most work of the first ones was launched before them, whatever an edit makes of the host; while as
-        many others run the host comes as far ahead as it is from then on. `FEWEST` steps are left.
-        """
-        for position in range(len(self.rows)):
-            step, (_, across) = self.step(position), self._from_before(position)
-            launched = np.append(
-                step.edges[step.edges[:, 3] == EdgeKind.LAUNCH, 1],
-                across[across[:, 2] == Joint.START_TO_HEAD, 1],
-            )
-            if 2 * len(unique(launched)) >= (self.stream_of[step.operation] >= 0).sum():
-                return max(min(2 * position, len(self.rows) - FEWEST), 0)
-        return 0
 
     # ---- edges (e, 2) between operations, which are numbered from the first begin of their step
 

@@ -93,11 +93,6 @@ class Runs:
         return schedule.end_ns[self.end_run] - schedule.start_ns[self.begin_run]
 
     @property
-    def n_before_steady(self) -> int:
-        """How many of the first steps say little of edits; see `Row.n_before_steady`."""
-        return self._row.n_before_steady if self.has_devices else 0
-
-    @property
     def has_devices(self) -> bool:
         """Whether something ran on a device."""
         return bool(self._row.stream_of.max(initial=-1) >= 0)

@@ -466,7 +466,7 @@ def test_a_host_that_is_steps_ahead_holds_the_device_up_where_it_is_slower(
         assert steps == pytest.approx(np.full(len(steps), expected), rel=0.01)
     forecasts = Forecasts(Job(recording), recording.whole_steps)
     for name, value, expected in (("cudaLaunchKernel", "30", 3_001), ("kernel", "0.05", 101)):
-        assert forecasts.of([EditRequest(name, value)]).after_ns / 1000 == pytest.approx(expected, rel=0.02)
+        assert forecasts.of([EditRequest(name, value)]).after_ns / 1000 == pytest.approx(expected, rel=0.05)
 
 
 def test_the_first_step_begins_with_its_own_work_and_that_of_the_iteration_before_is_left_out(
