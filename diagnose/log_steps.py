@@ -73,14 +73,16 @@ class LogSteps:
             cells = np.ascontiguousarray(self.cells(own).transpose(0, 2, 1))
             self.step_ns[own] = np.median(cells.sum(0), axis=1)
             self.middle_ns[:, own] = np.partition(cells, middle, axis=2)[..., middle]
-            let_go(self._spent)
         n = np.diff(self.begins, append=k)
         self.longer_ns = means_ns - (np.add.reduceat(self.middle_ns, self.begins, axis=1) / n)[:, None]
 
     def cells(self, steps: Int64) -> Float64:
         """Return how long each part took on each rank in these steps (parts, ranks, n)."""
-        pairs = zip(self._spent, self._at, strict=True)
-        return self._folded([spent[steps if at is None else at[steps]] for spent, at in pairs])
+        taken = []
+        for spent, at in zip(self._spent, self._at, strict=True):
+            taken.append(spent[steps if at is None else at[steps]])
+            let_go([spent])  # a page of the file for each step
+        return self._folded(taken)
 
     def _folded(self, spent: Sequence[NDArray[np.floating]]) -> Float64:
         found = np.zeros((len(self.parts), len(spent), len(spent[0])))
@@ -94,6 +96,7 @@ class LogSteps:
         spent, at = self._spent[rank], self._at[rank]
         own = [column for column, place in enumerate(self._columns[rank]) if place == part]
         taken = sum(spent[:, column] if at is None else spent[at, column] for column in own)
+        let_go([spent])
         return np.asarray(taken, np.float64)
 
     def excess_ns(self, part: int, rank: int) -> Float64:
