@@ -31,7 +31,7 @@ _STEPS = 12
 _FACTORS = 1.1, 1.5
 #: A server whose threads, or network, take longer by one between these. Of how many seeds.
 _SERVER_FACTORS = 1.3, 4.0
-_SERVER_SEEDS = range(1, 80, 2)
+_SERVER_SEEDS = range(1, 40, 2)
 
 
 @dataclass(frozen=True, slots=True)
