@@ -41,7 +41,7 @@ class Attempts:
         self._look = look
         self._name = name
         self._open: dict[int, dict[str, Future[Any]]] = {}  # the attempts by key, for tasks that are not done
-        self._done: queue.SimpleQueue[tuple[int, Future[Any]]] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[int, str, Future[Any]]] = queue.SimpleQueue()
         self._said: set[str] = set()  # silent workers of which a line tells
 
     def outcomes(self, n: int, at_once: int) -> Iterator[tuple[int, Any]]:
@@ -53,12 +53,16 @@ class Attempts:
                 self._attempt(n_begun)
                 n_begun += 1
             try:
-                i, attempt = self._done.get(timeout=_LOOK_SECONDS)
+                i, key, attempt = self._done.get(timeout=_LOOK_SECONDS)
             except queue.Empty:
                 is_slow = time.monotonic() - heard > max(SAID_SECONDS, heard - began)
                 self._give_again(n_begun == n and is_slow)
                 continue
-            if i in self._open:  # not done by another attempt
+            if i not in self._open:  # done by another attempt
+                continue
+            if attempt.exception() is not None and len(self._open[i]) > 1:
+                del self._open[i][key]  # another one may succeed
+            else:
                 for other in self._open.pop(i).values():
                     other.cancel()
                 heard = time.monotonic()
@@ -68,7 +72,7 @@ class Attempts:
         key = f"analyze-{uuid4().hex}"
         attempt = self._begin(i, key, workers)
         self._open.setdefault(i, {})[key] = attempt
-        attempt.add_done_callback(lambda done: self._done.put((i, done)))
+        attempt.add_done_callback(lambda done: self._done.put((i, key, done)))
 
     def _give_again(self, is_slow: bool) -> None:
         standings = self._look([key for attempts in self._open.values() for key in attempts])
