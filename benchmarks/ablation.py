@@ -44,6 +44,7 @@ def _rate(change: Callable[[links.LinkRate | None], links.LinkRate | None]) -> A
 #: What replaces a rule, by what it says.
 RULES: dict[str, Callable[[], Any]] = {
     "transfers are messages": lambda: patch.object(Job, "apart", property(lambda job: job.recording)),
+    "messages that are served in turn stay whole": lambda: patch.object(edit, "_in_turn", lambda _: False),
     "steps go round three times": lambda: patch.object(forecast, "_ROUNDS", 1),
     "… from the recorded rhythm each time": lambda: patch.object(
         row.Row, "lead_ns", lambda own, at, step: step.lead_ns * (at == 0)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+import numpy as np
 from msgspec import Struct
 
 from dag.step_graph import Recording
@@ -82,6 +83,8 @@ class Guess(NamedTuple):
 
 
 LIKELY = Guess()
+#: Of PUSHes that are served in turn, the share that waits for the one before it.
+_IN_TURN = 0.5
 
 
 class Edit(Struct, frozen=True):
@@ -147,10 +150,18 @@ class Job:
     def apart(self) -> Recording:
         """The recording that edits change: with its transfers taken apart, as far as their bytes are known.
 
-        Sides of the network that never were the limit do not hold anything up.
+        Sides of the network that never were the limit do not hold anything up. Transfers each of which begins
+        when the one before it is over are served in turn by something else than the network: they stay whole.
         """
-        if self.links is None or not self.recording.links:
+        if self.links is None or not self.recording.links or _in_turn(self.recording):
             return self.recording
         return as_messages(
             with_sizes(self.recording), self.links.at_most, receives=self.links.receives or False
         )
+
+
+def _in_turn(recording: Recording) -> bool:
+    """Whether most PUSHes are recorded from when those before them are over."""
+    pushes = recording.which(lambda one: one.transfer.is_sent)
+    held = [step.held[pushes[step.operation]] for step in recording.steps]
+    return bool(np.concatenate([np.zeros(1, np.bool_), *held]).mean() > _IN_TURN)
