@@ -126,7 +126,7 @@ class Forecast(Struct, frozen=True, dict=True):
             None if low is None else before - low,
         )
 
-    @property
+    @cached_property
     def model_error(self) -> float:
         """The error of the edited step where nothing varies: the standard deviation of its logarithm.
 
@@ -343,8 +343,10 @@ class Forecasts:
         for runs in self._runs:
             if len(runs.rows) == len(rows) and runs.fits(recording):
                 return runs
-        self._runs[1:] = [Runs(recording, rows)]
-        return self._runs[1]
+        # kept: those of the recorded job, and the latest for each number of rows
+        first, *others = self._runs
+        self._runs = [first, *(one for one in others if len(one.rows) != len(rows)), Runs(recording, rows)]
+        return self._runs[-1]
 
     def simulation(self, edits: Sequence[Edit], *, own_gaps: bool = False) -> Simulation:
         """Return when every event runs after some edits, with usual gaps unless each step keeps its own."""

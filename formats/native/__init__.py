@@ -34,11 +34,14 @@ _WORTH_BUILDING, _WORTH_LOADING = 32 << 20, 256 << 10  # bytes of input from whi
 def is_worth(n_bytes: int) -> bool:
     """Whether inputs of `n_bytes` in all (unpacked) are for the library; ``ANALYZE_NATIVE=0|1`` overrules.
 
-    One that was built before pays for much less than one that is still to be built.
+    One that was built before pays for much less than one that is still to be built; one that is loaded for
+    any.
     """
     wish = os.environ.get("ANALYZE_NATIVE", "")
     if wish in ("0", "1"):
         return wish == "1"
+    if library.cache_info().currsize:
+        return library() is not None
     return n_bytes >= _WORTH_BUILDING or (n_bytes >= _WORTH_LOADING and _is_kept())
 
 

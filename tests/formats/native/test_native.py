@@ -149,6 +149,8 @@ def test_what_is_kept_is_used_for_less(
     monkeypatch.delenv("ANALYZE_NATIVE", raising=False)
     native.library.cache_clear()
     assert native.library() is not None
+    assert native.is_worth(1)  # it is loaded
+    native.library.cache_clear()
     assert native.is_worth(1 << 20)
     assert not native.is_worth(1 << 10)
 
