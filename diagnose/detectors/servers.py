@@ -11,8 +11,9 @@ from diagnose.detectors.slow_transfers import NO_BYTES
 from diagnose.finding import Finding, Skipped, edit
 from diagnose.finding_thresholds import SLOW
 from diagnose.job_view import JobView
-from replay.links import is_sized, link_rate
-from replay.whatif.server_times import is_pull, slowest_server
+from dialects.step_parts import Direction
+from replay.links import is_sized
+from replay.whatif.server_times import beyond_bytes, is_pull, slowest_server
 from result import in_ms, in_percent
 
 _NO_LINKS = "no links to servers are recorded"
@@ -40,32 +41,28 @@ def one_slow_server(view: JobView) -> Iterator[Finding | Skipped]:
 def slow_server(view: JobView) -> Iterator[Finding | Skipped]:
     """Find pulls that take longer than their bytes although everything was pushed: the server's own time."""
     recording = view.recording
-    pulls = view.which(is_pull)
-    if not pulls.any():
+    if not view.which(is_pull).any():
         yield Skipped("server", _NO_LINKS)
         return
-    known = link_rate(recording) if is_sized(recording) else None
-    if known is None:
+    known = view.job.links
+    if known is None or not is_sized(recording):
         yield Skipped("server", f"{NO_BYTES}; BytePS's log has them")
         return
-    rate = known.at_least
-    wire = recording.column(lambda one: one.transfer.n_bytes) / rate
-    beyond = []
-    for step in view.steps:
-        mine = pulls[step.operation]
-        beyond.append(np.maximum(step.work_ns - wire[step.operation], 0)[mine].sum() / len(recording.owners))
-    usual = float(np.median(beyond))
+    edited = view.job.apart if recording is view.job.recording else recording
+    beyond, is_one = beyond_bytes(edited, known.at_least), edited.which(is_pull)
+    steps = map(edited.steps.__getitem__, view.rows)
+    late_ns, n_pulls = np.sum([(beyond(step).sum(), is_one[step.operation].sum()) for step in steps], axis=0)
     uneven = _uneven_servers(view)
     yield Finding(
         kind="server",
         title="the servers take longer than the bytes need",
-        cause=f"pulls end {in_ms(usual)} a step of each worker after the last push and the time that "
-        "their bytes need" + uneven + view.network,
+        cause=f"after the last push a pull takes {in_ms(late_ns / n_pulls)} more than its bytes need, "
+        f"on average{uneven}{view.network}",
         action="give the servers more cores or threads (BYTEPS_SERVER_ENGINE_THREAD), or use more servers",
         edits=[edit("servers", "none")],
         ranks=recording.owners,
         operations=view.stages(lambda part: part.is_answer),
-        evidence=view.show(pulls, 3),
+        evidence=view.show(view.which(lambda one: one.transfer.direction is Direction.FROM_SERVER), 3),
         caveat="an upper bound: servers that take no time at all",
     )
 

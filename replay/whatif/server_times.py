@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -177,11 +177,20 @@ def _as_fast_as_others(recording: Recording, pace: Pace) -> Recording:
 
 def as_fast_as_wire(recording: Recording, rate: float) -> Recording:
     """Return the recording in which pulls take no longer than their bytes at `rate` (bytes/ns)."""
+    beyond = beyond_bytes(recording, rate)
+    return recording.edited(lambda step: replace(step, work_ns=step.work_ns - beyond(step)))
+
+
+def beyond_bytes(recording: Recording, rate: float) -> Callable[[StepGraph], Int64]:
+    """Return a function: by how much pulls of a step take longer than their bytes at `rate`, per event (n,).
+
+    Of pulls as messages that is what they wait (`replay.messages`).
+    """
     pulls = recording.which(lambda one: one.transfer.direction is Direction.FROM_SERVER)
-    wire_ns = recording.column(lambda one: one.transfer.n_bytes) / rate
+    wire_ns = np.rint(recording.column(lambda one: one.transfer.n_bytes) / rate).astype(np.int64)
 
-    def edited(step: StepGraph) -> StepGraph:
-        least = np.minimum(step.work_ns, np.rint(wire_ns[step.operation])).astype(np.int64)
-        return replace(step, work_ns=np.where(pulls[step.operation], least, step.work_ns))
+    def beyond(step: StepGraph) -> Int64:
+        more_ns = np.maximum(step.work_ns - wire_ns[step.operation], 0)
+        return np.where(pulls[step.operation], more_ns, 0)
 
-    return recording.edited(edited)
+    return beyond
