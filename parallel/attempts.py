@@ -60,7 +60,11 @@ class Attempts:
                 continue
             if i not in self._open:  # done by another attempt
                 continue
-            if attempt.exception() is not None and len(self._open[i]) > 1:
+            if attempt.cancelled():  # the cluster took it back: what a worker made cannot be fetched from it
+                del self._open[i][key]
+                if not self._open[i]:
+                    self._attempt(i)
+            elif attempt.exception() is not None and len(self._open[i]) > 1:
                 del self._open[i][key]  # another one may succeed
             else:
                 for other in self._open.pop(i).values():

@@ -67,3 +67,18 @@ def test_a_slow_worker_is_waited_for_where_no_other_host_is_idle() -> None:
     with pytest.raises(TimeoutError):
         list(Attempts(workers.begin, look, "x").outcomes(1, 1))
     assert workers.given == []
+
+
+def test_an_attempt_that_the_cluster_took_back_is_made_again() -> None:
+    made: list[Future[int]] = []
+
+    def begin(i: int, key: str, workers: Sequence[str] | None) -> Future[int]:
+        future = Future[int]()
+        made.append(future)
+        if len(made) == 1:
+            future.cancel()
+        else:
+            future.set_result(7)
+        return future
+
+    assert list(Attempts(begin, lambda keys: {}, "x").outcomes(1, 1)) == [(0, 7)]
