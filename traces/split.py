@@ -80,18 +80,21 @@ def rank_names(sources: Sequence[Source], hold_any: Sequence[bool]) -> list[str]
 def owned_by(source: Source, trace: Trace, rank_by: str | None = None) -> list[tuple[Source, Trace]]:
     """Return the ranks whose events are in one file, and the host that they share.
 
-    By `System.split`, or by a field of the events (`split_by_field`).
+    By `System.split`, and for a source with one rank by `System.rank`; or by a field (`split_by_field`).
     """
     system = dialects.of(trace)
     whole = system.names_by_rank or rank_by is not None
     parts: list[Owned] = []
     for file in [Owned(None, None, trace)] if whole else split_by_sources(trace):
         inner = system.split(file.trace) if rank_by is None else split_by_field(file.trace, rank_by)
+        rank = file.rank
+        if rank is None and not whole and inner[0].rank is None:
+            rank = system.rank(file.trace)[0]
         parts += [
             replace(
                 part,
                 worker=file.worker if part.worker is None else part.worker,
-                rank=part.rank if file.rank is None or len(inner) > 1 else file.rank,
+                rank=part.rank if rank is None or len(inner) > 1 else rank,
             )
             for part in inner
         ]
