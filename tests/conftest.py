@@ -23,6 +23,9 @@ from formats import native
 if TYPE_CHECKING:
     from selenium import webdriver
 
+# These assert as well, and what differs is to be told there, too.
+pytest.register_assert_rewrite("answers", "system_laws")
+
 # What this process compiles, others find: it starts some, and is one of several that run the tests.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
