@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from jobs import KEY, MS, apply, foreseen, job, lockstep, one_gpu, partitions, rank
 from msgspec.structs import replace
 
-from conftest import run_cli
+from conftest import REPO, run_cli
 from dag.step_graph import Recording
 from dialects.roles import Phase, Role
 from dialects.step_parts import Edge, EdgeKind, Operation, RankStep, RankSteps
@@ -20,6 +21,7 @@ from errors import TraceError, UsageError
 from formats.columns import Track
 from make import span, step, write
 from replay.edit import LIKELY
+from replay.edits import EDITS
 from replay.links import LinkRate, link_rate
 from replay.runs import replayed_ns, simulated
 from replay.selection import communication, computation, named_owners, pipeline_stages
@@ -618,3 +620,10 @@ def test_each_edit_is_shown_and_all_together(shared_data: Path) -> None:
 def test_an_edit_of_a_rank_that_is_not_there_names_those_that_are() -> None:
     with pytest.raises(UsageError, match=r"--set rank7\.BW=2: no such rank; there are rank0"):
         apply(one_gpu(), ["rank7.BW=2"])
+
+
+def test_the_manual_has_a_row_for_each_edit() -> None:
+    rows = re.findall(r"^\| (`.*?) \|", (REPO / "docs/options/replay.md").read_text(), re.MULTILINE)
+    told = {word for row in rows for word in re.findall(r"([a-z_]+)=", row)}
+    words = {word for module in EDITS for word in re.findall(r"([a-z_]+)=", module.NAME)}
+    assert words <= told
