@@ -173,7 +173,7 @@ class System:
         "slow_collective", "server", "priority_inversion", "input", "host_bound", "host_sync", "copies",
         "memory", "negotiation", "profiling_overhead",
     ))  # fmt: skip
-    #: Whether its traces show the communication of a job of several ranks.
+    #: Whether its traces show the communication of a job of several ranks, so none is a flaw.
     shows_communication = False
     #: Whether it records events; else only what each part of a step took, which tells no dependencies.
     has_events = True
@@ -189,7 +189,10 @@ class System:
     comm: Sequence[str] = ()
 
     def recognises_metadata(self, metadata: Metadata) -> bool:
-        """Whether the metadata events alone show that the system wrote the file."""
+        """Whether the metadata events alone show that the system wrote the file.
+
+        In a combined file names of processes begin with those of their sources.
+        """
         return False
 
     def recognises(self, trace: Trace) -> bool:
@@ -209,7 +212,7 @@ class System:
         return ""
 
     def rank(self, trace: Trace) -> tuple[int | None, int | None]:
-        """Return (rank, world size) as the file itself says."""
+        """Return (rank, world size) as the file itself says; of a source of a combined file, as that says."""
         return None, None
 
     def is_left_out(self, tid: object) -> bool:

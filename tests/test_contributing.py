@@ -23,6 +23,7 @@ from traces import readers
 _IMPORTS = """
 from collections.abc import Sequence
 from pathlib import Path
+from types import MappingProxyType
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
