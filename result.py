@@ -360,9 +360,9 @@ def in_ms(ns: float, *, unit: str = " ms") -> str:
     return f"{ns / 1e6:,.{digits}f}{unit}"
 
 
-def in_percent(share: float) -> str:
-    """Return a share as sentences have it: ``50 %``."""
-    return f"{share:.0%}".replace("%", " %")
+def in_percent(share: float, form: str = ".0%") -> str:
+    """Return a share as sentences have it: ``50 %``; in the `form` ``+.1%`` a change, ``+50.0 %``."""
+    return f"{share:{form}}".replace("%", " %")
 
 
 def card_texts(cards: Iterable[Card]) -> list[str]:

@@ -44,10 +44,8 @@ MUCH = 1.25
 SLOW = 1.5
 #: A rank's excess to the spread of its peers; of steps `arrays.median` calls the same number outlying.
 OUTLYING = 3.0
-#: A value of a step log to its noise: the begin of a ramp, and what is far from all noise. A span's are by
-#: how many spans and series are looked at.
-NOISES = 2.0
-#: As `NOISES`.
+#: A value of a step log to its noise, for it to be far from all of that. A span's are by how many spans and
+#: series are looked at.
 FAR_NOISES = 8.0
 #: The cost of steps that are outliers to the next finding's, for them to lead the headline.
 FAR_MORE = 3

@@ -241,12 +241,8 @@ def _add_common(group: argparse._ArgumentGroup) -> None:
         help="a row for each operation, or for each of each rank (default; of more than 16 ranks a table is "
         "by operation); of a device's work for each operator, module, annotation or kernel kind")  # fmt: skip
     add("--sort", action="store_true", help="longest (or largest change) first")
-    add(
-        "--head",
-        metavar="N",
-        type=options.whole_above_zero,
-        help="only the first N rows",
-    )
+    number = options.whole_above_zero
+    add("--head", metavar="N", type=number, help="only the first N rows")
     add("--format", choices=("table", "json", "csv", "markdown"), default="table", help="of standard output")
     add("--output", metavar="FILE", type=Path,
         help="where the trace (.json, .pftrace) or picture goes (.gz compresses)")  # fmt: skip
@@ -260,12 +256,7 @@ def _add_common(group: argparse._ArgumentGroup) -> None:
     add("--cluster", metavar="ADDRESS", nargs="?", const="",
         help="read files on a Dask cluster: tcp://host:8786, a scheduler file (*.json) or local[:N] "
         "(default: $DASK_SCHEDULER_ADDRESS)")  # fmt: skip
-    add(
-        "--jobs",
-        metavar="N",
-        type=options.whole_above_zero,
-        help="processes that read files (default: all cores)",
-    )
+    add("--jobs", metavar="N", type=number, help="processes that read files (default: all cores)")
     add("--max_unpacked", metavar="SIZE", type=_size, help="bytes that a .gz file may unpack to, such as 8G")
     add("--progress", action=argparse.BooleanOptionalAction, help="bars (default: on a terminal)")
     add("--logging_level", metavar="LEVEL", type=_level, default=logging.INFO, help="default 20 (INFO)")

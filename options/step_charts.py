@@ -21,7 +21,8 @@ MOST_STRIPS, _MOST_STACKS = 16, 800
 #: More ranks, and those of more cells, are summed up: quantiles over all of them, and the worst.
 _MOST_ROWS, _MOST_CELLS = 64, 2_000
 _WORST = 10
-_LEAST_SHOWN = 0.01  # of a step: what changed less is drawn with the others
+#: Of a step: a category that changed less is one of the rest.
+LEAST_SHOWN = 0.01
 _QUANTILES = {"longest": 1.0, "95th percentile": 0.95, "median": 0.5, "5th percentile": 0.05, "shortest": 0.0}
 
 
@@ -42,7 +43,7 @@ def before_after(
     """Return from where to where a step changed, by category, the largest change first; small ones as one."""
     base = sum(change.a_ns or 0.0 for change in changes.values())
     by_size = sorted(changes, key=lambda cat: -abs(_ns(changes[cat])))
-    shown = [cat for cat in by_size if abs(_ns(changes[cat])) > _LEAST_SHOWN * base][:MOST_BARS]
+    shown = [cat for cat in by_size if abs(_ns(changes[cat])) > LEAST_SHOWN * base][:MOST_BARS]
     rest = [_ns(changes[cat]) for cat in by_size if cat not in shown]
     ends = [(changes[cat].low_ns, changes[cat].high_ns) for cat in shown]
     parts = [

@@ -26,8 +26,8 @@ _SPACE = "  "
 _ONE_LINE, _ANY = 1, 99  # lines of a header
 _LEAST_ROOM = 20  # columns of a figure, however long what stands before it
 _MOST_ROWS = 20  # of a table, unless more are asked for
-#: A word of a shell's line, with its quotes, and what tells a shell that the line goes on.
 _LEAD = r"(\d+\. )?( *)(\w+ {2,})?"  # of a line: a place or a label, below which it goes on
+#: A word of a shell's line, with its quotes, and what tells a shell that the line goes on.
 _SHELL_WORD = r"""(?:'[^']*'|"[^"]*"|[^\s'"])+"""
 _GOES_ON = " \\"
 _UNIT = re.compile(r"(?<=\d) (?=(?:ms|%)(?!\w))")

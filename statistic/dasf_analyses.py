@@ -22,7 +22,7 @@ from dialects import Need
 from errors import TraceError, counted
 from formats.columns import Trace
 from formats.dasf_records import COMPUTE, MANAGED_MEMORY, RESOURCE_USAGE
-from result import Cell, Column, Table
+from result import Cell, Column, Table, in_percent
 from trace_utils import Request, load_paths
 
 #: What the args of events are needed for, beside the points.
@@ -239,7 +239,8 @@ def dasf_headline(table: Table) -> str:
         others = f", another worker {min(held)}" if len(held) > 1 else ""
         return f"{worker} holds most tasks at once: {max(held)} in second {second}{others}."
     host, gpu, name, seconds, share = rows[0][:5]
-    return f"{name} takes longest: {seconds:.3f} s, {share:.0f} % of the time of GPU {gpu} on {host}."
+    of_gpu = f"{in_percent(share / 100)} of the time of GPU {gpu} on {host}"
+    return f"{name} takes longest: {seconds:.3f} s, {of_gpu}."
 
 
 def _input_bytes(tasks: Sequence[Task]) -> dict[str, int]:

@@ -47,9 +47,8 @@ class _Packets:
         self._interned: dict[tuple[str, str], int] = {}
         self._uuids: dict[tuple[Any, ...], int] = {}
         self._names: dict[tuple[Any, ...], dict[str, Any]] = {}  # what metadata say of processes and threads
-        self._lanes: dict[
-            int, list[tuple[int, list[int]]]
-        ] = {}  # of a thread: tracks, and what is open on each
+        #: Of a thread: its tracks, and what is open on each.
+        self._lanes: dict[int, list[tuple[int, list[int]]]] = {}
         self._ids: dict[Any, int] = {}
         self._is_cleared = False
         self._held: list[tuple[int, Any]] = []

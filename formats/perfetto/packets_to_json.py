@@ -160,9 +160,8 @@ class _Sequence(Struct):
     cats: dict[int, str] = field(default_factory=dict)
     keys: dict[int, str] = field(default_factory=dict)
     texts: dict[int, str] = field(default_factory=dict)
-    args: dict[bytes, tuple[str, bytes]] = field(
-        default_factory=dict
-    )  # packed: key, and with the value as text
+    #: Of a packed argument its key, and with it the value as text.
+    args: dict[bytes, tuple[str, bytes]] = field(default_factory=dict)
     track: int = 0
     clock: int = _BOOT
 

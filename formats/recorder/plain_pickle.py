@@ -98,13 +98,8 @@ def _scanned(path: Path, data: bytes) -> tuple[int, bool]:
     return at, False
 
 
-_TAKES = {
-    "TUPLE1": 1,
-    "TUPLE2": 2,
-    "TUPLE3": 3,
-    "SETITEM": 2,
-    "APPEND": 1,
-}  # values; the others all since a mark
+#: Values that an opcode takes; the others take all since a mark.
+_TAKES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "SETITEM": 2, "APPEND": 1}
 _MAKES: dict[str, type] = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": list}
 
 

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from compare.significance import Change
     from figures.job_figures import JobFigures
 
-#: What a terminal shows: so many operations, and categories that changed by so much of the step.
-_MOST_SHOWN, _LEAST_SHOWN = 10, 0.01
+_MOST_SHOWN = 10  # operations in a terminal
 _MOST = "Operations that explain most of the change"
 
 
@@ -156,6 +155,8 @@ def _most(comparison: Comparison, n_rows: int) -> Table:
 
 
 def _categories(pair: Pair, args: Namespace) -> Table:
+    from options.step_charts import LEAST_SHOWN
+
     columns = (
         Column("cat", "category", value=lambda each: each.cat or "(none)"),
         *_sides("step_*_ms", "step", "explained"),
@@ -171,7 +172,7 @@ def _categories(pair: Pair, args: Namespace) -> Table:
     )
     title, categories = "Categories: what they took of a step", pair.comparison.categories
     base = sum(each.explained.a_ns or 0.0 for each in categories)
-    large = [each for each in categories if abs(each.explained.ns or 0.0) > _LEAST_SHOWN * base]
+    large = [each for each in categories if abs(each.explained.ns or 0.0) > LEAST_SHOWN * base]
     first, a, b, explains, sure = columns[:5]
     few = (first, explains._replace(bar=True), a, b, sure._replace(title="more than chance"))
     brief = None

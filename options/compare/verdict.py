@@ -14,6 +14,7 @@ from compare.thresholds import FEWEST_STEPS, LEVEL, STRAGGLES
 from figures.time_by_role import NOTHING
 from function_names import brief
 from options.step_charts import doubt
+from result import in_percent
 
 _WORTH_NAMING = 0.05  # of the change: what a category must explain to be named
 _WORTH_STATING = 0.1  # of the step: what a category must take for "unchanged" to be worth a word
@@ -186,4 +187,4 @@ def _digits(ns: float) -> int:
 def _percent(change: Change) -> str:
     if change.relative is None:
         return "from nothing"
-    return f"{100 * change.relative:+.1f} %".replace("-", "−")
+    return in_percent(change.relative, "+.1%").replace("-", "−")

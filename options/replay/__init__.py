@@ -158,9 +158,8 @@ def _headline(found: Answer, errors: Float64) -> str:
 
     answer = f"{found.recording.one_step} takes {in_ms(found.iteration_ns)}"
     if len(errors):
-        median, most = 100 * np.percentile(np.abs(errors), [50, 90])
-        answer += f"; the model reproduces one that it has not seen to within {median:.1f} %"
-        answer += f" (9 in 10: {most:.1f} %)"
+        median, most = (in_percent(error, ".1%") for error in np.percentile(np.abs(errors), [50, 90]))
+        answer += f"; the model reproduces one that it has not seen to within {median} (9 in 10: {most})"
     return f"{answer}."
 
 
@@ -363,9 +362,10 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
     mean = f" ({in_ms(last.recorded.recorded_ns or 0.0, unit='')} with outliers in full)" if cut else ""
     times = f"{in_ms(last.after_ns)}{ahead} instead of {in_ms(last.before_ns, unit='')}{mean}"
     pausing = _pausing(args, loaded, forecasts)
+    change = in_percent(last.ratio - 1, "+.1%")
     return Result(
         **_common(args, loaded),
-        headline=f"With {brief(last.name)} a step takes {times}: {100 * (last.ratio - 1):+.1f} %{pausing}.",
+        headline=f"With {brief(last.name)} a step takes {times}: {change}{pausing}.",
         further=" ".join(map(as_sentence, _cautions(args, job))),
         document={
             **_document(
@@ -535,7 +535,7 @@ def _effect_headline(effects: Sequence[Effect], found: Answer, ratio: float) -> 
         return "The recording has no operation to change."
     most = effects[0]
     name, change = f"{most.group.kind} {brief(most.group.name)}", abs(most.effect_ns / found.iteration_ns)
-    moved = f"{in_ms(abs(most.effect_ns))} ({100 * change:.1f} %) per step"
+    moved = f"{in_ms(abs(most.effect_ns))} ({in_percent(change, '.1%')}) per step"
     if most.effect_ns > 0:
         return f"Delaying {name} ({ratio:g} times) costs most: {moved}."
     return f"Speeding up {name} by {in_percent(1 - ratio)} helps most: {moved}."

@@ -11,7 +11,7 @@ from arrays import Float64
 from compare.significance import Change
 from dag.step_graph import Recording
 from dag_utils import BY_NAME, PATH, NamedPath, by_name, critical_path, key_of, step_timeline
-from options.step_charts import before_after
+from options.step_charts import MOST_BARS, before_after
 from replay.answer import Answer, measured_ns
 from replay.forecast import Forecast
 from replay.runs import Simulation
@@ -22,8 +22,6 @@ from result import Bars, Chart, Column, LazySequence, Lines, Table, Waterfall, m
 if TYPE_CHECKING:
     from diagnose.helpful_edits import HelpfulEdit
 
-#: Bars that a chart of effects shows at most.
-MOST_BARS = 25
 
 _WHATIF = (
     Column("set", "what if", value=lambda edit: edit.name),
