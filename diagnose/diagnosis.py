@@ -28,7 +28,7 @@ from diagnose.finding_thresholds import ALIKE, EXPOSED, FAR_MORE, HALF, LIMIT, N
 from diagnose.job_view import NOT_RECORDED, ON_DEVICE, JobView, PathPart
 from errors import as_sentence, counted, listed
 from function_names import named
-from replay.edit import EditRequest
+from replay.edit import EditRequest, Job
 from replay.forecast import Forecast, Forecasts, Gain
 from result import in_ms, in_percent
 
@@ -117,17 +117,21 @@ class Diagnosis(Struct, frozen=True):
 
 
 def diagnose(
-    loaded: LoadedSteps, network: str = "", *, detectors: Sequence[Detector] | None = None
+    loaded: LoadedSteps,
+    network: str = "",
+    *,
+    detectors: Sequence[Detector] | None = None,
+    forecasts: Forecasts | None = None,
 ) -> Diagnosis:
     """Return the diagnosis of a job.
 
     What stands out (a rank, a step) is looked for first; the causes that all ranks share in the job
     without that; the symptoms in the job without either. So nothing is claimed twice, and a general finding
     (communication is not hidden) is about what the specific ones leave. `network` are clauses about where
-    transfers spend their time, from captures and logs of servers.
+    transfers spend their time, from captures and logs of servers; `forecasts` those of the job, if known.
     """
-    view = JobView(loaded, network=network)
-    search = _Search(Forecasts(view.job, view.rows))
+    search = _Search(forecasts or Forecasts(Job.of(loaded), loaded.recording.whole_steps))
+    view = JobView(loaded, network=network, job=search.forecasts.job)
     for level in Level:
         above = search.edits
         looked_at = view

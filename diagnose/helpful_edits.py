@@ -11,7 +11,7 @@ from diagnose.finding import edit
 from diagnose.finding_thresholds import FASTER, NEGLIGIBLE
 from errors import AnalyzeError
 from parallel import progress as bars
-from replay.edit import EditRequest
+from replay.edit import EditRequest, Job
 from replay.forecast import Forecast, Forecasts
 
 #: So many parts of the critical path, the largest, are made a little faster.
@@ -30,10 +30,8 @@ class HelpfulEdit(NamedTuple):
 
 def helpful_edits(loaded: LoadedSteps, progress: bool | None = None) -> list[HelpfulEdit]:
     """Return the edits that save anything for certain, the largest saving first."""
-    diagnosis = diagnose(loaded)
-    view = diagnosis.view
-    assert view is not None  # of recorded steps
-    forecasts = Forecasts(view.job, view.rows)
+    forecasts = Forecasts(Job.of(loaded), loaded.recording.whole_steps)
+    diagnosis = diagnose(loaded, forecasts=forecasts)
     titles = {tuple(one.change): one.finding.title for one in diagnosis.findings if one.change}
     requests = dict.fromkeys([*titles, *((one,) for one in _of_any_job(loaded))])
     found: list[HelpfulEdit] = []

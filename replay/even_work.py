@@ -69,6 +69,12 @@ def work_of(recording: Recording) -> Work:
     )
 
 
+def work_by_owner(recording: Recording, chosen: Bool) -> Float64:
+    """Return the work of the `chosen` operations (n,) of each owner in each whole step (steps, m)."""
+    steps, n_owners = map(recording.steps.__getitem__, recording.whole_steps), len(recording.owners)
+    return np.array([np.bincount(one.owner, one.work_ns * chosen[one.operation], n_owners) for one in steps])
+
+
 def scaled(recording: Recording, factor: Float64, fixed_ns: Float64 | None = None) -> Recording:
     """Return the recording with the work of each operation (n,), but for its fixed part, times its factor."""
     known = np.append(factor, np.ones(len(recording.operations) - len(factor)))  # 1 for what an edit added

@@ -257,7 +257,7 @@ def crowded_ns(recording: Recording) -> tuple[float, float]:
         ):
             start, end = step.start_ns[kernels], step.end_ns[kernels]
             busy = union(step.end_ns[moving] - step.work_ns[moving], step.end_ns[moving])
-            beside.append(float(clipped_lengths(busy, start, end).sum()) if len(busy[0]) else 0.0)
+            beside.append(float(clipped_lengths(busy, start, end).sum()))
             at_all.append(float(np.sum(end - start)))
     n = max(len(beside) - 1, 1)
     return sum(beside) / n, sum(at_all) / n

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from arrays import Int64
-from arrays.intervals import union
+from arrays.intervals import clipped_lengths, union
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.step_parts import EdgeKind, Joint, narrow_ns
 from formats.columns import Trace, Track
@@ -53,15 +53,7 @@ class _Spans(NamedTuple):
 
     def open_ns(self, start_ns: Int64, end_ns: Int64) -> Int64:
         """Return for how long of each interval (n,) the name was open."""
-        start, end = union(self.start_ns, self.end_ns)
-        if not len(start):
-            return np.zeros_like(start_ns)
-        origin = int(start[0])  # times since an epoch would not be exact
-        edges = np.stack([start, end], axis=1).reshape(-1) - origin
-        open_until = np.append(0, np.cumsum(np.diff(edges) * (np.arange(len(edges) - 1) % 2 == 0)))
-        before = np.interp(start_ns - origin, edges, open_until)
-        found: Int64 = np.rint(np.interp(end_ns - origin, edges, open_until) - before).astype(np.int64)
-        return found
+        return clipped_lengths(union(self.start_ns, self.end_ns), start_ns, end_ns)
 
 
 def _spans_of(recording: Recording, traces: Sequence[Trace], name: str) -> list[_Spans]:

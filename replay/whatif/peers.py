@@ -18,6 +18,7 @@ from replay.even_work import (
     scaled,
     scaled_column,
     stages,
+    work_by_owner,
     work_of,
 )  # fmt: skip
 from replay.selection import named_ranks
@@ -68,15 +69,8 @@ def without_extra(recording: Recording, late: Sequence[int]) -> Recording:
     extra = own & ~done_by_all(recording)
     chosen = extra & np.isin(recording.column(lambda one: one.owner), late)
 
-    def times(which: Bool) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-        steps = (recording.steps[row] for row in recording.whole_steps)
-        n_owners = len(recording.owners)
-        return np.array(
-            [np.bincount(one.owner, one.work_ns * which[one.operation], n_owners) for one in steps]
-        )
-
-    more = min(excess_ns(times(own), late, group), excess_ns(times(extra), late, group))
-    taken = float(np.median(times(chosen)[:, list(late)].mean(axis=1)))
+    more = min(excess_ns(work_by_owner(recording, which), late, group) for which in (own, extra))
+    taken = float(np.median(work_by_owner(recording, chosen)[:, list(late)].mean(axis=1)))
     return scaled(recording, np.where(chosen, max(1 - more / max(taken, 1.0), 0.0), 1.0))
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from arrays import Float64, Int64
-from arrays.intervals import union
+from arrays.intervals import clipped_lengths, union
 from dag.step_graph import Recording, StepGraph
 from replay.links import begins
 
@@ -87,14 +87,6 @@ def _beyond(values: Float64, *groups: Int64) -> Float64:
 
 def _met(step: StepGraph, events: Int64, transfers: Int64) -> Float64:
     """Return the share of its time for which each of some events (k,) meets `transfers` of its rank."""
-    if not len(transfers):
-        return np.zeros(len(events))
-    origin = int(step.start_ns.min())
-    start, end = union(begins(step)[transfers] - origin, step.end_ns[transfers] - origin)
-    edges = np.stack([start, end], axis=1).reshape(-1)
-    met = np.append(0, np.cumsum(np.diff(edges) * (np.arange(len(edges) - 1) % 2 == 0)))
-    begin, over = (column[events] - origin for column in (step.start_ns, step.end_ns))
-    share: Float64 = (np.interp(over, edges, met) - np.interp(begin, edges, met)) / np.maximum(
-        over - begin, 1
-    )
-    return share
+    begin, over = step.start_ns[events], step.end_ns[events]
+    on_their_way = union(begins(step)[transfers], step.end_ns[transfers])
+    return np.asarray(clipped_lengths(on_their_way, begin, over) / np.maximum(over - begin, 1))

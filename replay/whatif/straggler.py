@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from arrays import Float64, Int64
+from arrays import Int64
 from arrays.numbering import occurrence_number
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.roles import Role
 from dialects.step_parts import EdgeKind, Joint, narrow_ns
 from replay.edit import Edit, EditRequest, Job
-from replay.even_work import even_in_each_step, evened, peers_of, stages
+from replay.even_work import even_in_each_step, evened, peers_of, stages, work_by_owner
 from replay.occurrences import medians, numbered
 from result import in_percent
 
@@ -38,17 +38,6 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     return Edit(lambda recording, _: even_out(recording), order=2)
 
 
-def work_ns(recording: Recording, *, on_device: bool) -> Float64:
-    """Return each owner's own work in each step (steps, m), of the host or a device; no gaps and no waits."""
-    own = recording.which(lambda one: not one.is_communication and one.on_device == on_device)
-    return np.array(
-        [
-            np.bincount(step.owner, step.work_ns * own[step.operation], len(recording.owners))
-            for step in recording.steps
-        ]
-    )
-
-
 def stragglers(recording: Recording) -> list[int]:
     """Return the owners whose host or device works longer than its peers' median by `THRESHOLD`.
 
@@ -57,9 +46,11 @@ def stragglers(recording: Recording) -> list[int]:
     group, owners = _groups(recording), range(len(recording.owners))
     if len(owners) < 2:
         return []
+    own = recording.which(lambda one: not one.is_communication)
+    on_device = recording.which(lambda one: one.on_device)
     found = set()
-    for on_device in (False, True):
-        work = work_ns(recording, on_device=on_device)
+    for which in (on_device, ~on_device):
+        work = work_by_owner(recording, own & which)
         peers = [np.median(work[:, peers_of(owner, [owner], group)], axis=1) for owner in owners]
         ratio = [np.median(work[:, owner] / np.maximum(peers[owner], 1)) for owner in owners]
         found |= {owner for owner in owners if ratio[owner] > THRESHOLD}
