@@ -22,7 +22,7 @@ _GZIP = b"\x1f\x8b"
 max_unpacked: ContextVar[int | None] = ContextVar("max_unpacked", default=None)
 _ALWAYS_UNPACKED = 256 << 20
 _USUAL_TIMES = 64  # its size: recordings unpack to 10 to 30 times theirs
-_LAST_PIECE_S = 5.0  # what unpacking one piece never takes; a pipe may keep its reader waiting for longer
+_LAST_PIECE_S = 5.0  # what unpacking one piece never takes; reading it from a network that hangs may
 _NEVER_TIMES = 1000  # its size: only padding unpacks to more
 
 
@@ -71,7 +71,7 @@ class ByteStream:
 
     @property
     def size(self) -> int:
-        """Bytes of the file, or of its part, that are to be read; 0 where that cannot be told (a pipe)."""
+        """Bytes of the file, or of its part, that are to be read; 0 where that cannot be told."""
         with contextlib.suppress(OSError):  # reading will say what is wrong
             stop = self.path.stat().st_size if self.stop is None else self.stop
             return max(0, stop - self.start)
