@@ -12,7 +12,7 @@ from __future__ import annotations
 #: peak of memory that grows by less over the recording.
 NEGLIGIBLE = 0.01
 #: Work, waits and copies that are worth a look. The error that an interval allows for at least is as large
-#: (docs/accuracy.md, Method), and claims are counted from here on in docs/accuracy.md 7.
+#: (docs/accuracy.md, Method), and claims are counted from here on there in 8.
 NOTICEABLE = 0.05
 #: Communication, waiting and idle stages that are not as good as hidden.
 EXPOSED = 0.10
@@ -40,7 +40,7 @@ FULL = 0.95
 ALIKE = 1.1
 #: A rank's work, or its peak of memory, to its peers': so much that few steps show it.
 MUCH = 1.25
-#: A link's or server's time, or its bytes, to its peers' (docs/accuracy.md 7, jobs with even seeds).
+#: A link's or server's time, or its bytes, to its peers' (docs/accuracy.md, 8, jobs with even seeds).
 SLOW = 1.5
 #: A rank's excess to the spread of its peers; of steps `arrays.median` calls the same number outlying.
 OUTLYING = 3.0

@@ -32,7 +32,7 @@ _SLOWER, _BUSIER = 1.2, 0.5
 _PULLS, _PARTITIONS = 8, 2
 #: Smaller partitions than this share of the largest tell of messages, not of bytes.
 _LARGE = 0.2
-#: Share of a faster server's saving that goes to another queue, or frees one (docs/accuracy.md, question 7).
+#: Share of a faster server's saving that goes to another queue, or frees one (docs/accuracy.md, 8).
 _QUEUES = 0.4
 
 
