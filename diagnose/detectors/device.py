@@ -193,7 +193,7 @@ def idle(view: JobView) -> Iterator[Finding | Skipped]:
         of_step = f"{in_percent(named_ns / path_ns)} of the step"
         cause = f"{in_ms(named_ns)}, {where}"
         if waits:
-            title = f"the host waits {of_step} for work not in this trace"
+            title = f"the host waits {of_step} in {brief(kept[0])} for work not in this trace"
             cause = f"{in_ms(named_ns)} in {shown}, {where}"
             cause += f"; the step itself takes {in_ms(path_ns - named_ns)}" if leads else ""
             action = "find what the device, or another process on it, does there: record it from its begin on"

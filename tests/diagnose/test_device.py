@@ -100,7 +100,7 @@ def test_a_call_that_waits_for_work_that_nobody_recorded_is_named(tmp_path: Path
     path.write_text(json.dumps(document))
     (found,) = [one.finding for one in diagnosed(directory).findings if one.finding.kind == "idle"]
     # 59.8 of 64 ms
-    assert found.title == "the host waits 93 % of the step for work not in this trace"
+    assert found.title == "the host waits 93 % of the step in hipMemcpyWithStream for work not in this trace"
     assert found.cause.startswith("59.8 ms in hipMemcpyWithStream, ")
     assert "the step itself takes 4." in found.cause
 
