@@ -19,7 +19,7 @@ from unittest.mock import patch
 import numpy as np
 
 from benchmarks import known_byteps
-from benchmarks.accuracy import _CLUSTER_EDITS, _EDITS, _STEPS, PAIRS, ROOT, _Score, load, step_means
+from benchmarks.accuracy import CLUSTER_EDITS, EDITS, PAIRS, ROOT, STEPS, Score, load, step_means
 from benchmarks.known_jobs import random_job
 from replay import edit, forecast, links, row
 from replay.edit import EditRequest, Job
@@ -65,9 +65,9 @@ def _cluster() -> _Asked:
     for seed in _SEEDS:
         job = known_byteps.random_job(seed)
         with tempfile.TemporaryDirectory() as scratch:
-            job.run(_STEPS, seed, Path(scratch) / "job")
+            job.run(STEPS, seed, Path(scratch) / "job")
             recorded = load(Path(scratch) / "job").job
-        then = [(one, float(job.edited(one).run(_STEPS, 1000 + seed).mean())) for one in _CLUSTER_EDITS]
+        then = [(one, float(job.edited(one).run(STEPS, 1000 + seed).mean())) for one in CLUSTER_EDITS]
         found.append((recorded, then))
     return found
 
@@ -76,8 +76,8 @@ def _known() -> _Asked:
     found: _Asked = []
     for seed in _KNOWN:
         job = random_job(seed)
-        then = [(one, float(job.edited(one).run(_STEPS, 2 * seed + 1)[1].mean())) for one in _EDITS]
-        found.append((Job(job.run(_STEPS, 2 * seed)[0]), then))
+        then = [(one, float(job.edited(one).run(STEPS, 2 * seed + 1)[1].mean())) for one in EDITS]
+        found.append((Job(job.run(STEPS, 2 * seed)[0]), then))
     return found
 
 
@@ -88,7 +88,7 @@ def _pairs(data: Path) -> _Asked:
 
 
 def _score(of: _Asked) -> str:
-    score = _Score()
+    score = Score()
     for job, asked in of:
         forecasts = Forecasts(Job(job.recording, job.ranks), job.recording.whole_steps)
         for text, then in asked:

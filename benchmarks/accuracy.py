@@ -88,12 +88,12 @@ DDP_PAIRS = (
 )
 
 #: What is asked of the jobs whose answer is known, and of how many of them.
-_EDITS = ("FW=0.5", "BW=2", "reduce=0.5", "reduce=3", "rank0=0.7")
+EDITS = ("FW=0.5", "BW=2", "reduce=0.5", "reduce=3", "rank0=0.7")
 _KNOWN_JOBS = 40
-_STEPS = 10
+STEPS = 10
 #: What is asked of the jobs in a simulated cluster. What intervals allow for was chosen by looking at those
 #: with even seeds; they are not asked.
-_CLUSTER_EDITS = (
+CLUSTER_EDITS = (
     "bandwidth=0.1", "bandwidth=0.5", "bandwidth=2", "bandwidth=10", "bandwidth=100Mbit", "bandwidth=1Gbit",
     "partition_bytes=65536", "partition_bytes=262144", "partition_bytes=4096000", "FW=0.5", "BW=2",
 )  # fmt: skip
@@ -204,7 +204,7 @@ def _halves(recordings: dict[str, Recording]) -> Iterator[str]:
     yield ""
     yield "| job | steps | predicted (ms) | 95 % interval (ms) | recorded (ms) | error | inside |"
     yield "| --- | --: | --: | --: | --: | --: | --- |"
-    score = _Score()
+    score = Score()
     for job, recording in recordings.items():
         recorded = step_means(recording)
         half = len(recorded) // 2
@@ -222,7 +222,7 @@ def _pairs(jobs: dict[str, Forecasts]) -> Iterator[str]:
     yield ""
     yield "| recorded | `--set` | predicted (ms) | 95 % interval (ms) | recorded (ms) | error | inside |"
     yield "| --- | --- | --: | --: | --: | --: | --- |"
-    score = _Score()
+    score = Score()
     for job, edit, then in PAIRS:
         if job in jobs and then in jobs:
             found = _foreseen(jobs[job], edit)
@@ -236,20 +236,20 @@ def _known() -> Iterator[str]:
     yield "## 4. Jobs whose answer is arithmetic"
     yield ""
     yield (
-        f"{_KNOWN_JOBS} jobs of 2 to 8 ranks, {_STEPS} recorded steps each, against the mean of {_STEPS} "
+        f"{_KNOWN_JOBS} jobs of 2 to 8 ranks, {STEPS} recorded steps each, against the mean of {STEPS} "
         "other steps of the edited job."
     )
     yield ""
     yield "| `--set` | error: median | p90 | worst | inside the interval | its width: median |"
     yield "| --- | --: | --: | --: | --: | --: |"
-    scores = {edit: _Score() for edit in _EDITS}
+    scores = {edit: Score() for edit in EDITS}
     for seed in range(_KNOWN_JOBS):
         job = random_job(seed)
-        recording, _ = job.run(_STEPS, 2 * seed)
+        recording, _ = job.run(STEPS, 2 * seed)
         forecasts = Forecasts(Job(recording), recording.whole_steps)
         for edit, score in scores.items():
             found = _foreseen(forecasts, edit)
-            _, then = job.edited(edit).run(_STEPS, 2 * seed + 1)
+            _, then = job.edited(edit).run(STEPS, 2 * seed + 1)
             score.cells(found.after_ns / 1e6, found.interval_ns, float(then.mean()))
     for edit, score in scores.items():
         yield f"| `{edit}` | {score.summary()} |"
@@ -260,23 +260,23 @@ def _cluster() -> Iterator[str]:
     yield "## 5. BytePS jobs in a simulated cluster"
     yield ""
     yield (
-        f"{len(_CLUSTER_SEEDS)} jobs of 2 to 4 workers, {_STEPS} recorded steps each, against {_STEPS} steps "
+        f"{len(_CLUSTER_SEEDS)} jobs of 2 to 4 workers, {STEPS} recorded steps each, against {STEPS} steps "
         "of the edited job when it is run."
     )
     yield ""
     yield "| `--set` | error: median | p90 | worst | inside the interval | its width: median |"
     yield "| --- | --: | --: | --: | --: | --: |"
-    scores = {edit: _Score() for edit in _CLUSTER_EDITS}
-    together = _Score()
+    scores = {edit: Score() for edit in CLUSTER_EDITS}
+    together = Score()
     for seed in _CLUSTER_SEEDS:
         job = known_byteps.random_job(seed)
         with tempfile.TemporaryDirectory() as scratch:
             path = Path(scratch) / "job"
-            job.run(_STEPS, seed, path)
+            job.run(STEPS, seed, path)
             forecasts = load(path)
         for edit, score in scores.items():
             found = _foreseen(forecasts, edit)
-            then = float(job.edited(edit).run(_STEPS, 1000 + seed).mean())
+            then = float(job.edited(edit).run(STEPS, 1000 + seed).mean())
             for one in (score, together):
                 one.cells(found.after_ns / 1e6, found.interval_ns, then)
     for edit, score in scores.items():
@@ -289,27 +289,27 @@ def _nccl() -> Iterator[str]:
     yield "## 6. PyTorch jobs on simulated GPUs"
     yield ""
     yield (
-        f"{len(_NCCL_SEEDS)} jobs of 2 to 8 ranks, {_STEPS} recorded steps each, against {2 * _STEPS} "
+        f"{len(_NCCL_SEEDS)} jobs of 2 to 8 ranks, {STEPS} recorded steps each, against {2 * STEPS} "
         "steps of the edited job when it is run. Not asked: stages where there are none, and caps below the "
         "recorded one."
     )
     yield ""
     yield "| `--set` | jobs | error: median | p90 | worst | inside the interval | its width: median |"
     yield "| --- | --: | --: | --: | --: | --: | --: |"
-    scores = {edit: _Score() for edit in _NCCL_EDITS}
-    together = _Score()
+    scores = {edit: Score() for edit in _NCCL_EDITS}
+    together = Score()
     for seed in _NCCL_SEEDS:
         job = known_nccl.random_job(seed)
         with tempfile.TemporaryDirectory() as scratch:
             path = Path(scratch) / "job"
-            job.run(_STEPS, seed, path)
+            job.run(STEPS, seed, path)
             recorded = load(path)
             for edit, score in scores.items():
                 try:
                     found = _foreseen(recorded, edit)
                 except UsageError:
                     continue
-                then = job.edited(edit, _STEPS, seed).run(2 * _STEPS, 1000 + seed)
+                then = job.edited(edit, STEPS, seed).run(2 * STEPS, 1000 + seed)
                 for one in (score, together):
                     one.cells(found.after_ns / 1e6, found.interval_ns, then)
     for edit, score in scores.items():
@@ -332,9 +332,9 @@ def _ddp(rounds: Sequence[Path]) -> Iterator[str]:
     names = {name for job, _, then in DDP_PAIRS for name in (job, then)}
     jobs = {(at, name): load(at / name) for at in rounds for name in sorted(names)}
     means = {key: float(step_means(found.job.recording).mean()) for key, found in jobs.items()}
-    together = _Score()
+    together = Score()
     for job, edit, then in DDP_PAIRS:
-        score = _Score()
+        score = Score()
         for at in rounds:
             found = _foreseen(jobs[at, job], edit)
             for other in rounds:
@@ -351,7 +351,7 @@ def _foreseen(forecasts: Forecasts, edits: str) -> Forecast:
     return forecasts.of([EditRequest.of(edit) for edit in edits.split()])
 
 
-class _Score:
+class Score:
     """Collects predictions: how wrong they are, and whether their intervals hold the truth."""
 
     def __init__(self) -> None:

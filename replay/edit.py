@@ -75,9 +75,7 @@ class Guess(NamedTuple):
     waits_stay: bool = False  # whether unexplained waits do not change with the bandwidth
     part: float = 0.5  # the quantile of what small partitions cost that stands for each
     latency: Literal["at_least", "likely", "at_most"] = "likely"  # of collectives whose sizes do not tell it
-    within_cap: bool = (
-        False  # whether a bucket of gradients is closed by the first one of the next recorded one
-    )
+    within_cap: bool = False  # whether buckets of gradients that are joined stay below the cap
     contends: bool = False  # whether computation changes with the share of its time that it meets transfers
     same_server: bool = False  # whether new partitions go where the recorded ones at their place did
 

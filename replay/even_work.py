@@ -77,10 +77,10 @@ def work_by_owner(recording: Recording, chosen: Bool) -> Float64:
 
 def scaled(recording: Recording, factor: Float64, fixed_ns: Float64 | None = None) -> Recording:
     """Return the recording with the work of each operation (n,), but for its fixed part, times its factor."""
-    known = np.append(factor, np.ones(len(recording.operations) - len(factor)))  # 1 for what an edit added
+    known = for_all(recording, factor, 1.0)
     if fixed_ns is None:
         return recording.edited(lambda step: replace(step, work_ns=scaled_column(step, known)))
-    fixed = np.append(fixed_ns, np.zeros(len(known) - len(fixed_ns)))
+    fixed = for_all(recording, fixed_ns, 0.0)
 
     def edited(step: StepGraph) -> StepGraph:
         stays = np.minimum(fixed[step.operation], step.work_ns)
@@ -88,6 +88,11 @@ def scaled(recording: Recording, factor: Float64, fixed_ns: Float64 | None = Non
         return replace(step, work_ns=narrow_ns(np.rint(work).astype(np.int64)))
 
     return recording.edited(edited)
+
+
+def for_all(recording: Recording, column: Float64, added: float) -> Float64:
+    """Return a column of the recorded operations, followed by a number for each that another edit added."""
+    return np.pad(column, (0, len(recording.operations) - len(column)), constant_values=added)
 
 
 def scaled_column(step: StepGraph, factor: Float64, column: str = "work_ns") -> Int64:

@@ -103,8 +103,8 @@ def negotiation(view: JobView) -> Iterator[Finding | Skipped]:
         counts.append(negotiated.sum())
     yield Finding(
         kind="negotiation",
-        title="reductions begin later than all ranks are ready",
-        cause=f"up to {in_ms(np.median(found))} later; {np.median(counts):.0f} tensors are negotiated in a "
+        title="reductions wait although all ranks are ready",
+        cause=f"up to {in_ms(np.median(found))}; {np.median(counts):.0f} tensors are negotiated in a "
         "step, and looked at once in a cycle",
         action="shorten HOROVOD_CYCLE_TIME, or raise HOROVOD_FUSION_THRESHOLD for fewer reductions",
         edits=[edit("negotiation", "none")],

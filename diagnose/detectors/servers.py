@@ -21,7 +21,7 @@ _NO_LINKS = "no links to servers are recorded"
 
 def one_slow_server(view: JobView) -> Iterator[Finding | Skipped]:
     """Find the server that takes longer than the others: a machine that is busy, a slow network card."""
-    pace = slowest_server(view.recording)
+    pace = slowest_server(view.job)
     if pace is None:
         return
     name = pace.server

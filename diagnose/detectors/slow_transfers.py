@@ -15,7 +15,7 @@ from diagnose.job_view import JobView
 from dialects.step_parts import Operation
 from errors import counted
 from figures.time_by_role import Slices, time_of_ids
-from replay.links import is_sized, link_rate
+from replay.links import is_sized
 from replay.whatif.collective_times import bandwidths, latencies, slow_collectives
 from replay.whatif.scaling import NO_TIME
 from result import in_ms
@@ -187,7 +187,7 @@ def transfers(view: JobView) -> tuple[list[TransferRate], float]:
         rows = zip(found[:, 0].astype(np.int64).tolist(), found[:, 4], found[:, 2], strict=True)
         best = float(found[:, 2].max())
     else:
-        known = link_rate(recording) if is_sized(recording) else None
+        known = view.job.links if is_sized(recording) else None
         if known is None:
             return [], 0.0
         n_bytes = recording.column(lambda one: one.transfer.n_bytes if one.transfer.link else 0)

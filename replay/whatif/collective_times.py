@@ -16,7 +16,7 @@ from dialects.recorded_collectives import bus_factor, size_classes
 from dialects.roles import Role
 from dialects.step_parts import narrow_ns
 from replay.edit import Edit, EditRequest, Guess, Job
-from replay.even_work import scaled
+from replay.even_work import for_all, scaled
 
 NAME = "collectives=peers|merged"
 HELP = (
@@ -226,11 +226,10 @@ def at_bandwidth(
 
 def with_latency(recording: Recording, latency: Float64, times: float) -> Recording:
     """Return the recording with collectives whose `latency` (n,) is `times` as long."""
-    more = np.rint(latency * (times - 1))
+    more_ns = np.rint(for_all(recording, latency * (times - 1), 0.0)).astype(np.int64)
 
     def edited(step: StepGraph) -> StepGraph:
-        known = more[np.minimum(step.operation, len(more) - 1)] * (step.operation < len(more))
-        return replace(step, work_ns=narrow_ns(np.maximum(step.work_ns + known.astype(np.int64), 0)))
+        return replace(step, work_ns=narrow_ns(np.maximum(step.work_ns + more_ns[step.operation], 0)))
 
     return recording.edited(edited)
 
@@ -300,12 +299,11 @@ def _shortest_ns(recording: Recording, collectives: Bool) -> tuple[float, Int64]
 
 def merged(recording: Recording, collectives: Bool) -> Recording:
     """Return the recording in which one in some of the `collectives` (n,) of each owner takes time."""
-    none = np.zeros(len(recording.operations) - len(collectives), np.bool_)
-    collectives = np.append(collectives, none)  # operations that another edit added are not among them
+    is_chosen = for_all(recording, collectives.astype(np.float64), 0.0) > 0
 
     def merged(step: StepGraph) -> StepGraph:
         work = step.work_ns.copy()
-        events = np.flatnonzero(collectives[step.operation])
+        events = np.flatnonzero(is_chosen[step.operation])
         for owner in range(len(recording.owners)):
             own = events[step.owner[events] == owner]
             work[own[turns(step, own) % MERGED > 0]] = 0

@@ -15,7 +15,7 @@ from dag_utils import by_link
 from dialects.step_parts import Direction, Operation
 from replay.edit import Edit, EditRequest, Guess, Job
 from replay.even_work import scaled
-from replay.links import Side, busy_sides, is_sized, link_rate
+from replay.links import Side, busy_sides, is_sized
 
 NAME = "servers=even|none"
 HELP = (
@@ -45,7 +45,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
             raise request.refused("the bytes of the transfers are not known")
         rate = job.links.at_least
         return Edit(lambda recording, _: as_fast_as_wire(recording, rate))
-    pace = slowest_server(job.recording)
+    pace = slowest_server(job)
     if pace is None:
         return Edit(lambda recording, _: recording)
 
@@ -75,14 +75,15 @@ def is_pull(one: Operation) -> bool:
     return one.transfer.is_answer
 
 
-def slowest_server(recording: Recording) -> Pace | None:
+def slowest_server(job: Job) -> Pace | None:
     """Return the server that surely takes longer than any other; None where none does or can be compared.
 
     Compared are pulls of one size class, of those answered right after another: these wait for nothing else.
     Then what servers send and receive at best.
     """
+    recording = job.recording
     servers, of_operation = recording.numbered(lambda one: one.transfer.server if is_pull(one) else "")
-    known = link_rate(recording) if len(servers) > 2 and is_sized(recording) else None
+    known = job.links if len(servers) > 2 and is_sized(recording) else None
     if known is None:  # or there is but one server, and "" for all that are not pulls
         return None
     operation, work = _answered_in_a_row(recording)
