@@ -23,7 +23,7 @@ KNOWN = {
     "kineto/gpu-hta-rank1of2-memory": ": launching is the limit",
     "kineto/gpu-tracelens-resnet-ckpt-mi300-rank0of8": ": collectives reach 3.6 GB/s on the bus",
     "kineto/gpu-tracelens-qwen-h100-vs-mi300/h100": ", and the device is the limit",
-    "kineto/gpu-tracelens-sglang-decode-mi300": ": the host waits 98 % of the step in hipMemcpyWithStream for work not",
+    "kineto/gpu-tracelens-sglang-decode-mi300": ": the host waits 98 % of the step in hipMemcpyWithStream",
     "kineto/gpu-tracelens-timesformer-h100": ": 57 % of the step passes in preprocess, outside",
     "kineto/gpu-hta-rank0of16": ": communication is not overlapped; up to 31.5 ms (15 %)",
     "kineto/gpu-param-resnet": ": 14 of 29 steps wait for their input; up to 169.0 ms (51 %)",
