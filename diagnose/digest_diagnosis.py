@@ -26,11 +26,8 @@ def diagnose_figures(job: JobFigures) -> Diagnosis:
     steps = summed_steps(job)
     asked = [one for one in DETECTORS if one.of_figures]
     found = diagnose(steps, detectors=asked)
-    examined: set[str] = {kind for one in asked for kind in one.kinds}
-    examined |= {
-        "hang",
-        *dialects.named(steps.files[0].dialect).never_shows,
-    }  # a job with steps does not hang
+    never: set[str] = {"hang", *dialects.named(steps.files[0].dialect).never_shows}  # as it has steps
+    examined = never.union(*(one.kinds for one in asked))
     reason = "a digest holds no single events; give the traces"
     skipped = [Skipped(kind, reason) for kind in get_args(FindingKind) if kind not in examined]
     findings = [replace(one, finding=_of_digest(one.finding), change=()) for one in found.findings]

@@ -19,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import cached_property
+from math import inf
 from typing import Any, NamedTuple
 
 from msgspec import Struct
@@ -225,7 +226,7 @@ class _Job:
             return absent, False
         own = {rank: one.order for rank, one in self._calls(key, call.number).items()}
         waiting = [rank for rank, (_, completed) in reached.items() if completed < call.number]
-        return self._held({rank: own.get(rank, 1 << 61) for rank in waiting}), True
+        return self._held({rank: own.get(rank, inf) for rank in waiting}), True
 
     def _peer(self, rank: int, call: Call, peer: int) -> tuple[Sequence[int], bool]:
         """Return whom a message waits for: its peer, as long as that has no message for it open, too."""
@@ -240,9 +241,9 @@ class _Job:
                 return one
         return None
 
-    def _held(self, order: Mapping[int, int]) -> list[int]:
+    def _held(self, order: Mapping[int, float]) -> list[int]:
         """Return the ranks for which another call is the first open one, by the place of this one."""
-        return [rank for rank, own in order.items() if self._first.get(rank, 1 << 62) < own]
+        return [rank for rank, own in order.items() if self._first.get(rank, inf) < own]
 
     def _calls(self, key: _Key, number: int) -> dict[int, Call]:
         """Return the open calls of a collective."""

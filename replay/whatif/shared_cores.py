@@ -16,6 +16,7 @@ _SHORTEST_NS = 200_000
 #: Computation is longer for sure by this factor; and the share of its time that transfers are on their way
 #: must vary so much (a standard deviation) beyond what operation and rank explain.
 _LONGER, _VARIES = 1.1, 0.05
+#: Rounds of alternating means, in which they settle.
 _ALTERNATING = 30
 
 

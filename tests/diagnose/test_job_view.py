@@ -126,5 +126,7 @@ def test_a_step_in_which_nothing_ran_has_a_path(tmp_path: Path) -> None:
         path = tmp_path / name
         path.parent.mkdir(parents=True)
         path.write_bytes(gzip.compress(json.dumps({**document, "traceEvents": kept}).encode()))
-    code, _, err = run_cli("--option", "diagnose", "--path", tmp_path)
+    code, out, err = run_cli("--option", "diagnose", "--path", tmp_path)
     assert code == 0, err
+    # 5 ms from one to the next; the last, in which nothing ran, is marked with 4
+    assert "4 steps of 4.0 to 5.0 ms" in out
