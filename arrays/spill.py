@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from io import FileIO
 from typing import Any, TypeVar
 
@@ -21,8 +21,12 @@ _PIECE = 64 << 20  # bytes of the file that are mapped together, and that may be
 
 def let_go(arrays: Sequence[Any]) -> None:
     """Let the system take back the memory of what was looked at of arrays that were put aside."""
+    _let_go_of({id(one.base): one.base for one in arrays if isinstance(one.base, mmap.mmap)}.values())
+
+
+def _let_go_of(pieces: Iterable[mmap.mmap]) -> None:
     if hasattr(mmap, "MADV_DONTNEED"):
-        for piece in {id(one.base): one.base for one in arrays if isinstance(one.base, mmap.mmap)}.values():
+        for piece in pieces:
             piece.madvise(mmap.MADV_DONTNEED)
 
 
@@ -71,10 +75,9 @@ class Spill:
     def look_at(self, n_bytes: int) -> None:
         """Know that so many bytes are about to be looked at; let go of what was, where that is much."""
         self._looked_at += n_bytes
-        if self._looked_at >= _PIECE and hasattr(mmap, "MADV_DONTNEED"):
+        if self._looked_at >= _PIECE:
             self._looked_at = n_bytes
-            for piece in self._pieces:
-                piece.madvise(mmap.MADV_DONTNEED)
+            _let_go_of(self._pieces)
 
     def _put(self, arrays: Sequence[Any], n_bytes: int) -> list[Any]:
         if self._file is None:
