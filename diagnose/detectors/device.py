@@ -187,18 +187,20 @@ def idle(view: JobView) -> Iterator[Finding | Skipped]:
             continue
         leads = 2 * named_ns > path_ns
         ordered = sorted(covers, key=lambda name: -covers[name])
-        kept = [name for name in ordered if covers[name] >= EXPOSED * named_ns][:3]
+        kept = ordered[:1] + [name for name in ordered[1:3] if covers[name] >= EXPOSED * named_ns]
         is_all = sum(covers[name] for name in kept) >= NEARLY_ALL * named_ns
         shown = named(kept) if is_all else f"{', '.join(map(brief, kept))} and others"
-        of_step = f"{in_percent(named_ns / path_ns)} of the step"
-        cause = f"{in_ms(named_ns)}, {where}"
         if waits:
-            title = f"the host waits {of_step} in {brief(kept[0])} for work not in this trace"
+            most = f"{in_percent(covers[kept[0]] / path_ns)} of the step in {brief(kept[0])}"
+            title = f"the host waits {most} for work not in this trace"
             cause = f"{in_ms(named_ns)} in {shown}, {where}"
             cause += f"; the step itself takes {in_ms(path_ns - named_ns)}" if leads else ""
             action = "find what the device, or another process on it, does there: record it from its begin on"
         else:
-            title = f"{of_step} passes in {shown}, outside of any operation"
+            title = (
+                f"{in_percent(named_ns / path_ns)} of the step passes in {shown}, outside of any operation"
+            )
+            cause = f"{in_ms(named_ns)}, {where}"
             action = (
                 f"make {shown} faster, or do it ahead: in other processes, while the device works"
                 if view.has_device

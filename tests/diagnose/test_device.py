@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -57,11 +58,13 @@ def test_time_in_which_nothing_was_recorded_is_told_without_a_gain(tmp_path: Pat
     assert title == "20 % of the critical path is not covered by the trace"
 
 
-def around(directory: Path, name: str, cat: str, begin: float, end: float, every: float) -> None:
+def around(
+    directory: Path, name: str, cat: str, begin: float, end: float, every: float, steps: int = 8
+) -> None:
     """Add an event of the host to each step of a recorded job, from `begin` to `end` (ms) after its begin."""
     (path,) = directory.glob("*.json")
     document = json.loads(path.read_text())
-    for i in range(8):
+    for i in range(steps):
         at = round(1000 * (i * every + begin))
         event = {"ph": "X", "name": name, "cat": cat, "pid": 1, "tid": 1, "args": {}}
         document["traceEvents"].append({**event, "ts": at, "dur": round(1000 * (end - begin))})
@@ -84,6 +87,19 @@ def test_time_that_a_python_function_covers_has_its_name_and_leads_where_it_is_m
     ]
     assert (gap["name"], round(gap["ms"])) == ("idle in preprocess", 60)
     assert "60 % idle in preprocess" in json.loads(out)["headline"]
+
+
+def test_of_many_functions_of_which_none_covers_much_one_is_named(tmp_path: Path) -> None:
+    directory, step_ms = device(tmp_path / "job", replace(DEVICE_BOUND, gap=60.0), steps=14)
+    around(directory, "/home/me/video.py(12): preprocess", "python_function", 2, 57, step_ms, steps=14)
+    (path,) = directory.glob("*.json")
+    document = json.loads(path.read_text())
+    covering = [one for one in document["traceEvents"] if one["name"].endswith("preprocess")]
+    for letter, one in zip("abcdefghijklmn", covering, strict=True):  # in each step another function
+        one["name"] = f"/home/me/video.py(12): part_{letter}"
+    path.write_text(json.dumps(document))
+    (title,) = titles(diagnosed(directory), "idle")
+    assert re.search(r"of the step passes in part_[a-n] and others, outside", title)
 
 
 def test_a_call_that_waits_for_work_that_nobody_recorded_is_named(tmp_path: Path) -> None:
