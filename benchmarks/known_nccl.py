@@ -571,13 +571,9 @@ class _Host:
         self, stream: _Stream, name: str, takes: float, cat: str = "kernel", call: str = "cudaLaunchKernel"
     ) -> _Script[None]:
         correlation = yield from self._call(stream, call)
-        launched, run = self.run.now, self.run
-
-        def task(done: Callable[[], None]) -> None:
-            run.at(max(run.now + _BETWEEN, launched + _TO_DEVICE), lambda: begin(done))
+        run = self.run
 
         def begin(done: Callable[[], None]) -> None:
-            stream.unbegun -= 1
             began = run.now
 
             def over() -> None:
@@ -586,6 +582,19 @@ class _Host:
                 done()
 
             run.devices[self.rank].compute(takes, over)
+
+        self._give(stream, begin)
+
+    def _give(self, stream: _Stream, begin: Callable[[Callable[[], None]], None]) -> None:
+        """Give a stream what was launched now: it begins when that has arrived and the stream is free."""
+        run, arrives = self.run, self.run.now + _TO_DEVICE
+
+        def task(done: Callable[[], None]) -> None:
+            run.at(max(run.now + _BETWEEN, arrives), lambda: begun(done))
+
+        def begun(done: Callable[[], None]) -> None:
+            stream.unbegun -= 1
+            begin(done)
 
         stream.give(task)
 
@@ -629,18 +638,13 @@ class _Host:
         yield self._noisy(8.0)
         yield from self._wait(stream, (yield from self._mark(self._compute)))
         correlation = yield from self._call(stream, "cudaLaunchKernelExC")
-        launched = run.now
         turn = self.turns[what] = self.turns.get(what, -1) + 1
         args = {**args, "Group size": len(group.ranks), "Process Group Name": group.name,
                 "Process Group Description": group.about,
                 "Process Group Ranks": str(list(group.ranks))}  # fmt: skip
         kind = f"{kernel} {len(group.ranks)}"
 
-        def task(done: Callable[[], None]) -> None:
-            run.at(max(run.now + _BETWEEN, launched + _TO_DEVICE), lambda: begin(done))
-
         def begin(done: Callable[[], None]) -> None:
-            stream.unbegun -= 1
             began = run.now
 
             def over() -> None:
@@ -649,7 +653,7 @@ class _Host:
 
             group.come(turn, self.rank, kind, n_bytes, over)
 
-        stream.give(task)
+        self._give(stream, begin)
         mark = yield from self._mark(stream)
         self._span("user_annotation", annotation, start, run.now)
         if waits:
