@@ -47,7 +47,7 @@ def spread_of(values: Float64) -> float:
     return float(MAD_TO_SD * np.median(np.abs(steps - np.median(steps))) / np.sqrt(2)) if len(steps) else 0.0
 
 
-def without_outliers(values: Float64) -> Float64:
+def clipped_to_noise(values: Float64) -> Float64:
     """Return the values, those far from the median no farther than `_CLIPPED` standard deviations."""
     middle, far = np.median(values), _CLIPPED * (spread_of(values) or np.std(values))
     return np.clip(values, middle - far, middle + far)
@@ -63,7 +63,7 @@ def level_error(values: Float64, length: int) -> float:
     >>> round(level_error(noise, 25), 1), round(level_error(np.repeat(noise, 5), 25), 1)
     (0.2, 0.4)
     """
-    clipped = without_outliers(values)
+    clipped = clipped_to_noise(values)
     worst, width = float(np.std(np.diff(clipped)) / np.sqrt(2 * length)) if len(values) > 1 else 0.0, 2
     while width <= length and len(values) >= _LEAST_BLOCKS * width:
         means = clipped[: len(values) // width * width].reshape(-1, width).mean(1)

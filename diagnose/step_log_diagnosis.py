@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 import dialects
 from arrays import Float64, Int64, Mask
-from arrays.change_points import around, higher_span, level_error, spread_of, without_outliers
+from arrays.change_points import around, clipped_to_noise, higher_span, level_error, spread_of
 from arrays.median import MEDIAN_TO_MEAN
 from diagnose.diagnosis import Diagnosis, Ranked
 from diagnose.finding import BREAKDOWN, Finding, FindingKind, Skipped
@@ -328,7 +328,7 @@ def _judged(
     if end - begin > _AROUND:
         error = max(error, half_interval * level_error(step_ns[inside], end - begin))
     if of_ranks and cost < error:  # steps of a few lengths have means rather than medians
-        plain = without_outliers(step_ns[np.concatenate([inside, outside])])
+        plain = clipped_to_noise(step_ns[np.concatenate([inside, outside])])
         cost = float(plain[: len(inside)].mean() - plain[len(inside) :].mean())
     least = NEGLIGIBLE if of_ranks else NOTICEABLE
     if cost < max(least * usual, error if of_ranks else sure / half_interval * error):

@@ -15,7 +15,7 @@ SILENT_SECONDS = 30.0  # who has said nothing for so long has stopped, or cannot
 _LOOK_SECONDS = 2.0  # between looks at how the workers stand
 
 
-class Standing(NamedTuple):
+class WorkerState(NamedTuple):
     """How a worker stands, as its scheduler knows it: `tasks` are those asked for that it has, or did."""
 
     silent_s: float  # since its last word
@@ -26,7 +26,7 @@ class Standing(NamedTuple):
 #: Begins an attempt at a task: the task's number, the attempt's key, the workers that may do it (None: all).
 Begin = Callable[[int, str, Sequence[str] | None], Future[Any]]
 #: Tells by address how each worker stands, with those of some keys that it has; raises where nobody is left.
-Look = Callable[[Sequence[str]], Mapping[str, Standing]]
+Look = Callable[[Sequence[str]], Mapping[str, WorkerState]]
 
 
 class Attempts:
@@ -79,14 +79,14 @@ class Attempts:
         attempt.add_done_callback(lambda done: self._done.put((i, key, done)))
 
     def _give_again(self, is_slow: bool) -> None:
-        standings = self._look([key for attempts in self._open.values() for key in attempts])
-        for address, standing in standings.items():
-            if standing.tasks and standing.silent_s > SAID_SECONDS and address not in self._said:
+        states = self._look([key for attempts in self._open.values() for key in attempts])
+        for address, state in states.items():
+            if state.tasks and state.silent_s > SAID_SECONDS and address not in self._said:
                 self._said.add(address)
                 logging.warning("--cluster %s: %s", self._name, silence(f"the worker {address}"))
-        heard = [address for address, one in standings.items() if one.silent_s < SILENT_SECONDS]
-        holder = {key: address for address, standing in standings.items() for key in standing.tasks}
-        idle = [address for address in heard if is_slow and standings[address].is_idle]
+        heard = [address for address, one in states.items() if one.silent_s < SILENT_SECONDS]
+        holder = {key: address for address, state in states.items() for key in state.tasks}
+        idle = [address for address in heard if is_slow and states[address].is_idle]
         for i, attempts in self._open.items():
             holders = {holder.get(key) for key in attempts}
             if None in holders:  # another attempt is still to begin

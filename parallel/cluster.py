@@ -21,7 +21,7 @@ from errors import AnalyzeError, UsageError, listed
 from inputs import opened
 from outputs.temporary import temporary_directory
 from parallel import FilePart, OnRead, Work, attempts, cores, run_program
-from parallel.attempts import Attempts, Standing, silence
+from parallel.attempts import Attempts, WorkerState, silence
 
 VARIABLE = "DASK_SCHEDULER_ADDRESS"  # the environment's address of a scheduler
 _ADDRESS = re.compile(r"local(:[1-9]\d{0,3})?|.+\.json|[a-z]+://.+|(?!local:)[\w.-]+:\d+", re.ASCII)
@@ -148,7 +148,7 @@ class Cluster:
                 if isinstance(answer, tuple) and answer[0]:
                     raise AnalyzeError(answer[0])
 
-    def _look(self, keys: Sequence[str] = ()) -> dict[str, Standing]:
+    def _look(self, keys: Sequence[str] = ()) -> dict[str, WorkerState]:
         """Return how each worker stands, by address, and which of `keys` it has.
 
         Raises AnalyzeError where the scheduler is gone or silent, or has for too long had no worker, or
@@ -156,8 +156,8 @@ class Cluster:
         """
         ask = partial(self._client.run_on_scheduler, self._stand, keys)
         (answer,) = self._answers({"the scheduler": ask})
-        workers = {address: Standing(*standing) for address, standing in answer.items()}
-        if workers and all(standing.silent_s > attempts.SILENT_SECONDS for standing in workers.values()):
+        workers = {address: WorkerState(*state) for address, state in answer.items()}
+        if workers and all(state.silent_s > attempts.SILENT_SECONDS for state in workers.values()):
             raise self._silent(f"the worker {next(iter(workers))}")
         now = time.monotonic()
         self._deserted_at = None if workers else self._deserted_at or now
@@ -244,7 +244,7 @@ def _run_on_worker() -> Callable[..., tuple[str, Any]]:
 
 
 def _run_on_scheduler() -> Callable[..., dict[str, tuple[float, bool, list[str]]]]:
-    """Return the function that a scheduler runs, sent by value: the `Standing` of workers, for some keys."""
+    """Return the function that a scheduler runs, sent by value: the `WorkerState` of each, for some keys."""
 
     def stand(keys: list[str], dask_scheduler: Any) -> dict[str, tuple[float, bool, list[str]]]:
         from time import time

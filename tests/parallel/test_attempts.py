@@ -8,7 +8,7 @@ from concurrent.futures import Future
 import pytest
 
 from parallel import attempts
-from parallel.attempts import Attempts, Standing
+from parallel.attempts import Attempts, WorkerState
 
 FIRST, SAME_HOST, OTHER = "tcp://a:1", "tcp://a:2", "tcp://b:1"
 
@@ -30,9 +30,9 @@ class Workers:
             future.set_result(i)
         return future
 
-    def look(self, keys: Sequence[str]) -> dict[str, Standing]:
-        others = {other: Standing(0, True, ()) for other in self.others}
-        return {FIRST: Standing(self.silent_s, False, self.keys), **others}
+    def look(self, keys: Sequence[str]) -> dict[str, WorkerState]:
+        others = {other: WorkerState(0, True, ()) for other in self.others}
+        return {FIRST: WorkerState(self.silent_s, False, self.keys), **others}
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +59,7 @@ def test_a_slow_worker_is_waited_for_where_no_other_host_is_idle() -> None:
     workers = Workers(0.1, SAME_HOST)
     looks = iter(range(20))
 
-    def look(keys: Sequence[str]) -> dict[str, Standing]:
+    def look(keys: Sequence[str]) -> dict[str, WorkerState]:
         if next(looks, None) is None:
             raise TimeoutError
         return workers.look(keys)
