@@ -7,8 +7,7 @@ from traces.filter import CommFilter, check_known
 from traces.gpu_folders import GpuDir, find_gpus
 from traces.layouts import find_paths, held_by, is_input
 from traces.paths import Job, Source, head_of, hosts_of, natural, rank_notes
-from traces.ranks import Request, load_paths, map_ranks
-from traces.raw import files_to_read
+from traces.ranks import Request, files_to_read, load_paths, map_ranks
 from traces.readers import Holds, reader_of
 
 __all__ = [

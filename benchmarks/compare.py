@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from arrays import Float64
 from benchmarks import measure
-from compare.families import families
-from compare.significance import changes, sample
+from compare.significance import changes, corrected_by_family, families, sample
 from dialects import Role
 
 _STAGES = ("REDUCE", "COPYD2H", "PUSH", "PULL", "COPYH2D", "BROADCAST")
@@ -53,11 +53,13 @@ def simulated(n_jobs: int, *, by_family: bool, seed: int = 0) -> Rates:
     found = false = 0
     for _ in range(n_jobs):
         names, role, mean = _job(rng)
-        family = families(names, role, mean / mean[:30].sum())
+        share = mean / mean[:30].sum()
+        family = families(names, role, share)
         factor = np.where(np.arange(len(names)) == 0, _SLOWER, 1.0)
         runs = [sample(_steps(rng, mean)), sample(_steps(rng, mean * factor))]
         if by_family:
-            found_changes = changes(*runs, correct=family.corrected, alike=family.family)
+            correct = partial(corrected_by_family, family=family, share_of_step=share)
+            found_changes = changes(*runs, correct=correct, alike=family)
         else:
             found_changes = changes(*runs)
         significant = [change.significant for change in found_changes]

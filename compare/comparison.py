@@ -2,22 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
 
+import dialects
+from arrays import Float64, Int64, NDArray
 from compare import match_operations as renamed
-from compare.families import families
-from compare.rank_changes import RankChange, later_ns, rank_changes
-from compare.side import Side, side_of
-from compare.significance import Change, changes, sample
+from compare.significance import Change, Samples, changes, corrected_by_family, families, sample
 from compare.thresholds import STRAGGLES, WORTH_TESTING
+from dialects import Role
 from errors import TraceError, counted
 from figures.job_figures import JobFigures, filtered, shapes_of_ranks
-from figures.operations_by_step import OpKey
+from figures.operations_by_step import Operations, OpKey
 from figures.time_by_role import NOTHING, first_of
+
+
+class _Side(Struct, frozen=True):
+    """One of the two runs: its m operations, step by step, and their categories (m)."""
+
+    run: JobFigures
+    ops: Operations
+    places: Sequence[Int64]  # of each rank's own operations among these
+    categories: Sequence[str]
+
+    @property
+    def share_of_step(self) -> Float64:
+        """How long the events of each operation last (m,), as a share of all steps (else of computation)."""
+        total = self.ops.total_ns.sum(1)
+        steps = sum(
+            float(step.dur_ns) * rank.steps.width for rank in self.run.ranks for step in rank.steps.whole
+        )
+        whole = steps or float(total[self.ops.role == Role.COMPUTE].sum())
+        return np.asarray(total / max(whole, 1.0), np.float64)
+
+    def by_category(self, names: Sequence[str]) -> tuple[Float64, Samples, Samples]:
+        """Return the counts (m, k) of the categories `names`, their averages and what they took of a step."""
+        place = {name: at for at, name in enumerate(names)}
+        row = np.array([place[cat] for cat in (*self.categories, NOTHING)])
+
+        def added(of_operations: NDArray[Any]) -> NDArray[Any]:
+            own_row = row[: len(of_operations)]
+            order = np.argsort(own_row, kind="stable")
+            each = np.split(order, np.searchsorted(own_row[order], np.arange(1, len(names))))
+            return np.array([of_operations[own].sum(0) for own in each])
+
+        count = added(self.ops.count)
+        return count.sum(1), sample(added(self.ops.total_ns), count), sample(added(self.ops.spent_ns.T))
+
+
+def _side_of(run: JobFigures, *, tell_workers: bool) -> _Side:
+    """Return a run's operations, those of several workers told apart or pooled."""
+    ops, places = run.operations(tell_workers=tell_workers)
+    system = dialects.named(run.dialects[0])
+    return _Side(run, ops, places, [system.category(key.name, key.cat) for key in ops.keys])
 
 
 class OpChange(Struct, frozen=True):
@@ -89,7 +130,7 @@ def compare(
         They have no operation in common.
     """
     tell_workers = len(a.workers) > 1 and a.workers == b.workers
-    base, new = (side_of(run, tell_workers=tell_workers) for run in (a, b))
+    base, new = (_side_of(run, tell_workers=tell_workers) for run in (a, b))
     rows, only = _match(base, new, jobs)
     if not rows:
         raise TraceError(_nothing_common(a, b))
@@ -123,7 +164,7 @@ def compare(
 
 
 def _match(
-    a: Side, b: Side, jobs: int | None
+    a: _Side, b: _Side, jobs: int | None
 ) -> tuple[list[tuple[int, int]], tuple[Sequence[int], Sequence[int]]]:
     """Return the pairs of operations, of equal name or renamed, and what only one run has."""
     index_b = {key: j for j, key in enumerate(b.ops.keys)}
@@ -137,7 +178,7 @@ def _match(
     return sorted(pairs), _left(a, b, pairs)
 
 
-def _left(a: Side, b: Side, pairs: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:
+def _left(a: _Side, b: _Side, pairs: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:
     in_a, in_b = {i for i, _ in pairs}, {j for _, j in pairs}
     left_a = [i for i in range(len(a.ops.keys)) if i not in in_a]
     return left_a, [j for j in range(len(b.ops.keys)) if j not in in_b]
@@ -153,16 +194,15 @@ def _nothing_common(a: JobFigures, b: JobFigures) -> str:
     return f"{a.path} and {b.path}: no operation in common; are these runs of one model?"
 
 
-def _op_changes(a: Side, b: Side, rows: Sequence[tuple[int, int]]) -> list[OpChange]:
+def _op_changes(a: _Side, b: _Side, rows: Sequence[tuple[int, int]]) -> list[OpChange]:
     in_a, in_b = np.array(rows).T
     sides = ((a, in_a), (b, in_b))
     keys, others = ([side.ops.keys[i] for i in of] for side, of in sides)
-    family = families(
-        [key.name for key in keys],
-        first_of(a.ops.role[in_a], b.ops.role[in_b]),
-        (a.share_of_step[in_a] + b.share_of_step[in_b]) / 2,
-    )
-    in_families = partial(changes, correct=family.corrected, alike=family.family)
+    share_of_step = (a.share_of_step[in_a] + b.share_of_step[in_b]) / 2
+    roles = first_of(a.ops.role[in_a], b.ops.role[in_b])
+    family = families([key.name for key in keys], roles, share_of_step)
+    correct = partial(corrected_by_family, family=family, share_of_step=share_of_step)
+    in_families = partial(changes, correct=correct, alike=family)
     averages = in_families(*(sample(side.ops.total_ns[of], side.ops.count[of]) for side, of in sides))
     explained = in_families(*(sample(side.ops.spent_ns[:, of].T) for side, of in sides))
     counts = [side.ops.count[of].sum(1).tolist() for side, of in sides]
@@ -177,7 +217,7 @@ def _op_changes(a: Side, b: Side, rows: Sequence[tuple[int, int]]) -> list[OpCha
     ]  # fmt: skip
 
 
-def _categories(a: Side, b: Side) -> list[CategoryChange]:
+def _categories(a: _Side, b: _Side) -> list[CategoryChange]:
     """Return the change of each category that any run has, the largest part of the step first."""
     names = list(dict.fromkeys([*a.categories, *b.categories, NOTHING]))
     (count_a, average_a, part_a), (count_b, average_b, part_b) = a.by_category(names), b.by_category(names)
@@ -198,3 +238,106 @@ def _iteration(a: JobFigures, b: JobFigures) -> tuple[Change, tuple[int, int]]:
     if not all(steps):
         return Change(*(float(each.mean()) if len(each) else None for each in times)), steps
     return changes(sample(times[0]), sample(times[1]))[0], steps
+
+
+class RankChange(Struct, frozen=True):
+    """One rank of both runs."""
+
+    name: str
+    iteration: Change
+    own: Change  # the part of a step in which it computed, prepared or recorded nothing
+    communication: Change  # that in which it only communicated, or waited for others
+    ahead: Change  # how much larger its own part is than that of the other ranks in the same step
+    top: tuple[str, float]  # name and change (ns) of the operation that changed its own part most
+    top_wait: tuple[str, float]  # and its communication
+
+
+def rank_changes(a: _Side, b: _Side, iteration: Change) -> list[RankChange]:
+    """Return the change of each rank where both runs have the same ranks with steps, two or more; else []."""
+    of_a, of_b = _ranks(a), _ranks(b)
+    if of_a is None or of_b is None or not 2 <= len(of_a) == len(of_b) == len(of_a.keys() & of_b.keys()):
+        return []
+    sides = (list(of_a.values()), [of_b[name] for name in of_a])
+    measures = [_measures(side) for side in sides]
+    whole, own, comm, ahead = (
+        changes(*(_joined([rank[kind] for rank in side]) for side in measures)) for kind in range(4)
+    )
+    sign = float(np.sign(iteration.ns or 0.0)) or 1.0
+    changed = []
+    for i, name in enumerate(of_a):
+        top, top_wait = (_top(sides[0][i], sides[1][i], sign, comm=kind) for kind in (False, True))
+        changed.append(RankChange(name, whole[i], own[i], comm[i], ahead[i], top, top_wait))
+    return changed
+
+
+def later_ns(a: JobFigures, b: JobFigures) -> dict[str, float]:
+    """Return how much later than in `a` each rank becomes ready in `b`, where the traces tell (Horovod)."""
+    before, after = _late_ns(a), _late_ns(b)
+    return {rank: after[rank] - before[rank] for rank in sorted(before.keys() & after.keys())}
+
+
+class _Rank(NamedTuple):
+    """The k whole steps of a rank, and what its operations, by name, took of an average one (ns)."""
+
+    labels: Sequence[int]
+    wall_ns: Float64  # (k,)
+    exposed_comm_ns: Float64  # (k,)
+    own_work: Mapping[str, float]
+    communication: Mapping[str, float]
+
+
+def _ranks(side: _Side) -> dict[str, _Rank] | None:
+    """Return the ranks of a run that have steps, by name; None where two have the same name."""
+    ranks = {}
+    known = [(rank, at) for rank, at in zip(side.run.ranks, side.places, strict=True) if rank.steps.whole]
+    for rank, places in known:
+        if rank.operations is None:
+            raise ValueError(f"{rank.name}: worked out without its operations")
+        mean = rank.operations.spent_ns.mean(0).tolist()
+        names = [*(side.ops.keys[i].name for i in places.tolist()), NOTHING]
+        by_name: tuple[dict[str, float], dict[str, float]] = ({}, {})
+        for name, is_comm, ns in zip(names, rank.operations.is_comm.tolist(), mean, strict=True):
+            by_name[is_comm][name] = by_name[is_comm].get(name, 0.0) + ns
+        wall, exposed = (
+            np.array([getattr(part, key) for part in rank.breakdown], np.float64)
+            for key in ("wall_ns", "exposed_comm_ns")
+        )
+        ranks[rank.prefix] = _Rank(rank.operations.labels, wall, exposed, *by_name)
+    return ranks if len(ranks) == len(known) else None
+
+
+def _measures(ranks: Sequence[_Rank]) -> list[tuple[Float64, Float64, Float64, Float64]]:
+    """Return (whole, own, communication, ahead) of each of the ranks of a run, step by step."""
+    common = sorted(set(ranks[0].labels).intersection(*(rank.labels for rank in ranks)))
+    place = [{label: at for at, label in reversed(list(enumerate(rank.labels)))} for rank in ranks]
+    own = [rank.wall_ns - rank.exposed_comm_ns for rank in ranks]
+    in_common = np.array([
+        of_rank[[at[label] for label in common]] for of_rank, at in zip(own, place, strict=True)
+    ])  # fmt: skip
+    return [
+        (rank.wall_ns, own[i], rank.exposed_comm_ns, in_common[i] - np.delete(in_common, i, 0).mean(0))
+        for i, rank in enumerate(ranks)
+    ]
+
+
+def _joined(series: Sequence[Float64]) -> Samples:
+    return Samples(*map(np.concatenate, zip(*map(sample, series), strict=True)))
+
+
+def _top(a: _Rank, b: _Rank, sign: float, *, comm: bool) -> tuple[str, float]:
+    """Return the operation of a rank that changed most in one direction: (name, change in ns)."""
+    before, after = (rank.communication if comm else rank.own_work for rank in (a, b))
+    change = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in {**before, **after}}
+    if not change:
+        return "", 0.0
+    name = max(change, key=lambda each: sign * change[each])
+    return name, change[name]
+
+
+def _late_ns(run: JobFigures) -> dict[str, float]:
+    """Return how long after the first rank each rank became ready, on average."""
+    waits: dict[str, list[int]] = {}
+    for rank in run.ranks:
+        for name, late in rank.late_ns.items():
+            waits.setdefault(name, []).extend(late)
+    return {name: float(np.mean(each)) for name, each in waits.items()}

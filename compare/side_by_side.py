@@ -24,17 +24,11 @@ class SweepRow(Struct, frozen=True):
     mean_ns: Sequence[float | None]
 
 
-class Sweep(Struct, frozen=True):
-    """Averages over all events of all ranks and workers; operations grouped by category."""
+def sweep(runs: Sequence[JobFigures]) -> tuple[list[SweepRow], list[SweepRow]]:
+    """Return the averages of operations, grouped by category, and of categories, over all ranks of each run.
 
-    operations: Sequence[SweepRow]
-    categories: Sequence[SweepRow]
-
-
-def sweep(runs: Sequence[JobFigures]) -> Sweep:
-    """Put runs side by side, in the order given; partitions of a communication count as one operation.
-
-    Raises `TraceError` where no operation occurs in more than one run.
+    Partitions of a communication count as one operation. Raises `TraceError` where no operation occurs in
+    more than one run.
     """
     parts = [(run.operations(tell_workers=False)[0], dialects.named(run.dialects[0])) for run in runs]
     cats = _rows([_totals(*part, merged=True) for part in parts])
@@ -42,7 +36,7 @@ def sweep(runs: Sequence[JobFigures]) -> Sweep:
     rows = sorted(_rows([_totals(*part, merged=False) for part in parts]), key=lambda row: order[row.cat])
     if not any(sum(mean is not None for mean in row.mean_ns) > 1 for row in rows):
         raise TraceError(f"{runs[0].path} and the other runs have no operation in common")
-    return Sweep(rows, cats)
+    return rows, cats
 
 
 def _totals(ops: Operations, system: System, *, merged: bool) -> _Totals:

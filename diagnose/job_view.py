@@ -22,7 +22,7 @@ from dialects.step_parts import Operation, Transfer
 from dialects.system import Origin
 from errors import listed
 from figures.operations_by_step import check_cells
-from figures.step_summary import outliers
+from figures.time_by_role import outliers
 from function_names import brief
 from replay.answer import measured_ns
 from replay.edit import Job

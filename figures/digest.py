@@ -14,10 +14,9 @@ import dialects
 from arrays import Int64, NDArray
 from dialects import Role
 from errors import Note, TraceError, UsageError
-from figures.durations import Durations
+from figures.durations import Durations, sketched
 from figures.job_figures import JobFigures
 from figures.operations_by_step import Operations
-from figures.quantile_sketch import sketched
 from figures.rank_figures import RankFigures, Wanted
 from formats.stream import ByteStream
 from formats.values import cleaned

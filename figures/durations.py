@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import asdict
 
 import dialects
 from arrays import Int32, Int64, NDArray
@@ -17,6 +18,12 @@ from arrays.numbering import numbered
 from formats.columns import Trace
 from opname import OpName
 
+#: How far a quantile from a sketch is off at most, as a share of itself.
+ERROR = 0.005
+#: Operations with more events on a rank than this are sketched.
+MOST_VALUES = 256
+_GROWTH = 1 + ERROR
+_MOST_TOTAL = 1 << 62  # nanoseconds: a sum beyond has no place in a file
 _BLOCK = 4096  # statistics that are made at a time
 
 
@@ -400,3 +407,60 @@ def _time_order(group: Int32, ts_ns: Int64, bounds: Int64) -> tuple[Int64, Int64
         by_time = np.argsort(ordered[own], kind="stable")
         order[own], ordered[own] = order[own][by_time], ordered[own][by_time]
     return order, ordered
+
+
+
+
+def sketched(durations: Durations) -> Durations:
+    """Return the durations with those of operations that have more than `MOST_VALUES` events sketched.
+
+    Their count, sum, variance and extremes stay exact (`Durations.moments`). The sketch is that of
+    logarithmic buckets (DDSketch: Masson, Rim, Lee, PVLDB 12, 2019): a bucket reaches from a power of
+    `_GROWTH` to the next, and all of its durations are taken for the middle between the least and the
+    greatest of them. Each is then off by at most half the bucket's width and, by rounding, half a
+    nanosecond: together at most `ERROR` of itself, as a bucket below 200 ns holds one whole number only.
+    So is every quantile, since the order of the values stays; also that of several ranks together.
+    """
+    many = np.diff(durations.start) > MOST_VALUES
+    if durations.weight is not None or not many.any():
+        return durations
+    many &= np.add.reduceat(durations.value_ns.astype(np.float64), durations.start[:-1]) < _MOST_TOTAL
+    op = np.repeat(np.arange(len(many)), np.diff(durations.start))
+    value = durations.value_ns
+    bucket = np.where(value > 0, np.floor(np.log(np.maximum(value, 1)) / np.log(_GROWTH)), -1.0)
+    first = np.ones(len(value), np.bool_)  # of its bucket; where all are kept each value has its own
+    first[1:] = ~many[op[1:]] | (op[1:] != op[:-1]) | (bucket[1:] != bucket[:-1])
+    at = np.flatnonzero(first)
+    last = np.append(at[1:], len(value)) - 1
+    middle = value[at] + (value[last] - value[at]) // 2
+    start = np.searchsorted(at, durations.start)
+    moments = {i: durations.moments_of(i) for i in np.flatnonzero(many).tolist()}
+    return Durations(durations.operations, middle, start, last - at + 1, moments)
+
+
+class RanksStat(Stat, frozen=True):
+    """The durations of one operation on all ranks together, and its averages on the extreme ones."""
+
+    ranks: int
+    slowest_rank: str
+    slowest_mean_ns: float
+    fastest_mean_ns: float
+
+
+def over_ranks(ranks: Collection[tuple[str, Durations]]) -> list[RanksStat]:
+    """Return the statistics of each operation over `ranks`, each with its name, by first appearance.
+
+    Of ranks that are equally slow, the first one is named.
+    """
+    means: dict[tuple[str, str], dict[str, float]] = {}
+    for rank, durations in ranks:
+        for stat in statistics(durations):
+            means.setdefault((stat.name, stat.cat), {})[rank] = stat.mean_ns
+    rows = []
+    for stat in statistics(joined([durations for _, durations in ranks])):
+        of_rank = means[stat.name, stat.cat]
+        slowest = max(of_rank, key=of_rank.__getitem__)
+        row = RanksStat(**asdict(stat), ranks=len(of_rank), slowest_rank=slowest,
+                        slowest_mean_ns=of_rank[slowest], fastest_mean_ns=min(of_rank.values()))  # fmt: skip
+        rows.append(row)
+    return rows

@@ -12,9 +12,8 @@ from arrays import Float64, Int64, NDArray
 from dialects import Role, is_communication
 from dialects.steps import Step, Steps
 from dialects.system import System
-from figures.durations import Durations
+from figures.durations import Durations, sketched
 from figures.operations_by_step import Operations, OpKey
-from figures.quantile_sketch import sketched
 from figures.time_by_role import Breakdown
 from formats.columns import Trace
 from opname import OpName

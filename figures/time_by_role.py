@@ -20,14 +20,16 @@ What is left is "nothing recorded". Intervals are cut at the borders of the step
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
 
 from arrays import Float64, Int64, Mask, NDArray
 from arrays.intervals import clipped_lengths, innermost, lies_inside, union
+from arrays.median import longest_usual, median
 from arrays.numbering import ranges, unique
 from dialects import Role, is_communication
 from dialects.roles import CLAIMS
@@ -84,7 +86,7 @@ def breakdown(trace: Trace, roles: NDArray[np.int8], steps: Sequence[Step]) -> l
     starts, ends = (np.array([window[at] for window in windows], np.int64) for at in (1, 2))
     slices = Slices.of(trace.ts_ns, trace.end_ns, trace.track_id, roles)
     place, left, right = _united(slices)
-    took = _shared(left, right, place, place, _LAST_WORK + 1, starts, ends)
+    took = _shared((left, right, place, place), _LAST_WORK + 1, starts, ends)
     compute, comm, whole, update, copies = took.round().astype(np.int64).T
     of_comm = is_communication(roles)
     all_comm = clipped_lengths(union(slices.start[of_comm], slices.end[of_comm]), starts, ends)
@@ -131,7 +133,7 @@ def time_of_ids(slices: Slices, ids: Int64, n_ids: int, starts: Int64, ends: Int
     place[_part_of_computation(slices, inside)] = _COMPUTE
     slices = slices._replace(place=place)
     row, left, right = _innermost(slices, slices.at(inside))
-    return _shared(left, right, place[row], ids[row], n_ids, starts, ends)
+    return _shared((left, right, place[row], ids[row]), n_ids, starts, ends)
 
 
 def first_roles(roles: NDArray[np.int8], ids: Int64, n_ids: int) -> NDArray[np.int8]:
@@ -248,47 +250,29 @@ def _innermost(slices: Slices, inside: Slices) -> tuple[Int64, Int64, Int64]:
 
 
 def _shared(
-    left: Int64,
-    right: Int64,
-    place: _Places,
-    owner: Int64,
-    n_owners: int,
-    starts: Int64,
-    ends: Int64,
+    pieces: tuple[Int64, Int64, _Places, Int64], n_owners: int, starts: Int64, ends: Int64
 ) -> Float64:
     """Return how much of each step (k,) each owner gets, (k, n_owners), nanoseconds.
 
-    Of the pieces (m,) that cover an instant the first place gets it, equals share it.
+    Of the pieces (left, right, place, owner: (m,) each) that cover an instant the first place gets it,
+    equals share it.
     """
-    n_blocks = min(1 + len(left) // _MANY, len(starts))  # so that what is made on the way stays small
+    n_blocks = min(1 + len(pieces[0]) // _MANY, len(starts))  # so that what is made on the way stays small
     parts = []
     for steps in np.array_split(np.arange(len(starts)), n_blocks):
         begin, end = starts[steps], ends[steps]
-        rows = np.flatnonzero((left < end[-1]) & (right > begin[0]))
-        parts.append(_shared_at_once(left[rows], right[rows], place[rows], owner[rows], n_owners, begin, end))
+        rows = np.flatnonzero((pieces[0] < end[-1]) & (pieces[1] > begin[0]))
+        left, right, place, owner = (column[rows] for column in pieces)
+        first = np.searchsorted(end, left, side="right")
+        last = np.searchsorted(begin, right, side="left")  # one beyond
+        step, piece = ranges(first, last)
+        # each step has a time of its own, as neighbours may overlap
+        shift = (np.cumsum(end - begin) - end)[step]
+        within = np.maximum(left[piece], begin[step]) + shift, np.minimum(right[piece], end[step]) + shift
+        share = _shares(*within, place[piece])
+        cell = step * n_owners + owner[piece]
+        parts.append(np.bincount(cell, share, len(steps) * n_owners).reshape(len(steps), n_owners))
     return np.concatenate(parts)
-
-
-def _shared_at_once(
-    left: Int64,
-    right: Int64,
-    place: _Places,
-    owner: Int64,
-    n_owners: int,
-    starts: Int64,
-    ends: Int64,
-) -> Float64:
-    """Return the shares of `_shared`, of pieces that are few enough to be looked at together."""
-    first = np.searchsorted(ends, left, side="right")
-    last = np.searchsorted(starts, right, side="left")  # one beyond
-    step, piece = ranges(first, last)
-    # each step has a time of its own, as neighbours may overlap
-    shift = (np.cumsum(ends - starts) - ends)[step]
-    left, right = np.maximum(left[piece], starts[step]) + shift, np.minimum(right[piece], ends[step]) + shift
-    share = _shares(left, right, place[piece])
-    cell = step * n_owners + owner[piece]
-    total = np.bincount(cell, share, len(starts) * n_owners).astype(np.float64)
-    return total.reshape(len(starts), n_owners)
 
 
 def _shares(left: Int64, right: Int64, place: _Places) -> Float64:
@@ -309,3 +293,75 @@ def _shares(left: Int64, right: Int64, place: _Places) -> Float64:
         share[rows] = until[at_right[rows]] - until[at_left[rows]]
         free &= active == 0
     return share
+
+
+class RankSummary(NamedTuple):
+    """The steps of one rank, in nanoseconds: mean and median length, and means of what they were spent on."""
+
+    rank: str
+    outlier_steps: list[int]  # numbers of the steps that took far longer than the median
+    steps: int
+    mean_ns: float
+    median_ns: float
+    compute_ns: float
+    comm_ns: float
+    exposed_comm_ns: float
+    idle_ns: float
+
+
+def summaries(parts: Iterable[Breakdown]) -> list[RankSummary]:
+    """Return a summary of each rank, in the order of their first step."""
+    keys = ("compute_ns", "comm_ns", "exposed_comm_ns", "idle_ns")
+    rows = []
+    for rank, steps in _by_rank(parts).items():
+        wall = np.array([step.wall_ns for step in steps])
+        means = [float(np.mean([getattr(step, key) for step in steps])) for key in keys]
+        far = [steps[row].step for row in np.flatnonzero(outliers(wall)).tolist()]
+        numbers = [number for number in far if number is not None]
+        rows.append(RankSummary(rank, numbers, len(steps), float(wall.mean()), median(wall), *means))
+    return rows
+
+
+def outliers(lengths: NDArray[np.number[Any]]) -> Mask:
+    """Return which of some steps, given their lengths (n,), took far longer than the median; none of few."""
+    return lengths > longest_usual(lengths)
+
+
+def mean_pause_ns(parts: Iterable[Breakdown]) -> float:
+    """Return the mean time between the end of a step and the begin of the one numbered next."""
+    pauses = [
+        after.start_ns - before.start_ns - before.wall_ns
+        for steps in _by_rank(parts).values()
+        for before, after in pairwise(steps)
+        if before.step is not None and after.step == before.step + 1
+    ]
+    return float(np.mean(pauses)) if pauses else 0.0
+
+
+class Shares(NamedTuple):
+    """The shares of some steps' time by purpose; together 1."""
+
+    compute: float  # alone
+    exposed_comm: float
+    both: float
+    copies: float
+    idle: float
+
+
+def shares(parts: Sequence[Breakdown]) -> Shares:
+    """Return the shares of all the time of some steps."""
+    wall, compute, exposed, both, idle = (
+        sum(getattr(part, key) for part in parts)
+        for key in ("wall_ns", "compute_ns", "exposed_comm_ns", "overlap_ns", "idle_ns")
+    )
+    alone = compute - both
+    ns = alone, exposed, both, wall - alone - exposed - both - idle, idle
+    return Shares(*(each / max(wall, 1) for each in ns))
+
+
+def _by_rank(parts: Iterable[Breakdown]) -> dict[str, list[Breakdown]]:
+    """Return the steps of each rank, ranks in the order of their first step."""
+    of_rank: dict[str, list[Breakdown]] = {}
+    for part in parts:
+        of_rank.setdefault(part.rank, []).append(part)
+    return of_rank

@@ -66,8 +66,8 @@ def encode(event: WholeEvent) -> bytes:
 class WholeReader(EventReader):
     """Reads a file as `EventReader` does, but whole events: lists of `WholeEvent` and `OddEvent`."""
 
-    def __init__(self, path: Path, *, start: int = 0, stop: int | None = None) -> None:
-        super().__init__(path, types=(WholeEvent,), start=start, stop=stop)
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, types=(WholeEvent,))
 
     def use(self, *types: Any) -> None:
         """Decode what follows as the last of `types`, and what has unknown members as `OddEvent`."""

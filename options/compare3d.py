@@ -14,7 +14,7 @@ from options.runs import check_runs, digest_note, folder_labels, load_runs
 from result import Bars, Bars3D, Chart, Column, HeatMap, Result, Table, in_ms, ms_of
 
 if TYPE_CHECKING:
-    from compare.side_by_side import Sweep, SweepRow
+    from compare.side_by_side import SweepRow
 
 HELP = "many runs side by side (a sweep): operations x runs x average time, as a 3-D chart"
 EXAMPLE = "analyze.py 3dcompare examples/lenet examples/lenet-100mbit --output sweep.html"
@@ -47,8 +47,7 @@ def run(args: Namespace) -> Result:
     loaded = load_runs(args, Wanted(operations=True))
     runs = filtered(loaded, args.filter)
     names = folder_labels(args.path)
-    swept = sweep(runs)
-    rows = swept.operations
+    rows, categories = sweep(runs)
     if args.sort:
         rows = sorted(rows, key=_longest, reverse=True)
     rows = rows[: args.head]
@@ -60,7 +59,7 @@ def run(args: Namespace) -> Result:
     iteration_ms = [float(of_run.mean()) / 1e6 if len(of_run) else None for of_run in steps]
     tables = (
         Table.of("operations", "Operations", (Column("name", "operation"), *columns), rows),
-        Table.of("categories", "Categories", columns, swept.categories),
+        Table.of("categories", "Categories", columns, categories),
         Table("runs", "Iteration time", _RUNS, list(zip(names, map(len, steps), iteration_ms, strict=True))),
     )
     return Result(
@@ -70,13 +69,13 @@ def run(args: Namespace) -> Result:
             "runs": names,
             "paths": [str(path) for path in args.path],
             "iteration_ms": iteration_ms,
-            "categories": [{"cat": row.cat, "avg_ms": _ms(row)} for row in swept.categories],
+            "categories": [{"cat": row.cat, "avg_ms": _ms(row)} for row in categories],
             "operations": [{"name": row.name, "cat": row.cat, "avg_ms": _ms(row)} for row in rows],
             "output": str(output),
         },
         headline=_headline(names, iteration_ms),
         tables=tables,
-        charts=_charts(swept, rows, names),
+        charts=_charts(categories, rows, names),
         figures=(("runs", str(len(names))), ("operations", f"{len(rows):,}")),
         read=[f"{each.path}: {', '.join(each.dialects)}, {each.n_slices:,} slices" for each in runs],
         notes=[*_notes(rows, output), *digest_note(args, names[-1])],
@@ -107,15 +106,15 @@ def _longest(row: SweepRow) -> float:
     return max((mean for mean in row.mean_ns if mean is not None), default=0.0)
 
 
-def _charts(swept: Sweep, rows: Sequence[SweepRow], names: Sequence[str]) -> list[Chart]:
+def _charts(categories: Sequence[SweepRow], rows: Sequence[SweepRow], names: Sequence[str]) -> list[Chart]:
     """Return the longest operations in 3-D and relative to the first run, and the categories."""
     from dialects.system import is_frame_of_all
 
-    order = {row.cat: at for at, row in enumerate(swept.categories)}
+    order = {row.cat: at for at, row in enumerate(categories)}
     parts = [row for row in rows if not is_frame_of_all(row.name)] or rows  # would dwarf what is in them
     shown = sorted(sorted(parts, key=_longest, reverse=True)[:_MOST_ROWS], key=lambda row: order[row.cat])
     cats, heights = [row.cat or "(none)" for row in shown], [_ms(row) for row in shown]
-    by_cat = {row.cat or "(none)": _ms(row) for row in swept.categories}
+    by_cat = {row.cat or "(none)": _ms(row) for row in categories}
     title, average = "Average time per operation and run", "average (ms)"
     return [
         Bars3D(title, "run", "operation", average, names, [row.name for row in shown], cats, heights),

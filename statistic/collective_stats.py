@@ -13,18 +13,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
+import dialects
 from arrays import Float64, Int64, Mask, NDArray
 from arrays.numbering import numbered, ranges
 from clocks.job_clocks import aligned
 from dag_utils import Partitions
-from dialects import Need
+from dialects import Need, Role, is_communication
 from dialects.recorded_collectives import Call, base_of, bus_factor, kind_of, size_classes
+from dialects.step_parts import RankTrace
+from dialects.sync_points import SyncPoints
 from errors import counted
-from statistic.rank_collectives import RankCollectives, rank_collectives
-from trace_utils import Request, hosts_of, map_ranks
+from figures.time_by_role import Slices, time_of_ids
+from formats.columns import Trace
+from trace_utils import Request, Source, hosts_of, map_ranks, read_args
 
 _EXCHANGE = kind_of("all_to_all")
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -95,7 +99,7 @@ def collective_stats(paths: Sequence[Path], partitions: Partitions, asked: Reque
         A name in `asked.only` is not a communication of the job.
     """
     request = asked._replace(needs={Need.SIZES, Need.SYNC, Need.STEPS}, points=True)
-    job = map_ranks(paths, partial(rank_collectives, partitions=partitions), request)
+    job = map_ranks(paths, partial(_rank_collectives, partitions=partitions), request)
     job.check_any()
     kept = [i for i, rank in enumerate(job.ranks) if rank.n_slices]
     ranks, names = [job.ranks[i].made for i in kept], [job.names[i] for i in kept]
@@ -114,8 +118,8 @@ def collective_stats(paths: Sequence[Path], partitions: Partitions, asked: Reque
 
 
 def _on_one_clock(
-    ranks: Sequence[RankCollectives], names: Sequence[str], hosts: Sequence[int]
-) -> tuple[Sequence[RankCollectives], list[bool], list[str]]:
+    ranks: Sequence[_RankCollectives], names: Sequence[str], hosts: Sequence[int]
+) -> tuple[Sequence[_RankCollectives], list[bool], list[str]]:
     """Return the ranks on the first host's clock, whether it is known of each, and remarks on the clocks."""
     hosts = numbered(hosts)[1].tolist()
     if max(hosts) == 0:
@@ -163,7 +167,7 @@ class _Members(Struct, frozen=True):
     n_unmatched: int
 
 
-def _members(ranks: Sequence[RankCollectives], is_tied: Sequence[bool]) -> _Members:
+def _members(ranks: Sequence[_RankCollectives], is_tied: Sequence[bool]) -> _Members:
     """Return who took part in what; what is not as often on all ranks is not matched."""
     keys: dict[Hashable, int] = {}
     calls: dict[Call, int] = {}
@@ -248,7 +252,7 @@ class _Joined(Struct, frozen=True):
     start_ns: Int64
 
 
-def _joined(members: _Members, ranks: Sequence[RankCollectives]) -> _Joined:
+def _joined(members: _Members, ranks: Sequence[_RankCollectives]) -> _Joined:
     first = np.flatnonzero(np.diff(members.of, prepend=-1))
     n_met = np.diff(np.append(first, len(members.of)))
     last_start = _reduced(np.maximum, members.start_ns, first)
@@ -380,3 +384,72 @@ def _notes(found: _Joined, members: _Members) -> Iterator[str]:
     has_group = np.array([bool(call.group) for call in members.calls], np.bool_)
     if n := int((~has_group[members.call[found.first]]).sum()):
         yield f"{counted(n, 'collective')}: the group is not recorded."
+
+
+#: What hides communication, or takes a part of its time.
+_BESIDE = (Role.COMPUTE, Role.COMM, Role.WHOLE_COMM, Role.WAIT, Role.IDLE)
+
+
+class _RankCollectives(Struct, frozen=True):
+    """The k collectives of one rank, as of `Collectives`; times on its own clock.
+
+    `taken_ns` (k,) is the time of each, of those at once each has its part, and `exposed_ns` (k,) what of it
+    no computation hid. `span` is from when to when the rank was recorded.
+    """
+
+    calls: Sequence[Call]
+    call: Int64
+    number: Int64
+    start_ns: Int64
+    end_ns: Int64
+    exposed_ns: Float64
+    taken_ns: Float64
+    span: tuple[int, int] = (0, 0)
+    points: SyncPoints = field(default_factory=dict)
+    machine: str = ""
+    world_size: int = 0
+
+
+def _rank_collectives(source: Source, trace: Trace, partitions: Partitions) -> _RankCollectives:
+    """Return the collectives of a rank's trace that was read for `Need.SIZES`, `SYNC` and `STEPS`."""
+    if not len(trace):
+        none = np.empty(0, np.int64)
+        return _RankCollectives((), none, none, none, none, none.astype(float), none.astype(float))
+    system = dialects.of(trace)
+    rank = RankTrace(
+        "",
+        trace,
+        bytes_of=partitions.bytes_of,
+        args_of=lambda names: read_args(source.path, names, slices=True),
+    )
+    found = system.collectives(rank)
+    exposed, taken = _times(trace, system.roles(trace), found.row)
+    return _RankCollectives(
+        found.calls,
+        found.call,
+        found.number,
+        trace.ts_ns[found.row],
+        trace.end_ns[found.row],
+        exposed,
+        taken,
+        (int(trace.ts_ns.min()), int(trace.end_ns.max())),
+        system.sync_points(trace),
+        system.machine(trace),
+        trace.world_size or 0,
+    )
+
+
+def _times(trace: Trace, roles: NDArray[np.int8], rows: Int64) -> tuple[Float64, Float64]:
+    """Return how much of the time of some communication (k,) no computation hides, and all of its time.
+
+    As in `figures.time_by_role.breakdown`: each instant counts once.
+    """
+    ids = np.full(len(trace), len(rows))
+    ids[rows] = np.arange(len(rows))
+    slices = Slices.of(trace.ts_ns, trace.end_ns, trace.track_id, roles)
+    bounds = trace.ts_ns.min(keepdims=True), trace.end_ns.max(keepdims=True)
+    exposed, taken = (
+        time_of_ids(slices.at(own), ids[own], len(rows) + 1, *bounds)[0, :-1]
+        for own in (np.flatnonzero(np.isin(roles, _BESIDE)), np.flatnonzero(is_communication(roles)))
+    )
+    return exposed, taken

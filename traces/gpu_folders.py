@@ -60,7 +60,7 @@ class GpuDir(Struct, frozen=True):
         return self.final_trace() is None and bool(self.file("temp.json") or self.file("io.json"))
 
 
-def find(path: Path, given: Sequence[Path]) -> Job | None:
+def find_gpu_folders(path: Path, given: Sequence[Path]) -> Job | None:
     """Return the job of the GPU directories at or below `path`; None where there are none."""
     gpus = find_gpus(path)
     if not gpus:

@@ -10,16 +10,15 @@ from msgspec.structs import replace
 
 from errors import TraceError, missing
 from outputs.marks import is_digest
-from traces import dump_files, gpu_folders, rank_files, tensorboard
-from traces.gpu_folders import gpu_sources, is_gpu_file, local_rank
+from traces.gpu_folders import find_gpu_folders, gpu_sources, is_gpu_file, local_rank
 from traces.paths import Job, Source, head_of
-from traces.rank_files import rank_of_file
+from traces.rank_files import find_dumps, find_profiles, find_rank_files, rank_of_file
 from traces.readers import Holds, reader_of
 
 #: Returns the job in a directory that has this layout, else None; also gets all paths of the command.
 Layout = Callable[[Path, Sequence[Path]], Job | None]
 #: In the order in which they are tried: the last takes every directory.
-LAYOUTS: Sequence[Layout] = (gpu_folders.find, tensorboard.find, dump_files.find, rank_files.find)
+LAYOUTS: Sequence[Layout] = (find_gpu_folders, find_profiles, find_dumps, find_rank_files)
 _JOB_SUFFIX = r"\.(gml|pcap|pcapng|cap|txt|log|out|err|msgpack)\d*$"  # tcpdump numbers its files
 
 

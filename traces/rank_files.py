@@ -1,4 +1,4 @@
-"""A layout of directories: one file for each rank, side by side or in a directory each."""
+"""Layouts of directories with a file for each rank: TensorBoard's profiles, dumps, and any others."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from errors import TraceError, listed
+from formats.recorder import recognises
+from inputs import opened, unreadable
 from outputs.marks import is_digest, is_marked
-from traces.dump_files import is_dump
 from traces.gpu_folders import is_gpu_file, local_rank
 from traces.paths import (
     PRODUCTS,
@@ -29,13 +30,63 @@ from traces.paths import (
 )
 from traces.readers import Holds, Reader, may_be_read, reader_of
 
+_PROFILES = (".trace.json.gz", ".trace.json")
+_COPIES = "perfetto_trace."  # the trace of a host once more, for another viewer
+
+
+def find_profiles(path: Path, given: Sequence[Path]) -> Job | None:
+    """Return the newest run in a directory of TensorBoard or one above it; None where there is none.
+
+    `path` may be a log directory, one in it (``plugins``, ``profile``, a run), or one that holds a log
+    directory for each process of a job.
+
+    Raises
+    ------
+    TraceError
+        There are several log directories, whose newest runs have different names; or no trace in a run.
+    """
+    place = path.resolve()
+    if (place.parent.name, place.parent.parent.name) == ("profile", "plugins"):
+        return _profiles(path, [path], [])
+    inside = path if (place.name, place.parent.name) == ("profile", "plugins") else path / "profile"
+    if inside.is_dir() and (inside is path or place.name == "plugins"):
+        profiles = [inside]
+    else:
+        homes = [path, *subdirectories(path)]
+        profiles = [folder for home in homes if (folder := home / "plugins" / "profile").is_dir()]
+    runs = [subdirectories(folder) for folder in profiles]
+    newest = [own[-1] for own in runs if own]
+    if not newest:
+        return None
+    if len({run.name for run in newest}) > 1:
+        names = ", ".join(str(run.parents[2].relative_to(path)) for run in newest)
+        raise TraceError(
+            f"{path}: several log directories in it hold different runs; give one, or all if they are one "
+            f"job: {names}"
+        )
+    older = [f"{run}: an earlier run, left out; give it to read it" for own in runs for run in own[:-1]]
+    return _profiles(path, newest, older)
+
+
+def _profiles(path: Path, runs: Sequence[Path], notes: Sequence[str]) -> Job | None:
+    """Return the traces in the directories of runs, one for each host; several hosts are workers."""
+    files = [file for run in runs for file in listing(run)]
+    traces = [file for file in files if file.name.endswith(_PROFILES)]
+    copies = [file for file in files if file.name.startswith(_COPIES)]
+    if not traces:
+        raise TraceError(f"{runs[0]}: no trace in this run (<host>.trace.json.gz)")
+    again = [f"{file}: a copy of the trace beside it, left out" for file in copies]
+    sources = [Source(file, worker=i if len(traces) > 1 else None) for i, file in enumerate(traces)]
+    return Job(path, "ranks", sources, [*notes, *again])
+
+
 #: What Composer calls the file in which it puts those of all ranks once more, beside them.
 _MERGED = "merged_trace"
 _MOST_FOLDERS, _MOST_FILES = 1000, 10  # that are searched for a hint; files of each
 _MOST_SEARCHED = 50  # folders below a job's files
 
 
-def find(path: Path, given: Sequence[Path]) -> Job:
+def find_rank_files(path: Path, given: Sequence[Path]) -> Job:
     """Return the job of the rank files in `path` or its directories; our own products only in need."""
     found = _find_files(path, steps=False)
     files, products, below, notes = found if found.files else _find_files(path, steps=True)
@@ -165,3 +216,32 @@ def rank_of_file(path: Path) -> int | None:
 def _all_differ(rank_of: Mapping[Path, int | None]) -> bool:
     """Whether the ranks of all files are known, and each is that of one file."""
     return None not in rank_of.values() and len(set(rank_of.values())) == len(rank_of)
+
+
+_TRIED = 16  # files of a directory, of which one is a dump where dumps are
+_DUMP_HEAD = 1 << 12  # bytes, in which a dump says what it is
+
+
+def find_dumps(path: Path, given: Sequence[Path]) -> Job | None:
+    """Return the job of the dumps right in `path`; None where none of its first files is one."""
+    files = [file for file in listing(path) if file.is_file() and not file.name.startswith(".")]
+    if not any(map(is_dump, files[:_TRIED])):
+        return None
+    dumps = [file for file in files if is_dump(file)]
+    empty = [file for file in files if file.stat().st_size == 0]
+    notes: list[str] = [missing_note(f"{file}: an empty file, left out") for file in empty]
+    if others := len(files) - len(dumps) - len(empty):
+        notes.append(
+            f"{path}: {others} of its files {'is not a dump' if others == 1 else 'are not dumps'}, left out"
+        )
+    return Job(path, "ranks", [Source(file) for file in dumps], notes)
+
+
+def is_dump(path: Path) -> bool:
+    """Whether a file is the dump of a flight recorder, whatever its name."""
+    try:
+        with opened(path) as file:
+            head = file.read(_DUMP_HEAD)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    return recognises(head_of(path) if head[:2] == b"\x1f\x8b" else head)

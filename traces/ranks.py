@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import repeat
 from operator import attrgetter
 from pathlib import Path
@@ -18,11 +19,12 @@ from dialects import Need
 from dialects.needs import argument
 from errors import TraceError
 from formats.columns import Trace, concatenate
+from outputs.temporary import temporary_directory
 from traces.files import map_traces, read_trace
 from traces.filter import check_known, selected_of
+from traces.gpu_folders import GpuDir
 from traces.layouts import find_paths
 from traces.paths import Job, Source, rank_in_head
-from traces.raw import files_to_read
 from traces.split import (
     RankFile,
     TraceFile,
@@ -212,6 +214,28 @@ def map_again(
         for i, rank in zip(ranks, reader.read_ranks([new[i] for i in ranks], makes), strict=True):
             new[i] = rank
     return replace(mapped, ranks=new)
+
+
+@contextmanager
+def files_to_read(job: Job, jobs: int | None = None) -> Iterator[tuple[list[Path], list[str]]]:
+    """Yield the file to read for each source of `job`, and a line for each flaw of the raw files.
+
+    A GPU that has no final trace yet gets one for as long as the block lasts, collected from its profiler's
+    files; where that fails, its communications alone (``comm.json``) have to do.
+    """
+    gpus = {s.path: GpuDir(s.raw, s.worker, s.rank) for s in job.sources if s.raw is not None}
+    if not gpus:
+        yield [source.path for source in job.sources], []
+        return
+    from collector.gpu.final_trace import collect_gpus
+
+    with temporary_directory() as directory:
+        reports = collect_gpus(list(gpus.values()), into=directory, jobs=jobs, progress=False)
+        made = {
+            path: next(iter(report.new.values()), path) for path, report in zip(gpus, reports, strict=True)
+        }
+        files = [made.get(source.path, source.path) for source in job.sources]
+        yield files, [line for report in reports for line in report.warnings]
 
 
 def _itself(_: Source, trace: Trace) -> Trace:

@@ -7,8 +7,7 @@ from operator import itemgetter
 
 import numpy as np
 
-from compare.comparison import CategoryChange, Comparison, OpChange
-from compare.rank_changes import RankChange
+from compare.comparison import CategoryChange, Comparison, OpChange, RankChange
 from compare.significance import Change, rank_sum, sample
 from compare.thresholds import FEWEST_STEPS, LEVEL, STRAGGLES
 from figures.time_by_role import NOTHING

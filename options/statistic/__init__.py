@@ -155,9 +155,8 @@ def _figures(args: Namespace) -> JobFigures:
 
 
 def _statistic(args: Namespace, job: JobFigures) -> Result:
-    from figures.durations import all_of, categories, statistics
+    from figures.durations import all_of, categories, over_ranks, statistics
     from options.statistic.headlines import where_time_goes, whose_time
-    from statistic.over_ranks import over_ranks
 
     check_grouped(args, job)
     groups = job.by_prefix
@@ -251,7 +250,7 @@ def _sketch_error(job: JobFigures) -> tuple[()] | tuple[float, str]:
     )
     if not n_sketched:
         return ()
-    from figures.quantile_sketch import ERROR, MOST_VALUES
+    from figures.durations import ERROR, MOST_VALUES
 
     return ERROR, (
         f"Percentiles of {counted(n_sketched, 'operation')} with more than {MOST_VALUES} events on a rank "
@@ -293,7 +292,7 @@ def _result(
 
 
 def _breakdown(args: Namespace, job: JobFigures) -> Result:
-    from figures.step_summary import summaries
+    from figures.time_by_role import summaries
     from options.statistic.headlines import exposed_and_outliers
     from options.step_charts import breakdown_charts, idle_or_not_recorded
 

@@ -11,8 +11,7 @@ from arrays.median import FEWEST, median
 from errors import counted
 from figures.durations import Stat
 from figures.rank_figures import RankFigures
-from figures.step_summary import RankSummary, mean_pause_ns, shares, summaries
-from figures.time_by_role import Breakdown
+from figures.time_by_role import Breakdown, RankSummary, mean_pause_ns, shares, summaries
 from function_names import brief, without_numbers
 from result import in_ms, in_percent
 

@@ -1,4 +1,4 @@
-"""`compare.significance`: the tests agree with scipy's, and under the null they keep quiet."""
+"""`compare.significance`: tests agree with scipy's; many small operations hide no large one."""
 
 from __future__ import annotations
 
@@ -9,16 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from benchmarks.compare import simulated
 from compare.significance import (
     Change,
+    Family,
     changes,
     corrected,
+    corrected_by_family,
+    families,
     rank_sum,
     sample,
     usual_variance,
     welch,
 )
 from compare.thresholds import FEWEST_STEPS, LEVEL  # fmt: skip
+from dialects import Role
 
 values = st.floats(1, 1e6).map(lambda value: round(value, 3))
 
@@ -196,3 +201,39 @@ def test_the_rank_sum_test_bears_outliers_that_hide_a_shift_from_the_mean() -> N
     assert rank_sum(tied, tied + 1) == pytest.approx(wanted)
     assert rank_sum(a, a) == pytest.approx(1.0)
     assert rank_sum(np.full(5, 7.0), np.full(5, 7.0)) == 1.0
+
+
+# ---- families of operations
+
+
+def test_which_operation_is_in_which_family() -> None:
+    names = ["BW.a", "BW.tiny", "Comm.x", "Comm.x.PUSH.0", "ncclKernel_AllReduce", "aten::add"]
+    of = [Role.COMPUTE, Role.COMPUTE, Role.WHOLE_COMM, Role.COMM, Role.COMM, Role.HOST]
+    role = np.array(of, np.int8)
+    share = np.array([0.01, 0.0009, 0.5, 0.3, 0.1, 0.2])
+    assert families(names, role, share).tolist() == [
+        Family.COMPUTATION, Family.REST, Family.TRANSFERS, Family.STAGES, Family.TRANSFERS, Family.REST,
+    ]  # fmt: skip
+
+
+def test_operations_of_one_family_and_size_are_corrected_as_usual() -> None:
+    p = np.array([0.001, 0.02, 0.5, np.nan])
+    found = corrected_by_family(p, np.full(4, int(Family.REST)), np.full(4, 0.1))
+    assert found == pytest.approx(np.minimum(corrected(p) / 0.9, 1.0), nan_ok=True)
+
+
+def test_a_thousand_stages_leave_the_p_value_of_a_computation_alone() -> None:
+    family = np.array([Family.COMPUTATION] * 2 + [Family.STAGES] * 1000)
+    p = np.r_[0.01, 0.5, np.full(1000, 0.5)]
+    found = corrected_by_family(p, family, np.full(1002, 0.1))
+    # twice for its own family, and its part of the false alarms: 0.8 of 0.8 + 0.06, of which 0.9 are used
+    assert found[0] == pytest.approx(0.01 * 2 * 0.86 / 0.8 / 0.9)
+
+
+@pytest.mark.slow
+def test_a_slower_operation_is_found_and_false_alarms_are_rare() -> None:
+    rates = simulated(60, by_family=True)
+    alone = simulated(60, by_family=False)
+    assert rates.found >= 0.3  # 0.4 over many jobs
+    assert rates.found > alone.found
+    assert rates.false_alarm <= 0.12  # 0.05

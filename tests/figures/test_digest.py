@@ -16,12 +16,11 @@ import recorded
 from conftest import REPO, run_cli
 from errors import TraceError
 from figures.digest import IN_DIGEST, read_digest, save_digest
-from figures.durations import statistics
+from figures.durations import over_ranks, statistics
 from figures.job_figures import load_figures, shapes_of_ranks
 from figures.operations_by_step import Operations
 from figures.rank_figures import RankFigures, Wanted
 from make import comm, span, step, two_workers, write
-from statistic.over_ranks import over_ranks
 from trace_utils import Request
 from traces.split import TraceFile
 

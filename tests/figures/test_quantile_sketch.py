@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from arrays import Int64
-from figures.durations import Durations, joined, statistics
-from figures.quantile_sketch import ERROR, MOST_VALUES, sketched
+from figures.durations import ERROR, MOST_VALUES, Durations, joined, sketched, statistics
 
 _NS = st.integers(0, 400) | st.integers(0, 10**12)
 

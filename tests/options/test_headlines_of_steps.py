@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from figures import rank_figures
 from figures.rank_figures import RankFigures, Wanted
-from figures.step_summary import summaries
-from figures.time_by_role import Breakdown
+from figures.time_by_role import Breakdown, summaries
 from formats.columns import Trace
 from make import span, write
 from make import step as mark

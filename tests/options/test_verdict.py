@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from compare.comparison import CategoryChange, Comparison, OpChange
-from compare.rank_changes import RankChange
+from compare.comparison import CategoryChange, Comparison, OpChange, RankChange
 from compare.significance import Change
 from figures.job_figures import JobFigures
 from options.compare.verdict import interval, verdict
