@@ -11,7 +11,7 @@ from arrays import NDArray
 from dialects.roles import Role
 from dialects.system import Metadata, System, framed
 from formats.columns import Trace
-from formats.pairs import Rule
+from formats.rows import Rule
 
 _PROCESS = r"(?:cpu|gpu)/\d+|(?:cpu|gpu) (?:pinned|shared)/"
 

@@ -25,7 +25,7 @@ from dialects.steps import NO_STEPS, Step, Steps, loop_steps, numbered_once, ste
 from dialects.sync_points import SyncPart, SyncPoints, collected
 from formats.columns import Trace, Track
 from formats.event import NO_TIME
-from formats.pairs import Rule
+from formats.rows import Rule
 from formats.values import FARTHEST_NS
 from opname import OpName
 

@@ -16,9 +16,8 @@ from formats.builder import Builder
 from formats.columns import Trace
 from formats.event import TYPES, ExactEvent
 from formats.native.scanner import Scanner, ScanningReader
-from formats.pairs import Rule
 from formats.reader import Damage, EventReader
-from formats.rows import Rows, columns, join
+from formats.rows import Rows, Rule, columns, join
 from formats.times import InexactError
 
 OnRead = Callable[[int], object]  # is told the bytes of the file consumed since the last call

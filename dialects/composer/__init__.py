@@ -26,7 +26,7 @@ from dialects.sync_points import SyncPoint, SyncPoints
 from dialects.system import Metadata, SecondAxis, System, framed, integer, is_of_recording, without_recording
 from errors import Note, NoteKind, counted
 from formats.columns import Trace
-from formats.pairs import Rule
+from formats.rows import Rule
 
 if TYPE_CHECKING:
     from dialects.step_parts import RankSteps, RankTrace

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.pairs import Rule, pair
+from formats.rows import Rule, pair
 
 Row = tuple[str, int, int]  # B or E, track, ts
 
@@ -14,18 +14,16 @@ Row = tuple[str, int, int]  # B or E, track, ts
 def pairs(
     rows: list[Row], names: list[int] | None = None, rule: Rule = Rule.NESTED
 ) -> tuple[list[tuple[int, int]], int, int]:
-    found = pair(
+    begin, end = pair(
         np.array([row[0] == "B" for row in rows], np.bool_),
         np.array([row[1] for row in rows], np.int32),
         np.array([row[2] for row in rows], np.int64),
         np.array(names or [0] * len(rows), np.int32),
         rule,
     )
-    return (
-        list(zip(found.begin.tolist(), found.end.tolist(), strict=True)),
-        found.unclosed,
-        found.unopened,
-    )
+    n_begins = sum(row[0] == "B" for row in rows)
+    alone = n_begins - len(begin), len(rows) - n_begins - len(end)
+    return list(zip(begin.tolist(), end.tolist(), strict=True)), *alone
 
 
 def by_hand(rows: list[Row]) -> tuple[list[tuple[int, int]], int, int]:
