@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from arrays import Float64
-from arrays.distributions import binomial_tail, student_cdf
+from arrays.distributions import student_cdf
 from arrays.median import FEWEST
 from diagnose.finding_thresholds import CHANCE, MOST_STEPS, MUCH
 
@@ -31,8 +31,3 @@ def surely_positive(values: Float64, chance: float) -> bool:
     n = len(values)
     t = float(values.mean() / (values.std(ddof=1) / n**0.5))
     return student_cdf(n - 1, -t) < chance
-
-
-def happens_by_chance(times: int, of: int, probability: float) -> float:
-    """Return how probable it is that something happens at least so many times of some (binomial)."""
-    return binomial_tail(times, of, probability)

@@ -18,11 +18,15 @@ from diagnose.detectors.exposed import exposed_communication, idle_stages, slow_
 from diagnose.detectors.late_ranks import late_ranks, uneven_work
 from diagnose.detectors.memory import memory
 from diagnose.detectors.negotiations import negotiation
-from diagnose.detectors.operations import first_calls, hot_operation, outlier_steps, slow_callbacks
-from diagnose.detectors.overhead import profiling_overhead
+from diagnose.detectors.operations import (
+    first_calls,
+    hot_operation,
+    outlier_steps,
+    profiling_overhead,
+    slow_callbacks,
+)
 from diagnose.detectors.servers import one_slow_server, priority_inversion, slow_server
-from diagnose.detectors.slow_transfers import slow_links
-from diagnose.detectors.small_messages import small_messages
+from diagnose.detectors.slow_transfers import slow_links, small_messages
 from diagnose.finding import Finding, FindingKind, Skipped
 from diagnose.finding_thresholds import ALIKE, EXPOSED, FAR_MORE, HALF, LIMIT, NEGLIGIBLE
 from diagnose.job_view import NOT_RECORDED, ON_DEVICE, JobView, PathPart

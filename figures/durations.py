@@ -409,8 +409,6 @@ def _time_order(group: Int32, ts_ns: Int64, bounds: Int64) -> tuple[Int64, Int64
     return order, ordered
 
 
-
-
 def sketched(durations: Durations) -> Durations:
     """Return the durations with those of operations that have more than `MOST_VALUES` events sketched.
 

@@ -8,9 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from arrays import Float64, Int64
+from arrays.distributions import binomial_tail
 from arrays.median import FEWEST
 from dag.step_graph import Bool
-from diagnose.chance import happens_by_chance, is_no_chance, surely_positive
+from diagnose.chance import is_no_chance, surely_positive
 from diagnose.detectors.exposed import whose_loading
 from diagnose.detectors.negotiations import late_in_negotiations
 from diagnose.finding import Evidence, Finding, Skipped, edit
@@ -421,7 +422,7 @@ def _often_last(view: JobView, *, but: Sequence[int]) -> Finding | None:
     counted = longest if several else last
     owner = int(np.bincount(counted).argmax())
     times = int((counted == owner).sum())
-    if happens_by_chance(times, len(counted), 1 / len(owners)) * len(owners) > CHANCE:
+    if binomial_tail(times, len(counted), 1 / len(owners)) * len(owners) > CHANCE:
         return None
     if owner in but:
         return None

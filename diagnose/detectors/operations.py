@@ -1,4 +1,4 @@
-"""Single operations and single steps that take longer than the rest."""
+"""Single operations and single steps that take longer than the rest; traced steps than those before them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from arrays.median import FEWEST
+from arrays.median import FEWEST, WARM_UP
 from dag.step_graph import Bool
 from dag_utils import CATS, GAP, critical_path
 from diagnose.detectors.device import NO_COMPUTATION, computes
 from diagnose.finding import Evidence, Finding, Skipped, edit
-from diagnose.finding_thresholds import FASTER, HALF, HOT, NEARLY_ALL, NOTICEABLE, SPIKY
+from diagnose.finding_thresholds import CHANCE, FASTER, HALF, HOT, NEARLY_ALL, NOTICEABLE, SPIKY
 from diagnose.job_view import JobView
 from dialects.name_rules import may_wait
 from dialects.roles import Phase, Role
@@ -202,3 +202,36 @@ def _grown(view: JobView, row: int) -> Evidence:
         return view.tail(step, int(tail.argmax()))
     grew = np.where(of_event == by_kind[most].argmax(), more[most], -1)
     return (view.event, view.gap_before)[most](step, int(grew.argmax()))
+
+
+def profiling_overhead(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find that traced steps take longer than the untraced ones before them."""
+    recording = view.loaded.recording
+    first = min(recording.bounds[row].number for row in recording.every_whole_step)
+    untraced = [
+        [one.dur_ns for one in rank.loads if WARM_UP < one.label < first] for rank in view.loaded.ranks
+    ]
+    if not (found := list(filter(None, untraced))):
+        yield Skipped("profiling_overhead", "no steps before the traced ones are recorded")
+        return
+    before = np.median(np.array([times[-min(map(len, found)) :] for times in found]), axis=0)
+    if len(before) < FEWEST or len(view.rows) < FEWEST:
+        yield Skipped("profiling_overhead", f"fewer than {FEWEST} steps before or in the trace")
+        return
+    usual, traced = float(np.median(before)), view.step_ns
+    if traced < (1 + NOTICEABLE) * usual:
+        return
+    from scipy.stats import mannwhitneyu
+
+    if mannwhitneyu(view.iteration_ns, before, alternative="greater").pvalue > CHANCE:
+        return
+    yield Finding(
+        kind="profiling_overhead",
+        title=f"traced steps take {in_percent(traced / usual - 1)} longer than those before them",
+        cause=f"{in_ms(traced)} instead of {in_ms(usual, unit='')} in {len(before)} steps after the warm-up",
+        action="trace less (no stacks, no shapes, fewer steps) before you trust small differences",
+        ranks=view.recording.owners,
+        caveat="untraced steps do not have this cost",
+        look=("collect", "--sub_option", "iter_time"),
+        weight=traced / usual - 1,
+    )

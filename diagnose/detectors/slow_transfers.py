@@ -1,4 +1,4 @@
-"""Transfers that take longer than others of their bytes: slow links, slow collectives."""
+"""Transfers that take longer than their bytes need: slow links, slow collectives, many small messages."""
 
 from __future__ import annotations
 
@@ -8,15 +8,32 @@ from typing import NamedTuple
 import numpy as np
 
 from arrays import Float64
+from arrays.numbering import unique
 from dag.step_graph import Bool
 from diagnose.finding import Finding, Skipped, edit
-from diagnose.finding_thresholds import BYTES_OF_A_RANK, HALF, LARGE_BYTES, SLOW, SLOWEST_LINK_GBS
+from diagnose.finding_thresholds import (
+    BYTES_OF_A_RANK,
+    HALF,
+    LARGE_BYTES,
+    MANY_MESSAGES,
+    SLOW,
+    SLOWEST_LINK_GBS,
+    SMALL_BYTES,
+)
 from diagnose.job_view import JobView
 from dialects.step_parts import Operation
 from errors import counted
 from figures.time_by_role import Slices, time_of_ids
 from replay.links import is_sized
-from replay.whatif.collective_times import bandwidths, latencies, slow_collectives
+from replay.whatif.collective_times import (
+    LATENCY,
+    MERGED,
+    bandwidths,
+    latencies,
+    short_collectives,
+    slow_collectives,
+    turns,
+)
 from replay.whatif.scaling import NO_TIME
 from result import in_ms
 
@@ -150,7 +167,7 @@ def _slower_than_links(view: JobView, known: Float64) -> Finding | None:
         kind="slow_collective",
         title=f"collectives reach {best:.2g} GB/s on the bus",
         cause=f"the slowest link between GPUs of a host (PCIe 3.0 x16) carries {SLOWEST_LINK_GBS:.0f}; "
-        + _growth(large[:, 4], usual_ns),
+        + _grows(large[:, 4], usual_ns),
         action="look at what they run over (NCCL_DEBUG=INFO prints it: a link, shared memory, a network) and "
         "at the links (nvidia-smi topo -m, rocm-smi --showtopo); run nccl-tests there to compare",
         edits=edits,
@@ -163,7 +180,7 @@ def _slower_than_links(view: JobView, known: Float64) -> Finding | None:
     )
 
 
-def _growth(n_bytes: Float64, took_ns: Float64) -> str:
+def _grows(n_bytes: Float64, took_ns: Float64) -> str:
     """Return how the time of collectives (k,) grows with their bytes, as words."""
     small, large = int(n_bytes.argmin()), int(n_bytes.argmax())
     sizes = [f"{n_bytes[i] / 1e6:.3g} MB in {in_ms(took_ns[i])}" for i in (small, large)]
@@ -231,3 +248,62 @@ def exposed_ns(view: JobView) -> Float64:
             bounds = step.begin_ns[[owner]], np.maximum(step.next_ns[[owner]], ends.max(initial=0))
             taken += time_of_ids(slices, step.operation[events], n, *bounds)[0]
     return np.where(view.is_communication, taken, 0.0) / max(len(view.rows), 1)
+
+
+def small_messages(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find many transfers whose time is latency, not bytes."""
+    parts = [one for one in view.recording.operations if one.transfer.key is not None]
+    if not view.is_communication.any():
+        yield Skipped("small_messages", NO_COMMUNICATION)
+        return
+    if not parts:
+        yield from _short_collectives(view)
+        return
+    if not any(one.transfer.n_bytes for one in parts):
+        yield Skipped("small_messages", f"{NO_BYTES}; BytePS's log has them")
+        return
+    sizes = np.array([one.transfer.n_bytes for one in parts if one.transfer.n_bytes])
+    per_tensor = len({(one.owner, one.main, one.transfer.key) for one in parts}) / len(
+        {(one.owner, one.main) for one in parts}
+    )
+    if np.median(sizes) > SMALL_BYTES or per_tensor < 2:
+        return
+    yield Finding(
+        kind="small_messages",
+        title="partitions are small",
+        cause=f"{np.median(sizes) / 1024:,.0f} KiB, {per_tensor:.0f} to a tensor; every partition costs "
+        "a request and an answer, whatever its size",
+        action=f"raise BYTEPS_PARTITION_BYTES (now about {sizes.max()}), e.g. to {LARGE_BYTES}",
+        edits=[edit("partition_bytes", LARGE_BYTES)],
+        ranks=view.recording.owners,
+        operations=sorted({one.main for one in parts})[:3],
+        evidence=view.show(view.which(lambda one: one.transfer.is_sent), 1),
+    )
+
+
+def _short_collectives(view: JobView) -> Iterator[Finding | Skipped]:
+    short, shortest = short_collectives(view.job)
+    if short.sum() < MANY_MESSAGES * len(view.recording.owners):
+        return
+    # of each step how many a rank does, those at once as one
+    n_turns = [
+        np.mean([len(np.unique(turns(step, own))) for own in view.by_owner(step, short)])
+        for step in view.steps
+    ]
+    often = float(np.median(n_turns))
+    if often < MANY_MESSAGES:
+        return
+    names, kind = view.kind_of
+    chosen = [names[i] for i in unique(kind[short]).tolist()]
+    yield Finding(
+        kind="small_messages",
+        title=f"{often:,.0f} collectives a step are latency, hardly bytes",
+        cause=f"where nothing holds them up they take at most {LATENCY * shortest / 1e3:.0f} µs each, "
+        "not much more than the shortest",
+        action="merge them: larger buckets (bucket_cap_mb), a larger fusion buffer, coalesced collectives",
+        edits=[edit("collectives", "merged")],
+        ranks=view.recording.owners,
+        operations=chosen[:3],
+        evidence=view.show(short, 1),
+        caveat=f"the gain is for one in {MERGED} of them",
+    )
