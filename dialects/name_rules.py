@@ -13,11 +13,11 @@ _COLLECTIVE = (
 _COLLECTIVE_CAT = r"(?i)comm(?:unication)?|collective"
 #: What may be a collective though the rule of its system does not say so.
 _LIKE_COLLECTIVE = (
-    r"(?i)all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|cross_device_reduce|multimem|nccl|rccl|hccl|nvshmem|"
-    r"deep_?ep"
+    r"(?i)all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|cross_device_reduce|multimem|[nrhxm]ccl|cncl|bkcl"
+    r"|nvshmem|deep_?ep"
 )
 #: PyTorch's annotations around what a library does.
-_LIBRARY_CALL = r"(?:gloo|nccl|rccl|oneccl|hccl|mpi|ucc|xccl):"
+_LIBRARY_CALL = r"(?:gloo|nccl|rccl|oneccl|hccl|mpi|ucc|xccl|mccl|cncl|bkcl):"
 #: What passes activations and gradients from one stage of a pipeline to the next.
 _POINT_TO_POINT = r"(?i)send|recv|p2p|pp[-_]?comm"
 _WAIT = (

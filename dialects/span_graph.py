@@ -47,7 +47,7 @@ from dialects.step_windows import (
     ended_nearest,
     sampled,
 )
-from dialects.steps import Step
+from dialects.steps import Step, step_table
 from dialects.sync_points import SyncPart
 from dialects.tolerances import JITTER_NS
 from errors import TraceError
@@ -180,7 +180,8 @@ def record_spans(
     steps = steps or (Step(1, int(trace.ts_ns.min()), int(trace.end_ns.max())),)
     events = _events(trace, steps, meaning, arrows)
     check_sizes(trace.path, events.start_ns, events.end_ns, steps)
-    looked_at, left = sampled(steps, rank.most_steps)
+    some, left = sampled(step_table(steps), rank.most_steps)
+    looked_at = [steps[i] for i in some.tolist()]
     return RankSteps(rank.name, *cut_into_steps(events, looked_at), [*notes, *left])
 
 

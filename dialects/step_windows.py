@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypeVar
+from typing import Literal
 
 import numpy as np
 from msgspec import Struct, field
@@ -24,11 +24,9 @@ from dialects.step_parts import (
     meetings_table,
     narrow,
 )
-from dialects.steps import Step
 from dialects.tolerances import ALWAYS_FEW, IN_A_ROW, JITTER_NS, MOST_TIMES
 from errors import TraceError, counted
 
-_Bounds = TypeVar("_Bounds", Step, tuple[int, int, int])
 Groups = NDArray[np.integer]
 #: `RecordedEvents.iteration` of what no step asked for.
 NO_STEP = -1
@@ -63,34 +61,41 @@ class RecordedEvents(Struct, frozen=True):
     iteration: Int64 | None = None
 
 
-def windows(steps: Sequence[Step]) -> list[tuple[int, int, int]]:
-    """Return (number, begin, begin of the next) of each step; one that is followed by a pause ends itself.
+def windows(steps: Int64) -> Int64:
+    """Return (number, begin, begin of the next) of each of some steps (n, 3), as `step_table` has them.
 
-    A pause is a number left out, or one longer than the step.
+    One that is followed by a pause ends itself. A pause is a number left out, or one longer than the step.
     """
-    number, begin, end = np.array(steps, np.int64).reshape(-1, 3).T
+    number, begin, end = steps.T
     pause = begin[1:] - end[:-1]
     goes_on = (np.diff(number) == 1) & (pause >= 0) & (pause <= (end - begin)[:-1])
-    end[:-1] = np.where(goes_on, begin[1:], np.minimum(end[:-1], begin[1:]))
-    return list(zip(number.tolist(), begin.tolist(), end.tolist(), strict=True))
+    found: Int64 = steps.copy()
+    found[:-1, 2] = np.where(goes_on, begin[1:], np.minimum(end[:-1], begin[1:]))
+    return found
 
 
-def sampled(bounds: Sequence[_Bounds], most: int | None) -> tuple[Sequence[_Bounds], list[str]]:
-    """Return at most about so many of the steps, in runs that follow each other, and a note if some are left.
+def as_bounds(table: Int64) -> list[tuple[int, int, int]]:
+    """Return the rows of a table (n, 3) of steps."""
+    return list(zip(*table.T.tolist(), strict=True))
 
-    Chosen by their numbers, so that all ranks have the same: one of 2, 4, 8, … runs. The note tells how many
-    of the others take far longer than the usual step, and which of them longest.
+
+def sampled(steps: Int64, most: int | None) -> tuple[Int64, list[str]]:
+    """Return which rows of a table (n, 3) of steps are looked at, and a note if some are not.
+
+    They are at most about so many, in runs that follow each other: one of 2, 4, 8, … runs, chosen by their
+    numbers, so that all ranks have the same. The note tells how many of the others take far longer than the
+    usual step, and which of them longest.
     """
-    if most is None or len(bounds) <= most:
-        return bounds, []
-    share = 1 << (-(-len(bounds) // most) - 1).bit_length()
-    kept = [one for one in bounds if one[0] // IN_A_ROW % share == 0]
-    number, begin, end = np.array(bounds, np.int64).T
+    if most is None or len(steps) <= most:
+        return np.arange(len(steps)), []
+    share = 1 << (-(-len(steps) // most) - 1).bit_length()
+    number, begin, end = steps.T
     took = end - begin
-    others = np.flatnonzero(number // IN_A_ROW % share != 0)
+    is_other = number // IN_A_ROW % share != 0
+    kept, others = np.flatnonzero(~is_other), np.flatnonzero(is_other)
     missed = others[took[others] > longest_usual(took)]
     note = (
-        f"{len(kept):,} of {len(bounds):,} steps are looked at, {IN_A_ROW} in a row all over the recording; "
+        f"{len(kept):,} of {len(steps):,} steps are looked at, {IN_A_ROW} in a row all over the recording; "
     )
     note += f"of the others {f'{len(missed):,}' if len(missed) else 'none'} took much longer than usual"
     if len(missed):

@@ -9,9 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from arrays import Int64, Mask, NDArray
+from arrays.intervals import union_length
 from dialects.masks import by_cat, by_name
 from dialects.needs import argument, integers
-from dialects.tolerances import BODY_ALIKE, BODY_COVERS, LEAST_REPEATS, ROUNDED_TIMES_NS
+from dialects.tolerances import BODY_ALIKE, BODY_ALONE, BODY_COVERS, LEAST_REPEATS, ROUNDED_TIMES_NS
 from errors import TraceError
 from formats.columns import Trace
 
@@ -46,6 +47,11 @@ class Steps(NamedTuple):
 
 
 NO_STEPS = Steps((), (), "")
+
+
+def step_table(steps: Sequence[Step]) -> Int64:
+    """Return number, begin and end of each step (n, 3)."""
+    return np.array(steps, np.int64).reshape(-1, 3)
 
 
 def between(marks: Int64) -> list[Step]:
@@ -206,7 +212,7 @@ def _by_outermost(trace: Trace, may_be_body: Mask) -> Steps:
         if not (names[LEAST_REPEATS - 1 :] == names[: 1 - LEAST_REPEATS]).any():
             continue
         rows = rows[np.lexsort((-trace.dur_ns[rows], trace.ts_ns[rows]))]
-        if len(body := _body(trace, rows, _depths(trace, rows))):
+        if len(body := _body(trace, rows)):
             found.append(body)
     if not found:
         return NO_STEPS
@@ -214,15 +220,24 @@ def _by_outermost(trace: Trace, may_be_body: Mask) -> Steps:
     return _from_spans(trace, rows, trace.names[trace.name_id[rows[0]]])._replace(is_guess=True)
 
 
-def _body(trace: Trace, rows: Int64, depth: Int64) -> Int64:
-    """Return which of a thread's slices are the outermost that repeat, as a loop's body does; or none."""
-    least_ns = BODY_COVERS * int(trace.dur_ns[rows[depth == 0]].sum())
+def _body(trace: Trace, rows: Int64) -> Int64:
+    """Return which of some slices of a thread are the outermost that repeat, as a loop's body does; or none.
+
+    They contain others of these, or else some of the thread, nearly all of the time in which that is busy.
+    """
+    every = np.flatnonzero(trace.track_id == trace.track_id[rows[0]])
+    busy_ns = union_length(trace.ts_ns[every], trace.end_ns[every])
+    middle_ns = (trace.ts_ns[rows] + trace.end_ns[rows]) // 2
+    begun = np.searchsorted(np.sort(trace.ts_ns[every]), [trace.ts_ns[rows], middle_ns])
+    name, depth = trace.name_id[rows], _depths(trace, rows)
     has_children = np.append(depth[1:] > depth[:-1], False)
-    name = trace.name_id[rows]
-    for places in _groups(np.flatnonzero(depth < depth.max()), depth):
+    least_ns = BODY_COVERS * int(trace.dur_ns[rows[depth == 0]].sum())
+    for places in _groups(np.arange(len(rows)), depth):
         for own in _groups(places, name):
             dur_ns = trace.dur_ns[rows[own]]
-            if dur_ns.sum() < least_ns or not has_children[own].all():
+            if dur_ns.sum() < (least_ns if has_children[own].all() else BODY_ALONE * busy_ns):
+                continue
+            if (np.diff(begun[:, own], axis=0) < 2).any():  # nothing in it but itself
                 continue
             low, high = np.quantile(dur_ns, (0.25, 0.75))
             if low >= BODY_ALIKE * high:

@@ -12,6 +12,8 @@ ROUNDED_TIMES_NS = 1_000
 #: Times that a span must repeat to be taken for the loop's body, the share of the time in which its thread is
 #: busy that it must cover, and what of its upper quartile the lower quartile of its durations must be.
 LEAST_REPEATS, BODY_COVERS, BODY_ALIKE = 3, 0.5, 1 / 3
+#: The share that a span must cover in which no other span is: less of it is a part of the loop.
+BODY_ALONE = 0.9
 
 # ---- recordings cut into steps
 
@@ -79,6 +81,8 @@ LONG_FUNCTION_NS, LONG_FUNCTION = 1_000_000, 0.001
 #: A first step whose work is done so much later than its host (a share of it) has filled the device's queue,
 #: and lasts longer than any other; as much as of a step is worth a finding.
 FILLS_QUEUE = 0.01
+#: Share of the launches by two threads from which on no other runs the same steps beside them.
+BY_LOOP = 0.9
 #: Clocks of host and device agree to about this, where steps are told complete.
 AGREE_NS = 50_000
 

@@ -503,7 +503,7 @@ def test_what_a_stream_waits_for_is_no_work_and_calls_of_any_runtime_wait(tmp_pa
         job.add("event_wait", "mtia_ccp_events", begin, begin + 200, 7, stream=7)
         job.free[7] = begin + 200
         job.launch(5, 100)
-        job.wait("synchronizeStream", "mtia_runtime")
+        job.wait(*(("synchronizeStream", "mtia_runtime") if number % 2 else ("urQueueFinish", "xpu_runtime")))
         job.add(f"ProfilerStep#{number}", "user_annotation", begin, job.now)
     path = job.write(tmp_path / "job")
     figures = load_figures([path], Wanted(breakdown=True), Request(jobs=1, progress=False))

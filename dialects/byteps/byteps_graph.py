@@ -36,8 +36,8 @@ from dialects.step_parts import (
     from_start,
     meetings_table,
 )
-from dialects.step_windows import RecordedEvents, check_sizes, cut_into_steps, windows
-from dialects.steps import Steps
+from dialects.step_windows import RecordedEvents, as_bounds, check_sizes, cut_into_steps, windows
+from dialects.steps import Steps, step_table
 from dialects.tolerances import MIN_RECORDED
 from errors import TraceError
 
@@ -133,7 +133,7 @@ def _bounds(steps: Steps) -> list[tuple[int, int, int]]:
     """Return (number, begin, begin of the next) of each step that can be told from its begin on."""
     end = steps.whole[-1].end_ns if steps.whole else -_NEVER
     partial = ((step.label, step.start_ns, _NEVER) for step in steps.partial if step.start_ns >= end)
-    return [*windows(steps.whole), *partial]
+    return [*as_bounds(windows(step_table(steps.whole))), *partial]
 
 
 def _last(spans: Spans, edges: Int64, next_ns: Int64) -> list[Int64]:

@@ -33,7 +33,7 @@ from dialects.needs import Need
 from dialects.owners import SHARED, Owned, split_by_slices
 from dialects.recorded_collectives import Call, Collectives
 from dialects.roles import Role
-from dialects.steps import Step, Steps
+from dialects.steps import Step, Steps, step_table
 from dialects.sync_points import SyncPart
 from dialects.system import Metadata, System
 from formats.columns import Trace
@@ -186,7 +186,7 @@ class Jax(System):
             waits=roles == Role.IDLE,
             on_device=lines_of(trace).works[trace.track_id] & (device_of_slices(trace) != SHARED),
         )
-        steps = [Step(*bounds) for bounds in windows(self.find_steps(trace, by).whole)]
+        steps = list(map(Step._make, windows(step_table(self.find_steps(trace, by).whole)).tolist()))
         return record_spans(rank, trace, steps, meaning)
 
     def category(self, name: str, cat: str) -> str:

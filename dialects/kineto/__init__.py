@@ -28,7 +28,7 @@ from dialects.masks import by_cat, by_name
 from dialects.needs import Need
 from dialects.recorded_collectives import Collectives
 from dialects.roles import Role
-from dialects.steps import NO_STEPS, Steps, in_first_process, spans, with_slices
+from dialects.steps import NO_STEPS, Steps, in_first_process, spans, step_table, with_slices
 from dialects.sync_points import SyncPart, SyncPoints
 from dialects.system import (
     BASE,
@@ -50,6 +50,7 @@ from formats.columns import Trace
 from outputs.marks import MEMBER
 
 if TYPE_CHECKING:
+    from dialects.kineto.completion import Completed
     from dialects.step_parts import RankSteps, RankTrace
 
 _HEADER = {"schemaVersion", "deviceProperties", "distributedInfo", BASE}
@@ -159,25 +160,26 @@ class Kineto(System):
         from dialects.kineto.inference_steps import of_one_kind
 
         found, kinds = self._every_step(trace, by)
-        found = self._completed(trace, found) or found
+        if (completed := self._completed(trace, found)) is not None:
+            found = completed.of(found)
         return of_one_kind(found, kinds, by) if kinds else found
 
-    def _every_step(self, trace: Trace, by: str | None) -> tuple[Steps, Mapping[int, str]]:
-        """Return the steps as the host runs them, and the kind of each in inference, by its number."""
+    def _every_step(self, trace: Trace, by: str | None) -> tuple[Steps, Sequence[str]]:
+        """Return the steps as the host runs them, and the kind of each in inference, numbered from 1."""
         from dialects.kineto.inference_steps import annotated_steps, graph_replays
 
         served, kinds = annotated_steps(trace)
-        if by is not None and by in kinds.values():
+        if by is not None and by in kinds:
             return served, kinds
         found = super().find_steps(trace, by)
         if by is not None or (found.whole and not served.whole):
-            return found, {}
+            return found, ()
         if served.whole and (found.is_guess or len(served.whole) >= len(found.whole)):
             return served, kinds
-        return (found if found.whole or found.partial else graph_replays(trace)), {}
+        return (found if found.whole or found.partial else graph_replays(trace)), ()
 
-    def _completed(self, trace: Trace, steps: Steps) -> Steps | None:
-        if steps.is_guess or not has_device(trace):
+    def _completed(self, trace: Trace, steps: Steps) -> Completed | None:
+        if not has_device(trace):
             return None
         from dialects.kineto.completion import from_completion
 
@@ -281,17 +283,18 @@ class Kineto(System):
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
         """Return the steps of one rank; see `kineto_graph`."""
-        from dialects.kineto.inference_steps import of_one_kind
+        from dialects.kineto.inference_steps import chosen_kind
         from dialects.kineto.kineto_graph import record
 
         (steps, kinds), roles = self._every_step(rank.trace, by), self.roles(rank.trace)
-        completed = self._completed(rank.trace, steps)
+        completed, table = self._completed(rank.trace, steps), step_table(steps.whole)
         if not kinds:
-            return record(rank, steps.whole, roles, completed)
-        chosen = of_one_kind(completed or steps, kinds, by)
-        found = record(rank, steps.whole, roles, completed, {step.label for step in chosen.whole})
-        notes = [*found.notes, *([chosen.note] if chosen.note else [])]
-        return replace(found, notes=notes, step_kind=chosen.kind)
+            return record(rank, table, roles, completed)
+        whole = table if completed is None else completed.table[completed.is_whole]
+        kind, note = chosen_kind(whole, kinds, by)
+        del steps  # many take much memory
+        found = record(rank, table, roles, completed, whole[np.array(kinds)[whole[:, 0] - 1] == kind, 0])
+        return replace(found, notes=[*found.notes, *([note] if note else [])], step_kind=kind)
 
 
 def has_device(trace: Trace) -> bool:

@@ -30,15 +30,17 @@ TRANSFERS = ("send", "recv")
 SIZE_ARGS = ("In msg nelems", "Out msg nelems", "dtype", "Group size", "Process Group Description", "bytes")
 
 #: Kernels and copies that move data between ranks or devices: of the libraries (NCCL, RCCL, oneCCL, MSCCL,
-#: HCCL, NVSHMEM, ROC_SHMEM), of expert parallelism (DeepEP and what has its names, MoRI, pplx), of PyTorch's
-#: symmetric memory, of vLLM, TensorRT-LLM, AITER, QuickReduce and Transformer Engine's userbuffers.
+#: HCCL, CNCL, MCCL, NVSHMEM, ROC_SHMEM), of expert parallelism (DeepEP and what has its names, MoRI, pplx),
+#: of PyTorch's symmetric memory, vLLM, TensorRT-LLM, AITER, QuickReduce, Transformer Engine's userbuffers.
 _COLLECTIVE_KERNEL = (
-    r"(?i)nccl|rccl|oneccl|msccl|hccl|nvshmem|roc_?shmem|userbuffers|deep_?ep\b|deep_ep::|\bpplx::"
+    r"(?i)nccl|rccl|oneccl|msccl|hccl|xccl|mccl|cncl|bkcl|\bhcom_|nvshmem|roc_?shmem|userbuffers|deep_?ep\b|deep_ep::|\bpplx::"
     r"|\b(?:inter|intra)node(?:_ll)?::\w*(?:dispatch|combine|notify|clean|barrier)"
     r"|\bmori::.*ep_?(?:dispatch|combine)|moe_?a2a_?\w*(?:dispatch|combine)|(?<![a-z])ep_?(?:dispatch|combine)\w*kernel"
     r"|cross_device_(?:reduce|store)|quick_?reduce::|lamport\w*all_?reduce|all_?reduce_?(?:fusion|prototype)"
     r"|(?:multimem|one_?shot|two_?shot|quick)_?all_?(?:reduce|gather)|\bMemcpy P(?:eer)?toP"
 )
+#: Annotations of libraries that hand their work to a device.
+_HANDS_OVER = r"c10d|(?:n|r|h|x|m)ccl:|cncl:|bkcl:"
 _COMPILED = r"triton_"  # named after the operators fused in it, whatever these are
 _HALF = r"\w+:i?(?:send|recv)"  # of a transfer: the call does not say who is at its other end
 _HALF_SENT, _HALF_RECEIVED = re.compile(r"\w+:i?send$"), re.compile(r"\w+:i?recv$")
@@ -68,7 +70,7 @@ def is_collective_call(name: str) -> bool:
 
 def is_lasting_call(name: str) -> bool:
     """Whether a host's annotation lasts from entering a collective to leaving it: it is carried out there."""
-    return is_collective_call(name) and not name.startswith(("nccl", "rccl", "c10d"))
+    return is_collective_call(name) and not re.match(_HANDS_OVER, name)
 
 
 def is_call_of_all(name: str) -> bool:

@@ -6,9 +6,8 @@ steps ahead of its device, so a step lasts from the completion of the step befor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextvars import ContextVar
-from itertools import compress, pairwise
+from itertools import pairwise
 from weakref import ReferenceType, ref
 
 import numpy as np
@@ -19,9 +18,9 @@ from arrays.numbering import unique
 from dialects.kineto.kineto_device import CALLS_THAT_WAIT, integers, with_correlation
 from dialects.masks import by_cat, by_name
 from dialects.step_windows import windows
-from dialects.steps import Step, Steps
+from dialects.steps import Step, Steps, step_table
 from dialects.system import DEVICE_CATS, RUNTIME_CATS
-from dialects.tolerances import AGREE_NS, FILLS_QUEUE
+from dialects.tolerances import AGREE_NS, BY_LOOP, FILLS_QUEUE
 from formats.columns import Trace
 from formats.values import FARTHEST_NS
 
@@ -37,6 +36,7 @@ class Launched(Struct, frozen=True):
     is_leftover : (n,) work that an iteration before the recording launched: its call is not in the trace, and
         it comes before all that have theirs on its track, as a stream is served in order
     is_known : whether launches are recorded, those of most of the work
+    by_loop : whether two threads launch most of it: a training loop's own and that of its backward pass
     """
 
     row: Int64
@@ -46,6 +46,7 @@ class Launched(Struct, frozen=True):
     call_ns: Int64
     is_leftover: Mask
     is_known: bool
+    by_loop: bool
 
 
 _latest: ContextVar[tuple[ReferenceType[Trace], Launched] | None] = ContextVar("latest", default=None)
@@ -78,7 +79,8 @@ def _launched(trace: Trace) -> Launched:
         is_first[low : low + int((call[low:high] >= 0).argmax())] = True
     is_known = 2 * int((call >= 0).sum()) > len(call)
     is_leftover = is_first & (correlation >= 0) & is_known
-    return Launched(row, track, trace.ts_ns[row], trace.end_ns[row], call_ns, is_leftover, is_known)
+    by_loop = np.sort(np.bincount(trace.track_id[call[call >= 0]]))[-2:].sum() > BY_LOOP * (call >= 0).sum()
+    return Launched(row, track, trace.ts_ns[row], trace.end_ns[row], call_ns, is_leftover, is_known, by_loop)
 
 
 def leftovers(trace: Trace) -> Mask:
@@ -89,54 +91,72 @@ def leftovers(trace: Trace) -> Mask:
     return found
 
 
-def places(steps: Sequence[Step], moments: Int64) -> Int64:
-    """Return in which of the steps, in order, each of `moments` lies for the host; -1 for none."""
-    _, begins, ends = np.array([(0, 0, 0), *windows(steps)], np.int64)[1:].T
+def places(steps: Int64, moments: Int64) -> Int64:
+    """Return in which of the steps (n, 3), in order, each of `moments` lies for the host; -1 for none."""
+    _, begins, ends = windows(steps).T
     place = np.searchsorted(begins, moments, side="right") - 1
     return np.where((place >= 0) & (moments < np.append(ends, 0)[place]), place, -1)
 
 
-def from_completion(trace: Trace, steps: Steps) -> Steps | None:
+class Completed(Struct, frozen=True):
+    """The n steps of a trace as of its device, in order.
+
+    Attributes
+    ----------
+    table : (n, 3) number, begin and end of each: from completion to completion
+    is_told : (n,) whether the host's step is a whole one
+    is_late : (n,) complete no later than the step before, as its work was not recorded; such stay as they are
+    fills : (n,) those that fill the device's queue, and are longer than any other
+    """
+
+    table: Int64
+    is_told: Mask
+    is_late: Mask
+    fills: Mask
+
+    @property
+    def is_whole(self) -> Mask:
+        """Which steps (n,) are as the others."""
+        return self.is_told & ~self.is_late & ~self.fills
+
+    def of(self, steps: Steps) -> Steps:
+        """Return the steps of the trace with these bounds; those that are not as the others are partial."""
+        whole, partial = (
+            tuple(map(Step._make, self.table[which].tolist())) for which in (self.is_whole, ~self.is_whole)
+        )
+        return steps._replace(whole=whole, partial=partial)
+
+
+def from_completion(trace: Trace, steps: Steps) -> Completed | None:
     """Return the steps of a trace from completion to completion; None where launches are not recorded.
 
     The first one, and one after a pause, begins where the host enters it, or as soon as the device is done
-    with what stood in its queue by then. One that fills the queue is longer than any other: it is `partial`.
-    So is one that is complete no later than the step before, as its work was not recorded; it stays as it is.
+    with what stood in its queue by then.
     """
-    every = sorted({*steps.whole, *steps.partial}, key=lambda step: step[1:])
+    host = step_table([*steps.whole, *steps.partial])
+    order = np.lexsort((host[:, 2], host[:, 1]))
+    host, is_told = host[order], order < len(steps.whole)
     works = launched(trace)
-    if not every or not works.is_known:
+    if not len(host) or not works.is_known or (steps.is_guess and not works.by_loop):
         return None
-    turns = _Turns(trace, works, places(every, works.call_ns))
-    begin, host_end = (
-        np.array([getattr(step, column) for step in every]) for column in ("start_ns", "end_ns")
-    )
-    complete, (is_late, fills) = host_end.copy(), np.zeros((2, len(every)), np.bool_)
+    turns = _Turns(trace, works, places(host, works.call_ns))
+    _, begin, host_end = host.T.copy()
+    complete, (is_late, fills) = host_end.copy(), np.zeros((2, len(host)), np.bool_)
     np.maximum.at(complete, turns.place[turns.place >= 0], works.end_ns[turns.place >= 0])
-    bounds = windows(every)
-    firsts = [0, *(i for i, (one, other) in enumerate(pairwise(bounds), 1) if one[2] != other[1])]
-    for low, high in pairwise([*firsts, len(every)]):
-        begin[low] = turns.begin_ns(low, every[low].start_ns)
+    bounds = windows(host)
+    firsts = np.flatnonzero(np.append(True, bounds[:-1, 2] != bounds[1:, 1])).tolist()
+    for low, high in pairwise([*firsts, len(host)]):
+        begin[low] = turns.begin_ns(low, int(host[low, 1]))
         latest = np.maximum.accumulate(complete[low:high])
         is_late[low + 1 : high] = complete[low + 1 : high] <= latest[:-1]
         complete[low:high], begin[low + 1 : high] = latest, latest[:-1]
         behind_ns = int(latest[0] - host_end[low])
-        fills[low] = begin[low] == every[low].start_ns and behind_ns > FILLS_QUEUE * (latest[0] - begin[low])
-    if 2 * is_late.sum() > len(every):  # work that runs beside several steps
+        fills[low] = begin[low] == host[low, 1] and behind_ns > FILLS_QUEUE * (latest[0] - begin[low])
+    if 2 * is_late.sum() > len(host):  # work that runs beside several steps
         return None
-    found = {
-        step: step if late else Step(step.label, start_ns, end_ns)
-        for step, late, start_ns, end_ns in zip(
-            every, is_late, begin.tolist(), complete.tolist(), strict=True
-        )
-    }
-    late, filling = (set(compress(every, which)) for which in (is_late, fills))
-    if filling.issuperset(step for step in steps.whole if step not in late):
-        filling = set()
-    apart = filling | late
-    whole = tuple(found[step] for step in steps.whole if step not in apart)
-    partial = tuple(found[step] for step in every if step in apart or step in steps.partial)
-    return steps._replace(whole=whole, partial=partial)
+    fills &= not (fills | is_late)[is_told].all()
+    found = np.column_stack((host[:, 0], begin, complete))
+    return Completed(np.where(is_late[:, None], host, found), is_told, is_late, fills)
 
 
 class _Turns:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import numpy as np
 
+from arrays import Int64
 from arrays.median import median
 from arrays.numbering import unique
 from dialects.kineto.kineto_device import integers, with_correlation
 from dialects.masks import by_cat, by_name
-from dialects.steps import NO_STEPS, Steps, between, outer_rows, rest, spans
+from dialects.steps import NO_STEPS, Steps, between, outer_rows, rest, spans, step_table
 from dialects.system import KERNEL_CATS, RUNTIME_CATS
 from errors import listed
 from formats.columns import Trace
@@ -29,7 +30,7 @@ _NAMED = re.compile(r"step\[(\w+)\b.*")
 _WORDS = {"extend": "prefill", "target_verify": "decode"}
 _ANY = re.compile(r"execute_\w.*")
 _BEGINS = ("execute_", "step[", "[Executor] ")
-_GRAPH_LAUNCH = re.compile(r"(?:cuda|hip|cu)GraphLaunch")
+_GRAPH_LAUNCH = re.compile(r"[a-z]{2,4}GraphLaunch\w*")
 _LEAST = 3  # annotations without a kind, or replays of a graph, that make a loop
 
 
@@ -54,35 +55,42 @@ def kind_of_step(name: str) -> str | None:
     return "" if _ANY.fullmatch(name) else None
 
 
-def annotated_steps(trace: Trace) -> tuple[Steps, Mapping[int, str]]:
-    """Return the steps that a serving program annotates, and the kind of each, by its number."""
+def annotated_steps(trace: Trace) -> tuple[Steps, Sequence[str]]:
+    """Return the steps that a serving program annotates, numbered from 1, and the kind of each."""
     if not any(kind_of_step(name) is not None for name in trace.names):
-        return NO_STEPS, {}
+        return NO_STEPS, ()
     rows = outer_rows(trace, lambda name: kind_of_step(name) is not None)
-    kinds = [kind_of_step(trace.names[i]) or "" for i in trace.name_id[rows].tolist()]
+    of_name = [kind_of_step(name) or "" for name in trace.names]
+    kinds = [of_name[i] for i in trace.name_id[rows].tolist()]
     if not any(kinds) and len(rows) < _LEAST:
-        return NO_STEPS, {}
+        return NO_STEPS, ()
     steps = tuple(spans(trace, rows, range(1, len(rows) + 1)))
-    return Steps(steps, (), "annotations of a serving program"), dict(enumerate(kinds, 1))
+    return Steps(steps, (), "annotations of a serving program"), kinds
 
 
-def of_one_kind(steps: Steps, kinds: Mapping[int, str], by: str | None = None) -> Steps:
+def of_one_kind(steps: Steps, kinds: Sequence[str], by: str | None = None) -> Steps:
     """Return the steps of the kind `by` (None: that of most steps), and a note on those of others."""
-    found = Counter(kinds[step.label] for step in steps.whole if step.label in kinds)
+    kind, note = chosen_kind(step_table(steps.whole), kinds, by)
+    whole, partial = (
+        tuple(step for step in part if kinds[step.label - 1] == kind) for part in (steps.whole, steps.partial)
+    )
+    return steps._replace(whole=whole, partial=partial, kind=kind, note=note)
+
+
+def chosen_kind(steps: Int64, kinds: Sequence[str], by: str | None = None) -> tuple[str, str]:
+    """Return the kind `by` (None: that of most of the steps, (n, 3)), and a note on steps of other kinds."""
+    kind_of = np.array(kinds)[steps[:, 0] - 1]
+    found = Counter(kind_of.tolist())
     if len(found) < 2 and by is None:
-        return steps._replace(kind=next(iter(found), ""))
+        return next(iter(found), ""), ""
     kind = max(found, key=lambda one: (found[one], one)) if by is None else by
     others = []
     for other in sorted(found.keys() - {kind}):
-        usual = median(np.array([step.dur_ns for step in steps.whole if kinds[step.label] == other]))
+        usual = median((steps[:, 2] - steps[:, 1])[kind_of == other])
         n_steps = f"{found[other]:,} {other} step{'' if found[other] == 1 else 's'}".replace("  ", " ")
         look = f" (--step_by {other} looks at them)" if other else ""
         others.append(f"{n_steps}, {in_ms(usual)} in the median{look}")
-    whole, partial = (
-        tuple(step for step in part if kinds.get(step.label) == kind) for part in (steps.whole, steps.partial)
-    )
-    note = f"steps of other kinds are not in these figures: {listed(others)}" if others else ""
-    return steps._replace(whole=whole, partial=partial, kind=kind, note=note)
+    return kind, f"steps of other kinds are not in these figures: {listed(others)}" if others else ""
 
 
 def graph_replays(trace: Trace) -> Steps:

@@ -35,6 +35,7 @@ from formats.columns import Trace
 #: Calls that return only when work on the device is done.
 CALLS_THAT_WAIT = re.compile(
     r"(?i:\w*synchronize\w*)|(cuda|hip)Memcpy(To|From)?(Symbol|2D|3D)?|(cuda|hip)Free"
+    r"|(ur|pi)(QueueFinish|Events?Wait)|clFinish|clWaitForEvents|cn(rt)?(QueueSync|SyncDevice)"
 )
 
 

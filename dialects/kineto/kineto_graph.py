@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -30,7 +30,7 @@ from dialects.kineto.collectives import (
     meeting,
     transfers,
 )
-from dialects.kineto.completion import places
+from dialects.kineto.completion import Completed, places
 from dialects.kineto.kineto_device import (
     Works,
     after_on_stream,
@@ -63,6 +63,7 @@ from dialects.step_parts import (
 from dialects.step_windows import (
     NO_STEP,
     RecordedEvents,
+    as_bounds,
     check_sizes,
     cut_into_steps,
     ended_last,
@@ -70,7 +71,6 @@ from dialects.step_windows import (
     sampled,
     windows,
 )
-from dialects.steps import Step, Steps
 from dialects.system import DEVICE_CATS, RUNTIME_CATS
 from dialects.tolerances import PAUSE_NS, ROUNDED_NS, SHORTLY, SOON, TOLERANCE_NS
 from errors import Note, listed
@@ -99,7 +99,7 @@ class _Rank(Struct, frozen=True):
     aside: Int64  # rows, by end
     works: Works
     transfers: Mapping[int, Hashable]  # as of `transfers`
-    steps: Sequence[Step]
+    steps: Int64  # (n, 3) number, begin and end, as the host runs them
     roles: NDArray[np.int8]  # of the trace's slices
 
     @property
@@ -113,21 +113,22 @@ class _Rank(Struct, frozen=True):
 
 def record(
     rank_trace: RankTrace,
-    steps: Sequence[Step],
+    steps: Int64,
     roles: NDArray[np.int8],
-    completed: Steps | None = None,
-    only: Collection[int] | None = None,
+    completed: Completed | None = None,
+    only: Int64 | None = None,
 ) -> RankSteps:
     """Return the steps of one rank, whose slices have `roles`; where no steps are marked, one of all.
 
-    `completed` are the `steps` of the host from completion to completion, where its device tells that; `only`
-    the numbers of those that are wanted (None: of all).
+    `steps` (n, 3) are those of the host; `completed` the same from completion to completion, where its device
+    tells that; `only` the numbers of those that are wanted (None: of all).
     """
     name, trace = rank_trace.name, rank_trace.trace
-    bounds = windows(steps if completed is None else completed.whole)
+    bounds = windows(steps if completed is None else completed.table[completed.is_whole])
     if only is not None:
-        bounds = [one for one in bounds if one[0] in only]
-    looked_at, left = sampled(bounds, rank_trace.most_steps)
+        bounds = bounds[np.isin(bounds[:, 0], only)]
+    some, left = sampled(bounds, rank_trace.most_steps)
+    looked_at = as_bounds(bounds[some])
     n_leftover = int((by_cat(trace, DEVICE_CATS.__contains__) & (roles == Role.IGNORED)).sum())
     if left and not _lasting_collectives(trace).any():  # whose other ends are found by places in the file
         rank_trace, roles = _around(rank_trace, roles, looked_at)
@@ -135,7 +136,7 @@ def record(
     events = _events(rank)
     is_unknown = len(rank.aside) > 0 and host_group(trace.header, trace.rank) is None
     notes: list[str] = [_UNKNOWN_GROUP] if is_unknown else []
-    if not steps and len(events.kind):
+    if not len(steps) and len(events.kind):
         looked_at = [(1, int(events.start_ns.min()), int(events.end_ns.max()))]
         if len(rank.works):  # the one step is complete when its host and all of its streams are done
             events = replace(events, iteration=np.ones(len(events.kind), np.int64))
@@ -144,19 +145,16 @@ def record(
         notes.append(UNMARKED)
     elif completed is not None:
         place = places(steps, events.issued_ns)
-        iteration = np.where(place >= 0, np.array([step.label for step in steps])[place], NO_STEP)
+        iteration = np.where(place >= 0, steps[:, 0][place] if len(steps) else 0, NO_STEP)
         events = replace(events, iteration=iteration)
-        asked = [step for step in steps if only is None or step.label in only]
-        partial, whole = set(completed.partial), {step.label for step in completed.whole}
-        late = [step.label for step in asked if step in partial]
-        filling = [step.label for step in asked if step not in partial and step.label not in whole]
+        asked = completed.is_told & (True if only is None else np.isin(completed.table[:, 0], only))
         notes += [
-            f"{_steps_are(labels)} left out: {why}"
-            for labels, why in (
-                (late, "the device was not done with the one before then"),
-                (filling, "in it the host fills the device's queue, so it is longer"),
+            f"{_steps_are(completed.table[asked & which, 0].tolist())} left out: {why}"
+            for which, why in (
+                (completed.is_late, "the device was not done with the one before then"),
+                (completed.fills, "in it the host fills the device's queue, so it is longer"),
             )
-            if labels
+            if (asked & which).any()
         ]
     if n_leftover:
         works = f"{n_leftover:,} kernels and copies" if n_leftover > 1 else "a kernel or copy"
@@ -190,7 +188,7 @@ def _steps_are(labels: Sequence[int]) -> str:
     return f"steps {which} are" if len(labels) > 1 else f"step {which} is"
 
 
-def _read(rank: RankTrace, steps: Sequence[Step], roles: NDArray[np.int8]) -> _Rank:
+def _read(rank: RankTrace, steps: Int64, roles: NDArray[np.int8]) -> _Rank:
     trace = rank.trace
     end_ns = trace.end_ns
     is_aside = _lasting_collectives(trace)
@@ -596,7 +594,7 @@ class _Asked:
 
     def __init__(self, rank: _Rank, start_ns: Int64) -> None:
         self.rank, self.start_ns = rank, start_ns
-        self.begins_ns = [step.start_ns for step in rank.steps]
+        self.begins_ns = rank.steps[:, 1].tolist()
         self.has_launches = bool((rank.works.call >= 0).any())
         self.latest: dict[Hashable, int] = {}  # the step of the last one of each key
 
@@ -609,5 +607,5 @@ class _Asked:
             bisect_right(self.begins_ns, works.call_start_ns[work] if work >= 0 else self.start_ns[event]) - 1
         )
         if at >= 0 and (work < 0 or works.call[work] >= 0):
-            self.latest[key] = self.rank.steps[at].label
+            self.latest[key] = int(self.rank.steps[at, 0])
         return InStep(key, self.latest[key]) if key in self.latest else key

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -14,7 +13,6 @@ from arrays.numbering import ranges, unique
 from dialects.kineto.inference_steps import kind_of_step
 from dialects.masks import by_cat, by_name
 from dialects.roles import Phase
-from dialects.steps import Step
 from dialects.system import RUNTIME_CATS
 from formats.columns import Trace
 from formats.values import FARTHEST_NS
@@ -99,7 +97,7 @@ class Segments(Struct, frozen=True):
         )
 
 
-def segments(trace: Trace, end_ns: Int64, aside: Mask, steps: Sequence[Step]) -> Segments:
+def segments(trace: Trace, end_ns: Int64, aside: Mask, steps: Int64) -> Segments:
     """Return the activity of the host threads, without the communications `aside` (n,) that run beside them.
 
     `end_ns` (n,) are the ends of the slices. Python frames are not operations; time that only they cover is a
@@ -108,7 +106,7 @@ def segments(trace: Trace, end_ns: Int64, aside: Mask, steps: Sequence[Step]) ->
     """
     rows = np.flatnonzero(by_cat(trace, _OPERATION.__contains__) & ~aside)
     rows = rows[np.lexsort((rows, -end_ns[rows], trace.ts_ns[rows], trace.track_id[rows]))]
-    main = _main_thread(trace, rows, [step.start_ns for step in steps])
+    main = _main_thread(trace, rows, steps[:, 1])
     is_operation, in_update = _annotations(trace, end_ns, rows)
     is_around = ~is_operation & ~_are_around_steps(trace.ts_ns[rows], end_ns[rows], steps)
     is_around &= ~by_name(trace, lambda name: _WHOLE.fullmatch(name) or kind_of_step(name) is not None)[rows]
@@ -178,7 +176,7 @@ def _outermost(thread: NDArray[np.int32], start_ns: Int64, end_ns: Int64) -> Int
     return np.maximum.accumulate(np.where(begins, np.arange(len(thread)), 0))
 
 
-def _main_thread(trace: Trace, rows: Int64, begins_ns: Sequence[int]) -> int:
+def _main_thread(trace: Trace, rows: Int64, begins_ns: Int64) -> int:
     """Return the thread on which the steps begin, else the one with the most slices; -1 for none."""
     if not len(rows):
         return -1
@@ -204,11 +202,10 @@ def _annotations(trace: Trace, end_ns: Int64, rows: Int64) -> tuple[Mask, Mask]:
     return is_operation, np.cumsum(in_update)[:-1] > 0
 
 
-def _are_around_steps(start_ns: Int64, end_ns: Int64, steps: Sequence[Step]) -> Mask:
+def _are_around_steps(start_ns: Int64, end_ns: Int64, steps: Int64) -> Mask:
     """Return which slices (n,) last for a whole step, or on into another one."""
-    _, begin, end = np.array([(0, FARTHEST_NS, FARTHEST_NS), *steps], np.int64).T
-    order = np.argsort(begin, kind="stable")
-    begin, end = begin[order], end[order]
+    order = np.argsort(steps[:, 1], kind="stable")
+    begin, end = (np.append(one, FARTHEST_NS) for one in steps[order, 1:].T)
     since = np.searchsorted(begin, start_ns)
     is_whole: Mask = (end[since] <= end_ns) | (begin[np.searchsorted(begin, start_ns, "right")] < end_ns)
     return is_whole

@@ -59,7 +59,7 @@ class Nsight(Kineto):
             return owned
         return [replace(part, rank=None) for part in owned]
 
-    def _every_step(self, trace: Trace, by: str | None) -> tuple[Steps, Mapping[int, str]]:
+    def _every_step(self, trace: Trace, by: str | None) -> tuple[Steps, Sequence[str]]:
         """Return the steps; `by` may also name ranges without the number that each has at its end."""
         if by is not None and by not in trace.names:
             number = re.compile(re.escape(by) + r"[\W_]*(\d{1,9})")

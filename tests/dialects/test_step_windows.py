@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from arrays.numbering import occurrence_number, ranges
 from dialects.step_parts import EdgeKind, Joint, Operation
 from dialects.step_windows import RecordedEvents, check_sizes, cut_into_steps, sampled
-from dialects.steps import Step
 from errors import TraceError
 from formats.columns import Track
 
@@ -82,20 +81,21 @@ def test_events_that_run_on_through_thousands_of_steps_are_refused() -> None:
 
 
 def test_of_very_many_steps_some_are_looked_at_in_runs_all_over_the_recording() -> None:
-    steps = [Step(i, 10 * i, 10 * i + 10) for i in range(100)]
+    steps = np.array([(i, 10 * i, 10 * i + 10) for i in range(100)])
     kept, (note,) = sampled(steps, 40)  # 100 are three times 40: one run of sixteen in four
-    assert [step.label for step in kept] == [*range(16), *range(64, 80)]
+    assert kept.tolist() == [*range(16), *range(64, 80)]
     few = "32 of 100 steps are looked at, 16 in a row all over the recording; of the others "
     assert note == few + "none took much longer than usual"
-    steps[3], steps[40], steps[41] = Step(3, 30, 90), Step(40, 400, 425), Step(41, 410, 430)
+    steps[[3, 40, 41], 2] = 90, 425, 430
     assert sampled(steps, 40)[1] == [few + "2 took much longer than usual, step 40 2.5 times as long as most"]
-    assert sampled(steps, 100) == (steps, [])
-    assert sampled(steps, None) == (steps, [])
+    for most in (100, None):
+        kept, notes = sampled(steps, most)
+        assert (kept.tolist(), notes) == (list(range(100)), [])
 
 
 @given(st.integers(1, 4000), st.integers(0, 300), st.integers(100, 500))
 def test_ranks_that_recorded_fewer_steps_look_at_the_same(n: int, fewer: int, most: int) -> None:
-    steps = [Step(i, i, i + 1) for i in range(n)]
-    whole, part = ({step.label for step in sampled(own, most)[0]} for own in (steps, steps[fewer:]))
+    steps = np.array([(i, i, i + 1) for i in range(n)])
+    whole, part = ({*own[sampled(own, most)[0], 0].tolist()} for own in (steps, steps[fewer:]))
     assert {label for label in whole if label >= fewer} <= part
     assert len(whole) <= most + 16

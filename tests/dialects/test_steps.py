@@ -375,6 +375,15 @@ def test_a_span_without_others_or_of_another_length_is_no_step() -> None:
     assert whole_steps(make(uneven, dialect="chrome")) == []
 
 
+def test_an_annotation_around_nearly_all_that_a_thread_does_is_a_step_and_one_around_a_part_is_none() -> None:
+    """Of 100 ns the operator takes 80 in the annotation; ``rest`` follows it."""
+    for rest, n_steps in ((5, 6), (15, 0)):
+        slices = [("run", 100 * i, 80) for i in range(6)] + [("rest", 100 * i + 80, rest) for i in range(6)]
+        slices += [("op", 100 * i + 10, 60) for i in range(6)]
+        cats = ["user_annotation"] * 6 + ["cpu_op"] * 12
+        assert len(whole_steps(make(slices, dialect="kineto", cats=cats))) == n_steps
+
+
 def test_the_user_may_name_what_marks_a_step() -> None:
     trace = make([*loop("outer", 2, "inner"), ("ProfilerStep#4", 0, 300)], dialect="kineto")
     assert dialects.of(trace).find_steps(trace, "inner").whole == (Step(1, 10, 110), Step(2, 110, 160))

@@ -38,6 +38,8 @@ from traces.files import read_args, read_trace
         "void tensorrt_llm::kernels::moe_comm::moeA2ADispatchKernel<4>(Params)",
         "void mori::moe::EpDispatchInterNodeKernel<float>(Args)",
         "rocshmem_put_signal_wave",
+        "hcom_allReduce__123_0_1",
+        "void cnclDevKernel_AllReduce<float>(int)",
         "Memcpy PtoP (Device -> Device)",
     ],
 )

@@ -26,7 +26,7 @@ from dialects.kineto import Kineto
 from dialects.kineto.kineto_graph import record
 from dialects.step_parts import EdgeKind, Joint, Meetings, RankStep, RankSteps, RankTrace
 from dialects.step_windows import windows
-from dialects.steps import Step
+from dialects.steps import Step, step_table
 from formats.columns import Trace
 from replay.runs import simulated
 from trace_utils import read_trace
@@ -540,8 +540,8 @@ def test_the_next_step_waits_for_what_hands_over_to_the_main_thread(steps_of: An
 
 
 def test_a_step_before_a_pause_ends_itself() -> None:
-    steps = [Step(2, 0, 90), Step(3, 100, 190), Step(7, 5000, 5090), Step(8, 9000, 9090)]
-    assert windows(steps) == [(2, 0, 100), (3, 100, 190), (7, 5000, 5090), (8, 9000, 9090)]
+    steps = np.array([(2, 0, 90), (3, 100, 190), (7, 5000, 5090), (8, 9000, 9090)])
+    assert windows(steps).tolist() == [[2, 0, 100], [3, 100, 190], [7, 5000, 5090], [8, 9000, 9090]]
 
 
 def test_without_marked_steps_the_whole_recording_is_one(steps_of: Any) -> None:
@@ -857,7 +857,7 @@ def test_any_recording_is_lawful(
     trace = load(tmp_path_factory.mktemp("any") / "rank0.json", events)
     halves = [Step(1, 0, 15_000), Step(2, 15_000, 60_000)]
     for steps in (halves[:0], halves):
-        for step in record(RankTrace("rank0", trace), steps, KINETO.roles(trace)).steps:
+        for step in record(RankTrace("rank0", trace), step_table(steps), KINETO.roles(trace)).steps:
             assert_lawful(step)
 
 
@@ -910,7 +910,7 @@ def test_device_work_on_the_path_is_what_hta_has_there(shared_data: Path) -> Non
     on_device = [event for event in critical if event["cat"] in ("kernel", "gpu_memcpy", "gpu_memset")]
     trace = read_trace(case / "trace" / "trace.json.gz", args=EDGE_ARGS, points=True)
     end = max(event["ts"] + event["dur"] for event in on_device) * US
-    steps = [Step(1, int(trace.ts_ns.min()), end)]
+    steps = step_table([Step(1, int(trace.ts_ns.min()), end)])
     recording = join([record(RankTrace("rank0", trace), steps, KINETO.roles(trace))])
     step = recording.steps[0]
     ours = {
