@@ -104,11 +104,11 @@ def _said(enabled: bool | None) -> Iterator[None]:
 
 def _wanted_files(result: Result, args: Namespace) -> Iterator[tuple[Path, str]]:
     """Yield (path, module that writes it) for each file that was asked for."""
-    for face, module in FILES.items():
-        wanted = getattr(args, face, None)
+    for suffix, module in FILES.items():
+        wanted = getattr(args, suffix, None)
         if wanted is not None:
             named = (
-                default_file(result.beside or args.path[0], result.option, face)
+                default_file(result.beside or args.path[0], result.option, suffix)
                 if wanted is True
                 else Path(wanted)
             )

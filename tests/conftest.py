@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,12 @@ SHARED = REPO.parent / "shared" / "data"
 
 #: Whether to try all that there is (`make fuzz`), not only what takes little time.
 THOROUGH = "FUZZ_COUNT" in os.environ
+
+
+def few(n: int, values: Iterable[Any]) -> list[Any]:
+    """Return parameters for a test: each run of the suite tries the first n, `make fuzz` the others, too."""
+    of_each = [one if isinstance(one, tuple) else (one,) for one in values]
+    return [pytest.param(*one, marks=() if i < n else pytest.mark.fuzz) for i, one in enumerate(of_each)]
 
 
 def examples(n: int) -> int:

@@ -6,12 +6,8 @@ homely word where the field has a term ("19 times in 20" for "95 %").
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
-
-from test_floors import nodes
 
 from conftest import REPO
 
@@ -36,12 +32,15 @@ WORDINGS = {
 }
 #: How a docstring does not begin, since its first line shall be a noun or say what a function returns.
 OPENINGS = {
-    r"What\b": "the noun",
-    r"(?:Return|Yield) what\b": "Return the noun",
+    r'"""\s?What\b': "the noun",
+    r'"""\s?(?:Return|Yield) what\b': "Return the noun",
 }
 
 _NO_PRODUCT = ("tests", "examples", ".venv")
-_CODE = re.compile(r"`[^`]*`")
+_CODE = re.compile(r"`[^`\n]*`")
+_BLOCK = re.compile(r"^\s*```.*?^\s*```", re.MULTILINE | re.DOTALL)
+_JOINT = re.compile(r'(?<!")"\s*\n\s*f?"(?!")')  # between a text and the one that it goes on in
+_COMMENT = re.compile(r"\n\s*#:?")  # where a comment goes on
 
 
 def sources() -> list[Path]:
@@ -51,40 +50,19 @@ def sources() -> list[Path]:
     return [*modules, *pages]
 
 
-def prose(path: Path) -> Iterator[tuple[int, str, bool]]:
-    """Yield the line, the text, and whether it is a docstring, of each text of a file that people read."""
+def prose(path: Path) -> str:
+    """Return the text of a file on one line: pages without code, texts that a module joins as one."""
     text = path.read_text(encoding="utf-8")
-    if path.suffix == ".md":
-        in_code = False
-        for number, line in enumerate(text.splitlines(), 1):
-            in_code ^= line.lstrip().startswith("```")
-            if not in_code:
-                yield number, _CODE.sub("`…`", line), False
-        return
-    for number, line in enumerate(text.splitlines(), 1):
-        if "#" in line:  # a comment, or a text that is looked at anyway
-            yield number, line[line.index("#") :], False
-    docstrings = set()
-    for node in nodes(path):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node):
-            assert isinstance(node.body[0], ast.Expr)
-            docstrings.add(node.body[0].value)
-    for node in nodes(path):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.lineno, " ".join(_CODE.sub("`…`", node.value).split()), node in docstrings
+    text = _BLOCK.sub("", text) if path.suffix == ".md" else _COMMENT.sub(" ", _JOINT.sub("", text))
+    return " ".join(_CODE.sub("`…`", text).split())
 
 
 def test_wordings_that_readers_puzzle_over_are_not_used() -> None:
     found = []
     for path in sources():
-        texts = list(prose(path))
-        whole = "\n".join(text for _, text, _ in texts)
-        for wording, better in WORDINGS.items():
-            for match in re.finditer(wording, whole):
-                line = texts[whole.count("\n", 0, match.start())][0]
-                found.append(f"{path.relative_to(REPO)}:{line}: {match[0]!r}: {better}")
-        for line, text, is_docstring in texts:
-            for opening, better in OPENINGS.items() if is_docstring else ():
-                first = re.match(opening, text)
-                found += [f"{path.relative_to(REPO)}:{line}: {first[0]!r}: {better}"] if first else []
+        text = prose(path)
+        for wording, better in {**WORDINGS, **OPENINGS}.items():
+            for match in re.finditer(wording, text):
+                around = text[max(match.start() - 30, 0) : match.end() + 30]
+                found.append(f"{path.relative_to(REPO)}: {around!r}: {better}")
     assert not found, "\n".join(found)

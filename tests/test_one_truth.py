@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from conftest import REPO, run_cli
+from conftest import REPO, few, run_cli
 from dag_utils import LoadedSteps, Recording, StepGraph, critical_path, load_steps
 from diagnose.detectors.slow_transfers import exposed_ns
 from diagnose.job_view import JobView
@@ -20,10 +20,10 @@ from trace_utils import Request
 pytestmark = pytest.mark.slow
 
 JOBS = (
+    "horovod/2ranks-slow-rank1/trace", "composer/ws2-slow-rank1/trace", "kineto/gpu-hta-rank0of16/trace",
+    "dasf/two-hosts-4workers/trace",
     "byteps/fork_lenet_straggler", "byteps/fork_lenet_2w2g", "byteps/master_torch_cnn_2w1s",
-    "kineto/ddp2-gloo-slow-rank1/trace", "kineto/gpu-hta-rank0of16/trace",
-    "kineto/gpu-param-dlrm-8ranks/trace",
-    "horovod/2ranks-slow-rank1/trace", "composer/ws2-slow-rank1/trace", "dasf/two-hosts-4workers/trace",
+    "kineto/ddp2-gloo-slow-rank1/trace", "kineto/gpu-param-dlrm-8ranks/trace",
 )  # fmt: skip
 
 #: Devices that are behind their host, that wait for it, and whose communication runs beside all else.
@@ -53,12 +53,12 @@ def same_path(path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("job", ["lenet", "lenet-100mbit"])
+@pytest.mark.parametrize("job", few(1, ["lenet", "lenet-100mbit"]))
 def test_critical_and_replay_name_the_same_path(job: str) -> None:
     same_path(REPO / "examples" / job)
 
 
-@pytest.mark.parametrize("job", (*JOBS, *DEVICES))
+@pytest.mark.parametrize("job", (*few(3, JOBS), *few(1, DEVICES)))
 def test_critical_and_replay_name_the_same_path_of_a_recorded_job(shared_data: Path, job: str) -> None:
     same_path(shared_data / job)
 
@@ -72,7 +72,7 @@ def stretched(recording: Recording, row: int, event: int, by_ns: int) -> StepGra
     return simulated(replace(recording, steps=steps), [row]).step(0)
 
 
-@pytest.mark.parametrize("job", ["", *JOBS])
+@pytest.mark.parametrize("job", few(4, ["", *JOBS]))
 def test_a_rank_that_works_longer_is_on_the_path_with_all_of_that(
     request: pytest.FixtureRequest, job: str
 ) -> None:
@@ -116,12 +116,12 @@ def same_exposed_communication(path: Path, tmp_path: Path) -> None:
         assert rank["comm_ms"] == pytest.approx([known[rank["rank"]]] * 2, abs=1e-6), rank["rank"]
 
 
-@pytest.mark.parametrize("job", ["lenet", "lenet-100mbit"])
+@pytest.mark.parametrize("job", few(1, ["lenet-100mbit", "lenet"]))
 def test_exposed_communication_is_one_number(tmp_path: Path, job: str) -> None:
     same_exposed_communication(REPO / "examples" / job, tmp_path)
 
 
-@pytest.mark.parametrize("job", [job for job in JOBS if not job.startswith("dasf")])
+@pytest.mark.parametrize("job", few(3, (job for job in JOBS if not job.startswith("dasf"))))
 def test_exposed_communication_of_a_recorded_job_is_one_number(
     shared_data: Path, tmp_path: Path, job: str
 ) -> None:

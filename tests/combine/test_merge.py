@@ -17,7 +17,7 @@ import pytest
 from combine import external_sort as runs
 from combine import merge
 from combine import sources as placing
-from conftest import run_cli
+from conftest import few, run_cli
 from formats import native
 from trace_utils import files_to_read, find_paths
 
@@ -116,18 +116,18 @@ def two_workers(tmp_path: Path) -> tuple[Path, Path]:
 
 
 REAL = {
-    "byteps": ["byteps/fork_lenet_2w2g"],
     "byteps workers": ["byteps/fork_lenet_base/worker_0", "byteps/fork_lenet_base/worker_1"],
-    "kineto": ["kineto/gpu-param-dlrm-8ranks/trace"],
     "kineto absolute": ["kineto/gpu-hta-2of128/trace"],
+    "composer": ["composer/ws2/trace"],
+    "odd members": ["generic/catapult/nestable_async.json", "generic/node/node_trace.json"],
+    "objects": ["generic/viztracer/viz_small.json", "generic/catapult/instance_counters.json"],
+    "byteps": ["byteps/fork_lenet_2w2g"],
+    "kineto": ["kineto/gpu-param-dlrm-8ranks/trace"],
     "kineto old": [
         "kineto/gpu-hta-compare-tiny/base/base.json.gz",
         "kineto/gpu-hta-compare-tiny/test/test.json.gz",
     ],
     "horovod": ["horovod/2ranks-base/trace/timeline.json", "horovod/2ranks-cycles/trace/timeline.json"],
-    "composer": ["composer/ws2/trace"],
-    "odd members": ["generic/catapult/nestable_async.json", "generic/node/node_trace.json"],
-    "objects": ["generic/viztracer/viz_small.json", "generic/catapult/instance_counters.json"],
 }
 
 
@@ -153,7 +153,7 @@ class Real(NamedTuple):
     answer: dict[str, Any]
 
 
-@pytest.fixture(scope="module", params=REAL)
+@pytest.fixture(scope="module", params=few(5, REAL))
 def real(shared_data: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Real:
     """Each of `REAL`, combined once for the tests of it."""
     paths = [shared_data / path for path in REAL[request.param]]
@@ -185,7 +185,7 @@ def test_a_viewer_can_show_it(real: Real) -> None:
     assert _overlaps(_timed(combined)) <= before
 
 
-@pytest.mark.parametrize("case", ["fork_lenet_base", "fork_lenet_2w2g", "master_torch_cnn_2w1s"])
+@pytest.mark.parametrize("case", few(1, ["master_torch_cnn_2w1s", "fork_lenet_base", "fork_lenet_2w2g"]))
 def test_statistics_of_the_combined_file_are_those_of_the_job(
     shared_data: Path, tmp_path: Path, case: str
 ) -> None:
@@ -198,7 +198,7 @@ def test_statistics_of_the_combined_file_are_those_of_the_job(
     assert tables[0] == tables[1]
 
 
-@pytest.mark.parametrize("case", ["ws2", "ws2-slow-rank1", "ws2-torch", "ws1-torch"])
+@pytest.mark.parametrize("case", few(1, ["ws2", "ws2-slow-rank1", "ws2-torch", "ws1-torch"]))
 def test_composers_own_merger_says_the_same(shared_data: Path, tmp_path: Path, case: str) -> None:
     _combine(tmp_path / "out.json", shared_data / "composer" / case / "trace")
     combined = _read(tmp_path / "out.json")

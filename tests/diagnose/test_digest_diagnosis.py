@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from answers import answer
 
-from conftest import REPO, run_cli
+from conftest import REPO, few, run_cli
 
 US = 0.001  # milliseconds
 
@@ -101,7 +101,7 @@ def test_a_digest_and_its_traces_give_the_same_findings(job: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["byteps/fork_lenet_straggler", "kineto/ddp2-gloo-slow-rank1"])
+@pytest.mark.parametrize("name", few(1, ["byteps/fork_lenet_straggler", "kineto/ddp2-gloo-slow-rank1"]))
 def test_a_digest_and_its_traces_name_the_same_late_rank(
     shared_data: Path, tmp_path: Path, name: str
 ) -> None:
@@ -112,7 +112,7 @@ def test_a_digest_and_its_traces_name_the_same_late_rank(
     assert late[0] == late[1] != []
 
 
-@pytest.mark.slow
+@pytest.mark.fuzz
 def test_a_digest_and_its_traces_of_ranks_that_wait_in_turn_agree(shared_data: Path, tmp_path: Path) -> None:
     of_traces, of_digest = of_both(tmp_path, shared_data / "kineto" / "ddp4-gloo-base")
     assert [one["kind"] for one in of_traces] == [one["kind"] for one in of_digest]

@@ -15,6 +15,7 @@ import dialects
 from benchmarks.clock import align_job
 from benchmarks.known_pipeline import Pipelines
 from benchmarks.ranks import STAGES, Job, Times, write
+from conftest import few
 from dag_utils import LoadedSteps, choose_step, load_steps
 from diagnose.diagnosis import diagnose
 from trace_utils import Request, load_paths
@@ -33,7 +34,7 @@ def step_ns(steps: LoadedSteps) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["host", "device"])
+@pytest.mark.parametrize("kind", few(1, ["host", "device"]))
 def test_a_slow_rank_is_found_with_what_it_costs_the_job(tmp_path: Path, kind: str) -> None:
     even = replace(EVEN, kind=kind)
     healthy = loaded(write(tmp_path / "even", even, 1_300_000))

@@ -8,39 +8,39 @@ from pathlib import Path
 import pytest
 from answers import answer
 
-from conftest import REPO
+from conftest import REPO, few
 
 pytestmark = pytest.mark.slow
 
 
 #: Of each recorded job what is known to be wrong, as the headline begins after the length of the step.
 KNOWN = {
-    "byteps/fork_lenet_straggler": ": wk1.rank0 holds up the other rank",
-    "byteps/fork_lenet_slownet": ": communication is not overlapped",
-    "kineto/ddp2-gloo-slow-rank1": ": rank1 holds up the other rank",
-    "kineto/gpu-param-dlrm-8ranks": ": rank7 holds up the others;",
     "kineto/gpu-hta-ns-resolution": ", and the device is the limit",
-    "kineto/gpu-hta-rank1of2-memory": ": launching is the limit",
-    "kineto/gpu-tracelens-resnet-ckpt-mi300-rank0of8": ": collectives reach 3.6 GB/s on the bus",
-    "kineto/gpu-tracelens-qwen-h100-vs-mi300/h100": ", and the device is the limit",
     "kineto/gpu-tracelens-sglang-decode-mi300": ": the host waits 98 % of the step in hipMemcpyWithStream",
     "kineto/gpu-tracelens-timesformer-h100": ": 57 % of the step passes in preprocess, outside",
-    "kineto/gpu-hta-rank0of16": ": communication is not overlapped; up to 31.5 ms (15 %)",
     "kineto/gpu-param-resnet": ": 14 of 29 steps wait for their input; up to 169.0 ms (51 %)",
     "horovod/2ranks-slow-rank1": ": rank1 holds up the others",
     # what was done to this one is not in its recording: the loader works ahead, and both ranks load alike
     "composer/ws2-slow-rank1": ": 74 % of it is computation",
+    "kineto/ddp2-gloo-slow-rank1": ": rank1 holds up the other rank",
+    "byteps/fork_lenet_straggler": ": wk1.rank0 holds up the other rank",
+    "byteps/fork_lenet_slownet": ": communication is not overlapped",
+    "kineto/gpu-param-dlrm-8ranks": ": rank7 holds up the others;",
+    "kineto/gpu-hta-rank1of2-memory": ": launching is the limit",
+    "kineto/gpu-tracelens-resnet-ckpt-mi300-rank0of8": ": collectives reach 3.6 GB/s on the bus",
+    "kineto/gpu-tracelens-qwen-h100-vs-mi300/h100": ", and the device is the limit",
+    "kineto/gpu-hta-rank0of16": ": communication is not overlapped; up to 31.5 ms (15 %)",
 }
 
 
-@pytest.mark.parametrize("job", KNOWN)
+@pytest.mark.parametrize("job", few(7, KNOWN))
 def test_what_is_wrong_stands_first_in_the_headline(shared_data: Path, job: str) -> None:
     headline = answer(shared_data / job)["headline"]
     takes = r"(?:A (?:\w+ )?step|The recording) takes [\d,.]+ ms"
     assert re.match(takes + re.escape(KNOWN[job]), headline)
 
 
-@pytest.mark.parametrize("job", KNOWN)
+@pytest.mark.parametrize("job", few(7, KNOWN))
 def test_the_documentation_quotes_the_headline(shared_data: Path, job: str) -> None:
     page = (REPO / "docs/diagnose.md").read_text().replace("\n> ", " ").replace("\n", " ")
     assert answer(shared_data / job)["headline"] in page
@@ -69,11 +69,11 @@ def test_the_interval_of_a_late_rank_holds_what_was_done_to_it(
 
 @pytest.mark.parametrize(
     "job",
-    [
+    few(4, [
+        "horovod/2ranks-base", "composer/ws2", "byteps/master_torch_cnn_2w1s", "kineto/ddp2-gloo-base",
         "byteps/fork_lenet_base", "byteps/fork_lenet_2w2g", "byteps/fork_resnet50_2w1s",
-        "byteps/master_torch_cnn_2w1s", "horovod/2ranks-base", "horovod/2ranks-cycles",
-        "kineto/ddp2-gloo-base", "kineto/ddp4-gloo-base", "kineto/ddp2-gloo-two-cycles", "composer/ws2",
-    ],
+        "horovod/2ranks-cycles", "kineto/ddp4-gloo-base", "kineto/ddp2-gloo-two-cycles",
+    ]),
 )  # fmt: skip
 def test_ranks_that_do_the_same_are_not_called_late_slow_or_uneven(shared_data: Path, job: str) -> None:
     kinds = {finding["kind"] for finding in answer(shared_data / job)["findings"]}

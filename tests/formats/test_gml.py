@@ -77,7 +77,7 @@ def graphs(draw: st.DrawFn, values: st.SearchStrategy[dict[str, Any]] = anything
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(graphs())
 def test_what_networkx_writes_both_read_alike(graph: nx.DiGraph[str]) -> None:
     text = _networkx_text(graph)

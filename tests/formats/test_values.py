@@ -105,13 +105,13 @@ def test_a_combined_file_is_json_to_everybody(tmp_path: Path, event: str) -> Non
 @pytest.mark.parametrize(
     "content",
     [
-        "[" + '{"ph":1,' * 100_000,
-        "[" + '{"ph":"X","name":"' * 50_000,
-        "[" + GOOD + " " * 500_000 + "x" + "}" + " " * 500_000,
-        "[[{}," * 100_000,
-        '{"a":[{"traceEvents":[' * 40_000,
-        '[{"ph":"X","name":"' + '\\"' * 400_000,
-        "[" + '{"ph":"X","ts":},' * 60_000,
+        "[" + '{"ph":1,' * 25_000,
+        "[" + '{"ph":"X","name":"' * 12_000,
+        "[" + GOOD + " " * 120_000 + "x" + "}" + " " * 120_000,
+        "[[{}," * 25_000,
+        '{"a":[{"traceEvents":[' * 10_000,
+        '[{"ph":"X","name":"' + '\\"' * 100_000,
+        "[" + '{"ph":"X","ts":},' * 15_000,
     ],
     ids=range(7),
 )
@@ -121,7 +121,7 @@ def test_damage_everywhere_takes_a_moment(tmp_path: Path, content: str) -> None:
     begin = time.process_time()
     with contextlib.suppress(TraceError):
         read_document(path)
-    assert time.process_time() - begin < 20
+    assert time.process_time() - begin < 5
 
 
 @pytest.mark.slow

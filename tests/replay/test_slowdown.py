@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks.known_pipeline import Pipelines
+from conftest import few
 from dag_utils import load_steps
 from replay.slowdown import slowdown
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("names_peers", [True, False])
+@pytest.mark.parametrize("names_peers", few(1, [True, False]))
 @pytest.mark.parametrize(
     "job",
     [
@@ -35,7 +36,7 @@ def test_of_pipelines_s_is_what_arithmetic_says(tmp_path: Path, job: Pipelines, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("job", "published"), [("straggler-ST", 1.1787), ("straggler-AR", 1.9730)])
+@pytest.mark.parametrize(("job", "published"), few(1, [("straggler-ST", 1.1787), ("straggler-AR", 1.9730)]))
 def test_of_published_jobs_s_is_the_published_one(shared_data: Path, job: str, published: float) -> None:
     found = slowdown(load_steps([shared_data / "pipeline" / job]).recording)
     assert found.ratio == pytest.approx(published, abs=0.01)

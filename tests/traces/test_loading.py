@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import parallel
-from conftest import REPO, run_cli
+from conftest import REPO, few, run_cli
 from errors import AnalyzeError
 from trace_utils import Request, load_paths, read_traces
 from traces import files as trace_files
@@ -80,7 +80,7 @@ def test_every_option_sees_the_steps_of_all_cycles(tmp_path: Path) -> None:
     assert [gpu["iteration_ms_per_step"] for gpu in times["gpus"]] == [[0.1] * 6] * 2
 
 
-@pytest.mark.slow
+@pytest.mark.fuzz
 def test_the_recorded_job_of_two_cycles(shared_data: Path) -> None:
     path = shared_data / "kineto" / "ddp2-gloo-two-cycles" / "trace"
     rows = answer("--option", "statistic", "--sub_option", "breakdown", "--path", path)["breakdown"]
@@ -178,7 +178,7 @@ def test_processes_called_after_ranks_are_ranks(tmp_path: Path, label: str) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("packed", few(1, [True, False]))
 def test_a_gpu_without_a_final_trace_is_what_collect_makes_of_it(tmp_path: Path, packed: bool) -> None:
     raw = tmp_path / "raw"
     shutil.copytree(REPO / "examples" / "mlp-raw", raw)

@@ -12,7 +12,7 @@ import pytest
 import system_laws
 
 import dialects
-from conftest import run_cli
+from conftest import few, run_cli
 from dag_utils import load_steps
 from dialects import Need, Role
 from dialects.jax.xla_devices import ranks_of
@@ -395,12 +395,12 @@ def test_diagnose_names_the_device_that_does_three_times_the_work(shared_data: P
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("job", "ranks"),
-    [
+    few(1, [
+        ("two_proc", ["wk0.rank0", "wk0.rank1", "wk1.rank2", "wk1.rank3"]),
         ("shard4", ["rank0", "rank1", "rank2", "rank3"]),
         ("slow1of2", ["rank0", "rank1"]),
-        ("two_proc", ["wk0.rank0", "wk0.rank1", "wk1.rank2", "wk1.rank3"]),
-    ],
-)
+    ]),
+)  # fmt: skip
 def test_recorded_jobs_keep_the_laws_of_systems(
     shared_data: Path, tmp_path: Path, job: str, ranks: list[str]
 ) -> None:

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +24,41 @@ EVENTS = [
 ]
 
 
+_FLAGS = ("-std=c11", "-O0", "-shared", "-fPIC")  # built faster
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a compiler `cc` that gives what a real one has once made of the same sources."""
+    real = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if real is None:
+        pytest.skip("no C compiler here")
+    directory = tmp_path_factory.mktemp("built")
+    sources = [str(native._FOLDER / name) for name in native._SOURCES]
+    subprocess.run([real, *_FLAGS, "-o", str(directory / "made"), *sources], check=True)
+    (directory / "cc").write_text(
+        f'#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\ncp {directory}/made "$2"\n'
+    )
+    (directory / "cc").chmod(0o755)
+    return directory
+
+
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """A cache of its own, nothing loaded, and the scanner wished for."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("ANALYZE_NATIVE", "1")
-    monkeypatch.setattr(native, "_FLAGS", ("-std=c11", "-O0", "-shared", "-fPIC"))  # built faster
+    monkeypatch.setattr(native, "_FLAGS", _FLAGS)
     native.library.cache_clear()
     yield
     native.library.cache_clear()
 
 
 @pytest.fixture
-def compiler() -> str:
-    """The path of a C compiler; the test is skipped where there is none."""
-    found = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if found is None:
-        pytest.skip("no C compiler here")
-    return found
+def compiler(built: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The path of a C compiler, first on the path; the test is skipped where there is none."""
+    monkeypatch.setenv("PATH", f"{built}{os.pathsep}{os.environ['PATH']}")
+    return str(built / "cc")
 
 
 def trace_file(tmp_path: Path) -> Path:
