@@ -12,7 +12,7 @@ import dialects
 from combine.distinct_ids import SourceProcess, SourceThread, frame_id
 from combine.rewrite_source import Rewritten
 from combine.sources import Member, Timing
-from dialects.system import BASE
+from dialects.system import BASE, System
 from formats.chrome_writer import metadata
 from formats.values import clean_text
 from outputs.marks import MEMBER, PROGRAM
@@ -27,14 +27,11 @@ class Labels:
     """The names by which the sources of a combined file are told apart, and their order."""
 
     def __init__(self, members: Sequence[Member], dialect: str, sources: Sequence[Rewritten]) -> None:
-        self._is_prefix = dialects.named(dialect).names_by_rank
-        self.ranks = [(m.source.rank or 0) if self._is_prefix else m.source.rank for m in members]
-        system = dialects.named(dialect)
+        self.system = system = dialects.named(dialect)
+        self.ranks = [(m.source.rank or 0) if system.names_by_rank else m.source.rank for m in members]
         self.world_size = max(system.rank(source.about)[1] or 0 for source in sources)
-        if self._is_prefix:
-            self.texts = [member.prefix for member in members]
-        else:
-            self.texts = _distinct(members, self.ranks)
+        by_rank = system.names_by_rank
+        self.texts = [member.prefix for member in members] if by_rank else _distinct(members, self.ranks)
         places = [(m.source.worker or 0, r is None, r or 0) for m, r in zip(members, self.ranks, strict=True)]
         self.order = sorted(range(len(members)), key=places.__getitem__)
 
@@ -42,7 +39,7 @@ class Labels:
         """Return the name of a process: the rank, and the name it has in its own file."""
         label = self.texts[source]
         own = process.name if process.name is not None else process.text
-        if self._is_prefix:
+        if self.system.names_by_rank:
             is_number = process.name is None and process.text.lstrip("-").isdigit()
             return f"{label}pid {own}" if is_number else (label + own).rstrip(".")
         if not own or own.lower().startswith(label.lower()):
@@ -71,23 +68,23 @@ def _label(member: Member, rank: int | None) -> str:
     return f"rank {rank}" if worker is None else f"worker {worker} rank {rank}"
 
 
-def metadata_events(labels: Labels, dialect: str, sources: Sequence[Rewritten]) -> list[bytes]:
+def metadata_events(labels: Labels, sources: Sequence[Rewritten]) -> list[bytes]:
     """Return the metadata events that name and order the processes and threads, as JSON."""
     lines = []
     named: set[int] = set()
     for i in labels.order:
         within = {id(track.of) for track in sources[i].tracks}  # those whose threads are the rank's
         within -= {id(p) for p in sources[i].processes if p.taken}  # but for some
-        for process in sorted(sources[i].processes, key=lambda p: _process_order(p, dialect)):
+        for process in sorted(sources[i].processes, key=lambda p: _process_order(p, labels.system)):
             if process.pid not in named and id(process) not in within:
                 lines.append(_meta("process_name", process.pid, 0, labels.process(i, process)))
                 lines.append(_meta("process_sort_index", process.pid, 0, len(named)))
                 named.add(process.pid)
-        lines += _threads(labels, dialect, i, sources[i])
+        lines += _threads(labels, i, sources[i])
     return lines
 
 
-def _threads(labels: Labels, dialect: str, i: int, source: Rewritten) -> Iterator[bytes]:
+def _threads(labels: Labels, i: int, source: Rewritten) -> Iterator[bytes]:
     processes = {process.pid: process for process in source.processes}
     for track in source.tracks:
         name = track.name
@@ -97,7 +94,7 @@ def _threads(labels: Labels, dialect: str, i: int, source: Rewritten) -> Iterato
             name = _within_rank(track, track.of)
         if name is not None:
             yield _meta("thread_name", track.pid, track.tid, name)
-        index = _thread_order(track, dialect, source)
+        index = _thread_order(track, labels.system, source)
         if index is not None:
             yield _meta("thread_sort_index", track.pid, track.tid, index)
 
@@ -109,9 +106,8 @@ def _within_rank(track: SourceThread, process: SourceProcess) -> str:
     return thread if own.lstrip("-").isdigit() and thread else f"{own} {thread}".rstrip()
 
 
-def _thread_order(track: SourceThread, dialect: str, source: Rewritten) -> float | None:
+def _thread_order(track: SourceThread, system: System, source: Rewritten) -> float | None:
     """Return a thread's sort index: BytePS's whole communications first, then partitions by key."""
-    system = dialects.named(dialect)
     if system.pid_is_rank:
         if track.tid == source.front_tid:
             return 1
@@ -123,8 +119,8 @@ def _thread_order(track: SourceThread, dialect: str, source: Rewritten) -> float
     return track.sort_index
 
 
-def _process_order(process: SourceProcess, dialect: str) -> tuple[bool, float, list[tuple[int, str]]]:
-    name = natural(process.text) if dialects.named(dialect).names_by_rank else []
+def _process_order(process: SourceProcess, system: System) -> tuple[bool, float, list[tuple[int, str]]]:
+    name = natural(process.text) if system.names_by_rank else []
     return process.sort_index is None, process.sort_index or 0, name
 
 
@@ -132,7 +128,7 @@ def _meta(name: str, pid: int, tid: int, value: str | float) -> bytes:
     return _ENCODE(metadata(name, pid, tid, value))
 
 
-def merged_header(labels: Labels, dialect: str, sources: Sequence[Rewritten], times: Timing) -> bytes:
+def merged_header(labels: Labels, sources: Sequence[Rewritten], times: Timing) -> bytes:
     """Return the members of the combined object beside its events, as JSON without the last brace.
 
     A member that all files agree on stays where it was; the others are under ``otherData``, for each

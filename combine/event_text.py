@@ -17,7 +17,6 @@ import msgspec
 import numpy as np
 
 from arrays import Int32, Int64, NDArray
-from combine.collective_finder import NO_ROLE
 from combine.external_sort import Events, begins
 from formats.event import UNDECODABLE
 from formats.native.rewriter import written
@@ -34,6 +33,7 @@ LONGEST_NS = 10**18
 _UNTIMED = tuple(name for name in WholeEvent.__struct_fields__ if name not in ("ts", "dur"))
 
 KEPT, LEFT_OUT, DROPPED = range(3)  # what becomes of events of a kind; of the last, a count
+NO_ROLE = 0  # of events by which no clocks are compared
 
 
 class Heads:

@@ -121,8 +121,8 @@ def combine(
         ]
         times = timing(members, sources, align=align)
         labels = Labels(members, dialect, sources)
-        head = merged_header(labels, dialect, sources, times)
-        metadata = metadata_events(labels, dialect, sources)
+        head = merged_header(labels, sources, times)
+        metadata = metadata_events(labels, sources)
         metadata += [text for source in sources for text in source.untimed]
         texts: list[bytes] = []  # of all sources' heads, one after another
         runs: list[PlacedRun] = []

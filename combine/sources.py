@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from ctypes import CDLL
 from pathlib import Path
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 import dialects
+from arrays import Int64
 from clocks.offsets import Alignment, Clock, align
-from combine.external_sort import Run, Shift
+from combine.external_sort import DURATIONS, TIMES, Run, Shift
 from combine.rewrite_source import Rewritten
-from combine.stepwise_shift import StepwiseShift, extent, stepwise
 from dialects.sync_points import SyncPoints, merged
 from dialects.system import BASE, SecondAxis
 from errors import TraceError, missing
@@ -22,6 +23,8 @@ from formats.stream import ByteStream
 from trace_utils import Source, head_of, reader_of
 
 _SNIFFED = 4  # pieces of a file (about 1 MiB each) that tell what wrote it
+_BINS = 1 << 20  # stretches of time that are told to be quiet or not, to correct a clock's drift there
+_STEPS = 4096  # at most so many corrections
 
 
 class Member(Struct, frozen=True):
@@ -179,16 +182,16 @@ def timing(members: Sequence[Member], sources: Sequence[Rewritten], *, align: bo
     base_ns = bases[0] if all(BASE in source.about.header for source in sources) and all(bases) else 0
     hosts = _hosts(members, sources, bases)
     clocks, by, warnings = _clocks(hosts) if align else ([Clock() for _ in hosts], "none", [])
-    shifts: dict[int, Clock | StepwiseShift] = {}
+    shifts: dict[int, Shift] = {}
     for i, (host, clock) in enumerate(zip(hosts, clocks, strict=True)):
-        shifts[host.number] = clock
+        shifts[host.number] = clock.shift
         if clock.drift_ppm:
-            shifts[host.number] = steps = stepwise(clock, host.runs)
+            shifts[host.number], error_ns = stepwise(clock, host.runs)
             if clock.bound_ns is not None:  # the steps leave something of the drift
-                clocks[i] = replace(clock, bound_ns=clock.bound_ns + steps.error_ns)
+                clocks[i] = replace(clock, bound_ns=clock.bound_ns + error_ns)
     of_host = {host.number: clock for host, clock in zip(hosts, clocks, strict=True)}
     return Timing(
-        [_shift(shifts[m.host], base - base_ns, base) for m, base in zip(members, bases, strict=True)],
+        [_placed(shifts[m.host], base, base_ns) for m, base in zip(members, bases, strict=True)],
         base_ns,
         [of_host[member.host] for member in members],
         by,
@@ -228,8 +231,8 @@ def _on_epoch(points: SyncPoints, base_ns: int) -> SyncPoints:
     }
 
 
-def _shift(clock: Clock | StepwiseShift, constant: int, base: int) -> Shift:
-    return lambda ts: constant + clock.shift(ts + base)
+def _placed(shift: Shift, base: int, base_ns: int) -> Shift:
+    return lambda ts: base - base_ns + shift(ts + base)
 
 
 def _clocks(hosts: Sequence[_Host]) -> tuple[list[Clock], str, list[str]]:
@@ -261,3 +264,63 @@ def _warnings(alignment: Alignment, owners: Sequence[Path]) -> list[str]:
             f"at best one is out of order by {alignment.contradiction_ns / 1e3:,.1f} us"
         )
     return warnings
+
+
+# ---- drift, corrected in steps
+
+
+def stepwise(clock: Clock, runs: Sequence[tuple[Run, int]]) -> tuple[Shift, int]:
+    """Return the shift of times on a drifting host's clock, and how far it is at most from the even one (ns).
+
+    It grows in steps, each where nothing happens, so that no duration, order or nesting changes: a correction
+    that grew evenly would move the end of a slice further than its begin. Each of the host's `runs` is with
+    what makes the run's times those of the host's clock (ns).
+    """
+    span = extent(runs)
+    assert span is not None  # a clock is only known to drift by its events
+    first, last = span
+    width = (last - first) // _BINS + 1
+    starts, ends = _quiet(runs, first, width)
+    slot = starts * _STEPS // _BINS
+    chosen = np.unique(slot, return_index=True)[1]
+    starts, ends = starts[chosen], ends[chosen]
+    cuts = first + width * (starts + ends) // 2
+    edges = np.concatenate([[first], cuts, [last]])
+    middles = (edges[:-1] + edges[1:]) // 2
+    wanted = clock.shift(middles)
+    added = _not_overtaking(wanted, width * (ends - starts))
+    reach = np.abs(clock.shift(edges[:-1]) - wanted) + np.abs(added - wanted)
+    return lambda ts_ns: added[np.searchsorted(cuts, ts_ns, "right")], int(reach.max())
+
+
+def extent(runs: Sequence[tuple[Run, int]]) -> tuple[int, int] | None:
+    """Return when the first event begins and the last one ends; None if there is none."""
+    first, last = [], []
+    for run, base in runs:
+        ts, dur = run.column(TIMES), run.column(DURATIONS)
+        first.append(int(ts[0]) + base)
+        last.append(int((ts + np.maximum(dur, 0)).max()) + base)
+    return (min(first), max(last)) if first else None
+
+
+def _quiet(runs: Sequence[tuple[Run, int]], first: int, width: int) -> tuple[Int64, Int64]:
+    """Return the stretches [start, end) of bins in which nothing is open and nothing happens."""
+    change = np.zeros(_BINS + 1, np.int64)
+    for run, base in runs:
+        ts, dur = run.column(TIMES), run.column(DURATIONS)
+        start = ts + base - first
+        change += np.bincount(start // width, minlength=_BINS + 1)
+        change -= np.bincount((start + np.maximum(dur, 0)) // width + 1, minlength=_BINS + 1)[: _BINS + 1]
+    quiet = np.cumsum(change) == 0
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], quiet, [False]])))
+    starts, ends = edges[::2], edges[1::2]
+    inside = (starts > 0) & (ends < _BINS)
+    return starts[inside], ends[inside]
+
+
+def _not_overtaking(wanted: Int64, gaps: Int64) -> Int64:
+    """Limit each step back to the length of the gap it is taken in."""
+    added: Int64 = wanted.copy()
+    for i, gap in enumerate(gaps.tolist()):
+        added[i + 1] = max(added[i + 1], added[i] - gap)
+    return added

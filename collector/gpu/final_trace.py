@@ -16,16 +16,19 @@ from msgspec import Struct, field
 
 import parallel
 from collector.gpu.dag_from_symbols import Graph, from_gml, from_order, from_symbols
-from collector.gpu.mxnet_profile import collect_operators, node_of, passes
 from collector.gpu.parts import (
     PARTS,
     Event,
+    Inputs,
     PartName,
     TracePart,
     collect_comm,
+    collect_operators,
     count_by_cat,
+    node_of,
     of_category,
     part_of,
+    passes,
     time_of,
 )
 from dialects.byteps.byteps_names import GradientNames, read_names
@@ -136,7 +139,7 @@ class _Gathering(Struct):
         )
 
     def _part(
-        self, part: PartName, names: GradientNames | None, inputs: Mapping[str, Sequence[str]], n_old: int
+        self, part: PartName, names: GradientNames | None, inputs: Inputs, n_old: int
     ) -> Sequence[Event] | None:
         """Return the events of a part from its source; None where what is there has to stay."""
         path = self._source(part)
@@ -163,7 +166,7 @@ class _Gathering(Struct):
         return None if useless else new.events
 
     def _collected(
-        self, part: PartName, names: GradientNames | None, inputs: Mapping[str, Sequence[str]]
+        self, part: PartName, names: GradientNames | None, inputs: Inputs
     ) -> tuple[TracePart, Sequence[str]]:
         """Return the events of a part, and what is damaged in its source."""
         if part == "operator":

@@ -56,9 +56,7 @@ class KeyShare(Struct, frozen=True):
     wire_ns: int
     server_ns: int
     waiting_ns: int | None  # None where the captures do not show every worker: `server_ns` then contains it
-    host_ns: (
-        int | None
-    )  # what of the events of a `comm.json` lies outside their transfers; None without events
+    host_ns: int | None  # of a `comm.json`: its events' time outside their transfers; None without events
 
 
 class TensorBytes(Struct, frozen=True):
@@ -157,7 +155,7 @@ def _lacks(traffic: Traffic) -> Iterator[str]:
     if not len(traffic.transfers):
         yield (
             f"no PUSH or PULL of ps-lite in {capture.n_packets:,} packets "
-            f"({traffic.n_connections:,} TCP connections); transfers over RDMA or shared memory cannot be "
+            f"({capture.n_connections:,} TCP connections); transfers over RDMA or shared memory cannot be "
             "seen in a capture"
         )
     if capture.n_cut:
@@ -168,11 +166,11 @@ def _lacks(traffic: Traffic) -> Iterator[str]:
         yield f"link type {', '.join(map(str, sorted(capture.other_links)))} cannot be decoded"
     if capture.n_fragments:
         yield f"{capture.n_fragments:,} IP fragments left out"
-    if traffic.lost_bytes:
-        yield f"{traffic.lost_bytes:,} bytes of TCP streams were not captured"
-    if traffic.n_unanswered or traffic.n_unasked:
+    if capture.lost_bytes:
+        yield f"{capture.lost_bytes:,} bytes of TCP streams were not captured"
+    if capture.n_unanswered or capture.n_unasked:
         yield (
-            f"{traffic.n_unanswered:,} requests without response and {traffic.n_unasked:,} responses "
+            f"{capture.n_unanswered:,} requests without response and {capture.n_unasked:,} responses "
             "without request left out"
         )
 

@@ -147,11 +147,17 @@ _CAPTURES = (
     Column("capture", "capture", value=lambda c: str(c.capture.path)),
     Column("packets", "packets", "int", value=lambda c: c.capture.n_packets),
     Column("bytes", "bytes", "int", value=lambda c: c.capture.n_bytes),
-    Column("connections", "connections", "int", minor=True, value=lambda c: c.n_connections),
+    Column("connections", "connections", "int", minor=True, value=lambda c: c.capture.n_connections),
     Column("transfers", "transfers", "int", value=lambda c: len(c.transfers)),
-    Column("unanswered", "unanswered", "int", value=lambda c: c.n_unanswered),
-    Column("retransmitted_bytes", "sent again (bytes)", "int", minor=True),
-    Column("lost_bytes", "not captured (bytes)", "int", minor=True),
+    Column("unanswered", "unanswered", "int", value=lambda c: c.capture.n_unanswered),
+    Column(
+        "retransmitted_bytes",
+        "sent again (bytes)",
+        "int",
+        minor=True,
+        value=lambda c: c.capture.retransmitted_bytes,
+    ),
+    Column("lost_bytes", "not captured (bytes)", "int", minor=True, value=lambda c: c.capture.lost_bytes),
 )
 
 

@@ -39,7 +39,7 @@ Packet = tuple[int, int, bytes, int, int, int]
 
 
 class Capture(Struct):
-    """Counts and damage of a capture, filled while it is read."""
+    """Counts and damage of a capture, filled while it is read and its streams are put together."""
 
     path: Path
     n_packets: int = 0
@@ -49,6 +49,11 @@ class Capture(Struct):
     n_roce: int = 0  # InfiniBand over Ethernet or UDP: RDMA
     other_links: set[int] = field(default_factory=set)  # link types nobody can decode
     damage: str = ""  # why reading stopped before the end
+    n_connections: int = 0  # TCP connections of any kind
+    retransmitted_bytes: int = 0
+    lost_bytes: int = 0  # of TCP streams of interest
+    n_unanswered: int = 0  # requests without response
+    n_unasked: int = 0  # responses without request
 
 
 #: tcpdump numbers the files when it begins a new one after some size or time (`worker_0.pcap1`).

@@ -38,15 +38,9 @@ class Meta(NamedTuple):
     customer_id: int = 0
     control: int | None = None  # command of a control message
     nodes: tuple[Node, ...] = ()
-
-
-class Header(NamedTuple):
-    """A message's meta and where its parts are."""
-
-    meta: Meta
-    sender: int | None  # ps-lite id in front of a response
-    key: int | None  # wire key
-    value_bytes: int
+    sender: int | None = None  # ps-lite id in front of a response; these three of a whole message
+    key: int | None = None  # wire key
+    value_bytes: int = 0
 
 
 def server_rank(node_id: int) -> int:
@@ -66,8 +60,8 @@ def key_base(rank: int, n_servers: int) -> int:
     return (2**64 - 1) // n_servers * rank
 
 
-def read_header(message: Message) -> Header | None:
-    """Return the header of a ZMTP message; None if it is not one of ps-lite's."""
+def read_header(message: Message) -> Meta | None:
+    """Return the header of a ZMTP message with sender, key and size; None if it is not one of ps-lite's."""
     frames = message.frames
     sender = identity(frames[0]) if len(frames) > 1 else None
     at = 0 if sender is None else 1
@@ -77,12 +71,8 @@ def read_header(message: Message) -> Header | None:
     keys = frames[at + 1] if len(frames) > at + 1 else b""
     if len(keys) % 8 or (meta.control is not None and len(frames) > at + 1):
         return None
-    return Header(
-        meta,
-        sender,
-        int.from_bytes(keys[:8], "little") if keys else None,
-        message.sizes[at + 2] if len(message.sizes) > at + 2 else 0,
-    )
+    key = int.from_bytes(keys[:8], "little") if keys else None
+    return meta._replace(sender=sender, key=key, value_bytes=sum(message.sizes[at + 2 : at + 3]))
 
 
 def identity(frame: bytes) -> int | None:

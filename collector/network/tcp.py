@@ -13,7 +13,7 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
-from collector.network.packets import Ends, Segment
+from collector.network.packets import Capture, Ends, Segment
 
 FIN, SYN, RST, ACK = 1, 2, 4, 16
 MAX_WAITING = 4 << 20  # bytes a direction may hold back behind a hole
@@ -41,18 +41,11 @@ class Receiver(Protocol):
         """Nothing more comes."""
 
 
-class Counts(Struct):
-    """Repairs of the reassembly, over all streams of interest."""
-
-    retransmitted_bytes: int = 0
-    lost_bytes: int = 0
-
-
 class Half(Struct):
     """One direction of a connection."""
 
     receiver: Receiver
-    counts: Counts
+    capture: Capture
     first_seq: int | None = None  # of the SYN
     syn_ns: int | None = None  # its time, until it is answered
     next_seq: int | None = None
@@ -79,7 +72,7 @@ class Half(Struct):
             return
         known, ts_ns = -distance, segment.ts_ns
         if known:
-            self.counts.retransmitted_bytes += min(known, segment.length)
+            self.capture.retransmitted_bytes += min(known, segment.length)
         if segment.length > known:
             start = min(segment.start + known, segment.end)
             self._deliver(segment.block, start, segment.end, segment.length - known, ts_ns, ts_ns)
@@ -143,7 +136,7 @@ class Half(Struct):
         """Report what is missing before the first waiting bytes as lost; the peer had it all the same."""
         position, seen_ns, _ = self.waiting[0]
         n_lost = position - self.offset
-        self.counts.lost_bytes += n_lost
+        self.capture.lost_bytes += n_lost
         self.offset = position
         self.next_seq = ((self.next_seq or 0) + n_lost) & 0xFFFFFFFF
         self.receiver.lost(n_lost, seen_ns)
@@ -159,11 +152,9 @@ class Half(Struct):
 class Streams:
     """All connections; `make` returns the receivers of a packet's direction and of the other, by its ends."""
 
-    def __init__(self, make: Callable[[Ends], tuple[Receiver, Receiver]]) -> None:
-        self._make = make
+    def __init__(self, make: Callable[[Ends], tuple[Receiver, Receiver]], capture: Capture) -> None:
+        self._make, self.capture = make, capture
         self._flows: dict[Ends, tuple[Half, Half]] = {}  # both directions, each with its own half first
-        self.counts = Counts()
-        self.n_connections = 0
 
     def take(self, segment: Segment) -> None:
         """Add one segment of any connection."""
@@ -211,8 +202,8 @@ class Streams:
     def _add(self, ends: Ends) -> tuple[Half, Half]:
         if len(self._flows) >= _MAX_FLOWS:
             self._forget()
-        self.n_connections += 1
-        forth, back = (Half(receiver, self.counts) for receiver in self._make(ends))
+        self.capture.n_connections += 1
+        forth, back = (Half(receiver, self.capture) for receiver in self._make(ends))
         self._flows[ends] = forth, back
         self._flows[_turned(ends)] = back, forth
         return forth, back

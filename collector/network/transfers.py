@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from arrays import Int32, Int64, NDArray
 from collector.network.packets import Capture, Ends, read_segments
-from collector.network.pslite import LENGTHS_FRAME, Header, Meta, Node, identity, locate, read_header
+from collector.network.pslite import LENGTHS_FRAME, Meta, Node, identity, locate, read_header
 from collector.network.tcp import Receiver, Streams
 from collector.network.zmtp import Message, MessageReader
 
@@ -58,11 +58,6 @@ class Traffic(Struct, frozen=True):
     transfers: Transfers
     connections: list[Connection]
     nodes: frozenset[Node]  # as the scheduler announced them, if that was captured
-    retransmitted_bytes: int
-    lost_bytes: int  # of TCP streams of interest
-    n_connections: int  # TCP connections of any kind
-    n_unanswered: int  # requests without response
-    n_unasked: int  # responses without request
 
 
 def read_traffic(path: Path, on_bytes: Callable[[int], object] = lambda n: None) -> Traffic:
@@ -72,14 +67,14 @@ def read_traffic(path: Path, on_bytes: Callable[[int], object] = lambda n: None)
     """
     capture = Capture(path)
     matcher = _Matcher()
-    streams = Streams(matcher.receivers)
+    streams = Streams(matcher.receivers, capture)
     for segment in read_segments(capture, on_bytes):
         streams.take(segment)
     streams.close()
-    return matcher.result(capture, streams)
+    return matcher.result(capture)
 
 
-class _Half(NamedTuple):
+class _Unmatched(NamedTuple):
     """A request or a response that waits for the other."""
 
     start_ns: int
@@ -101,7 +96,7 @@ class _Link(Struct):
     asks: int = 0  # direction in which requests go
     kinds: set[bool] = field(default_factory=set)  # of messages that were met: True requests, False responses
     #: Messages without their counterpart, requests and responses.
-    open: dict[bool, dict[_Number, _Half]] = field(default_factory=lambda: {True: {}, False: {}})
+    open: dict[bool, dict[_Number, _Unmatched]] = field(default_factory=lambda: {True: {}, False: {}})
     index: int = -1  # in the list of connections with transfers
 
     @property
@@ -128,13 +123,13 @@ class _Matcher:
 
     def _reader(self, link: _Link, direction: int) -> MessageReader:
         def on_message(message: Message) -> bool:
-            header = read_header(message)
-            if header is None:
+            meta = read_header(message)
+            if meta is None:
                 return False
-            if header.meta.control is not None:
-                self._nodes.update(node for node in header.meta.nodes if node.id < _UNASSIGNED)
+            if meta.control is not None:
+                self._nodes.update(node for node in meta.nodes if node.id < _UNASSIGNED)
             else:
-                self._data(link, direction, header, message)
+                self._data(link, direction, meta, message)
             return True
 
         def on_identity(name: bytes) -> None:
@@ -142,15 +137,14 @@ class _Matcher:
 
         return MessageReader(on_message, on_identity, locate, trailer=LENGTHS_FRAME)
 
-    def _data(self, link: _Link, direction: int, header: Header, message: Message) -> None:
-        meta = header.meta
+    def _data(self, link: _Link, direction: int, meta: Meta, message: Message) -> None:
         number = (meta.app_id, meta.customer_id, meta.push, meta.timestamp)
         if not link.kinds:
             self._between.setdefault(link.hosts, []).append(link)
         link.kinds.add(meta.request)
-        half = _Half(message.start_ns, message.end_ns, header.key, header.value_bytes, message.wire_bytes)
-        if header.sender is not None:
-            link.identities[direction] = header.sender
+        half = _Unmatched(message.start_ns, message.end_ns, meta.key, meta.value_bytes, message.wire_bytes)
+        if meta.sender is not None:
+            link.identities[direction] = meta.sender
         link.asks = direction if meta.request else 1 - direction
         other = self._take(link, number, not meta.request)
         if other is not None:
@@ -161,7 +155,7 @@ class _Matcher:
             del waiting[next(iter(waiting))]
         waiting[number] = half
 
-    def _take(self, link: _Link, number: _Number, request: bool) -> _Half | None:
+    def _take(self, link: _Link, number: _Number, request: bool) -> _Unmatched | None:
         """Return the other half of `number`: on this connection, or on the one of the other direction."""
         if number in link.open[request]:
             return link.open[request].pop(number)
@@ -174,7 +168,7 @@ class _Matcher:
         ]
         return holders[0].pop(number) if len(holders) == 1 else None
 
-    def _add(self, link: _Link, meta: Meta, request: _Half, response: _Half) -> None:
+    def _add(self, link: _Link, meta: Meta, request: _Unmatched, response: _Unmatched) -> None:
         key = request.key if request.key is not None else response.key
         if key is None:
             return
@@ -196,24 +190,17 @@ class _Matcher:
         for name, column in self._columns.items():
             column.append(row[name])
 
-    def result(self, capture: Capture, streams: Streams) -> Traffic:
-        """Return the transfers and what is left over."""
-        links = [link for links in self._between.values() for link in links]
+    def result(self, capture: Capture) -> Traffic:
+        """Return the transfers; the messages that are left over are counted in `capture`."""
+        for link in (link for links in self._between.values() for link in links):
+            capture.n_unanswered += len(link.open[True])
+            capture.n_unasked += len(link.open[False])
         types = {"connection": np.int32, "push": np.bool_, "wire_key": np.uint64}
         columns: dict[str, Any] = {
             name: np.array(column, types.get(name, np.int64)) for name, column in self._columns.items()
         }
-        return Traffic(
-            capture,
-            Transfers(**columns),
-            [_connection(link) for link in self._links],
-            frozenset(self._nodes),
-            streams.counts.retransmitted_bytes,
-            streams.counts.lost_bytes,
-            streams.n_connections,
-            sum(len(link.open[True]) for link in links),
-            sum(len(link.open[False]) for link in links),
-        )
+        connections = [_connection(link) for link in self._links]
+        return Traffic(capture, Transfers(**columns), connections, frozenset(self._nodes))
 
 
 def _connection(link: _Link) -> Connection:

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 import dialects
 from clocks.offsets import Clock
 from combine import external_sort as runs
-from combine.collective_finder import SyncFinder
 from combine.distinct_ids import unique_id
 from combine.event_text import microseconds
 from combine.external_sort import Events, cut, merge, run_writer
-from combine.stepwise_shift import stepwise
+from combine.rewrite_source import SyncFinder
+from combine.sources import stepwise
 from conftest import examples, run_cli
 from formats import stream
 from formats.columns import no_slices
@@ -211,20 +211,20 @@ def test_steps_follow_the_drift_and_move_nothing_past_another(tmp_path: Path) ->
     # slices of 10 ms every 100 ms for 100 s, a clock that gains 100 us/s: 10 ms in all
     events = [(b"{", t, 10_000_000) for t in range(0, 100_000_000_000, 100_000_000)]
     clock = Clock(offset_ns=5_000, drift_ppm=-100.0, bound_ns=0, middle_ns=50_000_000_000)
-    taken = stepwise(clock, [(run, 0) for run in _spill(tmp_path / "a", events)])
+    shift, error_ns = stepwise(clock, [(run, 0) for run in _spill(tmp_path / "a", events)])
     ts = np.array([t for _, t, _ in events], np.int64)
-    moved = ts + taken.shift(ts)
+    moved = ts + shift(ts)
     assert (np.diff(moved) >= 10_000_000).all()
-    assert np.abs(taken.shift(ts) - clock.shift(ts)).max() <= taken.error_ns <= 20_000
-    assert (taken.shift(ts) == taken.shift(ts + 10_000_000)).all()  # a slice's end goes with its begin
+    assert np.abs(shift(ts) - clock.shift(ts)).max() <= error_ns <= 20_000
+    assert (shift(ts) == shift(ts + 10_000_000)).all()  # a slice's end goes with its begin
 
 
 def test_without_a_quiet_moment_all_is_moved_alike(tmp_path: Path) -> None:
     events = [(b"{", 0, 1_000_000_000), (b"{", 500_000_000, 1)]
     clock = Clock(drift_ppm=100.0, bound_ns=0, middle_ns=0)
-    taken = stepwise(clock, [(run, 0) for run in _spill(tmp_path / "a", events)])
-    assert len(set(taken.shift(np.array([0, 500_000_000], np.int64)).tolist())) == 1
-    assert taken.error_ns == 50_000  # 100 ppm of half a second
+    shift, error_ns = stepwise(clock, [(run, 0) for run in _spill(tmp_path / "a", events)])
+    assert len(set(shift(np.array([0, 500_000_000], np.int64)).tolist())) == 1
+    assert error_ns == 50_000  # 100 ppm of half a second
 
 
 # -- anchors --------------------------------------------------------------------------------------

@@ -15,8 +15,7 @@ import pytest
 
 from collector.gpu.dag_from_symbols import from_order, from_symbols
 from collector.gpu.final_trace import gather
-from collector.gpu.mxnet_profile import collect_operators, node_of, passes
-from collector.gpu.parts import collect_comm, of_category, part_of
+from collector.gpu.parts import collect_comm, collect_operators, node_of, of_category, part_of, passes
 from conftest import run_cli
 from dialects.byteps.byteps_names import GradientNames
 from formats.columns import Trace, Track

@@ -197,7 +197,7 @@ def test_every_transfer_with_its_times(tmp_path: Path, dialect: Dialect) -> None
     connections, made = job(dialect)
     traffic = read(tmp_path, in_order(connections))
     assert rows(traffic) == Counter(made)
-    assert (traffic.n_unanswered, traffic.n_unasked) == (0, 0)
+    assert (traffic.capture.n_unanswered, traffic.capture.n_unasked) == (0, 0)
 
 
 @DIALECTS
@@ -216,7 +216,7 @@ def test_retransmissions_and_disorder_change_nothing(tmp_path: Path, dialect: Di
     connections, made = job(dialect)
     traffic = read(tmp_path, shaken(in_order(connections), seed))
     assert what(rows(traffic)) == what(Counter(made))
-    assert traffic.lost_bytes == 0
+    assert traffic.capture.lost_bytes == 0
 
 
 @pytest.mark.parametrize("seed", range(15))
@@ -246,7 +246,7 @@ def test_lost_packets_cost_the_messages_they_belong_to(tmp_path: Path, dialect: 
     found, all_made = what(rows(traffic)), what(Counter(made))
     assert not found - all_made
     assert found.total() > 0.7 * len(made)
-    assert traffic.lost_bytes > 0
+    assert traffic.capture.lost_bytes > 0
 
 
 @DIALECTS
@@ -297,14 +297,14 @@ def test_responses_over_a_connection_of_their_own(tmp_path: Path) -> None:
     assert [(e.timestamp, e.n_bytes) for e in sorted(rows(traffic), key=lambda e: e.timestamp)] == [
         (i, 500) for i in range(4)
     ]
-    assert traffic.n_unanswered == 0
+    assert traffic.capture.n_unanswered == 0
 
 
 def test_an_unanswered_request_is_counted(tmp_path: Path) -> None:
     connections, made = job(NEW)
     last = max(e.request_end_ns for e in made)
     traffic = read(tmp_path, [p for p in in_order(connections) if p.ts_ns <= last])
-    assert (rows(traffic).total(), traffic.n_unanswered) == (len(made) - 1, 1)
+    assert (rows(traffic).total(), traffic.capture.n_unanswered) == (len(made) - 1, 1)
 
 
 _LINE = re.compile(
@@ -345,6 +345,6 @@ def test_the_verbose_log_of_a_recorded_job_has_the_same_transfers(shared_data: P
 )
 def test_the_recorded_captures_match_without_remainder(shared_data: Path, case: str, worker: int) -> None:
     traffic = read_traffic(shared_data / "byteps" / case / f"worker_{worker}.pcap")
-    assert (len(traffic.transfers), traffic.n_unanswered, traffic.n_unasked) == (448, 0, 0)
+    assert (len(traffic.transfers), traffic.capture.n_unanswered, traffic.capture.n_unasked) == (448, 0, 0)
     assert {c.server_id for c in traffic.connections} == {8, 10}
     assert {c.worker_id for c in traffic.connections} == {11 if worker == 0 else 9}

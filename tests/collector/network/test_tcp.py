@@ -50,7 +50,7 @@ def streams() -> tuple[Streams, list[tuple[Recorder, Recorder]]]:
         made.append((Recorder(), Recorder()))
         return made[-1]
 
-    return Streams(make), made
+    return Streams(make, Capture(Path())), made
 
 
 def segment(
@@ -200,7 +200,7 @@ def test_many_connections_do_not_stay_in_memory(monkeypatch: pytest.MonkeyPatch)
         all_streams.take(segment(0, flags=SYN, ack=-1, ends=(b"%04d" % i, 1, b"peer", 80)))
         all_streams.take(segment(1, b"x", ends=(b"%04d" % i, 1, b"peer", 80)))
     assert len(all_streams._flows) <= 102  # two entries each
-    assert all_streams.n_connections == 5_000
+    assert all_streams.capture.n_connections == 5_000
 
 
 @pytest.mark.slow
