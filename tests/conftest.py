@@ -39,7 +39,7 @@ THOROUGH = "FUZZ_COUNT" in os.environ
 
 def few(n: int, values: Iterable[Any]) -> list[Any]:
     """Return parameters for a test: each run of the suite tries the first n, `make fuzz` the others, too."""
-    of_each = [one if isinstance(one, tuple) else (one,) for one in values]
+    of_each = [one if type(one) is tuple else (one,) for one in values]
     return [pytest.param(*one, marks=() if i < n else pytest.mark.fuzz) for i, one in enumerate(of_each)]
 
 

@@ -233,7 +233,7 @@ def test_a_small_file_cut_or_damaged_at_any_byte(library: ctypes.CDLL, tmp_path:
     )
     whole = ("[" + slices[:-1] + end).encode()
     path = tmp_path / "a.json"
-    for at in range(1, len(whole), 1 if THOROUGH else 5):
+    for at in range(1, len(whole), 1 if THOROUGH else 11):
         for content in (whole[:at], whole[:at] + b"\x22" + whole[at + 1 :], whole[:at] + whole[at + 1 :]):
             path.write_bytes(content)
             inside, beside = (

@@ -73,7 +73,7 @@ def test_a_stage_that_works_longer_is_uneven_work_and_no_late_rank(tmp_path: Pat
     holds(found, (step_ns(uneven) - step_ns(shared)) / 1e6)
 
 
-@pytest.mark.parametrize("kind", ["host", "device"])
+@pytest.mark.parametrize("kind", few(1, ["host", "device"]))
 def test_clocks_are_tied_across_pipelines_and_groups(tmp_path: Path, kind: str) -> None:
     job = replace(EVEN, kind=kind, slow=0.2)
     traces = load_paths([write(tmp_path / "job", job, 1_300_000)], Request({dialects.Need.SYNC}, jobs=1)).made
@@ -125,7 +125,7 @@ def parted(directory: Path) -> None:
         path.write_text(json.dumps({**document, "traceEvents": events}))
 
 
-@pytest.mark.parametrize(("slow", "replicas"), [({(0, 2): 2.0}, 1), ({(0, 1): 1.6, (1, 1): 1.6}, 2)])
+@pytest.mark.parametrize(("slow", "replicas"), few(1, [({(0, 2): 2.0}, 1), ({(0, 1): 1.6, (1, 1): 1.6}, 2)]))
 def test_a_stage_on_which_the_same_operations_take_longer_is_slow_before_it_is_cut_anew(
     tmp_path: Path, slow: dict[tuple[int, int], float], replicas: int
 ) -> None:

@@ -54,7 +54,7 @@ def test_a_server_of_a_cluster_with_slow_threads(tmp_path: Path) -> None:
     holds(found, step_ms - float(even.run(8, 14).mean()), near=0.3)
 
 
-@pytest.mark.slow
+@pytest.mark.fuzz
 def test_a_server_of_a_cluster_with_a_slow_network(tmp_path: Path) -> None:
     slow = replace(CLUSTER, far=(1.0, 3.0, 1.0))
     step_ms = float(slow.run(8, 14, tmp_path / "job").mean())

@@ -15,7 +15,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
 import options
-from conftest import REPO, open_page, small_window
+from conftest import REPO, few, open_page, small_window
 from errors import printable
 from options import arguments
 from options.diagnose.diagnosis_charts import _to_one_scale
@@ -33,11 +33,11 @@ COMMANDS: tuple[tuple[str, str, list[Path], list[str]], ...] = (
     ("statistic", "statistic", [LENET], []),
     ("breakdown", "statistic", [LENET], ["--sub_option", "breakdown"]),
     ("compare", "compare", [LENET, SLOW], []),
-    ("3dcompare", "3dcompare", [LENET, SLOW], ["--output", "a.html"]),
     ("graph", "graph", [LENET / "worker_0" / "0"], ["--output", "a.svg"]),
     ("critical", "critical", [LENET], []),
     ("replay", "replay", [LENET], ["--output", "-"]),
     ("combine", "combine", [LENET], ["--output", "a.json"]),
+    ("3dcompare", "3dcompare", [LENET, SLOW], ["--output", "a.html"]),
     ("collect", "collect", [LENET], ["--sub_option", "iter_time"]),
 )
 
@@ -55,7 +55,7 @@ def texts(browser: Chrome, selector: str) -> list[str | None]:
     return found
 
 
-@pytest.mark.parametrize(("name", "option", "inputs", "words"), COMMANDS, ids=[name for name, *_ in COMMANDS])
+@pytest.mark.parametrize(("name", "option", "inputs", "words"), few(5, COMMANDS))
 def test_a_page_shows_its_figures_and_first_rows(
     name: str,
     option: str,

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 import parallel
-from conftest import REPO, run_cli
+from conftest import REPO, few, run_cli
 from errors import AnalyzeError
 from parallel import FilePart, attempts, cluster, map_files, working_on
 from sent_work import die_once, forget, hide, sizes, stop_once
@@ -81,13 +81,13 @@ def only_line(err: str) -> str:
 
 @pytest.mark.parametrize(
     ("option", "paths"),
-    [
+    few(3, [
         ("diagnose", [LENET]),
-        ("compare", [LENET, SLOW]),
         ("combine", [LENET]),
         ("statistic", [REPO / "examples" / "mlp-raw"]),  # read from files that are made on the way
-    ],
-)
+        ("compare", [LENET, SLOW]),
+    ]),
+)  # fmt: skip
 def test_options_say_the_same(option: str, paths: list[Any], scheduler: str, tmp_path: Path) -> None:
     shutil.copytree(REPO / "examples", tmp_path / "examples")
     paths = [tmp_path / path.relative_to(REPO) if isinstance(path, Path) else path for path in paths]

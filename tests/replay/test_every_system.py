@@ -10,6 +10,7 @@ import pytest
 from jobs import apply
 from msgspec.structs import replace
 
+from conftest import few
 from dag.step_graph import Recording
 from dag_utils import load_steps, read_partitions
 from replay.runs import simulated
@@ -18,13 +19,13 @@ from trace_utils import Request
 pytestmark = pytest.mark.slow
 
 _JOBS = (
+    "horovod/2ranks-base/trace", "kineto/gpu-hta-nccl-rank0of2/trace", "dasf/two-hosts-4workers/trace",
     "byteps/fork_lenet_base", "byteps/fork_mlp_2w2s_pcap", "byteps/master_torch_cnn_2w1s",
-    "horovod/2ranks-base/trace", "composer/ws2/trace", "kineto/ddp2-gloo-base/trace",
-    "kineto/gpu-hta-nccl-rank0of2/trace", "generic/viztracer", "dasf/two-hosts-4workers/trace",
+    "composer/ws2/trace", "kineto/ddp2-gloo-base/trace", "generic/viztracer",
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=_JOBS)
+@pytest.fixture(scope="module", params=few(3, _JOBS))
 def recording(request: pytest.FixtureRequest, shared_data: Path) -> Recording:
     path = shared_data / request.param
     return load_steps([path], Request(progress=False), partitions=read_partitions([path])).recording

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.known_nccl import NCCLJob
+from conftest import few
 from dag_utils import load_steps
 from replay.edit import EditRequest, Job
 from replay.forecast import Forecast, Forecasts
@@ -53,13 +54,13 @@ def foreseen(job: NCCLJob, directory: Path, edits: str) -> list[Forecast]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("job", "edits"),
-    [
+    few(2, [
         (_DATA, "bandwidth=0.5 bandwidth=4 latency=4 bucket_cap=4MB overlap=off rank1=1.3 kernel=2"),
-        (_TENSOR, "bandwidth=0.5 bandwidth=4 latency=4 overlap=off rank0=0.7 drop=layer_norm_forward"),
         (_HOST, "kernel=2 kernel=0.25 bandwidth=4 rank1=1.3"),
+        (_TENSOR, "bandwidth=0.5 bandwidth=4 latency=4 overlap=off rank0=0.7 drop=layer_norm_forward"),
         (_PIPELINE, "bandwidth=0.5 stage1=0.8 kernel=0.7 bucket_cap=8MB straggler=none straggler=mean"),
-    ],
-)
+    ]),
+)  # fmt: skip
 def test_edits_are_foreseen_to_a_few_percent(job: NCCLJob, edits: str, tmp_path: Path) -> None:
     found = foreseen(job, tmp_path, edits)
     truth = [job.edited(edit, _STEPS, 1).run(2 * _STEPS, 2) for edit in edits.split()]

@@ -10,6 +10,7 @@ import pytest
 from jobs import apply, foreseen
 
 from benchmarks.known_byteps import BytePSJob, random_job
+from conftest import few
 from dag.step_graph import Recording
 from dag_utils import load_steps, read_partitions
 from replay.answer import measured_ns
@@ -80,15 +81,15 @@ def test_transfers_taken_apart_replay_as_recorded(receives: bool, recording: Rec
 
 @pytest.mark.parametrize(
     "edit",
-    [
-        "bandwidth=5",
+    few(3, [
         "bandwidth=0.2",
         "bandwidth=100Mbit",
-        "bandwidth=1Gbit",
         "partition_bytes=262144",
+        "bandwidth=5",
+        "bandwidth=1Gbit",
         "FW=0.5",
-    ],
-)
+    ]),
+)  # fmt: skip
 def test_the_edited_job_takes_what_it_takes_when_it_is_run(edit: str, recording: Recording) -> None:
     found = foreseen(recording, edit)
     then = JOB.edited(edit).run(8, 2).mean()
@@ -105,7 +106,7 @@ def full_links(tmp_path_factory: pytest.TempPathFactory) -> Recording:
     return load_steps([path], Request(progress=False), partitions=read_partitions([path])).recording
 
 
-@pytest.mark.parametrize("edit", ["bandwidth=10", "bandwidth=2", "partition_bytes=65536"])
+@pytest.mark.parametrize("edit", few(1, ["bandwidth=10", "bandwidth=2", "partition_bytes=65536"]))
 def test_the_interval_holds_what_a_job_takes_that_waited_for_full_links(
     edit: str, full_links: Recording
 ) -> None:
@@ -116,7 +117,7 @@ def test_the_interval_holds_what_a_job_takes_that_waited_for_full_links(
     assert found.after_ns / 1e6 == pytest.approx(then, rel=0.1)
 
 
-@pytest.mark.parametrize("edit", ["bandwidth=5", "bandwidth=0.2", "partition_bytes=262144", "BW=0.5"])
+@pytest.mark.parametrize("edit", few(2, ["bandwidth=5", "partition_bytes=262144", "bandwidth=0.2", "BW=0.5"]))
 @pytest.mark.parametrize("identity", ["bandwidth=1", "partition_bytes=65536", "FW=1"])
 def test_an_identity_changes_nothing_beside_others_in_any_order(
     identity: str, edit: str, recording: Recording
