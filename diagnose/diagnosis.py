@@ -60,6 +60,7 @@ class Detector(NamedTuple):
 DETECTORS: Sequence[Detector] = (
     Detector(Level.RANK, late_ranks, ("late_rank", "exposed_communication"), of_figures=True),
     Detector(Level.RANK, one_slow_server, ("server",)),
+    Detector(Level.RANK, slow_links, ("slow_collective",)),
     Detector(Level.RANK, outlier_steps, ("outlier_steps", "profiling_overhead"), of_figures=True),
     Detector(Level.RANK, first_calls, ("profiling_overhead",)),
     Detector(Level.RANK, idle, ("idle",), of_figures=True),
@@ -70,7 +71,6 @@ DETECTORS: Sequence[Detector] = (
     Detector(Level.CAUSE, uneven_work, ("uneven_work",), of_figures=True),
     Detector(Level.CAUSE, slow_input, ("input",)),
     Detector(Level.CAUSE, slow_callbacks, ("hot_operation",)),
-    Detector(Level.CAUSE, slow_links, ("slow_collective",)),
     Detector(Level.CAUSE, small_messages, ("small_messages",)),
     Detector(Level.CAUSE, slow_server, ("server",)),
     Detector(Level.CAUSE, priority_inversion, ("priority_inversion",)),

@@ -19,6 +19,7 @@ from replay.uncertainty import EXTRAPOLATED
 
 if TYPE_CHECKING:
     from replay.whatif.shared_cores import SharedCores
+    from replay.whatif.sized_collectives import SizedCollectives
 
 
 class EditRequest(NamedTuple):
@@ -76,11 +77,15 @@ class Guess(NamedTuple):
     part: float = 0.5  # the quantile of what small partitions cost that stands for each
     latency: Literal["at_least", "likely", "at_most"] = "likely"  # of collectives whose sizes do not tell it
     within_cap: bool = False  # whether buckets of gradients that are joined stay below the cap
-    contends: bool = False  # whether computation changes with the share of its time that it meets transfers
+    contends: bool = (
+        False  # whether computation meets transfers otherwise than is likely, where cores are shared
+    )
     same_server: bool = False  # whether new partitions go where the recorded ones at their place did
 
 
 LIKELY = Guess()
+#: The other guesses that count where latencies of collectives are not told.
+OTHER_LATENCIES = (Guess(latency="at_least"), Guess(latency="at_most"))
 #: Of PUSHes that are served in turn, the share that waits for the one before it.
 _IN_TURN = 0.5
 
@@ -138,11 +143,18 @@ class Job:
         return link_rate(self.recording)
 
     @cached_property
+    def collectives(self) -> SizedCollectives:
+        """The collectives whose bytes are recorded."""
+        from replay.whatif.sized_collectives import SizedCollectives
+
+        return SizedCollectives(self.recording, self.ranks)
+
+    @cached_property
     def shared_cores(self) -> SharedCores | None:
         """How much longer computation takes while transfers are on their way; None where nothing tells."""
         from replay.whatif.shared_cores import shared_cores
 
-        return shared_cores(self.recording) if self.recording.links else None
+        return shared_cores(self.recording)
 
     @cached_property
     def apart(self) -> Recording:
@@ -153,9 +165,7 @@ class Job:
         """
         if self.links is None or not self.recording.links or _in_turn(self.recording):
             return self.recording
-        return as_messages(
-            with_sizes(self.recording), self.links.at_most, receives=self.links.receives or False
-        )
+        return as_messages(with_sizes(self.recording), self.links)
 
 
 def _in_turn(recording: Recording) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from arrays import Int64
+from arrays import Float64, Int64
 from errors import DagError
 from formats import native
 
@@ -36,6 +36,7 @@ class Plan(Struct, frozen=True):
     device : (n,) what runs one operation at a time, from 0; or `UNLIMITED`
     priority : (n,) in the queue of a device the smallest goes first, then first ready, then by number
     sides : (devices, 2) the limits that devices share fairly while they are busy, -1 for none; else None
+    carries : (sides,) how many times as fast as recorded each limit lets what uses it alone be
     after_ptr, after : the successors of operation i are ``after[after_ptr[i]:after_ptr[i + 1]]``
     """
 
@@ -46,6 +47,7 @@ class Plan(Struct, frozen=True):
     after_ptr: Int64
     after: Int64
     sides: Int64 | None = None
+    carries: Float64 | None = None
 
     def __len__(self) -> int:
         return len(self.dur_ns)
@@ -59,6 +61,7 @@ def make_plan(
     priority: ArrayLike = 0,
     gap_ns: ArrayLike = 0,
     sides: Int64 | None = None,
+    carries: Sequence[float] = (),
 ) -> Plan:
     """Return the plan of n operations with (e, 2) edges; a column may be one number for all."""
     dur = np.asarray(dur_ns, np.int64)
@@ -80,6 +83,7 @@ def make_plan(
         after_ptr=after_ptr,
         after=after,
         sides=sides,
+        carries=None if sides is None else np.array(carries or [1.0] * (int(sides.max(initial=-1)) + 1)),
     )
 
 
@@ -101,8 +105,9 @@ def simulate(plan: Plan, *, compiled: bool | None = None, earliest_ns: Int64 | N
     A free device takes, of the operations that wait for it, the one with the smallest (priority, time
     of joining the queue, number). Nothing is random: the same plan gives the same schedule.
 
-    Devices with sides are connections. A side carries what one connection alone would; those that are busy
-    share it so that none could have more unless one that has no more had less (max-min fairness, as of TCP).
+    Devices with sides are connections. A side `carries` what one connection alone would, or so many times as
+    much; those that are busy share it so that none could have more unless one that has no more had less
+    (max-min fairness, as of TCP).
 
     Parameters
     ----------
@@ -124,10 +129,11 @@ def simulate(plan: Plan, *, compiled: bool | None = None, earliest_ns: Int64 | N
         np.maximum(start, earliest_ns, out=start)
     waiting = np.bincount(plan.after, minlength=len(plan))
     dur = plan.dur_ns
-    columns = [plan.gap_ns, plan.after_ptr, plan.after]
+    columns: list[Int64 | Float64] = [plan.gap_ns, plan.after_ptr, plan.after]
     sides = np.full((n_devices, 2), -1) if plan.sides is None else plan.sides[:n_devices]
     if contends:
         columns += [plan.priority, plan.device, np.ascontiguousarray(sides)]
+        columns.append(np.zeros(0) if plan.carries is None else plan.carries)
         dur = np.array(dur)  # what shares a side is given its own
     library = native.library() if compiled else None
     if library is not None:
@@ -164,6 +170,7 @@ class _Columns(ctypes.Structure):
                 "priority",
                 "device",
                 "sides",
+                "carries",
                 "waiting",
                 "start",
             )
@@ -171,11 +178,11 @@ class _Columns(ctypes.Structure):
     )
 
 
-def _run(run: Callable[[Any], int], n_devices: int, columns: Sequence[Int64]) -> int:
+def _run(run: Callable[[Any], int], n_devices: int, columns: Sequence[Int64 | Float64]) -> int:
     """Run a loop in C; `dur`, `waiting` and `start`, the first and the last columns, are changed in place."""
     held = [np.ascontiguousarray(column) for column in columns]
     pointers = [column.ctypes.data for column in held]
-    nothing = [None] * (9 - len(pointers))  # no priorities and devices
+    nothing = [None] * (10 - len(pointers))  # no priorities and devices
     done = run(ctypes.byref(_Columns(len(held[0]), n_devices, *pointers[:-2], *nothing, *pointers[-2:])))
     if done < 0:
         raise MemoryError
@@ -213,8 +220,8 @@ def _loop_without_queues(
 class _Network:
     """The connections that are busy, how much each has left, and at what share of a side's speed."""
 
-    def __init__(self, sides: Sequence[Sequence[int]]) -> None:
-        self.sides, self._n = sides, 1 + max((max(of) for of in sides), default=-1)
+    def __init__(self, sides: Sequence[Sequence[int]], carries: Sequence[float]) -> None:
+        self.sides, self._carries = sides, carries
         self.busy: list[int] = []
         self.operation = [0] * len(sides)
         self._left, self._speed = [0.0] * len(sides), [0.0] * len(sides)
@@ -235,7 +242,7 @@ class _Network:
     def share(self, now: int) -> None:
         """Give each busy connection its share from now on: of the tightest side first."""
         passed, self._since = now - self._since, now
-        room, users = [1.0] * self._n, [0] * self._n
+        room, users = list(self._carries), [0] * len(self._carries)
         for one in self.busy:
             self._left[one] -= passed * self._speed[one]
             self._speed[one] = -1.0
@@ -244,8 +251,8 @@ class _Network:
                     users[side] += 1
         open_ = len(self.busy)
         while open_ > 0:
-            tight, least = -1, 2.0
-            for side in range(self._n):
+            tight, least = -1, math.inf
+            for side in range(len(room)):
                 if users[side] > 0 and room[side] / users[side] < least:
                     tight, least = side, room[side] / users[side]
             for one in self.busy:
@@ -262,7 +269,7 @@ class _Network:
 
 def _loop(
     n_devices: int, dur: _Numbers, gap: _Numbers, after_ptr: _Numbers, after: _Numbers, priority: _Numbers,
-    device: _Numbers, sides: list[_Numbers], waiting: _Numbers, start: _Numbers,
+    device: _Numbers, sides: list[_Numbers], carries: list[float], waiting: _Numbers, start: _Numbers,
 ) -> int:  # fmt: skip
     """Fill in `start`, count `waiting` down, and return how many operations ended.
 
@@ -282,7 +289,7 @@ def _loop(
     is_free = [True] * n_devices
     changed: list[int] = []  # devices that came free, or that are waited for, at this moment
     ended: list[int] = []
-    network = _Network(sides)
+    network = _Network(sides, carries)
     done = 0
 
     def end_all() -> None:

@@ -19,16 +19,13 @@ from arrays import Float64, Int64
 from dag.step_graph import NO_LINK, Bool, Recording, StepGraph
 from dialects.step_parts import EdgeKind, Joint, Operation, edge_rows
 from replay.engine import make_plan, simulate
-from replay.links import bytes_of, receiving
-
-#: Between the nodes that a connection joins.
-_TO = " > "
+from replay.links import LinkRate, bytes_of, connection, ends_of, receiving
 
 
-def as_messages(recording: Recording, rate: float, *, receives: bool) -> Recording:
+def as_messages(recording: Recording, network: LinkRate) -> Recording:
     """Return the recording with each PUSH and each PULL as two messages and a rest.
 
-    Nodes send `rate` bytes per nanosecond, and with `receives` they receive no more, either. What the bytes
+    Nodes send as much as the `network` carries at most, and receive no more where it says so. What the bytes
     and the queues do not explain of a recorded transfer is the work of its rest, on no link, after the
     messages: what threads of servers and workers do, and waits of unknown cause. Where only one direction is
     recorded, the link of a transfer stays as it is, and small messages take no time.
@@ -62,34 +59,13 @@ def as_messages(recording: Recording, rate: float, *, receives: bool) -> Recordi
     nodes = sorted({node for one in backs for node in ends_of(one.transfer.link) or ()})
     links += [connection(*pair) for pair in itertools.permutations(nodes, 2)]
     place = {link: i for i, link in enumerate(links)}
-    sides = sides_of(links, receives=receives)
+    sides, carries = network.limits(links, receives=network.receives or False)
     link = np.array([place.get(one.transfer.link, NO_LINK) for one in operations], np.int64)
-    wire_ns = bytes_of(recording) / rate
-    made = _Messages(recording, pulls, (to_back, rest), link, wire_ns, np.array(sides, np.int64))
-    return replace(recording, operations=operations, links=links, sides=sides, steps=made.steps())
-
-
-def sides_of(links: Sequence[str], *, receives: bool) -> list[tuple[int, int]]:
-    """Return of each link the side that sends, and the one that receives where that is limited."""
-    place = {link: i for i, link in enumerate(links)}
-    ends = [ends_of(link) for link in links]
-    return [
-        (NO_LINK, NO_LINK)
-        if of is None
-        else (place[of[0]], len(links) + place[of[1]] if receives else NO_LINK)
-        for of in ends
-    ]
-
-
-def ends_of(link: str) -> tuple[str, str] | None:
-    """Return who sends over a connection, and who receives; None for another link."""
-    source, to, target = link.partition(_TO)
-    return (source, target) if to else None
-
-
-def connection(source: str, target: str) -> str:
-    """Return the link that carries what one node sends to another one."""
-    return source + _TO + target
+    wire_ns = bytes_of(recording) / network.at_most
+    made = _Messages(recording, pulls, (to_back, rest), link, wire_ns, (np.array(sides, np.int64), carries))
+    return replace(
+        recording, operations=operations, links=links, sides=sides, carries=carries, steps=made.steps()
+    )
 
 
 def _on(one: Operation, link: str) -> Operation:
@@ -112,7 +88,7 @@ class _Messages:
         parts: tuple[Int64, Int64],
         link: Int64,
         wire_ns: Float64,
-        sides: Int64,
+        limits: tuple[Int64, Sequence[float]],
     ) -> None:
         self.recording, self.link, self.parts = recording, link, parts
         self.back = parts[0]
@@ -143,7 +119,8 @@ class _Messages:
                 edges,
                 device=np.concatenate([link[what], link[self.back[what]]]),
                 gap_ns=np.concatenate([start - origin, np.zeros(k, np.int64)]),
-                sides=sides,
+                sides=limits[0],
+                carries=limits[1],
             )
         )
         over = schedule.end_ns + origin

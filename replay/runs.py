@@ -68,13 +68,20 @@ class Runs:
 
     def fits(self, recording: Recording) -> bool:
         """Whether a recording differs only in its times from the one that this was made of."""
-        is_alike = recording.operations is self._operations and recording.sides == self._row.recording.sides
-        return is_alike and all(
-            all(getattr(own, name) is getattr(other, name) for name in _STRUCTURE)
-            and (
-                not self.has_devices or np.array_equal(own.tail_ns, other.tail_ns)
-            )  # which hold up its end, or not
-            for own, other in ((self._row.step(at), recording.steps[row]) for at, row in enumerate(self.rows))
+        made_of = self._row.recording
+        is_alike = (made_of.sides, made_of.carries) == (recording.sides, recording.carries)
+        return (
+            recording.operations is made_of.operations
+            and is_alike
+            and all(
+                all(getattr(own, name) is getattr(other, name) for name in _STRUCTURE)
+                and (
+                    not self.has_devices or np.array_equal(own.tail_ns, other.tail_ns)
+                )  # which hold up its end, or not
+                for own, other in (
+                    (self._row.step(at), recording.steps[row]) for at, row in enumerate(self.rows)
+                )
+            )
         )
 
     def simulate(self, steps: Iterable[StepGraph]) -> Schedule:
@@ -178,6 +185,7 @@ class Runs:
             device=device,
             priority=priority,
             sides=sides if len(sides) else None,
+            carries=self._row.recording.carries,
         )
 
     def _inside(self, position: int) -> slice:

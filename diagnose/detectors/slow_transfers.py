@@ -25,16 +25,9 @@ from dialects.step_parts import Operation
 from errors import counted
 from figures.time_by_role import Slices, time_of_ids
 from replay.links import is_sized
-from replay.whatif.collective_times import (
-    LATENCY,
-    MERGED,
-    bandwidths,
-    latencies,
-    short_collectives,
-    slow_collectives,
-    turns,
-)
+from replay.whatif.collective_times import LATENCY, MERGED, short_collectives, slow_collectives
 from replay.whatif.scaling import NO_TIME
+from replay.whatif.sized_collectives import Rates, turns
 from result import in_ms
 
 NO_BYTES = "the bytes of the transfers are not recorded"
@@ -113,11 +106,10 @@ def _ratios(view: JobView, chosen: Bool) -> Float64:
 def slow_ones(view: JobView) -> Iterator[Finding | Skipped]:
     """Find collectives whose bus bandwidth is below any link's, or that of others of their kind and size."""
     job = view.job
-    known = bandwidths(job)
-    if not len(known):
+    if not job.collectives:
         yield Skipped("slow_collective", NO_BYTES if view.is_communication.any() else NO_COMMUNICATION)
         return
-    if (found := _slower_than_links(view, known)) is not None:
+    if (found := _slower_than_links(view, job.collectives.rates)) is not None:
         yield found
         return
     slow = slow_collectives(job)
@@ -146,33 +138,34 @@ def slow_ones(view: JobView) -> Iterator[Finding | Skipped]:
     )
 
 
-def _slower_than_links(view: JobView, known: Float64) -> Finding | None:
+def _slower_than_links(view: JobView, known: Rates) -> Finding | None:
     """Return a finding where even large collectives of devices have far less than any link of a host.
 
-    `known` are the collectives, as of `bandwidths`.
+    `known` are the collectives.
     """
     operations = view.recording.operations
-    on_device = np.array([operations[int(i)].on_device for i in known[:, 0]], np.bool_)
-    large = known[on_device & (known[:, 4] >= np.maximum(BYTES_OF_A_RANK * known[:, 5], LARGE_BYTES))]
-    usual_ns, shortest_ns = (at[large[:, 0].astype(np.int64)] for at in _work_ns(view))
-    best = float((large[:, 2] * usual_ns / shortest_ns).max(initial=0.0))
+    on_device = np.array([operations[i].on_device for i in known.operation.tolist()], np.bool_)
+    is_large = on_device & (known.n_bytes >= np.maximum(BYTES_OF_A_RANK * known.n_ranks, LARGE_BYTES))
+    large = known.operation[is_large]
+    usual_ns, shortest_ns = (at[large] for at in _work_ns(view))
+    best = float((known.bus[is_large] * usual_ns / shortest_ns).max(initial=0.0))
     if not len(large) or best > HALF * SLOWEST_LINK_GBS:
         return None
     chosen = np.zeros(len(operations), np.bool_)
-    chosen[large[:, 0].astype(np.int64)] = True
+    chosen[large] = True
     edits = [edit("bandwidth", f"{8 * SLOWEST_LINK_GBS:.0f}Gbit")]
-    if latencies(view.job).likely[chosen].mean() > HALF * usual_ns.mean():
+    if view.job.collectives.latency.likely[chosen].mean() > HALF * usual_ns.mean():
         edits.append(edit("latency", NO_TIME))
     return Finding(
         kind="slow_collective",
         title=f"collectives reach {best:.2g} GB/s on the bus",
         cause=f"the slowest link between GPUs of a host (PCIe 3.0 x16) carries {SLOWEST_LINK_GBS:.0f}; "
-        + _grows(large[:, 4], usual_ns),
+        + _grows(known.n_bytes[is_large], usual_ns),
         action="look at what they run over (NCCL_DEBUG=INFO prints it: a link, shared memory, a network) and "
         "at the links (nvidia-smi topo -m, rocm-smi --showtopo); run nccl-tests there to compare",
         edits=edits,
         ranks=view.recording.owners,
-        operations=sorted({operations[int(i)].main for i in large[:, 0]}),
+        operations=sorted({operations[i].main for i in large.tolist()}),
         evidence=view.show(chosen, 3),
         caveat="between hosts a network may carry less"
         + ("; ranks are not recorded, so they may wait for one of them" if view.lacks_ranks else ""),
@@ -200,9 +193,10 @@ def transfers(view: JobView) -> tuple[list[TransferRate], float]:
     """
     recording = view.recording
     exposed = exposed_ns(view)
-    if len(found := bandwidths(view.job)):
-        rows = zip(found[:, 0].astype(np.int64).tolist(), found[:, 4], found[:, 2], strict=True)
-        best = float(found[:, 2].max())
+    if collectives := view.job.collectives:
+        found = collectives.rates
+        rows = zip(found.operation.tolist(), found.n_bytes, found.bus, strict=True)
+        best = float(found.bus.max())
     else:
         known = view.job.links if is_sized(recording) else None
         if known is None:

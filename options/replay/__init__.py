@@ -452,7 +452,7 @@ def _row(edit: Forecast, slower: Slowdown | None) -> dict[str, Any]:
 def _cautions(args: Namespace, job: Job) -> list[str]:
     """Return the assumptions of the edits, or why one changes nothing."""
     from replay.links import is_sized
-    from replay.whatif.collective_times import bandwidths, crowded_ns, guessed, latencies
+    from replay.whatif.collective_times import crowded_ns
     from replay.whatif.straggler import why_none
 
     notes = []
@@ -469,8 +469,8 @@ def _cautions(args: Namespace, job: Job) -> list[str]:
     if any(text.startswith("bandwidth=") for text in args.set):
         unknown = "bandwidth: the rate of the links is not known;"
         rate = job.links
-        if rate is None and len(bandwidths(job)):
-            if guessed(latencies(job)):
+        if rate is None and job.collectives:
+            if not job.collectives.latency.is_told:
                 notes.append(
                     "bandwidth: collectives of one size do not tell how much of their time is latency; the "
                     "interval allows for that"
@@ -485,6 +485,12 @@ def _cautions(args: Namespace, job: Job) -> list[str]:
                          f"{rate.at_least * _MBIT:,.0f} Mbit/s once and may carry {most}. The interval "
                          "holds both; slower links are told best by an absolute rate "
                          "(bandwidth=100Mbit)")  # fmt: skip
+        for server, worker in {} if rate is None else rate.machines.items():
+            notes.append(f"bandwidth: {server} and {worker} are on one machine, by the rate "
+                         "between them, which stays as it is")  # fmt: skip
+        for node, carries in {} if rate is None else rate.slow.items():
+            notes.append(f"bandwidth: {node} is limited to {carries * _MBIT:,.0f} Mbit/s, which a ratio "
+                         "changes as much")  # fmt: skip
         if (cores := job.shared_cores) is not None:
             notes.append(f"bandwidth: computation takes {cores.factor:.1f} times as long while the rank's "
                          "transfers are on their way, as on shared cores; it stays so in the prediction, and "

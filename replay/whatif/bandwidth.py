@@ -13,18 +13,14 @@ from arrays import Float64
 from dag.step_graph import Recording
 from dialects.step_parts import Direction, Operation
 from errors import TraceError
-from replay.edit import LIKELY, Edit, EditRequest, Guess, Job
+from replay.edit import LIKELY, OTHER_LATENCIES, Edit, EditRequest, Guess, Job
 from replay.even_work import scaled
 from replay.links import bytes_of, is_sized, with_sizes
-from replay.messages import sides_of
 from replay.selection import as_ratio
 from replay.uncertainty import CROWDED
 from replay.whatif.collective_times import (
     at_bandwidth,
-    bandwidths,
     crowded_ns,
-    guessed,
-    latencies,
     with_latency,
 )
 
@@ -53,8 +49,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     ratio = as_ratio(request, ", nor a rate such as 200Mbit or 10Gbit") if target is None else None
 
     links = job.links
-    sized = not job.recording.links and len(bandwidths(job)) > 0
-    known = latencies(job) if sized else None
+    known = job.collectives.latency if not job.recording.links and job.collectives else None
     cores = job.shared_cores
     # this network says nothing of how much nodes receive on one with another rate
     may_receive_more = links is not None and (links.receives is None or not (links.receives or ratio))
@@ -81,13 +76,19 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
             return no_quicker(recording, target * _GOODPUT)
         times = factor(guess)
         if guess.contends and cores is not None:
-            recording = scaled(recording, cores.at_bandwidth(times))
-        if times < 1 and may_receive_more and recording.sides:
-            recording = replace(recording, sides=sides_of(recording.links, receives=guess.receives))
+            recording = scaled(
+                recording, cores.at(0.0 if times > 1 else 1 / times)
+            )  # on faster links at best none
+        if links is not None and recording.sides:
+            limited = guess.receives if times < 1 and may_receive_more else links.receives or False
+            all_alike = links if target is None else links._replace(slow={})
+            sides, carries = all_alike.limits(recording.links, receives=limited)
+            carries[-1] /= times  # within machines nothing changes
+            recording = replace(recording, sides=sides, carries=carries)
         rate = None if links is None else links.at_most
         return times_faster(recording, times, rate, waits_stay=guess.waits_stay)
 
-    guesses = [] if known is None else list(guessed(known))
+    guesses = [] if known is None or known.is_told else list(OTHER_LATENCIES)
     if cores is not None and factor(LIKELY) != 1:
         guesses.append(Guess(contends=True))
     if may_receive_more and factor(LIKELY) < 1:
@@ -112,14 +113,14 @@ def _crowded(recording: Recording, ratio: float) -> float:
 
 
 def _of_latency(request: EditRequest, job: Job) -> Edit:
-    times, known = as_ratio(request), latencies(job)
+    times, known = as_ratio(request), job.collectives.latency
     if not known.at_most.any():
         raise request.refused("the bytes of collectives are not recorded, so that their latency is not known")
 
     def apply(recording: Recording, guess: Guess) -> Recording:
         return with_latency(recording, getattr(known, guess.latency), times)
 
-    return Edit(apply, order=4, guesses=guessed(known))
+    return Edit(apply, order=4, guesses=() if known.is_told else OTHER_LATENCIES)
 
 
 def _absolute(request: EditRequest) -> float | None:

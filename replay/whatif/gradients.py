@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec.structs import replace
@@ -12,10 +13,11 @@ from dag.step_graph import Bool, Recording, StepGraph, operation_edges
 from dialects.recorded_collectives import may_reduce
 from dialects.roles import Phase
 from dialects.step_parts import EdgeKind, Joint, narrow_ns
-from replay.edit import Edit, EditRequest, Guess, Job
+from replay.edit import OTHER_LATENCIES, Edit, EditRequest, Guess, Job
 from replay.engine import make_plan, simulate
+from replay.even_work import scaled
 from replay.uncertainty import CROWDED
-from replay.whatif.collective_times import bandwidths, crowded_ns, guessed, latencies
+from replay.whatif.collective_times import crowded_ns
 
 NAME = "overlap=off, bucket_cap=50MB"
 HELP = (
@@ -38,31 +40,43 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
         size = None
     else:
         return None
-    found = bandwidths(job) if size else np.empty((0, 8))
-    n_bytes = np.zeros(len(recording.operations))
-    n_bytes[found[:, 0].astype(np.int64)] = found[:, 4]
-    reduced = _reduced(recording, n_bytes)
-    if not any(map(len, reduced)):
+    reduced = []
+    for step in map(recording.steps.__getitem__, recording.whole_steps):
+        buckets, n_bytes = _buckets(job, recording, step)
+        reduced += [
+            own for m in range(len(recording.owners)) if len(own := n_bytes[step.owner[buckets] == m])
+        ]
+    if not reduced:
         raise request.refused("no collective that reduces gradients is known to begin in a backward pass")
+    cores = job.shared_cores
+    contends = () if cores is None else (Guess(contends=True),)
     if size is None:
         crowded = CROWDED * crowded_ns(recording)[0]
-        return Edit(lambda recording, _: without_overlap(recording), order=1, error_ns=crowded)
+
+        def in_turn(recording: Recording, guess: Guess) -> Recording:
+            alone = recording if cores is None or guess.contends else scaled(recording, cores.at(0.0))
+            return without_overlap(alone)
+
+        return Edit(in_turn, order=1, guesses=contends, error_ns=crowded)
     if np.concatenate(reduced).min() == 0:
         raise request.refused("the bytes of the gradients are not recorded (profile with record_shapes=True)")
     cap = float(size[1]) * _BYTES[size[2]]
     # the cap closed all but the last one of a pass; the first may have had a smaller one
-    full = min(float((one[1:-1] if len(one) > 2 else one[:1]).min()) for one in reduced)
+    full = float(np.median([one[1:-1].min() if len(one) > 2 else one.max() for one in reduced]))
     if full > cap:
         raise request.refused(
             "which gradients are in a recorded bucket is not known, and the smallest full one has "
             f"{full / _BYTES['M']:.3g} MB; a cap must be at least that"
         )
-    known = latencies(job)
+    known = job.collectives.latency
 
     def apply(recording: Recording, guess: Guess) -> Recording:
-        return joined(recording, n_bytes, cap, getattr(known, guess.latency), within=guess.within_cap)
+        if cores is not None and not guess.contends:
+            recording = scaled(recording, cores.at(_still_beside(reduced, cap)))
+        return joined(job, recording, cap, getattr(known, guess.latency), within=guess.within_cap)
 
-    return Edit(apply, order=0, guesses=(*guessed(known), Guess(within_cap=True)))
+    others = () if known.is_told else OTHER_LATENCIES
+    return Edit(apply, order=0, guesses=(*others, *contends, Guess(within_cap=True)))
 
 
 def without_overlap(recording: Recording) -> Recording:
@@ -92,26 +106,28 @@ def without_overlap(recording: Recording) -> Recording:
 
 
 def joined(
-    recording: Recording, n_bytes: Float64, cap: float, latency_ns: Float64, *, within: bool = False
+    job: Job, recording: Recording, cap: float, latency_ns: Float64, *, within: bool = False
 ) -> Recording:
     """Return the recording in which each owner's buckets are joined in turn.
 
     As DDP does, the gradient with which a bucket holds the `cap` closes it. It is taken to be the last one of
-    a recorded bucket; if it was the first, buckets stay `within` the cap. `n_bytes` and `latency_ns` (n,) are
-    of operations.
+    a recorded bucket; if it was the first, buckets stay `within` the cap. `latency_ns` (n,) is of operations.
 
     The last of those that are joined reduces all, when its own gradients are ready; the others take no time,
-    and what waits for them waits for it.
+    and what waits for them waits for it. Its bytes take as long as those of buckets usually do: what a small
+    one took beside computation may be mostly a wait for a core.
     """
+    per_byte = _per_byte(job, latency_ns)
 
     def edited(step: StepGraph) -> StepGraph:
-        buckets = np.flatnonzero(gradients(recording, step)[0])
-        buckets = buckets[np.lexsort((step.start_ns[buckets], step.owner[buckets]))]
-        into = _carriers(step, buckets, n_bytes[step.operation[buckets]], cap, within=within)
+        buckets, n_bytes = _buckets(job, recording, step)
+        into = buckets[_carriers(step.owner[buckets], n_bytes, cap, within=within)]
         work, edges = step.work_ns.astype(np.int64), step.edges
         carried = into != buckets
-        bytes_ns = np.maximum(step.work_ns - np.rint(latency_ns[step.operation]).astype(np.int64), 0)
-        np.add.at(work, into[carried], bytes_ns[buckets[carried]])
+        total = np.bincount(into, n_bytes, len(step))
+        carries = np.unique(into[carried])
+        bytes_ns = total[carries] * per_byte[step.owner[carries]]
+        work[carries] = np.rint(latency_ns[step.operation[carries]] + bytes_ns)
         work[buckets[carried]] = 0
         carrier = np.arange(len(step))
         carrier[buckets] = into
@@ -126,28 +142,55 @@ def joined(
     return recording.edited(edited)
 
 
-def _carriers(step: StepGraph, buckets: Int64, n_bytes: Float64, cap: float, *, within: bool) -> Int64:
-    """Return the last bucket (k,) of those that each of an owner's, in order, is joined with."""
-    into: Int64 = buckets.copy()
+def _still_beside(reduced: Sequence[Float64], cap: float) -> float:
+    """Return how much of the bytes that computation meets it still does, if buckets of passes are joined.
+
+    It meets those that are not in the last bucket of a pass.
+    """
+    before, after = 0.0, 0.0
+    for sizes in reduced:
+        last = _carriers(np.zeros(len(sizes), np.int64), sizes, cap) == len(sizes) - 1
+        before, after = before + float(sizes[:-1].sum()), after + float(sizes[~last].sum())
+    return after / before if before else 1.0
+
+
+def _per_byte(job: Job, latency_ns: Float64) -> Float64:
+    """Return how long buckets of each owner (m,) usually take for a byte, beside their latency (n,)."""
+    recording = job.recording
+    rows: list[list[Float64]] = [[] for _ in recording.owners]
+    for step in map(recording.steps.__getitem__, recording.whole_steps):
+        buckets, n_bytes = _buckets(job, recording, step)
+        bytes_ns = np.maximum(step.work_ns[buckets] - latency_ns[step.operation[buckets]], 0.0)
+        for owner, found in enumerate(rows):
+            own = (step.owner[buckets] == owner) & (n_bytes > 0)
+            found.append(np.column_stack((bytes_ns[own] / n_bytes[own], n_bytes[own])))
+    usual = np.zeros(len(rows))
+    for owner, found in enumerate(rows):
+        each = np.concatenate([np.empty((0, 2)), *found])
+        each = each[np.argsort(each[:, 0])]
+        before = np.cumsum(each[:, 1])
+        if len(each):
+            usual[owner] = each[np.searchsorted(before, before[-1] / 2), 0]
+    return usual
+
+
+def _carriers(owner: Int64, n_bytes: Float64, cap: float, *, within: bool = False) -> Int64:
+    """Return the place (k,) of the last bucket of those with which each of an `owner` is joined, in order."""
+    into: Int64 = np.arange(len(n_bytes))
     first, total = 0, 0.0
     for place, size in enumerate(n_bytes.tolist()):
-        is_other = place and step.owner[buckets[place]] != step.owner[buckets[place - 1]]
-        if is_other or total + size * within >= cap:
+        if (place and owner[place] != owner[place - 1]) or total + size * within >= cap:
             first, total = place, 0.0
         total += size
-        into[first : place + 1] = buckets[place]
+        into[first : place + 1] = place
     return into
 
 
-def _reduced(recording: Recording, n_bytes: Float64) -> list[Float64]:
-    """Return the bytes of the buckets of each owner's passes, in turn; `n_bytes` is of operations."""
-    passes = []
-    for step in map(recording.steps.__getitem__, recording.whole_steps):
-        buckets = np.flatnonzero(gradients(recording, step)[0])
-        buckets = buckets[np.lexsort((step.start_ns[buckets], step.owner[buckets]))]
-        sizes, owner = n_bytes[step.operation[buckets]], step.owner[buckets]
-        passes += np.split(sizes, np.flatnonzero(np.diff(owner)) + 1) if len(buckets) else []
-    return passes
+def _buckets(job: Job, recording: Recording, step: StepGraph) -> tuple[Int64, Float64]:
+    """Return the buckets of gradients of a step, of each owner in turn, and how many bytes each has."""
+    buckets = np.flatnonzero(gradients(recording, step)[0])
+    buckets = buckets[np.lexsort((step.start_ns[buckets], step.owner[buckets]))]
+    return buckets, job.collectives.bytes_of(step)[buckets]
 
 
 def gradients(recording: Recording, step: StepGraph) -> tuple[Bool, Bool]:

@@ -14,7 +14,7 @@ from dag.step_graph import NO_LINK, Recording, StepGraph
 from dialects.step_parts import Operation
 from errors import TraceError, whole_number
 from replay.edit import LIKELY, Edit, EditRequest, Guess, Job
-from replay.messages import connection, ends_of
+from replay.links import connection, ends_of
 
 NAME = "partition_bytes=N"
 HELP = "tensors are cut into pieces of N bytes; needs their sizes, from BytePS's log"

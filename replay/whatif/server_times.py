@@ -15,7 +15,7 @@ from dag_utils import by_link
 from dialects.step_parts import Direction, Operation
 from replay.edit import Edit, EditRequest, Guess, Job
 from replay.even_work import scaled
-from replay.links import Side, busy_sides, is_sized
+from replay.links import LinkRate, Side, busy_sides, is_sized, slower_nodes
 
 NAME = "servers=even|none"
 HELP = (
@@ -23,11 +23,10 @@ HELP = (
     "bytes"
 )
 
-#: A server is slow if three quarters of its pulls take this many times what three quarters of the others' do;
-#: or if it sends and receives so many times less than each other one, times a power of how many times as much
-#: that one has to carry: next to a busier one it gets a smaller share of what workers send (by none if it is
-#: alone with them, in proportion if all servers are done at one time).
-_SLOWER, _BUSIER = 1.2, 0.5
+#: A server is slow if three quarters of its pulls take this many times what three quarters of the others' do.
+_SLOWER = 1.2
+#: What the time of a server's bytes is that of, where its network is slow.
+_SIDES = "what it receives and sends at best"
 #: Pulls and partitions of one size class that it takes to know what a server takes for them.
 _PULLS, _PARTITIONS = 8, 2
 #: Smaller partitions than this share of the largest tell of messages, not of bytes.
@@ -112,27 +111,19 @@ def slowest_server(job: Job) -> Pace | None:
             rest = [other for i, other in enumerate(servers) if other and i != one]
             beside = rest[0] if len(rest) == 1 else "the others"
             return Pace(servers[one], beside, own, usual, "pulls that are answered right after another")
-    return _slowest_side(recording)
+    return _slowest_side(recording, known)
 
 
-def _slowest_side(recording: Recording) -> Pace | None:
+def _slowest_side(recording: Recording, known: LinkRate) -> Pace | None:
     """Return the server that surely sends and receives less at best than any other."""
     server_of = {one.transfer.link: one.transfer.server for one in recording.table.kinds if is_pull(one)}
-    busy: dict[str, list[Side]] = {}
-    for side in busy_sides(recording):
-        if side.link in server_of:
-            busy.setdefault(server_of[side.link], []).append(side)
-    both = {server: sides for server, sides in busy.items() if len(sides) > 1}
-    for server, own in both.items():
-        others = [sides for other, sides in both.items() if other != server]
-        if others and all(
-            its.usual > _SLOWER * max(its.n_bytes / mine.n_bytes, 1.0) ** _BUSIER * mine.usual
-            for sides in others
-            for its, mine in zip(sides, own, strict=True)
-        ):
-            name = next(one for one in both if one != server) if len(others) == 1 else "the others"
-            usual = float(np.median([_for_a_byte(sides) for sides in others]))
-            return Pace(server, name, _for_a_byte(own), usual, "what it receives and sends at best")
+    sides = busy_sides(recording, known.machines)
+    for link, own in slower_nodes(recording, sides).items():
+        if link in server_of:
+            others = {side.link for side in sides if side.link in server_of and side.link != link}
+            name = server_of[others.pop()] if len(others) == 1 else "the others"
+            usual = [_for_a_byte([one for one in sides if one.link == other]) for other in others]
+            return Pace(server_of[link], name, _for_a_byte(own), float(np.median(usual)), _SIDES)
     return None
 
 

@@ -29,14 +29,10 @@ class SharedCores(NamedTuple):
     factor: float
     share: Float64
 
-    def at_bandwidth(self, times: float) -> Float64:
-        """Return by which factor each operation (n,) changes if transfers are `times` as fast, at most.
-
-        On faster links no computation meets a transfer, on slower ones each one does so longer.
-        """
-        then = np.zeros_like(self.share) if times > 1 else np.minimum(self.share / times, 1.0)
+    def at(self, times: float) -> Float64:
+        """Return by which factor each operation (n,) changes if it meets transfers `times` as long."""
         more = self.factor - 1
-        return (1 + more * then) / (1 + more * self.share)
+        return (1 + more * np.minimum(self.share * times, 1.0)) / (1 + more * self.share)
 
 
 def shared_cores(recording: Recording) -> SharedCores | None:
@@ -47,7 +43,7 @@ def shared_cores(recording: Recording) -> SharedCores | None:
     itself in other steps and on other ranks.
     """
     computes = recording.which(lambda one: one.is_compute and one.is_traced)
-    moves = recording.which(lambda one: bool(one.transfer.link))
+    moves = recording.which(lambda one: bool(one.transfer.link) or (one.is_collective and not one.on_device))
     _, name = recording.numbered(lambda one: one.name)
     found: list[tuple[Int64 | Float64, ...]] = []
     for step in map(recording.steps.__getitem__, recording.whole_steps):

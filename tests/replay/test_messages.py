@@ -71,7 +71,8 @@ def test_the_rate_is_worked_out_once_for_all_edits_of_a_recording(
 
 @pytest.mark.parametrize("receives", [False, True])
 def test_transfers_taken_apart_replay_as_recorded(receives: bool, recording: Recording) -> None:
-    apart = as_messages(recording, JOB.rate / 1.045 / 1e6, receives=receives)
+    rate = JOB.rate / 1.045 / 1e6
+    apart = as_messages(recording, LinkRate(rate, rate, receives))
     rows = recording.whole_steps
     # but for transfers that are over before the bytes would be, by the rate
     assert simulated(apart, rows).iteration_ns == pytest.approx(measured_ns(recording)[rows], rel=0.01)

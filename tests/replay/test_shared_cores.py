@@ -32,8 +32,8 @@ def test_an_operation_is_compared_with_itself_on_a_rank_that_meets_no_transfer(m
     assert found.factor == pytest.approx(meets, rel=0.01)
     assert sorted(found.share.round(2)) == [0, 0, 0, 0, 0, 1]
     meeting = found.share == 1
-    assert found.at_bandwidth(2)[meeting] == pytest.approx(1 / meets, rel=0.01)
-    assert np.all(found.at_bandwidth(0.5) == 1), "what meets transfers all the time cannot meet more of them"
+    assert found.at(0)[meeting] == pytest.approx(1 / meets, rel=0.01)
+    assert np.all(found.at(2) == 1), "what meets transfers all the time cannot meet more of them"
 
 
 def test_computation_as_long_on_both_says_nothing() -> None:

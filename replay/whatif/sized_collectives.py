@@ -1,0 +1,200 @@
+"""The collectives of a job whose bytes are recorded: what each moves, how fast, and its latency."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from arrays import Float64, Int64
+from arrays.intervals import at_once
+from arrays.numbering import unique
+from dag.step_graph import Bool, Recording, StepGraph
+from dag_utils import RankFacts
+from dialects.recorded_collectives import bus_factor, size_classes
+
+#: The end of an event and that of its slice differ by no more than this.
+_TOLERANCE_NS = 2_000
+#: What a hop of a ring or tree takes at least, likely and at most (ns), base time included: of NCCL's own
+#: table of latencies (src/graph/tuning.cc), from NVLink with the LL protocol to networks with the simple one.
+_HOPS_NS = np.array([600.0, 6_000.0, 20_000.0])
+#: Sizes that are apart by this factor tell a latency; where they do not, so much of a time may be latency.
+_LARGER, _MOST_HIDDEN = 1.5, np.array([0.1, 0.5, 0.9])
+
+
+class Rates(NamedTuple):
+    """The bytes that operations move (k,): one row for each operation and size that it has in some step.
+
+    Attributes
+    ----------
+    group : the same for those of one kind, number of ranks and size class
+    bus : bus bandwidth, GB/s
+    turn : counts a rank's collectives of a step; tensors that are reduced together have the same
+    took_ns : without waiting, the median over the steps
+    line : the same for those of one kind and group of ranks, so that their times differ by their bytes alone
+    """
+
+    operation: Int64
+    group: Int64
+    bus: Float64
+    turn: Int64
+    n_bytes: Float64
+    n_ranks: Int64
+    took_ns: Float64
+    line: Int64
+
+
+class Latency(NamedTuple):
+    """The time of collectives beside their bytes, per operation (n,) in ns: at least, likely, at most."""
+
+    at_least: Float64
+    likely: Float64
+    at_most: Float64
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the sizes of all tell it."""
+        return not (self.at_least < self.at_most).any()
+
+
+class SizedCollectives:
+    """The collectives of a recording of which the traces of some `ranks` say the bytes."""
+
+    def __init__(self, recording: Recording, ranks: Sequence[RankFacts]) -> None:
+        self._recording, self._ranks = recording, ranks
+        self._moves = recording.which(lambda one: one.is_communication)
+        self._by_end = []
+        for rank in ranks:
+            order = np.argsort(rank.sizes_end_ns, kind="stable")
+            ends = np.append(rank.sizes_end_ns[order], np.iinfo(np.int64).max)
+            self._by_end.append((ends, order, rank.sizes.n_bytes))
+
+    def __bool__(self) -> bool:
+        return len(self.rates.operation) > 0
+
+    def _sized(self, step: StepGraph, owner: int, events: Int64) -> tuple[Int64, Int64]:
+        """Return those of an owner's events that are sized, and which collective of its trace each is."""
+        ends, order, _ = self._by_end[owner]
+        at = np.searchsorted(ends, step.end_ns[events] - _TOLERANCE_NS)
+        near = ends[at] - step.end_ns[events] <= _TOLERANCE_NS
+        return events[near], order[at[near]]
+
+    def bytes_of(self, step: StepGraph) -> Float64:
+        """Return how many bytes each event (n,) of a recorded step moves; 0 where that is not known.
+
+        An operation need not move the same in each step: threads take turns with the buckets of gradients.
+        """
+        found = np.zeros(len(step))
+        moving = events_by_owner(self._recording, step, self._moves)
+        for owner, events in enumerate(moving[: len(self._by_end)]):
+            sized, places = self._sized(step, owner, events)
+            found[sized] = self._by_end[owner][2][places]
+        return found
+
+    @cached_property
+    def rates(self) -> Rates:
+        """The bytes of operations, and how fast they move."""
+        found: list[tuple[float, ...]] = []
+        classes: dict[object, int] = {}
+        lines: dict[object, int] = {}
+        recording = self._recording
+        steps = [recording.steps[row] for row in recording.whole_steps]
+        events = [events_by_owner(recording, step, self._moves) for step in steps]
+        for owner, rank in enumerate(self._ranks):
+            sizes, n_bytes_of = rank.sizes, self._by_end[owner][2]
+            if not n_bytes_of.any():
+                continue
+            times: dict[tuple[int, int], list[float]] = {}
+            which: dict[tuple[int, int], tuple[int, int]] = {}
+            for step, by_owner in zip(steps, events, strict=True):
+                sized, places = self._sized(step, owner, by_owner[owner])
+                turn = turns(step, sized)
+                for event, place, number in zip(sized.tolist(), places.tolist(), turn.tolist(), strict=True):
+                    key = int(step.operation[event]), int(n_bytes_of[place])
+                    which[key] = place, number
+                    times.setdefault(key, []).append(float(step.work_ns[event]))
+            for key, (place, number) in which.items():
+                operation, n_bytes = key
+                call = sizes.calls[sizes.call[place]]
+                if not n_bytes:
+                    continue
+                n_ranks = call.n_ranks or max(rank.world_size or 0, 2)
+                kind = (call.kind, n_ranks, int(size_classes(n_bytes_of[[place]])[0]))
+                took = max(float(np.median(times[key])), 1.0)
+                bus = n_bytes * bus_factor(call.kind, n_ranks) / took
+                group = classes.setdefault(kind, len(classes))
+                line = lines.setdefault((call.kind, call.group or owner, n_ranks), len(lines))
+                found.append((operation, group, bus, number, n_bytes, n_ranks, took, line))
+        table = np.array(found, np.float64).reshape(-1, 8).T
+        operation_, group_, turn_, n_ranks_, line_ = table[[0, 1, 3, 5, 7]].astype(np.int64)
+        return Rates(operation_, group_, table[2], turn_, table[4], n_ranks_, table[6], line_)
+
+    @cached_property
+    def latency(self) -> Latency:
+        """The latency of each operation; 0 where its bytes are not known.
+
+        Where all ranks are recorded and collectives of one kind and group differ in size, it is where the
+        line through their times is at 0 bytes. That of others is their hops in a ring or tree times what a
+        hop takes: in those of the job whose latency is known, or in any (`_HOPS_NS`).
+        """
+        known = self.rates
+        hops = 2 * np.ceil(np.log2(np.maximum(known.n_ranks, 2)))
+        told: Float64 = np.full((len(hops), 3), np.nan)
+        is_whole = max((rank.world_size or 0 for rank in self._ranks), default=0) <= len(self._ranks)
+        for one in unique(known.line) if is_whole else ():
+            members = np.flatnonzero(known.line == one)
+            told[members] = _at_no_bytes(known.n_bytes[members], known.took_ns[members])
+        is_told = np.isfinite(told[:, 1])
+        hop = _HOPS_NS
+        if is_told.any():
+            of_hop = told[is_told] / hops[is_told, None]
+            hop = np.array(
+                [min(_HOPS_NS[0], of_hop[:, 0].min()), np.median(of_hop[:, 1]), of_hop[:, 2].max()]
+            )
+        guess = np.minimum(hops[:, None] * hop, known.took_ns[:, None] * _MOST_HIDDEN)
+        of_all = np.zeros((3, len(self._recording.operations)))
+        of_all[:, known.operation] = np.where(is_told[:, None], told, guess).T
+        return Latency(*of_all)
+
+    @cached_property
+    def bytes_at_once(self) -> Float64:
+        """How much each operation (n,) moves together with others that are one collective; 0: unknown."""
+        found, known = np.zeros(len(self._recording.operations)), self.rates
+        if self:
+            owner = self._recording.column(lambda one: one.owner)[known.operation]
+            together = owner * (known.turn.max() + 1) + known.turn
+            found[known.operation] = np.bincount(together, known.n_bytes)[together]
+        return found
+
+
+def _at_no_bytes(n_bytes: Float64, took: Float64) -> tuple[float, float, float]:
+    """Return where the line through times (k,) by bytes is at 0 bytes: at least, likely, at most; else NaN.
+
+    Each time weighs as much as another, whatever it is (their errors are shares). The bounds are two standard
+    errors away.
+    """
+    if n_bytes.max() < _LARGER * n_bytes.min():
+        return (np.nan,) * 3
+    rows = np.column_stack((np.ones_like(n_bytes), n_bytes)) / took[:, None]
+    inverse = np.linalg.inv(rows.T @ rows)
+    at, slope = inverse @ rows.sum(axis=0)
+    if slope <= 0:
+        return (np.nan,) * 3
+    off = float(np.sqrt(np.sum((rows @ (at, slope) - 1) ** 2) / max(len(took) - 2, 1) * inverse[0, 0]))
+    most = float(took.min())
+    low, mid, high = np.clip((at - 2 * off, at, at + 2 * off), 0.0, most)
+    return float(low), float(mid), float(high)
+
+
+def turns(step: StepGraph, events: Int64) -> Int64:
+    """Return a number for each of some events of a step: the same for those that work at the same time."""
+    return at_once(step.end_ns[events] - step.work_ns[events], step.end_ns[events])
+
+
+def events_by_owner(recording: Recording, step: StepGraph, chosen: Bool) -> list[Int64]:
+    """Return the events of each owner (m) in a step of which the operations (n,) are `chosen`."""
+    events = np.flatnonzero(chosen[step.operation])
+    events = events[np.argsort(step.owner[events], kind="stable")]
+    return np.split(events, np.searchsorted(step.owner[events], np.arange(1, len(recording.owners))))
