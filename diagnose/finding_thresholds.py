@@ -65,6 +65,9 @@ FEWEST_CALLS = 8
 SEVERAL = 3
 #: Short collectives per rank and step, from which on they are many.
 MANY_MESSAGES = 16
+#: Of a device's collectives whose bytes are not known: they are latency if they take no longer. NCCL's with
+#: few bytes take 10 to 50 µs on up to some tens of GPUs (ns).
+MOST_LATENCY_NS = 50_000
 #: Partitions below the first are small, and merged into such of the second: about BytePS's own 4,096,000.
 SMALL_BYTES, LARGE_BYTES = 256 << 10, 4 << 20
 #: GB/s that the slowest link between GPUs of one host carries: of the 15.75 of PCI Express 3.0 x16 (8 GT/s,

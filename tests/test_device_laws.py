@@ -130,9 +130,9 @@ class Made:
         self.add("cudaMemcpyAsync", "cuda_runtime", self.now, over + 5, correlation=self.launches)
         self.free[7], self.now = over, over + 5
 
-    def write(self, directory: Path) -> Path:
+    def write(self, directory: Path, **header: Any) -> Path:
         directory.mkdir()
-        document = {"schemaVersion": 1, "deviceProperties": [{}], "traceEvents": self.events}
+        document = {"schemaVersion": 1, "deviceProperties": [{}], **header, "traceEvents": self.events}
         (directory / "rank0.pt.trace.json").write_text(json.dumps(document))
         return directory
 
@@ -246,43 +246,53 @@ def assert_lawful(path: Path) -> Recording:
     return recording
 
 
-def ran_ns(step: StepGraph, chosen: Bool) -> int:
+def ran_ns(step: StepGraph, chosen: Bool, owner: int = 0) -> int:
     """Return how long any of the `chosen` operations ran in a step of one rank."""
-    events = chosen[step.operation]
+    events = chosen[step.operation] & (step.owner == owner)
     ran = union(step.start_ns[events], step.end_ns[events])
-    return int(clipped_lengths(ran, step.begin_ns[:1], step.next_ns[:1])[0])
+    bounds = (one[owner : owner + 1] for one in (step.begin_ns, step.next_ns))
+    return int(clipped_lengths(ran, *bounds)[0])
 
 
 def assert_one_clock(path: Path, view: JobView) -> None:
-    """Check that `statistic`, `diagnose` and the graph agree on the clock, and the path is within that."""
+    """Check that `statistic`, `diagnose` and the graph agree on the clock, and the path is within that.
+
+    The figures are those of each rank; a path may run through several.
+    """
     recording, rows = view.recording, view.rows
     device, comm = recording.which(lambda one: one.on_device), view.is_communication
     copies = recording.which(lambda one: one.role is Role.COPY)
-    found = load_figures([path], Wanted(breakdown=True), Request(jobs=1, progress=False)).ranks[0].breakdown
-    of_step = {part.step: part for part in found}
-    parts = [of_step.get(recording.bounds[row].number, found[0]) for row in rows]
-    on_path = np.zeros(3)
-    for row, part in zip(rows, parts, strict=True):
-        step = recording.steps[row]
-        assert part.wall_ns == step.iteration_ns[0]
-        if not device.any():
-            continue
-        computed, moved = ran_ns(step, device & ~comm & ~copies), ran_ns(step, comm)
-        busy = ran_ns(step, device)
-        overlap = computed + moved - ran_ns(step, device & ~copies)
-        told = part.compute_ns, part.comm_ns, part.overlap_ns, part.idle_ns
-        assert told == pytest.approx((computed, moved, overlap, part.wall_ns - busy), abs=_ROUNDED_NS)
+    found = load_figures([path], Wanted(breakdown=True), Request(jobs=1, progress=False)).ranks
+    assert [rank.name for rank in found] == recording.owners
+    on_path, shares = np.zeros(3), []
+    exposed = np.zeros((len(rows), len(found)))
+    for at, row in enumerate(rows):
+        step, limits = recording.steps[row], np.zeros(3)
+        for owner, rank in enumerate(found):
+            of_step = {part.step: part for part in rank.breakdown}
+            part = of_step.get(recording.bounds[row].number, rank.breakdown[0])
+            assert part.wall_ns == step.iteration_ns[owner]
+            if not device.any():
+                continue
+            computed, moved, busy, either = (
+                ran_ns(step, chosen, owner)
+                for chosen in (device & ~comm & ~copies, comm, device, device & ~copies)
+            )
+            told = part.compute_ns, part.comm_ns, part.overlap_ns, part.idle_ns
+            known = computed, moved, computed + moved - either, part.wall_ns - busy
+            assert told == pytest.approx(known, abs=_ROUNDED_NS)
+            limits += busy, np.inf, moved
+            shares.append(1 - part.idle_ns / part.wall_ns)
+            exposed[at, owner] = part.exposed_comm_ns
         walked = critical_path(step)
         works = (walked.event >= 0) & (walked.cat == CATS.index(""))
         took = (walked.end_ns - walked.start_ns)[works]
         sums = [int(took[of[walked.operation[works]]].sum()) for of in (device, comm, comm & device)]
-        assert sums[0] <= busy and sums[2] <= moved
+        assert not device.any() or (sums <= limits).all()
         on_path += sums if row in view.path_rows else 0
     if device.any():
-        shares = [1 - part.idle_ns / part.wall_ns for part in parts]
-        assert _busy_share(view) == pytest.approx(np.median(shares))
-        exposed = np.mean([part.exposed_comm_ns for part in parts])
-        assert exposed_ns(view).sum() == pytest.approx(exposed)
+        assert _busy_share(view) == pytest.approx(np.median(shares), abs=_ALMOST)
+        assert exposed_ns(view).sum() == pytest.approx(exposed.sum(axis=1).mean(), abs=_ROUNDED_NS)
         means = [view.path_work_ns(of) for of in (device, comm, comm & device)]
         assert means == pytest.approx((on_path / len(view.path_rows)).tolist())
 
@@ -305,6 +315,43 @@ def test_recorded_steps_obey_the_laws(shared_data: Path, job: str) -> None:
         shown = steps_ms(shared_data / "kineto" / job)
         assert [number for number, _ in shown] == [number for number, _ in own]
         assert [ms for _, ms in shown] == pytest.approx([ms for _, ms in own], abs=0.001)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("job", ["gpu-hta-2of128/trace", "gpu-param-dlrm-8ranks/trace"])
+def test_options_agree_on_recorded_jobs_of_several_ranks(shared_data: Path, job: str) -> None:
+    path = shared_data / "kineto" / job
+    assert_one_clock(path, JobView(load_steps([path], Request(jobs=1, progress=False), sizes=True)))
+
+
+def test_options_agree_on_a_made_job_of_several_ranks(tmp_path: Path) -> None:
+    """In each step rank 1 computes for 1,400 µs, rank 0 for 1,000; what they reduce takes both 100 then."""
+    jobs = [Made(), Made()]
+    for number in range(5):
+        for job, kernel_us in zip(jobs, (50, 70), strict=True):
+            begin = job.now
+            for _ in range(20):
+                job.launch(5, kernel_us)
+            job.add(f"ProfilerStep#{number}", "user_annotation", begin, job.now)
+        over = max(job.free[7] for job in jobs) + 100
+        for job in jobs:
+            one: dict[str, Any] = {
+                "correlation": 1000 + number,
+                "Collective name": "allreduce",
+                "Seq": number,
+            }
+            job.add("cudaLaunchKernel", "cuda_runtime", job.now - 2, job.now - 1, correlation=1000 + number)
+            job.add("ncclDevKernel_AllReduce", "kernel", job.free[7], over, 7, stream=7, **one)
+            job.free[7] = job.now = over
+    for rank, job in enumerate(jobs):
+        job.write(tmp_path / f"rank{rank}", distributedInfo={"rank": rank, "world_size": 2})
+    view = JobView(load_steps([tmp_path], Request(jobs=1, progress=False), sizes=True))
+    assert_one_clock(tmp_path, view)
+    computes = view.recording.which(lambda one: one.on_device and one.is_compute)
+    walked = critical_path(view.recording.steps[view.rows[1]])
+    works = (walked.event >= 0) & (walked.cat == CATS.index(""))
+    works[works] = computes[walked.operation[works]]
+    assert (walked.end_ns - walked.start_ns)[works].sum() == 1_400_000
 
 
 @pytest.mark.slow
@@ -435,18 +482,19 @@ def test_some_of_many_steps_are_as_they_are_among_all(
         ]
 
 
-@pytest.mark.parametrize("steps_ahead", [1, 2, 3, 5])
+@pytest.mark.parametrize(("n_steps", "steps_ahead"), [(24, 1), (24, 2), (24, 3), (24, 5), (11, 5)])
 def test_a_host_that_is_steps_ahead_holds_the_device_up_where_it_is_slower(
-    tmp_path: Path, steps_ahead: int
+    tmp_path: Path, n_steps: int, steps_ahead: int
 ) -> None:
     """A step of 20 launches of 5 µs and 20 kernels of 50; the host waits at its begin for an earlier one.
 
     With launches of 150 µs a step takes 3,001, with kernels of 2.5 the host's 101; as soon as those steps are
-    over whose launches the recording has from before its first step.
+    over whose launches the recording has from before its first step. Where these are nearly all, the interval
+    holds that.
     """
     job = Made()
     done: list[float] = []
-    for number in range(1, 25):
+    for number in range(1, n_steps + 1):
         begin = job.now
         if number > steps_ahead:
             over = max(job.now, done[number - 1 - steps_ahead])
@@ -466,7 +514,12 @@ def test_a_host_that_is_steps_ahead_holds_the_device_up_where_it_is_slower(
         assert steps == pytest.approx(np.full(len(steps), expected), rel=0.01)
     forecasts = Forecasts(Job(recording), recording.whole_steps)
     for name, value, expected in (("cudaLaunchKernel", "30", 3_001), ("kernel", "0.05", 101)):
-        assert forecasts.of([EditRequest(name, value)]).after_ns / 1000 == pytest.approx(expected, rel=0.05)
+        found = forecasts.of([EditRequest(name, value)])
+        least, most = found.gain_ns.low_ns, found.gain_ns.high_ns
+        assert least is not None and most is not None
+        assert least <= found.before_ns - 1000 * expected <= most
+        if n_steps > 3 * steps_ahead:
+            assert found.after_ns / 1000 == pytest.approx(expected, rel=0.05)
 
 
 def test_the_first_step_begins_with_its_own_work_and_that_of_the_iteration_before_is_left_out(
@@ -509,6 +562,27 @@ def test_what_a_stream_waits_for_is_no_work_and_calls_of_any_runtime_wait(tmp_pa
     figures = load_figures([path], Wanted(breakdown=True), Request(jobs=1, progress=False))
     assert {(one.wall_ns, one.compute_ns) for one in figures.ranks[0].breakdown} == {(300_000, 100_000)}
     assert 0 < without_waits(path) < 300
+
+
+def test_a_call_waits_for_the_thread_that_answers_it(tmp_path: Path) -> None:
+    """A call of the runtime asks another thread, which launches and waits: the device has 900 of 930 µs."""
+    job = Made()
+    for number in range(1, 7):
+        begin = job.now
+        job.add("kernel", "mtia_ccp_events", begin + 20, begin + 920, 7, correlation=number, stream=7)
+        job.add("submit", "mtia_runtime", begin + 10, begin + 15, 2, correlation=number)
+        job.add("synchronizeStream", "mtia_runtime", begin + 15, begin + 920, 2, correlation=100 + number)
+        job.add("executor", "mtia_runtime", begin + 5, begin + 925, 2, correlation=200 + number)
+        job.add("run", "mtia_runtime", begin, begin + 930, correlation=200 + number)
+        job.now = begin + 930
+        job.add(f"ProfilerStep#{number}", "user_annotation", begin, job.now)
+    recording = recording_of(job.write(tmp_path / "job"))
+    device = recording.which(lambda one: one.on_device)
+    for row in recording.whole_steps:
+        walked = critical_path(recording.steps[row])
+        works = (walked.event >= 0) & (walked.cat == CATS.index(""))
+        works[works] = device[walked.operation[works]]
+        assert (walked.end_ns - walked.start_ns)[works].sum() == 900_000
 
 
 def test_what_the_host_does_for_later_steps_holds_up_none(tmp_path: Path) -> None:

@@ -74,18 +74,23 @@ def host_sync(view: JobView) -> Iterator[Finding | Skipped]:
     callers = list(dict.fromkeys(caller for _, caller in ordered if caller))[:3]
     chosen = view.which(lambda one: not one.on_device and one.name in largest)
     works = view.of_kinds(view.which(lambda one: prepares(one) and one.role is not Role.CALL))
-    on_path = view.by_name(np.where(works, view.path_work_by_kind, 0.0))
-    then = view.longest(np.where(on_path < NOTICEABLE * view.step_ns, 0.0, on_path))
+    names, busy = view.kind_of[0], _busy_share(view)
+    runs = dict(zip(names, view.by_name(np.where(works, view.path_work_by_kind, 0.0)).tolist(), strict=True))
+    for (name, only_waits), ns in view.path_covers_ns.items():
+        runs[name] = runs.get(name, 0.0) + (0.0 if only_waits else ns)
+    then = sorted((one for one in runs if runs[one] > NOTICEABLE * view.step_ns), key=lambda one: -runs[one])
+    is_told = bool(then) and runs[then[0]] > HALF * (1 - busy) * view.step_ns
+    last = brief(then[0]) if is_told else "the host"
     yield Finding(
         kind="host_sync",
         title="launches block until their kernels are done"
         if is_launch(largest[0])
-        else "the host waits for the device",
+        else f"the host waits for the device, which then waits for {last}",
         cause=f"{in_ms(total)} a step in {named(largest)}; "
         + (f"{named(callers)} called {'them' if len(largest) > 1 else 'it'}; " if callers else "")
         + "while it waits it launches nothing, so the device runs out of work after each of these calls"
-        + (f", and waits for {named(then)}" if then else "")
-        + f"; it is busy {in_percent(_busy_share(view))} of the step",
+        + (f", and waits for {named(then[:3])}" if then else "")
+        + f"; it is busy {in_percent(busy)} of the step",
         action="unset CUDA_LAUNCH_BLOCKING, HIP_LAUNCH_BLOCKING or AMD_SERIALIZE_KERNEL"
         if is_launch(largest[0])
         else "keep values on the device: no .item(), .cpu() or print in the loop, pinned memory and "

@@ -16,6 +16,7 @@ from diagnose.finding_thresholds import (
     HALF,
     LARGE_BYTES,
     MANY_MESSAGES,
+    MOST_LATENCY_NS,
     SLOW,
     SLOWEST_LINK_GBS,
     SMALL_BYTES,
@@ -278,6 +279,12 @@ def small_messages(view: JobView) -> Iterator[Finding | Skipped]:
 def _short_collectives(view: JobView) -> Iterator[Finding | Skipped]:
     short, shortest = short_collectives(view.job)
     if short.sum() < MANY_MESSAGES * len(view.recording.owners):
+        return
+    if (
+        view.has_device
+        and shortest > MOST_LATENCY_NS
+        and not any(rank.sizes.n_bytes.any() for rank in view.job.ranks)
+    ):
         return
     # of each step how many a rank does, those at once as one
     n_turns = [

@@ -316,6 +316,7 @@ def _edges(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
         _launches(rank, first),
         _to_calls(rank, awaited, last[calls], Joint.END_TO_BODY, EdgeKind.SYNCHRONISE),
         _to_calls(rank, begun, last[blocked], Joint.START_TO_BODY, EdgeKind.QUEUE),
+        _handed_on(rank, last),
         _backward(rank, first, last),
         *_polls(rank),
     ]
@@ -346,6 +347,22 @@ def _to_calls(rank: _Rank, works: Int64, segments: Int64, joint: Joint, kind: Ed
     ends = rank.works.start_ns if joint == Joint.START_TO_BODY else rank.works.end_ns
     known = (segments >= 0) & (ends[works] <= rank.host.end_ns[segments] + TOLERANCE_NS)
     return edge_rows(rank.first_work + works[known], segments[known], joint, kind)
+
+
+def _handed_on(rank: _Rank, last: Int64) -> Int64:
+    """Let a call of the runtime wait for the one of its correlation to which another thread answers in it."""
+    trace = rank.trace
+    calls = np.flatnonzero(by_cat(trace, RUNTIME_CATS.__contains__))
+    number = integers(trace, "correlation", calls)
+    order = np.lexsort((-rank.end_ns[calls], trace.ts_ns[calls], number))
+    calls, number = calls[order], number[order]
+    outer, inner = calls[:-1], calls[1:]
+    answers = (number[1:] == number[:-1]) & (number[1:] >= 0) & (last[inner] >= 0)
+    answers &= trace.track_id[inner] != trace.track_id[outer]
+    inner, outer = inner[answers], outer[answers]
+    during = rank.host.running(trace.track_id[outer].astype(np.int64), rank.end_ns[inner])
+    waits = (during >= 0) & (rank.host.row[during] == outer)
+    return edge_rows(last[inner[waits]], during[waits], Joint.END_TO_BODY, EdgeKind.HAND_OVER)
 
 
 def _polls(rank: _Rank) -> list[Int64]:
