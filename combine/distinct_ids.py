@@ -19,7 +19,7 @@ _RANK = ("rank",)  # key of the process that stands for the rank: no pid of a fi
 _LARGEST = 1 << 31  # Perfetto reads larger or negative process ids as 0
 
 
-class Place(Struct, frozen=True):
+class SourcePlace(Struct, frozen=True):
     """The numbers and names that distinguish one source in the combined file; picklable.
 
     `first_pid` to `first_pid` + `n_pids` - 1 are this source's process ids; a Composer source has the
@@ -66,7 +66,7 @@ class SourceThread(Struct):
 class Tables:
     """Processes and tracks of one source, and the numbers they get."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: SourcePlace) -> None:
         self._place = place
         self.processes: dict[Any, SourceProcess] = {}
         self.tracks: dict[Any, SourceThread] = {}

@@ -25,7 +25,7 @@ import dialects
 from arrays import Int64
 from clocks.offsets import Clock
 from combine.combined_header import Labels, merged_header, metadata_events
-from combine.distinct_ids import Place
+from combine.distinct_ids import SourcePlace
 from combine.event_text import Heads, text_of
 from combine.external_sort import PlacedRun, cut, merge
 from combine.rewrite_source import rewrite
@@ -154,11 +154,11 @@ def _places(
     comm: Sequence[str],
     *,
     scan: bool,
-) -> list[Place]:
+) -> list[SourcePlace]:
     stride = min(_STRIDE, _MAX_PID // len(members))
     system = dialects.named(kinds[0].dialect)
     return [
-        Place(
+        SourcePlace(
             path=member.file,
             number=i,
             dialect=kinds[0].dialect,

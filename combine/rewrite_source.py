@@ -21,7 +21,7 @@ import dialects
 from arrays import Int64, NDArray
 from combine.distinct_ids import (
     EXACT_SOURCES,
-    Place,
+    SourcePlace,
     SourceProcess,
     SourceThread,
     Tables,
@@ -46,9 +46,8 @@ from combine.event_text import (
     times,
 )
 from combine.external_sort import Events, Run, RunWriter, begins, run_writer
-from dialects.needs import Need
 from dialects.sync_points import SyncPart, SyncPoints, collected
-from dialects.system import System
+from dialects.system import Need, System
 from errors import counted
 from formats import native
 from formats.columns import Trace, no_slices
@@ -73,7 +72,7 @@ class Rewriter:
     Events that have a time go to `runs`; those without are in `untimed`, ready to be written.
     """
 
-    def __init__(self, place: Place, runs: RunWriter) -> None:
+    def __init__(self, place: SourcePlace, runs: RunWriter) -> None:
         self._place = place
         self._system = dialects.named(place.dialect, place.comm)
         self._runs = runs
@@ -301,7 +300,7 @@ class Rewritten(Struct, frozen=True):
     repairs: Sequence[str]
 
 
-def rewrite(place: Place, spill: Path) -> Rewritten:
+def rewrite(place: SourcePlace, spill: Path) -> Rewritten:
     """Rewrite one source into sorted runs in the file `spill`; `TraceError` if it is not a readable trace."""
     library = native.library() if place.scan else None
     with run_writer(spill, library) as runs:

@@ -20,13 +20,12 @@ from dialects.horovod import Horovod
 from dialects.jax import Jax
 from dialects.kineto import Kineto
 from dialects.mxnet import MXNet
-from dialects.needs import Need
 from dialects.nsight import Nsight
 from dialects.owners import listed_sources
 from dialects.pipeline import Pipeline
 from dialects.roles import Role, is_communication
 from dialects.step_log import StepLog
-from dialects.system import System
+from dialects.system import Need, System
 from formats import chrome as files
 from formats.columns import Trace
 

@@ -12,10 +12,9 @@ from dialects.byteps import BytePS
 from dialects.composer import Composer
 from dialects.horovod import Horovod
 from dialects.kineto import Kineto
-from dialects.needs import Need, integers
 from dialects.owners import Owned, split_by_field
-from dialects.steps import NO_STEPS, STEP_ARGS, Steps, says_step, steps_by_argument
-from dialects.system import System
+from dialects.steps import NO_STEPS, STEP_ARGS, Steps, natural_numbers, says_step, steps_by_argument
+from dialects.system import Need, System
 from formats.columns import Trace
 
 _MARKS = (Composer(), Kineto(), BytePS(), Horovod())
@@ -38,7 +37,7 @@ class Chrome(System):
         if len(found) > 1 or not says_step(trace):
             return found
         pids = [track.pid for track in trace.tracks]
-        ranks = integers(pids)
+        ranks = natural_numbers(pids)
         return split_by_field(trace, "pid") if ranks and max(ranks) <= _MOST_PID else found
 
     def marked_steps(self, trace: Trace) -> Steps:

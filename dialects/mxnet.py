@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from arrays import NDArray
+from dialects.owners import names_in
 from dialects.roles import Role
 from dialects.system import Metadata, System, framed
 from formats.columns import Trace
@@ -26,8 +27,7 @@ class MXNet(System):
 
     def recognises_metadata(self, metadata: Metadata) -> bool:
         """Whether a process is called after a device."""
-        processes = [event["args"] for event in metadata if event["name"] == "process_name"]
-        return any(re.fullmatch(_PROCESS, str(args.get("name"))) for args in processes)
+        return any(re.fullmatch(_PROCESS, name) for name in names_in(metadata, "process_name").values())
 
     def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
         """Return the `Role` of each slice (n,): computation."""

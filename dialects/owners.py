@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from arrays import Int64, Mask
 from arrays.numbering import ids_in, numbered
-from dialects.needs import argument, integers
+from dialects.steps import argument, natural_numbers
 from errors import UsageError
 from formats.columns import ArgColumn, Id, Trace, Track, used_tables
 from opname import OpName
@@ -95,7 +95,7 @@ def _ranks_of(values: Sequence[Any]) -> tuple[list[int], Int64]:
     """Return the ranks that some values name, in order, and which of them each value is."""
     distinct, place = numbered(map(str, values))
     order = sorted(distinct, key=lambda value: (len(value), value))
-    told = integers(distinct) or [order.index(value) for value in distinct]
+    told = natural_numbers(distinct) or [order.index(value) for value in distinct]
     ranks = sorted(set(told))
     at = {rank: i for i, rank in enumerate(ranks)}
     return ranks, np.array([at[rank] for rank in told], np.int64)[place]
@@ -223,12 +223,22 @@ def _global_ranks(trace: Trace) -> tuple[list[Owner], dict[Id, int]]:
 
 def _named_ranks(trace: Trace) -> tuple[list[Owner], dict[Id, int]]:
     """Return the ranks that processes are called after (``rank 1``, ``rank1: python``), and theirs."""
-    names = {e["pid"]: str(e["args"].get("name")) for e in trace.metadata if e["name"] == "process_name"}
-    matches = {pid: match for pid, name in names.items() if (match := re.match(_NAME, name))}
+    names = names_in(trace.metadata, "process_name")
+    matches = {pid: match for (pid, _), name in names.items() if (match := re.match(_NAME, name))}
     whose = {pid: (match[1] and int(match[1]), int(match[2])) for pid, match in matches.items()}
     distinct = sorted(set(whose.values()), key=lambda owner: (owner[0] or 0, owner[1]))
     owners = [Owner(None if worker is None else int(worker), rank) for worker, rank in distinct]
     return owners, {pid: distinct.index(owner) for pid, owner in whose.items()}
+
+
+def names_in(metadata: Sequence[Mapping[str, Any]], kind: str) -> dict[tuple[Id, Id], str]:
+    """Return the names of processes, or of threads, by pid and tid (a process has none)."""
+    is_thread = kind == "thread_name"
+    return {
+        (event["pid"], event["tid"] if is_thread else None): str(event["args"]["name"])
+        for event in metadata
+        if event["name"] == kind and "name" in event["args"]
+    }
 
 
 def _part(trace: Trace, rows: Mask, tracks: Mask | None = None, label: str = "") -> Trace:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +11,6 @@ import numpy as np
 from arrays import Int64, Mask, NDArray
 from arrays.intervals import union_length
 from dialects.masks import by_cat, by_name
-from dialects.needs import argument, integers
 from dialects.tolerances import BODY_ALIKE, BODY_ALONE, BODY_COVERS, LEAST_REPEATS, ROUNDED_TIMES_NS
 from errors import TraceError
 from formats.columns import Trace
@@ -163,7 +162,7 @@ def steps_by_argument(trace: Trace, key: str) -> Steps:
     np.maximum.at(end, place, trace.end_ns[column.rows])
     order = np.argsort(begin, kind="stable")
     begin, end = begin[order], end[order]
-    told = integers(places)
+    told = natural_numbers(places)
     number = np.arange(1, len(order) + 1) if told is None else np.array(told, np.int64)[order]
     if len(number) > 1 and (np.diff(number) == 1).all():
         end[-1] += max(int(np.median(begin[1:] - end[:-1])), 0)
@@ -173,11 +172,28 @@ def steps_by_argument(trace: Trace, key: str) -> Steps:
     return Steps(tuple(step for step in found if step.dur_ns > 0), (), f"the slices of one {key}")
 
 
+_ARGS = "args."
+
+
+def argument(field: str | None) -> str | None:
+    """Return the key of the events' args that ``args.KEY`` names; None for any other field, or none."""
+    return field.removeprefix(_ARGS) if field is not None and field.startswith(_ARGS) else None
+
+
+def natural_numbers(values: Iterable[object]) -> list[int] | None:
+    """Return values as integers from 0 on, written as such or as text; None if one is something else."""
+    texts = [
+        str(value) if isinstance(value, int | str) and not isinstance(value, bool) else "" for value in values
+    ]
+    return [int(text) for text in texts] if all(t.isdecimal() and len(t) <= 9 for t in texts) else None
+
+
 def says_step(trace: Trace) -> str:
     """Return which argument says the step of every slice, ``step`` or ``iteration``; "" where none does."""
     has = (key for key in STEP_ARGS if key in trace.args and len(trace.args[key].rows) == len(trace) > 0)
     return next(
-        (key for key in has if integers(dict.fromkeys(map(str, trace.args[key].values))) is not None), ""
+        (key for key in has if natural_numbers(dict.fromkeys(map(str, trace.args[key].values))) is not None),
+        "",
     )
 
 

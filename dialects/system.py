@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,6 @@ from arrays.intervals import lies_inside
 from arrays.numbering import numbered
 from dialects.masks import by_cat, by_name
 from dialects.name_rules import is_collective, is_library_call
-from dialects.needs import Need
 from dialects.owners import Owned, split_by_processes
 from dialects.recorded_collectives import Call, Collectives, kind_of
 from dialects.roles import Role, idle, is_communication
@@ -55,6 +55,19 @@ STEP_MARK, STEP_MARKS = r"ProfilerStep#\d+", "ProfilerStep*"
 _RECORDING = rf"{STEP_MARK}|{re.escape(STEP_MARKS)}|PyTorch Profiler.*|event/batch"
 _GPU = 1  # "Device Type" of a memory event
 _OF_A_RANK = r"(?:wk\d+\.)?rank\d+\."
+
+
+class Need(Enum):
+    """A use of the args of events: a reading names its needs, a system the keys for each."""
+
+    ALWAYS = "recognising a system, telling its ranks apart, the roles of slices: under every option"
+    STEPS = "where steps begin, and their numbers"
+    EDGES = "what waits for what"
+    SYNC = "which slices of several ranks are one operation"
+    SIZES = "how much a collective moves"
+    ORIGIN = "which operator, module or annotation the work of a device belongs to"
+    SHAPES = "the shape of an operation's data"
+    ALL = "everything: all args are kept, whatever a system declares"
 
 
 class SecondAxis(Struct, frozen=True):
@@ -204,7 +217,7 @@ class System:
 
         The header's `baseTimeNanoseconds`, which PyTorch's profiler and this program write.
         """
-        base = whole_number(trace.header.get(BASE))
+        base = int_or_zero(trace.header.get(BASE))
         return base if 0 <= base <= FARTHEST_NS else 0
 
     def common_clock(self, trace: Trace) -> str:
@@ -503,7 +516,7 @@ def is_of_recording(tid: object) -> bool:
     return "PyTorch Profiler" in str(tid)
 
 
-def whole_number(value: Any) -> int:
+def int_or_zero(value: Any) -> int:
     """Return a whole number, written as such or as text; 0 for anything else."""
     return int(value) if re.fullmatch(r"-?\d{1,30}", str(value)) else 0
 

@@ -8,6 +8,7 @@ import numpy as np
 
 import dialects
 from arrays.intervals import lies_inside
+from dialects.owners import names_in
 from dialects.roles import is_communication
 from dialects.system import System
 from errors import AnalyzeError, meant
@@ -60,8 +61,7 @@ def selected_of(trace: Trace, prefix: str, only: Collection[str], known: dict[st
         return trace
     system = dialects.of(trace)
     asked = CommFilter(system, only, prefix)
-    named = (event for event in trace.metadata if event["name"] == "process_name" and "name" in event["args"])
-    processes = {event["pid"]: str(event["args"]["name"]) for event in named}
+    processes = names_in(trace.metadata, "process_name")
     kind = trace.name_id.astype(np.int64) * len(trace.cats) + trace.cat_id
     distinct, place = np.unique(kind * len(trace.tracks) + trace.track_id, return_inverse=True)
     fates = np.empty(len(distinct), np.int8)
@@ -69,7 +69,7 @@ def selected_of(trace: Trace, prefix: str, only: Collection[str], known: dict[st
         rest, track = divmod(pair, len(trace.tracks))
         name, cat = divmod(rest, len(trace.cats))
         pid, tid = trace.tracks[track]
-        keeps = asked.keeps(trace.names[name], trace.cats[cat], tid, processes.get(pid))
+        keeps = asked.keeps(trace.names[name], trace.cats[cat], tid, processes.get((pid, None)))
         fates[i] = -1 if keeps is None else keeps
     known.update(asked.known)
     fate = fates[place]

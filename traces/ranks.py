@@ -16,7 +16,7 @@ from msgspec.structs import replace
 import dialects
 from arrays.numbering import ids_in
 from dialects import Need
-from dialects.needs import argument
+from dialects.steps import argument
 from errors import TraceError
 from formats.columns import Trace, concatenate
 from outputs.temporary import temporary_directory

@@ -16,13 +16,12 @@ from arrays.median import median
 from arrays.numbering import ids_in
 from dialects.byteps.byteps_names import inputs, partition, read_parameters, renamed, role_of
 from dialects.masks import by_name
-from dialects.needs import Need
 from dialects.owners import Owned, split_by_names
 from dialects.recorded_collectives import Call, Collectives
 from dialects.roles import Role, is_communication
 from dialects.steps import NO_STEPS, Step, Steps, between, rounds
 from dialects.sync_points import SyncPart
-from dialects.system import System
+from dialects.system import Need, System
 from formats.columns import Trace
 from opname import OpName, may_be_within, with_key
 

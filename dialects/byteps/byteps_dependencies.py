@@ -10,7 +10,7 @@ import numpy as np
 
 from arrays import Int64, Mask
 from arrays.numbering import numbered, ranges
-from dialects.byteps.byteps_events import COMPUTE, Events
+from dialects.byteps.byteps_events import COMPUTE, GpuEvents
 from dialects.byteps.byteps_names import inputs, renamed
 from dialects.step_parts import EdgeKind, Joint, RankTrace, edge_rows, narrow
 from dialects.step_windows import Open
@@ -40,10 +40,10 @@ class Spans:
     step : (n,) the step of each event, from 0
     is_continued : (n,) which began in an earlier step and were cut to begin with theirs
     start_ns, end_ns : (n,)
-    operation : (n,) as in `Events`
+    operation : (n,) as in `GpuEvents`
     """
 
-    def __init__(self, events: Events, bounds: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, events: GpuEvents, bounds: Sequence[tuple[int, int]]) -> None:
         low, high = np.searchsorted(events.start_ns, bounds).T
         running = Open(np.arange(len(events)), events.end_ns)
         begins = [begin for begin, _ in bounds]
@@ -138,7 +138,7 @@ def _is_new(values: Int64) -> Mask:
 # ---- what the DAG says
 
 
-def recorded_dependencies(gpu: RankTrace, events: Events) -> list[Dependency]:
+def recorded_dependencies(gpu: RankTrace, events: GpuEvents) -> list[Dependency]:
     """Return the dependencies between recorded operations, nodes without events (``OUTPUT0``) bridged.
 
     A forward operation also depends on the communication of its gradient in the step before.

@@ -27,7 +27,7 @@ DIRECTIONS = {
 }
 
 
-class Events(Struct, frozen=True):
+class GpuEvents(Struct, frozen=True):
     """The n events of one GPU, by start, and its k operations.
 
     Attributes
@@ -60,7 +60,7 @@ class Events(Struct, frozen=True):
         return any(name.cat == "BW" for name in self.names)
 
 
-def read_events(gpu: RankTrace) -> Events:
+def read_events(gpu: RankTrace) -> GpuEvents:
     """Return the events of BytePS's grammar in the trace of one GPU."""
     trace = gpu.trace
     n_tracks = max(len(trace.tracks), 1)
@@ -116,7 +116,7 @@ def _transfer(gpu: RankTrace, name: OpName, key: int) -> Transfer:
 
 def _sorted(
     operations: Sequence[Operation], names: Sequence[OpName], operation: Int64, start: Int64, end: Int64
-) -> Events:
+) -> GpuEvents:
     order = np.lexsort((end, start))
     operation = operation[order]
     same: dict[tuple[OpName, int | None], int] = {}
@@ -128,7 +128,7 @@ def _sorted(
         np.int64,
     )  # fmt: skip
     mains = [name.main for name in names]
-    return Events(
+    return GpuEvents(
         operations, names, mains, operation, start[order], end[order], occurrence_number(what[operation])
     )
 
@@ -136,7 +136,7 @@ def _sorted(
 # ---- computation that was not traced
 
 
-def with_untraced(events: Events, bounds: Sequence[tuple[int, int]]) -> Events:
+def with_untraced(events: GpuEvents, bounds: Sequence[tuple[int, int]]) -> GpuEvents:
     """Return `events` with one before each communication for the computation that was not traced.
 
     That is from the load of input or the previous gradient on, else from the step's begin. `bounds` are

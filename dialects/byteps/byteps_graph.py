@@ -24,7 +24,7 @@ from arrays import Int64
 from arrays.median import median
 from arrays.numbering import ranges, unique
 from dialects.byteps.byteps_dependencies import Spans, connect, edge_keys, edges_of, recorded_dependencies
-from dialects.byteps.byteps_events import Events, read_events, with_untraced
+from dialects.byteps.byteps_events import GpuEvents, read_events, with_untraced
 from dialects.step_parts import (
     EdgeKind,
     Joint,
@@ -150,7 +150,7 @@ def _last(spans: Spans, edges: Int64, next_ns: Int64) -> list[Int64]:
     return np.split(own, np.searchsorted(last, spans.first[1:-1]))
 
 
-def _is_recorded(events: Events, bounds: Sequence[tuple[int, int, int]]) -> bool:
+def _is_recorded(events: GpuEvents, bounds: Sequence[tuple[int, int, int]]) -> bool:
     """Whether the last step, whose end is not recorded, holds as much as those before."""
     begin, end = np.array(bounds, np.int64)[:, 1:].T
     sizes = np.searchsorted(events.start_ns, end) - np.searchsorted(events.start_ns, begin)
@@ -159,14 +159,14 @@ def _is_recorded(events: Events, bounds: Sequence[tuple[int, int, int]]) -> bool
     return MIN_RECORDED * usual <= last <= usual / MIN_RECORDED
 
 
-def _meetings_of(gpu: RankTrace, events: Events) -> Meetings:
+def _meetings_of(gpu: RankTrace, events: GpuEvents) -> Meetings:
     of_operations = meetings_table(_meetings_of_operations(gpu, events))
     bounds = (np.searchsorted(of_operations.event, events.operation, side) for side in ("left", "right"))
     meetings, event = ranges(*bounds)
     return replace(of_operations.select(meetings, event), turn=events.nth[event])
 
 
-def _meetings_of_operations(gpu: RankTrace, events: Events) -> Iterator[Meeting]:
+def _meetings_of_operations(gpu: RankTrace, events: GpuEvents) -> Iterator[Meeting]:
     """Yield the meetings of the operations, in place of their events, with other GPUs.
 
     Communications recorded without stages end once every GPU has begun its own.

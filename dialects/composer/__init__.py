@@ -19,11 +19,19 @@ from msgspec.structs import replace
 from arrays import Int64, Mask, NDArray
 from dialects.masks import by_name
 from dialects.name_rules import is_library_call
-from dialects.needs import Need
 from dialects.roles import Phase, Role
 from dialects.steps import NO_STEPS, Step, Steps, in_first_process, spans
 from dialects.sync_points import SyncPoint, SyncPoints
-from dialects.system import Metadata, SecondAxis, System, framed, integer, is_of_recording, without_recording
+from dialects.system import (
+    Metadata,
+    Need,
+    SecondAxis,
+    System,
+    framed,
+    integer,
+    is_of_recording,
+    without_recording,
+)
 from errors import Note, NoteKind, counted
 from formats.columns import Trace
 from formats.rows import Rule

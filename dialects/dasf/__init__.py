@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from arrays import NDArray
-from dialects.needs import Need
 from dialects.roles import Role
-from dialects.system import System
+from dialects.system import Need, System
 from formats.columns import Trace
 
 if TYPE_CHECKING:

@@ -11,12 +11,11 @@ import numpy as np
 from arrays import NDArray
 from dialects import recorded_collectives
 from dialects.masks import by_name
-from dialects.needs import Need
 from dialects.recorded_collectives import Collectives
 from dialects.recorded_collectives import kind_of as kind_of_collective
 from dialects.roles import Role
 from dialects.sync_points import SyncPoint, SyncPoints
-from dialects.system import System
+from dialects.system import Need, System
 from errors import TraceError
 from formats.columns import Trace
 from formats.recorder import BYTES, NUMBER

@@ -15,11 +15,10 @@ from msgspec.structs import replace
 from arrays import Int64, NDArray
 from arrays.intervals import at_once
 from dialects.masks import by_name
-from dialects.needs import Need
 from dialects.recorded_collectives import Call, Collectives, kind_of, plausible
 from dialects.roles import Role
 from dialects.steps import NO_STEPS, Steps, rounds
-from dialects.system import Metadata, System, whole_number
+from dialects.system import Metadata, Need, System, int_or_zero
 from formats.columns import Points, Trace
 from formats.values import FARTHEST_NS
 
@@ -64,7 +63,7 @@ class Horovod(System):
     def epoch_ns(self, trace: Trace) -> int:
         """Return `start_time_since_epoch_in_micros`."""
         starts = (event["args"].get(_START) for event in trace.metadata)
-        base = 1000 * next((whole_number(start) for start in starts if start is not None), 0)
+        base = 1000 * next((int_or_zero(start) for start in starts if start is not None), 0)
         return base if 0 <= base <= FARTHEST_NS else 0
 
     def common_clock(self, trace: Trace) -> str:

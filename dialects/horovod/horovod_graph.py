@@ -18,6 +18,7 @@ from msgspec import Struct, field
 
 from arrays import Int64, Mask
 from dialects.masks import by_name
+from dialects.owners import names_in
 from dialects.roles import Phase, Role
 from dialects.step_parts import Edge, EdgeKind, Joint, Operation, RankStep, RankSteps, Transfer, Whose
 from dialects.steps import Step, Steps
@@ -91,7 +92,7 @@ def _independent(trace: Trace, rounds: Sequence[Sequence[_Collective]]) -> _Inde
 
 def _collectives(trace: Trace) -> list[_Collective]:
     """Return every reduction with the negotiation before it, the ticks in that, and its own parts."""
-    tensors = tensor_names(trace)
+    tensors = names_in(trace.metadata, "process_name")
     kinds = {name.removeprefix(_NEGOTIATE) for name in trace.names if name.startswith(_NEGOTIATE)}
     of_tensor: dict[Id, list[int]] = defaultdict(list)
     is_other = by_name(trace, lambda name: not name.startswith(_NEGOTIATE))
@@ -100,17 +101,8 @@ def _collectives(trace: Trace) -> list[_Collective]:
     ticks = _ticks(trace)
     found: list[_Collective] = []
     for pid, rows in of_tensor.items():
-        found.extend(_of_tensor(trace, rows, tensors.get(pid, str(pid)), kinds, ticks[pid]))
+        found.extend(_of_tensor(trace, rows, tensors.get((pid, None), str(pid)), kinds, ticks[pid]))
     return found
-
-
-def tensor_names(trace: Trace) -> dict[Id, str]:
-    """Return the name of each process of the file, which is a tensor."""
-    return {
-        event["pid"]: str(event["args"]["name"])
-        for event in trace.metadata
-        if event["name"] == "process_name" and "name" in event["args"]
-    }
 
 
 def _ticks(trace: Trace) -> dict[Id, list[tuple[int, str]]]:

@@ -29,13 +29,12 @@ from arrays import Mask, NDArray
 from arrays.intervals import lies_inside
 from arrays.numbering import unique
 from dialects.masks import by_name
-from dialects.needs import Need
-from dialects.owners import SHARED, Owned, split_by_slices
+from dialects.owners import SHARED, Owned, names_in, split_by_slices
 from dialects.recorded_collectives import Call, Collectives
 from dialects.roles import Role
 from dialects.steps import Step, Steps, step_table
 from dialects.sync_points import SyncPart
-from dialects.system import Metadata, System
+from dialects.system import Metadata, Need, System
 from formats.columns import Trace
 
 if TYPE_CHECKING:
@@ -64,16 +63,14 @@ class Jax(System):
 
     def recognises_metadata(self, metadata: Metadata) -> bool:
         """Whether a process is called as XLA's profiler calls a host and its devices."""
-        names = (event["args"].get("name") for event in metadata if event["name"] == "process_name")
-        return any(re.fullmatch(_PROCESS, str(name)) for name in names)
+        return any(re.fullmatch(_PROCESS, name) for name in names_in(metadata, "process_name").values())
 
     def finished(self, trace: Trace) -> Trace:
         """Return the trace without marks of the profiler's own and threads that repeat others.
 
         Slices get a category, as the file has none: operation, python or host.
         """
-        from dialects.jax.xla_devices import lines_of, operations
-        from dialects.jax.xla_names import is_noise
+        from dialects.jax.xla_slices import is_noise, lines_of, operations
 
         lines = lines_of(trace)
         left_out = by_name(trace, is_noise) | lines.repeats[trace.track_id]
@@ -85,7 +82,7 @@ class Jax(System):
 
     def split(self, trace: Trace) -> Sequence[Owned]:
         """Return each device's operations as a rank's, and the host's threads, which they share."""
-        from dialects.jax.xla_devices import device_of_slices, ranks_of
+        from dialects.jax.xla_slices import device_of_slices, ranks_of
 
         device = device_of_slices(trace)
         devices = unique(device[device != SHARED])
@@ -98,9 +95,16 @@ class Jax(System):
 
     def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
         """Return the `Role` of each slice (n,): an operation of a device has all that lies inside it."""
-        from dialects.jax.xla_devices import lines_of, operations, with_others
         from dialects.jax.xla_meetings import communicates
-        from dialects.jax.xla_names import is_around, is_untimed, is_wait, role_of
+        from dialects.jax.xla_slices import (
+            is_around,
+            is_untimed,
+            is_wait,
+            lines_of,
+            operations,
+            role_of,
+            with_others,
+        )
 
         if not len(trace):
             return np.empty(0, np.int8)
@@ -127,7 +131,7 @@ class Jax(System):
         A device has a thread of steps where the profiler knows them; it may lag behind the host. Where its
         numbers are not those of the host they count something else.
         """
-        from dialects.jax.xla_steps import numbered_spans, runs, steps_of_device
+        from dialects.jax.xla_slices import numbered_spans, runs, steps_of_device
 
         on_host, on_device = numbered_spans(trace), steps_of_device(trace)
         labels = {step.label for step in on_host.whole}
@@ -137,13 +141,13 @@ class Jax(System):
 
     def loop_spans(self, trace: Trace) -> Mask:
         """Return the slices (n,) of the host."""
-        from dialects.jax.xla_devices import lines_of, operations
+        from dialects.jax.xla_slices import lines_of, operations
 
         return ~operations(trace, lines_of(trace))
 
     def may_synchronise(self, name: str) -> bool:
         """Whether operations of that name may be collectives."""
-        from dialects.jax.xla_names import role_of
+        from dialects.jax.xla_slices import role_of
 
         return role_of(name) is Role.COMM
 
@@ -171,8 +175,8 @@ class Jax(System):
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
         """Return the steps of a device, with what its host did."""
-        from dialects.jax.xla_devices import device_of_slices, lines_of
         from dialects.jax.xla_meetings import parts_of
+        from dialects.jax.xla_slices import device_of_slices, lines_of
         from dialects.span_graph import Meaning, record_spans
         from dialects.step_windows import windows
 
@@ -191,20 +195,19 @@ class Jax(System):
 
     def category(self, name: str, cat: str) -> str:
         """Return the name of the operation without its number."""
-        from dialects.jax.xla_names import kind_of
+        from dialects.jax.xla_slices import kind_of
 
         return kind_of(name)
 
     def device_work(self, trace: Trace) -> Mask:
         """Return the operations of devices (n,) that have no others in them."""
-        from dialects.jax.xla_devices import device_of_slices, lines_of, operations, with_others
-        from dialects.jax.xla_names import is_around
+        from dialects.jax.xla_slices import device_of_slices, is_around, lines_of, operations, with_others
 
         works = operations(trace, lines_of(trace)) & (device_of_slices(trace) != SHARED)
         return np.asarray(works & ~(with_others(trace, works) & by_name(trace, is_around)))
 
     def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:
         """Return the name of a collective."""
-        from dialects.jax.xla_names import role_of
+        from dialects.jax.xla_slices import role_of
 
         return (name,) if role_of(name) is Role.COMM else ()

@@ -11,8 +11,15 @@ import numpy as np
 
 from arrays import Mask
 from arrays.numbering import unique
-from dialects.jax.xla_devices import device_of_slices, lines_of, n_devices, operations
-from dialects.jax.xla_names import all_wait, halves, role_of
+from dialects.jax.xla_slices import (
+    all_wait,
+    device_of_slices,
+    halves,
+    lines_of,
+    n_devices,
+    operations,
+    role_of,
+)
 from dialects.masks import by_name
 from dialects.owners import SHARED
 from dialects.roles import Role

@@ -25,7 +25,6 @@ from dialects.kineto.collectives import (
     step_mark,
 )
 from dialects.masks import by_cat, by_name
-from dialects.needs import Need
 from dialects.recorded_collectives import Collectives
 from dialects.roles import Role
 from dialects.steps import NO_STEPS, Steps, in_first_process, spans, step_table, with_slices
@@ -38,6 +37,7 @@ from dialects.system import (
     KERNEL_KIND,
     RUNTIME_CATS,
     Frames,
+    Need,
     Origin,
     System,
     WorkGroups,

@@ -31,7 +31,7 @@ from dialects.name_rules import is_library_call
 from dialects.recorded_collectives import NO_COLLECTIVES, Call, Collectives, kind_of
 from dialects.roles import Role
 from dialects.step_parts import EdgeKind, RankTrace
-from dialects.system import COPY_CATS, DEVICE_CATS, RUNTIME_CATS, whole_number
+from dialects.system import COPY_CATS, DEVICE_CATS, RUNTIME_CATS, int_or_zero
 from formats.columns import Trace
 
 #: Bytes of an element, by a word of its type's name (``c10::Half``, ``unsigned char``); of any other 4.
@@ -77,7 +77,7 @@ def _of_device(rank: RankTrace, rows: Int64) -> tuple[list[Call], Int64, Int64]:
     for row in rows.tolist():
         args = {key: column.get(row) for key, column in columns.items()}
         name, cat = trace.names[trace.name_id[row]], trace.cats[trace.cat_id[row]]
-        number = whole_number(args.get("Seq")) if row in named and args.get("Seq") is not None else -1
+        number = int_or_zero(args.get("Seq")) if row in named and args.get("Seq") is not None else -1
         if row in named:
             calls.append(_of_args(trace, name, cat, args, groups))
         elif (found := around.get(row)) is not None:
@@ -85,7 +85,7 @@ def _of_device(rank: RankTrace, rows: Int64) -> tuple[list[Call], Int64, Int64]:
         else:
             part = collective(name, cat, args, is_known=True)
             met = None if part is None else meeting(part.key, name, trace.rank, ())
-            n_bytes = whole_number(args.get("bytes")) if cat in COPY_CATS else 0
+            n_bytes = int_or_zero(args.get("bytes")) if cat in COPY_CATS else 0
             is_met = met is not None and met[1] is EdgeKind.GROUP and group is not None
             calls.append(
                 Call(kind_of(name), sent=n_bytes, received=n_bytes, key=met[0] if met and is_met else None)
@@ -101,12 +101,12 @@ def _of_args(trace: Trace, name: str, cat: str, args: Mapping[str, Any], groups:
     members: tuple[int | None, ...] = (
         tuple(map(int, re.findall(r"\d{1,18}", text))) if "..." not in text else ()
     )
-    n_ranks = whole_number(args.get("Group size")) or len(members)
+    n_ranks = int_or_zero(args.get("Group size")) or len(members)
     listed = [one for one in groups if len(one[1]) == n_ranks and members in ((), one[1])]
     about = args.get("Process Group Description") or (listed[0][0] if len(listed) == 1 else "")
     members = members or (listed[0][1] if len(listed) == 1 else ())
     item = 0 if args.get("dtype") is None else _item_bytes(args["dtype"])
-    sent, received = (whole_number(args.get(key)) * item for key in ("In msg nelems", "Out msg nelems"))
+    sent, received = (int_or_zero(args.get(key)) * item for key in ("In msg nelems", "Out msg nelems"))
     part = collective(name, cat, args, is_known=True)
     met = None if part is None else meeting(part.key, name, trace.rank, ())
     key = met[0] if met is not None and met[1] is not EdgeKind.EXCHANGE else None
@@ -224,7 +224,7 @@ def _bytes_of_inputs(args: Mapping[str, Any]) -> int:
     if not isinstance(shapes, list) or not isinstance(types, list):
         return 0
     return sum(
-        math.prod(map(whole_number, shape)) * _item_bytes(of_type)
+        math.prod(map(int_or_zero, shape)) * _item_bytes(of_type)
         for shape, of_type in zip(shapes, types, strict=False)
         if isinstance(shape, list) and shape
     )

@@ -17,11 +17,10 @@ from msgspec.structs import replace
 from arrays import Mask, NDArray
 from dialects.masks import by_name
 from dialects.name_rules import is_collective, is_point_to_point
-from dialects.needs import Need
-from dialects.owners import Owned, Owner, split_by_tracks
+from dialects.owners import Owned, Owner, names_in, split_by_tracks
 from dialects.roles import Phase, Role, is_communication
 from dialects.steps import NO_STEPS, STEP_ARGS, Steps, says_step, steps_by_argument
-from dialects.system import Metadata, System
+from dialects.system import Metadata, Need, System
 from formats.columns import Trace
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class Pipeline(System):
         names = (str(event["args"].get("name")) for event in metadata)
         if not any("pp" in name.lower() for name in names):
             return False
-        from dialects.pipeline.pipeline_places import states_stage
+        from dialects.pipeline.pipeline_meetings import states_stage
 
         return states_stage(metadata)
 
@@ -60,8 +59,7 @@ class Pipeline(System):
 
     def split(self, trace: Trace) -> Sequence[Owned]:
         """Return the ranks by their places, in the order of `Place`."""
-        from dialects.pipeline.pipeline_meetings import with_waits
-        from dialects.pipeline.pipeline_places import place_of, places_of
+        from dialects.pipeline.pipeline_meetings import place_of, places_of, with_waits
 
         known = places_of(trace.metadata)
         places = [place_of(known, track) for track in trace.tracks]
@@ -88,9 +86,8 @@ class Pipeline(System):
     def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
         """Return communication by threads and names, else computation."""
         from dialects.pipeline.pipeline_meetings import COMM_THREAD
-        from dialects.pipeline.pipeline_places import thread_names
 
-        names = thread_names(trace.metadata)
+        names = names_in(trace.metadata, "thread_name")
         on_comm = np.array(
             [bool(COMM_THREAD.search(names.get(track, ""))) for track in trace.tracks], np.bool_
         )

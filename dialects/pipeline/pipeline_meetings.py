@@ -1,28 +1,66 @@
-"""Operations that ranks of a pipeline job do together, as Megatron does, and how long each waited."""
+"""Places of ranks in a pipeline job, what they do together, as Megatron does, and how long each waited."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 
 from arrays import Int64, Mask
 from arrays.numbering import numbered
-from dialects.pipeline.pipeline_places import Place, place_of, places_of, thread_names
+from dialects.owners import names_in
 from dialects.step_windows import ended_nearest
 from dialects.sync_points import SyncPart
+from dialects.system import Metadata
 from dialects.tolerances import MOSTLY_TOGETHER, TOGETHER_NS
-from formats.columns import ArgColumn, Trace, Track
+from formats.columns import ArgColumn, Id, Trace, Track
 
+#: ``PP rank 0, TP rank 1, compute`` of a thread, ``DP rank [0]`` of a process; ``DP0-PP1-TP0``.
+_PLACE = re.compile(r"\b(PP|DP|CP|EP|TP)[ _-]?(?:rank)?[ _]?\[?(\d{1,9})\]?(?!\w)", re.IGNORECASE)
 COMM_THREAD = re.compile(r"\b(pp|tp|dp|cp|ep)?[-_ ]?comm(?:unication)?\b", re.IGNORECASE)
 MESSAGE = re.compile(r"(?i)(?=.*(forward|backward))(?=.*(send|recv))")
 #: A column of a rank's trace, beside those of arguments: how long communication waited before it begins.
 WAITED = "(waited)"
 _ALL = -1  # of what ranks differ in that do something together
+
+
+class Place(NamedTuple):
+    """The place of a rank along each kind of parallelism, in the order in which ranks are numbered."""
+
+    pp: int = 0  # the stage of the pipeline
+    dp: int = 0
+    cp: int = 0
+    ep: int = 0
+    tp: int = 0
+
+
+def states_stage(metadata: Metadata) -> bool:
+    """Whether the name of a thread or process states the stage of a pipeline."""
+    return any("pp" in _stated(event["args"].get("name")) for event in metadata)
+
+
+def places_of(metadata: Metadata) -> dict[tuple[Id, Id], Place]:
+    """Return the place of each thread that is named, by its own name and its process's."""
+    of_process = {track: _stated(name) for track, name in names_in(metadata, "process_name").items()}
+    found = {
+        track: {**of_process.get((track[0], None), {}), **_stated(name)}
+        for track, name in names_in(metadata, "thread_name").items()
+    }
+    return {track: Place(**stated) for track, stated in (found | of_process).items() if "pp" in stated}
+
+
+def place_of(places: Mapping[tuple[Id, Id], Place], track: Track) -> Place | None:
+    """Return the place of a thread, of its process where it has no name itself."""
+    return places.get(track) or places.get((track.pid, None))
+
+
+def _stated(name: object) -> dict[str, int]:
+    return {kind.lower(): int(number) for kind, number in _PLACE.findall(str(name))}
 
 
 def with_waits(ranks: Sequence[Trace], comms: Sequence[Mask], key: str) -> list[Trace]:
@@ -126,7 +164,7 @@ def side_by_side(trace: Trace, comm: Mask) -> Trace:
 
 def parts_of(trace: Trace, comm: Mask) -> dict[int, SyncPart]:
     """Return the part that each communication of a rank has in what several do, by row."""
-    known, names = places_of(trace.metadata), thread_names(trace.metadata)
+    known, names = places_of(trace.metadata), names_in(trace.metadata, "thread_name")
 
     @cache
     def part(name: int, on: int) -> SyncPart | None:

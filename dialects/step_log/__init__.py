@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec.structs import replace
 
-from dialects.needs import argument
 from dialects.owners import Owned
 from dialects.roles import Role
+from dialects.steps import argument
 from dialects.system import StepRows, System
 from errors import TraceError
 from formats.columns import ArgColumn, Trace

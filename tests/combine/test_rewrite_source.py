@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from combine import external_sort as runs
 from combine import sources
-from combine.distinct_ids import Place
+from combine.distinct_ids import SourcePlace
 from combine.event_text import text_of
 from combine.external_sort import cut, merge
 from combine.rewrite_source import rewrite
@@ -30,18 +30,20 @@ pytestmark = pytest.mark.slow
 
 
 PLACES = {
-    "chrome": Place(Path(), 0, "chrome", "", 1, 1000),
-    "fourth of kineto": Place(Path(), 3, "kineto", "", 3001, 1000),
-    "a source whose ids are no numbers": Place(Path(), 9000, "chrome", "", 1, 1000),
-    "byteps": Place(Path(), 1, "byteps", "wk0.rank1.", 1001, 1000),
-    "composer": Place(Path(), 2, "composer", "", 1, 1000, only_pid=2, axis=SecondAxis(3000, 10**9, "moved")),
-    "horovod, filtered": Place(Path(), 0, "horovod", "", 1, 1000, names=("a",)),
-    "byteps, filtered": Place(Path(), 0, "byteps", "rank0.", 1, 1000, names=("Comm.x",)),
-    "few heads": Place(Path(), 1, "kineto", "", 1, 1000, table_bytes=300),
+    "chrome": SourcePlace(Path(), 0, "chrome", "", 1, 1000),
+    "fourth of kineto": SourcePlace(Path(), 3, "kineto", "", 3001, 1000),
+    "a source whose ids are no numbers": SourcePlace(Path(), 9000, "chrome", "", 1, 1000),
+    "byteps": SourcePlace(Path(), 1, "byteps", "wk0.rank1.", 1001, 1000),
+    "composer": SourcePlace(
+        Path(), 2, "composer", "", 1, 1000, only_pid=2, axis=SecondAxis(3000, 10**9, "moved")
+    ),
+    "horovod, filtered": SourcePlace(Path(), 0, "horovod", "", 1, 1000, names=("a",)),
+    "byteps, filtered": SourcePlace(Path(), 0, "byteps", "rank0.", 1, 1000, names=("Comm.x",)),
+    "few heads": SourcePlace(Path(), 1, "kineto", "", 1, 1000, table_bytes=300),
 }
 
 
-def seen(path: Path, place: Place, spill: Path, *, scan: bool) -> dict[str, Any]:
+def seen(path: Path, place: SourcePlace, spill: Path, *, scan: bool) -> dict[str, Any]:
     """What becomes of a file: all that is told of it, and the text of its events in order of time."""
     try:
         found = rewrite(replace(place, path=path, scan=scan), spill)

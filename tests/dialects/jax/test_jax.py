@@ -15,9 +15,8 @@ import dialects
 from conftest import few, run_cli
 from dag_utils import load_steps
 from dialects import Need, Role
-from dialects.jax.xla_devices import ranks_of
 from dialects.jax.xla_meetings import parts_of
-from dialects.jax.xla_names import halves, role_of
+from dialects.jax.xla_slices import halves, ranks_of, role_of
 from dialects.steps import Step
 from formats.columns import Trace
 from trace_utils import Request, load_paths
