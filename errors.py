@@ -146,7 +146,7 @@ class TraceError(AnalyzeError):
 def missing(path: Path) -> TraceError:
     """Return the error of a path that does not exist, with the name beside it that is most like it."""
     try:
-        names = [beside.name for beside in path.parent.iterdir()]
+        names = [beside.name for beside in path.parent.iterdir() if beside != path]
     except OSError:
         names = []
     return TraceError(f"{path}: no such file or directory{meant(path.name, names)}")

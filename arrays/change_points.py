@@ -73,8 +73,8 @@ def level_error(values: Float64, length: int) -> float:
 
 
 def around(values: Float64, width: int) -> Float64:
-    """Return the median of the `width` values, an odd number, around each (n,)."""
-    padded = np.pad(values, width // 2, mode="edge")
+    """Return the median of the `width` values, an odd number, around each (n,); the ends are mirrored."""
+    padded = np.pad(values, width // 2, mode="reflect")
     return np.median(np.lib.stride_tricks.sliding_window_view(padded, width), axis=-1)
 
 

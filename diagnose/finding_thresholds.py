@@ -29,6 +29,9 @@ LIMIT = 0.7
 STALL = 0.4
 #: Of the largest excess of a rank in a span of steps: the ranks that share the blame for it.
 SHARED_BLAME = 0.6
+#: Of what steps are longer by: the part of it that the rows of the rank to blame show, as where others wait
+#: in the backward pass, and only its forward pass, a third of both, tells.
+VISIBLE = 0.25
 #: What stands for the whole: a device's busy time for the step, an operation for its phase.
 NEARLY_ALL = 0.9
 #: Of a device's memory that is nearly full: healthy jobs use more than `NEARLY_ALL`.

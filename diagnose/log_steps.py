@@ -8,14 +8,16 @@ import numpy as np
 
 from arrays import Float64, Int64, Mask, NDArray
 from arrays.spill import let_go
+from diagnose.finding_thresholds import HALF, NEARLY_ALL
 from dialects import Role
 from errors import TraceError
 from figures.job_figures import JobFigures
 from figures.log_figures import LogRows
 from figures.operations_by_step import Operations
 
-#: What no column holds, in words.
-REST = "what no column holds"
+#: What no column holds, in words: within a rank's steps, and between them, where its rows are shorter than
+#: the median rank's, as all ranks' steps last equally long.
+REST, BETWEEN = "what no column holds", "what it does between its steps"
 #: Times that are looked at together: 16 MB; and those of which a median is taken, at least so many steps.
 _MOST_CELLS, _ENOUGH_CELLS, _ENOUGH_STEPS = 2_000_000, 2_000_000, 100
 
@@ -44,6 +46,8 @@ class LogSteps:
         self.roles: dict[str, Role] = {}
         for _, one in known:
             self.roles |= dict(zip(_parts(one), [*map(Role, one.role.tolist()), Role.FRAME], strict=True))
+        if len(known) > 2:  # else nobody is the median rank
+            self.roles[BETWEEN] = Role.FRAME
         self.parts = list(self.roles)
         self.width = max(rank.steps.width for rank, _ in known)
         self._columns = [[self.parts.index(name) for name in _parts(one)] for _, one in known]
@@ -54,9 +58,9 @@ class LogSteps:
         if not len(self.number) or not len(stretches):
             raise TraceError(f"{job.path}: no step is in the log of every rank")
         self._at = [
-            None if len(one.labels) == len(self.number) else np.searchsorted(one.labels, self.number)
+            None if np.array_equal(one.labels, self.number) else np.searchsorted(one.labels, self.number)
             for one in rows
-        ]  # of each step; None where all are in common
+        ]  # of each step, of one that is missing the row after; None where none is
         self.begins = np.searchsorted(self.number, stretches)
         places = [np.searchsorted(one.labels, stretches) for _, one in known]
         means_ns = self._folded([one.spent_ns[at] for (_, one), at in zip(known, places, strict=True)])
@@ -71,7 +75,7 @@ class LogSteps:
         for begin in range(0, k, width):
             own = np.arange(begin, min(begin + width, k))
             cells = np.ascontiguousarray(self.cells(own).transpose(0, 2, 1))
-            self.step_ns[own] = np.median(cells.sum(0), axis=1)
+            self.step_ns[own] = np.median(cells.sum(0), axis=1)  # with what was between the rank's steps
             self.middle_ns[:, own] = np.partition(cells, middle, axis=2)[..., middle]
         n = np.diff(self.begins, append=k)
         self.longer_ns = means_ns - (np.add.reduceat(self.middle_ns, self.begins, axis=1) / n)[:, None]
@@ -89,12 +93,20 @@ class LogSteps:
         for rank, (columns, of_rank) in enumerate(zip(self._columns, spent, strict=True)):
             for column, part in enumerate(columns):
                 found[part, rank] += of_rank[:, column]
+        if BETWEEN in self.roles:
+            rows = found.sum(0)
+            found[-1] = np.median(rows, axis=0) - rows
         return found
 
     def series(self, part: int, rank: int) -> Float64:
         """Return how long a part took on a rank in each step (k,)."""
         spent, at = self._spent[rank], self._at[rank]
-        own = [column for column, place in enumerate(self._columns[rank]) if place == part]
+        places = self._columns[rank]
+        if self.parts[part] == BETWEEN:
+            every = spent.sum(axis=1, dtype=np.float64)
+            let_go([spent])
+            return np.asarray(self.step_ns - (every if at is None else every[at]))
+        own = [column for column, place in enumerate(places) if place == part]
         taken = sum(spent[:, column] if at is None else spent[at, column] for column in own)
         let_go([spent])
         return np.asarray(taken, np.float64)
@@ -123,13 +135,30 @@ class LogSteps:
 
 
 def _in_all(labels: Sequence[Int64]) -> Int64:
-    """Return the numbers that all of these, ascending each, have."""
-    found = labels[0]
+    """Return the numbers that all of these, ascending each, have; of single ones that are missing, most.
+
+    Who has less than nearly all of what most have, as one that logs each tenth step, decides itself.
+    """
+    every, count = labels[0], np.ones(len(labels[0]), np.int64)
     for other in labels[1:]:
         let_go([other])
-        if not np.array_equal(found, other):
-            found = np.intersect1d(found, other)
-    return found
+        if not np.array_equal(every, other):
+            both = np.union1d(every, other)
+            more = np.zeros(len(both), np.int64)
+            more[np.searchsorted(both, every)] = count
+            every, count = both, more
+        count[np.searchsorted(every, other)] += 1
+    if (count == len(labels)).all():
+        return every
+    if not all(map(len, labels)):
+        return every[:0]
+    found = every[count >= HALF * len(labels)]
+    found = found[(found >= max(one[0] for one in labels)) & (found <= min(one[-1] for one in labels))]
+    for one in labels:
+        has = np.isin(found, one)
+        if has.mean() < NEARLY_ALL:
+            found = found[has]
+    return np.asarray(found)
 
 
 def _parts(operations: Operations) -> list[str]:

@@ -7,7 +7,6 @@ the step grows on the other ranks; the rank that is late is the one whose own ot
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from statistics import NormalDist
 from typing import get_args
 
@@ -25,13 +24,16 @@ from diagnose.finding_thresholds import (
     CHANCE,
     FAR_NOISES,
     HALF,
+    MOST_STEPS,
     NEARLY_ALL,
     NEGLIGIBLE,
     NOTICEABLE,
+    OUTLYING,
     SHARED_BLAME,
     STALL,
+    VISIBLE,
 )
-from diagnose.log_steps import REST, LogSteps
+from diagnose.log_steps import BETWEEN, REST, LogSteps
 from dialects import Role
 from errors import counted, listed
 from figures.job_figures import JobFigures
@@ -47,6 +49,10 @@ _EXAMINED = {"late_rank", "outlier_steps", "uneven_work", *_ROLE_KINDS.values()}
 _FEW = 3
 #: Of ranks and their parts, those that move most: whose parts alone grow is among them.
 _MOST_SERIES = 100
+_MOST_LOOKED_AT = 2_000  # steps, of which a median is near enough
+
+#: Begin and end of a span, and the part and rank whose it is, if it is not of the whole step.
+_Candidate = tuple[int, int, tuple[int, int] | None]
 
 
 class _Span(Struct, frozen=True):
@@ -102,13 +108,29 @@ def diagnose_step_log(job: JobFigures) -> Diagnosis:
 
 
 def _stalls(log: LogSteps) -> Mask:
-    """Return which steps (k,) are far longer than those around them, a few at a time."""
+    """Return which steps (k,) are far longer than those around them, a few at a time, or again and again."""
     near = around(log.step_ns, _AROUND)
     far: Mask = log.step_ns - near > np.maximum(STALL * near, FAR_NOISES * spread_of(log.step_ns))
-    edges = np.flatnonzero(np.diff(far, prepend=False, append=False))
-    for begin, end in edges.reshape(-1, 2).tolist():
-        far[begin:end] = end - begin < _LEAST_STEPS
-    return far
+    closed = far.copy()
+    closed[1:-1] |= far[:-2] & far[2:]
+    edges = np.flatnonzero(np.diff(closed, prepend=False, append=False)).reshape(-1, 2)
+    n_far = np.diff(np.append(0, far.cumsum())[edges], axis=1)[:, 0]
+    width = edges[:, 1] - edges[:, 0]
+    again = log.step_ns - near > np.maximum(NOTICEABLE * near, OUTLYING * spread_of(log.step_ns))
+    for begin, end in edges[(width >= _LEAST_STEPS) | (n_far < width) & (n_far * 2 > _LEAST_STEPS)].tolist():
+        far[begin:end] = False
+    return far | _again(log, again)
+
+
+def _again(log: LogSteps, longer: Mask) -> Mask:
+    """Return those of the longer steps (k,), a few at a time, that come again after equally many steps."""
+    edges = np.flatnonzero(np.diff(longer, prepend=False, append=False)).reshape(-1, 2)
+    edges = edges[edges[:, 1] - edges[:, 0] < 2 * _LEAST_STEPS]
+    found = np.zeros(len(longer), np.bool_)
+    for _, again in _recurring(log.number[edges[:, 0]], len(longer)):
+        for begin, end in edges[again].tolist():
+            found[begin:end] = True
+    return found
 
 
 class _Known(Struct, frozen=True):
@@ -121,48 +143,89 @@ class _Known(Struct, frozen=True):
 
 
 def _of_stalls(log: LogSteps, stalls: Mask, usual: Mask) -> Iterator[_Known]:
-    """Yield a finding for the stalls of each rank that holds them up itself, and one for all others."""
+    """Yield findings for the stalls that one rank causes, and for all others; apart where they recur."""
     more = log.step_ns - around(log.step_ns, _AROUND)
     rows = np.flatnonzero(stalls)
-    groups: dict[int, list[int]] = {}
+    groups: dict[tuple[int, bool], list[int]] = {}  # by rank, or -1, and whether it is not in its rows
     for row in rows.tolist():
         first = max(row - _AROUND, 0)
         near = first + np.flatnonzero(usual[first : row + _AROUND + 1])
-        grown = log.cells(np.array([row]))[:, :, 0] - (log.usual_ns(near)[0] if len(near) else 0.0)
-        own = (grown - np.median(grown, axis=1)[:, None]).max(0)
+        # what a rank does after all have met makes the others wait in the next step
+        grown = log.cells(np.arange(max(row - 1, 0), row + 1))
+        grown -= (log.usual_ns(near)[0] if len(near) else np.zeros(grown.shape[:2]))[:, :, None]
+        each = (grown - np.median(grown, axis=1)[:, None]).max(2)
+        own = each.max(0)
         late = int(own.argmax())
         alone = len(own) > 1 and own[late] >= HALF * more[row] and np.sort(own)[-2] < HALF * own[late]
-        groups.setdefault(late if alone else -1, []).append(row)
-    for rank, of_rank in groups.items():
-        at = np.array(of_rank)
-        lost = float(more[at].sum())
-        numbers = log.number[at].tolist()
-        every = _period(log.number[at])
-        steps = f"step{'' if len(at) == 1 else 's'} {listed(list(map(str, numbers)), 5)}"
-        takes = "takes" if every or len(at) == 1 else "take up to"
-        longer = in_ms(float(np.median(more[at]) if every else more[at].max()))
+        in_rows = [part for part, name in enumerate(log.parts) if name != BETWEEN]
+        between = alone and each[in_rows, late].max() < HALF * more[row]
+        groups.setdefault((late if alone else -1, between), []).append(row)
+    lost = {key[0]: more[of_rank].sum() for key, of_rank in groups.items() if key[0] >= 0 and not key[1]}
+    if len(lost) > _FEW:  # that ranks stall is usual here, but for one that does more than all others
+        for rank in [rank for rank, cost in lost.items() if cost < HALF * sum(lost.values())]:
+            groups.setdefault((-1, False), []).extend(groups.pop((rank, False)))
+    for (rank, between), of_rank in groups.items():
+        every = np.sort(of_rank)
+        starts = np.diff(log.number[every], prepend=log.number[every[0]] - 2) > 1
         whose = log.ranks[rank] if rank >= 0 else ""
-        title = (
-            f"{whose + ' stalls: ' if whose else ''}{f'every {every}th step' if every else steps} {takes} "
-            f"{longer} longer than the steps around"
-        )
-        cause = f"{counted(len(at), 'step')} cost {in_ms(lost)} in all"
-        finding = Finding(
-            "outlier_steps", title, cause, "look at what ran then: checkpoints, evaluation, logging",
-            ranks=[whose] if whose else [], steps=numbers, look=BREAKDOWN,
-            span=(int(numbers[0]), int(numbers[-1])), lost_ns=lost,
-        )  # fmt: skip
-        gain = Gain(lost / len(log.step_ns), None, None)
-        yield _Known(finding, gain, gain.mid_ns / float(log.step_ns.mean()), lost)
+        left = np.ones(len(every), np.bool_)
+        for period, begins in _recurring(log.number[every[starts]], len(stalls)):
+            recurs = begins[np.cumsum(starts) - 1]
+            left &= ~recurs
+            yield _of_some(log, every[recurs], more, whose, period, between=between)
+        if left.any():
+            yield _of_some(log, every[left], more, whose, 0, between=between)
 
 
-def _period(numbers: Int64) -> int:
-    """Return after how many steps these steps come again; 0 where they do not."""
-    if len(numbers) < 3:
-        return 0
-    between = np.diff(numbers)
-    usual = int(between.min())
-    return usual if usual > 1 and (between % usual == 0).mean() >= NEARLY_ALL else 0
+def _of_some(log: LogSteps, at: Int64, more: Float64, whose: str, period: int, *, between: bool) -> _Known:
+    lost = float(more[at].sum())
+    numbers = log.number[at].tolist()
+    steps = f"step{'' if len(at) == 1 else 's'} {listed(list(map(str, numbers)), 5)}"
+    after = round(len(at) / int((np.diff(at, prepend=-2) > 1).sum())) - 1
+    when, takes = steps, "takes" if len(at) == 1 else "take up to"
+    if period:
+        when = f"every {period}th step" + (f", and {after} after it," if after else "")
+        takes = "take" if after else "takes"
+    longer = in_ms(float(np.median(more[at]) if period else more[at].max()))
+    waits = f", in which all others wait for {whose}" if between else ""
+    stalls = f"{whose} stalls: " if whose and not between else ""
+    title = f"{stalls}{when} {takes} {longer} longer than the steps around{waits}"
+    cause = f"{counted(len(at), 'step')} cost {in_ms(lost)} in all"
+    if between:
+        cause += f"; what {whose} does between its steps is in no row of it"
+    finding = Finding(
+        "outlier_steps", title, cause, "look at what ran then: checkpoints, evaluation, logging",
+        ranks=[whose] if whose and not between else [], steps=numbers, look=BREAKDOWN,
+        span=(int(numbers[0]), int(numbers[-1])), lost_ns=lost,
+    )  # fmt: skip
+    gain = Gain(lost / len(log.step_ns), None, None)
+    return _Known(finding, gain, gain.mid_ns / float(log.step_ns.mean()), lost)
+
+
+def _recurring(numbers: Int64, n_steps: int) -> Iterator[tuple[int, Mask]]:
+    """Yield after how many steps some of these come again, and which of them (n,): others each time.
+
+    They are more than chance would place so among `n_steps`, in all ways to begin, recur and be missing.
+    """
+    left = np.ones(len(numbers), np.bool_)
+    while True:
+        period, found = 0, np.zeros(len(numbers), np.bool_)
+        few = numbers[left][:_MOST_SPANS]
+        between = np.unique(few[None, :] - few[:, None])
+        for every in between[between > 1].tolist():
+            for first in few.tolist():
+                own = left & ((numbers - first) % every == 0)
+                n = int(own.sum())
+                if n < max(3, found.sum() + 1):
+                    continue
+                expected = int(np.ptp(numbers[own])) // every + 1
+                ways = 2 * np.log(n_steps) + (expected - n) * np.log(expected)
+                if n >= MOST_STEPS * expected and n * np.log(n_steps / len(numbers)) > ways:
+                    period, found = every, own
+        if not period:
+            return
+        yield period, found
+        left &= ~found
 
 
 # ---- spans
@@ -182,10 +245,10 @@ def _spans(log: LogSteps, usual: Mask) -> list[_Span]:
     sure = float(np.sqrt(2 * np.log(len(kept) ** 2 * len(log.parts) * len(log.ranks))))
     chosen: list[_Span] = []
 
-    def choose(candidates: Sequence[tuple[int, int]], of_ranks: bool) -> None:
+    def choose(candidates: Sequence[_Candidate], of_ranks: bool) -> None:
         judged: list[tuple[float, _Span]] = []
-        for begin, end in dict.fromkeys(candidates):
-            span = _judged(log, step_ns, kept, begin, end, sure, of_ranks=of_ranks)
+        for begin, end, whose in dict.fromkeys(candidates):
+            span = _judged(log, step_ns, kept, begin, end, sure, whose, of_ranks=of_ranks)
             if span is not None:
                 of = log.excess_ns(span.part, span.ranks[0]) if span.ranks else step_ns
                 judged.append((_explained(of[kept], begin, end), span))
@@ -195,17 +258,73 @@ def _spans(log: LogSteps, usual: Mask) -> list[_Span]:
             if all(_shared(span, other) < HALF for other in alike):
                 best.append(span)
         for span in sorted(best, key=lambda one: -one.cost_ns * (one.end - one.begin)):
-            if all(_shared(span, other) < HALF for other in chosen):
+            rivals = [one for one in chosen if not span.ranks or {*span.ranks} & {*one.ranks}]
+            if all(_shared(span, other) < HALF for other in rivals):
                 chosen.append(_with_stalls(log, _growing(log, span, usual), usual))
-                step_ns[span.begin : span.end] -= span.cost_ns
+                own = slice(span.begin, span.end)  # of ranks that are late at once one holds up the others
+                step_ns[own] = np.minimum(step_ns[own], log.step_ns[own] - span.cost_ns)
 
+    every = [(begin, end, None) for begin, end in _of_series(step_ns[kept], least_ns, sure)]
     if len(log.ranks) > 1:
         found = [
-            _of_series(log.excess_ns(*one)[kept], least_ns, sure) for one in _moved(log, usual, least_ns)
+            (begin, end, one)
+            for one in _moved(log, usual, least_ns)
+            for begin, end in _of_series(log.excess_ns(*one)[kept], least_ns, sure)
         ]
-        choose([*_of_series(step_ns[kept], least_ns, sure), *chain(*found)], of_ranks=True)
-    choose(_of_series(step_ns[kept], least_ns, sure), of_ranks=False)
+        choose([*every, *found], of_ranks=True)
+        in_span = np.zeros(len(step_ns), np.bool_)
+        for span in chosen:
+            in_span[span.begin : span.end] = True
+        chosen += _always_late(log, kept[~in_span[kept]])
+        every = [(begin, end, None) for begin, end in _of_series(step_ns[kept], least_ns, sure)]
+    choose(every, of_ranks=False)
     return chosen
+
+
+def _always_late(log: LogSteps, kept: Int64) -> list[_Span]:
+    """Return the rank that is late in all steps, if one is in those `kept`, which are in no other span.
+
+    It is longer in one part than all others are, which meet in another one. In which of the two ranks wait
+    tells the part's name, or that each step is as much longer as this rank is at the time.
+    """
+    n = len(log.ranks)
+    if n < 4 or len(kept) < 2 * _LEAST_STEPS:
+        return []
+    step = float(np.median(log.step_ns[kept]))
+    _, longer = log.usual_ns(kept)
+    own = longer.copy()
+    for part, name in enumerate(log.parts):
+        if log.roles[name] in (Role.WAIT, Role.COMM):
+            own[part] = 0
+    part, rank = divmod(int(own.argmax()), n)
+    waits_in = int(longer[:, rank].argmin())
+    others = np.arange(n) != rank
+    if own[part, rank] < NOTICEABLE * step or own[part, others].max() > HALF * own[part, rank]:
+        return []
+    told = (
+        log.roles[log.parts[waits_in]] in (Role.WAIT, Role.COMM) or log.roles[log.parts[part]] is Role.INPUT
+    )
+    if not told and not _leads(log, part, rank, kept):
+        return []
+    most = kept[np.linspace(0, len(kept) - 1, min(len(kept), _MOST_LOOKED_AT)).astype(np.int64)]
+    waits = log.cells(most)[waits_in]
+    less = waits[others].min(0) - waits[rank]  # by so much it is later than the last of all others
+    cost, error = float(np.median(less)), NormalDist().inv_cdf(1 - CHANCE / 2) * level_error(less, len(less))
+    if cost < max(NOTICEABLE * step, error):
+        return []
+    return [_Span(0, len(log.step_ns), cost, error, part, float(own[part, rank]), [rank])]
+
+
+def _leads(log: LogSteps, part: int, rank: int, kept: Int64) -> bool:
+    """Whether steps, or those after them, are longer by what the part of a rank is longer (least squares)."""
+    excess, step = log.excess_ns(part, rank)[kept], log.step_ns[kept]
+    x, y = (clipped_to_noise(one - around(one, _AROUND)) for one in (excess[:-1], step[:-1] + step[1:]))
+    x, y = x - x.mean(), y - y.mean()
+    if not x.any():
+        return False
+    slope = float(x @ y / (x @ x))
+    error = float(np.sqrt(((y - slope * x) ** 2).mean() / (x @ x)))
+    return slope > max(HALF, 2 * error)
 
 
 def _moved(log: LogSteps, usual: Mask, least_ns: float) -> list[tuple[int, int]]:
@@ -309,11 +428,20 @@ def _beside(free: Mask, begin: int, end: int) -> Int64:
 
 
 def _judged(
-    log: LogSteps, step_ns: Float64, kept: Int64, begin: int, end: int, sure: float, *, of_ranks: bool
+    log: LogSteps,
+    step_ns: Float64,
+    kept: Int64,
+    begin: int,
+    end: int,
+    sure: float,
+    whose: tuple[int, int] | None,
+    *,
+    of_ranks: bool,
 ) -> _Span | None:
     """Return the cost of a span of the steps `kept`, and who is to blame; None where that is not sure.
 
-    `step_ns` (k,) is what no other span explains; `of_ranks`: whether ranks or all of them are to blame.
+    `step_ns` (k,) is what no other span explains; `of_ranks`: whether ranks or all of them are to blame, of
+    ranks the one `whose` part the span is of, if that is nearly the latest.
     """
     inside, free = kept[begin:end], np.zeros(len(step_ns), np.bool_)
     free[kept] = True
@@ -336,6 +464,8 @@ def _judged(
     (then, longer), (before, longer_before) = log.usual_ns(inside), log.usual_ns(outside)
     grown = then - before
     if not of_ranks:
+        if _by_chance(step_ns[inside], step_ns[kept], usual + HALF * cost):
+            return None
         middle = np.sort(grown, axis=1)[:, (len(log.ranks) - 1) // 2]
         part = int(middle.argmax())
         return _Span(first, last, cost, error, part, float(middle[part]))
@@ -344,17 +474,33 @@ def _judged(
     for part, name in enumerate(log.parts):
         if log.roles[name] is Role.WAIT:
             own[part] = 0
-        elif log.roles[name] is Role.COMM and len(log.ranks) == 2:  # one of the two waits: its name tells
-            own[part] *= NEARLY_ALL
+        elif log.roles[name] is Role.COMM:  # nearly always waiting
+            own[part] *= HALF
     part, rank = divmod(int(own.argmax()), own.shape[1])
-    if own[part, rank] < max(HALF * cost, sure * _error(log.excess_ns(part, rank)[kept], end - begin)):
+    if whose is not None and own[whose] >= SHARED_BLAME * own[part, rank]:
+        part, rank = whose
+    if own[part, rank] < max(VISIBLE * cost, sure * _error(log.excess_ns(part, rank)[kept], end - begin)):
         return None
     late = np.flatnonzero(own[part] >= SHARED_BLAME * own[part, rank])
-    if len(late) > max(1, len(log.ranks) // 2):
+    many = len(late) > max(1, len(log.ranks) // 2) or (own[part] >= HALF * own[part, rank]).sum() > len(late)
+    if len(late) > 1 and (many or own[part, rank] < HALF * cost):  # they are the first of many
         return None
     if HALF * own[part, rank] < _elsewhere(log, free, part, late, first, last):
         return None
     return _Span(first, last, cost, error, part, float(own[part, rank]), late.tolist())
+
+
+def _by_chance(inside: Float64, every: Float64, above: float) -> bool:
+    """Whether some of the steps in a row are as often above a time by chance, as one step of all is.
+
+    Of a binomial distribution (Chernoff's bound), at any place, for any number of steps.
+    """
+    n, p = len(inside), float((inside > above).mean())
+    q = max(float((every > above).sum() - p * n), 1.0) / max(len(every) - n, 1)
+    if p <= q:
+        return True
+    apart = p * np.log(p / q) + (0.0 if p == 1 else (1 - p) * np.log((1 - p) / (1 - q)))
+    return bool(n * apart < np.log(len(every) ** 2 / CHANCE))
 
 
 def _elsewhere(log: LogSteps, free: Mask, part: int, late: Int64, begin: int, end: int) -> float:
@@ -378,7 +524,8 @@ def _of_span(log: LogSteps, span: _Span, usual: Mask, in_span: Mask) -> _Known:
     inside = span.begin + np.flatnonzero(usual[span.begin : span.end])
     outside = _beside(usual & ~in_span, span.begin, span.end)
     step = log.step_ns
-    base = float(np.median(step[outside]))
+    always = len(outside) < _LEAST_STEPS
+    base = float(np.median(step) - span.cost_ns if always else np.median(step[outside]))
     lost = float((step[span.begin : span.end] - base).sum())
     more = step[inside] - base
     mean = float(more.mean()) if span.grows else float(np.median(more))
@@ -386,6 +533,7 @@ def _of_span(log: LogSteps, span: _Span, usual: Mask, in_span: Mask) -> _Known:
     if log.width > 1 and span.end < len(step):  # up to the begin of the next stretch
         to_step = int(log.number[span.end]) - 1
     where = f"from step {from_step} to {to_step}" if span.end < len(step) else f"from step {from_step} on"
+    where = "in all steps" if always else where
     part = log.parts[span.part]
     names = [log.ranks[rank] for rank in span.ranks]
     is_inside = np.isin(np.arange(len(usual)), inside)
@@ -418,7 +566,7 @@ def _of_span(log: LogSteps, span: _Span, usual: Mask, in_span: Mask) -> _Known:
     cause += f"; {counted(span.end - span.begin, 'step')} cost {lost / 1e9:,.1f} s in all"
     finding = Finding(
         kind, title, cause, action,
-        ranks=names, operations=[] if part == REST else [part], look=BREAKDOWN,
+        ranks=names, operations=[] if part in (REST, BETWEEN) else [part], look=BREAKDOWN,
         span=(from_step, to_step), lost_ns=lost,
     )  # fmt: skip
     gain = Gain(mean, mean - span.error_ns, mean + span.error_ns)

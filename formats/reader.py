@@ -39,6 +39,7 @@ from formats.scan import (
     EMPTY_LAST,
     EVENT_END,
     EVENT_LIMIT,
+    LAST_END,
     LIST_KEY,
     NEXT_EVENT,
     NEXT_LINE,
@@ -136,7 +137,7 @@ class EventReader:
         self._lines = False
         self._next = NEXT_EVENT
         self._is_adrift = False  # between a damaged event, whose end is not in sight, and the next one
-        self._patience = _PATIENCE + _PATIENCE_PER_BYTE * self.stream.size
+        self._patience = self._patience_before = _PATIENCE + _PATIENCE_PER_BYTE * self.stream.size
         self.use(*types)
 
     def use(self, *types: Any) -> None:
@@ -150,9 +151,10 @@ class EventReader:
 
     def decode_again(self, piece: memoryview) -> list[Any]:
         """Decode the piece that was yielded last as the general type."""
-        before = replace(self.damage)
+        damage, patience = replace(self.damage), self._patience
+        self._patience = self._patience_before
         events, _, _ = self._walk(bytes(piece), at_end=True)
-        self.damage = before
+        self.damage, self._patience = damage, patience
         return events
 
     def __iter__(self) -> Iterator[tuple[list[Any], memoryview]]:
@@ -161,6 +163,7 @@ class EventReader:
         carry = b"" if self._is_part else self._read_head(chunks)
         for chunk in itertools.chain((b"",), chunks):  # what came with the head is a piece of its own
             data = bytearray().join((b"[", carry, chunk))
+            self._patience_before = self._patience  # the piece
             if self._is_adrift and not self._land(data):
                 carry = bytes(data[-_BEGIN:])
                 continue
@@ -172,8 +175,8 @@ class EventReader:
             if self._ended:
                 break
         if not self._ended and not self._is_adrift:
-            self.uniform = self._event_type
-            events, end, self._ended = self._walk(carry, at_end=not self._has_stop)
+            self.uniform, self._patience_before = self._event_type, self._patience
+            events, end, self._ended = self._walk(carry, at_end=not self._has_stop, is_last=True)
             self._check_damage()
             if events:
                 yield events, memoryview(carry)[:end]
@@ -263,16 +266,23 @@ class EventReader:
             self.damage.strays += 1
 
     def _walk(
-        self, data: bytes | bytearray, at: int = 0, *, at_end: bool, most: float = math.inf
+        self,
+        data: bytes | bytearray,
+        at: int = 0,
+        *,
+        at_end: bool,
+        is_last: bool = False,
+        most: float = math.inf,
     ) -> tuple[list[Any], int, bool]:
         """Take events from byte `at` on one by one; return (events, where they end, whether the list ended).
 
-        Unless `at_end`, an event that may go on in the next piece is left for it. After `most` items of the
-        list it is enough.
+        Unless `at_end` (of the file), an event that may go on is left for the next piece, or, where this
+        `is_last`, for who reads the next part. After `most` items of the list it is enough.
         """
         events: list[Any] = []
         items = 0
-        ending = EVENT_END.search(data, at)
+        ends = LAST_END if at_end or is_last else EVENT_END
+        ending = ends.search(data, at)
         while True:
             at = BETWEEN.match(data, at).end()  # type: ignore[union-attr]
             if at == len(data) or items >= most:
@@ -293,10 +303,13 @@ class EventReader:
                 at = end
                 continue
             while ending is not None and ending.end() <= at:
-                ending = EVENT_END.search(data, at)
-            end = self._take(data, at, None if ending is None else ending.end(), events)
+                ending = ends.search(data, at)
+            is_short = not at_end and len(data) - at < max(self._sight, _WAIT)
+            if ending is None and is_short:
+                return events, at, False
+            end = self._take(data, at, None if ending is None else ending.end(), events, at_end=at_end)
             if end is None:
-                if not at_end and len(data) - at < max(self._sight, _WAIT):
+                if is_short:
                     return events, at, False
                 following = self._next.search(data, at)
                 if following is None:
@@ -306,26 +319,35 @@ class EventReader:
                 end = following.start(1)
             at = end
 
-    def _take(self, data: bytes | bytearray, at: int, ending: int | None, events: list[Any]) -> int | None:
+    def _take(
+        self, data: bytes | bytearray, at: int, ending: int | None, events: list[Any], *, at_end: bool
+    ) -> int | None:
         """Append the event that begins at `at` to `events`, or count it as lost; return where it ends.
 
-        The end is None, and nothing is counted, where none is found. `ending` is where the first event
-        ends that seems to end after `at`.
+        The end is None, and nothing is counted, where none is found, or it depends on data that follow, as
+        there are unless `at_end`. `ending` is where the first event ends that seems to end after `at`.
         """
-        if ending is not None and ending - at <= EVENT_LIMIT:
-            with contextlib.suppress(*UNDECODABLE):
-                self._keep(self._one.decode(memoryview(data)[at:ending]), events)
-                return ending
-        sight = max(0, min(EVENT_LIMIT, self._patience - _TO_MEND))
-        end = object_end(data, at, sight)  # exact, unless a quote is missing or too many
-        looked = min(sight, len(data) - at) if end is None else end - at
-        inside = None if end is None else self._next.search(data, at, end)  # what looks like the next event
-        for stop in dict.fromkeys((end, ending) if inside is None else (ending, end)):
-            if stop is not None and stop - at <= self._sight:
-                if self._mend(data[at:stop], events):
-                    self._patience -= max(0, looked - (stop - at))
-                    return stop
-                looked = max(looked, stop - at)
+        if ending is not None and ending - at <= EVENT_LIMIT and self._decode(data, at, ending, events):
+            return ending
+        far = max(0, min(EVENT_LIMIT, self._patience - _TO_MEND))
+        for sight in dict.fromkeys((min(_WAIT, far), far)):
+            end = object_end(data, at, sight)  # exact, unless a quote is missing or too many
+            if end is None and not at_end and len(data) - at < sight:
+                return None
+            if end is not None and self._decode(data, at, end, events):
+                return end
+            looked = min(sight, len(data) - at) if end is None else end - at
+            inside = self._next.search(data, at, at + looked)  # what looks like the next event
+            if end is None and inside is None and sight < far:
+                continue
+            for stop in dict.fromkeys((end, ending) if inside is None else (ending, end)):
+                if stop is not None and stop - at <= self._sight:
+                    if self._mend(data[at:stop], events):
+                        self._patience -= max(0, looked - (stop - at))
+                        return stop
+                    looked = max(looked, stop - at)
+            if end is not None:
+                break
         self._patience -= looked
         if end is None:
             return None
@@ -333,6 +355,13 @@ class EventReader:
         # one that lacks a bracket seems to go on until another has one too many; whole ones lie between
         within = None if inside is None else inside.start(1)
         return end if within is None or not self._is_whole_event(data, within, end) else within
+
+    def _decode(self, data: bytes | bytearray, at: int, end: int, events: list[Any]) -> bool:
+        """Append the event from `at` to before `end` to `events`; False if it is not whole."""
+        with contextlib.suppress(*UNDECODABLE):
+            self._keep(self._one.decode(memoryview(data)[at:end]), events)
+            return True
+        return False
 
     def _is_whole_event(self, data: bytes | bytearray, at: int, stop: int) -> bool:
         """Whether a whole event begins at `at` and ends before `stop`, not far from there."""

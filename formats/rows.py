@@ -21,6 +21,7 @@ from formats.values import all_fit, cleaned
 
 Key = tuple[Any, Any, Any, Any, Any]  # ph, name, cat, pid, tid
 SLICE, BEGIN, END, META, OTHER, NO_EVENT = range(6)
+_PHASES = frozenset("XBEiInsftMCbeSTpFPNODVvRc()=L")  # of the format, also of its older versions
 ROLE = {"X": SLICE, "B": BEGIN, "E": END, "M": META, None: NO_EVENT}
 LONGEST_NS = 1 << 61  # 73 years: no slice is longer
 
@@ -109,6 +110,8 @@ def columns(rows: Rows, pairing: Rule = Rule.NESTED) -> Trace:
     counts = np.bincount(kind, rows.counts, len(kinds)).astype(np.int64)
     phases: Counter[Any] = Counter(dict(zip(kinds, counts.tolist(), strict=True)))
     del phases[None]  # no events; `chrome.assemble` counts them
+    if odd := sum(n for phase, n in phases.items() if phase not in _PHASES):
+        repairs.append(f"{counted(odd, 'event')} of phases that the format does not have ignored")
     if beyond := int(rows.counts[tables.is_beyond & (role_of != NO_EVENT)].sum()):
         repairs.append(f"{counted(beyond, 'event')} with an id of more than 64 bits: the id left out")
     args = {name: _fitting(name, ArgColumn(*column), repairs) for name, column in rows.args.items()}

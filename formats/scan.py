@@ -20,7 +20,8 @@ BOUNDARY = re.compile(rb"\}\s*,\s*\{")
 NEXT_EVENT = re.compile(rb',\s*(\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id)"\s*:)')
 NEXT_LINE = re.compile(rb'\n[ \t\r]*(\{\s*"[^"]*"\s*:)')  # where there is one on each line
 LIST_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
-EVENT_END = re.compile(rb"\}(?=\s*(?:,\s*(?:[{\]]|\Z)|[\]{]|\Z))")
+EVENT_END = re.compile(rb"\}(?=\s*(?:,\s*[{\]]|[{\]]))")
+LAST_END = re.compile(rb"\}(?=\s*(?:,\s*(?:[{\]]|\Z)|[{\]]|\Z))")  # where no more data follow
 BETWEEN = re.compile(rb"[\s,]*")
 EMPTY_LAST = re.compile(rb"\{\}\s*(?:\]|\Z)")  # how XLA ends its list
 STRAY = re.compile(rb'"(?:[^"\\]|\\.)*"|[^\s,\[\]{}"]+', re.DOTALL)  # a list item that is not an object

@@ -52,6 +52,9 @@ _TIME_NAME = re.compile(r"(?i)ts|time|timestamp|date|datetime|wall_?time|_timest
 _UNIT = r"(?P<unit>ms|msecs?|milliseconds|us|usecs?|ns|s|secs?|seconds)"
 _DURATION = re.compile(rf"(?i)^(?:tim(?:e|ing)/)?(?P<name>.*?)[_ /.(-]*(?:\b|_){_UNIT}\)?$")
 _TIMED = re.compile(r"(?i)^tim(?:e|ing)/(?P<name>.+)$|^(?P<other>.+[_ ](?:time|duration|elapsed|latency))$")
+_PART_NAME = re.compile(
+    r"(?i)data|load|fetch|input|fwd|forward|bwd|backward|comm|reduce|gather|sync|wait|idle|barrier|opt|update|copy"
+)
 _NS = {"n": 1, "u": 1_000, "m": 1_000_000, "s": 1_000_000_000}
 _NEARLY_ALL, _ROUNDING = 0.95, 0.005  # of rows; of a step, which its parts may be longer by
 _LONGEST_NAME = 300
@@ -97,6 +100,8 @@ def read(path: Path, asked: Collection[str] = ()) -> Trace:
     repairs = [stream.damage] if stream.damage is not None else []
     if form.lost:
         repairs.append(f"{counted(form.lost, 'damaged row')} left out")
+    if form.odd:
+        repairs.append(f"{counted(form.odd, 'cell')} without a number in columns of numbers: taken as empty")
     apart = [columns[name] for name in asked if name in form.kinds.values and form.kinds.rank is None]
     return _trace(path, form.kinds, columns, apart, repairs)
 
@@ -165,7 +170,9 @@ def _cells(line: bytes, delimiter: str) -> list[str]:
 
 
 class _Form:
-    """How rows are written; `names` are the columns of `table`, the time of day last, `lost` counts rows.
+    """How rows are written; `names` are the columns of `table`, the time of day last.
+
+    `lost` counts rows that are damaged, `odd` cells without a number in columns of numbers.
 
     `texts`: whether times of day are texts; a CSV file has a `header`, and a `delimiter` between its cells.
     """
@@ -173,7 +180,7 @@ class _Form:
     def __init__(self, kinds: _Kinds, texts: bool, header: Sequence[str], delimiter: str) -> None:
         self.kinds, self.texts, self.header, self.delimiter = kinds, texts, header, delimiter
         self.names = [kinds.step, *kinds.durations, *kinds.values, *filter(None, (kinds.rank, kinds.time))]
-        self.lost = 0
+        self.lost = self.odd = 0
 
     def body(self, first: bytes) -> bytes:
         """Return the rows of the first lines of a file."""
@@ -198,6 +205,7 @@ class _Form:
                 continue
             kinds = [_seconds if name == self.kinds.time else _number for name in self.names]
             table.append([number(row.get(name)) for name, number in zip(self.names, kinds, strict=True)])
+            self.odd += sum(_is_odd(row.get(name)) for name in self.names if name != self.kinds.time)
         return np.array(table, np.float64).reshape(-1, len(self.names))
 
 
@@ -308,9 +316,12 @@ def _duration(name: str) -> tuple[str, int] | None:
 
 def _are_numbers(cells: Sequence[Any]) -> bool:
     """Whether no cell holds anything but a number, and one does."""
-    held = [cell for cell in cells if cell not in (None, "")]
-    nans = sum(np.isnan(_number(cell)) and str(cell).lower() != "nan" for cell in held)
-    return bool(held) and not nans
+    return not all(cell in (None, "") for cell in cells) and not any(map(_is_odd, cells))
+
+
+def _is_odd(cell: Any) -> bool:
+    """Whether a cell holds something, and not a number."""
+    return cell not in (None, "") and bool(np.isnan(_number(cell))) and str(cell).lower() != "nan"
 
 
 def _number(cell: Any) -> float:
@@ -357,13 +368,14 @@ def _times_ns(numbers: Float64) -> Int64:
 
 
 def _whole(spent: Sequence[Float64], names: Sequence[str]) -> int | None:
-    """Return which column is the whole step: at least the sum of the others in nearly all rows."""
+    """Return which column is the whole step: by name, or at least the sum of the others in most rows."""
     if len(spent) < 2 or not len(spent[0]):
         return 0 if len(spent) == 1 else None
     at = int(np.argmax([np.median(column) for column in spent]))
     named = bool(_STEP_NAME.search(names[at])) or "total" in names[at].lower()
-    covers = 2 * spent[at] >= sum(spent) * (1 - _ROUNDING)
-    return at if named or covers.mean() >= _NEARLY_ALL else None
+    covers = 2 * spent[at] >= sum(spent) * (1 - _ROUNDING)  # as a long wait for a late rank does, too
+    is_whole = covers.mean() >= _NEARLY_ALL and not _PART_NAME.search(names[at])
+    return at if named or is_whole else None
 
 
 # ---- slices

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace, _ArgumentGroup
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -67,9 +68,9 @@ def run(args: Namespace) -> Result:
     check_output(output, is_named=args.output is not None)
     with files_to_read(job, args.jobs) as (to_read, lines):
         members = _members(job, to_read)
-        seen: set[Path] = set()
+        seen: set[str] = set()
         for path in (member.source.path for member in members):
-            if (place := path.resolve()) in seen:
+            if (place := os.path.realpath(path)) in seen:
                 raise UsageError(f"{path}: given twice")
             seen.add(place)
         combined = combine(

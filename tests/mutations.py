@@ -1,4 +1,4 @@
-"""Small jobs of every system, and ways to damage their files: what `test_mutations` runs the program on."""
+"""Small jobs of every system, and ways to damage their files: what `fuzz_runs` runs the program on."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ import contextlib
 import functools
 import gzip
 import json
+import os
 import pickle
 import random
 import re
 import sqlite3
+import stat
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from nsight_export import two_ranks
+from nsight_export import rocpd, two_ranks
 
 from conftest import run_cli
+from traffic import NEW, Connection, pcap, train
 
 Mutation = Callable[[random.Random, bytes], bytes]
 
@@ -74,10 +77,31 @@ _VALUES: tuple[Any, ...] = (
 
 def write_job(kind: str, folder: Path) -> None:
     """Write the small job `kind` (a key of `KINDS`) into `folder`."""
-    for name, content in KINDS[kind]().items():
+    for name, content in _files_of(kind).items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
+
+
+@functools.cache
+def _files_of(kind: str) -> dict[str, bytes]:
+    return KINDS[kind]()
+
+
+def damage(rng: random.Random, job: Path) -> None:
+    """Damage one or two files of a job, and now and then its directory."""
+    files = sorted(path for path in job.rglob("*") if path.is_file())
+    for path in rng.sample(files, min(len(files), rng.choice((1, 1, 2)))):
+        path.write_bytes(damaged(rng, path.name, path.read_bytes()))
+    if rng.random() < 0.1:
+        rng.choice(_DIRECTORY)(rng, rng.choice(files))
+
+
+def damage_bytes(rng: random.Random, job: Path) -> None:
+    """Damage one file of a job in a way that a reader can see: cut it off, change bits, put bytes in."""
+    path = rng.choice(sorted(path for path in job.rglob("*") if path.is_file()))
+    way = rng.choice((_cut, _with_other_bytes, _with_noise))
+    path.write_bytes(_mutated(rng, path.name, path.read_bytes(), [way]))
 
 
 def damaged(rng: random.Random, name: str, content: bytes) -> bytes:
@@ -87,14 +111,20 @@ def damaged(rng: random.Random, name: str, content: bytes) -> bytes:
         ways = (*_BYTES, *_JSON, *_JSON)
     elif name.endswith(".pickle"):
         ways = (*_BYTES, *_PICKLE)
-    elif name.endswith(".sqlite"):
+    elif name.endswith((".sqlite", ".db")):
         ways = (*_BYTES, *(_with_other_cells,) * 8)
     elif name.endswith(".gml"):
         ways = (*_BYTES, *_GML, *_GML)
+    elif name.endswith(".msgpack"):
+        ways = (*_BYTES, *(_with_other_records,) * 8)
+    return _mutated(rng, name, content, [rng.choice(ways) for _ in range(rng.choice((1, 1, 2, 3)))])
+
+
+def _mutated(rng: random.Random, name: str, content: bytes, ways: Sequence[Mutation]) -> bytes:
     is_packed = name.endswith(".gz") and rng.random() < 0.8
     content = gzip.decompress(content) if is_packed else content
-    for _ in range(rng.choice((1, 1, 2, 3))):
-        content = rng.choice(ways)(rng, content)
+    for way in ways:
+        content = way(rng, content)
     return gzip.compress(content, 1) if is_packed else content
 
 
@@ -310,6 +340,37 @@ def _step_table() -> dict[str, bytes]:
     return {"metrics.csv": "\n".join(lines).encode()}
 
 
+def _network() -> dict[str, bytes]:
+    log = "byteps.gradient_0 partitioned to 2 part(s), total_len=5096, key_range=[65536, 65537] rank=0\n"
+    files = {name: content for name, content in _files_of("byteps").items() if name.startswith("worker_0")}
+    files["worker_0.log"] = (
+        f"[x] Declared tensor byteps.gradient_0, declared key: 1 rank=0\n[x] {log}".encode()
+    )
+    line = "[02:19:41] server.cc:1: push key=65536\t sender=9\t size=4096\n"
+    files["server_0.key_log.txt"] = line.encode() * 3
+    files["server_0.txt"] = b"1000: start, 65536, PULL, 1\n4000: stop, 65536, PULL, 1\n" * 3
+    files["key_dict.txt"] = b"byteps.gradient_0: 65536 65537\n"
+    for worker in (0, 1):
+        connection = Connection((f"10.0.0.{worker + 1}", 40_000), ("10.0.0.9", 9000))
+        keys = [(1 << 16, 4096), (1 << 16 | 1, 1000)]
+        train(connection, NEW, server=8, worker=9 + 2 * worker, keys=keys, steps=2, start_ns=10**18)
+        files[f"worker_{worker}.pcap"] = b"".join(pcap(connection.packets, ns=True))
+    return files
+
+
+@functools.cache
+def _digest() -> dict[str, bytes]:
+    with tempfile.TemporaryDirectory() as folder:
+        write_job("byteps", Path(folder, "job"))
+        run_cli("statistic", Path(folder, "job"), "--save", Path(folder, "job.digest.json"), "--jobs", "1")
+        return {"job.digest.json": Path(folder, "job.digest.json").read_bytes()}
+
+
+def _rocpd() -> dict[str, bytes]:
+    with tempfile.TemporaryDirectory() as folder:
+        return {"70_results.db": rocpd(Path(folder, "70_results.db")).read_bytes()}
+
+
 def _nsight() -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as folder:
         return {"report.sqlite": two_ranks(Path(folder, "report.sqlite"), 3).read_bytes()}
@@ -348,7 +409,9 @@ def _jax() -> dict[str, bytes]:
 KINDS: dict[str, Callable[[], dict[str, bytes]]] = {
     "byteps": _byteps, "kineto": _kineto, "horovod": _horovod, "composer": _composer, "dasf": _dasf,
     "chrome": _chrome, "graph": _graph, "pipeline": _pipeline,
-    "step_log": _step_log, "step_table": _step_table, "nsight": _nsight, "perfetto": _perfetto, "jax": _jax,
+    "network": _network, "digest": _digest,
+    "step_log": _step_log, "step_table": _step_table, "nsight": _nsight, "rocpd": _rocpd,
+    "perfetto": _perfetto, "jax": _jax,
     "dumps": lambda: _recorder("dump_{}.pickle", pickle.dumps),
     "json_dumps": lambda: _recorder("dump_rank{}.json", lambda document: json.dumps(document).encode()),
 }  # fmt: skip
@@ -477,7 +540,91 @@ def _change_cells(rng: random.Random, db: sqlite3.Connection) -> None:
         db.execute(f'ALTER TABLE "{table}" DROP COLUMN "{column}"')
 
 
-_PICKLE: Sequence[Mutation] = (_with_other_values,) * 8
+def _with_other_records(rng: random.Random, content: bytes) -> bytes:
+    """Put other values into some records of a DASF profile."""
+    records, at = [], 0
+    while at < len(content):
+        size = int.from_bytes(content[at : at + 8], "big")
+        try:
+            record = msgspec.msgpack.decode(content[at + 8 : at + 8 + size])
+        except (msgspec.DecodeError, ValueError):  # damaged by a mutation before this one
+            return content
+        if rng.random() < 0.1:
+            _change(rng, record)
+        with contextlib.suppress(Exception):  # nor can all values be written
+            text = msgspec.msgpack.encode(record)
+            records.append(len(text).to_bytes(8, "big") + text)
+        at += 8 + size
+    return b"".join(records)
+
+
+class _Call:
+    """Something that a pickle of it calls when it is read in full."""
+
+    def __reduce__(self) -> tuple[Any, tuple[str, ...]]:
+        return os.getenv, ("HOME",)
+
+
+def _with_a_call(rng: random.Random, content: bytes) -> bytes:
+    try:
+        document = pickle.loads(content)
+    except Exception:  # damaged by a mutation before this one
+        return content
+    document[rng.choice(list(document))] = _Call()
+    return pickle.dumps(document, protocol=rng.choice((0, 2, 4, 5)))
+
+
+# -- what a directory may hold beside or instead of a file ------------------------------------
+
+
+def _removed(rng: random.Random, path: Path) -> None:
+    path.unlink()
+
+
+def _emptied(rng: random.Random, path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def _twice(rng: random.Random, path: Path) -> None:
+    name = rng.choice(
+        (f"copy_{path.name}", path.name.replace("0", "1"), path.name.replace("0", "99999999999"))
+    )
+    path.with_name(name).write_bytes(path.read_bytes())
+
+
+def _renamed(rng: random.Random, path: Path) -> None:
+    name = rng.choice(
+        (
+            path.name + ".gz",
+            path.name + ".bak",
+            "x",
+            "\x1b[31m.json",
+            "\udcff.json",
+            "a" * 250,
+            ".hidden.json",
+        )
+    )
+    path.rename(path.with_name(name))
+
+
+def _special(rng: random.Random, path: Path) -> None:
+    """Put a pipe, a socket, a loop of links, or a directory in the place of a file, or beside it."""
+    place = path if rng.random() < 0.5 else path.with_name(f"rank9{''.join(path.suffixes)}")
+    place.unlink(missing_ok=True)
+    made = rng.choice(("pipe", "socket", "loop", "folder", "nowhere", "device", "up"))
+    if made == "pipe":
+        os.mkfifo(place)
+    elif made == "socket":
+        os.mknod(place, 0o600 | stat.S_IFSOCK)
+    elif made == "folder":
+        place.mkdir()
+    else:
+        targets = {"loop": str(place), "nowhere": "/nowhere/at/all", "device": "/dev/zero", "up": ".."}
+        place.symlink_to(targets[made])
+
+
+_DIRECTORY = (_removed, _emptied, _twice, _renamed, _special, _special)
+_PICKLE: Sequence[Mutation] = (*(_with_other_values,) * 8, _with_a_call)
 _BYTES: Sequence[Mutation] = (
     _cut, _without_a_span, _with_a_span_again, _with_other_bytes, _with_noise, _with_other_numbers,
 )  # fmt: skip

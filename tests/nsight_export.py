@@ -1,4 +1,4 @@
-"""Databases as Nsight Systems exports them, made row by row; times in microseconds."""
+"""Databases as Nsight Systems (times in microseconds) and rocprofv3 write them, made row by row."""
 
 from __future__ import annotations
 
@@ -111,3 +111,55 @@ def two_ranks(path: Path, steps: int = 5, mark: str = "train_step {}", lacks: Co
             made.call("cudaStreamSynchronize_v3020", at + 30, at + 625, first + 2, pid)
             made.work("SYNCHRONIZATION", at + 31, at + 624, first + 2, pid, syncType=3, contextId=1 + rank)
     return made.close()
+
+
+_ROCPD = {
+    "rocpd_string": "id, string",
+    "rocpd_info_node": "id, hostname",
+    "rocpd_info_process": "id, pid, command",
+    "rocpd_info_thread": "id, tid",
+    "rocpd_info_agent": "id, type, type_index, logical_index",
+    "rocpd_info_kernel_symbol": "id, kernel_name, display_name",
+    "rocpd_event": "id, category_id, stack_id, extdata",
+    "rocpd_region": 'id, pid, tid, start, "end", name_id, event_id',
+    "rocpd_kernel_dispatch": 'id, pid, agent_id, kernel_id, stream_id, start, "end", event_id, '
+    "workgroup_size_x, workgroup_size_y, workgroup_size_z, grid_size_x, grid_size_y, grid_size_z",
+    "rocpd_memory_copy": 'id, pid, start, "end", name_id, dst_agent_id, src_agent_id, size, stream_id, '
+    "event_id",
+}
+
+
+def rocpd(path: Path) -> Path:
+    """Write one of rocprofv3: process 70 with its thread 71 on the second GPU, the third agent."""
+    db = sqlite3.connect(path)
+    for table, columns in _ROCPD.items():
+        db.execute(f"CREATE TABLE {table} ({columns})")
+
+    def add(table: str, *rows: tuple[object, ...]) -> None:
+        for row in rows:
+            db.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+
+    texts = (
+        "HIP_RUNTIME_API",
+        "hipLaunchKernel",
+        "MARKER_CORE_RANGE_API",
+        "roctxRangePush",
+        "KERNEL_DISPATCH",
+        "MEMORY_COPY_HOST_TO_DEVICE",
+        "HSA_CORE_API",
+        "hsa_queue_create",
+    )
+    add("rocpd_string", *enumerate(texts, 1))
+    add("rocpd_info_node", (1, "mi300"))
+    add("rocpd_info_process", (1, 70, "python train.py"))
+    add("rocpd_info_thread", (1, 71))
+    add("rocpd_info_agent", (1, "CPU", 0, 0), (2, "GPU", 0, 1), (3, "GPU", 1, 2))
+    add("rocpd_info_kernel_symbol", (1, "_Z4gemmPf.kd", "gemm(float*)"))
+    add("rocpd_event", (1, 1, 500, "{}"), (2, 5, 500, "{}"), (3, 3, 501, '{"message": "step_7"}'),
+        (4, 5, 502, "{}"), (5, 7, 503, "{}"))  # fmt: skip
+    add("rocpd_region", (1, 1, 1, 1000, 1100, 2, 1), (2, 1, 1, 900, 9000, 4, 3), (3, 1, 1, 950, 960, 8, 5))
+    add("rocpd_kernel_dispatch", (1, 1, 3, 1, 4, 2000, 2345, 2, 64, 2, 1, 640, 8, 3))
+    add("rocpd_memory_copy", (1, 1, 3000, 3010, 6, 3, 1, 4096, 4, 4))
+    db.commit()
+    db.close()
+    return path

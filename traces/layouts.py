@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,9 +10,10 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from errors import TraceError, missing
+from inputs import unreadable
 from outputs.marks import is_digest
 from traces.gpu_folders import find_gpu_folders, gpu_sources, is_gpu_file, local_rank
-from traces.paths import Job, Source, head_of
+from traces.paths import Job, Source, head_of, skipped_notes
 from traces.rank_files import find_dumps, find_profiles, find_rank_files, rank_of_file
 from traces.readers import Holds, reader_of
 
@@ -37,7 +39,13 @@ def find_job(path: Path, given: Sequence[Path] = ()) -> Job:
         return Job(path, "file", [Source(path, rank=rank_of_file(path))])
     if not path.is_dir():
         raise TraceError(f"{path}: neither a file nor a directory")
-    return next(job for find in LAYOUTS if (job := find(path, given)) is not None)
+    try:
+        os.scandir(path).close()
+    except OSError as error:
+        raise unreadable(path, error) from error
+    job = next(job for find in LAYOUTS if (job := find(path, given)) is not None)
+    homes = dict.fromkeys([path, *(source.path.parent for source in job.sources)])
+    return replace(job, notes=[*job.notes, *(note for home in homes for note in skipped_notes(home))])
 
 
 def held_by(paths: Sequence[Path]) -> Holds:

@@ -13,7 +13,6 @@ from msgspec import Struct
 
 from errors import Note, NoteKind
 from formats.stream import ByteStream
-from inputs import unreadable
 
 JobKind = Literal["file", "gpu", "worker", "job", "ranks"]
 
@@ -119,16 +118,50 @@ def rank_in_head(path: Path) -> int | None:
 
 
 def subdirectories(path: Path) -> list[Path]:
-    """Return the directories in a directory, but for hidden ones, in natural order."""
-    return [child for child in listing(path) if child.is_dir() and not child.name.startswith(".")]
+    """Return the directories in a directory, in natural order, but for hidden ones and links upwards."""
+    children = [child for child in listing(path) if child.is_dir() and not child.name.startswith(".")]
+    return [child for child in children if not (child.is_symlink() and _is_above(child, path))]
+
+
+def _is_above(link: Path, path: Path) -> bool:
+    target = os.path.realpath(link)
+    return os.path.commonpath([target, os.path.realpath(path)]) == target
 
 
 def listing(path: Path) -> list[Path]:
-    """Return the entries of a directory, numbers in names in the order of numbers."""
+    """Return the files and directories in a directory, numbers in names in the order of numbers.
+
+    `skipped_notes` names what else is there; a directory that may not be read seems to be empty.
+    """
+    return sorted(
+        (Path(entry) for entry in _entries(path) if _is_usual(entry)), key=lambda p: natural(p.name)
+    )
+
+
+def _entries(path: Path) -> list[os.DirEntry[str]]:
     try:
-        return sorted(path.iterdir(), key=lambda entry: natural(entry.name))
-    except OSError as error:
-        raise unreadable(path, error) from error
+        with os.scandir(path) as entries:
+            return list(entries)
+    except OSError:
+        return []
+
+
+def _is_usual(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file() or entry.is_dir()
+    except OSError:  # a loop of links, or beyond what may be looked at
+        return False
+
+
+def skipped_notes(path: Path) -> list[str]:
+    """Name what is in a directory and cannot be read: pipes, devices, broken links, closed directories."""
+    notes = []
+    for entry in _entries(path):
+        if not _is_usual(entry):
+            notes.append(missing_note(f"{entry.path}: neither a file nor a directory, left out"))
+        elif entry.is_dir() and not os.access(entry, os.R_OK | os.X_OK):
+            notes.append(missing_note(f"{entry.path}: may not be read (permission denied), left out"))
+    return sorted(notes)
 
 
 def natural(name: str) -> list[tuple[int, str]]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from errors import TraceError, listed
 from formats.recorder import recognises
-from inputs import opened, unreadable
+from inputs import opened
 from outputs.marks import is_digest, is_marked
 from traces.gpu_folders import is_gpu_file, local_rank
 from traces.paths import (
@@ -70,7 +70,7 @@ def find_profiles(path: Path, given: Sequence[Path]) -> Job | None:
 
 def _profiles(path: Path, runs: Sequence[Path], notes: Sequence[str]) -> Job | None:
     """Return the traces in the directories of runs, one for each host; several hosts are workers."""
-    files = [file for run in runs for file in listing(run)]
+    files = [file for run in runs for file in listing(run) if file.is_file()]
     traces = [file for file in files if file.name.endswith(_PROFILES)]
     copies = [file for file in files if file.name.startswith(_COPIES)]
     if not traces:
@@ -163,7 +163,7 @@ def _holds_trace(file: Path, by_name: bool) -> bool:
     """Whether a file is a trace; dumps, which have any name, are looked for unless it is told `by_name`."""
     if file.name.split(".")[0] in (*PRODUCTS, _MERGED):
         return False
-    with contextlib.suppress(TraceError):  # it is only a hint
+    with contextlib.suppress(TraceError, OSError):  # it is only a hint
         if not may_be_read(file.name):
             return not by_name and file.is_file() and is_dump(file)
         return file.is_file() and not is_marked(file) and _reader_of(file) is not None
@@ -181,10 +181,16 @@ def _rank_files(path: Path, notes: list[str], products: list[Path], steps: bool)
         elif file.name.split(".")[0] in PRODUCTS or is_marked(file):
             if not is_digest(file):
                 products.append(file)
-        elif (reader := _reader_of(file)) is None:
-            notes.append(f"{file}: not a trace, left out")
-        elif steps or reader.holds is not Holds.STEPS:
-            (products if file.name.startswith(_MERGED) else found).append(file)
+        else:
+            try:
+                reader = _reader_of(file)
+            except TraceError as error:
+                notes.append(missing_note(f"{error}, left out"))
+                continue
+            if reader is None:
+                notes.append(f"{file}: not a trace, left out")
+            elif steps or reader.holds is not Holds.STEPS:
+                (products if file.name.startswith(_MERGED) else found).append(file)
     return found
 
 
@@ -242,6 +248,6 @@ def is_dump(path: Path) -> bool:
     try:
         with opened(path) as file:
             head = file.read(_DUMP_HEAD)
-    except OSError as error:
-        raise unreadable(path, error) from error
+    except OSError:
+        return False
     return recognises(head_of(path) if head[:2] == b"\x1f\x8b" else head)

@@ -106,7 +106,7 @@ def uneven_work(view: JobView) -> Iterator[Finding | Skipped]:
         action="split layers or data so that every rank works as long as the mean",
         edits=[edit("straggler", "even")],
         ranks=view.recording.owners,
-        evidence=[_longest_of(view, int(owner)) for owner in (order[0], order[-1])],
+        evidence=[one for owner in order[[0, -1]].tolist() for one in _longest_of(view, owner)],
         caveat="every rank is taken to work as long as the mean rank, which no real split reaches",
     )
 
@@ -512,5 +512,5 @@ def _before(view: JobView, late: _Late) -> Evidence:
     )
 
 
-def _longest_of(view: JobView, owner: int) -> Evidence:
-    return view.show(view.is_own & view.which(lambda one: one.owner == owner))[0]
+def _longest_of(view: JobView, owner: int) -> Sequence[Evidence]:
+    return view.show(view.is_own & view.which(lambda one: one.owner == owner))[:1]

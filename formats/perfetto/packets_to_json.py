@@ -203,6 +203,8 @@ class _Events:
     def of(self, packets: list[Any]) -> Iterator[bytes]:
         """Yield the events of some packets."""
         out: list[bytes] = []
+        from google.protobuf.message import DecodeError
+
         for packet in packets:
             one = self._sequences[packet.trusted_packet_sequence_id]
             if packet.incremental_state_cleared or packet.sequence_flags & CLEARED:
@@ -218,6 +220,8 @@ class _Events:
                     self._event(packet, packet.track_event, one, out)
                 except (_TooLargeError, RecursionError):
                     self.left_out["event", "with endless arguments left out"] += 1
+                except DecodeError:
+                    self.left_out["event", "with damaged arguments left out"] += 1
             elif packet.HasField("track_descriptor"):
                 self._describe(packet.track_descriptor, out)
             elif packet.HasField("chrome_events"):

@@ -23,7 +23,7 @@ import numpy as np
 
 from arrays import Int64, Mask
 from arrays.numbering import numbered
-from errors import TraceError
+from errors import TraceError, counted
 from formats.columns import ArgColumn, Trace, Track
 from formats.event import UNDECODABLE
 from formats.recorder import BYTES, NUMBER
@@ -179,6 +179,8 @@ def _trace(path: Path, dump: Dump, repairs: list[str], args: Collection[str]) ->
     begin = np.where(begin > 0, begin, created)
     dur_ns = np.where(dur_ns >= 0, dur_ns, completed - begin)
     kept = np.flatnonzero((begin > 0) & (dur_ns >= 0))
+    if n := int(((begin > 0) & (completed > 0) & (dur_ns < 0)).sum()):
+        repairs.append(f"{counted(n, 'call')} left out: the end is before the beginning")
     rows = done[kept]
     names, name_id = numbered([dump.kind[i] for i in rows.tolist()])
     used, group_id = numbered(dump.group_id[rows].tolist())

@@ -186,6 +186,13 @@ def test_a_long_name_named_again_and_again_is_bounded(tmp_path: Path) -> None:
     max_unpacked.reset(limit)
 
 
+def test_an_event_with_damaged_arguments_is_left_out(tmp_path: Path) -> None:
+    trace = by_hand()
+    trace.packet[3].track_event.debug_annotations[0] = b"\x0a\xff"  # a text that is longer than the rest
+    found = read(tmp_path / "t.pftrace", trace.SerializeToString())
+    assert "1 event with damaged arguments left out" in found.repairs
+
+
 def test_damage_is_a_note_or_a_line(tmp_path: Path) -> None:
     data, source = by_hand().SerializeToString(), random.Random(5)
     for _ in range(2_000 if THOROUGH else 20):

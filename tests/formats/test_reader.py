@@ -506,3 +506,10 @@ def test_what_only_the_end_of_a_slice_tells_is_told_of_the_slice(
     assert [trace.names[i] for i in trace.name_id.tolist()] == ["a", "b", "x"]
     assert trace.args["k"].as_dict() == {0: 1, 1: 2, 2: 5}
     assert trace.args["l"].as_dict() == {0: 4}
+
+
+def test_events_of_phases_that_there_are_not_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text('[{"ph":"X","ts":1,"dur":1},{"ph":"]X","ts":2,"dur":1},{"ph":"","ts":3}]')
+    trace = read_trace(path)
+    assert (len(trace), *trace.repairs) == (1, "2 events of phases that the format does not have ignored")

@@ -50,6 +50,14 @@ def test_a_dump_has_a_slice_for_each_completed_call(tmp_path: Path, protocol: in
     assert trace.ts_ns.tolist() == [1_000_100_000 + at * 1_000_000 for at in range(5)]
 
 
+def test_a_call_that_ends_before_it_begins_is_left_out(tmp_path: Path) -> None:
+    value = document()
+    value["entries"][2]["time_discovered_completed_ns"] = 1
+    (tmp_path / "d").write_bytes(pickle.dumps(value))
+    trace = recorder_dump.read(tmp_path / "d")
+    assert (len(trace), trace.repairs) == (4, ["1 call left out: the end is before the beginning"])
+
+
 def test_the_first_recorder_wrote_a_list(tmp_path: Path) -> None:
     (tmp_path / "d").write_bytes(pickle.dumps(document()["entries"]))
     assert len(recorder_dump.read(tmp_path / "d")) == 5

@@ -103,6 +103,12 @@ def test_a_log_that_was_cut_and_has_a_broken_row(tmp_path: Path) -> None:
     ]
 
 
+def test_a_damaged_cell_is_counted_and_an_empty_one_is_not(tmp_path: Path) -> None:
+    rows = "".join(f"{step},9,2\n" for step in range(40))
+    trace = log(tmp_path / "a.csv", f"step,step_ms,data_ms\n{rows}40,9,\n41,9,q\n")
+    assert trace.repairs == ["1 cell without a number in columns of numbers: taken as empty"]
+
+
 def test_a_loss_that_is_not_a_number(tmp_path: Path) -> None:
     trace = log(tmp_path / "a.jsonl", '{"step": 1, "step_ms": 5, "loss": NaN}\n{"step": 2, "step_ms": 6}\n')
     assert [took for _, _, took in slices(trace)] == [5_000, 6_000]

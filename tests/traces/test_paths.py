@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -208,6 +209,22 @@ def test_a_broken_rank_is_left_out_with_a_note(tmp_path: Path) -> None:
     loaded = load_paths([tmp_path])
     assert [source.rank for source in loaded.job.sources] == [0, 1]
     assert any("rank2.json: not a trace" in line for line in loaded.repairs)
+
+
+def test_what_is_neither_a_file_nor_a_directory_is_left_out_with_a_note(tmp_path: Path) -> None:
+    make(tmp_path, "rank0.json")
+    os.mkfifo(tmp_path / "rank1.json")
+    for name, target in (
+        ("rank2.json", "rank2.json"),
+        ("rank3", "nowhere"),
+        ("rank4", "/dev/zero"),
+        ("up", ".."),
+    ):
+        (tmp_path / name).symlink_to(target)
+    job = find_job(tmp_path)
+    assert [source.path.name for source in job.sources] == ["rank0.json"]
+    left = ("rank1.json", "rank2.json", "rank3", "rank4")
+    assert job.notes == [f"{tmp_path / name}: neither a file nor a directory, left out" for name in left]
 
 
 def test_several_directories_are_workers_several_files_ranks(tmp_path: Path) -> None:

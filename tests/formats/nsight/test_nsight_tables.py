@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from nsight_export import Export, ns, two_ranks
+from nsight_export import Export, ns, rocpd, two_ranks
 
 from conftest import run_cli
 from errors import TraceError
@@ -203,56 +203,9 @@ def test_rows_in_a_log_beside_the_file_are_not_read_and_nothing_is_changed(tmp_p
     assert before.keys() == {*os.listdir(tmp_path)} | {"a.sqlite-wal", "a.sqlite-shm"}
 
 
-_ROCPD = {
-    "rocpd_string": "id, string",
-    "rocpd_info_node": "id, hostname",
-    "rocpd_info_process": "id, pid, command",
-    "rocpd_info_thread": "id, tid",
-    "rocpd_info_agent": "id, type, type_index, logical_index",
-    "rocpd_info_kernel_symbol": "id, kernel_name, display_name",
-    "rocpd_event": "id, category_id, stack_id, extdata",
-    "rocpd_region": 'id, pid, tid, start, "end", name_id, event_id',
-    "rocpd_kernel_dispatch": 'id, pid, agent_id, kernel_id, stream_id, start, "end", event_id, '
-    "workgroup_size_x, workgroup_size_y, workgroup_size_z, grid_size_x, grid_size_y, grid_size_z",
-    "rocpd_memory_copy": 'id, pid, start, "end", name_id, dst_agent_id, src_agent_id, size, stream_id, '
-    "event_id",
-}
-
-
 def test_a_database_of_rocprofv3_is_read_by_views(tmp_path: Path) -> None:
     """Process 70 with its thread 71 on the second GPU, the third agent; a marker is called by its message."""
-    path = tmp_path / "70_results.db"
-    db = sqlite3.connect(path)
-    for table, columns in _ROCPD.items():
-        db.execute(f"CREATE TABLE {table} ({columns})")
-
-    def add(table: str, *rows: tuple[object, ...]) -> None:
-        for row in rows:
-            db.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
-
-    texts = (
-        "HIP_RUNTIME_API",
-        "hipLaunchKernel",
-        "MARKER_CORE_RANGE_API",
-        "roctxRangePush",
-        "KERNEL_DISPATCH",
-        "MEMORY_COPY_HOST_TO_DEVICE",
-        "HSA_CORE_API",
-        "hsa_queue_create",
-    )
-    add("rocpd_string", *enumerate(texts, 1))
-    add("rocpd_info_node", (1, "mi300"))
-    add("rocpd_info_process", (1, 70, "python train.py"))
-    add("rocpd_info_thread", (1, 71))
-    add("rocpd_info_agent", (1, "CPU", 0, 0), (2, "GPU", 0, 1), (3, "GPU", 1, 2))
-    add("rocpd_info_kernel_symbol", (1, "_Z4gemmPf.kd", "gemm(float*)"))
-    add("rocpd_event", (1, 1, 500, "{}"), (2, 5, 500, "{}"), (3, 3, 501, '{"message": "step_7"}'),
-        (4, 5, 502, "{}"), (5, 7, 503, "{}"))  # fmt: skip
-    add("rocpd_region", (1, 1, 1, 1000, 1100, 2, 1), (2, 1, 1, 900, 9000, 4, 3), (3, 1, 1, 950, 960, 8, 5))
-    add("rocpd_kernel_dispatch", (1, 1, 3, 1, 4, 2000, 2345, 2, 64, 2, 1, 640, 8, 3))
-    add("rocpd_memory_copy", (1, 1, 3000, 3010, 6, 3, 1, 4096, 4, 4))
-    db.commit()
-    db.close()
+    path = rocpd(tmp_path / "70_results.db")
     trace = nsight_tables.read(path, ("correlation", "bytes", "grid", "block"))
     times = zip(rows(trace), trace.ts_ns.tolist(), trace.dur_ns.tolist(), strict=True)
     assert sorted((*row, begin, dur) for row, begin, dur in times) == [
