@@ -55,6 +55,16 @@ def ids_in(numbers: NDArray[np.integer]) -> list[int]:
     return found
 
 
+def places_by_value(values: NDArray[np.integer]) -> list[Int64]:
+    """Return the places of each distinct value (n,) in order; the values ascend.
+
+    >>> [places.tolist() for places in places_by_value(np.array([7, 5, 7]))]
+    [[1], [0, 2]]
+    """
+    order = np.argsort(values, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(values[order])) + 1) if len(order) else []
+
+
 def narrowest(numbers: NDArray[np.integer]) -> Int64:
     """Return numbers in 16, 32 or 64 bits, whichever holds them all; they are for keeping, not for sums."""
     low, high = int(numbers.min(initial=0)), int(numbers.max(initial=0))

@@ -165,11 +165,8 @@ class _Bounds:
                 return -limit_ppm, limit_ppm
             low_at, high_at = found.end[host, both], found.begin[host, both]
             low, high = found.begin[hub, both] - low_at, found.end[hub, both] - high_at
-            last, first = (
-                max(int(low_at.max()), int(high_at.max())),
-                min(int(low_at.min()), int(high_at.min())),
-            )
-            if limit_ppm * 1e3 * ((last - first) / 1e9) < int(high.min()) - int(low.max()):
+            span_ns = max(int(low_at.max()), int(high_at.max())) - min(int(low_at.min()), int(high_at.min()))
+            if limit_ppm * 1e3 * (span_ns / 1e9) < int(high.min()) - int(low.max()):
                 return -limit_ppm, limit_ppm  # the window has room for any drift
             lower, upper = hull(low_at, low), hull(high_at, -high)
             self._hull = (low_at[lower] / 1e9, low[lower] / 1e3, high_at[upper] / 1e9, high[upper] / 1e3)

@@ -86,7 +86,7 @@ class HeadTable:
         self.kinds = [WholeEvent()]  # an event of each head as it was read
         self._args = [b""]
         self._texts = [b""]
-        self._placed = [_NOWHERE._replace(fate=KEPT)]
+        self.placed = [_NOWHERE._replace(fate=KEPT)]  # by head
         self._columns: HeadColumns | None = None
 
     def extend(self, keys: Iterable[Sequence[Any]]) -> None:
@@ -95,7 +95,7 @@ class HeadTable:
             self.kinds.append(WholeEvent(ph, name, cat, pid, tid, bp=bp, s=s))
             self._args.append(b"".join(ARGUMENTS + self._write(text) for text in args if text))
             self._texts.append(b"")
-            self._placed.append(_NOWHERE)
+            self.placed.append(_NOWHERE)
             self._place_head(len(self._texts) - 1)
 
     def place_again(self, pid: Any) -> None:
@@ -107,14 +107,10 @@ class HeadTable:
     def columns(self) -> HeadColumns:
         """Return the properties of the heads."""
         if self._columns is None:
-            *_, role, fate, is_front = zip(*self._placed, strict=True)
+            *_, role, fate, is_front = zip(*self.placed, strict=True)
             is_slice = np.array([kind.ph == "X" for kind in self.kinds])
             self._columns = HeadColumns(is_slice, np.array(role), np.array(fate, np.int8), np.array(is_front))
         return self._columns
-
-    def tid_of(self, number: int) -> int:
-        """Return the thread of a head."""
-        return self._placed[number].tid
 
     def heads(self) -> Heads:
         """Return all heads."""
@@ -126,7 +122,7 @@ class HeadTable:
         if placed.fate == KEPT:  # else no event has it, or only events before this one
             event = WholeEvent(kind.ph, placed.name, kind.cat, placed.pid, placed.tid, bp=kind.bp, s=kind.s)
             self._texts[number] = member(_ENCODE(event)) + self._args[number]
-        self._placed[number] = placed
+        self.placed[number] = placed
         self._columns = None
 
 

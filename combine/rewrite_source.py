@@ -19,6 +19,7 @@ from msgspec import Struct
 
 import dialects
 from arrays import Int64, NDArray
+from arrays.numbering import places_by_value
 from combine.distinct_ids import (
     EXACT_SOURCES,
     SourcePlace,
@@ -94,8 +95,10 @@ class Rewriter:
     def add(self, events: list[WholeEvent], times: Times) -> None:
         """Rewrite the events of one piece, each for itself; `times` are theirs."""
         is_slice = np.fromiter((event.ph == "X" for event in events), np.bool_, len(events))
-        times = self._moved(times)
-        dur = _durations(times, is_slice)
+        if self._place.axis is not None:
+            times = times._replace(ts=self._place.axis.moved(times.ts))
+        # as events are sorted by them: -1 where there is none
+        dur = np.where(is_slice & (times.dur >= 0), np.minimum(times.dur, LONGEST_NS), -1)
         roles, rows, tails = self._rewritten(events, times, is_slice)
         self.anchors.add(events.__getitem__, roles, times.ts, dur)
         heads = np.zeros(len(rows), np.int32)
@@ -119,7 +122,7 @@ class Rewriter:
 
             self.anchors.add(look, roles, ts, scanned.dur_ns)
         if (fronts := heads[columns.is_front[heads]]).size:
-            self.front_tid = self.heads.tid_of(int(fronts[-1]))
+            self.front_tid = self.heads.placed[int(fronts[-1])].tid
         events = Events(ts, scanned.dur_ns, heads, at, scanned.lengths, scanned.text)
         fates = columns.fate[heads]
         if fates.any():
@@ -127,9 +130,6 @@ class Rewriter:
             events = events.in_order(np.flatnonzero(fates == KEPT))
         self.n_events += len(events)
         self._runs.add(events)
-
-    def _moved(self, times: Times) -> Times:
-        return times if self._place.axis is None else times._replace(ts=self._place.axis.moved(times.ts))
 
     def _rewritten(
         self, events: list[WholeEvent], times: Times, is_slice: NDArray[np.bool_]
@@ -262,12 +262,11 @@ class SyncFinder:
         if not self._roles:
             return self._system.sync_points(about)
         roles, begins, ends = map(np.concatenate, (self._roles, self._begins, self._ends))
-        order = np.argsort(roles.astype(np.min_scalar_type(len(self._parts) + _FIRST)), kind="stable")
         parts = list(self._parts)
-        first = np.flatnonzero(np.diff(roles[order], prepend=-1))
+        narrow = roles.astype(np.min_scalar_type(len(self._parts) + _FIRST))
         points = collected(
             (parts[int(roles[rows[0]]) - _FIRST], begins[rows], ends[rows])
-            for rows in np.split(order, first[1:])
+            for rows in places_by_value(narrow)
         )
         return self._system.in_groups(points, about.header)
 
@@ -277,11 +276,6 @@ class SyncFinder:
 
     def _number(self, part: SyncPart | None) -> int:
         return NO_ROLE if part is None else self._parts.setdefault(part, len(self._parts) + _FIRST)
-
-
-def _durations(times: Times, is_slice: NDArray[np.bool_]) -> Int64:
-    """Return the durations (n,) by which events are sorted; -1 where there is none."""
-    return np.where(is_slice & (times.dur >= 0), np.minimum(times.dur, LONGEST_NS), -1)
 
 
 class Rewritten(Struct, frozen=True):

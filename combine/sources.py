@@ -241,11 +241,8 @@ def _clocks(hosts: Sequence[_Host]) -> tuple[list[Clock], str, list[str]]:
         return [Clock()], "none", []
     if all(host.common and not host.points for host in hosts):  # the clocks are taken to agree
         return [Clock() for _ in hosts], hosts[0].common, []
-    alignment = align(
-        [host.points for host in hosts],
-        [extent(host.runs) for host in hosts],
-        [host.machine for host in hosts],
-    )
+    spans = [extent(host.runs) for host in hosts]
+    alignment = align([host.points for host in hosts], spans, [host.machine for host in hosts])
     tied = any(clock.is_tied for clock in alignment.clocks[1:])
     by = "none" if not tied else "matched ends" if alignment.by_ends else hosts[0].common or "causality"
     return list(alignment.clocks), by, _warnings(alignment, [host.owner for host in hosts])

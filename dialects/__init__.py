@@ -30,18 +30,9 @@ from formats import chrome as files
 from formats.columns import Trace
 
 __all__ = [
-    "SYSTEMS",
-    "Need",
-    "Role",
-    "System",
-    "finish",
-    "is_communication",
-    "keys_for",
-    "named",
-    "of",
-    "recognise",
+    "SYSTEMS", "Need", "Role", "System", "finish", "is_communication", "keys_for", "named", "of", "recognise",
     "recognised",
-]
+]  # fmt: skip
 
 #: In the order in which they are recognised: the last takes what nobody knows.
 SYSTEMS: Sequence[System] = (

@@ -70,16 +70,9 @@ class Collectives(Struct, frozen=True):
         call = np.array([place.setdefault(one, len(place)) for one in calls], np.int64)
         keys: dict[Hashable, int] = {}
         key = np.array([keys.setdefault(one.key, len(keys)) for one in place], np.int64)
-        whole = [
-            replace(
-                one,
-                n_ranks=plausible(one.n_ranks),
-                sent=plausible(one.sent),
-                received=plausible(one.received),
-            )
-            for one in place
-        ]
-        return cls(row, call, whole, numbers_of(key[call], base, start_ns))
+        numbers = ("n_ranks", "sent", "received")
+        sure = [replace(one, **{name: plausible(getattr(one, name)) for name in numbers}) for one in place]
+        return cls(row, call, sure, numbers_of(key[call], base, start_ns))
 
     @property
     def n_bytes(self) -> Int64:

@@ -267,9 +267,8 @@ def _groups(places: Int64, number: NDArray[np.integer]) -> Iterator[Int64]:
     ordered = number[order]
     first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
     count = np.diff(np.append(first, len(ordered)))
-    for at, n in zip(
-        first[count >= LEAST_REPEATS].tolist(), count[count >= LEAST_REPEATS].tolist(), strict=True
-    ):
+    often = count >= LEAST_REPEATS
+    for at, n in zip(first[often].tolist(), count[often].tolist(), strict=True):
         yield order[at : at + n]
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from arrays import Float64, Int64, Mask, NDArray
 from arrays.intervals import lies_inside
-from arrays.numbering import numbered
+from arrays.numbering import numbered, places_by_value
 from dialects.masks import by_cat, by_name
 from dialects.name_rules import is_collective, is_library_call
 from dialects.owners import Owned, split_by_processes
@@ -23,7 +23,7 @@ from dialects.recorded_collectives import Call, Collectives, kind_of
 from dialects.roles import Role, idle, is_communication
 from dialects.steps import NO_STEPS, Step, Steps, loop_steps, numbered_once, steps_by_name
 from dialects.sync_points import SyncPart, SyncPoints, collected
-from formats.columns import Trace, Track
+from formats.columns import Trace
 from formats.event import NO_TIME
 from formats.rows import Rule
 from formats.values import FARTHEST_NS
@@ -502,13 +502,13 @@ def is_frame_of_all(name: str) -> bool:
 def without_recording(trace: Trace) -> Trace:
     """Leave out the spans that stand for the recording itself, such as ``PyTorch Profiler (0)``."""
     named = {(e["pid"], e["tid"]) for e in trace.metadata if e["args"].get("name") == "PyTorch Profiler"}
-    frames = [i for i, track in enumerate(trace.tracks) if _is_frame(track) or track in named]
+    frames = [
+        i
+        for i, track in enumerate(trace.tracks)
+        if track.pid in ("Spans", "Traces") or is_of_recording(track.tid) or track in named
+    ]
     inside = ~np.isin(trace.track_id, frames)
     return trace if inside.all() else trace.select(inside)
-
-
-def _is_frame(track: Track) -> bool:
-    return track.pid in ("Spans", "Traces") or is_of_recording(track.tid)
 
 
 def is_of_recording(tid: object) -> bool:
@@ -529,7 +529,4 @@ def integer(value: Any) -> int | None:
 def _alike(trace: Trace, rows: Int64) -> list[Int64]:
     """Return `rows` (k,) in groups of one name, category and track."""
     code = trace.name_id[rows].astype(np.int64) * len(trace.cats) + trace.cat_id[rows]
-    code = code * len(trace.tracks) + trace.track_id[rows]
-    order = np.argsort(code, kind="stable")
-    first = np.flatnonzero(np.diff(code[order], prepend=-1))
-    return np.split(rows[order], first[1:]) if len(rows) else []
+    return [rows[places] for places in places_by_value(code * len(trace.tracks) + trace.track_id[rows])]

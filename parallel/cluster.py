@@ -90,11 +90,7 @@ class Cluster:
             time.sleep(0.1)
 
     def map(
-        self,
-        work: Work[_T],
-        parts: Sequence[FilePart],
-        jobs: int | None,
-        on_read: OnRead,
+        self, work: Work[_T], parts: Sequence[FilePart], jobs: int | None, on_read: OnRead
     ) -> Iterator[_T]:
         """Yield the result of `work` for each part, in their order; at most `jobs` at a time.
 
@@ -331,11 +327,8 @@ def _own_certificate(directory: Path) -> Any:
             error,
         )
         return Security()
-    files = {
-        f"tls_{who}_{what}": path
-        for who in ("client", "scheduler", "worker")
-        for what, path in (("key", key), ("cert", certificate))
-    }
+    files = {f"tls_{who}_key": key for who in ("client", "scheduler", "worker")}
+    files |= {name.replace("_key", "_cert"): certificate for name in files}
     return Security(require_encryption=True, tls_ca_file=certificate, **files)
 
 

@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from arrays import Int64
+from arrays.numbering import places_by_value
 from collector.network.endpoints import Link, match_servers, name_links
 from collector.network.packets import is_capture
 from collector.network.partition_keys import Keys, files_below, read_keys
@@ -20,7 +21,6 @@ from collector.network.wire import (
     TraceCheck,
     Wire,
     check_traces,
-    groups,
     job_size,
     merge,
     with_waiting,
@@ -86,8 +86,21 @@ class Captured(Struct, frozen=True):
 
     @property
     def tensors(self) -> Sequence[TensorBytes]:
-        """The tensors of which a log has the size."""
-        return list(_tensors(self.wire, self.names))
+        """The logged size of tensors beside the largest PUSH of each of their partitions."""
+        wire, keys = self.wire, self.names
+        sent: dict[int, dict[int, int]] = {}
+        pushes = np.flatnonzero(wire.push & (wire.key >= 0))
+        for key, n_bytes in zip(wire.key[pushes].tolist(), wire.value_bytes[pushes].tolist(), strict=True):
+            parts = sent.setdefault(split_key(key)[0], {})
+            parts[key] = max(parts.get(key, 0), n_bytes)
+        known = [(declared, keys.tensors.get(declared)) for declared in sorted(sent)]
+        return [
+            TensorBytes(
+                keys.tensor(partition_key(declared, 0)), one.total_bytes, sum(sent[declared].values())
+            )
+            for declared, one in known
+            if one is not None and one.total_bytes is not None
+        ]
 
 
 def write_captured(found: Captured, output: Path) -> int:
@@ -222,8 +235,7 @@ def _slice(wire: Wire, i: int, link: Link, keys: Keys) -> Slice:
 
 
 def _key_shares(wire: Wire, nodes: Sequence[str], keys: Keys, event_ns: Int64) -> Iterator[KeyShare]:
-    order = np.argsort(wire.key, kind="stable")
-    for rows in groups(wire.key[order], order):
+    for rows in places_by_value(wire.key):
         key = int(wire.key[rows[0]])
         if key == UNKNOWN:
             continue
@@ -252,17 +264,3 @@ def _key_shares(wire: Wire, nodes: Sequence[str], keys: Keys, event_ns: Int64) -
             waiting_ns=int(waiting_ns.sum()) if known else None,
             host_ns=int((event_ns - wire.span_ns)[matched].sum()) if len(matched) else None,
         )
-
-
-def _tensors(wire: Wire, keys: Keys) -> Iterator[TensorBytes]:
-    """Compare each logged tensor with the largest PUSH of each of its partitions."""
-    sent: dict[int, dict[int, int]] = {}
-    pushes = np.flatnonzero(wire.push & (wire.key >= 0))
-    for key, n_bytes in zip(wire.key[pushes].tolist(), wire.value_bytes[pushes].tolist(), strict=True):
-        parts = sent.setdefault(split_key(key)[0], {})
-        parts[key] = max(parts.get(key, 0), n_bytes)
-    for declared, parts in sorted(sent.items()):
-        tensor = keys.tensors.get(declared)
-        if tensor is not None and tensor.total_bytes is not None:
-            name = keys.tensor(partition_key(declared, 0))
-            yield TensorBytes(name, tensor.total_bytes, sum(parts.values()))

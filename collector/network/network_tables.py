@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -143,6 +144,7 @@ _CHECKS = (
     ms_column("before_ms", "before request", "before_ns"),
     ms_column("after_ms", "after response", "after_ns"),
 )
+_SENT_AGAIN = attrgetter("capture.retransmitted_bytes")
 _CAPTURES = (
     Column("capture", "capture", value=lambda c: str(c.capture.path)),
     Column("packets", "packets", "int", value=lambda c: c.capture.n_packets),
@@ -150,13 +152,7 @@ _CAPTURES = (
     Column("connections", "connections", "int", minor=True, value=lambda c: c.capture.n_connections),
     Column("transfers", "transfers", "int", value=lambda c: len(c.transfers)),
     Column("unanswered", "unanswered", "int", value=lambda c: c.capture.n_unanswered),
-    Column(
-        "retransmitted_bytes",
-        "sent again (bytes)",
-        "int",
-        minor=True,
-        value=lambda c: c.capture.retransmitted_bytes,
-    ),
+    Column("retransmitted_bytes", "sent again (bytes)", "int", minor=True, value=_SENT_AGAIN),
     Column("lost_bytes", "not captured (bytes)", "int", minor=True, value=lambda c: c.capture.lost_bytes),
 )
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from arrays import Int32, Int64, NDArray
 from arrays.median import median
+from arrays.numbering import places_by_value
 from collector.network.endpoints import Link, index_in_path, n_announced, partition_keys
 from collector.network.partition_keys import Keys, key_of_id
 from collector.network.transfers import Traffic, Transfers
@@ -136,10 +137,10 @@ def with_waiting(wire: Wire, n_workers: int | None) -> Wire:
     job, None if unknown.
     """
     waits = np.where(wire.push & ~wire.initial, 0, UNKNOWN).astype(np.int64)
-    order = np.lexsort((wire.request_end_ns, wire.worker, wire.key))
-    for rows in groups(wire.key[order], order):
+    order = np.argsort(wire.request_end_ns, kind="stable")
+    for rows in (order[places] for places in places_by_value(wire.key[order])):
         pushes = rows[wire.push[rows]]
-        pushers = groups(wire.worker[pushes], pushes)
+        pushers = [pushes[places] for places in places_by_value(wire.worker[pushes])]
         waiters = rows[waits[rows] == UNKNOWN]
         if n_workers is None or len(pushers) < n_workers or not len(waiters):
             continue
@@ -153,11 +154,6 @@ def with_waiting(wire: Wire, n_workers: int | None) -> Wire:
             last_ns = np.maximum(last_ns, pushed_ns[np.maximum(at, 0)])
         waits[waiters[known]] = np.clip(last_ns - asked_ns, 0, wire.gap_ns[waiters])[known]
     return replace(wire, waiting_ns=waits)
-
-
-def groups(values: NDArray[Any], rows: Int64) -> list[Int64]:
-    """Split `rows` where the sorted `values` change."""
-    return np.split(rows, np.flatnonzero(values[1:] != values[:-1]) + 1) if len(rows) else []
 
 
 _TOLERANCE_NS = 2_000  # start and duration of an event are each cut to a microsecond
@@ -221,8 +217,8 @@ def check_traces(
             n_none=int(none.sum()),
             n_several=int((count > 1).sum()),
             n_outside=int(((before | after) & none).sum()),
-            before_ns=_median(wire.request_start_ns[rows] - events.start_ns[exact]),
-            after_ns=_median(events.end_ns[exact] - wire.response_end_ns[rows]),
+            before_ns=int(median(wire.request_start_ns[rows] - events.start_ns[exact])) if len(rows) else 0,
+            after_ns=int(median(events.end_ns[exact] - wire.response_end_ns[rows])) if len(rows) else 0,
         )
         checks.append(check)
         if unseen := _unseen(check):
@@ -257,8 +253,7 @@ def _fit(events: _Events, wire: Wire, worker: int) -> tuple[Int64, Int64]:
     own = own[np.lexsort((wire.request_start_ns[own], wire.push[own], wire.key[own]))]
     code = wire.key[own] * 2 + wire.push[own]
     wanted = events.key * 2 + events.push
-    order = np.argsort(wanted, kind="stable")
-    for at in groups(wanted[order], order):
+    for at in places_by_value(wanted):
         first, last = np.searchsorted(code, (wanted[at[0]], wanted[at[0]] + 1)).tolist()
         group = own[first:last]
         starts = wire.request_start_ns[group]
@@ -270,10 +265,6 @@ def _fit(events: _Events, wire: Wire, worker: int) -> tuple[Int64, Int64]:
             count[event] = len(rows)
             row[event] = rows[0] if len(rows) else UNKNOWN
     return count, row
-
-
-def _median(values: Int64) -> int:
-    return int(median(values)) if len(values) else 0
 
 
 def _unseen(check: TraceCheck) -> str:

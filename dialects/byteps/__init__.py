@@ -68,7 +68,8 @@ class BytePS(System):
         """
         accepted = _first_rank(trace)
         loads = _starts(trace, accepted(_is("I/O")))
-        comms = _whole_comms(accepted)
+        whole = accepted(lambda op: op.is_comm and op.queue is None)
+        comms = whole if whole.any() else accepted(lambda op: op.is_comm)
         # an asynchronous engine begins the backward pass of a loss before the forward pass is through;
         # of a step after the last traced one both can be there, but none of these
         work = _starts(trace, comms if comms.any() else accepted(_is("BW")))
@@ -90,8 +91,8 @@ class BytePS(System):
         if not len(marks):
             return NO_STEPS
         before = int(np.searchsorted(loads, marks[0])) if (loads == marks[0]).any() else 0  # steps not traced
-        whole, partial = between(marks), _unfinished(trace, work, marks)
-        return Steps(_numbered_from(before, whole), _numbered_from(before, partial), how)
+        partial = _numbered_from(before, _unfinished(trace, work, marks))
+        return Steps(_numbered_from(before, between(marks)), partial, how)
 
     def loads(self, trace: Trace) -> list[Step]:
         """Return the periods from one ``I/O`` to the next, labelled 1, 2, 3.
@@ -129,17 +130,8 @@ class BytePS(System):
         for name, track in zip(trace.name_id[rows].tolist(), trace.track_id[rows].tolist(), strict=True):
             op = OpName.parse(with_key(trace.names[name], trace.tracks[track].tid))
             n_bytes = rank.bytes_of.get(-1 if op.key is None else op.key, 0)
-            is_push = op.queue == "PUSH"
-            calls.append(
-                Call(
-                    "push" if is_push else "pull",
-                    "worker, server",
-                    2,
-                    n_bytes,
-                    n_bytes,
-                    waits=not is_push,
-                )
-            )
+            kind = "push" if op.queue == "PUSH" else "pull"
+            calls.append(Call(kind, "worker, server", 2, n_bytes, n_bytes, waits=kind == "pull"))
         return Collectives.of(rows, calls, np.zeros(len(rows), np.int64), trace.ts_ns[rows])
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
@@ -227,12 +219,6 @@ def after_longest_pause(trace: Trace, forward: Mask) -> int:
     pause = trace.ts_ns[rows][1:] - np.maximum.accumulate(trace.end_ns[rows])[:-1]
     medians = {i: median(pause[ids[1:] == i]) for i in dict.fromkeys(ids[1:].tolist())}
     return int(ids[0]) if not medians else max(medians, key=lambda i: medians[i])
-
-
-def _whole_comms(accepted: _Chosen) -> Mask:
-    """Return which slices (n,) are whole communications; where there are none, their parts."""
-    whole = accepted(lambda op: op.is_comm and op.queue is None)
-    return whole if whole.any() else accepted(lambda op: op.is_comm)
 
 
 def _one_load_each(loads: Int64, marks: Int64, work: Int64) -> Int64 | None:

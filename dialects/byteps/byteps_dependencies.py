@@ -125,9 +125,8 @@ def _chains(spans: Spans) -> _Chains:
     stage = np.array([_STAGE_ORDER.get(part.stage, 0) for part in parts])[spans.operation[event]]
     event = event[np.argsort(at_once * (len(QUEUES) + 1) + stage, kind="stable")]
     is_first = _is_new(chain)
-    return _Chains(
-        event, np.flatnonzero(is_first), np.flatnonzero(np.append(is_first[1:], True)[: len(event)])
-    )
+    is_last = np.append(is_first[1:], True)[: len(event)]
+    return _Chains(event, np.flatnonzero(is_first), np.flatnonzero(is_last))
 
 
 def _is_new(values: Int64) -> Mask:
@@ -147,9 +146,8 @@ def recorded_dependencies(gpu: RankTrace, events: GpuEvents) -> list[Dependency]
     after: dict[OpName, dict[OpName, None]] = defaultdict(dict)
     pairs = gpu.dag_edges
     if pairs is None:  # who comes before whom as the events' own inputs say
-        pairs = sorted(
-            {(before, gpu.trace.names[gpu.trace.name_id[row]]) for row, before in inputs(gpu.trace)}
-        )
+        named = gpu.trace.names
+        pairs = sorted({(before, named[gpu.trace.name_id[row]]) for row, before in inputs(gpu.trace)})
     names = {name for pair in pairs for name in pair}
     main = {name: renamed(OpName.parse(name), gpu.parameters).main for name in names}
     for source, target in pairs:
@@ -225,12 +223,9 @@ def connect(spans: Spans, dependencies: Sequence[Dependency]) -> Int64:
     main = mains[spans.operation[chains.event[chains.first]]]
     low, high = wholes.of_step(main, chains.event[chains.first])
     alone = low == high
+    name = np.concatenate([wholes.name, main[alone]])
     begins, ends = (
-        _Named(
-            spans,
-            np.concatenate([wholes.name, main[alone]]),
-            np.concatenate([wholes.event, chains.event[at[alone]]]),
-        )
+        _Named(spans, name, np.concatenate([wholes.event, chains.event[at[alone]]]))
         for at in (chains.first, chains.last)
     )
     place = {name: i for i, name in enumerate(distinct)}

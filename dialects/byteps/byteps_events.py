@@ -20,11 +20,7 @@ _UNTRACED = "untraced"
 #: Categories of computation; a GPU does it itself.
 COMPUTE = ("FW", "BW", _UNTRACED)
 #: By queue stage.
-DIRECTIONS = {
-    "COPYD2H": Direction.TO_HOST,
-    "PUSH": Direction.TO_SERVER,
-    "PULL": Direction.FROM_SERVER,
-}
+DIRECTIONS = {"COPYD2H": Direction.TO_HOST, "PUSH": Direction.TO_SERVER, "PULL": Direction.FROM_SERVER}
 
 
 class GpuEvents(Struct, frozen=True):
@@ -53,11 +49,6 @@ class GpuEvents(Struct, frozen=True):
     def is_whole(self, operation: int) -> bool:
         """Whether an operation is a communication as a whole, not a stage of one of its partitions."""
         return self.names[operation].is_comm and self.operations[operation].transfer.key is None
-
-    @property
-    def has_backward(self) -> bool:
-        """Whether the backward pass was traced."""
-        return any(name.cat == "BW" for name in self.names)
 
 
 def read_events(gpu: RankTrace) -> GpuEvents:
@@ -120,16 +111,11 @@ def _sorted(
     order = np.lexsort((end, start))
     operation = operation[order]
     same: dict[tuple[OpName, int | None], int] = {}
-    what = np.array(
-        [
-            same.setdefault((name, one.transfer.key), len(same))
-            for name, one in zip(names, operations, strict=True)
-        ],
-        np.int64,
-    )  # fmt: skip
-    mains = [name.main for name in names]
+    keys = [(name, one.transfer.key) for name, one in zip(names, operations, strict=True)]
+    what = np.array([same.setdefault(key, len(same)) for key in keys], np.int64)
+    nth = occurrence_number(what[operation])
     return GpuEvents(
-        operations, names, mains, operation, start[order], end[order], occurrence_number(what[operation])
+        operations, names, [name.main for name in names], operation, start[order], end[order], nth
     )
 
 
@@ -142,10 +128,9 @@ def with_untraced(events: GpuEvents, bounds: Sequence[tuple[int, int]]) -> GpuEv
     That is from the load of input or the previous gradient on, else from the step's begin. `bounds` are
     begin and end of the steps.
     """
-    is_before = np.array([name.cat in ("I/O", "FW") for name in events.names], np.bool_)[events.operation]
-    is_whole = np.array([events.is_whole(one) for one in range(len(events.names))], np.bool_)[
-        events.operation
-    ]
+    before = np.array([name.cat in ("I/O", "FW") for name in events.names], np.bool_)
+    whole = np.array(list(map(events.is_whole, range(len(events.names)))), np.bool_)
+    is_before, is_whole = before[events.operation], whole[events.operation]
     moments = np.where(is_before, events.end_ns, events.start_ns)
     found = [np.empty((2, 0), np.int64)]
     for (low, high), (begin, _) in zip(np.searchsorted(events.start_ns, bounds), bounds, strict=True):

@@ -90,7 +90,7 @@ def record(gpu: RankTrace, steps: Steps) -> RankSteps:
         raise TraceError(f"{gpu.trace.path}: no training step is recorded in it")
     events = read_events(gpu)
     notes = []
-    if not events.has_backward:
+    if not any(name.cat == "BW" for name in events.names):
         events = with_untraced(events, [(begin, end) for _, begin, end in bounds])
         notes.append("no forward and backward operations recorded; "
                      "the time before each gradient stands for them")  # fmt: skip
@@ -99,6 +99,8 @@ def record(gpu: RankTrace, steps: Steps) -> RankSteps:
         bounds = bounds[:-1]
     spans = Spans(events, [(begin, end) for _, begin, end in bounds])
     edges = connect(spans, recorded_dependencies(gpu, events))
+    source, target = spans.rows[edges[:, :2]].T
+    over_all_steps = unique(edge_keys(source, target, edges[:, 2], edges[:, 3], len(events)))
     recorded = RecordedEvents(
         kinds=events.operations,
         kind=events.operation,
@@ -106,20 +108,14 @@ def record(gpu: RankTrace, steps: Steps) -> RankSteps:
         end_ns=events.end_ns,
         issued_ns=events.start_ns,
         leads=np.zeros(len(events), np.bool_),
-        edges=_over_all_steps(spans, edges),
+        edges=edges_of(over_all_steps, len(events)),
         meetings=_meetings_of(gpu, events),
     )
     lasts = _last(spans, edges, np.array([end for _, _, end in bounds], np.int64))
-    del spans, edges
+    del spans, edges, over_all_steps
     operations, cut = cut_into_steps(recorded, bounds)
     found = [_ended(*parts) for parts in zip(cut, lasts, strict=True)]
     return RankSteps(gpu.name, operations, found, notes, gpu.worker)
-
-
-def _over_all_steps(spans: Spans, edges: Int64) -> Int64:
-    source, target = spans.rows[edges[:, :2]].T
-    n = len(spans.events)
-    return edges_of(unique(edge_keys(source, target, edges[:, 2], edges[:, 3], n)), n)
 
 
 def _ended(step: RankStep, last: Int64) -> RankStep:

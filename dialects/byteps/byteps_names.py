@@ -17,18 +17,10 @@ from formats.stream import find_file, read_text
 from opname import OpName
 
 #: By category; of any other it is work of the host.
-_ROLES = {
-    **dict.fromkeys(("FW", "BW", "UPDATE", "OUTPUT"), Role.COMPUTE),
-    "STEP": Role.UPDATE,
-    "I/O": Role.INPUT,
-}
-_PHASES = {
-    "FW": Phase.FORWARD,
-    "BW": Phase.BACKWARD,
-    "STEP": Phase.UPDATE,
-    "UPDATE": Phase.UPDATE,
-    "I/O": Phase.INPUT,
-}
+_ROLES = dict.fromkeys(("FW", "BW", "UPDATE", "OUTPUT"), Role.COMPUTE)
+_ROLES |= {"STEP": Role.UPDATE, "I/O": Role.INPUT}
+_PHASES = {"FW": Phase.FORWARD, "BW": Phase.BACKWARD, "I/O": Phase.INPUT}
+_PHASES |= {"STEP": Phase.UPDATE, "UPDATE": Phase.UPDATE}
 
 
 def role_of(op: OpName) -> Role:

@@ -242,18 +242,13 @@ def _marks(trace: Trace, own: Mask) -> tuple[Int64, Int64]:
     """Return when a process's profiler steps begin, and when that ends in which they begin; in order."""
     end_ns = trace.end_ns
     calls = end_ns[own & by_name(trace, _PROFILER_CALLED.__eq__)]
-    batches = end_ns[own & by_name(trace, _BATCH.__eq__)]
-    return np.sort(trace.ts_ns[own & by_name(trace, PROFILER_STEP.fullmatch)]), np.sort(
-        calls if len(calls) else batches
-    )
+    ends = calls if len(calls) else end_ns[own & by_name(trace, _BATCH.__eq__)]
+    return np.sort(trace.ts_ns[own & by_name(trace, PROFILER_STEP.fullmatch)]), np.sort(ends)
 
 
 def _offsets(begins: Int64, ends: Int64) -> Int64:
     """Return the offsets of all that belong together."""
     n = min(len(begins), len(ends))
-    candidates = [
-        ends[j : j + n] - begins[i : i + n]
-        for i in range(len(begins) - n + 1)
-        for j in range(len(ends) - n + 1)
-    ]
+    firsts = [(i, j) for i in range(len(begins) - n + 1) for j in range(len(ends) - n + 1)]
+    candidates = [ends[j : j + n] - begins[i : i + n] for i, j in firsts]
     return min(reversed(candidates), key=lambda offsets: int(np.ptp(offsets)))

@@ -39,11 +39,8 @@ class Horovod(System):
     """One step is one round of reductions over all tensors."""
 
     name = "horovod"
-    never_shows = System.never_shows - {"negotiation", "slow_collective"} | {
-        "idle",
-        "hot_operation",
-        "uneven_work",
-    }
+    never_shows = System.never_shows - {"negotiation", "slow_collective"}
+    never_shows |= {"idle", "hot_operation", "uneven_work"}
     counted_by = (
         "A Horovod timeline records communication only: its computation counts as idle. "
         "Communication: collectives without their negotiation."
@@ -56,9 +53,8 @@ class Horovod(System):
 
     def recognises(self, trace: Trace) -> bool:
         """Whether a slice is the negotiation of a collective."""
-        return self.recognises_metadata(trace.metadata) or any(
-            re.fullmatch(_PHASE, name) for name in trace.names
-        )
+        negotiates = any(re.fullmatch(_PHASE, name) for name in trace.names)
+        return negotiates or self.recognises_metadata(trace.metadata)
 
     def epoch_ns(self, trace: Trace) -> int:
         """Return `start_time_since_epoch_in_micros`."""
@@ -144,19 +140,18 @@ class Horovod(System):
             trace.args[key].as_dict() if key in trace.args else {} for key in self.args[Need.SIZES]
         )
         rows = np.flatnonzero(by_name(trace, lambda name: re.fullmatch(_OPERATION, name)))
-        own = [
-            plausible(_elements(shapes.get(row, 0)) * _ITEM_BYTES.get(str(types.get(row)), 0))
-            for row in rows.tolist()
-        ]
+        own = []
+        for row in rows.tolist():
+            n_elements = math.prod(map(int, re.findall(r"\d{1,18}", str(shapes.get(row, 0)))))  # of [64, 3]
+            own.append(plausible(n_elements * _ITEM_BYTES.get(str(types.get(row)), 0)))
         together = at_once(trace.ts_ns[rows], trace.end_ns[rows])
         moved = np.bincount(together, own)
         moved[together[np.array(own, np.int64) == 0]] = 0  # of one of the tensors it is not recorded
         n_ranks = len({trace.names[i] for i in trace.points.name_id.tolist() if trace.names[i].isdecimal()})
+        sizes = zip(trace.name_id[rows].tolist(), moved.astype(np.int64)[together].tolist(), strict=True)
         calls = [
             Call(kind_of(trace.names[i]), "", n_ranks, n_bytes, n_bytes, key=self.name, waits=False)
-            for i, n_bytes in zip(
-                trace.name_id[rows].tolist(), moved.astype(np.int64)[together].tolist(), strict=True
-            )
+            for i, n_bytes in sizes
         ]
         found = Collectives.of(rows, calls, together, trace.ts_ns[rows])
         return replace(found, number=together)
@@ -164,11 +159,6 @@ class Horovod(System):
     def category(self, name: str, cat: str) -> str:
         """Return the name: Horovod's events have no category that groups them."""
         return cat or name
-
-
-def _elements(shape: object) -> int:
-    """Return how many elements a tensor of that shape (``[64, 3]``) has."""
-    return math.prod(map(int, re.findall(r"\d{1,18}", str(shape))))
 
 
 def _reductions(trace: Trace, kinds: set[str]) -> list[Int64]:

@@ -153,11 +153,9 @@ def _notes(collectives: Sequence[_Collective], late: str) -> list[str]:
     negotiated = [one for one in collectives if one.negotiation is not None]
     ticked = sum(bool(one.ticks) for one in negotiated)
     if ticked < len(negotiated):
-        others = (
-            f"most waiting in these was for rank {late}, taken for the last in the others as well"
-            if late
-            else "in the others the last rank is not known"
-        )
+        others = "in the others the last rank is not known"
+        if late:
+            others = f"most waiting in these was for rank {late}, taken for the last in the others as well"
         notes.append(
             f"{ticked} of {len(negotiated)} negotiations tell which rank was ready when "
             f"(Horovod's response cache leaves it out); {others}"

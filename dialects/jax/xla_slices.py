@@ -193,11 +193,8 @@ def device_of_slices(trace: Trace) -> Int64:
     for key in ("global_device_id", "device_ordinal"):
         if key in trace.args:
             column = trace.args[key]
-            found[column.rows] = np.where(
-                found[column.rows] == SHARED,
-                [int_or_zero(value) for value in column.values],
-                found[column.rows],
-            )
+            known = found[column.rows]
+            found[column.rows] = np.where(known == SHARED, list(map(int_or_zero, column.values)), known)
     found = _with_insides(trace, found)
     copies = lines.copies[trace.track_id] | by_name(trace, lambda name: role_of(name) is Role.COPY)
     busy = unique(found[operations(trace, lines) & ~copies])
@@ -212,9 +209,8 @@ def _with_insides(trace: Trace, device: Int64) -> Int64:
     last = np.maximum.accumulate(np.where(outer[order], np.arange(len(order)), 0))
     around = np.empty(len(order), np.int64)
     around[order] = order[last]
-    inside = (
-        outer[around] & (trace.track_id[around] == trace.track_id) & (trace.end_ns <= trace.end_ns[around])
-    )
+    inside = outer[around] & (trace.track_id[around] == trace.track_id)
+    inside &= trace.end_ns <= trace.end_ns[around]
     return np.where(~known & inside, device[around], device)
 
 
@@ -247,9 +243,8 @@ def numbered_spans(trace: Trace) -> Steps:
     if column is None or not len(column.rows):
         return NO_STEPS
     label = {row: int_or_zero(value) for row, value in column.as_dict().items()}
-    is_mark = np.isin(np.arange(len(trace)), column.rows) & (
-        trace.track_id == trace.track_id[column.rows[trace.ts_ns[column.rows].argmin()]]
-    )
+    thread = trace.track_id[column.rows[trace.ts_ns[column.rows].argmin()]]
+    is_mark = np.isin(np.arange(len(trace)), column.rows) & (trace.track_id == thread)
     is_mark &= ~lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, is_mark)
     rows = np.flatnonzero(is_mark)
     how = f"{trace.names[trace.name_id[rows[0]]]} annotations"
@@ -273,9 +268,8 @@ def runs(trace: Trace) -> Steps:
     run, lines, device = trace.args["run_id"].as_dict(), lines_of(trace), device_of_slices(trace)
     module = trace.args["hlo_module"].as_dict() if "hlo_module" in trace.args else {}
     rows = trace.args["run_id"].rows
-    of_device = rows[
-        (device[rows] != SHARED) & (lines.programs[trace.track_id[rows]] | np.isin(rows, list(module)))
-    ]
+    is_run = lines.programs[trace.track_id[rows]] | np.isin(rows, list(module))
+    of_device = rows[(device[rows] != SHARED) & is_run]
     bounds: dict[str, dict[str, tuple[int, int]]] = {}
     for row in (of_device if len(of_device) else rows).tolist():
         program = re.sub(_RUN, "", str(module.get(row, trace.names[trace.name_id[row]])))

@@ -88,11 +88,9 @@ class Pipeline(System):
         from dialects.pipeline.pipeline_meetings import COMM_THREAD
 
         names = names_in(trace.metadata, "thread_name")
-        on_comm = np.array(
-            [bool(COMM_THREAD.search(names.get(track, ""))) for track in trace.tracks], np.bool_
-        )
+        on_comm = [COMM_THREAD.search(names.get(track, "")) is not None for track in trace.tracks]
         comm = by_name(trace, lambda name: is_collective(name, "") or is_point_to_point(name))
-        comm |= on_comm[trace.track_id]
+        comm |= np.array(on_comm, np.bool_)[trace.track_id]
         return np.where(comm, Role.COMM, Role.COMPUTE).astype(np.int8)
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
@@ -115,13 +113,6 @@ class Pipeline(System):
             name: phase for name in trace.names for rule, phase in _PHASES[::-1] if re.search(rule, name)
         }
         messages = by_name(trace, lambda name: bool(MESSAGE.match(name)))
-        meaning = Meaning(
-            roles,
-            meets,
-            phases,
-            self.category,
-            parts,
-            messages=messages,
-            inputs=inputs_of(rank.trace, comm, says_step(rank.trace)),
-        )
+        inputs = inputs_of(rank.trace, comm, says_step(rank.trace))
+        meaning = Meaning(roles, meets, phases, self.category, parts, messages=messages, inputs=inputs)
         return record_spans(rank, trace, self.find_steps(rank.trace, by).whole, meaning, arrows(trace))
