@@ -14,6 +14,7 @@ import dialects
 from conftest import run_cli
 from dag_utils import load_steps
 from dialects import Role
+from dialects.roles import Phase
 from figures.job_figures import JobFigures, load_figures
 from figures.rank_figures import Wanted
 from formats.columns import Trace
@@ -35,7 +36,58 @@ def check_system(job: Path, ranks: Sequence[str], tmp_path: Path) -> None:
     check_step(job)
     check_busy(job)
     check_comm(job)
+    check_met(job)
     check_combined(job, tmp_path)
+
+
+def check_made(job: Path, late: str, late_ms: float) -> None:
+    """Check the laws of a recording made by hand, all of whose work is in its steps.
+
+    In each step one rank works so much longer than the others, which wait for it in a collective.
+    """
+    for trace in loaded(job).made:
+        works = np.isin(dialects.of(trace).roles(trace), _WORKS)
+        steps = dialects.of(trace).find_steps(trace).whole
+        is_in = [(trace.ts_ns >= one.start_ns) & (trace.end_ns <= one.end_ns) for one in steps]
+        assert (np.sum(is_in, axis=0)[works] == 1).all(), (
+            f"{trace.path}: work that lies in no step, or in two"
+        )
+    found = [one for one in answer("--path", job)["findings"] if one["kind"] == "late_rank"]
+    assert [one["scope"]["ranks"] for one in found] == [[late]], "the late rank is not the one that is named"
+    assert abs(found[0]["gain_ms"]["mid"] / late_ms - 1) < 0.1, f"{found[0]['gain_ms']} instead of {late_ms}"
+    waiting = [rank for rank in figures_of(job, Wanted(breakdown=True)).ranks if rank.name != late]
+    for part in (part for rank in waiting for part in rank.breakdown):
+        assert part.exposed_comm_ns >= 0.9e6 * late_ms, f"{part.rank}: something hides that it waits"
+
+
+def check_met(job: Path) -> None:
+    """Ranks that communicate in a step hold each other up in its graph, whatever their parts are called.
+
+    Of the communications of one name all are matched or none. What runs forward also runs back.
+    """
+    recording = load_steps([job], Request(jobs=1, progress=False)).recording
+    phases = {one.phase for one in recording.table.kinds}
+    assert Phase.FORWARD not in phases or Phase.BACKWARD in phases, "a forward pass without a backward one"
+    if len(recording.owners) == 1:
+        return
+    communicates = recording.which(lambda one: one.is_communication)
+    _, name = recording.numbered(lambda one: (one.owner, one.name))
+    is_hub = recording.which(lambda one: one.role is Role.MEETING)
+    met: dict[int, set[bool]] = {}
+    for row in recording.whole_steps:
+        step = recording.steps[row]
+        source, target = step.edges[:, :2].T
+        hub = is_hub[step.operation]
+        across = (step.owner[source] != step.owner[target]) | hub[source] | hub[target]
+        is_met = np.zeros(len(step), np.bool_)
+        is_met[step.edges[across, :2].ravel()] = True
+        events = np.flatnonzero(communicates[step.operation] & ~hub)
+        for event in events.tolist():
+            met.setdefault(int(name[step.operation[event]]), set()).add(bool(is_met[event]))
+        owners = {*step.owner[events].tolist()}
+        tied = {*step.owner[np.flatnonzero(is_met)].tolist()}
+        assert len(owners) < 2 or owners <= tied, f"step {step.number}: {owners - tied} meet nobody"
+    assert not [one for one in met.values() if len(one) > 1], "some of a name are matched, and some are not"
 
 
 @lru_cache(maxsize=2)

@@ -9,13 +9,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import system_laws
 
 import dialects
 import options
+from benchmarks import laws
 from conftest import REPO, run_cli
 from diagnose import diagnosis
+from dialects import Role
+from dialects.owners import SHARED, split_by_slices
+from dialects.steps import Step, Steps
+from errors import TraceError
 from replay import edits
 from traces import readers
 
@@ -107,6 +113,14 @@ def test_what_ranks_of_a_host_share_is_counted_once(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_each_law_has_a_test_and_a_rule_to_break() -> None:
+    rows = laws.ROW.findall((REPO / "docs" / "laws.md").read_text())
+    assert [name for _, _, name in rows] == list(json.loads((REPO / "benchmarks" / "laws.json").read_text()))
+    assert not [
+        test for _, test, name in rows if f"def {name}(" not in (REPO / test.split("::")[0]).read_text()
+    ]
+
+
 def test_the_example_of_an_option_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("longest")
     module.__dict__.update(example("How to add an option"))
@@ -156,3 +170,89 @@ def test_the_example_of_a_finding_is_told_with_its_gain(monkeypatch: pytest.Monk
     assert code == 0, err
     (finding,) = json.loads(out)["findings"]
     assert (finding["change"], finding["gain_ms"]["mid"] > 0) == ("BW=0.9", True)
+
+
+def write_late_mill(path: Path) -> Path:
+    """Write six steps of 100 ms, in which device 1 computes for 20 ms longer, and device 0 waits for it."""
+    events: list[dict[str, Any]] = []
+
+    def add(name: str, begin: float, ms: float, tid: int, cat: str = "", **args: int) -> None:
+        events.append({"ph": "X", "pid": 1, "tid": tid, "name": name, "cat": cat, "ts": 1e3 * begin,
+                       "dur": 1e3 * ms, "args": args})  # fmt: skip
+
+    for number in range(6):
+        begin = 100 * number
+        add("loop", begin, 100, 0, "host", step=number + 7)
+        for device in (0, 1):
+            add("launch", begin + 1 + device, 1, 0, "host")
+            add("matmul", begin + 3, 50 + 20 * device, 1 + device, device=device)
+            add("all-reduce", begin + 53 + 20 * device, 40 - 20 * device, 1 + device, device=device)
+            add("add", begin + 93, 6, 1 + device, device=device)
+    path.write_text(json.dumps({"traceEvents": events}))
+    return path
+
+
+def of_other_field(self: Any, trace: Any) -> Any:
+    """Take the device from a field that counts the other way."""
+    device = {row: 1 - value for row, value in trace.args["device"].as_dict().items()}
+    rows = np.array([device.get(row, SHARED) for row in range(len(trace))])
+    return split_by_slices(trace, rows, ranks=range(2))
+
+
+def of_host_alone(self: Any, trace: Any) -> Any:
+    """Give what the devices share to the first one."""
+    device = trace.args["device"].as_dict()
+    return split_by_slices(trace, np.array([device.get(row, 0) for row in range(len(trace))]), ranks=range(2))
+
+
+def all_compute(self: Any, trace: Any) -> Any:
+    """Forget that a reduction is a collective."""
+    return np.full(len(trace), Role.COMPUTE, np.int8)
+
+
+def moved(begin_ms: float, end_ms: float, unit: int = 1) -> Any:
+    """Return how to find steps that begin and end so much later, in another unit."""
+
+    def marked_steps(self: Any, trace: Any) -> Any:
+        own = []
+        for row, number in sorted(trace.args["step"].as_dict().items()):
+            begin_ns, end_ns = int(trace.ts_ns[row]), int(trace.ts_ns[row] + trace.dur_ns[row] // unit)
+            own.append(Step(number, begin_ns + round(1e6 * begin_ms), end_ns + round(1e6 * end_ms)))
+        return Steps(tuple(own), (), "the loop's numbers")
+
+    return marked_steps
+
+
+MISTAKES = {
+    "the rank of another field": {"split": of_other_field},
+    "a shared host is the first rank's": {"split": of_host_alone},
+    "a collective is computation": {"recorded_roles": all_compute},
+    "a step begins an event too late": {"marked_steps": moved(60, 0)},
+    "a step ends an event too early": {"marked_steps": moved(0, -10)},
+    "a step is an event late on both sides": {"marked_steps": moved(60, 60)},
+    "steps are in another unit": {"marked_steps": moved(0, 0, 1_000)},
+}
+
+
+def check_late_mill(tmp_path: Path) -> None:
+    path = write_late_mill(tmp_path / "host.json")
+    system_laws.loaded.cache_clear()
+    system_laws.figures_of.cache_clear()
+    system_laws.check_system(path, ["rank0", "rank1"], tmp_path)
+    system_laws.check_made(path, "rank1", 20.0)
+
+
+@pytest.mark.usefixtures("mill")
+def test_a_rank_that_is_late_in_the_example_of_a_system_is_named_with_its_cost(tmp_path: Path) -> None:
+    check_late_mill(tmp_path)
+
+
+@pytest.mark.usefixtures("mill")
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_in_a_dialect_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: str
+) -> None:
+    for name, wrong in MISTAKES[mistake].items():
+        monkeypatch.setattr(type(dialects.SYSTEMS[0]), name, wrong)
+    with pytest.raises((AssertionError, TraceError)):
+        check_late_mill(tmp_path)

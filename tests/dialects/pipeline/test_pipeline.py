@@ -14,6 +14,9 @@ from system_laws import check_system
 from benchmarks.known_pipeline import Pipelines
 from conftest import run_cli
 from dag_utils import load_steps
+from dialects import pipeline
+from dialects.pipeline import pipeline_meetings
+from dialects.pipeline.pipeline_places import Place
 from replay.slowdown import slowdown
 
 Slice = tuple[str, str, float, float]  # thread's kind, name, begin and end in ms
@@ -64,6 +67,25 @@ def written(path: Path, events: list[dict[str, Any]]) -> Path:
 
 def test_laws(tmp_path: Path) -> None:
     check_system(written(tmp_path / "job.json", timeline()), ["rank0", "rank1", "rank2", "rank3"], tmp_path)
+
+
+def test_a_phase_that_is_forgotten_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "_PHASES", pipeline._PHASES[:1])
+    with pytest.raises(AssertionError, match="a forward pass without a backward one"):
+        test_laws(tmp_path)
+
+
+def test_ranks_that_call_what_they_do_together_by_different_names_are_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = pipeline_meetings._key
+
+    def with_own_place(name: str, thread: str, place: Place) -> Any:
+        return key(name, thread, place), place
+
+    monkeypatch.setattr(pipeline_meetings, "_key", with_own_place)
+    with pytest.raises(AssertionError, match="meet nobody"):
+        test_laws(tmp_path)
 
 
 def test_the_slowdown_of_two_stages_is_what_arithmetic_says(tmp_path: Path) -> None:
