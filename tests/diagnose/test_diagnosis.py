@@ -15,7 +15,7 @@ from made_cells import WITH_WORK
 from made_jobs import WRITERS, Job, composer, iteration_ms, moments
 
 from arrays import Float64
-from conftest import THOROUGH, run_cli
+from conftest import THOROUGH, few, run_cli
 from diagnose.diagnosis import _bounded, further, headline
 from diagnose.finding import Finding
 from make import span, write
@@ -30,7 +30,7 @@ WITH_INPUT = [system for system in WITH_WORK if system != "chrome"]
 
 @pytest.mark.parametrize("ranks", [2, 4, 7])
 @pytest.mark.parametrize("jitter", [0.01, 0.03])
-@pytest.mark.parametrize("system", ["kineto", "byteps", "horovod"])
+@pytest.mark.parametrize("system", few(2, ["kineto", "horovod", "byteps"]))
 def test_even_ranks_with_chance_in_their_times_are_not_late(
     tmp_path: Path, system: str, ranks: int, jitter: float
 ) -> None:
@@ -109,7 +109,7 @@ def test_of_loaders_that_run_ahead_no_single_one_is_called_slow(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("ranks", "late"), [(2, 1), (4, 0)])
-@pytest.mark.parametrize("system", WRITERS)
+@pytest.mark.parametrize("system", few(4, WRITERS))
 def test_a_rank_that_works_longer_is_late(tmp_path: Path, system: str, ranks: int, late: int) -> None:
     job = replace(HEALTHY, ranks=ranks, more_forward=[30.0 * (rank == late) for rank in range(ranks)])
     diagnosis = diagnosed(WRITERS[system](tmp_path / "job", job))
@@ -119,7 +119,7 @@ def test_a_rank_that_works_longer_is_late(tmp_path: Path, system: str, ranks: in
     holds(found, iteration_ms(job) - iteration_ms(HEALTHY))
 
 
-@pytest.mark.parametrize("system", WITH_WORK)
+@pytest.mark.parametrize("system", few(2, WITH_WORK))
 def test_two_late_ranks_are_one_finding_because_each_alone_wins_less(tmp_path: Path, system: str) -> None:
     job = replace(HEALTHY, ranks=5, more_forward=[0.0, 30.0, 0.0, 20.0, 0.0])
     diagnosis = diagnosed(WRITERS[system](tmp_path / "job", job))
@@ -163,7 +163,7 @@ def test_communication_that_computation_hides_is_not_exposed(tmp_path: Path) -> 
     assert kinds(diagnosis) == []
 
 
-@pytest.mark.parametrize("system", ["kineto", "byteps", "composer"])
+@pytest.mark.parametrize("system", few(2, ["kineto", "composer", "byteps"]))
 def test_the_first_step_is_warm_up_and_no_outlier(tmp_path: Path, system: str) -> None:
     diagnosis = diagnosed(WRITERS[system](tmp_path / "job", replace(HEALTHY, more_in_step=(0, 200.0))))
     assert kinds(diagnosis) == []
@@ -326,7 +326,7 @@ def test_a_long_step_is_the_fault_of_what_grew_on_its_path_not_of_who_waited(tmp
     assert (outlier.steps, outlier.ranks, outlier.operations) == ([5], ["rank1"], ["aten::mm"])
 
 
-@pytest.mark.parametrize("system", WITH_INPUT)
+@pytest.mark.parametrize("system", few(2, WITH_INPUT))
 def test_a_rank_whose_loader_is_slow_is_late(tmp_path: Path, system: str) -> None:
     job = replace(HEALTHY, more_load=[0.0, 20.0, 0.0, 0.0])
     diagnosis = diagnosed(WRITERS[system](tmp_path / "job", job))
@@ -337,7 +337,7 @@ def test_a_rank_whose_loader_is_slow_is_late(tmp_path: Path, system: str) -> Non
     holds(late, 20.0)
 
 
-@pytest.mark.parametrize("system", [system for system in WRITERS if system != "composer"])
+@pytest.mark.parametrize("system", few(2, (one for one in WRITERS if one != "composer")))
 def test_two_things_wrong_are_both_found_in_their_order(tmp_path: Path, system: str) -> None:
     job = replace(HEALTHY, transfer=25.0, more_forward=[0.0, 0.0, 0.0, 45.0])
     diagnosis = diagnosed(WRITERS[system](tmp_path / "job", job))
@@ -349,7 +349,7 @@ def test_two_things_wrong_are_both_found_in_their_order(tmp_path: Path, system: 
     assert exposed.after_above_ns / 1e6 == pytest.approx(25.0, rel=0.1)
 
 
-@pytest.mark.parametrize("system", WITH_INPUT)
+@pytest.mark.parametrize("system", few(2, WITH_INPUT))
 def test_a_late_rank_and_slow_input_are_both_found_in_their_order(tmp_path: Path, system: str) -> None:
     job = replace(HEALTHY, load=20.0, more_forward=[0.0, 35.0, 0.0, 0.0])
     diagnosis = diagnosed(WRITERS[system](tmp_path / "job", job))
@@ -361,7 +361,7 @@ def test_a_late_rank_and_slow_input_are_both_found_in_their_order(tmp_path: Path
     assert loading.after_above_ns / 1e6 == pytest.approx(20.0, rel=0.1)
 
 
-@pytest.mark.parametrize("system", WITH_WORK)
+@pytest.mark.parametrize("system", few(2, WITH_WORK))
 def test_a_late_rank_leads_the_headline_though_one_step_costs_more(tmp_path: Path, system: str) -> None:
     job = replace(HEALTHY, more_forward=[0.0, 15.0, 0.0, 0.0], more_in_step=(4, 300.0))
     diagnosis = diagnosed(WRITERS[system](tmp_path / "job", job))
@@ -376,7 +376,7 @@ def test_a_late_rank_leads_the_headline_though_one_step_costs_more(tmp_path: Pat
     assert "longer than the others" in further(diagnosis)
 
 
-@pytest.mark.parametrize("system", WITH_INPUT)
+@pytest.mark.parametrize("system", few(2, WITH_INPUT))
 def test_slow_input_and_uneven_work_are_both_found_in_their_order(tmp_path: Path, system: str) -> None:
     job = replace(HEALTHY, load=25.0, more_forward=[0.0, 10.0, 20.0, 30.0])
     diagnosis = diagnosed(WRITERS[system](tmp_path / "job", job))
@@ -388,7 +388,7 @@ def test_slow_input_and_uneven_work_are_both_found_in_their_order(tmp_path: Path
     assert uneven.after_above_ns / 1e6 == pytest.approx(30.0 - 15.0, rel=0.1)
 
 
-@pytest.mark.parametrize("system", [one for one in WITH_WORK if one != "composer"])
+@pytest.mark.parametrize("system", few(2, (one for one in WITH_WORK if one != "composer")))
 def test_transfers_and_a_hot_operation_are_both_found_in_their_order(tmp_path: Path, system: str) -> None:
     job = replace(HEALTHY, forward=90.0, hot=0.85, transfer=45.0)  # 76.5 of 191 ms
     diagnosis = diagnosed(WRITERS[system](tmp_path / "job", job))

@@ -16,8 +16,16 @@ from diagnose.diagnosis import further, headline
 from diagnose.finding import FindingKind
 
 KINDS = tuple(kind for kind in get_args(FindingKind) if kind != "hang")  # which has no steps: test_hangs
+#: Systems whose jobs are found to have what PyTorch's have, in the same way.
+ALIKE = ("composer_with_torch", "chrome")
 EVERY = [
-    pytest.param(kind, system, cell, id=f"{kind}-{system}{cell.way and f'-{cell.way}'}")
+    pytest.param(
+        kind,
+        system,
+        cell,
+        id=f"{kind}-{system}{cell.way and f'-{cell.way}'}",
+        marks=pytest.mark.fuzz if system in ALIKE else (),
+    )
     for kind, systems in CELLS.items()
     for system, cells in systems.items()
     for cell in cells

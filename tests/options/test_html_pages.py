@@ -49,6 +49,14 @@ def result_of(option: str, inputs: list[Path], words: list[str]) -> Result:
     return options.load(option).run(args)
 
 
+@pytest.fixture(scope="module")
+def lenet(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """The diagnosis of an example with all that its page shows, made once for the tests of it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("lenet"))
+        return result_of("diagnose", [LENET], ["--html", "a.html"])
+
+
 def texts(browser: Chrome, selector: str) -> list[str | None]:
     script = "return [...document.querySelectorAll(arguments[0])].map(element => element.textContent)"
     found: list[str | None] = browser.execute_script(script, selector)
@@ -90,19 +98,15 @@ def test_combine_shows_a_step_on_one_clock(tmp_path: Path, monkeypatch: pytest.M
     assert not plain  # a picture is of the clocks, of which there is one
 
 
-def diagnosed_outliers(monkeypatch: pytest.MonkeyPatch, directory: Path) -> tuple[Result, dict[str, Any]]:
-    """Diagnose an example in which some steps are far longer; return the result, and that finding of it."""
-    monkeypatch.chdir(directory)
-    result = result_of("diagnose", [LENET], ["--html", "a.html"])
+def outliers_of(result: Result) -> dict[str, Any]:
+    """Return the finding that some steps are far longer."""
     (finding,) = (one for one in result.document["findings"] if one["kind"] == "outlier_steps")
-    return result, finding
+    return dict(finding)
 
 
-def test_diagnose_marks_the_steps_that_a_finding_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    result, finding = diagnosed_outliers(monkeypatch, tmp_path)
-    (chart,) = (one for one in result.charts if one.title == "Length of each step")
+def test_diagnose_marks_the_steps_that_a_finding_names(lenet: Result) -> None:
+    finding = outliers_of(lenet)
+    (chart,) = (one for one in lenet.charts if one.title == "Length of each step")
     assert isinstance(chart, Bars)
     usual, far = chart.series["iteration time"], chart.series["far longer than the others"]
     named = [int(name) for name, ms in zip(chart.x, far, strict=True) if ms]
@@ -110,18 +114,16 @@ def test_diagnose_marks_the_steps_that_a_finding_names(
     assert all((a is None) != (b is None) for a, b in zip(usual, far, strict=True))
 
 
-def test_diagnose_draws_the_outlier_beside_the_usual_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    result, finding = diagnosed_outliers(monkeypatch, tmp_path)
+def test_diagnose_draws_the_outlier_beside_the_usual_step(lenet: Result) -> None:
+    finding = outliers_of(lenet)
     evidence = finding["evidence"][0]
-    usual, far, *others = (one for one in result.charts if isinstance(one, Timeline))
+    usual, far, *others = (one for one in lenet.charts if isinstance(one, Timeline))
     assert "of median length" in usual.title
     assert far.title.startswith(f"Step {evidence['step']}, far longer than the others")
     assert any(evidence["name"].endswith(one.name) for one in far.spans), evidence
     drawn = [int(one.step) for one in (usual, far, *others)]
-    assert sorted(drawn) == result.document["steps"]  # a small job: there is room for all
-    assert drawn == [int(one.step) for one in result.charts if isinstance(one, Waterfall)]
+    assert sorted(drawn) == lenet.document["steps"]  # a small job: there is room for all
+    assert drawn == [int(one.step) for one in lenet.charts if isinstance(one, Waterfall)]
 
 
 def test_diagnose_draws_as_many_steps_as_a_page_has_room_for(
@@ -160,10 +162,9 @@ def test_one_step_has_one_length_in_headline_and_charts(
 
 
 def test_the_page_of_a_diagnosis_answers_on_its_first_screen(
-    browser: Chrome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    browser: Chrome, tmp_path: Path, lenet: Result
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    result = result_of("diagnose", [LENET], ["--html", "a.html"])
+    result = lenet
     html.write(result, tmp_path / "a.html")
     assert (tmp_path / "a.html").stat().st_size <= 1_500_000
     screen = {"width": 1440, "height": 900, "deviceScaleFactor": 1, "mobile": False}
@@ -214,14 +215,10 @@ def _timelines(result: Result) -> list[Timeline]:
 
 
 def test_diagnose_maps_the_exposed_communication_that_the_breakdown_tells(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lenet: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (chart,) = (
-        one
-        for one in result_of("diagnose", [LENET], ["--html", "a.html"]).charts
-        if one.title.startswith("Exposed communication")
-    )
+    (chart,) = (one for one in lenet.charts if one.title.startswith("Exposed communication"))
     assert isinstance(chart, HeatMap)
     told = result_of("statistic", [LENET], ["--sub_option", "breakdown"]).document["breakdown"]
     expected = {(one["rank"], str(one["step"])): one["exposed_comm_ms"] for one in told}
