@@ -38,14 +38,15 @@ _RULES: Sequence[tuple[str, str]] = (
     # from the special to the general
     ("elementwise", r"rotary|~rope(?![a-z])|apply_rot"),
     ("attention", r"fmha|attention|attn|flash(?!infer)|flashinfer\w*::\w*(?:prefill|decode)|~sdpa"
-                  r"|(?:batch|single)(?:prefill|decode)with|~sage_|~mla_|~mha_|merge_?states?|unified_attn"),
+                  r"|(?:batch|single)(?:prefill|decode)with|~sage_|~mla_|~mha_|merge_?states?|unified_attn"
+                  r"|~fwd_(?:grouped_)?kernel_stage"),
     ("embedding", r"embedding|embs_kernel|~tbe_|bucketize|bounds_check_indices"
                   r"|permute_\w*(?:lengths|data|weights)|recat_|(?:offsets|lengths)_range|linearize_index"
                   r"|linear_cache_indices|lxu_cache|index_?select|indexing_backward|vectorized_gather"
                   r"|indexfunc|gather_?rows|gather_kernel"),
     ("reduction", r"~reduce_kernel<|~dot_kernel|reduce_1block|nll_?loss|classnll|loss_forward|pool(?!ed)"
                   r"|devicereduce|devicesegmentedreduce|devicescan|scan_?(?:kernel|config|by_key)|cumsum"
-                  r"|tensor_kernel_scan|argm(?:ax|in)|moe_sum"),
+                  r"|tensor_kernel_scan|argm(?:ax|in)|moe_sum|cross_?entropy"),
     ("normalisation", rf"{_NORM}|~ln_(?:fwd|bwd|parallel)|~bn_?(?:fw|bw)|rowwisemoments|gammabeta"
                       r"|computefusedparams|~norm_?(?:fwd|bwd|forward|backward)|rms_?n(?![a-z])"
                       r"|lrn(?![a-z])"),

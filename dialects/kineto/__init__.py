@@ -62,7 +62,11 @@ _CATS = {
 #: What a stream of some accelerators does beside work: it waits for another one, or tells that it is so far.
 _BETWEEN_STREAMS = re.compile(r"(?i)(?:event|notify)_(?:wait|record)")
 #: A Python function: built in, or in a file, which is left out.
-_FUNCTION = r"^(?:<built-in (?:function|method) (\w+).*|.*\.py\(\d+\): (\S+))$"
+_FUNCTION = r"^(?:<built-in (?:function|method) (\w+).*|<method '(\w+)' of .*|.*\.py\(\d+\): (\S+))$"
+_WAITS_IN_PYTHON = re.compile(
+    r"<(?:built-in )?method '?(?:acquire|poll|select|recv_?\w*|get)\b.*"
+    r"|.*(?:threading|queue|selectors|connection)\.py\(\d+\): _?(?:wait\w*|get|poll|select|recv\w*)"
+)
 
 
 class Kineto(System):
@@ -262,7 +266,10 @@ class Kineto(System):
         return any("_MultiProcessingDataLoaderIter" in name for name in trace.names)
 
     def frames(self, trace: Trace) -> Frames | None:
-        """Return the long Python functions (`with_stack`), and what else the host of a device was long in."""
+        """Return the long Python functions (`with_stack`), and what else the host of a device was long in.
+
+        Not those of threads that do nothing else, nor functions that only wait: their callers tell for what.
+        """
         from dialects.kineto.inference_steps import kind_of_step
 
         cats = {"python_function"}
@@ -273,11 +280,14 @@ class Kineto(System):
         )
         found = by_cat(trace, cats.__contains__) & (trace.dur_ns >= long_ns)
         found &= ~by_name(trace, lambda name: kind_of_step(name) is not None)
+        is_function = by_cat(trace, "python_function".__eq__)
+        works = np.isin(np.arange(len(trace.tracks)), trace.track_id[~is_function])[trace.track_id]
+        found &= ~is_function | (works & ~by_name(trace, _WAITS_IN_PYTHON.fullmatch))
         rows = np.flatnonzero(found & (self.roles(trace) != Role.IGNORED))
         if not len(rows):
             return None
-        names = [re.sub(_FUNCTION, r"\1\2", trace.names[i]) for i in trace.name_id[rows].tolist()]
-        is_python = by_cat(trace, "python_function".__eq__)[rows]
+        names = [re.sub(_FUNCTION, r"\1\2\3", trace.names[i]) for i in trace.name_id[rows].tolist()]
+        is_python = is_function[rows]
         waits = by_cat(trace, RUNTIME_CATS.__contains__)[rows]
         return Frames(trace.ts_ns[rows], trace.end_ns[rows], names, is_python, waits)
 

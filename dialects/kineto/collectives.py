@@ -31,17 +31,20 @@ SIZE_ARGS = ("In msg nelems", "Out msg nelems", "dtype", "Group size", "Process 
 
 #: Kernels and copies that move data between ranks or devices: of the libraries (NCCL, RCCL, oneCCL, MSCCL,
 #: HCCL, CNCL, MCCL, NVSHMEM, ROC_SHMEM), of expert parallelism (DeepEP and what has its names, MoRI, pplx),
-#: of PyTorch's symmetric memory, vLLM, TensorRT-LLM, AITER, QuickReduce, Transformer Engine's userbuffers.
+#: of vLLM, AITER, QuickReduce, Transformer Engine's userbuffers; and whatever is named after a collective, as
+#: PyTorch's symmetric memory and TensorRT-LLM do, but for what warps and blocks of one kernel do.
 _COLLECTIVE_KERNEL = (
-    r"(?i)nccl|rccl|oneccl|msccl|hccl|xccl|mccl|cncl|bkcl|\bhcom_|nvshmem|roc_?shmem|userbuffers|deep_?ep\b|deep_ep::|\bpplx::"
-    r"|\b(?:inter|intra)node(?:_ll)?::\w*(?:dispatch|combine|notify|clean|barrier)"
-    r"|\bmori::.*ep_?(?:dispatch|combine)|moe_?a2a_?\w*(?:dispatch|combine)|(?<![a-z])ep_?(?:dispatch|combine)\w*kernel"
-    r"|cross_device_(?:reduce|store)|quick_?reduce::|lamport\w*all_?reduce|all_?reduce_?(?:fusion|prototype)"
-    r"|(?:multimem|one_?shot|two_?shot|quick)_?all_?(?:reduce|gather)|\bMemcpy P(?:eer)?toP"
+    r"(?i)nccl|rccl|oneccl|msccl|hccl|xccl|mccl|cncl|bkcl|\bhcom_|nvshmem|roc_?shmem|userbuffers|deep_?ep\b"
+    r"|deep_ep::|\bpplx::|\b(?:inter|intra)node(?:_ll)?::\w*(?:dispatch|combine|notify|clean|barrier)"
+    r"|\bep::(?:dispatch|combine)|\bmori::.*ep_?(?:dispatch|combine)|a2a_?\w*(?:dispatch|combine)"
+    r"|(?<![a-z])ep_?(?:dispatch|combine)\w*kernel|kernel_(?:dispatch|combine)_token|moe_?comm"
+    r"|cross_device_(?:reduce|store)|quick_?reduce::|\bMemcpy P(?:eer)?toP"
+    r"|(?<!warp)(?<!block)(?<!warp_)(?<!block_)all_?(?:reduce|gather|to_?all)|reduce_?scatter"
 )
+#: Named after the operators fused in it, or a product that waits for parts of its factors.
+_COMPUTES = r"(?i)triton_|.*(?:gemm|matmul)"
 #: Annotations of libraries that hand their work to a device.
 _HANDS_OVER = r"c10d|(?:n|r|h|x|m)ccl:|cncl:|bkcl:"
-_COMPILED = r"triton_"  # named after the operators fused in it, whatever these are
 _HALF = r"\w+:i?(?:send|recv)"  # of a transfer: the call does not say who is at its other end
 _HALF_SENT, _HALF_RECEIVED = re.compile(r"\w+:i?send$"), re.compile(r"\w+:i?recv$")
 #: The operators that hand a transfer to a library, and whether they send; their third argument is the peer.
@@ -60,7 +63,7 @@ _EXCHANGE = r"(?i)send|recv|receive"
 @lru_cache(maxsize=65536)  # ranks have the same kernels, with long names
 def is_collective_kernel(name: str) -> bool:
     """Whether a kernel of that name moves data between ranks."""
-    return bool(re.search(_COLLECTIVE_KERNEL, name)) and not re.match(_COMPILED, name)
+    return bool(re.search(_COLLECTIVE_KERNEL, name)) and not re.match(_COMPUTES, name)
 
 
 def is_collective_call(name: str) -> bool:

@@ -78,15 +78,19 @@ def of_one_kind(steps: Steps, kinds: Sequence[str], by: str | None = None) -> St
 
 
 def chosen_kind(steps: Int64, kinds: Sequence[str], by: str | None = None) -> tuple[str, str]:
-    """Return the kind `by` (None: that of most of the steps, (n, 3)), and a note on steps of other kinds."""
+    """Return the kind `by` (None: that of most of the steps, (n, 3)), and a note on steps of other kinds.
+
+    Of two kinds with equally many it is the one that takes more time.
+    """
     kind_of = np.array(kinds)[steps[:, 0] - 1]
     found = Counter(kind_of.tolist())
     if len(found) < 2 and by is None:
         return next(iter(found), ""), ""
-    kind = max(found, key=lambda one: (found[one], one)) if by is None else by
+    took_ns = steps[:, 2] - steps[:, 1]
+    kind = max(found, key=lambda one: (found[one], took_ns[kind_of == one].sum())) if by is None else by
     others = []
     for other in sorted(found.keys() - {kind}):
-        usual = median((steps[:, 2] - steps[:, 1])[kind_of == other])
+        usual = median(took_ns[kind_of == other])
         n_steps = f"{found[other]:,} {other} step{'' if found[other] == 1 else 's'}".replace("  ", " ")
         look = f" (--step_by {other} looks at them)" if other else ""
         others.append(f"{n_steps}, {in_ms(usual)} in the median{look}")

@@ -39,6 +39,7 @@ KINDS = {
         "dot.7",
     ),
     "attention": (
+        "_fwd_grouped_kernel_stage1",
         "void flash_fwd_kernel<Flash_fwd_kernel_traits<128, 64, 64, 4>, false, true>(Flash_fwd_params)",
         "void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<T>(Flash_bwd_params)",
         "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<X>>>(P)",
@@ -100,6 +101,7 @@ KINDS = {
         "loop_add_fusion_3",
     ),
     "reduction": (
+        "liger_cross_entropy_kernel",
         AT + "reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<float, float>, 4>>(X)",
         "triton_red_fused_sum_4",
         "triton_per_fused_mean_mul_7",
