@@ -16,7 +16,7 @@ from conftest import run_cli
 from dag_utils import load_steps
 from dialects import pipeline
 from dialects.pipeline import pipeline_meetings
-from dialects.pipeline.pipeline_places import Place
+from dialects.pipeline.pipeline_meetings import Place
 from replay.slowdown import slowdown
 
 Slice = tuple[str, str, float, float]  # thread's kind, name, begin and end in ms
