@@ -99,7 +99,6 @@ def without_numbers(path: str) -> str:
 
 
 def _is_function(word: str, before: str) -> bool:
-    """Whether a word is a function of C++ with parameters or a template, or its mangled name."""
     has_more = word.startswith("_ZN") or (("(" in word or "<" in word) and re.fullmatch(_FUNCTION, word))
     return bool(has_more) or (before == "void" and "(" in word)
 
@@ -149,7 +148,6 @@ def _arguments(function: str) -> list[str]:
 
 
 def _split(text: str, by: str) -> list[str]:
-    """Return the parts of a text between each `by` that is in no bracket."""
     places = [*_at_depth_0(text, by)]
     begins = [0, *(at + len(by) for at in places)]
     return [text[begin:end] for begin, end in zip(begins, [*places, len(text)], strict=True)]

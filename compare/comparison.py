@@ -218,7 +218,6 @@ def _op_changes(a: _Side, b: _Side, rows: Sequence[tuple[int, int]]) -> list[OpC
 
 
 def _categories(a: _Side, b: _Side) -> list[CategoryChange]:
-    """Return the change of each category that any run has, the largest part of the step first."""
     names = list(dict.fromkeys([*a.categories, *b.categories, NOTHING]))
     (count_a, average_a, part_a), (count_b, average_b, part_b) = a.by_category(names), b.by_category(names)
     either = np.nan_to_num(part_a.mean) + np.nan_to_num(part_b.mean)

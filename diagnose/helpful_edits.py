@@ -49,7 +49,6 @@ def helpful_edits(loaded: LoadedSteps, progress: bool | None = None) -> list[Hel
 
 
 def _of_any_job(loaded: LoadedSteps) -> Iterator[EditRequest]:
-    """Yield the edits for any job, and a little less time for most of the path."""
     yield from map(EditRequest.of, _OF_ANY_JOB)
     recording = loaded.recording
     path = named_path(recording, critical_path(recording.steps[choose_step(recording)]))

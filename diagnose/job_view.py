@@ -408,7 +408,6 @@ class JobView:
         return f"{kernel_kind(name)}{launched}"
 
     def _purpose(self, one: Operation) -> str:
-        """Return the purpose of an operation on the path, in words."""
         if one.is_communication:
             return "communication"
         if one.phase is Phase.INPUT:

@@ -103,7 +103,6 @@ def _plain(value: Any) -> Any:
 
 
 def _decoded(kind: Any, value: Any) -> Any:
-    """Return a value that `_plain` wrote, as the type `kind`."""
     if kind is Path and isinstance(value, str):
         return Path(value)
     _require(get_origin(kind) is np.ndarray and isinstance(value, list), "a list expected")
@@ -114,12 +113,9 @@ def _decoded(kind: Any, value: Any) -> Any:
         raise ValueError("rows of different lengths") from error
     _require(array.size == 0 or array.dtype.kind in ("iu" if issubclass(dtype, np.integer) else "iuf"),
              "a number expected")  # fmt: skip
-    _require(bool((array < min(_MOST, _limit(dtype))).all() and (array >= 0).all()), "a number out of range")
+    limit = min(_MOST, np.iinfo(dtype).max) if issubclass(dtype, np.integer) else _MOST
+    _require(bool((array < limit).all() and (array >= 0).all()), "a number out of range")
     return array.astype(dtype)
-
-
-def _limit(dtype: type[np.generic]) -> int:
-    return int(np.iinfo(dtype).max) if issubclass(dtype, np.integer) else _MOST
 
 
 def _packed(durations: Durations) -> Durations:

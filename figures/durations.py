@@ -302,7 +302,6 @@ def categories(total_ns: Mapping[str, int], stats: Sequence[Stat]) -> list[Categ
 
 
 def _in_short(stats: Sequence[Stat]) -> Iterable[tuple[str, str, int, float]]:
-    """Yield (name, category, count, mean) of each operation."""
     if not isinstance(stats, Stats):
         return ((stat.name, stat.cat, stat.count, stat.mean_ns) for stat in stats)
     numbers = zip(stats.columns["count"].tolist(), stats.columns["mean_ns"].tolist(), strict=True)
@@ -351,7 +350,6 @@ def _dense(code: NDArray[np.integer]) -> tuple[Int32, Int64]:
 
 
 def _lacks_key(name: str) -> bool:
-    """Whether the name is a stage of a communication without its partition key."""
     if "Comm." not in name:  # at once, because names can be many
         return False
     parsed = OpName.parse(name)

@@ -93,11 +93,7 @@ class JobFigures(Struct, frozen=True):
         return merged(parts, prefixes, path=self.path)
 
 
-def load_figures(
-    paths: Sequence[Path],
-    wanted: Wanted,
-    asked: Request = PLAIN,
-) -> JobFigures:
+def load_figures(paths: Sequence[Path], wanted: Wanted, asked: Request = PLAIN) -> JobFigures:
     """Work out the figures of the job at `paths`, of which `asked` says how it is read.
 
     Raises

@@ -188,7 +188,6 @@ def folded(name: str) -> str:
 
 
 def _step_ids(trace: Trace, bounds: Sequence[Step], ids: Int64) -> Int64:
-    """Return the step of each slice (n,), from 0; see `operations_of`."""
     if bounds:
         starts = np.array([step.start_ns for step in bounds], np.int64)
         step = np.maximum(np.searchsorted(starts, trace.ts_ns, side="right") - 1, 0)

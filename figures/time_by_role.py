@@ -172,7 +172,6 @@ class Slices(NamedTuple):
 
 
 def _bounds(trace: Trace, roles: NDArray[np.int8]) -> tuple[int, int]:
-    """Return when the first slice that counts begins, and the last one ends."""
     counts = roles != Role.IGNORED
     counts |= not counts.any()
     return int(trace.ts_ns[counts].min()), int(trace.end_ns[counts].max())
@@ -360,7 +359,6 @@ def shares(parts: Sequence[Breakdown]) -> Shares:
 
 
 def _by_rank(parts: Iterable[Breakdown]) -> dict[str, list[Breakdown]]:
-    """Return the steps of each rank, ranks in the order of their first step."""
     of_rank: dict[str, list[Breakdown]] = {}
     for part in parts:
         of_rank.setdefault(part.rank, []).append(part)

@@ -224,7 +224,6 @@ class Builder:
         return True
 
     def _told(self, key: str) -> tuple[array[int], list[Any]]:
-        """Return the rows that have an argument, and its values, of any kind."""
         rows, values = self._args[key]
         if isinstance(values, array):
             self._args[key] = rows, values = rows, list(values)

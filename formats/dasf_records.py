@@ -147,7 +147,6 @@ def _records(fileno: int, size: int, repairs: list[str]) -> Iterator[_Record]:
 
 
 def _next_record(data: mmap.mmap, at: int) -> int | None:
-    """Return where the next record that fits into the file begins, at or after `at`."""
     mark = data.find(b"\xa4name", at + _HEAD + 1)
     while mark >= 0:
         start = mark - 1 - _HEAD

@@ -47,7 +47,6 @@ class _LooseEvent(ExactEvent, gc=False):
 
 
 def _timed(name: str, time: type, missing: float) -> type[Any]:
-    """Return an event type whose times are all of one kind."""
     before = [(key, str | None if key == "ph" else Scalar, None) for key in KEY]
     times = [("ts", time, missing), ("dur", time, missing)]
     after = [("id", Scalar, None), ("id2", msgspec.Raw, NO_ARGS), ("args", msgspec.Raw, NO_ARGS)]
@@ -93,11 +92,7 @@ def _loose(words: str) -> Any:
 
 
 def _requoted(words: str) -> Any:
-    return _loose(_escape_inner_quotes(words))
-
-
-def _escape_inner_quotes(words: str) -> str:
-    """Escape each quote inside a string that JSON's grammar cannot have ended there."""
+    """Decode a text with each quote inside a string escaped that JSON's grammar cannot have ended there."""
     words = _BAD_ESCAPE.sub(r"\\\\", words)
     out: list[str] = []
     inside, last = False, 0
@@ -110,7 +105,7 @@ def _escape_inner_quotes(words: str) -> str:
             last = match.end()
         else:
             inside = not inside
-    return "".join(out) + words[last:]
+    return _loose("".join(out) + words[last:])
 
 
 def loosely(text: bytes | bytearray, event_type: type[Any]) -> Any:

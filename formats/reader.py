@@ -189,7 +189,6 @@ class EventReader:
             self.damage.notes.append(self.stream.damage)
 
     def _check_damage(self) -> None:
-        """Refuse (TraceError) what holds more damage than a recording of its size can."""
         damaged = self.damage.lost + self.damage.mended + self.damage.strays
         if damaged > _MOST_DAMAGED + _DAMAGED_PER_BYTE * max(0, self.stream.size - (1 << 20)):
             raise TraceError(f"{self.path}: not a trace: {damaged:,} things in it are damaged or no events")
@@ -224,7 +223,10 @@ class EventReader:
     def _decode_at_once(self, data: bytearray, cut: int) -> list[Any] | None:
         """Return the events before `cut` as the first type that fits; None if none does."""
         if self._lines:
-            return self._decode_lines(memoryview(data)[1:cut])
+            with contextlib.suppress(*UNDECODABLE):
+                self.uniform = self._event_type
+                return self._events_of(self._one.decode_lines(memoryview(data)[1:cut]))
+            return None
         after, data[cut] = data[cut], 0x5D  # the list ends here for a moment: cheaper than a copy
         try:
             text = memoryview(data)[: cut + 1]
@@ -240,15 +242,7 @@ class EventReader:
             data[cut] = after
         return None
 
-    def _decode_lines(self, piece: memoryview) -> list[Any] | None:
-        try:
-            self.uniform = self._event_type
-            return self._events_of(self._one.decode_lines(piece))
-        except UNDECODABLE:
-            return None
-
     def _events_of(self, items: list[Any]) -> list[Any]:
-        """Return the objects that are events; count the others."""
         events: list[Any] = []
         for item in items:
             self._keep(item, events)
@@ -394,7 +388,6 @@ class EventReader:
         return True
 
     def _mended(self, members: dict[str, Any]) -> Any:
-        """Return an event that the tolerant decoder read, as the general type."""
         return members if self._event_type is dict else from_object(members, self._event_type)
 
     def _skip_stray(self, data: bytes | bytearray, at: int, *, at_end: bool) -> int | None:
@@ -477,7 +470,6 @@ class EventReader:
             self.damage.notes.append("the list of events is not closed")
 
     def _read_tail(self, data: bytes, chunks: Iterator[bytes]) -> None:
-        """Read the members that follow the events."""
         for chunk in chunks:
             if len(data) > _TAIL_LIMIT:
                 self.damage.notes.append("the members after the events are too large and were not read")

@@ -295,7 +295,6 @@ def _nest(order: Int64, is_begin: Mask, track: Int32) -> tuple[Int64, Int64]:
 
 
 def _by_stack(order: Int64, is_begin: Mask, track: Int32, name: Int32) -> tuple[Int64, Int64]:
-    """Match with stacks, names considered: of a track, and of each name on it."""
     open_rows: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     closed: set[int] = set()  # begins that still lie on the other stack
     begins: list[int] = []

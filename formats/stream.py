@@ -22,6 +22,7 @@ _GZIP = b"\x1f\x8b"
 max_unpacked: ContextVar[int | None] = ContextVar("max_unpacked", default=None)
 _ALWAYS_UNPACKED = 256 << 20
 _USUAL_TIMES = 64  # its size: recordings unpack to 10 to 30 times theirs
+_AHEAD = 8  # pieces that are unpacked before they are asked for
 _LAST_PIECE_S = 5.0  # what unpacking one piece never takes; reading it from a network that hangs may
 _NEVER_TIMES = 1000  # its size: only padding unpacks to more
 
@@ -85,7 +86,7 @@ class ByteStream:
                 file.seek(self.start)
                 pieces: Generator[bytes]
                 if head == _GZIP and self.start == 0:
-                    pieces = self._unpack(file)
+                    pieces = self._limited(self._inflated(file))
                     pieces = pieces if self.size <= _READ else _prefetch(pieces)
                 else:
                     pieces = self._plain(file)
@@ -121,9 +122,6 @@ class ByteStream:
                     f"(such as 8G) allows more, up to {_NEVER_TIMES:,} times the file's size"
                 )
             yield piece
-
-    def _unpack(self, file: Any) -> Generator[bytes]:
-        return self._limited(self._inflated(file))
 
     def _inflated(self, file: Any) -> Iterator[bytes]:
         """Yield unpacked pieces; several gzip members may follow one another."""
@@ -178,11 +176,11 @@ def _new_inflater() -> Any:
         return zlib.decompressobj(wbits=31)
 
 
-def _prefetch(pieces: Iterator[bytes], depth: int = 8) -> Generator[bytes]:
+def _prefetch(pieces: Iterator[bytes]) -> Generator[bytes]:
     """Run `pieces` in a thread, a few ahead of the consumer: unpacking releases the interpreter lock."""
     import queue
 
-    ahead: queue.Queue[bytes | BaseException | None] = queue.Queue(depth)
+    ahead: queue.Queue[bytes | BaseException | None] = queue.Queue(_AHEAD)
     stopped = threading.Event()
 
     def put(item: bytes | BaseException | None) -> bool:

@@ -55,8 +55,8 @@ def to_ns(values: Sequence[Any]) -> Int64:
             return _ints(np.array(values, np.int64))
         if kinds <= {int, float}:
             us = np.array(values, np.float64)
-            if any(map(_is_inexact, values)):
-                raise InexactError
+            if any(type(value) is float and FLOAT_LIMIT_US <= abs(value) < math.inf for value in values):
+                raise InexactError  # the text may have said more
             return _floats(us)
     if len(numbers := [i for i, value in enumerate(values) if type(value) in (int, float)]) < len(values):
         out = np.array([exact_ns(value) if isinstance(value, str) else NO_TIME for value in values], np.int64)
@@ -119,8 +119,3 @@ def _floats(us: NDArray[np.float64]) -> Int64:
     part = np.where(finite, us - whole, 0.0)
     ns = whole.astype(np.int64) * 1000 + np.rint(part * 1000).astype(np.int64)
     return np.where(finite, ns, NO_TIME)
-
-
-def _is_inexact(value: Any) -> bool:
-    """Whether a decoded time is a float so large that its text may have said more."""
-    return type(value) is float and FLOAT_LIMIT_US <= abs(value) < math.inf

@@ -210,7 +210,6 @@ def _members(ranks: Sequence[_RankCollectives], is_tied: Sequence[bool]) -> _Mem
 
 
 def _reduced(ufunc: np.ufunc, column: NDArray[Any], first: Int64) -> NDArray[Any]:
-    """Return a column reduced from each of the `first` rows to the next."""
     return ufunc.reduceat(column, first) if len(first) else column
 
 

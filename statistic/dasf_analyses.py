@@ -98,7 +98,6 @@ def table(sub_option: str, traces: Sequence[Trace]) -> Table:
 
 
 def _tasks(trace: Trace) -> Iterator[Task]:
-    """Yield the tasks of a database, in file order."""
     key, size, dependencies, dependents = (
         trace.args[name].as_dict() if name in trace.args else {}
         for name in ("key", "size", "dependencies", "dependents")
@@ -120,7 +119,6 @@ def _tasks(trace: Trace) -> Iterator[Task]:
 
 
 def _samples(trace: Trace) -> Iterator[Sample]:
-    """Yield the resource samples of a database that tell of a GPU, in file order."""
     for host, _, at_ns, args in _points(trace, RESOURCE_USAGE):
         used, memory = args.get("gpu_utilization"), args.get("gpu_memory_used")
         if isinstance(used, int | float) and isinstance(memory, int | float):
@@ -183,7 +181,6 @@ def _task_bottleneck(tasks: Sequence[Task]) -> Table:
 
 
 def _longest_first(tasks: Sequence[Task], by: str) -> list[list[Task]]:
-    """Return the tasks in groups of one worker and one `by`."""
     groups: dict[tuple[str, str, str], list[Task]] = defaultdict(list)
     for task in tasks:
         groups[task.host, task.worker, getattr(task, by)].append(task)

@@ -121,9 +121,9 @@ def read_all(
     """Load each file, or return the error that says why it cannot be loaded; see `read_traces`."""
     parts_of = [_parts(path, jobs or parallel.cores()) for path in paths]
     parts = list(itertools.chain(*parts_of))
-    scan = native.is_worth(parallel.unpacked_size(parts)) and native.library() is not None
-    work = partial(_read, decoding=_decoding(args, points, scan), most_unpacked=max_unpacked.get())
-    in_threads = scan and len(paths) == 1  # the scanner leaves the interpreter to others
+    decoding = _decoding(args, points, parts)
+    work = partial(_read, decoding=decoding, most_unpacked=max_unpacked.get())
+    in_threads = decoding.scan and len(paths) == 1  # the scanner leaves the interpreter to others
     with bars.bar(total=sum(part.size for part in parts), unit="B", enabled=progress) as bar:
         read = parallel.map_files(work, parts, jobs=jobs, on_read=bar.update, in_threads=in_threads)
         found = [list(itertools.islice(read, len(own))) for own in parts_of]
@@ -160,8 +160,7 @@ def map_traces(
                 yield _made(work, own, told)
         return
     parts = [_group(own, told) for own, told in zip(groups, about, strict=True)]
-    scan = native.is_worth(parallel.unpacked_size(parts)) and native.library() is not None
-    decoding = _decoding(args, points, scan)
+    decoding = _decoding(args, points, parts)
     task = partial(_read_group, work=work, decoding=decoding, most_unpacked=max_unpacked.get())
     with bars.bar(total=sum(part.size for part in parts), unit="B", enabled=progress) as bar:
         results = parallel.map_files(task, parts, jobs=jobs, on_read=bar.update)
@@ -169,8 +168,9 @@ def map_traces(
             yield _as_given(result, group) if isinstance(result, TraceError) else result
 
 
-def _decoding(args: Collection[str], points: bool, scan: bool) -> Decoding:
+def _decoding(args: Collection[str], points: bool, parts: Sequence[FilePart]) -> Decoding:
     """Return how files are decoded; the keys for `Need.ALWAYS` are decoded whatever is asked for."""
+    scan = native.is_worth(parallel.unpacked_size(parts)) and native.library() is not None
     return Decoding(tuple(dict.fromkeys((*dialects.keys_for(()), *args))), points, scan)
 
 
@@ -193,7 +193,6 @@ def _read_group(
 
 
 def _made(work: Callable[[Sequence[Trace], Any], _T], found: Sequence[Any], about: Any) -> _T | TraceError:
-    """Return the result of `work` for traces, or the error in place of one of them."""
     errors = [one for one in found if isinstance(one, TraceError)]
     return errors[0] if errors else work(found, about)
 
@@ -202,14 +201,10 @@ def _joined(path: Path, parts: Sequence[Any], work: parallel.Work[Any]) -> Trace
     """Return the trace that the parts of one file make; read it whole where a cut was inside an event."""
     if len(parts) > 1 and any(isinstance(part, TraceError) or not part.aligned for part in parts):
         parts = [work(FilePart(path), int)]
-    return dialects.finish(path, parts) if len(parts) > 1 else _named(parts[0], path)
-
-
-def _named(result: Trace | TraceError, path: Path) -> Trace | TraceError:
-    """Return a result of reading an absolute path with the path that the user gave."""
-    if isinstance(result, Trace):
-        return replace(result, path=str(path))
-    return _as_given(result, [path])
+    if len(parts) > 1:
+        return dialects.finish(path, parts)
+    (result,) = parts
+    return _as_given(result, [path]) if isinstance(result, TraceError) else replace(result, path=str(path))
 
 
 def _as_given(error: TraceError, paths: Sequence[Path]) -> TraceError:
@@ -228,7 +223,8 @@ def _parts(path: Path, jobs: int) -> list[FilePart]:
     size = parallel.size_of(path)
     is_shared = os.path.isfile(path) and not is_temporary(path)
     starts = [0]
-    if size > _SPLIT and jobs > 1 and not parallel.is_elsewhere() and _splittable(path):
+    may_split = size > _SPLIT and jobs > 1 and not parallel.is_elsewhere() and is_plain(path)
+    if may_split and (reader_of(head_of(path)) or READERS[-1]).in_ranges:
         pieces = min(jobs, -(-size // _SPLIT))
         found = (find_boundary(path, size * i // pieces) for i in range(1, pieces))
         starts += [start for start in found if start is not None]
@@ -237,10 +233,6 @@ def _parts(path: Path, jobs: int) -> list[FilePart]:
         FilePart(path.absolute(), a, b, (size if b is None else b) - a, is_shared)
         for a, b in zip(starts, stops, strict=True)
     ]
-
-
-def _splittable(path: Path) -> bool:
-    return is_plain(path) and (reader_of(head_of(path)) or READERS[-1]).in_ranges
 
 
 def _read(

@@ -205,7 +205,6 @@ def _known_reader(path: Path, size: int, mtime_ns: int) -> Reader | None:
 
 
 def _rank_of(path: Path) -> int | None:
-    """Return the rank that a file's name states, or else its directory's name."""
     rank = rank_in_name(path)
     return rank_in_name(path.parent) if rank is None else rank
 
@@ -220,7 +219,6 @@ def rank_of_file(path: Path) -> int | None:
 
 
 def _all_differ(rank_of: Mapping[Path, int | None]) -> bool:
-    """Whether the ranks of all files are known, and each is that of one file."""
     return None not in rank_of.values() and len(set(rank_of.values())) == len(rank_of)
 
 

@@ -243,7 +243,6 @@ def _itself(_: Source, trace: Trace) -> Trace:
 
 
 def _joined(ranks: Sequence[MappedRank[_T]], join: Callable[[Sequence[_T]], _T]) -> MappedRank[_T]:
-    """Return the results for several files of a rank as one."""
     known = dict.fromkeys(name for rank in ranks for name in rank.known)
     named = dict.fromkeys(name for rank in ranks for name in rank.named)
     files = [file for rank in ranks for file in rank.files]
@@ -255,7 +254,6 @@ _Key = tuple[tuple[int, int], ...]
 
 
 def _key(files: Sequence[RankFile]) -> _Key:
-    """Return the files of a rank, and its place in each, as a key."""
     return tuple((file.file, file.place) for file in files)
 
 
@@ -388,7 +386,6 @@ def _of_files(
 
 
 def _of_rank(traces: Sequence[Trace], task: _Task) -> tuple[Any, Sequence[str], Sequence[str]]:
-    """Return the result for one rank whose files are known, as of `_made`."""
     (source,) = task.sources
     named = zip(_named(traces, task), task.places, strict=True)
     parts = [owned_by(source, trace, task.request.rank_by)[place][1] for trace, place in named]

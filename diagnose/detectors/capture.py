@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import dialects
 from arrays.median import FEWEST
@@ -20,17 +20,10 @@ _SHOWN = 3
 def capture_quality(view: JobView) -> Iterator[Finding | Skipped]:
     """Find what makes the answer less sure than it looks."""
     for title, cause, action in _flaws(view):
-        yield Finding(
-            kind="capture_quality",
-            title=title,
-            cause=cause,
-            action=action,
-            look=BREAKDOWN,
-        )
+        yield Finding(kind="capture_quality", title=title, cause=cause, action=action, look=BREAKDOWN)
 
 
 def _flaws(view: JobView) -> Iterator[tuple[str, str, str]]:
-    """Yield title, cause and action of each flaw."""
     n_steps = len(view.rows)
     if n_steps < FEWEST:
         yield (
@@ -40,7 +33,11 @@ def _flaws(view: JobView) -> Iterator[tuple[str, str, str]]:
         )
     if missing := _missing(view):
         yield listed(missing, 1), "a verdict from some of the ranks", "collect the files of all ranks"
-    losses = {file.path.name: lost for file in view.loaded.files if (lost := _lost(file.repairs))}
+    losses = {}
+    for file in view.loaded.files:
+        whole = notes_of(NoteKind.WHOLE, file.repairs)
+        if lost := [one for one in file.repairs if one not in whole]:
+            losses[file.path.name] = lost
     if losses:
         yield (
             f"{counted(len(losses), 'damaged file')}: {listed(list(losses), _SHOWN)}",
@@ -62,11 +59,6 @@ def _missing(view: JobView) -> list[str]:
     if len(loaded.ranks) == 1 and loaded.ranks[0].rank is not None:  # loading says nothing of one alone
         lines += rank_notes(loaded.job.root, [loaded.ranks[0].rank], loaded.ranks[0].world_size or 0)
     return lines
-
-
-def _lost(repairs: Sequence[str]) -> list[str]:
-    """Return the repairs of a file that mean a loss."""
-    return [one for one in repairs if one not in notes_of(NoteKind.WHOLE, repairs)]
 
 
 def _unknown(view: JobView) -> Iterator[tuple[str, str, str]]:
@@ -104,8 +96,5 @@ def _unseen(view: JobView, n_ranks: int) -> Iterator[tuple[str, str, str]]:
         if one.on_device and (one.is_communication or one.role is Role.COMPUTE)
     ]
     if found := on_own_streams(rows):
-        yield (
-            f"{named(found, _SHOWN)} {MAY_BE}",
-            "what has a stream of its own may move data",
-            f"if so, {tell}",
-        )
+        what = f"{named(found, _SHOWN)} {MAY_BE}"
+        yield what, "what has a stream of its own may move data", f"if so, {tell}"

@@ -453,7 +453,6 @@ def _often_last(view: JobView, *, but: Sequence[int]) -> Finding | None:
 
 
 def _works_longer(view: JobView, owner: int) -> bool:
-    """Whether an owner has more own work than the mean owner in the median step."""
     work = view.owner_work_ns(view.is_compared)
     return bool(np.median(work[:, owner] - work.mean(axis=1)) > NEGLIGIBLE * view.step_ns)
 

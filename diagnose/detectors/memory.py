@@ -107,7 +107,6 @@ def _growth(by_step: Float64) -> float:
 
 
 def _peaks(view: JobView, owner: int, samples: MemorySamples) -> _Peaks | None:
-    """Return the peaks of the whole steps of an owner; None where none are recorded."""
     peaks = []
     for step in (view.loaded.recording.steps[row] for row in view.rows):
         within = (samples.at_ns >= step.begin_ns[owner]) & (samples.at_ns < step.next_ns[owner])

@@ -116,7 +116,6 @@ def slow_callbacks(view: JobView) -> Iterator[Finding]:
 
 
 def _is_whole_phase(view: JobView, chosen: Bool) -> bool:
-    """Whether the `chosen` operations (n,) are nearly all that there is of their phase."""
     purposes = {one.purpose for one in view.recording.chosen_kinds(chosen)} - {""}
     of_phase = view.which(lambda one: one.purpose in purposes)
     if not purposes or len(view.mains(of_phase)) > _FEW:

@@ -127,7 +127,6 @@ def _own_directory() -> Path | None:
 
 
 def _is_own(path: Path, is_kind: Callable[[int], bool]) -> bool:
-    """Whether `path` is of a kind, the user's, and open to nobody else."""
     try:
         status = path.lstat()
     except OSError:
