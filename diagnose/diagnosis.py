@@ -27,7 +27,7 @@ from diagnose.detectors.operations import (
 )
 from diagnose.detectors.servers import one_slow_server, priority_inversion, slow_server
 from diagnose.detectors.slow_transfers import slow_links, small_messages
-from diagnose.finding import Finding, FindingKind, Skipped
+from diagnose.finding import EVERY_RANK, Finding, FindingKind, Skipped
 from diagnose.finding_thresholds import ALIKE, EXPOSED, FAR_MORE, HALF, LIMIT, NEGLIGIBLE
 from diagnose.job_view import NOT_RECORDED, ON_DEVICE, JobView, PathPart
 from errors import as_sentence, counted, listed
@@ -173,7 +173,10 @@ class _Search(Struct):
         for one in found:
             if isinstance(one, Skipped):
                 self.skipped.append(one)
-            elif not one.edits:
+                continue
+            if one.ranks is EVERY_RANK:
+                one = replace(one, ranks=self.forecasts.job.recording.owners)
+            if not one.edits:
                 self.known.append((replace(one, leads=one.leads and not self._is_of_a_rank(one)), None))
             elif (forecast := self._forecast(one, above)) is not None:
                 self.known.append((one, forecast))

@@ -16,6 +16,8 @@ FindingKind = Literal[
 ]  # fmt: skip
 
 
+#: As `Finding.ranks`: every rank of the job.
+EVERY_RANK: Sequence[str] = ("every rank",)
 #: As `Finding.look`: where the time of each step goes.
 BREAKDOWN = ("statistic", "--sub_option", "breakdown")
 
@@ -62,7 +64,7 @@ class Finding(Struct, frozen=True):
     cause: str
     action: str
     edits: Sequence[EditRequest] = ()
-    ranks: Sequence[str] = ()
+    ranks: Sequence[str] = EVERY_RANK
     steps: Sequence[int] = ()
     operations: Sequence[str] = ()
     evidence: Sequence[Evidence] = ()

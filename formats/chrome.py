@@ -72,11 +72,12 @@ def read_part(
 
     scan = scan and not (points and ALL in args)  # those of events that are not slices are Python's
     library = scan if isinstance(scan, CDLL) else native.library() if scan else None
-    reader = (
-        EventReader(path, types=TYPES, start=start, stop=stop)
-        if library is None
-        else ScanningReader(path, Scanner(library, args, points), builder, add, start=start, stop=stop)
-    )
+    reader: EventReader
+    if library is None:
+        reader = EventReader(path, types=TYPES, start=start, stop=stop)
+    else:
+        reader = scanning = ScanningReader(path, types=TYPES, start=start, stop=stop)
+        scanning.scan_by(Scanner(library, args, points).scan, builder.add_scanned, add)
     reader.pieces = pieces
     for events, piece in reader:
         add(events, piece)

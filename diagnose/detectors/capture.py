@@ -20,7 +20,9 @@ _SHOWN = 3
 def capture_quality(view: JobView) -> Iterator[Finding | Skipped]:
     """Find what makes the answer less sure than it looks."""
     for title, cause, action in _flaws(view):
-        yield Finding(kind="capture_quality", title=title, cause=cause, action=action, look=BREAKDOWN)
+        yield Finding(
+            kind="capture_quality", title=title, cause=cause, action=action, ranks=(), look=BREAKDOWN
+        )
 
 
 def _flaws(view: JobView) -> Iterator[tuple[str, str, str]]:

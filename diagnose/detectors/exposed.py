@@ -30,7 +30,6 @@ def slow_input(view: JobView) -> Iterator[Finding | Skipped]:
     on_path = view.path_work_ns(view.is_input)
     if on_path < NOTICEABLE * view.step_ns:
         return
-    recording = view.recording
     loads = view.path_input_ns
     waits = loads[loads >= NOTICEABLE * view.step_ns]
     title, span = "the steps wait for their input", ""
@@ -50,7 +49,6 @@ def slow_input(view: JobView) -> Iterator[Finding | Skipped]:
         action="load ahead of time: more workers, prefetching, a faster store, less decoding on the way",
         edits=[edit(Phase.INPUT.word, NO_TIME)],
         from_ns=on_path,
-        ranks=recording.owners,
         operations=view.mains(view.is_input),
         evidence=view.show(view.is_input, 3, view.step_with_much(view.is_input)),
         caveat=whose_loading(view),
@@ -73,7 +71,6 @@ def whose_loading(view: JobView) -> str:
 
 def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
     """Find transfers on the critical path, and time in which ranks wait for a different one each time."""
-    recording = view.recording
     transfers = view.is_communication
     if not transfers.any():
         yield Skipped("exposed_communication", NO_COMMUNICATION)
@@ -94,7 +91,6 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
             "fewer steps with synchronisation), or use a faster network",
             edits=[edit(Role.COMM.word, NO_TIME)],
             from_ns=on_path,
-            ranks=recording.owners,
             operations=largest,
             evidence=view.show(transfers & is_largest, 3),
             caveat="an upper bound: transfers that take no time at all" + _waits_unknown(view, is_largest),
@@ -107,7 +103,6 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
             action="give all ranks inputs of the same length, and look for other processes on the machines",
             edits=[edit("straggler", "each_step")],
             from_ns=waiting,
-            ranks=recording.owners,
             caveat="an upper bound: every rank is taken to work as long as the mean one in each step",
         )
 
@@ -130,7 +125,6 @@ def idle_stages(view: JobView) -> Iterator[Finding | Skipped]:
         "it waits for other stages, as the pipeline fills and drains, or for transfers",
         action="cut the batch into more micro-batches, or give each rank several shorter stages (an "
         "interleaved schedule)",
-        ranks=view.recording.owners,
         caveat="no gain is claimed: how a step is cut into micro-batches is not recorded",
         look=("critical",),
         weight=1 - share,
@@ -174,7 +168,6 @@ def _late_in_turn(view: JobView) -> Iterator[Finding | Skipped]:
         "other processes on the machines",
         edits=[edit("gap", "even")],
         from_ns=late,
-        ranks=view.recording.owners,
         evidence=view.show_gaps(view.is_own, 3),
         caveat="an upper bound: every rank is taken to pause as long as the mean one in each step",
     )

@@ -105,7 +105,6 @@ def uneven_work(view: JobView) -> Iterator[Finding | Skipped]:
         "with more work make the others wait in every step",
         action="split layers or data so that every rank works as long as the mean",
         edits=[edit("straggler", "even")],
-        ranks=view.recording.owners,
         evidence=[one for owner in order[[0, -1]].tolist() for one in _longest_of(view, owner)],
         caveat="every rank is taken to work as long as the mean rank, which no real split reaches",
     )

@@ -78,7 +78,6 @@ def _waiting(view: JobView, late: Sequence[str], usual_ns: float) -> Finding:
         if is_known
         else "record with HOROVOD_CACHE_CAPACITY=0 to see whether it is always the same rank",
         edits=[edit("ready", "first")],
-        ranks=view.recording.owners,
         evidence=view.show(view.which(is_wait), 3),
         caveat="an upper bound: the last rank is taken to be ready when the first one is",
         look=("critical", "--head", "10"),
@@ -94,7 +93,6 @@ def negotiation(view: JobView) -> Iterator[Finding | Skipped]:
     if not waits.any():
         yield Skipped("negotiation", "no negotiation is recorded")
         return
-    recording = view.recording
     found, counts = [], []
     for step in view.steps:
         negotiated = waits[step.operation]
@@ -108,7 +106,6 @@ def negotiation(view: JobView) -> Iterator[Finding | Skipped]:
         "step, and looked at once in a cycle",
         action="shorten HOROVOD_CYCLE_TIME, or raise HOROVOD_FUSION_THRESHOLD for fewer reductions",
         edits=[edit("negotiation", "none")],
-        ranks=recording.owners,
         operations=view.mains(waits)[:3],
         evidence=view.show(waits, 1),
     )

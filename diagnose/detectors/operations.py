@@ -59,7 +59,6 @@ def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
         if on_device
         else "make this one faster first, or call it less often; a profiler of its own tells what it does",
         edits=[edit(names[hottest], 1 - FASTER)],
-        ranks=view.recording.owners,
         operations=[names[hottest]],
         evidence=view.show(chosen, 3),
         caveat=f"the gain is for {in_percent(FASTER)} less of it",
@@ -87,7 +86,6 @@ def first_calls(view: JobView) -> Iterator[Finding]:
             cause=f"it takes {in_ms(longest_ns)}; the first call of its kind "
             "creates the device's context, or loads or compiles kernels",
             action="leave more steps to the warm-up before the recording begins",
-            ranks=view.recording.owners,
             operations=[names[place]],
             evidence=view.show(chosen, 1),
             caveat="no gain is claimed for steps that do not repeat it",
@@ -109,7 +107,6 @@ def slow_callbacks(view: JobView) -> Iterator[Finding]:
         cause=f"{in_ms(on_path)} a step, mostly {named(largest)}",
         action="call them less often, or hand their work to another thread",
         edits=[edit(Phase.CALLBACK.word, NO_TIME)],
-        ranks=view.recording.owners,
         operations=largest,
         evidence=view.show(chosen & is_largest, 3),
     )
@@ -170,7 +167,6 @@ def _warm_up(view: JobView, n_first: int) -> Finding:
         cause="what is done only once (compiling, tuning, growing memory) and the begin of the profiling "
         "lie in the first steps",
         action="leave more steps to the warm-up before the recording begins",
-        ranks=view.recording.owners,
         steps=numbers,
         caveat="no gain is claimed: later steps do not have it",
         look=("critical", "--step", str(numbers[0])),
@@ -229,7 +225,6 @@ def profiling_overhead(view: JobView) -> Iterator[Finding | Skipped]:
         title=f"traced steps take {in_percent(traced / usual - 1)} longer than those before them",
         cause=f"{in_ms(traced)} instead of {in_ms(usual, unit='')} in {len(before)} steps after the warm-up",
         action="trace less (no stacks, no shapes, fewer steps) before you trust small differences",
-        ranks=view.recording.owners,
         caveat="untraced steps do not have this cost",
         look=("collect", "--sub_option", "iter_time"),
         weight=traced / usual - 1,

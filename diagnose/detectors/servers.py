@@ -32,7 +32,6 @@ def one_slow_server(view: JobView) -> Iterator[Finding | Skipped]:
         action=f"look at the machine of {name}: other processes, too few cores or threads "
         "(BYTEPS_SERVER_ENGINE_THREAD), its network card; or give it fewer keys",
         edits=[edit("servers", "even")],
-        ranks=view.recording.owners,
         operations=view.stages(lambda part: part.is_sent or part.is_answer),
         evidence=view.show(view.which(lambda one: is_pull(one) and one.transfer.server == pace.server), 3),
     )
@@ -60,7 +59,6 @@ def slow_server(view: JobView) -> Iterator[Finding | Skipped]:
         f"on average{uneven}{view.network}",
         action="give the servers more cores or threads (BYTEPS_SERVER_ENGINE_THREAD), or use more servers",
         edits=[edit("servers", "none")],
-        ranks=recording.owners,
         operations=view.stages(lambda part: part.is_answer),
         evidence=view.show(view.which(lambda one: one.transfer.direction is Direction.FROM_SERVER), 3),
         caveat="an upper bound: servers that take no time at all",
@@ -95,7 +93,6 @@ def priority_inversion(view: JobView) -> Iterator[Finding | Skipped]:
         "before it",
         action="send by priority (BYTEPS_SCHEDULING_CREDIT, smaller partitions)",
         edits=[edit("schedule", "priority")],
-        ranks=view.recording.owners,
         operations=[first],
         evidence=view.show(view.which(lambda one: one.main == first and one.transfer.is_sent), 1),
     )

@@ -165,7 +165,6 @@ def _slower_than_links(view: JobView, known: Rates) -> Finding | None:
         action="look at what they run over (NCCL_DEBUG=INFO prints it: a link, shared memory, a network) and "
         "at the links (nvidia-smi topo -m, rocm-smi --showtopo); run nccl-tests there to compare",
         edits=edits,
-        ranks=view.recording.owners,
         operations=sorted({operations[i].main for i in large.tolist()}),
         evidence=view.show(chosen, 3),
         caveat="between hosts a network may carry less"
@@ -270,7 +269,6 @@ def small_messages(view: JobView) -> Iterator[Finding | Skipped]:
         "a request and an answer, whatever its size",
         action=f"raise BYTEPS_PARTITION_BYTES (now about {sizes.max()}), e.g. to {LARGE_BYTES}",
         edits=[edit("partition_bytes", LARGE_BYTES)],
-        ranks=view.recording.owners,
         operations=sorted({one.main for one in parts})[:3],
         evidence=view.show(view.which(lambda one: one.transfer.is_sent), 1),
     )
@@ -303,7 +301,6 @@ def _short_collectives(view: JobView) -> Iterator[Finding | Skipped]:
         "not much more than the shortest",
         action="merge them: larger buckets (bucket_cap_mb), a larger fusion buffer, coalesced collectives",
         edits=[edit("collectives", "merged")],
-        ranks=view.recording.owners,
         operations=chosen[:3],
         evidence=view.show(short, 1),
         caveat=f"the gain is for one in {MERGED} of them",

@@ -16,7 +16,6 @@ from arrays import Int32, Int64, NDArray
 from formats.native import scanner
 from formats.whole import KEY, WholeReader
 
-_MOST = 1 << 14  # events of one call
 _SLACK = 64  # bytes that a rewriter may write beyond a text's end
 _NO_IDS = -1
 _BESIDE = 64  # bytes of an event beside its head and its tail, at most; as in rewrite.c
@@ -91,17 +90,11 @@ class WholeScanner:
         self._most_keys = most_keys
         fields: Any = (*[Any] * len(KEY), *[msgspec.Raw] * args_are_key)
         self._decode_keys = msgspec.json.Decoder(list[tuple[fields]]).decode
-        self._key, self._lengths = np.empty(_MOST, np.int32), np.empty(_MOST, np.int32)
-        self._ts, self._dur = np.empty(_MOST, np.int64), np.empty(_MOST, np.int64)
-        self._tails = np.empty(_SLACK, np.uint8)
-        self._at = ctypes.c_uint64()
-        self._out = _Rewritten(
-            most=_MOST,
-            key=self._key.ctypes.data,
-            ts_ns=self._ts.ctypes.data,
-            dur_ns=self._dur.ctypes.data,
-            lengths=self._lengths.ctypes.data,
+        self._out, self._at = _Rewritten(), ctypes.c_uint64()
+        self._key, self._ts, self._dur, self._lengths = scanner.room(
+            self._out, key=np.int32, ts_ns=np.int64, dur_ns=np.int64, lengths=np.int32
         )
+        self._tails = np.empty(_SLACK, np.uint8)
 
     def scan(self, data: bytearray, at: int) -> tuple[int, int, ScannedWhole]:
         """Scan events from byte `at` on; return why it stopped, where, and what was found before."""
@@ -135,7 +128,7 @@ class WholeScanner:
         return [(*key[:-1], b"" if bytes(key[-1]) == b"null" else bytes(key[-1])) for key in keys]
 
 
-class ScanningWholeReader(scanner.Scans, WholeReader):
+class ScanningWholeReader(scanner.ScanningReader, WholeReader):
     """Reads as `WholeReader` does; what is scanned goes to `take`, other events to `add`, in order.
 
     Pieces that are not for the scanner at all are yielded.

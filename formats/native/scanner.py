@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Collection, Iterator
-from pathlib import Path
 from typing import Any
 from weakref import finalize
 
 import numpy as np
 
-from formats.builder import Builder, Scanned
-from formats.event import TYPES
+from arrays import NDArray
+from formats.builder import Scanned
 from formats.reader import EventReader
 
 _MORE, _ODD, _FULL, _CLOSED = range(4)  # why a scan stopped, as in scan.c
@@ -56,20 +55,13 @@ class Scanner:
         self._scan = library.scan_events
         names = b"".join(name.encode("utf-8", "replace") + b"\0" for name in wanted)
         self._state = new_state(self, library, names, points)
-        self._key, self._args_row = np.empty(_MOST, np.int32), np.empty(_MOST, np.int32)
-        self._ts, self._dur = np.empty(_MOST, np.int64), np.empty(_MOST, np.int64)
+        self._out, self._at = _Columns(), ctypes.c_uint64()
+        self._key, self._ts, self._dur, self._args_row = room(
+            self._out, key=np.int32, ts_ns=np.int64, dur_ns=np.int64, args_row=np.int32
+        )
         self._has_texts = bool(wanted) or points
         self._args = self._ids = np.empty(_SLACK, np.uint8)
-        self._at = ctypes.c_uint64()
-        self._out = _Columns(
-            most=_MOST,
-            key=self._key.ctypes.data,
-            ts_ns=self._ts.ctypes.data,
-            dur_ns=self._dur.ctypes.data,
-            args_row=self._args_row.ctypes.data,
-            args=self._args.ctypes.data,
-            ids=self._ids.ctypes.data,
-        )
+        self._out.args = self._out.ids = self._args.ctypes.data
 
     def scan(self, data: bytearray, at: int) -> tuple[int, int, Scanned]:
         """Scan events from byte `at` on; return why it stopped, where, and what was found before."""
@@ -95,6 +87,15 @@ class Scanner:
         return why, self._at.value, found
 
 
+def room(out: Any, **kinds: type[np.generic]) -> list[NDArray[Any]]:
+    """Return new arrays of some kinds for what one call finds; `out`, for C, gets their addresses."""
+    arrays = [np.empty(_MOST, kind) for kind in kinds.values()]
+    out.most = _MOST
+    for name, array in zip(kinds, arrays, strict=True):
+        setattr(out, name, array.ctypes.data)
+    return arrays
+
+
 def new_state(owner: object, library: ctypes.CDLL, names: bytes = b"", points: bool = False) -> int:
     """Return a new state in C, freed together with its `owner`. MemoryError as of `Scanner`."""
     state: int | None = library.new_scanner(names, len(names), points)
@@ -104,7 +105,7 @@ def new_state(owner: object, library: ctypes.CDLL, names: bytes = b"", points: b
     return state
 
 
-class Scans(EventReader):
+class ScanningReader(EventReader):
     """Scans pieces; what is found goes to `take`, the other events to `add`, in the order of the file."""
 
     def scan_by(
@@ -150,20 +151,3 @@ class Scans(EventReader):
         events, end = super()._decode_piece(rest)
         self._add(events, memoryview(rest)[1:end])
         return [], at + end - 1
-
-
-class ScanningReader(Scans):
-    """Reads as `EventReader` does; what is scanned goes to `builder`, the other events to `add`, in order."""
-
-    def __init__(
-        self,
-        path: Path,
-        scanner: Scanner,
-        builder: Builder,
-        add: Callable[[list[Any], memoryview], object],
-        *,
-        start: int = 0,
-        stop: int | None = None,
-    ) -> None:
-        super().__init__(path, types=TYPES, start=start, stop=stop)
-        self.scan_by(scanner.scan, builder.add_scanned, add)

@@ -234,7 +234,7 @@ def test_what_an_earlier_finding_wins_is_not_a_finding_again() -> None:
             self.saved_ns = gain_ns
 
     def late(title: str, wins: str = "0") -> Finding:
-        return Finding("late_rank", title, "", "", edits=[EditRequest(title, wins)])
+        return Finding("late_rank", title, "", "", edits=[EditRequest(title, wins)], ranks=())
 
     for shared, is_new in (("4e6", True), ("6e6", False)):
         search = _Search(cast(Forecasts, Known()))
