@@ -149,18 +149,8 @@ def compare(
         )
         op_changes = [op for op in op_changes if OpKey(op.name, op.cat) in of_a]
         alone = ([key for key in alone[0] if key in of_a], [key for key in alone[1] if key in of_b])
-    return Comparison(
-        a,
-        b,
-        op_changes,
-        alone,
-        _categories(base, new),
-        rank_changes(base, new, iteration),
-        iteration,
-        steps,
-        later_ns(a, b),
-        notes,
-    )
+    by_category, by_rank = _categories(base, new), rank_changes(base, new, iteration)
+    return Comparison(a, b, op_changes, alone, by_category, by_rank, iteration, steps, later_ns(a, b), notes)
 
 
 def _match(

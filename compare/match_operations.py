@@ -83,7 +83,7 @@ def _slots(ops: Operations, left: Sequence[int], tie: float) -> Float64:
     It is the share of the operations with a namesake that come before it. Where that says nothing, the
     order among those without one counts a little (`tie`), if both runs have as many of them.
     """
-    place = ops.mean_place
+    place = np.asarray(ops.place / np.maximum(ops.count.sum(1), 1), np.float64)
     known = np.sort(np.delete(place, left))
     before = np.searchsorted(known, place) / max(1, len(known))
     among = np.zeros(len(ops.keys))

@@ -231,9 +231,9 @@ def _bounded(finding: Finding, gain: Gain) -> Finding:
         return finding
     freed = (
         f"{in_ms(more_ns)} of the gain is not this time itself: what waits for it starts sooner, and some "
+        "steps have more of it than the usual one"
     )
-    freed += "steps have more of it than the usual one"
-    return replace(finding, caveat=f"{finding.caveat}; {freed}" if finding.caveat else freed)
+    return replace(finding, caveat="; ".join(filter(None, (finding.caveat, freed))))
 
 
 def _place(known: tuple[Finding, Forecast | None]) -> tuple[bool, int, float]:

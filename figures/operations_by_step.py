@@ -63,11 +63,6 @@ class Operations(Struct, frozen=True):
         return np.asarray(self.total_ns.sum(1) / np.maximum(self.count.sum(1), 1))
 
     @property
-    def mean_place(self) -> Float64:
-        """Where in a step the events of each operation start on average (m,), from 0 to 1."""
-        return np.asarray(self.place / np.maximum(self.count.sum(1), 1))
-
-    @property
     def names(self) -> list[str]:
         """The names of the operations, and `NOTHING` (m + 1)."""
         return [*(key.name for key in self.keys), NOTHING]

@@ -76,15 +76,8 @@ class Points(Struct, frozen=True):
 
     def select(self, rows: Int64) -> Points:
         """Return the points of these rows."""
-        return Points(
-            self.phase[rows],
-            self.name_id[rows],
-            self.cat_id[rows],
-            self.track_id[rows],
-            self.ts_ns[rows],
-            self.ids[rows],
-            [self.args[i] for i in rows.tolist()] if self.args else (),
-        )
+        columns = {name: getattr(self, name)[rows] for name in self.__struct_fields__ if name != "args"}
+        return Points(**columns, args=[self.args[i] for i in rows.tolist()] if self.args else ())
 
 
 _NO_IDS = np.empty(0, np.int32)
@@ -170,13 +163,10 @@ class Trace(Struct, frozen=True, weakref=True):
     def select(self, rows: NDArray[Any]) -> Trace:
         """Return the trace with only the slices of `rows` (a mask, or ascending row numbers)."""
         keep = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
+        columns = ("name_id", "cat_id", "track_id", "ts_ns", "dur_ns")
         return replace(
             self,
-            name_id=self.name_id[keep],
-            cat_id=self.cat_id[keep],
-            track_id=self.track_id[keep],
-            ts_ns=self.ts_ns[keep],
-            dur_ns=self.dur_ns[keep],
+            **{name: getattr(self, name)[keep] for name in columns},
             args={key: column.select(keep) for key, column in self.args.items()},
             is_shared=None if self.is_shared is None else self.is_shared[keep],
         )
@@ -221,18 +211,15 @@ def concatenate(traces: Sequence[Trace]) -> Trace:
         columns["is_shared"] = np.concatenate(
             [none if t.is_shared is None else t.is_shared for t, none in zip(traces, is_none, strict=True)]
         )
+    for name in ("ts_ns", "dur_ns"):
+        columns[name] = np.concatenate([getattr(trace, name) for trace in traces])
+    for name in ("phase", "ts_ns", "ids"):
+        points[name] = np.concatenate([getattr(trace.points, name) for trace in traces])
     return replace(
         traces[0],
         **columns,
-        ts_ns=np.concatenate([trace.ts_ns for trace in traces]),
-        dur_ns=np.concatenate([trace.dur_ns for trace in traces]),
         args=args,
-        points=Points(
-            phase=np.concatenate([trace.points.phase for trace in traces]),
-            ts_ns=np.concatenate([trace.points.ts_ns for trace in traces]),
-            ids=np.concatenate([trace.points.ids for trace in traces]),
-            **points,
-        ),
+        points=Points(**points),
         metadata=[event for trace in traces for event in trace.metadata],
         phases=sum((Counter(trace.phases) for trace in traces), Counter()),
         repairs=[phrase for trace in traces for phrase in trace.repairs],

@@ -33,15 +33,11 @@ def times_ns(values: Iterable[Any], n: int, event_type: type[Any]) -> Int64:
         except OverflowError:  # an integer beyond 64 bits
             raise InexactError from None
     if event_type is FloatEvent:
-        return floats_to_ns(np.fromiter(values, np.float64, n))
+        us = np.fromiter(values, np.float64, n)
+        if n and np.nanmax(np.abs(us), initial=0.0) >= FLOAT_LIMIT_US:
+            raise InexactError
+        return _floats(us)
     return text_to_ns(list(values)) if event_type is ExactEvent else to_ns(list(values))
-
-
-def floats_to_ns(us: NDArray[np.float64]) -> Int64:
-    """Return microseconds (n,) as nanoseconds, `NO_TIME` where one is not finite; raises as `to_ns`."""
-    if len(us) and np.nanmax(np.abs(us), initial=0.0) >= FLOAT_LIMIT_US:
-        raise InexactError
-    return _floats(us)
 
 
 def to_ns(values: Sequence[Any]) -> Int64:

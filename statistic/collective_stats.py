@@ -124,13 +124,8 @@ def _on_one_clock(
     hosts = numbered(hosts)[1].tolist()
     if max(hosts) == 0:
         return ranks, [True] * len(ranks), []
-    clocks, notes = aligned(
-        names,
-        hosts,
-        [rank.points for rank in ranks],
-        [rank.span for rank in ranks],
-        [rank.machine for rank in ranks],
-    )
+    known = ([getattr(rank, key) for rank in ranks] for key in ("points", "span", "machine"))
+    clocks, notes = aligned(names, hosts, *known)
     own = [clocks[host] for host in hosts]
     moved = [
         replace(
@@ -193,20 +188,10 @@ def _members(ranks: Sequence[_RankCollectives], is_tied: Sequence[bool]) -> _Mem
     of = _runs(key[order], number[order])
     first = np.flatnonzero(np.diff(_runs(of, rank[order]), prepend=-1))  # tensors that are fused are one
     at = order[first]
-    return _Members(
-        of[first],
-        rank[at],
-        call[at],
-        n_bytes[at],
-        sent[at],
-        received[at],
-        start[at],
-        _reduced(np.maximum, end[order], first),
-        _reduced(np.add, exposed[order], first),
-        _reduced(np.add, taken[order], first),
-        list(calls),
-        int(is_odd.sum()),
-    )
+    last_end = _reduced(np.maximum, end[order], first)
+    exposed, taken = (_reduced(np.add, column[order], first) for column in (exposed, taken))
+    of_rank = rank[at], call[at], n_bytes[at], sent[at], received[at], start[at], last_end, exposed, taken
+    return _Members(of[first], *of_rank, list(calls), int(is_odd.sum()))
 
 
 def _reduced(ufunc: np.ufunc, column: NDArray[Any], first: Int64) -> NDArray[Any]:
@@ -270,16 +255,10 @@ def _joined(members: _Members, ranks: Sequence[_RankCollectives]) -> _Joined:
         bus_factor(kinds[call], n) if n else np.nan
         for call, n in zip(members.call[first].tolist(), n_ranks.tolist(), strict=True)
     ]
-    return _Joined(
-        first,
-        n_ranks,
-        n_bytes,
-        np.where(transfer >= 0, transfer, shortest),
-        waiting,
-        ((waits == 0) | (n_met == n_ranks)) & (transfer >= 0),
-        np.array(factor, np.float64),
-        _reduced(np.minimum, members.start_ns, first),
-    )
+    is_whole = ((waits == 0) | (n_met == n_ranks)) & (transfer >= 0)
+    transfer = np.where(transfer >= 0, transfer, shortest)
+    begin = _reduced(np.minimum, members.start_ns, first)
+    return _Joined(first, n_ranks, n_bytes, transfer, waiting, is_whole, np.array(factor, np.float64), begin)
 
 
 # ---- tables
@@ -415,27 +394,13 @@ def _rank_collectives(source: Source, trace: Trace, partitions: Partitions) -> _
         none = np.empty(0, np.int64)
         return _RankCollectives((), none, none, none, none, none.astype(float), none.astype(float))
     system = dialects.of(trace)
-    rank = RankTrace(
-        "",
-        trace,
-        bytes_of=partitions.bytes_of,
-        args_of=lambda names: read_args(source.path, names, slices=True),
-    )
-    found = system.collectives(rank)
-    exposed, taken = _times(trace, system.roles(trace), found.row)
-    return _RankCollectives(
-        found.calls,
-        found.call,
-        found.number,
-        trace.ts_ns[found.row],
-        trace.end_ns[found.row],
-        exposed,
-        taken,
-        (int(trace.ts_ns.min()), int(trace.end_ns.max())),
-        system.sync_points(trace),
-        system.machine(trace),
-        trace.world_size or 0,
-    )
+    args_of = partial(read_args, source.path, slices=True)
+    found = system.collectives(RankTrace("", trace, bytes_of=partitions.bytes_of, args_of=args_of))
+    times = trace.ts_ns[found.row], trace.end_ns[found.row], *_times(trace, system.roles(trace), found.row)
+    span = int(trace.ts_ns.min()), int(trace.end_ns.max())
+    world, machine = trace.world_size or 0, system.machine(trace)
+    known = span, system.sync_points(trace), machine, world
+    return _RankCollectives(found.calls, found.call, found.number, *times, *known)
 
 
 def _times(trace: Trace, roles: NDArray[np.int8], rows: Int64) -> tuple[Float64, Float64]:

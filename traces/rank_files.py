@@ -110,7 +110,9 @@ def find_rank_files(path: Path, given: Sequence[Path]) -> Job:
     # a replay is of the other one
     files = files or [file for file in products if not file.name.startswith("synthetic.")] or products
     if not files:
-        raise TraceError(f"{path}: no trace in this directory{_deeper(path)}")
+        deeper = _holding(path, _MOST_FOLDERS)
+        remedy = f"; give the directories below it that hold some: {deeper}" if deeper else ""
+        raise TraceError(f"{path}: no trace in this directory{remedy}")
     if len(files) == 1:
         return Job(path, "ranks", [Source(files[0], rank=rank_of_file(files[0]))], notes)
     ranks = [(file, rank_of.get(file)) for file in files]  # our own products have none
@@ -139,12 +141,6 @@ def _find_files(path: Path, *, steps: bool) -> _Found:
     }
     found.notes.extend(empty_notes(path, list(children)))
     return found._replace(files=[file for files in children.values() for file in files])
-
-
-def _deeper(path: Path) -> str:
-    """Return words that name directories further below in which traces lie; or ""."""
-    found = _holding(path, _MOST_FOLDERS)
-    return f"; give the directories below it that hold some: {found}" if found else ""
 
 
 def _holding(path: Path, most: int, known: Container[Path] = ()) -> str:

@@ -94,7 +94,7 @@ def uneven_work(view: JobView) -> Iterator[Finding | Skipped]:
     if spread < NEGLIGIBLE * view.step_ns or not _is_systematic(work):
         return
     order = np.argsort(-typical)
-    is_pipeline = view.stage.any()
+    is_pipeline, owner_of = view.stage.any(), view.recording.column(lambda one: one.owner)
     most, least = (
         f"stage {view.stage[one]}" if is_pipeline else view.recording.owners[one] for one in order[[0, -1]]
     )
@@ -105,7 +105,7 @@ def uneven_work(view: JobView) -> Iterator[Finding | Skipped]:
         "with more work make the others wait in every step",
         action="split layers or data so that every rank works as long as the mean",
         edits=[edit("straggler", "even")],
-        evidence=[one for owner in order[[0, -1]].tolist() for one in _longest_of(view, owner)],
+        evidence=[one for at in order[[0, -1]] for one in view.show(view.is_own & (owner_of == at))[:1]],
         caveat="every rank is taken to work as long as the mean rank, which no real split reaches",
     )
 
@@ -168,7 +168,7 @@ def _by_work(view: JobView, late: Sequence[int], *, but_gaps: bool) -> Finding:
     only_input = all(view.is_input[number == kind].any() for kind in kinds)
     same = sorted(late) == stragglers(recording) and not but_gaps
     ranks = [recording.owners[owner] for owner in late]
-    longer, others = _longer(view, late), _others(view)
+    longer_ns, others = _excess_ns(view, view.owner_work_ns(view.is_compared), late), _others(view)
     what = named([names[kind] for kind in kinds[:2]], 2) if enough <= 2 else "most of its operations"
     title = f"{listed(ranks)} {_holds(ranks)} up {others}, in {what}"
     unknown = whose_loading(view) if only_input else ""
@@ -179,12 +179,12 @@ def _by_work(view: JobView, late: Sequence[int], *, but_gaps: bool) -> Finding:
     return Finding(
         kind="late_rank",
         title=title,
-        cause=f"its own work takes {longer} longer a step than its peers'{_last_in(view, late)}",
+        cause=f"its own work takes {in_ms(longer_ns)} longer a step than its peers'{_last_in(view, late)}",
         action=(_ALL_LOADERS if unknown else _ITS_LOADER)
         if only_input
         else "compare its batch, its data and its machine (clocks, other processes) with its peers'",
         edits=[edit("straggler", "none") if same else edit(",".join(ranks), "peers")],
-        from_ns=_excess_ns(view, view.owner_work_ns(view.is_compared), late),
+        from_ns=longer_ns,
         ranks=ranks,
         operations=[names[kind] for kind in kinds],
         evidence=view.show(chosen, 3, view.step_with_much(chosen)),
@@ -294,10 +294,6 @@ def _holds(ranks: Sequence[str]) -> str:
 
 def _others(view: JobView) -> str:
     return "the others" if len(view.recording.owners) > 2 else "the other rank"
-
-
-def _longer(view: JobView, late: Sequence[int]) -> str:
-    return in_ms(_excess_ns(view, view.owner_work_ns(view.is_compared), late))
 
 
 def _excess_ns(view: JobView, time: Float64, late: Sequence[int]) -> float:
@@ -426,7 +422,8 @@ def _often_last(view: JobView, *, but: Sequence[int]) -> Finding | None:
     if owner in but:
         return None
     name, late = owners[owner], _begin_late(view, owner)
-    works_longer = _works_longer(view, owner)  # which is looked at as such
+    work = view.owner_work_ns(view.is_compared)
+    works_longer = np.median(work[:, owner] - work.mean(axis=1)) > NEGLIGIBLE * view.step_ns
     if works_longer and late == [owner] and _later_ns(view)[owner] < NEGLIGIBLE * view.step_ns:
         return None
     late_at = _late_at(view, owner, arrivals)
@@ -449,11 +446,6 @@ def _often_last(view: JobView, *, but: Sequence[int]) -> Finding | None:
         evidence=[_before(view, one) for one in late_at[:3]],
         least_share=0.0 if several else NOTICEABLE,
     )
-
-
-def _works_longer(view: JobView, owner: int) -> bool:
-    work = view.owner_work_ns(view.is_compared)
-    return bool(np.median(work[:, owner] - work.mean(axis=1)) > NEGLIGIBLE * view.step_ns)
 
 
 def _begin_late(view: JobView, owner: int) -> list[int]:
@@ -508,7 +500,3 @@ def _before(view: JobView, late: _Late) -> Evidence:
     return (
         view.gap_before(step, longest) if 2 * step.gap_ns[longest] > late.by_ns else view.event(step, event)
     )
-
-
-def _longest_of(view: JobView, owner: int) -> Sequence[Evidence]:
-    return view.show(view.is_own & view.which(lambda one: one.owner == owner))[:1]

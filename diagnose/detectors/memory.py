@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
-from msgspec import Struct
 
 import dialects
 from arrays import Float64
@@ -20,46 +20,37 @@ _NOTHING = "no memory events are recorded"
 _HOST_ONLY = "memory events of the host are recorded, but none of a device"
 
 
-class _Peaks(Struct, frozen=True):
-    """The most bytes allocated in each of some steps of a rank, and what its devices have; 0 is unknown."""
-
-    by_step: Float64
-    capacity: float
-
-
 def memory(view: JobView) -> Iterator[Finding | Skipped]:
     """Find memory that grows over the steps, nearly fills a device, or differs between ranks."""
-    peaks = {}
+    peaks, capacity = {}, {}
     for owner, rank in enumerate(view.loaded.ranks):
-        found = None if rank.memory is None else _peaks(view, owner, rank.memory)
-        if found is not None:
-            peaks[view.recording.owners[owner]] = found
+        name = view.recording.owners[owner]
+        if rank.memory is not None and len(by_step := _peaks(view, owner, rank.memory)):
+            peaks[name], capacity[name] = by_step, rank.memory.capacity
     if not peaks:
         on_host = any(rank.memory is not None for rank in view.loaded.ranks)
         setting = dialects.named(view.loaded.files[0].dialect).memory_setting
         remedy = f"; {setting} records them" if setting else ""
         yield Skipped("memory", _HOST_ONLY if on_host else _NOTHING + remedy)
         return
-    for title, cause, action, ranks, weight in _flaws(peaks):
-        yield Finding(
-            kind="memory",
-            title=title,
-            cause=cause,
-            action=action,
-            ranks=ranks,
-            steps=view.numbers,
-            caveat="no saving of time is claimed",
-            look=BREAKDOWN,
-            weight=weight,
-        )
+    flaw = partial(
+        Finding, "memory", steps=view.numbers, caveat="no saving of time is claimed", look=BREAKDOWN
+    )
+    for title, cause, action, ranks, weight in _flaws(peaks, capacity):
+        yield flaw(title, cause, action, ranks=ranks, weight=weight)
 
 
-def _flaws(peaks: Mapping[str, _Peaks]) -> Iterator[tuple[str, str, str, Sequence[str], float]]:
-    """Yield title, cause, action, ranks and weight of each flaw."""
-    growing = {rank: share for rank, one in peaks.items() if (share := _growth(one.by_step)) > NEGLIGIBLE}
+def _flaws(
+    peaks: Mapping[str, Float64], capacity: Mapping[str, float]
+) -> Iterator[tuple[str, str, str, Sequence[str], float]]:
+    """Yield title, cause, action, ranks and weight of each flaw.
+
+    `peaks` are the most bytes in each step of a rank, `capacity` what its devices have (0: unknown).
+    """
+    growing = {rank: share for rank, one in peaks.items() if (share := _growth(one)) > NEGLIGIBLE}
     if growing:
         worst = max(growing, key=lambda rank: growing[rank])
-        steps = peaks[worst].by_step
+        steps = peaks[worst]
         yield (
             f"memory grows from step to step on {listed(list(growing))}",
             f"the peak on {worst} grows from {_gb(steps[0])} to {_gb(steps[-1])} in {len(steps)} steps",
@@ -67,21 +58,17 @@ def _flaws(peaks: Mapping[str, _Peaks]) -> Iterator[tuple[str, str, str, Sequenc
             list(growing),
             growing[worst],
         )
-    full = {
-        rank: one.by_step.max() / one.capacity
-        for rank, one in peaks.items()
-        if one.capacity and one.by_step.max() > FULL * one.capacity
-    }
+    most = {rank: float(one.max()) for rank, one in peaks.items()}
+    full = {rank: most[rank] / of for rank, of in capacity.items() if of and most[rank] > FULL * of}
     if full:
         worst = max(full, key=lambda rank: full[rank])
         yield (
             f"memory is nearly full on {listed(list(full))}",
-            f"{_gb(peaks[worst].by_step.max())} of {_gb(peaks[worst].capacity)} are allocated on {worst}",
+            f"{_gb(most[worst])} of {_gb(capacity[worst])} are allocated on {worst}",
             "allocations may have to wait for freed blocks: a smaller batch, recomputation, sharded states",
             list(full),
             full[worst] - FULL,
         )
-    most = {rank: float(one.by_step.max()) for rank, one in peaks.items()}
     usual = float(np.median(list(most.values())))
     uneven = [rank for rank, peak in most.items() if peak > MUCH * usual]
     if uneven:
@@ -106,10 +93,10 @@ def _growth(by_step: Float64) -> float:
     return float(by_step[-1] / max(by_step[0], 1.0) - 1)
 
 
-def _peaks(view: JobView, owner: int, samples: MemorySamples) -> _Peaks | None:
+def _peaks(view: JobView, owner: int, samples: MemorySamples) -> Float64:
+    """Return the most bytes in each whole step of an owner in which any are recorded."""
     peaks = []
     for step in (view.loaded.recording.steps[row] for row in view.rows):
         within = (samples.at_ns >= step.begin_ns[owner]) & (samples.at_ns < step.next_ns[owner])
         peaks.append(samples.n_bytes[within].max(initial=0.0))
-    known = np.array([peak for peak in peaks if peak > 0])
-    return _Peaks(known, samples.capacity) if len(known) else None
+    return np.array([peak for peak in peaks if peak > 0], np.float64)
