@@ -127,7 +127,7 @@ PLAIN = Request()
 
 def load_paths(paths: Sequence[Path], request: Request = PLAIN) -> Ranks[Trace]:
     """Return the trace of each rank of the job at `paths`; see `map_ranks`."""
-    return map_ranks(paths, _itself, request, join=concatenate)
+    return map_ranks(paths, _itself, request)
 
 
 def map_ranks(
@@ -136,7 +136,6 @@ def map_ranks(
     request: Request = PLAIN,
     *,
     kept: Callable[[_T], _T] | None = None,
-    join: Callable[[Sequence[_T]], _T] | None = None,
 ) -> Ranks[_T]:
     """Return the result of `make` for each rank of the job at `paths`, computed where its file is read.
 
@@ -150,7 +149,6 @@ def map_ranks(
         of all. Files that say that they are one rank's are read together; where others turn out to be, they
         are read once more
     kept : maps a result to the part of it that this process keeps
-    join : joins the results for several files of a rank, which then are not read together
 
     Raises
     ------
@@ -162,7 +160,7 @@ def map_ranks(
     found = find_paths(paths)
     with files_to_read(found, request.jobs) as (to_read, lines):
         reader = _Reader(found, to_read, request, kept)
-        files, results, errors = reader.read(make, together=join is None)
+        files, results, errors = reader.read(make)
         if errors and (found.kind == "file" or not files):
             raise errors[0]
         notes = [*found.notes, *lines, *map(str, errors)]
@@ -171,8 +169,6 @@ def map_ranks(
         for group in ranked(found, files, notes):
             own = [files[i] for i in group]
             rank = results.get(_key(own))
-            if rank is None and join is not None:
-                rank = _joined([results[_key([file])] for file in own], join)
             if rank is None:
                 again.append(len(ranks))
                 rank = MappedRank(own[0].source, own, None)
@@ -242,14 +238,6 @@ def _itself(_: Source, trace: Trace) -> Trace:
     return trace
 
 
-def _joined(ranks: Sequence[MappedRank[_T]], join: Callable[[Sequence[_T]], _T]) -> MappedRank[_T]:
-    known = dict.fromkeys(name for rank in ranks for name in rank.known)
-    named = dict.fromkeys(name for rank in ranks for name in rank.named)
-    files = [file for rank in ranks for file in rank.files]
-    made = join([rank.made for rank in ranks])
-    return MappedRank(ranks[0].source, files, made, tuple(known), tuple(named))
-
-
 _Key = tuple[tuple[int, int], ...]
 
 
@@ -265,9 +253,7 @@ class _Reader(NamedTuple):
     request: Request
     kept: Callable[[Any], Any] | None
 
-    def read(
-        self, make: Make[Any], *, together: bool
-    ) -> tuple[list[RankFile], dict[_Key, MappedRank[Any]], list[TraceError]]:
+    def read(self, make: Make[Any]) -> tuple[list[RankFile], dict[_Key, MappedRank[Any]], list[TraceError]]:
         """Return the ranks of each file, the results, and why files cannot be read.
 
         There is a result for each rank of a file, or for the one rank of files that are read together.
@@ -275,7 +261,7 @@ class _Reader(NamedTuple):
         files: list[RankFile] = []
         results: dict[_Key, MappedRank[Any]] = {}
         errors: dict[int, TraceError] = {}
-        groups = _together(self.found) if together else [[i] for i in range(len(self.found.sources))]
+        groups = _together(self.found)
         while groups:
             failed = []
             tasks = [self._task(own, [self.found.sources[i] for i in own], make) for own in groups]
