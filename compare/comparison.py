@@ -62,7 +62,10 @@ def _side_of(run: JobFigures, *, tell_workers: bool) -> _Side:
 
 
 class OpChange(Struct, frozen=True):
-    """One operation of both runs; `renamed_to` is its name in the second where that differs."""
+    """One operation of both runs, or all of a category, whose name is then that of the category.
+
+    `renamed_to` is the name in the second run where that differs.
+    """
 
     name: str
     cat: str
@@ -73,15 +76,6 @@ class OpChange(Struct, frozen=True):
     renamed_to: str | None = None
 
 
-class CategoryChange(Struct, frozen=True):
-    """One category: its events' average duration, and what it took of a step."""
-
-    cat: str
-    count: tuple[int, int]
-    average: Change
-    explained: Change
-
-
 class Comparison(Struct, frozen=True):
     """Run `b` against the base `a`."""
 
@@ -89,7 +83,7 @@ class Comparison(Struct, frozen=True):
     b: JobFigures
     operations: Sequence[OpChange]  # by first appearance in a
     only_in: tuple[Sequence[OpKey], Sequence[OpKey]]
-    categories: Sequence[CategoryChange]  # largest change of the step's time first
+    categories: Sequence[OpChange]  # largest change of the step's time first
     ranks: Sequence[RankChange]
     iteration: Change
     steps: tuple[int, int]
@@ -207,14 +201,14 @@ def _op_changes(a: _Side, b: _Side, rows: Sequence[tuple[int, int]]) -> list[OpC
     ]  # fmt: skip
 
 
-def _categories(a: _Side, b: _Side) -> list[CategoryChange]:
+def _categories(a: _Side, b: _Side) -> list[OpChange]:
     names = list(dict.fromkeys([*a.categories, *b.categories, NOTHING]))
     (count_a, average_a, part_a), (count_b, average_b, part_b) = a.by_category(names), b.by_category(names)
     either = np.nan_to_num(part_a.mean) + np.nan_to_num(part_b.mean)
     parts = changes(part_a, part_b, tested=either >= WORTH_TESTING * either.sum())
     rows = zip(names, count_a, count_b, changes(average_a, average_b), parts, strict=True)
     found = [
-        CategoryChange(name, (int(n_a), int(n_b)), average, part)
+        OpChange(name, name, name, (int(n_a), int(n_b)), average, part)
         for name, n_a, n_b, average, part in rows
         if n_a or n_b or (part.a_ns or 0) > 0 or (part.b_ns or 0) > 0
     ]

@@ -337,25 +337,18 @@ def mean_pause_ns(parts: Iterable[Breakdown]) -> float:
     return float(np.mean(pauses)) if pauses else 0.0
 
 
-class Shares(NamedTuple):
-    """The shares of some steps' time by purpose; together 1."""
+def shares(parts: Sequence[Breakdown]) -> tuple[float, ...]:
+    """Return the shares of some steps' time, together 1.
 
-    compute: float  # alone
-    exposed_comm: float
-    both: float
-    copies: float
-    idle: float
-
-
-def shares(parts: Sequence[Breakdown]) -> Shares:
-    """Return the shares of all the time of some steps."""
+    Those of computation alone, exposed communication, both at once, copies, and idle time.
+    """
     wall, compute, exposed, both, idle = (
         sum(getattr(part, key) for part in parts)
         for key in ("wall_ns", "compute_ns", "exposed_comm_ns", "overlap_ns", "idle_ns")
     )
     alone = compute - both
     ns = alone, exposed, both, wall - alone - exposed - both - idle, idle
-    return Shares(*(each / max(wall, 1) for each in ns))
+    return tuple(each / max(wall, 1) for each in ns)
 
 
 def _by_rank(parts: Iterable[Breakdown]) -> dict[str, list[Breakdown]]:

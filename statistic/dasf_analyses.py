@@ -48,15 +48,6 @@ class Task(Struct, frozen=True):
     dependents: Sequence[str]
 
 
-class Sample(Struct, frozen=True):
-    """One `Resource Usage` record of a host with a GPU."""
-
-    host: str
-    at_ns: int
-    utilization: float  # percent
-    memory: float  # bytes
-
-
 def analyse(
     sub_option: str, paths: Sequence[Path], *, jobs: int | None = None, progress: bool | None = None
 ) -> tuple[Table, list[str]]:
@@ -118,11 +109,15 @@ def _tasks(trace: Trace) -> Iterator[Task]:
             )
 
 
-def _samples(trace: Trace) -> Iterator[Sample]:
+#: One `Resource Usage` record of a host with a GPU: host, time (ns), utilization (percent), memory (bytes).
+_Sample = tuple[str, int, float, float]
+
+
+def _samples(trace: Trace) -> Iterator[_Sample]:
     for host, _, at_ns, args in _points(trace, RESOURCE_USAGE):
         used, memory = args.get("gpu_utilization"), args.get("gpu_memory_used")
         if isinstance(used, int | float) and isinstance(memory, int | float):
-            yield Sample(host, at_ns, float(used), float(memory))
+            yield host, at_ns, float(used), float(memory)
 
 
 def _points(trace: Trace, name: str) -> Iterator[tuple[str, str, int, Mapping[str, Any]]]:
@@ -134,7 +129,7 @@ def _points(trace: Trace, name: str) -> Iterator[tuple[str, str, int, Mapping[st
             yield host, thread, int(points.ts_ns[row]), args
 
 
-def _function_bottleneck(tasks: Sequence[Task], samples: Sequence[Sample]) -> Table:
+def _function_bottleneck(tasks: Sequence[Task], samples: Sequence[_Sample]) -> Table:
     """Return, per worker and function, its share of the worker's time, its data and its GPU; longest first.
 
     The size of a task's data is the sum of the results it depends on; its throughput that size by its
@@ -144,13 +139,13 @@ def _function_bottleneck(tasks: Sequence[Task], samples: Sequence[Sample]) -> Ta
     data = _input_bytes(tasks)
     usage = _usage_per_function(tasks, samples)
 
-    def used(group: list[Task]) -> list[Sample]:
-        return usage[group[0].function]
+    def used(group: list[Task], which: int) -> float:
+        return _mean(sample[which] for sample in usage[group[0].function])
 
     columns = (
         *_worker_columns(tasks, "Function", lambda group: group[0].function),
-        _column("Mean GPU Utilization (%)", lambda group: _mean(s.utilization for s in used(group)), 3),
-        _column("Mean GPU Memory Used (GB)", lambda group: _mean(s.memory for s in used(group)) / 1e9, 3),
+        _column("Mean GPU Utilization (%)", lambda group: used(group, 0), 3),
+        _column("Mean GPU Memory Used (GB)", lambda group: used(group, 1) / 1e9, 3),
         _column("Mean Data Size (MB)", lambda group: _mean(data[task.key] for task in group) / 1e6, 3),
         _column("Mean Throughput (MB/s)",
                 lambda group: _mean(data[task.key] / task.dur_ns * 1e3 for task in group if task.dur_ns), 3),
@@ -252,7 +247,9 @@ def _input_bytes(tasks: Sequence[Task]) -> dict[str, int]:
     return {key: sum(size.get(each, 0) for each in sources) for key, sources in inputs.items()}
 
 
-def _usage_per_function(tasks: Sequence[Task], samples: Sequence[Sample]) -> Mapping[str, list[Sample]]:
+def _usage_per_function(
+    tasks: Sequence[Task], samples: Sequence[_Sample]
+) -> Mapping[str, list[tuple[float, float]]]:
     """Return per function the samples that fell into its tasks; one for each task that covers it."""
     from intervaltree import IntervalTree
 
@@ -261,10 +258,10 @@ def _usage_per_function(tasks: Sequence[Task], samples: Sequence[Sample]) -> Map
         for number, task in enumerate(tasks):  # the number keeps equal intervals apart
             end_ns = task.start_ns + task.dur_ns + 1  # the tree's intervals exclude their end
             trees[task.host].addi(task.start_ns, end_ns, (number, task.function))
-    usage: dict[str, list[Sample]] = defaultdict(list)
+    usage: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for sample in samples:
-        for interval in sorted(trees[sample.host].at(sample.at_ns), key=lambda each: int(each.data[0])):
-            usage[interval.data[1]].append(sample)
+        for interval in sorted(trees[sample[0]].at(sample[1]), key=lambda each: int(each.data[0])):
+            usage[interval.data[1]].append(sample[2:])
     return usage
 
 

@@ -26,7 +26,7 @@ from outputs.marks import is_digest
 from result import Chart, LazySequence, Result, Table, in_percent, ms_of
 
 if TYPE_CHECKING:
-    from compare.comparison import CategoryChange, OpChange
+    from compare.comparison import OpChange
 
 HELP = "what changed between two runs (or more, the first is the base), and whether it is real"
 EXAMPLE = "analyze.py compare examples/lenet examples/lenet-100mbit --sort --head 20"
@@ -193,7 +193,7 @@ def _pair_document(pair: Pair, args: Namespace) -> dict[str, Any]:
     }
 
 
-def _item_record(each: OpChange | CategoryChange) -> dict[str, Any]:
+def _item_record(each: OpChange) -> dict[str, Any]:
     """Return how the average changed, what of a step's time it took, and what of its change it explains."""
     return {
         "count": list(each.count),

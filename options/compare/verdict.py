@@ -7,7 +7,7 @@ from operator import itemgetter
 
 import numpy as np
 
-from compare.comparison import CategoryChange, Comparison, OpChange, RankChange
+from compare.comparison import Comparison, OpChange, RankChange
 from compare.significance import Change, rank_sum, sample
 from compare.thresholds import FEWEST_STEPS, LEVEL, STRAGGLES
 from figures.time_by_role import NOTHING
@@ -97,7 +97,7 @@ def interval(change: Change) -> str:
     return f"{low}–{high}" if change.low_ns >= 0 else f"{low} to {high}"
 
 
-def _categories(categories: Sequence[CategoryChange], iteration: Change) -> str:
+def _categories(categories: Sequence[OpChange], iteration: Change) -> str:
     """Name what explains the change, largest first, and what large part of the step did not change."""
     size, whole = abs(iteration.ns or 0), iteration.a_ns or 0
     large = [each for each in categories if abs(each.explained.ns or 0) >= _WORTH_NAMING * size]

@@ -113,7 +113,7 @@ def _length(
 def _kinds(parts: Sequence[Breakdown], is_hardly: bool) -> list[tuple[str, float]]:
     """Return kinds of work and their shares, largest first; `is_hardly`: computation is hardly recorded."""
     of = shares(parts)
-    has_computation = of.compute + of.both > 0
+    has_computation = of[0] + of[2] > 0
     recorded = "hardly" if has_computation else "not"
     idle = "idle" if has_computation and not is_hardly else "with no communication "
     idle += "" if idle == "idle" else f"(computation is {recorded} recorded)"

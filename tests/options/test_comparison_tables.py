@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from compare.comparison import CategoryChange, Comparison, OpChange
+from compare.comparison import Comparison, OpChange
 from compare.significance import Change
 from figures.operations_by_step import OpKey
 from options.compare.comparison_tables import Pair, change_record, charts_of, tables_of
@@ -84,7 +84,7 @@ def test_a_waterfall_leads_from_one_step_to_the_other() -> None:
         "I/O": Change(1e6, 1e6, -1e6, 1e6, 0.9),
         "STEP": Change(2e4, 3e4, 0, 2e4, 0.2),
     }
-    categories = tuple(CategoryChange(cat, (5, 5), change, change) for cat, change in changes.items())
+    categories = tuple(OpChange(cat, cat, cat, (5, 5), change, change) for cat, change in changes.items())
     first, *_ = charts_of(Pair(replace(_comparison(), categories=categories), "old", "new"))
     assert isinstance(first, Waterfall)
     names, values, groups = zip(*first.parts, strict=True)

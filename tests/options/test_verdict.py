@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from compare.comparison import CategoryChange, Comparison, OpChange, RankChange
+from compare.comparison import Comparison, OpChange, RankChange
 from compare.significance import Change
 from figures.job_figures import JobFigures
 from options.compare.verdict import interval, verdict
@@ -23,13 +23,13 @@ def change(
     return Change(a * MS, b * MS, low_ns, high_ns, p)
 
 
-def category(name: str, a: float, b: float, p: float | None) -> CategoryChange:
-    return CategoryChange(name, (10, 10), change(a, b), change(a, b, p=p))
+def category(name: str, a: float, b: float, p: float | None) -> OpChange:
+    return OpChange(name, name, name, (10, 10), change(a, b), change(a, b, p=p))
 
 
 def comparison(
     iteration: Change,
-    *categories: CategoryChange,
+    *categories: OpChange,
     steps: tuple[int, int] = (10, 10),
     ranks: tuple[RankChange, ...] = (),
     late_ns: dict[str, float] | None = None,
