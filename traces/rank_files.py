@@ -8,7 +8,6 @@ import os
 from collections.abc import Container, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 from errors import TraceError, listed
 from formats.recorder import recognises
@@ -89,7 +88,7 @@ _MOST_SEARCHED = 50  # folders below a job's files
 def find_rank_files(path: Path, given: Sequence[Path]) -> Job:
     """Return the job of the rank files in `path` or its directories; our own products only in need."""
     found = _find_files(path, steps=False)
-    files, products, below, notes = found if found.files else _find_files(path, steps=True)
+    files, products, below, notes = found if found[0] else _find_files(path, steps=True)
     rank_of = {file: rank_in_name(file) if file.parent == path else _rank_of(file) for file in files}
     if len({file.parent for file in files}) > 1 and not _all_differ(rank_of):
         rank_of = {file: rank_in_head(file) for file in files}
@@ -120,27 +119,20 @@ def find_rank_files(path: Path, given: Sequence[Path]) -> Job:
     return Job(path, "ranks", [Source(file, rank=rank) for file, rank in ranked], notes)
 
 
-class _Found(NamedTuple):
-    """Traces; what was made of others, by this program or Composer's merger, beside and below them; notes."""
+def _find_files(path: Path, *, steps: bool) -> tuple[list[Path], list[Path], list[Path], list[str]]:
+    """Return the traces in `path` or else its directories (logs of steps, too, where `steps`), and notes.
 
-    files: Sequence[Path]
-    products: list[Path]
-    below: list[Path]
-    notes: list[str]
-
-
-def _find_files(path: Path, *, steps: bool) -> _Found:
-    """Return the traces in `path` or else its directories; logs of steps, too, where `steps`."""
-    found = _Found([], [], [], [])
-    if files := _rank_files(path, found.notes, found.products, steps):
-        return found._replace(files=files)
-    children = {
-        child: files
-        for child in subdirectories(path)
-        if (files := _rank_files(child, found.notes, found.below, steps))
-    }
-    found.notes.extend(empty_notes(path, list(children)))
-    return found._replace(files=[file for files in children.values() for file in files])
+    Between them, what this program or Composer's merger made of others: beside the traces, and below.
+    """
+    products: list[Path] = []
+    below: list[Path] = []
+    notes: list[str] = []
+    files = _rank_files(path, notes, products, steps)
+    if not files:
+        children = {child: _rank_files(child, notes, below, steps) for child in subdirectories(path)}
+        notes += empty_notes(path, [child for child, own in children.items() if own])
+        files = [file for own in children.values() for file in own]
+    return files, products, below, notes
 
 
 def _holding(path: Path, most: int, known: Container[Path] = ()) -> str:
@@ -167,7 +159,7 @@ def _holds_trace(file: Path, by_name: bool) -> bool:
 
 
 def _rank_files(path: Path, notes: list[str], products: list[Path], steps: bool) -> list[Path]:
-    """Return the trace files right in `path`, in natural order; `notes` and `products` as of `_Found`."""
+    """Return the trace files right in `path`, in natural order; the others go to `notes` and `products`."""
     found: list[Path] = []
     for file in listing(path):
         if not file.is_file() or not may_be_read(file.name, steps=steps):
