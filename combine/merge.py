@@ -10,13 +10,12 @@ depends on the size of a run and of a block, not on the traces.
 from __future__ import annotations
 
 import contextlib
-import errno
 import itertools
-import os
 from collections.abc import Callable, Iterator, Sequence
 from ctypes import CDLL
+from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -30,18 +29,16 @@ from combine.event_text import Heads, text_of
 from combine.external_sort import PlacedRun, cut, merge
 from combine.rewrite_source import rewrite
 from combine.sources import Beginning, Member, sniffed, timing, usable, with_ranks
-from errors import AnalyzeError, OutputError
 from formats import native
 from formats.perfetto import open_timeline
-from outputs.atomic import check_output
+from outputs.atomic import as_output_error, check_output
 from outputs.temporary import temporary_directory
-from parallel import FilePart, cores, end_with, fork_context, process_pool, size_of, unpacked_size
+from parallel import FilePart, cores, fork_context, process_pool, size_of, unpacked_size
 from parallel import progress as bars
 from trace_utils import check_known
 
 if TYPE_CHECKING:
     from concurrent.futures import ProcessPoolExecutor
-    from multiprocessing.process import BaseProcess
 
 _STRIDE = 100_000  # process ids that a source gets, where there are few enough sources
 _MAX_PID = (1 << 31) - 1
@@ -50,6 +47,7 @@ _SOURCE_TABLE_BYTES = 16 << 20
 _PARALLEL_WORTH = 8 << 20  # bytes of runs that are merged in several processes
 _COPIED = 4 << 20
 _FORK_WORTH = 4 << 20  # bytes below which a second process costs more than it saves
+_IF_FULL = "temporary files as large as inputs and result may be needed beside it"
 _T = TypeVar("_T")
 
 
@@ -100,7 +98,7 @@ def combine(
     scan = native.is_worth(unpacked_size(files)) and native.library() is not None
     beside = output.resolve() if output.is_file() or not output.exists() else None  # elsewhere for a pipe
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_translated(output))
+        stack.enter_context(as_output_error(output, _IF_FULL))
         spill = stack.enter_context(temporary_directory(beside))
         pool = stack.enter_context(process_pool(n)) if n > 1 else None
         beginnings = _run(pool, sniffed, [(member.file, scan) for member in members])
@@ -201,56 +199,38 @@ def _texts(
 ) -> Iterator[bytes | memoryview]:
     """Yield the events of all runs as JSON, from the second of `n` parts on merged in other processes."""
     at = cut(runs, n)
-    context = fork_context() if n > 1 else None
-    if context is None or context.get_start_method() != "fork":
+    if n == 1 or fork_context().get_start_method() != "fork":
         for block in merge(runs, at, library, on_read):
             yield from text_of(block, heads, library)
         return
     size = (len(at) - 1) // n
     parts = [at[i * size : (i + 1) * size + 1] for i in range(n)]
     paths = [spill / f"{i}.part" for i in range(1, n)]
-    tasks = [
-        context.Process(target=_merge_part, args=(os.getpid(), path, runs, heads, library, part), daemon=True)
-        for path, part in zip(paths, parts[1:], strict=True)
-    ]
-    try:
-        for task in tasks:
-            task.start()
+    with process_pool(n - 1, _share, (runs, heads, library)) as pool:
+        tasks = [pool.submit(_merge_part, *task) for task in zip(paths, parts[1:], strict=True)]
         for block in merge(runs, parts[0], library, lambda read: on_read(read * n)):
             yield from text_of(block, heads, library)
         for task, path in zip(tasks, paths, strict=True):
-            yield from _part_of(task, path)
-    finally:
-        for task in tasks:
-            if task.is_alive():
-                task.terminate()
-                task.join()
+            task.result()
+            with open(path, "rb") as file:
+                yield from iter(partial(file.read, _COPIED), b"")
+            path.unlink()
 
 
-def _merge_part(
-    parent: int, path: Path, runs: Sequence[PlacedRun], heads: Heads, library: CDLL | None, at: Int64
-) -> None:
-    """Write the events of some stretches to a file; in a process that ends with the number of an error."""
-    end_with(parent)
-    try:
-        with open(path, "wb") as file:
-            for block in merge(runs, at, library):
-                file.writelines(text_of(block, heads, library))
-    except OSError as error:
-        raise SystemExit(error.errno) from None
+#: The runs, heads and library of a process that merges a part; they are forked, not sent.
+_shared: list[tuple[Sequence[PlacedRun], Heads, CDLL | None]] = []
 
 
-def _part_of(task: BaseProcess, path: Path) -> Iterator[bytes]:
-    task.join()
-    code = task.exitcode or 0
-    if code > 1:
-        raise OSError(code, os.strerror(code))
-    if code:
-        raise AnalyzeError("a process that merged the traces was killed (memory?); try --jobs 1")
-    with open(path, "rb") as file:
-        while text := file.read(_COPIED):
-            yield text
-    path.unlink()
+def _share(*merged: Any) -> None:
+    _shared[:] = [merged]
+
+
+def _merge_part(path: Path, at: Int64) -> None:
+    """Write the events of some stretches to a file."""
+    runs, heads, library = _shared[0]
+    with open(path, "wb") as file:
+        for block in merge(runs, at, library):
+            file.writelines(text_of(block, heads, library))
 
 
 def _run(
@@ -266,15 +246,3 @@ def _run(
         results.append(result)
         done(i)
     return results
-
-
-@contextlib.contextmanager
-def _translated(output: Path) -> Iterator[None]:
-    """Say of an `OSError` that the output cannot be written: trouble with an input is a `TraceError`."""
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or str(error)
-        if error.errno == errno.ENOSPC:
-            reason += " (temporary files as large as inputs and result may be needed beside it)"
-        raise OutputError(f"{output}: cannot be written: {reason}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
 import stat
@@ -49,7 +50,7 @@ class Outputs:
         (OutputError) what cannot be looked at (a loop of links) and what no file can be made for: its
         directory is missing or may not be written.
         """
-        with _translated(path):
+        with as_output_error(path):
             status = _status(path)
             if status is not None and stat.S_ISDIR(status.st_mode):
                 raise UsageError(f"{path}: is a directory; name a file in it")
@@ -69,7 +70,7 @@ class Outputs:
     def open(self, path: Path, *, is_guarded: bool = True) -> Iterator[IO[bytes]]:
         """Open `path` for writing bytes; see `open_output`."""
         self.check(path, is_guarded=is_guarded)
-        with _translated(path):
+        with as_output_error(path):
             if _is_stream(path, _status(path)):
                 with os.fdopen(_open_stream(path), "wb") as stream:
                     yield stream
@@ -93,7 +94,7 @@ class Outputs:
         """Give every prepared file its name; where one cannot have it (OutputError), none is changed."""
         with uninterrupted(), contextlib.ExitStack() as undo:
             for prepared in self._prepared:
-                with _translated(prepared.path):
+                with as_output_error(prepared.path):
                     prepared.rename(undo)
             undo.pop_all()
             self._discard()
@@ -170,11 +171,13 @@ class _Prepared(Struct):
 
 
 @contextlib.contextmanager
-def _translated(path: Path) -> Iterator[None]:
+def as_output_error(path: Path, if_full: str = "") -> Iterator[None]:
+    """Say of an `OSError` in the block that `path` cannot be written; `if_full` is said of a full disk."""
     try:
         yield
     except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
+        hint = f" ({if_full})" if if_full and error.errno == errno.ENOSPC else ""
+        raise OutputError(f"{path}: cannot be written: {error.strerror or error}{hint}") from error
 
 
 def _status(path: Path) -> os.stat_result | None:

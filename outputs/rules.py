@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from errors import OutputError, UsageError
-from outputs.atomic import Guard, Outputs
+from outputs.atomic import Guard, Outputs, is_same
 from outputs.marks import is_marked
 
 #: Suffixes of what each flag names, before a ``.gz``; a name without any is fine.
@@ -53,7 +53,7 @@ def check_named(args: Namespace, outputs: Outputs) -> None:
         _check_suffix(args.option, flag, path)
         target = path.resolve()
         for other, name in seen.items():
-            if target == other or (target.exists() and other.exists() and target.samefile(other)):
+            if is_same(path, other):
                 raise UsageError(f"{flag} {path}: is the name that {name} gives")
         seen[target] = flag
 

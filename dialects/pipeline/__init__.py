@@ -53,10 +53,6 @@ class Pipeline(System):
 
         return states_stage(metadata)
 
-    def recognises(self, trace: Trace) -> bool:
-        """Whether a thread or process is called after a stage of a pipeline."""
-        return self.recognises_metadata(trace.metadata)
-
     def split(self, trace: Trace) -> Sequence[Owned]:
         """Return the ranks by their places, in the order of `Place`."""
         from dialects.pipeline.pipeline_meetings import place_of, places_of, with_waits
