@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ _MOST_MESSAGES = 64
 _MOST_RANKS = 1 << 20
 _MOST_FRAMES = 3
 _DEEPEST_STACK = 256
+_MOST_KNOWN = 4096
+_DATA: dict[str, tuple[str, str]] = {}  # of calls with the same data, which most are; see `_data_of`
 _LAUNCH = "coalesced"
 #: Collectives that some members may complete before the others have come.
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
@@ -122,18 +124,38 @@ def _call(dump: Dump, names: Sequence[Group], i: int, *, frames: bool = True) ->
     if dump.is_message[i] and (match := _MESSAGE.search(text_of(entry.get("profiling_name")))):
         place = int(match[2])
         peer = group.members[place] if place < len(group.members) else None if group.members else place
-    shapes = [shapes_of(entry.get(f"{way}_sizes"), _MOST) for way in ("input", "output")]
-    dtypes = ", ".join(_texts(entry.get("input_dtypes")) or _texts(entry.get("output_dtypes")))
-    is_free = any(part in kind for part in _UNEVEN) and kind.strip("_").removesuffix("_base") not in _EVEN
-    # a library sees elements, not shapes
-    elements = "->".join(str(sum(map(math.prod, part))) for part in shapes)
-    parts = [kind, dtypes, "" if is_free or not any(shapes) else f"{elements} elements"]
-    shown = " -> ".join(dict.fromkeys(", ".join(map(str, part)) for part in shapes if part))
     return Call(
         group, kind, int(dump.number[i]), i, peer, peer is None and not is_rooted(kind),
-        ", ".join(filter(None, parts)), f"{dtypes} {shown}" if shown else "", int(dump.times[0, i]),
+        *_data_of(kind, entry), int(dump.times[0, i]),
         bool(dump.state[i] == STARTED), _frames(entry.get("frames")) if frames else (),
     )  # fmt: skip
+
+
+def _data_of(kind: str, entry: Mapping[str, Any]) -> tuple[str, str]:
+    """Return what all members must agree on, and types and shapes as recorded; see `Call`."""
+    given = [
+        value[:_MOST] if isinstance(value := entry.get(f"{way}_{what}"), list | tuple) else ()
+        for what in ("sizes", "dtypes")
+        for way in ("input", "output")
+    ]
+    try:
+        key = f"{kind} {given}"
+    except RecursionError:
+        key, given = "", [()] * len(given)
+    if key not in _DATA:
+        if len(_DATA) >= _MOST_KNOWN:
+            _DATA.clear()
+        shapes, dtypes = (
+            [shapes_of(one, _MOST) for one in given[:2]],
+            ", ".join(_texts(given[2]) or _texts(given[3])),
+        )
+        is_free = any(part in kind for part in _UNEVEN) and kind.strip("_").removesuffix("_base") not in _EVEN
+        # a library sees elements, not shapes
+        elements = "->".join(str(sum(map(math.prod, part))) for part in shapes)
+        parts = [kind, dtypes, "" if is_free or not any(shapes) else f"{elements} elements"]
+        shown = " -> ".join(dict.fromkeys(", ".join(map(str, part)) for part in shapes if part))
+        _DATA[key] = ", ".join(filter(None, parts)), f"{dtypes} {shown}" if shown else ""
+    return _DATA[key]
 
 
 def is_rooted(kind: str) -> bool:

@@ -15,6 +15,8 @@ import re
 from array import array
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
+from itertools import repeat
+from operator import contains, itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,6 +44,7 @@ _ITEM_BYTES = {
     "Float8_e4m3fn": 1, "Float8_e5m2": 1, "Float8_e4m3fnuz": 1, "Float8_e5m2fnuz": 1,
 }  # fmt: skip
 _TIMES = ("time_created_ns", "time_discovered_started_ns", "time_discovered_completed_ns")
+_STATES = {"started": STARTED, "completed": COMPLETED}
 
 
 class Dump(NamedTuple):
@@ -65,39 +68,52 @@ def read(path: Path, args: Collection[str] = ()) -> Trace:
 
     TraceError for other files, and for a pickle that holds more than values.
     """
-    repairs: list[str] = []
     is_collected = gc.isenabled()
     gc.disable()  # a search for cycles among a dump's many lists takes as long as reading them
     try:
-        document = _document(path, repairs)
+        return _read(path, args)
     finally:
         if is_collected:
+            gc.freeze()  # nor later: they are let go without a search
             gc.enable()
+
+
+def _read(path: Path, args: Collection[str]) -> Trace:
+    repairs: list[str] = []
+    document = _document(path, repairs)
     entries = document.get("entries", [])
     if not isinstance(entries, list | tuple) or not document.keys() & {"entries", "pg_config", "pg_status"}:
         raise TraceError(f"{path}: not a dump of a flight recorder: it has no entries")
-    kept = list(filter(_is_entry, entries))
+    kept = _entries_in(entries)
     if len(kept) < len(entries):
         repairs.append(f"{len(entries) - len(kept):,} of {len(entries):,} entries are damaged and left out")
-    groups, group_id = numbered(map(_group_of, kept))
-    kinds = [kind_of(one.get("profiling_name")) for one in kept]
+    names, states, of_groups = (
+        _hashed(_column(kept, key)) for key in ("profiling_name", "state", "process_group")
+    )
+    kind_by_name = {name: kind_of(name) for name in {*names}}
+    kinds = list(map(kind_by_name.__getitem__, names))
+    distinct, group_id = numbered(of_groups)
+    groups = [_group_of(group) for group in distinct]
+    if None in groups:  # a process's own numbers
+        given = zip(group_id.tolist(), _column(kept, "pg_id"), strict=True)
+        groups, group_id = numbered(groups[at] or (str(whole(own)),) * 2 for at, own in given)
+    is_message = _column(kept, "is_p2p")
+    if not {*map(type, is_message)} <= {bool}:
+        pairs = zip(is_message, kinds, strict=True)
+        is_message = [kind in _MESSAGES if told is None else bool(told) for told, kind in pairs]
+    number = _integers(_column(kept, NUMBER))
     config, status = (
         value if isinstance(value, dict) else {} for value in map(document.get, ("pg_config", "pg_status"))
     )
     dump = Dump(
         kept,
         kinds,
-        [(text_of(name), text_of(description)) for name, description in groups],
+        [(text_of(name), text_of(description)) for name, description in filter(None, groups)],
         group_id.astype(np.int64),
-        _integers([one.get(NUMBER, one.get("seq_id")) for one in kept]),
-        np.array(
-            [bool(one.get("is_p2p", kind in _MESSAGES)) for one, kind in zip(kept, kinds, strict=True)],
-            np.bool_,
-        ),
-        np.array(
-            [(one["state"] == "completed") * COMPLETED or one["state"] == "started" for one in kept], np.int64
-        ),
-        np.array([_integers([one.get(key) for one in kept]) for key in _TIMES]),
+        number if (number >= 0).any() else _integers(_column(kept, "seq_id")),
+        np.array(is_message, np.bool_),
+        np.fromiter(map(_STATES.get, states, repeat(0)), np.int64, len(kept)),
+        np.array([_integers(_column(kept, key)) for key in _TIMES]),
         config,
         status,
         path.stat().st_mtime_ns,
@@ -105,8 +121,39 @@ def read(path: Path, args: Collection[str] = ()) -> Trace:
     return _trace(path, dump, repairs, args)
 
 
-def _is_entry(value: Any) -> bool:
-    return isinstance(value, dict) and "state" in value
+def _entries_in(entries: Sequence[Any]) -> Sequence[Mapping[str, Any]]:
+    """Return those that are entries."""
+    if {*map(type, entries)} <= {dict} and all(map(contains, entries, repeat("state"))):
+        return entries
+    return [one for one in entries if isinstance(one, dict) and "state" in one]
+
+
+def _column(entries: Sequence[Mapping[str, Any]], key: str) -> Sequence[Any]:
+    """Return a field of all entries; None where there is none."""
+    try:
+        return list(map(itemgetter(key), entries))
+    except KeyError:
+        lacks = not any(map(contains, entries, repeat(key)))
+        return [None] * len(entries) if lacks else [one.get(key) for one in entries]
+
+
+def _hashed(values: Sequence[Any]) -> Sequence[Any]:
+    """Return values that can be distinguished."""
+    try:
+        hash(frozenset(values))
+    except TypeError:
+        return list(map(_plain, values))
+    return values
+
+
+def _plain(value: Any) -> Any:
+    """Return a number, a text, or a pair of these; None for any other value."""
+    if isinstance(value, list | tuple) and len(value) == 2:
+        value = tuple(value)
+    is_plain = isinstance(value, str | int | float | None)
+    return (
+        value if is_plain or (isinstance(value, tuple) and all(type(one) is str for one in value)) else None
+    )
 
 
 def _document(path: Path, repairs: list[str]) -> Mapping[str, Any]:
@@ -120,7 +167,9 @@ def _document(path: Path, repairs: list[str]) -> Mapping[str, Any]:
         repairs.append(stream.damage)
     data = b"".join(pieces)
     found = unpickled(path, data, repairs) if data[:1] == b"\x80" else _from_json(path, data, repairs)
-    if isinstance(found, list) and any(map(_is_entry, found)):  # as PyTorch's first recorder wrote it
+    if isinstance(found, list) and any(
+        isinstance(one, dict) and "state" in one for one in found
+    ):  # as PyTorch's first recorder wrote it
         found = {"entries": found}
     if not isinstance(found, dict):
         raise TraceError(f"{path}: not a dump of a flight recorder")
@@ -171,10 +220,12 @@ def _trace(path: Path, dump: Dump, repairs: list[str], args: Collection[str]) ->
     """
     done = np.flatnonzero(dump.state == COMPLETED)
     created, started, completed = dump.times[:, done]
-    measured_ms = [dump.entries[i].get("duration_ms") for i in done.tolist()]
-    dur_ns = np.array(
-        [int(ms * 1e6) if type(ms) is float and 0 <= ms < 1e9 else -1 for ms in measured_ms], np.int64
-    )
+    measured_ms = _column(dump.entries, "duration_ms")
+    dur_ns = np.full(len(dump.entries), -1)
+    for at, ms in enumerate(measured_ms) if any(measured_ms) else ():
+        if type(ms) is float and 0 <= ms < 1e9:
+            dur_ns[at] = int(ms * 1e6)
+    dur_ns = dur_ns[done]
     begin = np.where(started > 0, started, np.where(dur_ns >= 0, completed - dur_ns, created))
     begin = np.where(begin > 0, begin, created)
     dur_ns = np.where(dur_ns >= 0, dur_ns, completed - begin)
@@ -234,8 +285,13 @@ def shapes_of(value: Any, most: int | None) -> list[list[int]]:
 
 def _integers(values: Sequence[Any]) -> Int64:
     """Return integers, or texts of one, in the range of times (n,); -1 for any other value."""
+    types = {*map(type, values)}
+    if types == {type(None)}:
+        return np.full(len(values), -1, np.int64)
     try:
-        found = np.array([value if type(value) is int else whole(value) for value in values], np.int64)
+        if types != {int}:
+            values = [value if type(value) is int else whole(value) for value in values]
+        found = np.array(values, np.int64)
     except OverflowError:
         return np.array([whole(value) for value in values], np.int64)
     found[(found < 0) | (found > FARTHEST_NS)] = -1
@@ -268,10 +324,7 @@ def _kind_of(name: str) -> str:
     return text_of(name).partition(":")[2].partition(" ")[0] or text_of(name) or "unnamed"
 
 
-def _group_of(entry: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the name and the description of an entry's group."""
-    group = entry.get("process_group")
-    if isinstance(group, list | tuple) and len(group) == 2 and type(group[0]) is type(group[1]) is str:
-        return group[0], group[1]
-    number = str(whole(entry.get("pg_id")))
-    return number, number
+def _group_of(group: Any) -> tuple[str, str] | None:
+    """Return the name and the description of a group; None for any other value."""
+    is_group = isinstance(group, tuple) and len(group) == 2 and type(group[0]) is type(group[1]) is str
+    return group if is_group else None
