@@ -10,6 +10,7 @@ from clocks.offsets import Alignment, Clock, align
 from dialects.sync_points import SyncPoints, merged
 from errors import Note, NoteKind
 from formats.columns import Trace
+from result import in_digits
 
 _LISTED = 16  # clocks that are named one by one
 _SECOND_US = 1e6
@@ -57,7 +58,7 @@ def remarks(names: Sequence[str], alignment: Alignment) -> list[str]:
         pair = " and ".join(names[host] for host in alignment.contradicting)
         text = (
             f"no offsets make every operation possible: {pair} contradict each other by "
-            f"{alignment.contradiction_ns / 1e3:,.1f} µs (did a clock jump?)"
+            f"{in_digits(alignment.contradiction_ns / 1e3)} µs (did a clock jump?)"
         )
         lines.append(Note(text, NoteKind.UNALIGNED))
     return lines
@@ -65,10 +66,10 @@ def remarks(names: Sequence[str], alignment: Alignment) -> list[str]:
 
 def _by(clock: Clock) -> str:
     """Return by how much a clock was moved, with its bound; a time zone, say, in seconds."""
-    offset, unit = f"{clock.offset_us:+,.1f} µs", ""
+    offset, unit = f"{in_digits(clock.offset_us, sign='+')} µs", ""
     if abs(clock.offset_us) >= _SECOND_US:
-        offset, unit = f"{clock.offset_us / _SECOND_US:+,.6f} s", " µs"
-    return offset if clock.bound_us is None else f"{offset} (±{clock.bound_us:,.1f}{unit})"
+        offset, unit = f"{clock.offset_us / _SECOND_US:+,.6f} s".replace("-", "−"), " µs"
+    return offset if clock.bound_us is None else f"{offset} (±{in_digits(clock.bound_us)}{unit})"
 
 
 def _moved(moved: Sequence[tuple[str, Clock]], n_clocks: int) -> str:
@@ -79,6 +80,6 @@ def _moved(moved: Sequence[tuple[str, Clock]], n_clocks: int) -> str:
     offsets = [clock.offset_us for _, clock in moved]
     bounds = [clock.bound_us for _, clock in moved]
     known = [bound for bound in bounds if bound is not None]
-    sure = f", each known to ±{max(known):,.1f} or better" if len(known) == len(bounds) else ""
-    span = f"{min(offsets):+,.1f} to {max(offsets):+,.1f} µs"
+    sure = f", each known to ±{in_digits(max(known))} or better" if len(known) == len(bounds) else ""
+    span = f"{in_digits(min(offsets), sign='+')} to {in_digits(max(offsets), sign='+')} µs"
     return f"clocks moved: {len(moved):,} of {n_clocks:,}, by {span}{sure}"

@@ -20,6 +20,7 @@ from dialects.system import BASE, SecondAxis
 from errors import TraceError, missing
 from formats import chrome, native
 from formats.stream import ByteStream
+from result import in_digits
 from trace_utils import Source, head_of, reader_of
 
 _SNIFFED = 4  # pieces of a file (about 1 MiB each) that tell what wrote it
@@ -258,7 +259,7 @@ def _warnings(alignment: Alignment, owners: Sequence[Path]) -> list[str]:
         pair = " and ".join(str(owners[i]) for i in alignment.contradicting)
         warnings.append(
             f"{pair}: no offsets of their clocks make every operation possible (did a clock jump?); "
-            f"at best one is out of order by {alignment.contradiction_ns / 1e3:,.1f} us"
+            f"at best one is out of order by {in_digits(alignment.contradiction_ns / 1e3)} us"
         )
     return warnings
 

@@ -257,7 +257,7 @@ def _together(recording: Recording, step: StepGraph, lanes: _Lanes, events: Int6
     at = int(step.operation[events[0]])
     start, end = int(step.start_ns[events].min()), int(step.end_ns[events].max())
     busy = float((step.end_ns[events] - step.start_ns[events]).sum())
-    name = f"{len(events):,} short operations, {busy / 1e6:,.3g} ms together"
+    name = f"{len(events):,} short operations, {in_ms(busy)} together"
     group = group_of(recording.operations[at])
     return Span(lanes.names[lanes.of[at]], name, (start - zero) / 1e6, (end - start) / 1e6, group)
 

@@ -38,7 +38,7 @@ from dialects import Role
 from errors import counted, listed
 from figures.job_figures import JobFigures
 from replay.forecast import Gain
-from result import in_ms
+from result import in_digits, in_ms
 
 #: Steps that a span has at least, and the spans that are looked for in each series.
 _LEAST_STEPS, _MOST_SPANS = 5, 20
@@ -563,7 +563,7 @@ def _of_span(log: LogSteps, span: _Span, usual: Mask, in_span: Mask) -> _Known:
         names = list(dict.fromkeys(who))
     if names and kind == "late_rank":
         cause += went
-    cause += f"; {counted(span.end - span.begin, 'step')} cost {lost / 1e9:,.1f} s in all"
+    cause += f"; {counted(span.end - span.begin, 'step')} cost {in_digits(lost / 1e9)} s in all"
     finding = Finding(
         kind, title, cause, action,
         ranks=names, operations=[] if part in (REST, BETWEEN) else [part], look=BREAKDOWN,

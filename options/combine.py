@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from errors import UsageError, counted
 from options.commands import command
-from result import Bars, Chart, Column, Result, Table
+from result import Bars, Chart, Column, Result, Table, in_digits
 
 if TYPE_CHECKING:
     from combine.merge import Combined
@@ -172,7 +172,7 @@ def _charts(workers: Sequence[Mapping[str, Any]]) -> list[Chart]:
 
 def _time(us: float) -> str:
     unit, size = next((one for one in _UNITS if us >= one[1]), ("us", 1))
-    return f"{us / size:,.1f} {unit}"
+    return f"{in_digits(us / size)} {unit}"
 
 
 def _members(job: Job, files: Sequence[Path]) -> list[Member]:

@@ -257,10 +257,12 @@ def _figures(scopes: Sequence[Scope]) -> list[tuple[str, str]]:
     for kind in dict.fromkeys(scope.kind for scope in scopes):
         own = [scope for scope in scopes if scope.kind == kind]
         if len(own) <= _FEW_SCOPES:
-            figures += [(_title(scopes, scope), f"{scope.length_ns / 1e6:.3f} ms") for scope in own]
+            figures += [(_title(scopes, scope), in_ms(scope.length_ns)) for scope in own]
         else:
-            lengths = [scope.length_ns / 1e6 for scope in own]
-            figures.append((f"{len(own):,} {kind}s", f"{min(lengths):.3f} to {max(lengths):.3f} ms"))
+            lengths = [scope.length_ns for scope in own]
+            figures.append(
+                (f"{len(own):,} {kind}s", f"{in_ms(min(lengths), unit='')} to {in_ms(max(lengths))}")
+            )
     return figures
 
 

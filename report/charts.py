@@ -22,11 +22,10 @@ from report.vega import (
     measure,
     names_axis,
     room_beside,
-    rounded,
     series,
     specified,
 )
-from result import Bars, Bars3D, HeatMap, Lines, Scatter, Waterfall, in_percent
+from result import Bars, Bars3D, HeatMap, Lines, Scatter, Waterfall, in_digits, in_percent
 
 _WIDEST_BAR = 90
 _MOST_BARS = 800  # upright; more are thinner than a pixel
@@ -87,7 +86,7 @@ def _level(value: float, name: str, upwards: Spec) -> Spec:
     """Return a line across at a value, with its name on it."""
     place = {"y": {**upwards, "field": "y"}}
     words = {"text": {"value": bounded(name)}, "x": {"value": 4}}
-    return {"data": {"values": [{"y": value, "d": f"{bounded(name)}: {rounded(value)}"}]}, "layer": [
+    return {"data": {"values": [{"y": value, "d": f"{bounded(name)}: {in_digits(value)}"}]}, "layer": [
         {"mark": {"type": "rule", "color": INK, "strokeDash": [6, 3]},
          "encoding": {**place, "description": {"field": "d"}}},
         {"mark": {"type": "text", "align": "left", "dy": -7, "fontSize": 11, "color": INK},
@@ -122,7 +121,7 @@ def _with_bounds(
     ]
     for value in values:
         if "low" in value:
-            value["d"] += f" ({rounded(value['low'])} to {rounded(value['high'])})"
+            value["d"] += f" ({in_digits(value['low'])} to {in_digits(value['high'])})"
     bars = {key: spec[key] for key in ("mark", "encoding")}
     place = {channel: bars["encoding"][channel] for channel in (named, measured)}
     line = {
@@ -148,17 +147,17 @@ def waterfall(chart: Waterfall, width: int) -> Spec:
     whole = sum(value for _, value, _ in chart.parts)
     are_changes = any(not group for *_, group in chart.parts)
     for n, (name, value, group) in enumerate(chart.parts):
-        words = f"{described([name], value)} of {rounded(whole)} ({in_percent(value / (whole or 1))})"
-        size = f"{value:+.3g}".replace("-", "−") if are_changes and group else rounded(value, 3)
+        words = f"{described([name], value)} of {in_digits(whole)} ({in_percent(value / (whole or 1))})"
+        size = in_digits(value, sign="+") if are_changes and group else in_digits(value)
         ends: Spec = {"a": at, "b": at + value, "end": max(at, at + value), "pale": n in chart.pale}
         if n < len(chart.between) and (between := chart.between[n]):
             low, high = between
             ends |= {"low": at + low, "high": at + high, "end": max(at, at + value, at + high)}
-            words = f"{described([name], value)} (95 %: {rounded(low)} to {rounded(high)})"
+            words = f"{described([name], value)} (95 %: {in_digits(low)} to {in_digits(high)})"
         values.append({"n": n, **ends, "s": number[group], "d": words, "t": size})
         at += value
     last = {"n": len(chart.parts), "a": 0.0, "b": at, "end": at, "s": len(groups)}
-    values.append({**last, "d": described([chart.total], at), "t": rounded(at)})
+    values.append({**last, "d": described([chart.total], at), "t": in_digits(at)})
     colour = series(groups, always=True)
     colour["scale"] = {
         "domain": [*range(len(groups) + 1)],
@@ -265,8 +264,8 @@ def points(chart: Scatter, width: int) -> Spec:
     groups = list(dict.fromkeys(point.group for point in chart.points))
     values: Values = [
         {"x": one.x, "v": one.y, "z": one.size, "s": groups.index(one.group),
-         "d": f"{described([one.name], one.x)} {chart.x_label}, {rounded(one.y)} {chart.y_label}, "
-              f"{rounded(one.size)} {chart.size_label}"}
+         "d": f"{described([one.name], one.x)} {chart.x_label}, {in_digits(one.y)} {chart.y_label}, "
+              f"{in_digits(one.size)} {chart.size_label}"}
         for one in chart.points
         if one.x > 0 and one.y > 0
     ]  # fmt: skip

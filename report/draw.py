@@ -16,7 +16,7 @@ from outputs.marks import MARK
 from report import colours
 from report.names import bounded, labels
 from report.tables import display_width
-from result import Network, Result
+from result import Network, Result, in_digits
 
 _UNIT = (190, 34)  # pixels of one layer and one row
 _BOX = (156, 26)
@@ -61,7 +61,9 @@ def dot(chart: Network) -> str:
     shades = colours.assign(str(node["cat"]) for node in chart.nodes)
     lines = ["digraph {", f"  // {MARK}", "  rankdir=LR; node [shape=box, style=filled, fontname=Helvetica];"]
     for i, node in enumerate(chart.nodes):
-        label = _dot_text(str(node["label"])) + (f"\\n{node['dur_ms']:.3f} ms" if node.get("dur_ms") else "")
+        label = _dot_text(str(node["label"])) + (
+            f"\\n{in_digits(node['dur_ms'])} ms" if node.get("dur_ms") else ""
+        )
         ink = f'fontcolor="{colours.ink_on(shades[str(node["cat"])])}"'
         edge = f', color="{_CRITICAL}", penwidth=3' if node.get("critical") else ""
         lines.append(f'  n{i} [label="{label}", fillcolor="{shades[str(node["cat"])]}", {ink}{edge}];')
@@ -166,7 +168,7 @@ def _nodes(chart: Network, places: Sequence[_Place], shades: Mapping[str, str]) 
         ms = node.get("dur_ms") if len(chart.nodes) < _TWO_LINES else None
         yield _text(name, x, y + (-1.5 if ms else 3.5), _NAME, ink, room=room)
         if ms:
-            yield _text(f"{ms:,.0f} ms" if ms >= 100 else f"{ms:.3g} ms", x, y + 9.5, _SMALL, ink)
+            yield _text(f"{in_digits(ms)} ms", x, y + 9.5, _SMALL, ink)
 
 
 def _head(chart: Network, headline: str, shades: Mapping[str, str], width: float) -> tuple[list[str], float]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from errors import printable
-from result import Cell, Column
+from result import Cell, Column, in_digits
 
 GAP = "–"
 ELLIPSIS = "…"
@@ -17,14 +17,14 @@ ELLIPSIS = "…"
 def cell_texts(column: Column, values: Sequence[Cell]) -> list[str]:
     r"""Return one column's cells as they are read by people; a gap, NaN or infinity is a dash.
 
-    Numbers have thousands separators and `column.digits` decimals, so that right-aligned they line
-    up; one below `column.floor` is that, as in ``<0.0001``. A text in which something cannot be printed
-    shows it as an escape (``\x1b``), which keeps names from steering the terminal.
+    Numbers have three significant digits and at most `column.digits` decimals (`in_digits`); one below
+    `column.floor` is that, as in ``<0.0001``. A text in which something cannot be printed shows it as an
+    escape (``\x1b``), which keeps names from steering the terminal.
     """
     if column.kind in ("float", "percent"):
         return _numbers(column, values)
     if column.kind == "int":
-        return [GAP if _is_gap(value) else f"{int(value):,}" for value in values]  # type: ignore[arg-type]
+        return [GAP if _is_gap(value) else f"{int(value):,}".replace("-", "−") for value in values]  # type: ignore[arg-type]
     if column.kind == "id":
         return [GAP if _is_gap(value) else str(value) for value in values]
     if column.kind == "bool":
@@ -55,8 +55,6 @@ def shorten(text: str, width: int) -> str:
 
 def _numbers(column: Column, values: Sequence[Cell]) -> list[str]:
     scale, unit = (100.0, " %") if column.kind == "percent" else (1.0, "")
-    layout = f",.{column.digits}f"
-    minus_zero = format(-0.0, layout)
     floor = -math.inf if column.floor is None else column.floor
     texts = []
     for value in values:
@@ -64,9 +62,8 @@ def _numbers(column: Column, values: Sequence[Cell]) -> list[str]:
             texts.append(GAP)
             continue
         number = float(value)  # type: ignore[arg-type]  # no gap: a number
-        text = format(max(number, floor) * scale, layout)
-        sign = "<" if number < floor else ""
-        texts.append(sign + (text[1:] if text == minus_zero else text) + unit)
+        text = in_digits(max(number, floor) * scale, column.digits)
+        texts.append(("<" if number < floor else "") + text + unit)
     return texts
 
 

@@ -255,10 +255,17 @@ def _laid_out(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], n_lines
     parts = []
     for column, values in zip(columns, zip(*rows, strict=True), strict=True):
         cells = cell_texts(column, values)
+        cells = _pointed(cells) if column.kind == "float" else cells
         widest = max(map(display_width, cells))
         header = _stacked(printable(column.title), widest, n_lines)
         parts.append(_Part(column, header, cells, max(widest, *map(display_width, header))))
     return parts
+
+
+def _pointed(cells: Sequence[str]) -> list[str]:
+    """Return numbers with blanks after them: aligned to the right, their points are below each other."""
+    after = [len(cell) - at if (at := cell.find(".")) >= 0 else 0 for cell in cells]
+    return [cell + " " * (max(after) - n) for cell, n in zip(cells, after, strict=True)]
 
 
 def _stacked(title: str, width: int, n_lines: int) -> list[str]:

@@ -20,11 +20,10 @@ from report.vega import (
     looked_up,
     measure,
     room_beside,
-    rounded,
     series,
     specified,
 )
-from result import Span, Timeline, in_ms
+from result import Span, Timeline, in_digits, in_ms
 
 _SHORTEST_NAME = 5  # columns, in a box
 _ROWS_A_LANE = (12, 8, 5, 3)  # at most: the first with which there are no more in all than these
@@ -58,7 +57,7 @@ def timeline(chart: Timeline, width: int) -> Spec:
             rows_of |= {id(span): len(names) for span in row}
             for span, room_ms in _seen(row, pixels):
                 ends = span.start_ms + max(span.dur_ms, _LEAST_PIXELS / pixels)
-                words = f"{described([lane, span.name], span.dur_ms)} ms, from {rounded(span.start_ms)}"
+                words = f"{described([lane, span.name], span.dur_ms)} ms, from {in_digits(span.start_ms)}"
                 fits = int((min(span.dur_ms, room_ms) * pixels - 6) / CHARACTER)
                 name = labels([span.name], fits)[0] if fits >= _SHORTEST_NAME else ""
                 values.append(

@@ -13,6 +13,7 @@ from typing import Any
 from report import colours
 from report.names import bounded, labels
 from report.tables import display_width
+from result import in_digits
 
 Values = list[dict[str, Any]]
 Spec = dict[str, Any]
@@ -150,12 +151,7 @@ def _shown(names: Sequence[str]) -> list[str]:
 def described(places: Sequence[str], value: float | None) -> str:
     """Return the words by which a mark is told: what it is of, and its value."""
     words = ", ".join(bounded(place) for place in places if place)
-    return words if value is None else f"{words}: {rounded(value)}"
-
-
-def rounded(value: float, digits: int = 4) -> str:
-    """Return a number with `digits` significant digits; those before the decimal point are never left out."""
-    return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:,.{digits}g}"
+    return words if value is None else f"{words}: {in_digits(value)}"
 
 
 def room_beside(width: int, names: Sequence[str]) -> int:

@@ -22,7 +22,7 @@ from dialects import Need
 from errors import TraceError, counted
 from formats.columns import Trace
 from formats.dasf_records import COMPUTE, MANAGED_MEMORY, RESOURCE_USAGE
-from result import Cell, Column, Table, in_percent
+from result import Cell, Column, Table, in_digits, in_percent
 from trace_utils import Request, load_paths
 
 #: What the args of events are needed for, beside the points.
@@ -232,7 +232,7 @@ def dasf_headline(table: Table) -> str:
         return f"{worker} holds most tasks at once: {max(held)} in second {second}{others}."
     host, gpu, name, seconds, share = rows[0][:5]
     of_gpu = f"{in_percent(share / 100)} of the time of GPU {gpu} on {host}"
-    return f"{name} takes longest: {seconds:.3f} s, {of_gpu}."
+    return f"{name} takes longest: {in_digits(seconds)} s, {of_gpu}."
 
 
 def _input_bytes(tasks: Sequence[Task]) -> dict[str, int]:

@@ -106,9 +106,9 @@ def time_result(
     job = ms_of(_mean(step.iteration_ns for step in of_job))
     document = {"option": "collect", "gpus": [_entry(gpu) for gpu in gpus], "iteration_ms": job}
     unmarked = [f"{gpu.trace}: marks no whole step: no iteration time" for gpu in gpus if not gpu.times.steps]
-    figures = [("iteration time", f"{job:.3f} ms")] if job is not None else []
+    figures = [("iteration time", in_ms(job * 1e6))] if job is not None else []
     if fw_bw is not None:
-        figures.append(("FW+BW", f"{fw_bw:.3f} ms"))
+        figures.append(("FW+BW", in_ms(fw_bw * 1e6)))
     return Result(
         "collect",
         f"{title} {', '.join(map(str, args.path))}",

@@ -13,7 +13,7 @@ from collector.network.packets import is_capture
 from collector.network.partition_keys import files_below
 from collector.network.server_timeline import ServerKey, ServerOperation, read_served
 from errors import TraceError
-from result import in_percent
+from result import in_ms, in_percent
 from traces.gpu_folders import find_gpus
 
 _SERVER = re.compile(r"server_(\d{1,3})")
@@ -55,7 +55,7 @@ class NetworkEvidence(Struct):
         pulls = [one for one in self.operations if one.operation == "PULL"]
         if pulls:
             most = max(pulls, key=lambda one: one.total_ns)
-            told += f"; {most.node} logged {most.total_ns / most.count / 1e6:.1f} ms for each of its pulls"
+            told += f"; {most.node} logged {in_ms(most.total_ns / most.count)} for each of its pulls"
         return told
 
     def add(self, keys: Iterable[KeyShare | ServerKey]) -> None:

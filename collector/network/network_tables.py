@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from errors import TraceError, counted
-from result import Bars, Column, Result, Table, in_ms, in_percent, ms_column
+from result import Bars, Column, Result, Table, in_digits, in_ms, in_percent, ms_column
 
 if TYPE_CHECKING:
     from collector.network.collect_captures import KeyShare
@@ -41,7 +41,10 @@ def pcap(root: Path, *, jobs: int | None, progress: bool | None, output: Path | 
         figures=[
             ("transfers", f"{len(wire):,}"),
             ("bytes", f"{int(wire.value_bytes.sum()):,}"),
-            ("capture length", f"{(wire.response_end_ns.max() - wire.request_start_ns.min()) / 1e9:.3f} s"),
+            (
+                "capture length",
+                f"{in_digits((wire.response_end_ns.max() - wire.request_start_ns.min()) / 1e9)} s",
+            ),
         ],
         read=[
             f"{c.capture.path}: {c.capture.n_packets:,} packets, {len(c.transfers):,} transfers"

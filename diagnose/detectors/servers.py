@@ -14,7 +14,7 @@ from diagnose.job_view import JobView
 from dialects.step_parts import Direction
 from replay.links import is_sized
 from replay.whatif.server_times import beyond_bytes, is_pull, slowest_server
-from result import in_ms, in_percent
+from result import in_digits, in_ms, in_percent
 
 _NO_LINKS = "no links to servers are recorded"
 
@@ -28,7 +28,8 @@ def one_slow_server(view: JobView) -> Iterator[Finding | Skipped]:
     yield Finding(
         kind="server",
         title=f"{name} takes {pace.ratio:.1f} times as long for its bytes as {pace.others}",
-        cause=f"for {pace.of} {name} needs {pace.own:.1f} ms a MB, {pace.others} {pace.usual:.1f}",
+        cause=f"for {pace.of} {name} needs {in_digits(pace.own)} ms a MB, "
+        f"{pace.others} {in_digits(pace.usual)}",
         action=f"look at the machine of {name}: other processes, too few cores or threads "
         "(BYTEPS_SERVER_ENGINE_THREAD), its network card; or give it fewer keys",
         edits=[edit("servers", "even")],

@@ -29,7 +29,7 @@ from replay.links import is_sized
 from replay.whatif.collective_times import LATENCY, MERGED, short_collectives, slow_collectives
 from replay.whatif.scaling import NO_TIME
 from replay.whatif.sized_collectives import Rates, turns
-from result import in_ms
+from result import in_digits, in_ms
 
 NO_BYTES = "the bytes of the transfers are not recorded"
 NO_COMMUNICATION = "no communication between ranks is recorded"
@@ -125,8 +125,8 @@ def slow_ones(view: JobView) -> Iterator[Finding | Skipped]:
         title=f"{counted(n_slow, 'collective')} {'is' if n_slow == 1 else 'are'} slower than others of "
         f"{'its' if n_slow == 1 else 'their'} size, {operations[worst.operation].main}"
         f"{'' if n_slow == 1 else ' most'}",
-        cause=f"its bus bandwidth is {worst.rate:.1f} GB/s where others of its kind and size have "
-        f"{worst.usual:.1f}",
+        cause=f"its bus bandwidth is {in_digits(worst.rate)} GB/s where others of its kind and size have "
+        f"{in_digits(worst.usual)}",
         action="look at what runs beside it, at the ranks of its group, and at the links between their hosts",
         edits=[edit("collectives", "peers")],
         ranks=[

@@ -35,6 +35,7 @@ from dialects.system import (
 from errors import Note, NoteKind, counted
 from formats.columns import Trace
 from formats.rows import Rule
+from result import in_ms
 
 if TYPE_CHECKING:
     from dialects.step_parts import RankSteps, RankTrace
@@ -233,7 +234,7 @@ def second_axis(trace: Trace, own: Mask) -> SecondAxis | None:
     offset = int(np.median(offsets))
     remark = (
         f"the clock of PyTorch's profiler lay {offset / _YEAR_NS:.1f} years from Composer's; tied by "
-        f"{counted(len(offsets), 'step')} (offsets agree to {np.ptp(offsets) / 1e6:.3f} ms)"
+        f"{counted(len(offsets), 'step')} (offsets agree to {in_ms(int(np.ptp(offsets)))})"
     )
     return SecondAxis(int(begins[0]) + (int(ends[0]) - int(begins[0])) // 2, offset, remark)
 

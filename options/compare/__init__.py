@@ -23,7 +23,7 @@ from options.compare.comparison_tables import (
 from options.critical import usual_step
 from options.runs import check_runs, digest_note, group_of, labels, load_runs
 from outputs.marks import is_digest
-from result import Chart, LazySequence, Result, Table, in_percent, ms_of
+from result import Chart, LazySequence, Result, Table, in_ms, in_percent, ms_of
 
 if TYPE_CHECKING:
     from compare.comparison import OpChange
@@ -212,8 +212,8 @@ def _figures(pair: Pair) -> list[tuple[str, str]]:
         (f"changed operations in {pair.b}", f"{changed:,} of {len(comparison.operations):,} in common")
     ]
     if change.a_ns is not None and change.b_ns is not None:
-        times = f"{change.a_ns / 1e6:,.3f} → {change.b_ns / 1e6:,.3f} ms"
-        relative = "" if change.relative is None else f" ({in_percent(change.relative, '+.1%')})"
+        times = f"{in_ms(change.a_ns, unit='')} → {in_ms(change.b_ns)}"
+        relative = "" if change.relative is None else f" ({in_percent(change.relative, 1, sign='+')})"
         figures.insert(0, (f"iteration time of {pair.b}", times + relative))
     return figures
 

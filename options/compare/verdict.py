@@ -13,7 +13,7 @@ from compare.thresholds import FEWEST_STEPS, LEVEL, STRAGGLES
 from figures.time_by_role import NOTHING
 from function_names import brief
 from options.step_charts import doubt
-from result import in_percent
+from result import in_ms, in_percent
 
 _WORTH_NAMING = 0.05  # of the change: what a category must explain to be named
 _WORTH_STATING = 0.1  # of the step: what a category must take for "unchanged" to be worth a word
@@ -29,7 +29,7 @@ def verdict(comparison: Comparison) -> str:
         return _without_steps(comparison)
     head = f"iteration time {_signed(iteration.ns)}{_brackets(comparison)}"
     if iteration.relative is not None and abs(iteration.relative) < _NOTHING:
-        return f"iteration time unchanged ({(iteration.a_ns or 0) / 1e6:.{_digits(iteration.a_ns or 0)}f} ms)"
+        return f"iteration time unchanged ({in_ms(iteration.a_ns or 0)})"
     if iteration.p is not None and not iteration.significant:
         return f"{head}: {_median(comparison) or _unsteady(comparison)}"
     clauses = [_categories(comparison.categories, iteration), _operations(comparison), _straggler(comparison)]
@@ -92,8 +92,7 @@ def interval(change: Change) -> str:
     """Return the confidence interval in milliseconds, ``9.1–15.6``; ``−3.0 to 1.2`` below zero."""
     if change.low_ns is None or change.high_ns is None:
         return ""
-    digits = _digits(max(abs(change.low_ns), abs(change.high_ns)))
-    low, high = (f"{value / 1e6:.{digits}f}".replace("-", "−") for value in (change.low_ns, change.high_ns))
+    low, high = (in_ms(value, unit="") for value in (change.low_ns, change.high_ns))
     return f"{low}–{high}" if change.low_ns >= 0 else f"{low} to {high}"
 
 
@@ -169,21 +168,15 @@ def _late(comparison: Comparison, verb: str) -> str:
     rank, ns = max(comparison.late_ns.items(), key=lambda item: sign * item[1])
     if sign * ns < STRAGGLES * abs(comparison.iteration.ns):
         return ""
-    when = f"it becomes ready {abs(ns) / 1e6:.{_digits(ns)}f} ms {'later' if sign > 0 else 'earlier'}"
+    when = f"it becomes ready {in_ms(abs(ns))} {'later' if sign > 0 else 'earlier'}"
     return f"{rank} {verb} the straggler: {when}"
 
 
 def _signed(ns: float) -> str:
-    text = f"{ns / 1e6:+.{_digits(ns)}f} ms"
-    return text.replace("-", "−")
-
-
-def _digits(ns: float) -> int:
-    """Return how many decimals of a millisecond say something."""
-    return 1 if abs(ns) >= 1e6 or ns == 0 else 3
+    return in_ms(ns, sign="+")
 
 
 def _percent(change: Change) -> str:
     if change.relative is None:
         return "from nothing"
-    return in_percent(change.relative, "+.1%").replace("-", "−")
+    return in_percent(change.relative, 1, sign="+")

@@ -37,11 +37,9 @@ _MOST_KEYS = 2_000
 
 _BRIEF = (  # of a place, a `Ranked` and where it is: what a terminal shows
     Column("id", "#", "int", value=lambda row: row[0]),
-    Column("gain_ms", "saves per step (ms)", "float", 1, bar=True, value=lambda row: _gain(row[1], "mid_ns")),
-    Column("gain_low_ms", "95 %: from", "float", 1, minor=1, value=lambda row: _gain(row[1], "low_ns")),
-    Column(
-        "gain_high_ms", "to", "float", 1, minor=1, paired=True, value=lambda row: _gain(row[1], "high_ns")
-    ),
+    Column("gain_ms", "saves per step (ms)", "float", bar=True, value=lambda row: _gain(row[1], "mid_ns")),
+    Column("gain_low_ms", "95 %: from", "float", minor=1, value=lambda row: _gain(row[1], "low_ns")),
+    Column("gain_high_ms", "to", "float", minor=1, paired=True, value=lambda row: _gain(row[1], "high_ns")),
     Column("gain_share", "of the step", "percent", 0, value=lambda row: row[1].share),
     Column("title", "what", value=lambda row: row[1].finding.title),
     Column("ranks", "where", minor=2, value=lambda row: row[2]),
@@ -49,7 +47,7 @@ _BRIEF = (  # of a place, a `Ranked` and where it is: what a terminal shows
 _FINDINGS = (
     *_BRIEF,
     Column(
-        "gain_after_above_ms", "after those above", "float", 1, value=lambda row: ms_of(row[1].after_above_ns)
+        "gain_after_above_ms", "after those above", "float", value=lambda row: ms_of(row[1].after_above_ns)
     ),
     Column("kind", "kind", value=lambda row: _words(row[1].finding.kind)),
     Column("cause", "why", value=lambda row: row[1].finding.cause),
@@ -172,11 +170,8 @@ def _result(
         from options.diagnose.diagnosis_charts import diagnosis_charts
 
         charts = diagnosis_charts(diagnosis, told, charts, parts())
-    gains = [gain for _, one in told if (gain := _gain(one, "mid_ns")) is not None]
-    digits = 3 if max(gains, default=1.0) < 1 else 1
-    columns = [one._replace(digits=digits) if one.kind == "float" else one for one in _FINDINGS]
     rows = [(place, one, _where(one, len(diagnosis.ranks))) for place, one in told]
-    brief = Table.of("findings", "Findings", columns[: len(_BRIEF)], rows)
+    brief = Table.of("findings", "Findings", _BRIEF, rows)
     about = [_about(diagnosis, one) for _, one in told]
     skipped = Table.of("skipped", "Could not check", _SKIPPED, diagnosis.skipped, detail=not args.full)
     return Result(
@@ -186,7 +181,7 @@ def _result(
         further=further(diagnosis),
         document=_document(args, diagnosis, ranked),
         tables=[
-            Table.of("findings", "Findings", columns, rows, about=about, brief=brief),
+            Table.of("findings", "Findings", _FINDINGS, rows, about=about, brief=brief),
             *([skipped] if diagnosis.skipped else []),
         ],
         charts=charts,

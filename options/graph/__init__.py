@@ -127,7 +127,7 @@ def _result(args: Namespace, loaded: _Loaded, chart: Network, output: Path) -> R
     }
     columns = (Column("cat", "category"), Column("count", "operations", "int"))
     rows = by_cat.most_common() if args.sort else list(by_cat.items())
-    length = [("critical path", f"{path.length_ns / 1e6:.3f} ms")] if path.length_ns else []
+    length = [("critical path", in_ms(path.length_ns))] if path.length_ns else []
     return Result(
         "graph",
         "",

@@ -158,7 +158,7 @@ def _headline(found: Answer, errors: Float64) -> str:
 
     answer = f"{found.recording.one_step} takes {in_ms(found.iteration_ns)}"
     if len(errors):
-        median, most = (in_percent(error, ".1%") for error in np.percentile(np.abs(errors), [50, 90]))
+        median, most = (in_percent(error, 1) for error in np.percentile(np.abs(errors), [50, 90]))
         answer += f"; the model reproduces one that it has not seen to within {median} (9 in 10: {most})"
     return f"{answer}."
 
@@ -362,7 +362,7 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
     mean = f" ({in_ms(last.recorded.recorded_ns or 0.0, unit='')} with outliers in full)" if cut else ""
     times = f"{in_ms(last.after_ns)}{ahead} instead of {in_ms(last.before_ns, unit='')}{mean}"
     pausing = _pausing(args, loaded, forecasts)
-    change = in_percent(last.ratio - 1, "+.1%")
+    change = in_percent(last.ratio - 1, 1, sign="+")
     return Result(
         **_common(args, loaded),
         headline=f"With {brief(last.name)} a step takes {times}: {change}{pausing}.",
@@ -524,7 +524,7 @@ def _explored(args: Namespace, loaded: LoadedSteps) -> Result:
         document={**_document(args, found, row, path, None), key: table.records()},
         tables=[table],
         charts=[effect_chart(title, effects, is_delay=is_delay)],
-        figures=[("iteration time, recorded", f"{(found.recorded_ns or found.iteration_ns) / 1e6:.3f} ms")],
+        figures=[("iteration time, recorded", in_ms(found.recorded_ns or found.iteration_ns))],
         notes=[*recording.notes, *_left_out(left_out)],
         ask=command(args, WHAT_IF),
     )
@@ -541,7 +541,7 @@ def _effect_headline(effects: Sequence[Effect], found: Answer, ratio: float) -> 
         return "The recording has no operation to change."
     most = effects[0]
     name, change = f"{most.group.kind} {brief(most.group.name)}", abs(most.effect_ns / found.iteration_ns)
-    moved = f"{in_ms(abs(most.effect_ns))} ({in_percent(change, '.1%')}) per step"
+    moved = f"{in_ms(abs(most.effect_ns))} ({in_percent(change, 1)}) per step"
     if most.effect_ns > 0:
         return f"Delaying {name} ({ratio:g} times) costs most: {moved}."
     return f"Speeding up {name} by {in_percent(1 - ratio)} helps most: {moved}."

@@ -37,9 +37,9 @@ _WHATIF = (
 )  # fmt: skip
 
 _HELPFUL = (
-    ms_column("saved_ms", "saves per step", "forecast.saved_ns", digits=1, bar=True),
-    ms_column("low_ms", "95 %: from", "forecast.gain_ns.low_ns", digits=1, minor=1),
-    ms_column("high_ms", "to", "forecast.gain_ns.high_ns", digits=1, minor=1, paired=True),
+    ms_column("saved_ms", "saves per step", "forecast.saved_ns", bar=True),
+    ms_column("low_ms", "95 %: from", "forecast.gain_ns.low_ns", minor=1),
+    ms_column("high_ms", "to", "forecast.gain_ns.high_ns", minor=1, paired=True),
     Column("share", "of the step", "percent", 0, value=lambda edit: 1 - edit.forecast.ratio),
     Column("set", "what if", value=lambda edit: edit.forecast.name),
     Column("finding", "removes", minor=2),

@@ -16,7 +16,7 @@ function escaped(text) {
 }
 
 function valueText(value) {
-  return value === null ? GAP : formatted(value, 3);
+  return value === null ? GAP : formatted(value, 6);
 }
 
 function titled(text, standoff = 6) {

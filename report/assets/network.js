@@ -190,7 +190,7 @@ drawers.network = (chart, place) => {
       }
       if (legible) {
         context.fillStyle = inkOn(colourOf(node.cat));
-        const took = chart.short && node.dur_ms !== null ? formatted(node.dur_ms, node.dur_ms >= 1 ? 1 : 3) : "";
+        const took = chart.short && node.dur_ms !== null ? formatted(node.dur_ms, 6) : "";
         const room = BOX_X - 12 - (took ? widthOf(context, took) + 6 : 0);
         context.fillText(fitted(context, chart.short?.[index] ?? node.label, room), x + 6, y + BOX_Y / 2 + 0.5);
         if (took) context.fillText(took, x + BOX_X - 6 - widthOf(context, took), y + BOX_Y / 2 + 0.5);

@@ -16,11 +16,18 @@ function element(tag, properties = {}, ...children) {
   return made;
 }
 
-/** Returns a number with `digits` decimals and thousands separators, exactly as the terminal shows it. */
+/** Returns a number exactly as the terminal shows it: in three significant digits, at most so many decimals. */
 function formatted(value, digits) {
+  const size = value ? Number(value.toExponential(2).split("e")[1]) : 2;
+  const text = withDecimals(value, Math.max(0, Math.min(digits, 2 - size)));
+  return /[1-9]/.test(text) ? text : "0";
+}
+
+/** Returns a number with so many decimals and thousands separators. */
+function withDecimals(value, digits) {
   const [whole, decimals] = rounded(Math.abs(value), digits).split(".");
   const text = whole.replace(/\B(?=(\d{3})+$)/g, ",") + (decimals ? `.${decimals}` : "");
-  return value < 0 && /[1-9]/.test(text) ? `-${text}` : text;
+  return value < 0 && /[1-9]/.test(text) ? `−${text}` : text;
 }
 
 /** Rounds half to even: toFixed goes by the number's exact value, but rounds its ties up. */
@@ -40,9 +47,7 @@ function counting(count, word) {
 
 /** Returns milliseconds in a readable number of digits. */
 function milliseconds(value) {
-  if (value === null || value === undefined) return GAP;
-  const size = Math.abs(value);
-  return `${formatted(value, size >= 100 ? 1 : size >= 1 ? 2 : size >= 0.01 || size === 0 ? 3 : 6)} ms`;
+  return value === null || value === undefined ? GAP : `${formatted(value, 6)} ms`;
 }
 
 /** Shortens a text in the middle. */
@@ -178,9 +183,8 @@ function cards() {
     const plain = card.lines.filter(([label]) => !label).map(([, text]) => element("p", {}, text));
     const name = element("h2", {}, element("span", { className: "place" }, String(index + 1)), card.title);
     const [, low, high] = card.bar ?? [];
-    const digits = high >= 1 ? 1 : 3;
     const between = (low ?? null) === null ? ""
-      : `95 %: ${low > 0 ? formatted(low, digits) : 0} to ${formatted(high, digits)} ms`;
+      : `95 %: ${formatted(low, 6)} to ${formatted(high, 6)} ms`;
     const doubt = element("span", { className: "soft" }, between);
     const head = element("summary", {}, name, element("span", { className: "gain" }, card.figure, doubt));
     if (card.bar) head.append(barOf(card.bar, most));

@@ -367,7 +367,7 @@ drawers.timeline = (chart, place) => {
       context.fillStyle = ink.line;
       context.fillRect(x, AXIS - 6, 1, state.height);
       context.fillStyle = ink.soft;
-      context.fillText(formatted(tick * step, decimals), x + 3, AXIS / 2);
+      context.fillText(withDecimals(tick * step, decimals), x + 3, AXIS / 2);
     }
     context.fillStyle = ink.paper;
     context.fillRect(0, 0, left, AXIS);

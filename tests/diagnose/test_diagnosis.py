@@ -223,7 +223,7 @@ def test_steps_that_wait_for_the_loader_now_and_then_are_input_and_no_outliers(t
     assert kinds(diagnosis) == ["input", "hot_operation"]
     found = winning(diagnosis)[0]
     assert found.finding.title == "4 of 12 steps wait for their input"
-    assert "66.7 ms a step of the critical path is loading, 40 % of the mean step, 200.0 to 200.0 ms in" in (
+    assert "66.7 ms a step of the critical path is loading, 40 % of the mean step, 200 to 200 ms in" in (
         found.finding.cause
     )
     holds(found, 4 * 200 / 12)
@@ -258,7 +258,7 @@ def test_what_one_rank_alone_runs_in_every_step_is_named_however_noisy_the_first
     assert (late.finding.kind, late.finding.ranks) == ("late_rank", ["rank3"])
     assert late.finding.operations == ["extra_compute"]
     assert ": rank3 holds up the others, in extra_compute, which not all do; up to" in headline(diagnosis)
-    assert late.finding.cause.startswith("500.0 ms more a step")
+    assert late.finding.cause.startswith("500 ms more a step")
     assert late.gain is not None
     assert late.gain.mid_ns / 1e6 == pytest.approx(500, rel=0.01)
 
@@ -270,14 +270,14 @@ def test_an_annotation_is_no_hot_operation_but_time_without_a_recorded_one(tmp_p
     diagnosis = diagnosed(path.parent)
     assert kinds(diagnosis) == []
     said = headline(diagnosis)
-    assert said.startswith("A step takes 100.0 ms: 60 % of the step passes in ## backward ##, outside")
+    assert said.startswith("A step takes 100 ms: 60 % of the step passes in ## backward ##, outside")
 
 
 def test_a_saving_of_more_than_what_it_is_won_from_says_so() -> None:
     finding = Finding("input", "title", "cause", "action", from_ns=10e6)
     assert _bounded(finding, Gain(10.5e6, None, None)).caveat == ""
     said = _bounded(finding, Gain(14e6, None, None)).caveat
-    assert said.startswith("4.0 ms of the gain is not this time itself")
+    assert said.startswith("4.00 ms of the gain is not this time itself")
     assert (
         _bounded(msgspec.structs.replace(finding, caveat="known"), Gain(14e6, None, None)).caveat
         == f"known; {said}"

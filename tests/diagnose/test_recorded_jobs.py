@@ -18,7 +18,7 @@ KNOWN = {
     "kineto/gpu-hta-ns-resolution": ", and the device is the limit",
     "kineto/gpu-tracelens-sglang-decode-mi300": ": the host waits 98 % of the step in hipMemcpyWithStream",
     "kineto/gpu-tracelens-timesformer-h100": ": 57 % of the step passes in preprocess, outside",
-    "kineto/gpu-param-resnet": ": 14 of 29 steps wait for their input; up to 169.0 ms (51 %)",
+    "kineto/gpu-param-resnet": ": 14 of 29 steps wait for their input; up to 169 ms (51 %)",
     "horovod/2ranks-slow-rank1": ": rank1 holds up the others",
     # what was done to this one is not in its recording: the loader works ahead, and both ranks load alike
     "composer/ws2-slow-rank1": ": 74 % of it is computation",

@@ -42,7 +42,7 @@ def test_a_slow_server_and_a_slow_link_do_not_add_up(tmp_path: Path) -> None:
     )
     for one in winning(diagnosis):
         if one.finding.kind == "server":  # 1.4 ms, and as the link of worker 0 shows its bytes need 0.2
-            assert "a pull takes 1.2 ms more than its bytes need" in one.finding.cause
+            assert "a pull takes 1.20 ms more than its bytes need" in one.finding.cause
         holds(one, link if one.finding.kind == "slow_collective" else server, near=0.2)
     second = winning(diagnosis)[1]
     assert second.after_above_ns is not None

@@ -224,8 +224,8 @@ def test_a_ramp_and_a_stall_and_what_comes_again(tmp_path: Path) -> None:
     ramp = next(one for one in found if one["scope"]["ranks"] == ["rank0"])
     assert (ramp["scope"]["from_step"], ramp["scope"]["to_step"]) == (pytest.approx(20, abs=1), 59)
     assert "growing to 39.5 ms" in ramp["title"]  # the median of the last two of 40
-    assert "rank1 stalls: step 90 takes 200.0 ms longer than the steps around" in titles
-    assert any("every 30th step takes 100.0 ms longer" in title for title in titles)
+    assert "rank1 stalls: step 90 takes 200 ms longer than the steps around" in titles
+    assert any("every 30th step takes 100 ms longer" in title for title in titles)
 
 
 def test_a_digest_of_a_step_log_gives_the_same_findings(tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_of_a_long_log_figures_are_means_and_the_span_is_still_exact(tmp_path: P
     assert (late["scope"]["ranks"], late["scope"]["operations"]) == (["rank1"], ["data"])
     assert (late["scope"]["from_step"], late["scope"]["to_step"]) == (1_003, 1_109)
     assert late["gain_ms"]["mid"] == pytest.approx(12)
-    assert stalls["title"] == "every 250th step takes 500.0 ms longer than the steps around"
+    assert stalls["title"] == "every 250th step takes 500 ms longer than the steps around"
     _, out, _ = run_cli("statistic", tmp_path, "--format", "json")
     found = {(one["name"], one["count"], one["avg_ms"]) for one in json.loads(out)["operations"]}
     of_rank1 = {(name.removeprefix("rank1."), count): avg for name, count, avg in found if "rank1." in name}

@@ -471,5 +471,5 @@ def test_steps_that_drift_are_named_where_they_leave_a_change_to_chance(tmp_path
     verdict = compared(base, run("b.json", (48, 49, 50) * 4, 16))["verdict"]
     assert verdict.endswith(
         "95 % CI −49.6 to 81.2 ms): it may be chance, as the 12 steps of the base drift and count as 2; "
-        "but aten::mm +8.0 ms is more than chance"
+        "but aten::mm +8.00 ms is more than chance"
     )

@@ -70,18 +70,18 @@ def combined(by: str = "causality") -> Any:
         (
             [clock(0, 0), clock(-35_100.0, 2_000.0, 1, before=12)],
             "causality",
-            "; clocks were up to 35.1 ms apart and now agree within ± 2.0 ms (by causality, 1 anchor); "
+            "; clocks were up to 35.1 ms apart and now agree within ± 2.00 ms (by causality, 1 anchor); "
             "out of order: 12 before, 0 now.",
         ),
         (
             [clock(0, 0), clock(0, 134_400.0, 363)],
             "causality",
-            "; clocks cannot be tied closer than ± 134.4 ms (by causality, 363 anchors).",
+            "; clocks cannot be tied closer than ± 134 ms (by causality, 363 anchors).",
         ),
         (
             [clock(0, 0), clock(-7_200_000_037.0, 245.7, 1), clock(1_500_000.0, 10.0, 1)],
             "matched ends",
-            "; clocks were up to 2.0 h apart and now agree within ± 245.7 us (by matched ends, 2 anchors).",
+            "; clocks were up to 2.00 h apart and now agree within ± 246 us (by matched ends, 2 anchors).",
         ),
         (
             [clock(0, 0), clock(0, 20.5), clock(0, None, 0)],
@@ -107,7 +107,7 @@ def test_combine_says_that_clocks_were_not_compared() -> None:
 
 def test_3dcompare_names_the_fastest_run() -> None:
     assert of_runs(["a", "b", "c"], [250.0, 100.0, None]) == (
-        "b has the shortest steps, 100.0 ms; a takes 250.0 ms (2.50 times); no steps are marked in c."
+        "b has the shortest steps, 100 ms; a takes 250 ms (2.50 times); no steps are marked in c."
     )
     assert of_runs(["a", "b"], [None, None]) == "Average times of a, b; no run marks its steps."
     many = of_runs(list("abcdefg"), [float(ms) for ms in range(10, 80, 10)])
@@ -127,7 +127,8 @@ def sentence(one: Gpu) -> str:
 
 def test_collect_gives_the_iteration_time_and_its_range() -> None:
     assert sentence(gpu({7: 10, 8: 12, 9: 11})) == (
-        "An iteration takes 11.0 ms (mean of 3 steps; 10.0 ms to 12.0 ms), 2.0 ms of it forward and backward."
+        "An iteration takes 11.0 ms (mean of 3 steps; 10.0 ms to 12.0 ms), "
+        "2.00 ms of it forward and backward."
     )
     assert of_steps([], 0, []) == ""
 

@@ -50,15 +50,15 @@ def test_the_sentence_of_a_breakdown() -> None:
     parts = [step("rank0", n, 100, 50, 30, 10) for n in range(1, 5)]
     parts += [step("rank1", n, 200 if n == 4 else 100, 40, 30) for n in range(1, 5)]
     assert exposed_and_outliers(parts) == (
-        "A step takes 112.5 ms (mean of 4 steps on 2 ranks, median 100.0 ms); communication that nothing "
+        "A step takes 112 ms (mean of 4 steps on 2 ranks, median 100 ms); communication that nothing "
         "hides takes 25.0 ms of it (22 %; most on rank1, 30.0 ms); far longer than the median: step 4 "
-        "(200.0 ms on rank1)."
+        "(200 ms on rank1)."
     )
 
 
 def test_without_communication_a_breakdown_says_so() -> None:
     assert exposed_and_outliers([step("rank0", None, 100, 50, 0)]) == (
-        "The recording takes 100.0 ms; no communication was recorded."
+        "The recording takes 100 ms; no communication was recorded."
     )
 
 
@@ -66,7 +66,7 @@ def test_what_passes_between_steps_is_said_where_it_matters() -> None:
     # steps of 100 ms begin every 110 ms; step 4 is not recorded, so what passes before step 5 says nothing
     parts = [replace(step("rank0", n, 100, 50, 0), start_ns=110 * n * MS) for n in (1, 2, 3, 5)]
     assert exposed_and_outliers(parts).startswith(
-        "A step takes 100.0 ms (mean of 4 steps, median 100.0 ms), and 10.0 ms pass before the next; "
+        "A step takes 100 ms (mean of 4 steps, median 100 ms), and 10.0 ms pass before the next; "
     )
     close = [replace(part, wall_ns=round(109.5 * MS)) for part in parts]
     assert "before the next" not in exposed_and_outliers(close)
@@ -101,7 +101,7 @@ def job(tmp_path: Path, **computes_ms: int) -> dict[str, RankFigures]:
 def test_where_the_time_goes(tmp_path: Path) -> None:
     # of 100 ms the rank computes 60 and 1, 10 of them while it communicates for 30
     assert where_time_goes(job(tmp_path, rank0=60)) == (
-        "The recording takes 100.0 ms: 51 % computation alone, 20 % communication alone, 19 % idle, "
+        "The recording takes 100 ms: 51 % computation alone, 20 % communication alone, 19 % idle, "
         "10 % both at once; the longest computation is inner, 45.0 ms of its own time."
     )
 
@@ -123,7 +123,7 @@ def test_annotations_are_named_where_hardly_any_operator_is_recorded(tmp_path: P
     ]
     trace = read_trace(write(tmp_path / "a.json", events, schemaVersion=1))
     assert where_time_goes({"rank0": middle_steps(trace), "rank1": middle_steps(trace)}) == (
-        "A step takes 100.0 ms on 2 ranks: 68 % with no communication (computation is hardly recorded), "
+        "A step takes 100 ms on 2 ranks: 68 % with no communication (computation is hardly recorded), "
         "30 % communication alone, 2 % computation alone; "
         "the longest annotation is expert, 58.0 ms of its own time on rank0."
     )

@@ -46,13 +46,13 @@ def test_what_explains_a_change_is_named_largest_first() -> None:
         GREW, category("PUSH", 20, 30.9, 0.001), category("PULL", 30, 31.1, 0.01), category("FW", 40, 40, 0.9)
     )
     assert verdict(found) == (
-        "iteration time +12.4 ms (+9.8 %, 95 % CI 9.1–15.6 ms): PUSH +10.9 ms, PULL +1.1 ms, FW unchanged"
+        "iteration time +12.4 ms (+9.8 %, 95 % CI 9.10–15.6 ms): PUSH +10.9 ms, PULL +1.10 ms, FW unchanged"
     )
 
 
 def test_operations_without_a_category_explain_nothing_by_name() -> None:
     assert verdict(comparison(GREW, category("", 20, 30.9, 0.001), category("PULL", 30, 31.1, 0.01))) == (
-        "iteration time +12.4 ms (+9.8 %, 95 % CI 9.1–15.6 ms): PULL +1.1 ms"
+        "iteration time +12.4 ms (+9.8 %, 95 % CI 9.10–15.6 ms): PULL +1.10 ms"
     )
 
 
@@ -63,16 +63,16 @@ def test_a_part_that_may_be_chance_is_called_uncertain() -> None:
 
 def test_a_decrease_has_minus_signs() -> None:
     found = comparison(change(138.9, 126.5, -15.6, -9.1, 0.001), category("PUSH", 30.9, 20, 0.001))
-    assert verdict(found) == "iteration time −12.4 ms (−8.9 %, 95 % CI −15.6 to −9.1 ms): PUSH −10.9 ms"
+    assert verdict(found) == "iteration time −12.4 ms (−8.9 %, 95 % CI −15.6 to −9.10 ms): PUSH −10.9 ms"
 
 
 def test_chance_is_called_chance() -> None:
     found = comparison(change(100, 101, -3, 5, 0.6), category("PUSH", 20, 21, 0.6))
-    assert verdict(found) == "iteration time +1.0 ms (+1.0 %, 95 % CI −3.0 to 5.0 ms): no more than chance"
+    assert verdict(found) == "iteration time +1.00 ms (+1.0 %, 95 % CI −3.00 to 5.00 ms): no more than chance"
 
 
 def test_the_same_run_is_unchanged() -> None:
-    assert verdict(comparison(change(100, 100, -3, 3, 1.0))) == "iteration time unchanged (100.0 ms)"
+    assert verdict(comparison(change(100, 100, -3, 3, 1.0))) == "iteration time unchanged (100 ms)"
 
 
 def test_too_few_steps_are_said() -> None:
@@ -137,7 +137,7 @@ def test_ticks_name_the_straggler_where_no_rank_is_recorded_alone() -> None:
 
 @pytest.mark.parametrize(
     ("found", "text"),
-    [(change(0, 1, 9.1, 15.6), "9.1–15.6"), (change(0, 1, -1.5, 2), "−1.5 to 2.0"), (change(0, 1), "")],
+    [(change(0, 1, 9.1, 15.6), "9.10–15.6"), (change(0, 1, -1.5, 2), "−1.50 to 2.00"), (change(0, 1), "")],
 )
 def test_interval_in_words(found: Change, text: str) -> None:
     assert interval(found) == text

@@ -20,7 +20,7 @@ def shown(result: Result) -> str:
 def test_headline_table_and_what_to_do() -> None:
     columns = (Column("name", "operation"), Column("ms", "took (ms)", "float", 1), Column("gap", "nothing"))
     table = Table("operations", "Operations", columns, [("FW.a", 2.25, None), ("BW.b", 1000.0, None)])
-    card = Card("It is slow", "3.0 ms", [("", "Because."), ("Try", Command("   a.py x"))])
+    card = Card("It is slow", "3.00 ms", [("", "Because."), ("Try", Command("   a.py x"))])
     result = Result(
         "o",
         "title",
@@ -33,8 +33,8 @@ def test_headline_table_and_what_to_do() -> None:
     )
     assert shown(result) == (
         "**A step takes 5 ms.**\n\nSo.\n\n"
-        "| operation | took (ms) |\n| --- | ---: |\n| FW.a | 2.2 |\n| BW.b | 1,000.0 |\n\n"
-        "1. **It is slow** 3.0 ms\n   - Because.\n   - Try: `   a.py x`\n\n"
+        "| operation | took (ms) |\n| --- | ---: |\n| FW.a | 2.2 |\n| BW.b | 1,000 |\n\n"
+        "1. **It is slow** 3.00 ms\n   - Because.\n   - Try: `   a.py x`\n\n"
         "Said.\n\n- `a.py y_`\n"
     )
 

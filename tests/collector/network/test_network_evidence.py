@@ -44,7 +44,7 @@ def test_logs_of_servers_tell_sizes_and_times(tmp_path: Path) -> None:
     (tmp_path / "server_0.txt").write_text("1000: start, 65536, PULL, 1\n4000: stop, 65536, PULL, 1\n")
     found = read_evidence([tmp_path])
     assert (found.bytes_of, found.servers) == ({65536: 4096}, {65536: 2})
-    assert found.words == "; server_0 logged 3.0 ms for each of its pulls"
+    assert found.words == "; server_0 logged 3.00 ms for each of its pulls"
 
 
 def test_a_job_without_any_has_no_evidence(tmp_path: Path) -> None:
