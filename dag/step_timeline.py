@@ -247,7 +247,12 @@ def _span(recording: Recording, step: StepGraph, lanes: _Lanes, event: int, zero
     start, end = int(step.start_ns[event]), int(step.end_ns[event])
     lane = lanes.names[lanes.of[at]]
     return Span(
-        lane, operation.label, (start - zero) / 1e6, (end - start) / 1e6, group_of(operation), (*keys,)
+        lane,
+        _plain(operation.label),
+        (start - zero) / 1e6,
+        (end - start) / 1e6,
+        group_of(operation),
+        (*keys,),
     )
 
 
@@ -260,6 +265,24 @@ def _together(recording: Recording, step: StepGraph, lanes: _Lanes, events: Int6
     name = f"{len(events):,} short operations, {in_ms(busy)} together"
     group = group_of(recording.operations[at])
     return Span(lanes.names[lanes.of[at]], name, (start - zero) / 1e6, (end - start) / 1e6, group)
+
+
+def _words(name: str, operation: Operation, *, is_idle: bool) -> str:
+    """Return the words for a stretch of the path: with the stage of a transfer, without decoration.
+
+    ``PULL dense0_weight``; ``idle before Memset`` where nothing ran; ``forward`` for ``## forward ##``.
+    """
+    if is_idle:
+        return f"idle {name}" if name.startswith("before ") else name
+    stage = operation.transfer.stage
+    if stage and stage not in name:
+        return f"{stage} {name.removeprefix(f'{operation.cat}.')}"
+    return _plain(name)
+
+
+def _plain(name: str) -> str:
+    """Return a name without the marks around it that some annotations have."""
+    return name.strip("# ") or name if name.startswith("##") else name
 
 
 def group_of(operation: Operation) -> str:
@@ -300,7 +323,14 @@ def _marks(recording: Recording, step: StepGraph, path: CriticalPath, parts: boo
         item[first],
     )
     return [
-        OnPath(event, start, duration, named.labels[label].name, is_idle, (keys[label], stretch_key(place)))
+        OnPath(
+            event,
+            start,
+            duration,
+            _words(named.labels[label].name, recording.operations[step.operation[event]], is_idle=is_idle),
+            is_idle,
+            (keys[label], stretch_key(place)),
+        )
         for event, start, duration, label, is_idle, place in zip(
             *(column.tolist() for column in columns), strict=True
         )

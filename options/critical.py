@@ -36,7 +36,8 @@ _OPERATIONS = (
 )  # fmt: skip
 _LEAST = 3  # importance of a column that says nothing new
 _MOST_BARS = 32
-_FEW_SCOPES = 16  # of a kind, whose lengths are told one by one
+_FEW_SCOPES = 4  # of a kind, whose lengths are told one by one
+_SCREEN = 10  # rows of the path on a terminal, with all else a screen
 SCOPES = ("GPU", "worker", "job", "all")
 
 
@@ -104,10 +105,12 @@ def _recorded(args: Namespace) -> Result:
     step = recording.steps[row]
     scopes, path = scopes_of(recording, loaded.job.kind, step, parts=args.del_queue)
     shown = [(scope, scope.path()) for scope in _shown(scopes, args.scope)]
+    is_asked = bool(args.full or args.sort)
     slack = _slack_table(args, step_operations(recording, step))
     of_names = [(scope, Table.of("", "", BY_NAME, by_name(found)).rows) for scope, found in shown]
     of_cats = [(scope, Table.of("", "", _BY_CAT, scope.shares(found)).rows) for scope, found in shown]
     stretches = [(scope, found.rows()) for scope, found in shown]
+    by_operation = _per_scope(args, "by_name", "Critical path by operation", BY_NAME, of_names, about=(3, 1))
     document: dict[str, Any] = {
         "step": step.number,
         "iteration_ms": path.length_ns / 1e6,
@@ -125,9 +128,13 @@ def _recorded(args: Namespace) -> Result:
         document,
         headline=headline(recording, step.number, path, scopes[-1].path()),
         tables=[
-            _per_scope(args, "by_name", "Critical path by operation", BY_NAME, of_names, about=(3, 1)),
-            slack._replace(rows=slack.rows[: args.head], about=_about_operations(recording, slack)),
-            _per_scope(args, "by_cat", "Share of each category", _BY_CAT, of_cats),
+            by_operation if args.head or args.full else by_operation._replace(brief=_brief(by_operation)),
+            slack._replace(
+                rows=slack.rows[: args.head], about=_about_operations(recording, slack), detail=not is_asked
+            ),
+            _per_scope(args, "by_cat", "Share of each category", _BY_CAT, of_cats)._replace(
+                detail=not args.full
+            ),
             _per_scope(args, "path", "Critical path", PATH, stretches)._replace(
                 detail=not args.full, about=_about_stretches(scopes[-1], shown)
             ),
@@ -153,6 +160,16 @@ def _document(scope: Scope, *, owned: bool) -> dict[str, Any]:
         "by_name": Table.of("", "", BY_NAME, by_name(path)).records(),
         "by_cat": {cat: ns / 1e6 for cat, ns, _ in scope.shares(path)},
     }
+
+
+def _brief(table: Table) -> Table:
+    """Return the first rows of the path, and how many there are; the scope only where there are several."""
+    n = len(table.rows)
+    more = f"the first {_SCREEN} of {n:,} rows; " if n > _SCREEN else ""
+    short = table.first(_SCREEN)._replace(note=f"{more}--full shows {'all, and ' * bool(more)}slack")
+    if table.columns[0] is _SCOPE:
+        return short
+    return short._replace(columns=table.columns[1:], rows=LazySequence(short.rows, lambda row: row[1:]))
 
 
 def _slack_table(args: Namespace, operations: list[OperationSlack]) -> Table:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import html
 import itertools
+import re
+import shlex
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,8 +14,8 @@ from typing import Any
 
 from errors import printable
 from outputs.atomic import open_output
-from outputs.marks import MARK
-from report import colours, plot
+from outputs.marks import MARK, PROGRAM
+from report import colours, markdown, plot
 from report.charts import place_along
 from report.json import encode
 from report.names import bounded, labels, short_functions
@@ -47,7 +50,8 @@ _SMALL = 560  # pixels of a drawing that has room beside another
 _LONGEST = 160  # characters of a name in a timeline
 _TAB = 90  # and of the title in a browser's tab
 _MOST_SHORT_NAMES = 2_000  # boxes of a graph; of more, each shows what fits of its name
-_IN_A_BOX = 14  # columns of a name beside a duration
+_IN_A_BOX, _IN_A_LANE = 14, 24  # columns of a name in a graph beside a duration, and in a timeline
+_MOST_COPIED = 10  # rows of a table in a summary
 _ROOM = 600_000  # bytes of a page for the rows of its tables
 
 # Nothing may be loaded or sent, and only what is in the page may run.
@@ -108,6 +112,7 @@ def _document(result: Result) -> dict[str, Any]:
         "title": result.headline or result.title,
         "subject": (result.headline and result.title) or f"analyze.py {result.option}",
         "further": result.further,
+        "summary": markdown.summary(result, _MOST_COPIED).splitlines(),
         **{key: getattr(result, key) for key in ("figures", "commentary", "read", "repairs")},
         "cards": [_card(card, keys) for card in result.cards],
         "notes": [*result.notes, *(() if len(charts) == len(result.charts) else (_NOT_DRAWN,))],
@@ -154,10 +159,22 @@ def _table(table: Table, keys: dict[str, int]) -> dict[str, Any]:
 
 def _card(card: Card, keys: _Numbered) -> dict[str, Any]:
     about = [keys[key] for key in card.about]
-    lines = [(label, text, isinstance(text, Command)) for label, text in card.lines]
+    lines = [
+        (label, *(_command(text) if isinstance(text, Command) else (text,))) for label, text in card.lines
+    ]
     seen = {"step": card.step, "seen": keys[card.seen] if card.seen else None}
     figures = {"figure": card.figure, "bar": card.bar}
     return {"title": card.title, **figures, "lines": lines, "about": about, **seen}
+
+
+def _command(text: Command) -> tuple[str, str]:
+    """Return a command as one reads it, and as it can be pasted into any shell of this machine."""
+    program = re.search(rf"\S*{re.escape(PROGRAM)}", text)
+    if program is None:
+        return text.strip(), text.strip()
+    after = text[program.end() :]
+    typed = shlex.join([sys.executable, program[0]])
+    return f"{PROGRAM}{after}", f"cd {shlex.quote(str(Path.cwd()))} && {typed}{after}"
 
 
 def _scripted(result: Result) -> tuple[type, ...]:
@@ -197,6 +214,9 @@ def _payload(chart: Chart, keys: Mapping[str, int], scripted: tuple[type, ...]) 
         ]  # fmt: skip
         payload |= {"flags": flag_texts(chart), "idle": colours.of("gap")}
         payload |= {"lane_names": list(lanes), "names": list(names), "groups": list(groups)}
+        long_ones = [name for name in names if len(name) > _IN_A_LANE]
+        brief_ones = dict(zip(long_ones, labels(long_ones, _IN_A_LANE), strict=True))
+        payload["short"] = {str(names[name]): short for name, short in brief_ones.items() if short != name}
         payload |= {"colours": colours.assign(groups)}
     elif isinstance(chart, Network):
         kinds = _Numbered()

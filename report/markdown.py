@@ -19,7 +19,12 @@ _SPECIAL = re.compile(r"[\\`*<\[|]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
 def write(result: Result, stream: TextIO, args: Namespace) -> None:
     """Print `result` in GitHub's Markdown; of each table as many rows as on a terminal."""
-    n_rows, tables = most_rows(args), shown_tables(result)
+    stream.write(summary(result, most_rows(args)))
+
+
+def summary(result: Result, n_rows: int | None) -> str:
+    """Return `result` in GitHub's Markdown, with so many rows of each table."""
+    tables = shown_tables(result)
     parts = [
         [f"**{_escaped(result.headline or result.title)}**"],
         [_escaped(result.further)] if result.further else [],
@@ -32,7 +37,7 @@ def write(result: Result, stream: TextIO, args: Namespace) -> None:
         [_escaped(note) for note in result.notes if not isinstance(note, Command)],
         [f"- `{printable(note)}`" for note in result.notes if isinstance(note, Command)],
     ]
-    stream.write("\n\n".join("\n".join(part) for part in parts if part) + "\n")
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
 def _rows(table: Table, n_rows: int | None) -> Iterator[str]:

@@ -352,7 +352,7 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
         *(() if slower is None else (shown.slowdown_table(slower),)),
     ]
     moved = shown.moved_chart(where, brief(last.name), before, paths[last.name])
-    charts: list[Chart] = [moved, shown.whatif_chart(found)]
+    charts: list[Chart] = [moved, *([shown.whatif_chart(found)] if len(found) > 1 else [])]
     if is_drawn(args):
         charts += shown.timelines("Recorded", recording, results[-1], position)
         if any(one.name == "bandwidth" for one in _requests(args)):

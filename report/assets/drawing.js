@@ -14,6 +14,7 @@ drawers.drawing = (chart, place) => {
   drawing.setAttribute("role", "graphics-document");
   drawing.setAttribute("aria-label", chart.title);
   place.append(frame, tip);
+  showWhole(drawing);
   if (chart.by === "step" && chart.place !== null) pickSteps(chart, place, drawing);
   frame.addEventListener("pointermove", (event) => {
     const mark = event.target.closest("[role='graphics-symbol'][aria-label]");
@@ -27,6 +28,14 @@ drawers.drawing = (chart, place) => {
   });
   frame.addEventListener("pointerleave", () => { tip.hidden = true; });
 };
+
+/** Makes room for texts that are wider in this browser's font than where the chart was drawn. */
+function showWhole(drawing) {
+  const [seen, view] = [drawing.getBBox(), drawing.viewBox.baseVal];
+  const left = Math.min(view.x, seen.x);
+  const right = Math.max(view.x + view.width, seen.x + seen.width);
+  drawing.setAttribute("viewBox", [left, view.y, right - left, view.height].join(" "));
+}
 
 /** Lets a step be picked by a click on one of its marks; a second one, or Escape, shows all again. */
 function pickSteps(chart, place, drawing) {

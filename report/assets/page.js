@@ -40,6 +40,11 @@ function rounded(value, digits) {
   return "02468".includes(below.at(-1)) ? below : value.toFixed(digits);
 }
 
+/** A sentence in which no line ends between a number and its unit. */
+function unbroken(text) {
+  return text.replace(/(\d) (?=(?:%|ms)(?!\w))/g, "$1\u00a0");
+}
+
 /** "1 row", "2,000 rows". */
 function counting(count, word) {
   return `${formatted(count, 0)} ${word}${count === 1 ? "" : "s"}`;
@@ -145,16 +150,28 @@ function list(lines) {
 }
 
 function header() {
-  const parts = [element("p", { className: "option" }, data.subject)];
+  const parts = [element("p", { className: "option" }, data.subject, copier("Copy summary", data.summary.join("\n")))];
   const lasting = data.charts.filter((chart) => !chart.step || chart.step === steps.drawn[0]);
   const sections = [...lasting, ...data.tables];
   if (sections.length > 2) {
-    const links = sections.map((section) => element("a", { href: `#${section.id}` }, section.title));
+    const short = new Map(sections.map(({ id, title }) => [title.split(/[,:]/)[0], id]).reverse()); // of each the first
+    const links = [...short].reverse().map(([words, id]) => element("a", { href: `#${id}` }, words));
     parts.push(element("nav", { "aria-label": "Contents" }, list(links)));
   }
-  parts.push(element("h1", {}, data.title));
-  if (data.further) parts.push(element("p", { className: "further" }, data.further));
+  parts.push(element("h1", {}, unbroken(data.title)));
+  if (data.further) parts.push(element("p", { className: "further" }, unbroken(data.further)));
   return element("header", {}, ...parts);
+}
+
+/** A button that copies a text, and says so. */
+function copier(words, text, label = words) {
+  const button = element("button", { type: "button", "aria-label": label }, words);
+  button.addEventListener("click", async () => {
+    await copied(text);
+    button.textContent = "Copied";
+    setTimeout(() => { button.textContent = words; }, 1500);
+  });
+  return button;
 }
 
 /** What it is worth, as a bar to the scale of all, with the line from the least to the most that it may be. */
@@ -173,12 +190,11 @@ function barOf([value, low, high], most) {
 function cards() {
   const most = Math.max(...data.cards.map(({ bar }) => (bar ? Math.max(...bar) : 0)));
   const made = data.cards.map((card, index) => {
-    const lines = card.lines.flatMap(([label, text, isCommand]) => {
+    const lines = card.lines.flatMap(([label, text, command]) => {
       if (!label) return [];
-      if (!isCommand) return [element("dt", {}, label), element("dd", {}, text)];
-      const copier = element("button", { type: "button", "aria-label": `Copy the command: ${text.trim()}` }, "Copy");
-      copier.addEventListener("click", () => copied(text.trim()));
-      return [element("dt", {}, label), element("dd", {}, element("code", {}, text.trim()), " ", copier)];
+      if (!command) return [element("dt", {}, label), element("dd", {}, text)];
+      const code = element("code", { title: command }, text);
+      return [element("dt", {}, label), element("dd", {}, code, " ", copier("Copy", command, `Copy the command: ${text}`))];
     });
     const plain = card.lines.filter(([label]) => !label).map(([, text]) => element("p", {}, text));
     const name = element("h2", {}, element("span", { className: "place" }, String(index + 1)), card.title);

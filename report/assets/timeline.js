@@ -4,6 +4,8 @@ const [LOWEST_ROW, HIGHEST_ROW] = [9, 20]; // CSS pixels; lower where there are 
 const WANTED_HEIGHT = 560;
 const NAMED_ROW = 12; // a row from here on has room for names
 const LANE_GAP = 6;
+const HEADING = 13; // pixels for the name of a rank above its lanes, where there is no room beside them
+const FEWEST = 8; // characters of a name in a box, unless it is whole
 const AXIS = 26;
 const ROWS_A_LANE = [12, 8, 5, 3]; // at most: the first with which there are no more in all than these
 const ALL_ROWS = 64; // further spans share the last row of their lane
@@ -32,7 +34,7 @@ drawers.timeline = (chart, place) => {
   const path = chart.path.map(([span, start, duration, name, idle, ...keys]) => (
     { span: spans[span], start, duration, name: chart.names[name], idle, keys }));
   const pathEnds = runningEnds(path);
-  const { names, groups, lane_names: laneNames } = chart;
+  const { names, short, groups, lane_names: laneNames } = chart;
   const gap = rowHeight > NAMED_ROW ? 3 : 1; // between rows
   const colourOf = coloursOf(chart);
   const pressed = new Set();
@@ -352,7 +354,20 @@ drawers.timeline = (chart, place) => {
     const room = Math.min(x + width, state.width) - from - 8;
     if (room < 26) return;
     context.fillStyle = inkOn(colourOf(groups[span.group]));
-    context.fillText(fitted(context, names[span.name], room), from + 4, top + (rowHeight - gap) / 2 + 0.5);
+    const words = [names[span.name], short[span.name] ?? names[span.name]];
+    const text = words.find((text) => widthOf(context, text) <= room) ?? begun(context, words[0], room);
+    if (text) context.fillText(text, from + 4, top + (rowHeight - gap) / 2 + 0.5);
+  }
+
+  /** As many words of a name as there is room for, from its beginning; "" where that says too little. */
+  function begun(context, name, room) {
+    const words = name.split(/(?<=[._:/ ])|(?<=[a-z0-9])(?=[A-Z])/);
+    while (words.length > 1) {
+      words.pop();
+      const text = `${words.join("").replace(/[._:/ ]+$/, "")}${ELLIPSIS}`;
+      if (widthOf(context, text) <= room) return text.length > FEWEST ? text : "";
+    }
+    return "";
   }
 
   function drawAxis(context, view, state, left, ink) {
@@ -381,12 +396,14 @@ drawers.timeline = (chart, place) => {
     if (path.length) context.fillText("critical path", 8, strip + PATH_ROW / 2);
     for (const [index, lane] of lanes.entries()) {
       const bottom = lane.top + Math.max(lane.rows.length * rowHeight, NAMED_ROW);
+      const above = lane.top - LANE_GAP / 2 - (lane.heading ? HEADING : 0);
       context.fillStyle = ink.paper;
-      context.fillRect(0, lane.top - LANE_GAP / 2, left - 2, bottom - lane.top + LANE_GAP);
+      context.fillRect(0, above, left - 2, bottom - above + LANE_GAP / 2);
       context.fillStyle = ink.ink;
-      context.fillText(fittedLane(context, laneNames[lane.id], left - 14), 8, (lane.top + bottom - 3) / 2);
+      if (lane.heading) context.fillText(lane.heading, 8, lane.top - HEADING / 2);
+      context.fillText(fittedLane(context, lane.name, left - 14), lane.heading === undefined ? 8 : 14, (lane.top + bottom - 3) / 2);
       context.fillStyle = ink.line;
-      if (index) context.fillRect(0, lane.top - LANE_GAP / 2, state.width, 1);
+      if (index) context.fillRect(0, above, state.width, 1);
     }
   }
 
@@ -404,7 +421,7 @@ drawers.timeline = (chart, place) => {
     return button;
   };
   const along = path.length ? [step("‹ Path", "Back on the path", -1), step("Path ›", "On along the path", 1)] : [];
-  const words = `${formatted(covered, 0)} of the boxes lie over others, in the last row of a lane.`;
+  const words = `${formatted(covered, 0)} boxes overlap, in the last row of a lane; zoom in or search to see them.`;
   const notes = covered ? [element("p", { className: "soft" }, words)] : [];
   const fold = pair.charts.includes(chart) ? [element("button", { type: "button" }, "All lanes")] : [];
   place.append(toolbar(finder, [...fold, ...along, ...board.buttons]), legend, board.board, detail, ...notes);
@@ -467,13 +484,29 @@ function laidOut(chart) {
   const across = (time) => (time - first) * wide / (last - first);
   const flying = flagsOf(chart.flags, across, 0, wide, (text) => 6 * text.length);
   const flagRows = Math.max(0, ...flying.map((flag) => flag.row + 1));
-  let top = AXIS + LANE_GAP + (onPath.size ? flagRows * FLAG_ROW + BEND + PATH_ROW : 0);
+  let top = AXIS + LANE_GAP + (onPath.size ? flagRows * FLAG_ROW + BEND + PATH_ROW + LANE_GAP : 0);
+  nameLanes(lanes, chart.lane_names);
   for (const lane of lanes) {
-    lane.top = top;
+    lane.top = top += lane.heading ? HEADING : 0;
     for (const row of lane.rows) for (const span of row.spans) span.top = top + row.index * rowHeight;
     top += Math.max(lane.rows.length * rowHeight, NAMED_ROW) + LANE_GAP;
   }
   return { spans, lanes, rowHeight, covered, flagRows, height: Math.max(top, 80) };
+}
+
+/** Gives each lane its name; on a narrow screen the rank stands once, above its lanes. */
+function nameLanes(lanes, names) {
+  const isNarrow = document.documentElement.clientWidth < 640 && names.length > 1 && names.every((name) => name.includes(" "));
+  let before = null;
+  for (const lane of lanes) {
+    const name = names[lane.id];
+    lane.name = name;
+    if (!isNarrow) continue;
+    const rank = name.slice(0, name.indexOf(" "));
+    lane.name = name.slice(rank.length + 1);
+    lane.heading = rank === before ? "" : rank;
+    before = rank;
+  }
 }
 
 /**

@@ -192,7 +192,7 @@ def test_the_page_of_a_diagnosis_answers_on_its_first_screen(
         )
         first, second, *_ = browser.find_elements(By.CSS_SELECTOR, ".cards details")
         focus = ActionChains(browser)
-        for _ in browser.find_elements(By.CSS_SELECTOR, "nav a"):  # what comes before the findings
+        for _ in browser.find_elements(By.CSS_SELECTOR, "nav a, header button"):  # before the findings
             focus.send_keys(Keys.TAB)
         focus.send_keys(Keys.TAB).perform()
         assert browser.switch_to.active_element == first.find_element(By.TAG_NAME, "summary")

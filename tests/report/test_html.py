@@ -616,9 +616,9 @@ def test_boxes_that_lie_over_others_are_counted(browser: Chrome, tmp_path: Path)
     # 15 at once on a lane of 12 rows: the last row holds four, three of which lie over others
     spans = [Span("gpu", f"op{i}", 0.0, 5.0, "FW") for i in range(15)]
     open_page(browser, page(tmp_path / "a.html", Timeline("T", spans)))
-    assert "3 of the boxes lie over others" in browser.find_element(By.CSS_SELECTOR, ".chart").text
+    assert "3 boxes overlap" in browser.find_element(By.CSS_SELECTOR, ".chart").text
     open_page(browser, page(tmp_path / "b.html", Timeline("T", spans[:12])))
-    assert "lie over others" not in browser.find_element(By.CSS_SELECTOR, ".chart").text
+    assert "overlap" not in browser.find_element(By.CSS_SELECTOR, ".chart").text
 
 
 def test_a_timeline_cannot_be_lost(browser: Chrome, tmp_path: Path) -> None:
