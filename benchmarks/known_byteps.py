@@ -10,24 +10,26 @@ asked to give its own model back.
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
 from arrays import Float64
+from benchmarks.simulated_cluster import Clock, Core, SharedLimits
 
 #: What a message without a tensor carries, and what headers add to the bytes of one that has.
 _SMALL_BYTES, _HEADERS = 300, 0.045
 #: How often the threads of a worker look for work, and how long a message is under way (ms).
 _POLL, _LATENCY = 0.05, 0.05
+#: What passes between nodes of one machine (bytes per ms).
+_WITHIN = 3e6
 #: Within how long workers start (ms).
 _APART = 300.0
 #: Steps before a job is in its rhythm.
@@ -52,6 +54,7 @@ class BytePSJob:
     adding : what each byte costs a server beside that
     busy, far : (servers,) how much longer each server takes for a message, and its network for the bytes
     sharing : how much longer a worker computes while its bytes are on their way
+    here : whether server i runs on worker i's machine
     """
 
     forward: tuple[float, ...]
@@ -69,6 +72,7 @@ class BytePSJob:
     busy: tuple[float, ...] = ()
     far: tuple[float, ...] = ()
     sharing: float = 0.0
+    here: bool = False
 
     def edited(self, edit: str) -> BytePSJob:
         """Return the job that an edit describes.
@@ -141,143 +145,79 @@ class _Queue:
         self._next()
 
 
-#: What a connection passes: what its source sends, and what its target receives.
-_Limits: TypeAlias = tuple[tuple[tuple[str, int], str], tuple[tuple[str, int], str]]
-
-
-class _Message:
-    __slots__ = ("left", "limits", "rate", "then")
-
-    def __init__(self, n_bytes: float, limits: _Limits, then: Callable[[], None]) -> None:
-        self.left, self.rate, self.limits, self.then = n_bytes, 0.0, limits, then
+_Node: TypeAlias = tuple[str, int]
 
 
 class _Network:
     """Connections between nodes: each carries one message after the other; all share what nodes can carry."""
 
-    def __init__(self, cluster: _Cluster, rate: Callable[[tuple[tuple[str, int], str]], float]) -> None:
-        self._cluster, self._rate = cluster, rate
-        self._queues: dict[_Limits, deque[_Message]] = {}
-        self._since, self._turn = 0.0, 0
-        self.busy: set[tuple[str, int]] = set()  # nodes from or to which something is on its way
-
-    def send(
-        self, source: tuple[str, int], target: tuple[str, int], n_bytes: float, then: Callable[[], None]
-    ) -> None:
-        """Send a message; `then` comes when its last byte has arrived."""
-        limits = (source, "out"), (target, "in")
-        queue = self._queues.setdefault(limits, deque())
-        queue.append(_Message(n_bytes, limits, lambda: self._cluster.at(self._cluster.now + _LATENCY, then)))
-        if len(queue) == 1:
-            self._share()
-
-    def _share(self) -> None:
-        """Give each connection its share from now on: the smallest that some node has to offer come first."""
-        now = self._cluster.now
-        passed, self._since, self._turn = now - self._since, now, self._turn + 1
-        open_ = [queue[0] for queue in self._queues.values() if queue]
-        users: dict[tuple[tuple[str, int], str], list[_Message]] = {}
-        for message in open_:
-            message.left -= message.rate * passed
-            message.rate = 0.0
-            for limit in message.limits:
-                users.setdefault(limit, []).append(message)
-        self.busy = {node for node, _ in users}
-        left = {limit: self._rate(limit) for limit in users}
-        waiting = {limit: len(of) for limit, of in users.items()}
-        while waiting:
-            share, tight = min([(left[limit] / n, limit) for limit, n in waiting.items()])
-            for message in users[tight]:
-                if not message.rate:
-                    message.rate = share
-                    for limit in message.limits:
-                        left[limit] = max(left[limit] - share, 1e-9)
-                        waiting[limit] -= 1
-                        if not waiting[limit]:
-                            del waiting[limit]
-        if open_:
-            next_one = min([max(one.left, 0.0) / one.rate for one in open_])
-            self._cluster.at(now + next_one, partial(self._arrived, self._turn))
-        self._cluster.speeds_change()
-
-    def _arrived(self, turn: int) -> None:
-        if turn != self._turn:
-            return
-        passed = self._cluster.now - self._since
-        done = [queue.popleft() for queue in self._queues.values()
-                if queue and queue[0].left - queue[0].rate * passed <= 1e-3]  # fmt: skip
-        self._share()
-        for one in done:
-            one.then()
-
-
-class _Core:
-    """Computes, at a speed that changes."""
-
     def __init__(self, cluster: _Cluster) -> None:
-        self._cluster, self.speed = cluster, 1.0
-        self._left, self._since, self._turn = 0.0, 0.0, 0
-        self._then: Callable[[], None] | None = None
+        self._cluster, self._limits = cluster, SharedLimits(cluster, cluster.carries, cluster.speeds_change)
+        self._queues: dict[tuple[_Node, _Node], deque[tuple[float, Callable[[], None]]]] = {}
 
-    def compute(self, work: float, then: Callable[[], None]) -> None:
-        self._left, self._since, self._then = work, self._cluster.now, then
-        self._go_on()
+    def busy(self) -> set[_Node]:
+        """Return the nodes from or to which something is on its way."""
+        return {node for node, _ in cast("set[tuple[_Node, str]]", self._limits.busy())}
 
-    def change(self, speed: float) -> None:
-        if speed != self.speed:
-            self._left -= (self._cluster.now - self._since) * self.speed
-            self._since, self.speed = self._cluster.now, speed
-            if self._then is not None:
-                self._go_on()
+    def send(self, source: _Node, target: _Node, n_bytes: float, then: Callable[[], None]) -> None:
+        """Send a message; `then` comes when its last byte has arrived."""
+        ends = self._cluster.machine(source), self._cluster.machine(target)
+        if ends[0] == ends[1]:
+            self._cluster.at(self._cluster.now + _LATENCY + n_bytes / _WITHIN, then)
+            return
+        queue = self._queues.setdefault((source, target), deque())
+        queue.append((n_bytes, lambda: self._cluster.at(self._cluster.now + _LATENCY, then)))
+        if len(queue) == 1:
+            self._next(ends, queue)
 
-    def _go_on(self) -> None:
-        self._turn += 1
-        over = self._cluster.now + max(self._left, 0.0) / self.speed
-        self._cluster.at(over, partial(self._done, self._turn))
+    def _next(self, ends: tuple[_Node, _Node], queue: deque[tuple[float, Callable[[], None]]]) -> None:
+        n_bytes, then = queue[0]
 
-    def _done(self, turn: int) -> None:
-        if turn == self._turn and self._then is not None:
-            then, self._then = self._then, None
+        def arrived() -> None:
             then()
+            queue.popleft()
+            if queue:
+                self._next(ends, queue)
+
+        self._limits.move(n_bytes, ((ends[0], "out"), (ends[1], "in")), arrived)
 
 
-class _Cluster:
+class _Cluster(Clock):
     def __init__(self, job: BytePSJob, n_steps: int, draw: np.random.Generator) -> None:
-        self.job, self.n_steps, self.draw, self.now = job, n_steps, draw, 0.0
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._count = itertools.count()
+        super().__init__()
+        self.job, self.n_steps, self.draw = job, n_steps, draw
         workers = range(len(job.slow))
         self.begins: list[list[float]] = [[] for _ in workers]
         self.spans: list[list[dict[str, Any]]] = [[] for _ in workers]
         self.sending, self.receiving = ([_Queue(self) for _ in workers] for _ in range(2))
         self.taking, self.answering = ([_Queue(self) for _ in range(job.servers)] for _ in range(2))
-        self.network = _Network(self, self._carries)
-        self.cores = [_Core(self) for _ in workers]
+        self.cores = [Core(self) for _ in workers]
+        self.network = _Network(self)
         self._pushed: dict[tuple[int, int], int] = {}
         self._asked: dict[tuple[int, int], list[Callable[[], None]]] = {}
         self._parts = self._cut()
 
-    def at(self, time: float, then: Callable[[], None]) -> None:
-        heapq.heappush(self._events, (time, next(self._count), then))
+    def machine(self, node: _Node) -> _Node:
+        """Return the node whose network card another one uses."""
+        return ("worker", node[1]) if self.job.here and node[1] < len(self.job.slow) else node
 
-    def _carries(self, limit: tuple[tuple[str, int], str]) -> float:
+    def carries(self, limit: Hashable) -> float:
         """Return the bytes that a node sends, or receives, in a millisecond."""
-        node, _ = limit
-        far = self.job.far[node[1]] if self.job.far and node[0] == "server" else 1.0
+        (kind, i), _ = cast("tuple[_Node, str]", limit)
+        far = self.job.far[i] if self.job.far and kind == "server" else 1.0
         return self.job.rate / far
 
     def speeds_change(self) -> None:
         """Let workers compute as fast as what they send and receive leaves them."""
         if self.job.sharing:
+            busy = self.network.busy()
             for worker, core in enumerate(self.cores):
-                core.change(1 / (1 + self.job.sharing * (("worker", worker) in self.network.busy)))
+                core.change(1 / (1 + self.job.sharing * (("worker", worker) in busy)))
 
     def run(self) -> None:
         for worker in range(len(self.job.slow)):  # processes never start at once
             self.at(float(self.draw.uniform(0, _APART)), partial(self._begin, worker, 0))
-        while self._events:
-            self.now, _, then = heapq.heappop(self._events)
-            then()
+        super().run()
 
     def _cut(self) -> list[list[tuple[str, list[tuple[int, int]]]]]:
         """Return the tensors of each layer: name, and (key, bytes) of each partition."""
@@ -459,3 +399,13 @@ def random_job(seed: int) -> BytePSJob:
         servers=int(draw.integers(1, 3)),
         sharing=float(draw.choice([0, 0, 0.5])),
     )
+
+
+def other_job(seed: int) -> BytePSJob:
+    """Return a random job with servers on the workers' machines (even seeds), or one slow server."""
+    job, draw = random_job(seed), np.random.default_rng(30_000 + seed)
+    if seed % 2 == 0:
+        return replace(job, servers=len(job.slow), here=True)
+    servers = int(draw.integers(2, 4))
+    slow = float(draw.choice([2, 4]))
+    return replace(job, servers=servers, far=tuple(slow if i == 0 else 1.0 for i in range(servers)))

@@ -10,20 +10,19 @@ Clocks of hosts differ.
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import json
 import math
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 
 from arrays import Float64
+from benchmarks.simulated_cluster import Clock, Core, SharedLimits
 
 _MIB = 1 << 20
 #: DDP closes its first bucket early, where nobody has set a cap.
@@ -200,74 +199,17 @@ class _Stream:
         self.give(mark.when_over)
 
 
-class _Device:
+class _Device(Core):
     """Computes, more slowly while collectives move bytes."""
 
     def __init__(self, run: _Run) -> None:
-        self._run, self._moving, self._turn = run, 0, 0
-        self._left, self._since, self._then = 0.0, 0.0, None
-
-    _then: Callable[[], None] | None
-
-    @property
-    def _speed(self) -> float:
-        return 1 / (1 + self._run.job.crowding * (self._moving > 0))
-
-    def compute(self, work: float, then: Callable[[], None]) -> None:
-        self._left, self._since, self._then = work, self._run.now, then
-        self._go_on()
+        super().__init__(run)
+        self._crowding, self._moving = run.job.crowding, 0
 
     def move(self, more: int) -> None:
-        self._left -= (self._run.now - self._since) * self._speed
-        self._since, self._moving = self._run.now, self._moving + more
-        self._go_on()
-
-    def _go_on(self) -> None:
-        self._turn += 1
-        turn, then = self._turn, self._then
-
-        def over() -> None:
-            if turn == self._turn and then is not None:
-                self._then = None
-                then()
-
-        if then is not None:
-            self._run.at(self._run.now + max(self._left, 0.0) / self._speed, over)
-
-
-class _Links:
-    """Moves bytes through what several transfers share fairly."""
-
-    def __init__(self, run: _Run) -> None:
-        self._run, self._since, self._turn = run, 0.0, 0
-        self._moving: list[list[Any]] = []  # bytes left, rate, links, then
-
-    def move(self, n_bytes: float, links: Sequence[tuple[str, int]], then: Callable[[], None]) -> None:
-        self._moving.append([n_bytes, 0.0, links, then])
-        self._share()
-
-    def _share(self) -> None:
-        now, job = self._run.now, self._run.job
-        users: dict[tuple[str, int], int] = {}
-        for one in self._moving:
-            one[0] -= one[1] * (now - self._since)
-            for link in one[2]:
-                users[link] = users.get(link, 0) + 1
-        for one in self._moving:
-            one[1] = min((job.rate if kind == "card" else job.near) / users[kind, i] for kind, i in one[2])
-        self._since, self._turn = now, self._turn + 1
-        turn = self._turn
-
-        def arrived() -> None:
-            if turn == self._turn:
-                done = [one for one in self._moving if one[0] - one[1] * (self._run.now - now) <= 1e-3]
-                self._moving = [one for one in self._moving if one not in done]
-                self._share()
-                for one in done:
-                    one[3]()
-
-        if self._moving:
-            self._run.at(now + min(max(one[0], 0.0) / one[1] for one in self._moving), arrived)
+        """Have so many more collectives that move bytes."""
+        self._moving += more
+        self.change(1 / (1 + self._crowding * (self._moving > 0)))
 
 
 class _Group:
@@ -320,17 +262,16 @@ class _Group:
             )
 
 
-class _Run:
+class _Run(Clock):
     """One run of a job."""
 
     def __init__(self, job: NCCLJob, n_steps: int, seed: int) -> None:
-        self.job, self.n_steps, self.now = job, n_steps, 0.0
+        super().__init__()
+        self.job, self.n_steps = job, n_steps
         self.draw = np.random.default_rng(seed)
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._count = itertools.count()
         ranks = range(job.n_ranks)
         self.devices = [_Device(self) for _ in ranks]
-        self.links = _Links(self)
+        self.links = SharedLimits(self, self._carries)
         self.spans: list[list[_Event]] = [[] for _ in ranks]
         self.done: list[list[float]] = [[] for _ in ranks]
         self.took: dict[str, list[tuple[float, float]]] = {}  # of each kind: when, and how long
@@ -358,16 +299,14 @@ class _Run:
         known = next((one for one in self.groups.values() if one.name == name), None)
         self.groups[what, rank] = known or _Group(self, name, f"{base}_parallel_group", ranks)
 
-    def at(self, time: float, then: Callable[[], None]) -> None:
-        heapq.heappush(self._events, (time, next(self._count), then))
+    def _carries(self, link: Hashable) -> float:
+        return self.job.rate if cast("tuple[str, int]", link)[0] == "card" else self.job.near
 
     def go(self) -> None:
         """Run until all hosts and devices are done."""
         for host in self.hosts:
             self.at(float(self.draw.uniform(0, 300)), partial(self.go_on, host.script()))
-        while self._events:
-            self.now, _, then = heapq.heappop(self._events)
-            then()
+        self.run()
 
     def go_on(self, script: _Script[None]) -> None:
         """Let a host go on until it has to wait: for some time, or for a device."""
@@ -443,7 +382,7 @@ class _Host:
         start, mark = self.run.now, self._compute.mark()
         yield mark
         self._span(
-            "cuda_runtime", "cudaDeviceSynchronize", start, self.run.now, correlation=next(self.run._count)
+            "cuda_runtime", "cudaDeviceSynchronize", start, self.run.now, correlation=self.run.number()
         )
 
     def _step(self) -> _Script[None]:
@@ -483,9 +422,7 @@ class _Host:
         call, mark = self.run.now, self._compute.mark()
         yield mark
         yield 1.0
-        self._span(
-            "cuda_runtime", "cudaStreamSynchronize", call, self.run.now, correlation=next(self.run._count)
-        )
+        self._span("cuda_runtime", "cudaStreamSynchronize", call, self.run.now, correlation=self.run.number())
         self._span("cpu_op", "aten::_local_scalar_dense", start, self.run.now)
 
     def _forward(self, mine: Sequence[int], stage: int) -> _Script[None]:
@@ -605,7 +542,7 @@ class _Host:
             yield 2.0
         stream.unbegun += 1
         yield self._noisy(_CALL)
-        correlation = next(self.run._count)
+        correlation = self.run.number()
         self._span("cuda_runtime", name, start, self.run.now, correlation=correlation)
         return correlation
 
@@ -678,7 +615,7 @@ class _Host:
     def _short_call(self, name: str) -> _Script[int]:
         start = self.run.now
         yield self._noisy(1.2)
-        correlation = next(self.run._count)
+        correlation = self.run.number()
         self._span("cuda_runtime", name, start, self.run.now, correlation=correlation)
         return correlation
 
