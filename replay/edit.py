@@ -80,6 +80,7 @@ class Guess(NamedTuple):
     contends: bool = (
         False  # whether computation meets transfers otherwise than is likely, where cores are shared
     )
+    in_turn: bool = False  # whether the least that a message waits is served in turn: by one thread
     same_server: bool = False  # whether new partitions go where the recorded ones at their place did
 
 

@@ -81,8 +81,9 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
             )  # on faster links at best none
         if links is not None and recording.sides:
             limited = guess.receives if times < 1 and may_receive_more else links.receives or False
-            all_alike = links if target is None else links._replace(slow={})
-            sides, carries = all_alike.limits(recording.links, receives=limited)
+            slow = {node: rate * (ratio or 0.0) / times for node, rate in links.slow.items()}
+            edited = links._replace(slow=slow if ratio else {})
+            sides, carries = edited.limits(recording.links, receives=limited)
             carries[-1] /= times  # within machines nothing changes
             recording = replace(recording, sides=sides, carries=carries)
         rate = None if links is None else links.at_most

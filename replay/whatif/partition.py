@@ -21,6 +21,8 @@ HELP = "tensors are cut into pieces of N bytes; needs their sizes, from BytePS's
 
 #: Partitions up to this size show what one costs whatever its size.
 _SMALL = 32 * 1024
+#: This share of messages wait for nothing but their turn.
+_QUICK = 0.2
 
 
 def parse(request: EditRequest, job: Job) -> Edit | None:
@@ -33,9 +35,9 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     is_other = bool(changed_tensors(job.recording, n_bytes))
 
     def apply(recording: Recording, guess: Guess) -> Recording:
-        return at_partition_bytes(recording, n_bytes, part=guess.part, same_server=guess.same_server)
+        return at_partition_bytes(recording, n_bytes, guess)
 
-    guesses = (LIKELY._replace(part=0.1), LIKELY._replace(part=0.9), LIKELY._replace(same_server=True))
+    guesses = Guess(part=0.1), Guess(part=0.9), Guess(same_server=True), Guess(in_turn=True)
     return Edit(apply, order=0, guesses=guesses if is_other else ())
 
 
@@ -61,9 +63,7 @@ class _Cost(NamedTuple):
     per_byte_ns: float
 
 
-def at_partition_bytes(
-    recording: Recording, n_bytes: int, *, part: float = 0.5, same_server: bool = False
-) -> Recording:
+def at_partition_bytes(recording: Recording, n_bytes: int, guess: Guess = LIKELY) -> Recording:
     """Return the recording with tensors cut into partitions of `n_bytes`.
 
     A new partition passes the stages as the recorded one at its place did, but goes to the server that had
@@ -81,7 +81,7 @@ def at_partition_bytes(
     cut = changed_tensors(recording, n_bytes)
     if not cut:
         return recording
-    made = _Cut(recording, cut, _costs(recording, part), same_server=same_server)
+    made = _Cut(recording, cut, _costs(recording, guess.part), guess)
     steps = [made.step(step) for step in recording.steps]
     return replace(recording, operations=made.operations, steps=steps)
 
@@ -150,6 +150,16 @@ def _samples(recording: Recording) -> dict[str, Float64]:
     return {stage: np.array(samples, np.float64) for stage, samples in rows.items()}
 
 
+def _least_waits(recording: Recording) -> dict[str, float]:
+    """Return the least that messages of each stage wait as a rule."""
+    waits: dict[str, list[int]] = defaultdict(list)
+    for step in recording.steps:
+        for number, work in zip(step.operation.tolist(), step.work_ns.tolist(), strict=True):
+            if (one := recording.operations[number].transfer).is_wait:
+                waits[one.stage].append(work)
+    return {stage: float(np.quantile(of_stage, _QUICK)) for stage, of_stage in waits.items()}
+
+
 class _Cut:
     """Cuts the steps of a recording; `operations` grows by those of new partitions."""
 
@@ -158,12 +168,12 @@ class _Cut:
         recording: Recording,
         tensors: Mapping[tuple[int, str], _Tensor],
         costs: Mapping[str, _Cost],
-        *,
-        same_server: bool,
+        guess: Guess,
     ) -> None:
         self.operations = list(recording.operations)
         self._place = {link: i for i, link in enumerate(recording.links)}
-        self._same_server = same_server
+        self._guess = guess
+        self._in_turn_ns = _least_waits(recording) if guess.in_turn else {}
         self._server: dict[int | None, str] = {}  # by key
         for one in recording.table.kinds:
             if one.transfer.is_answer:
@@ -235,7 +245,7 @@ class _Cut:
         """Return the connection to, or from, the server of a new partition: by its key, else in turn."""
         link, recorded = old.transfer.link, self._server.get(old.transfer.key, "")
         ends = ends_of(link) or (link,)
-        if self._same_server or not recorded or recorded not in ends:
+        if self._guess.same_server or not recorded or recorded not in ends:
             return link
         first = self._servers.index(self._server.get(tensor.keys[0], recorded))
         in_turn = self._servers[(first + piece) % len(self._servers)]
@@ -274,11 +284,14 @@ class _Cut:
                 one = self.operations[number].transfer
                 of_tensor = sum(self._tensors[group[:2]].sizes)
                 if one.is_wait:
-                    found[event] = total[group] / count[group]
+                    wait = total[group] / count[group]
+                    found[event] = max(wait - self._in_turn_ns.get(one.stage, 0.0), 0.0)
                 elif costs[group]:
                     found[event] = total[group] * self._cost(number) / costs[group]
                 else:
                     found[event] = total[group] * one.n_bytes / of_tensor
+                if one.link and one.n_bytes:
+                    found[event] += self._in_turn_ns.get(one.stage, 0.0)
         return np.rint(found).astype(np.int64)
 
     def _tensor(self, one: Operation) -> _Tensor | None:
