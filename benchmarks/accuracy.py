@@ -11,13 +11,16 @@ what is predicted.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import itertools
+import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -35,6 +38,7 @@ from replay.uncertainty import mean_interval
 from replay.whatif.schedule import rescheduled
 from trace_utils import Request
 
+_Simulated: TypeAlias = known_byteps.BytePSJob | known_nccl.NCCLJob
 ROOT = Path(__file__).resolve().parent.parent
 
 JOBS = (
@@ -91,22 +95,23 @@ DDP_PAIRS = (
 EDITS = ("FW=0.5", "BW=2", "reduce=0.5", "reduce=3", "rank0=0.7")
 _KNOWN_JOBS = 40
 STEPS = 10
-#: What is asked of the jobs in a simulated cluster. What intervals allow for was chosen by looking at those
-#: with even seeds; they are not asked.
+#: What is asked of the jobs in a simulated cluster, of seeds that nobody looked at before.
 CLUSTER_EDITS = (
     "bandwidth=0.1", "bandwidth=0.5", "bandwidth=2", "bandwidth=10", "bandwidth=100Mbit", "bandwidth=1Gbit",
     "partition_bytes=65536", "partition_bytes=262144", "partition_bytes=4096000", "FW=0.5", "BW=2",
 )  # fmt: skip
-_CLUSTER_SEEDS = range(1, 28, 2)
-#: What is asked of jobs on simulated GPUs, and of which (13 is as large as the others together).
-_NCCL_SEEDS = (1, 3, 5, 7, 9, 11, 15, 17)
-_NCCL_EDITS = (
+_CLUSTER_SEEDS, _OTHER_SEEDS = range(101, 121, 2), range(101, 109)
+#: The same of jobs on simulated GPUs.
+_NCCL_SEEDS = range(101, 117, 2)
+NCCL_EDITS = (
     "bandwidth=0.5", "bandwidth=2", "bandwidth=4", "latency=4", "bucket_cap=25MB", "bucket_cap=50MB",
     "overlap=off", "rank1=1.3", "rank0=0.7", "stage1=0.8", "kernel=2", "kernel=0.5",
     "drop=fused_dropout_kernel", "straggler=none", "straggler=mean",
 )  # fmt: skip
 #: How long recording may take.
 _LONGEST_S = 600
+_DDP_TABLE = 7  # which needs recordings
+_STEP_LOGS = 200
 
 
 def load(path: Path) -> Forecasts:
@@ -153,26 +158,36 @@ def queue_errors(recording: Recording) -> Float64:
     return np.asarray(errors[~np.isnan(errors)], np.float64)
 
 
-def tables(data: Path, ddp: Path | None) -> Iterator[str]:
-    """Yield the lines of all tables; `ddp` is where the recordings of `benchmarks/ddp_job.py` lie."""
-    jobs = {job: load(data / job) for job in JOBS if (data / job).is_dir()}
-    yield from _model({job: found.job.recording for job, found in jobs.items()})
-    yield from _halves({job: found.job.recording for job, found in jobs.items()})
-    yield from _pairs(jobs)
-    yield from _known()
-    yield from _cluster()
-    yield from _nccl()
-    if ddp is not None:
-        yield from _ddp([path for path in sorted(ddp.iterdir()) if path.is_dir()])
-    yield "## 8. What `diagnose` claims for a slow worker, or server"
-    yield ""
-    yield from known_gains.table()
-    yield from known_gains.server_table()
+def tables(data: Path, ddp: Path | None, chosen: Sequence[int]) -> Iterator[tuple[str, Iterator[str]]]:
+    """Yield titles and lines of the `chosen` tables; `ddp` is where those of `benchmarks/ddp_job.py` lie."""
+    from benchmarks import ablation  # they ask this module, or all of `diagnose`
+
+    jobs: dict[str, Forecasts] = {}
+    if {1, 2, 3} & set(chosen):
+        jobs = {job: load(data / job) for job in JOBS if (data / job).is_dir()}
+    rounds = [] if ddp is None else [path for path in sorted(ddp.iterdir()) if path.is_dir()]
+    recordings = {job: found.job.recording for job, found in jobs.items()}
+    every = (
+        ("The model: what a step's own gaps and the order of its links add", _model(recordings)),
+        ("The prediction: the second half of the steps from the first", _halves(recordings)),
+        ("The what-if: one recording predicted from another", _pairs(jobs)),
+        ("Jobs whose answer is arithmetic", _known()),
+        ("BytePS jobs in a simulated cluster", _cluster()),
+        ("PyTorch jobs on simulated GPUs", _nccl()),
+        ("The what-if: pairs of PyTorch jobs, recorded on one machine", _ddp(rounds)),
+        (
+            "What `diagnose` claims for a slow worker, or server",
+            itertools.chain(known_gains.table(), known_gains.server_table()),
+        ),
+        ("Late ranks in step logs", _step_logs()),
+        ("Each rule left out alone", ablation.table(data)),
+    )
+    for number, (title, lines) in enumerate(every, 1):
+        if number in chosen and (rounds or number != _DDP_TABLE):
+            yield f"## {number}. {title}", lines
 
 
 def _model(recordings: dict[str, Recording]) -> Iterator[str]:
-    yield "## 1. The model: what a step's own gaps and the order of its links add"
-    yield ""
     yield (
         "| jobs | steps | links first come, first served: median | p90 "
         "| gaps of the other steps: median | p90 |"
@@ -200,8 +215,6 @@ def _percentiles(kinds: Sequence[Float64]) -> str:
 
 
 def _halves(recordings: dict[str, Recording]) -> Iterator[str]:
-    yield "## 2. The prediction: the second half of the steps from the first"
-    yield ""
     yield "| job | steps | predicted (ms) | 95 % interval (ms) | recorded (ms) | error | inside |"
     yield "| --- | --: | --: | --: | --: | --: | --- |"
     score = Score()
@@ -218,8 +231,6 @@ def _halves(recordings: dict[str, Recording]) -> Iterator[str]:
 
 
 def _pairs(jobs: dict[str, Forecasts]) -> Iterator[str]:
-    yield "## 3. The what-if: one recording predicted from another"
-    yield ""
     yield "| recorded | `--set` | predicted (ms) | 95 % interval (ms) | recorded (ms) | error | inside |"
     yield "| --- | --- | --: | --: | --: | --: | --- |"
     score = Score()
@@ -233,8 +244,6 @@ def _pairs(jobs: dict[str, Forecasts]) -> Iterator[str]:
 
 
 def _known() -> Iterator[str]:
-    yield "## 4. Jobs whose answer is arithmetic"
-    yield ""
     yield (
         f"{_KNOWN_JOBS} jobs of 2 to 8 ranks, {STEPS} recorded steps each, against the mean of {STEPS} "
         "other steps of the edited job."
@@ -256,72 +265,73 @@ def _known() -> Iterator[str]:
     yield ""
 
 
-def _cluster() -> Iterator[str]:
-    yield "## 5. BytePS jobs in a simulated cluster"
+def _simulated(
+    jobs: Iterable[tuple[_Simulated, int]], edits: Sequence[str], then_steps: int
+) -> Iterator[str]:
+    """Yield the rows of edits of simulated jobs, each with its seed; what a job refuses is not asked."""
+    yield "| `--set` | jobs | error: median | p90 | worst | inside the interval | its width: median |"
+    yield "| --- | --: | --: | --: | --: | --: | --: |"
+    scores = {edit: Score() for edit in (*edits, "")}
+    for job, seed in jobs:
+        for edit, predicted, then in asked(job, seed, edits, then_steps):
+            for one in (scores[edit], scores[""]):
+                one.cells(predicted.after_ns / 1e6, predicted.interval_ns, then)
+    for edit, score in scores.items():
+        if score.errors:
+            yield f"| {f'`{edit}`' if edit else '**all**'} | {len(score.errors)} | {score.summary()} |"
     yield ""
+
+
+def asked(
+    job: _Simulated, seed: int, edits: Sequence[str], then_steps: int
+) -> Iterator[tuple[str, Forecast, float]]:
+    """Yield edits of a recorded job, their forecasts, and the mean step (ms) when the edited job runs."""
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "job"
+        job.run(STEPS, seed, path)
+        recorded = load(path)
+        for edit in edits:
+            with contextlib.suppress(UsageError):
+                predicted = _foreseen(recorded, edit)
+                then = job.edited(edit, STEPS, seed).run(then_steps, 1000 + seed)
+                yield edit, predicted, float(np.mean(then))
+
+
+def _cluster() -> Iterator[str]:
     yield (
         f"{len(_CLUSTER_SEEDS)} jobs of 2 to 4 workers, {STEPS} recorded steps each, against {STEPS} steps "
         "of the edited job when it is run."
     )
     yield ""
-    yield "| `--set` | error: median | p90 | worst | inside the interval | its width: median |"
-    yield "| --- | --: | --: | --: | --: | --: |"
-    scores = {edit: Score() for edit in CLUSTER_EDITS}
-    together = Score()
-    for seed in _CLUSTER_SEEDS:
-        job = known_byteps.random_job(seed)
-        with tempfile.TemporaryDirectory() as scratch:
-            path = Path(scratch) / "job"
-            job.run(STEPS, seed, path)
-            forecasts = load(path)
-        for edit, score in scores.items():
-            found = _foreseen(forecasts, edit)
-            then = float(job.edited(edit).run(STEPS, 1000 + seed).mean())
-            for one in (score, together):
-                one.cells(found.after_ns / 1e6, found.interval_ns, then)
-    for edit, score in scores.items():
-        yield f"| `{edit}` | {score.summary()} |"
-    yield f"| **all** | {together.summary()} |"
+    yield from _simulated(
+        ((known_byteps.random_job(seed), seed) for seed in _CLUSTER_SEEDS), CLUSTER_EDITS, STEPS
+    )
+    yield f"{len(_OTHER_SEEDS)} jobs with servers on the workers' machines, or with a slow server:"
     yield ""
+    others = ((known_byteps.other_job(seed), seed) for seed in _OTHER_SEEDS)
+    yield from _simulated(others, CLUSTER_EDITS, STEPS)
 
 
 def _nccl() -> Iterator[str]:
-    yield "## 6. PyTorch jobs on simulated GPUs"
-    yield ""
     yield (
         f"{len(_NCCL_SEEDS)} jobs of 2 to 8 ranks, {STEPS} recorded steps each, against {2 * STEPS} "
         "steps of the edited job when it is run. Not asked: stages where there are none, and caps below the "
         "recorded one."
     )
     yield ""
-    yield "| `--set` | jobs | error: median | p90 | worst | inside the interval | its width: median |"
-    yield "| --- | --: | --: | --: | --: | --: | --: |"
-    scores = {edit: Score() for edit in _NCCL_EDITS}
-    together = Score()
-    for seed in _NCCL_SEEDS:
-        job = known_nccl.random_job(seed)
-        with tempfile.TemporaryDirectory() as scratch:
-            path = Path(scratch) / "job"
-            job.run(STEPS, seed, path)
-            recorded = load(path)
-            for edit, score in scores.items():
-                try:
-                    found = _foreseen(recorded, edit)
-                except UsageError:
-                    continue
-                then = job.edited(edit, STEPS, seed).run(2 * STEPS, 1000 + seed)
-                for one in (score, together):
-                    one.cells(found.after_ns / 1e6, found.interval_ns, then)
-    for edit, score in scores.items():
-        if score.errors:
-            yield f"| `{edit}` | {len(score.errors)} | {score.summary()} |"
-    yield f"| **all** | {len(together.errors)} | {together.summary()} |"
+    jobs = ((known_nccl.random_job(seed), seed) for seed in _NCCL_SEEDS)
+    yield from _simulated(jobs, NCCL_EDITS, 2 * STEPS)
+
+
+def _step_logs() -> Iterator[str]:
+    from benchmarks.step_logs import measured
+
+    yield f"{_STEP_LOGS} made logs, with faults and noise as `benchmarks/step_logs.py` says."
     yield ""
+    yield from measured(_STEP_LOGS).splitlines()
 
 
 def _ddp(rounds: Sequence[Path]) -> Iterator[str]:
-    yield "## 7. The what-if: pairs of PyTorch jobs, recorded on one machine"
-    yield ""
     yield (
         f"{len(rounds)} rounds of all conditions; each recording of one condition predicts each one of the "
         "other, and with `Emulated=1`, which changes nothing, each other one of the same."
@@ -400,7 +410,8 @@ def main() -> int:
     parser.add_argument("data", nargs="?", type=Path, default=ROOT.parent / "shared" / "data")
     parser.add_argument("--torch", metavar="PYTHON", help="a Python with torch, to record further pairs")
     parser.add_argument("--ddp", type=Path, metavar="DIR", help="where those lie, or are to lie")
-    parser.add_argument("--write", type=Path, help="replace the tables in this document")
+    parser.add_argument("--write", type=Path, help="put the tables into this document")
+    parser.add_argument("--tables", type=int, nargs="*", default=range(1, 11), help="only these (1 to 10)")
     args = parser.parse_args()
     if not args.data.is_dir():
         print(f"{args.data}: no directory of recorded jobs", file=sys.stderr)
@@ -411,18 +422,26 @@ def main() -> int:
             if args.torch:
                 ddp = ddp or Path(scratch)
                 record(args.torch, ddp)
-            lines = list(tables(args.data, ddp))
+            for title, lines in tables(args.data, ddp, args.tables):
+                made = [title, "", *lines]
+                print("\n".join(made), flush=True)
+                if args.write:
+                    _put(args.write, made)
     except (AnalyzeError, subprocess.SubprocessError) as error:
         print(error, file=sys.stderr)
         return 1
-    print("\n".join(lines))
-    if args.write:
-        head, marker, _ = args.write.read_text(encoding="utf-8").partition("<!-- tables -->\n")
-        date = datetime.datetime.now(datetime.timezone.utc).date()
-        args.write.write_text(
-            f"{head}{marker}\nMeasured on {date}.\n\n" + "\n".join(lines) + "\n", encoding="utf-8"
-        )
     return 0
+
+
+def _put(document: Path, made: Sequence[str]) -> None:
+    """Put a table where the document has the one of its number, or behind all others; with the date."""
+    date = datetime.datetime.now(datetime.timezone.utc).date()
+    text = "\n".join([made[0], "", f"Measured on {date}.", *made[1:]]).rstrip() + "\n"
+    head, *parts = re.split(r"^(?=## \d+\. )", document.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    of_number = {int(part[3:].partition(".")[0]): part for part in parts}
+    of_number[int(made[0][3:].partition(".")[0])] = text
+    tables = [of_number[number].rstrip() + "\n" for number in sorted(of_number)]
+    document.write_text(head + "\n".join(tables), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ class BytePSJob:
     sharing: float = 0.0
     here: bool = False
 
-    def edited(self, edit: str) -> BytePSJob:
+    def edited(self, edit: str, _steps: int = 0, _seed: int = 0) -> BytePSJob:
         """Return the job that an edit describes.
 
         ``bandwidth=R``, ``bandwidth=RMbit``, ``partition_bytes=N``, ``straggler=none``, ``FW=R``, ``BW=R``,

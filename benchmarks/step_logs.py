@@ -309,16 +309,16 @@ def table(found: Sequence[Found], wrong: Sequence[int], in_even: Sequence[int]) 
     return "\n".join([*lines, "", f"Another rank is named in {of_all[0]} with a fault, {of_all[1]} without."])
 
 
-def main(n_jobs: int = 400) -> None:
-    """Print the table."""
+def measured(n_jobs: int = 400) -> str:
+    """Return the table of so many jobs."""
     found: list[Found] = []
     wrong: dict[bool, list[int]] = {True: [], False: []}
     for seed in range(n_jobs):
         of_job, others, is_even = trial(seed)
         found += of_job
         wrong[is_even].append(others)
-    print(table(found, wrong[False], wrong[True]))
+    return table(found, wrong[False], wrong[True])
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    print(measured(*map(int, sys.argv[1:])))
