@@ -1,4 +1,4 @@
-"""Changes between two runs: whether significant, and how much of the iteration time they explain."""
+"""Changes between two runs: whether significant, what of the step they explain, which rank made them."""
 
 from __future__ import annotations
 
