@@ -53,8 +53,8 @@ def _late_ranks(view: JobView) -> Iterator[Finding]:
         yield slow
     pauses_more = bool(pausing) and (
         not late
-        or _excess_ns(view, view.owner_gap_ns(view.is_begun), pausing)
-        > _excess_ns(view, view.owner_work_ns(view.is_compared), late)
+        or excess_ns(view.owner_gap_ns(view.is_begun), pausing, view.stage)
+        > excess_ns(view.owner_work_ns(view.is_compared), late, view.stage)
     )
     if pauses_more:  # what takes most is named first: the rest counts with that done
         yield _by_gaps(view, pausing)
@@ -168,7 +168,7 @@ def _by_work(view: JobView, late: Sequence[int], *, but_gaps: bool) -> Finding:
     only_input = all(view.is_input[number == kind].any() for kind in kinds)
     same = sorted(late) == stragglers(recording) and not but_gaps
     ranks = [recording.owners[owner] for owner in late]
-    longer_ns, others = _excess_ns(view, view.owner_work_ns(view.is_compared), late), _others(view)
+    longer_ns, others = excess_ns(view.owner_work_ns(view.is_compared), late, view.stage), _others(view)
     what = named([names[kind] for kind in kinds[:2]], 2) if enough <= 2 else "most of its operations"
     title = f"{listed(ranks)} {_holds(ranks)} up {others}, in {what}"
     unknown = whose_loading(view) if only_input else ""
@@ -267,7 +267,7 @@ def _by_extra_work(view: JobView, late: Sequence[int]) -> Finding | None:
     """
     recording, own = view.recording, is_own_work(view.recording)
     extra = own & ~view.is_compared
-    excess, its_time = (_excess_ns(view, view.owner_work_ns(which), late) for which in (own, extra))
+    excess, its_time = (excess_ns(view.owner_work_ns(which), late, view.stage) for which in (own, extra))
     chosen = extra & view.which(lambda one: one.owner in late)
     if its_time < HALF * excess or not chosen.any():
         return None
@@ -294,10 +294,6 @@ def _holds(ranks: Sequence[str]) -> str:
 
 def _others(view: JobView) -> str:
     return "the others" if len(view.recording.owners) > 2 else "the other rank"
-
-
-def _excess_ns(view: JobView, time: Float64, late: Sequence[int]) -> float:
-    return excess_ns(time, late, view.stage)
 
 
 def _last_in(view: JobView, late: Sequence[int]) -> str:

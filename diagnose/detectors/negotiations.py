@@ -64,19 +64,16 @@ def _whose(view: JobView, computation: str) -> Whose:
 
 def _waiting(view: JobView, late: Sequence[str], usual_ns: float) -> Finding:
     """Return that negotiations wait for one of the `late` (names of computations), now this one, now that."""
-    is_known = len(late) > 1
+    who = "which rank that is, the recording does not tell after the first negotiations"
+    action = "record with HOROVOD_CACHE_CAPACITY=0 to see whether it is always the same rank"
+    if len(late) > 1:
+        who = "it is a different one each time"
+        action = "give all ranks inputs of the same length, and look for other processes on the machines"
     return Finding(
         kind="exposed_communication",
         title="ranks wait in negotiations for the last one",
-        cause=f"{in_ms(usual_ns)} a step; "
-        + (
-            "it is a different one each time"
-            if is_known
-            else "which rank that is, the recording does not tell after the first negotiations"
-        ),
-        action="give all ranks inputs of the same length, and look for other processes on the machines"
-        if is_known
-        else "record with HOROVOD_CACHE_CAPACITY=0 to see whether it is always the same rank",
+        cause=f"{in_ms(usual_ns)} a step; {who}",
+        action=action,
         edits=[edit("ready", "first")],
         evidence=view.show(view.which(is_wait), 3),
         caveat="an upper bound: the last rank is taken to be ready when the first one is",
