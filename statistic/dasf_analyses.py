@@ -34,7 +34,7 @@ _GPU_NOTE = (
 )
 
 
-class Task(Struct, frozen=True):
+class _Task(Struct, frozen=True):
     """One `Compute` record."""
 
     host: str
@@ -88,7 +88,7 @@ def table(sub_option: str, traces: Sequence[Trace]) -> Table:
     return _function_bottleneck(tasks, [sample for trace in traces for sample in _samples(trace)])
 
 
-def _tasks(trace: Trace) -> Iterator[Task]:
+def _tasks(trace: Trace) -> Iterator[_Task]:
     key, size, dependencies, dependents = (
         trace.args[name].as_dict() if name in trace.args else {}
         for name in ("key", "size", "dependencies", "dependents")
@@ -96,7 +96,7 @@ def _tasks(trace: Trace) -> Iterator[Task]:
     for row in range(len(trace)):
         if trace.cats[trace.cat_id[row]] == COMPUTE:
             host, worker = map(_text, trace.tracks[trace.track_id[row]])
-            yield Task(
+            yield _Task(
                 host=host,
                 worker=worker,
                 function=trace.names[trace.name_id[row]],
@@ -129,7 +129,7 @@ def _points(trace: Trace, name: str) -> Iterator[tuple[str, str, int, Mapping[st
             yield host, thread, int(points.ts_ns[row]), args
 
 
-def _function_bottleneck(tasks: Sequence[Task], samples: Sequence[_Sample]) -> Table:
+def _function_bottleneck(tasks: Sequence[_Task], samples: Sequence[_Sample]) -> Table:
     """Return, per worker and function, its share of the worker's time, its data and its GPU; longest first.
 
     The size of a task's data is the sum of the results it depends on; its throughput that size by its
@@ -139,7 +139,7 @@ def _function_bottleneck(tasks: Sequence[Task], samples: Sequence[_Sample]) -> T
     data = _input_bytes(tasks)
     usage = _usage_per_function(tasks, samples)
 
-    def used(group: list[Task], which: int) -> float:
+    def used(group: list[_Task], which: int) -> float:
         return _mean(sample[which] for sample in usage[group[0].function])
 
     columns = (
@@ -162,7 +162,7 @@ def _function_bottleneck(tasks: Sequence[Task], samples: Sequence[_Sample]) -> T
     return Table.of("function_bottleneck", "Function bottleneck", columns, rows, note=" ".join(notes))
 
 
-def _task_bottleneck(tasks: Sequence[Task]) -> Table:
+def _task_bottleneck(tasks: Sequence[_Task]) -> Table:
     """Return, per worker and task, its share of the worker's time and the size of its result; longest first.
 
     A task that a worker ran more than once is one row with the sum of its durations.
@@ -175,20 +175,20 @@ def _task_bottleneck(tasks: Sequence[Task]) -> Table:
     return Table.of("task_bottleneck", "Task bottleneck", columns, _longest_first(tasks, "key"))
 
 
-def _longest_first(tasks: Sequence[Task], by: str) -> list[list[Task]]:
-    groups: dict[tuple[str, str, str], list[Task]] = defaultdict(list)
+def _longest_first(tasks: Sequence[_Task], by: str) -> list[list[_Task]]:
+    groups: dict[tuple[str, str, str], list[_Task]] = defaultdict(list)
     for task in tasks:
         groups[task.host, task.worker, getattr(task, by)].append(task)
     return sorted(groups.values(), key=_dur_ns, reverse=True)
 
 
-def _worker_columns(tasks: Sequence[Task], title: str, what: Callable[[list[Task]], Cell]) -> list[Column]:
+def _worker_columns(tasks: Sequence[_Task], title: str, what: Callable[[list[_Task]], Cell]) -> list[Column]:
     """Return the columns that tell groups of tasks apart, and what each took of its worker's time."""
     total: Counter[tuple[str, str]] = Counter()
     for task in tasks:
         total[task.host, task.worker] += task.dur_ns
 
-    def percent(group: list[Task]) -> float:
+    def percent(group: list[_Task]) -> float:
         return 100 * _dur_ns(group) / max(1, total[group[0].host, group[0].worker])
 
     return [
@@ -235,7 +235,7 @@ def dasf_headline(table: Table) -> str:
     return f"{name} takes longest: {in_digits(seconds)} s, {of_gpu}."
 
 
-def _input_bytes(tasks: Sequence[Task]) -> dict[str, int]:
+def _input_bytes(tasks: Sequence[_Task]) -> dict[str, int]:
     """Return per task key the bytes of the results it takes; an edge counts once, whoever names it."""
     size = {task.key: task.size for task in tasks}
     inputs: dict[str, set[str]] = {key: set() for key in size}
@@ -248,7 +248,7 @@ def _input_bytes(tasks: Sequence[Task]) -> dict[str, int]:
 
 
 def _usage_per_function(
-    tasks: Sequence[Task], samples: Sequence[_Sample]
+    tasks: Sequence[_Task], samples: Sequence[_Sample]
 ) -> Mapping[str, list[tuple[float, float]]]:
     """Return per function the samples that fell into its tasks; one for each task that covers it."""
     from intervaltree import IntervalTree
@@ -265,11 +265,11 @@ def _usage_per_function(
     return usage
 
 
-def _dur_ns(group: Sequence[Task]) -> int:
+def _dur_ns(group: Sequence[_Task]) -> int:
     return sum(task.dur_ns for task in group)
 
 
-def _column(title: str, value: Callable[[list[Task]], Cell], digits: int | None = None) -> Column:
+def _column(title: str, value: Callable[[list[_Task]], Cell], digits: int | None = None) -> Column:
     """Return a column of groups of tasks: of text, or of numbers with so many decimals."""
     return Column(
         title, title, "float" if digits else "text" if digits is None else "int", digits or 3, value=value
