@@ -21,8 +21,8 @@ quick: $(BIN)/pytest  ## what a change needs first, in half a minute: no browser
 slowest: $(BIN)/pytest  ## the tests that take longest; what takes more than 0.5 s has the marker `slow`
 	$(BIN)/python -m pytest -q -n auto --durations=60 --durations-min=0.5
 
-kills: $(BIN)/pytest  ## 200 runs killed at random moments
-	KILLS=200 $(BIN)/python -m pytest -q tests/test_outputs.py -m fuzz
+kills: $(BIN)/pytest  ## 200 runs ended by each of four signals at random moments
+	KILLS=$(or $(KILLS),200) $(BIN)/python -m pytest -q tests/test_outputs.py -m fuzz
 
 lint: $(BIN)/pytest  ## format and style
 	$(BIN)/ruff format --check .

@@ -136,8 +136,9 @@ class EventReader:
         self._ended = False
         self._lines = False
         self._next = NEXT_EVENT
+        self._walked: tuple[bytes | bytearray, int, int, dict[str, Any]] | None = None  # how, the last time
         self._is_adrift = False  # between a damaged event, whose end is not in sight, and the next one
-        self._patience = self._patience_before = _PATIENCE + _PATIENCE_PER_BYTE * self.stream.size
+        self._patience = _PATIENCE + _PATIENCE_PER_BYTE * self.stream.size
         self.use(*types)
 
     def use(self, *types: Any) -> None:
@@ -152,8 +153,8 @@ class EventReader:
     def decode_again(self, piece: memoryview) -> list[Any]:
         """Decode the piece that was yielded last as the general type."""
         damage, patience = replace(self.damage), self._patience
-        self._patience = self._patience_before
-        events, _, _ = self._walk(bytes(piece), at_end=True)
+        data, at, self._patience, how = self._walked or (bytes(piece), 0, patience, {"at_end": True})
+        events, _, _ = self._walk(data, at, **how)  # what follows the piece tells where damaged events end
         self.damage, self._patience = damage, patience
         return events
 
@@ -163,7 +164,6 @@ class EventReader:
         carry = b"" if self._is_part else self._read_head(chunks)
         for chunk in itertools.chain((b"",), chunks):  # what came with the head is a piece of its own
             data = bytearray().join((b"[", carry, chunk))
-            self._patience_before = self._patience  # the piece
             if self._is_adrift and not self._land(data):
                 carry = bytes(data[-_BEGIN:])
                 continue
@@ -175,7 +175,7 @@ class EventReader:
             if self._ended:
                 break
         if not self._ended and not self._is_adrift:
-            self.uniform, self._patience_before = self._event_type, self._patience
+            self.uniform = self._event_type
             events, end, self._ended = self._walk(carry, at_end=not self._has_stop, is_last=True)
             self._check_damage()
             if events:
@@ -212,6 +212,7 @@ class EventReader:
 
     def _decode_piece(self, data: bytearray) -> tuple[list[Any], int]:
         """Return the events of `data` (after its first byte, a bracket) up to a cut, and where the cut is."""
+        self._walked = None
         cut = data.rfind(b"\n") + 1 if self._lines else last_boundary(data)
         events = self._decode_at_once(data, cut) if cut > 1 else None
         if events is not None:
@@ -273,6 +274,7 @@ class EventReader:
         Unless `at_end` (of the file), an event that may go on is left for the next piece, or, where this
         `is_last`, for who reads the next part. After `most` items of the list it is enough.
         """
+        self._walked = data, at, self._patience, {"at_end": at_end, "is_last": is_last, "most": most}
         events: list[Any] = []
         items = 0
         ends = LAST_END if at_end or is_last else EVENT_END
@@ -331,8 +333,10 @@ class EventReader:
             if end is not None and self._decode(data, at, end, events):
                 return end
             looked = min(sight, len(data) - at) if end is None else end - at
-            inside = self._next.search(data, at, at + looked)  # what looks like the next event
-            if end is None and inside is None and sight < far:
+            is_near = end is not None or sight < far
+            # what looks like the next event
+            inside = self._next.search(data, at, at + looked) if is_near else None
+            if end is None and inside is None and is_near:
                 continue
             for stop in dict.fromkeys((end, ending) if inside is None else (ending, end)):
                 if stop is not None and stop - at <= self._sight:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import json
@@ -23,8 +24,8 @@ from conftest import REPO, few, is_alive, run_cli
 
 pytestmark = pytest.mark.slow
 
-#: How many runs are killed at random moments, in `make kills` 200.
-KILLS = int(os.environ.get("KILLS", "20"))
+#: How many runs each of the signals ends at random moments, in `make kills` 200.
+KILLS = int(os.environ.get("KILLS", "3"))
 ANALYZE = [sys.executable, str(REPO / "analyze.py")]
 
 
@@ -478,11 +479,12 @@ def test_worker_processes_end_with_a_killed_parent() -> None:
 
 
 @pytest.mark.fuzz
-def test_a_run_killed_at_any_moment_leaves_the_old_files(job: Path) -> None:
-    scratch, out, raw = job.parent / "tmp", job.parent / "out", job.parent / "raw"
+def test_a_run_killed_at_any_moment_leaves_the_old_files(tmp_path: Path) -> None:
+    scratch, out, job, raw = (tmp_path / name for name in ("tmp", "out", "job", "raw"))
     scratch.mkdir()
     out.mkdir()
-    shutil.copytree(REPO / "examples" / "mlp-raw", raw)
+    mutations.write_job("byteps", job)
+    mutations.write_job("byteps", raw)
     both = ["--path", job, job]
     commands = [
         ["combine", *both[:2], "--output", out / "c.json.gz", "--html", out / "c.html"],
@@ -503,26 +505,41 @@ def test_a_run_killed_at_any_moment_leaves_the_old_files(job: Path) -> None:
         seconds.append(time.monotonic() - begin)
     inputs, names = checksums(job) | checksums(raw), set(checksums(out))
     chance = random.Random(KILLS)
-    for _ in range(KILLS):
+    for number in KILLS * (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         which = chance.randrange(len(commands))
-        number = chance.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
         args = [*ANALYZE, "--option", *map(str, commands[which])]
         with subprocess.Popen(
-            args, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+            args, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
         ) as run:
             time.sleep(chance.random() * seconds[which])
-            run.send_signal(number)
-            _, said = run.communicate(timeout=20)
-        assert run.returncode in (0, -number, 128 + number)
-        assert b"Traceback" not in said, said
-        assert {path: now for path, now in checksums(job.parent).items() if path in inputs} == inputs
+            if run.poll() is None:  # a terminal sends to all that it started
+                chance.choice((os.kill, os.killpg))(run.pid, number)
+            _, said = run.communicate(timeout=60)
+        here = f"{number!r} to {commands[which][0]}: {said.decode()}"
+        assert run.returncode in (0, -number, 128 + number), here
+        assert b"Traceback" not in said, here
+        assert {path: now for path, now in checksums(tmp_path).items() if path in inputs} == inputs
         assert names <= set(checksums(out))
         assert all(map(_is_whole, out.glob("[!.]*")))
-        left = [path for path in temporary(job.parent) if f"-{run.pid}-" in path]  # not by one killed before
-        assert number == signal.SIGKILL or not left
+        left = [path for path in temporary(tmp_path) if f"-{run.pid}-" in path]  # not by one killed before
+        assert number == signal.SIGKILL or not left, here
+        deadline = time.monotonic() + 20
+        while (alive := _processes_in(environment["TMPDIR"])) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not alive, here
     for command in commands:
         assert run_process("--option", *command, env=environment).returncode == 0
-    assert (temporary(job.parent), list(scratch.iterdir())) == ([], [])
+    assert (temporary(tmp_path), list(scratch.iterdir())) == ([], [])
+
+
+def _processes_in(scratch: str) -> list[str]:
+    """Return the numbers of the processes whose temporary files are to lie there."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"TMPDIR={scratch}\0".encode() in (process / "environ").read_bytes():
+                found.append(process.name)
+    return [number for number in found if is_alive(int(number))]
 
 
 def _is_whole(path: Path) -> bool:

@@ -308,8 +308,9 @@ def test_what_follows_a_damaged_event_is_looked_through_once(
     class Counted:
         def search(self, data: bytearray, at: int, end: int | None = None) -> re.Match[bytes] | None:
             nonlocal looked
-            looked += len(data) - at
-            return NEXT_EVENT.search(data, at)
+            end = len(data) if end is None else min(end, len(data))
+            looked += end - at
+            return NEXT_EVENT.search(data, at, end)
 
     monkeypatch.setattr("formats.reader.NEXT_EVENT", Counted())
     monkeypatch.setattr(stream, "PIECE", 1 << 16)
