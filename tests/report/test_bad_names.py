@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import re
+import shutil
+import subprocess
 import zipfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
+import networkx
+import openpyxl
 import pytest
+from openpyxl.utils.escape import unescape
+from PIL import Image
 
-from conftest import run_cli
+from conftest import open_page, run_cli
+from errors import printable
 from report.xlsx import sheet_name
+from traces.files import read_trace
+
+if TYPE_CHECKING:
+    from selenium.webdriver import Chrome
 
 pytestmark = pytest.mark.slow
 
@@ -49,6 +62,15 @@ def mended(name: str) -> str:
     return name.replace("\ud800", "\ufffd")
 
 
+#: The names of operations of a graph, where each has one.
+LABELS = [mended(name) for name in NAMES if name]
+
+
+def legal_in_xml(name: str) -> str:
+    """Return a name as it is written where some characters cannot be."""
+    return re.sub("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe]", "\ufffd", name)
+
+
 def test_csv_and_json_have_each_name_as_it_is(job: Path) -> None:
     rows = csv.reader(
         io.StringIO(run("--option", "statistic", "--path", job, "--format", "csv")), strict=True
@@ -68,6 +90,10 @@ def test_text_has_no_control_characters(job: Path, kind: str) -> None:
 
 def test_a_workbook_is_strict_xml_and_its_sheets_have_legal_names(job: Path, tmp_path: Path) -> None:
     run("--option", "statistic", "--path", job, "--xlsx", tmp_path / "x.xlsx")
+    book = openpyxl.load_workbook(tmp_path / "x.xlsx")
+    rows = itertools.chain.from_iterable(sheet.iter_rows(values_only=True) for sheet in book)
+    cells = {unescape(cell) for row in rows for cell in row if isinstance(cell, str)}
+    assert {f"rank0.{mended(name)}" for name in NAMES} <= cells
     with zipfile.ZipFile(tmp_path / "x.xlsx") as packed:
         for name in packed.namelist():
             if name.endswith((".xml", ".rels")):
@@ -79,24 +105,56 @@ def test_a_workbook_is_strict_xml_and_its_sheets_have_legal_names(job: Path, tmp
         assert _CONTROL.findall(legal) == re.findall(r"[\[\]:*?/\\\n\t]", legal) == []
 
 
-@pytest.mark.parametrize("suffix", [".svg", ".dot", ".graphml"])
-def test_graphs_in_other_languages_are_read_back(tmp_path: Path, suffix: str) -> None:
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def reference(name: str) -> str:
         return "".join(c if c.isascii() and c.isalnum() else f"&#{ord(c)};" for c in name)
 
-    nodes = [
-        f'node [ id {i} label "{reference(name) or "none"}" ]' for i, name in enumerate(map(mended, NAMES))
+    nodes = [f'node [ id {i} label "{reference(name)}" ]' for i, name in enumerate(LABELS)]
+    edges = [f"edge [ source {i} target {i + 1} ]" for i in range(len(LABELS) - 1)]
+    path = tmp_path_factory.mktemp("graph") / "g.gml"
+    path.write_text("\n".join(["graph [", "directed 1", *nodes, *edges, "]"]))
+    return path
+
+
+def test_graphs_in_other_languages_are_read_back(graph: Path) -> None:
+    for suffix in (".dot", ".graphml"):
+        run("graph", graph, "--output", graph.with_suffix(suffix))
+    text = graph.with_suffix(".dot").read_text(encoding="utf-8")
+    escapes = {r"\n": "\n", r"\"": '"', r"\\": "\\"}
+    labels = [
+        re.sub(r"\\.", lambda match: escapes[match[0]], label)
+        for label in re.findall(r'\[label="((?:[^"\\]|\\.)*)"', text)
     ]
-    edges = [f"edge [ source {i} target {i + 1} ]" for i in range(len(NAMES) - 1)]
-    (tmp_path / "g.gml").write_text("\n".join(["graph [", "directed 1", *nodes, *edges, "]"]))
-    run("--option", "graph", "--path", tmp_path / "g.gml", "--output", tmp_path / f"g{suffix}")
-    text = (tmp_path / f"g{suffix}").read_text(encoding="utf-8")
-    if suffix == ".dot":
-        assert re.findall(r"[\x00-\x08\x0b-\x1f]", text) == []
-        labels = re.findall(r'\[label="((?:[^"\\]|\\.)*)"', text)
-        assert len(labels) >= len(NAMES)
+    assert set(map(legal_in_xml, LABELS)) <= set(map(legal_in_xml, labels))
+    assert re.findall(r"[\x00-\x08\x0b-\x1f]", text) == []
+    nodes = networkx.read_graphml(graph.with_suffix(".graphml")).nodes(data=True)
+    assert [members["label"] for _, members in nodes] == [legal_in_xml(name) for name in LABELS]
+
+
+@pytest.mark.parametrize("suffix", [".svg", ".png", ".pdf"])
+def test_pictures_are_whole_and_have_each_name_in_what_can_be_printed(graph: Path, suffix: str) -> None:
+    path = graph.with_suffix(suffix)
+    run("graph", graph, "--output", path)
+    if suffix == ".png":
+        with Image.open(path) as picture:
+            picture.verify()
+    elif suffix == ".svg":
+        texts = {text.text for text in ElementTree.parse(path).iter() if text.tag.endswith("}text")}
+        assert {printable(name) for name in LABELS if len(name) < 50} <= texts
     else:
-        ElementTree.fromstring(text)
+        assert path.read_bytes().rstrip().rpartition(b"%%EOF")[2].startswith(b"\n% ")  # and our mark
+        if shutil.which("pdftotext"):
+            text = subprocess.run(["pdftotext", path, "-"], capture_output=True, text=True, check=True).stdout
+            assert [name for name in LABELS if name.isalnum() and len(name) < 50 and name not in text] == []
+
+
+def test_pages_have_each_name_in_what_can_be_printed(browser: Chrome, job: Path, tmp_path: Path) -> None:
+    run("statistic", job, "--html", tmp_path / "a.html")
+    assert open_page(browser, tmp_path / "a.html") == []
+    text = browser.execute_script("return document.body.textContent")
+    assert [name for name in map(mended, NAMES) if printable(name) not in text] == []
+    assert not browser.find_elements("css selector", "td b, th b")  # as one of the names has it
 
 
 def test_a_timeline_has_each_name(job: Path, tmp_path: Path) -> None:
@@ -104,3 +162,5 @@ def test_a_timeline_has_each_name(job: Path, tmp_path: Path) -> None:
     document = json.loads((tmp_path / "c.json").read_text(encoding="utf-8"))
     found = {event.get("name") for event in document["traceEvents"]}
     assert set(map(mended, NAMES)) <= found
+    run("--option", "combine", "--path", job, "--output", tmp_path / "c.pftrace")
+    assert set(map(mended, NAMES)) <= set(read_trace(tmp_path / "c.pftrace").names)
