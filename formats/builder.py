@@ -262,8 +262,8 @@ def _as_list(items: bytes) -> bytes:
 
 
 def _id_of(event: Event) -> str | None:
-    if event.id is not None:
-        return str(event.id)
+    if (value := cleaned(event.id)) is not None:
+        return str(value)
     text = bytes(event.id2)
     return text.decode("utf-8", "replace") if text else None
 
