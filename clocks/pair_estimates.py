@@ -129,9 +129,8 @@ class Drifts(Struct, frozen=True):
 def drifts_of(found: Occurrences, limits_ppm: Iterable[float]) -> Iterator[Drifts]:
     """Yield for each limit the drift of every clock against the one with most in common with the others."""
     hub = _hub(found)
-    bounds = [_Bounds(found, hub, host) for host in range(len(found.begin))]
     for limit_ppm in limits_ppm:
-        ranges = [own.drift_range(limit_ppm) for own in bounds]
+        ranges = [_drift_range(found, hub, host, limit_ppm) for host in range(len(found.begin))]
         ppm = np.array([0.0 if low <= 0.0 <= high else (low + high) / 2 for low, high in ranges])
         rest = np.array([max(high - d, d - low) for (low, high), d in zip(ranges, ppm, strict=True)])
         yield Drifts(ppm, rest, limit_ppm)
@@ -143,34 +142,25 @@ def _hub(found: Occurrences) -> int:
     return int(np.lexsort((found.middle, begins, -found.there.sum(axis=1)))[0])
 
 
-class _Bounds:
-    """The upper and lower bounds of one host's offset against the hub over time."""
+def _drift_range(found: Occurrences, hub: int, host: int, limit_ppm: float) -> tuple[float, float]:
+    """Return the drifts (ppm, from and to) of a host against the hub that the bounds of its offset allow.
 
-    def __init__(self, found: Occurrences, hub: int, host: int) -> None:
-        self._found, self._hub, self._host = found, hub, host
-        self._hull: tuple[Float64, Float64, Float64, Float64] | None = None
-
-    def drift_range(self, limit_ppm: float) -> tuple[float, float]:
-        """Return the drifts (ppm, from and to) of the host that the bounds allow.
-
-        A drift is possible if a straight line passes between the upper and the lower bounds; only the
-        corners of their convex hulls matter.
-        """
-        found, hub, host = self._found, self._hub, self._host
-        if host == hub or limit_ppm == 0.0:
-            return 0.0, 0.0
-        if self._hull is None:
-            both = found.shared(hub, host) & found.all_wait
-            if both.sum() < 2:
-                return -limit_ppm, limit_ppm
-            low_at, high_at = found.end[host, both], found.begin[host, both]
-            low, high = found.begin[hub, both] - low_at, found.end[hub, both] - high_at
-            span_ns = max(int(low_at.max()), int(high_at.max())) - min(int(low_at.min()), int(high_at.min()))
-            if limit_ppm * 1e3 * (span_ns / 1e9) < int(high.min()) - int(low.max()):
-                return -limit_ppm, limit_ppm  # the window has room for any drift
-            lower, upper = hull(low_at, low), hull(high_at, -high)
-            self._hull = (low_at[lower] / 1e9, low[lower] / 1e3, high_at[upper] / 1e9, high[upper] / 1e3)
-        return slopes(*self._hull, limit_ppm)
+    A drift is possible if a straight line passes between the upper and the lower bounds over time; only the
+    corners of their convex hulls matter.
+    """
+    both = found.shared(hub, host) & found.all_wait
+    if host == hub or limit_ppm == 0.0:
+        return 0.0, 0.0
+    if both.sum() < 2:
+        return -limit_ppm, limit_ppm
+    low_at, high_at = found.end[host, both], found.begin[host, both]
+    low, high = found.begin[hub, both] - low_at, found.end[hub, both] - high_at
+    span_ns = max(int(low_at.max()), int(high_at.max())) - min(int(low_at.min()), int(high_at.min()))
+    if limit_ppm * 1e3 * (span_ns / 1e9) < int(high.min()) - int(low.max()):
+        return -limit_ppm, limit_ppm  # the window has room for any drift
+    lower, upper = hull(low_at, low), hull(high_at, -high)
+    corners = low_at[lower] / 1e9, low[lower] / 1e3, high_at[upper] / 1e9, high[upper] / 1e3
+    return slopes(*corners, limit_ppm)
 
 
 def hull(x: Int64, y: Int64) -> Int64:

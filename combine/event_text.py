@@ -192,10 +192,6 @@ class Times(NamedTuple):
     dur: Int64
     is_exact: NDArray[np.bool_]
 
-    def at(self, rows: Int64 | slice) -> Times:
-        """Return the times of some events."""
-        return Times(self.ts[rows], self.dur[rows], self.is_exact[rows])
-
 
 def times(events: Sequence[WholeEvent]) -> Times:
     """Return the times of events of the general type."""

@@ -225,10 +225,9 @@ def _named_ranks(trace: Trace) -> tuple[list[Owner], dict[Id, int]]:
     """Return the ranks that processes are called after (``rank 1``, ``rank1: python``), and theirs."""
     names = names_in(trace.metadata, "process_name")
     matches = {pid: match for (pid, _), name in names.items() if (match := re.match(_NAME, name))}
-    whose = {pid: (match[1] and int(match[1]), int(match[2])) for pid, match in matches.items()}
+    whose = {pid: (int(m[1]) if m[1] else None, int(m[2])) for pid, m in matches.items()}
     distinct = sorted(set(whose.values()), key=lambda owner: (owner[0] or 0, owner[1]))
-    owners = [Owner(None if worker is None else int(worker), rank) for worker, rank in distinct]
-    return owners, {pid: distinct.index(owner) for pid, owner in whose.items()}
+    return [Owner(*owner) for owner in distinct], {pid: distinct.index(owner) for pid, owner in whose.items()}
 
 
 def names_in(metadata: Sequence[Mapping[str, Any]], kind: str) -> dict[tuple[Id, Id], str]:

@@ -25,6 +25,7 @@ Event = Mapping[str, Any]  # one event of a chrome trace, as an object
 PartName = Literal["io", "step", "comm", "operator"]
 Inputs = Mapping[str, Sequence[str]]  # every node of a DAG and what it depends on
 
+_LISTED = 6  # names in a remark
 #: The parts in the order in which events of one instant stand in the final trace.
 PARTS: tuple[PartName, ...] = ("io", "step", "comm", "operator")
 
@@ -78,11 +79,11 @@ def count_by_cat(events: Iterable[Event]) -> dict[str, int]:
     return dict(Counter(OpName.parse(str(e.get("name"))).cat or str(e.get("cat", "")) for e in events))
 
 
-def listing(counts: Mapping[str, int], limit: int = 6) -> str:
+def listing(counts: Mapping[str, int]) -> str:
     """Return ``a 12, b 3, and 2 more``: the most frequent names and how often each occurs."""
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    words = [f"{name} {n}" for name, n in ranked[:limit]]
-    return ", ".join(words) + (f", and {len(ranked) - limit} more" if len(ranked) > limit else "")
+    words = [f"{name} {n}" for name, n in ranked[:_LISTED]]
+    return ", ".join(words) + (f", and {len(ranked) - _LISTED} more" if len(ranked) > _LISTED else "")
 
 
 def time_of(event: Event, key: str = "ts") -> float | None:

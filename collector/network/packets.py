@@ -148,11 +148,7 @@ def _classic(source: _Blocks, order: str, ticks: int, record: int) -> Iterator[P
                 break
 
 
-class _Interface(NamedTuple):
-    link: int
-    snaplen: int
-    ticks: int  # per second
-    offset_ns: int
+_Interface = tuple[int, int, int, int]  # link type, snapshot length, ticks per second, offset (ns)
 
 
 def _next_generation(source: _Blocks) -> Iterator[Packet]:
@@ -191,9 +187,9 @@ def _block_packet(
         if stop - body < 4:
             return None
         (length,) = struct.unpack_from(order + "I", block, body)
-        interface = interfaces[0]
-        size = min(length, interface.snaplen or length, stop - body - 4)
-        return last_ns, interface.link, block, body + 4, body + 4 + size, length
+        link, snaplen, *_ = interfaces[0]
+        size = min(length, snaplen or length, stop - body - 4)
+        return last_ns, link, block, body + 4, body + 4 + size, length
     if stop - body < 20:
         return None
     which, high, low, size, length = struct.unpack_from(
@@ -201,12 +197,12 @@ def _block_packet(
     )
     if which >= len(interfaces) or size > stop - body - 20:
         return None
-    interface = interfaces[which]
-    ts_ns = (high << 32 | low) * 10**9 // interface.ticks + interface.offset_ns
+    link, _, ticks, offset_ns = interfaces[which]
+    ts_ns = (high << 32 | low) * 10**9 // ticks + offset_ns
     if not 0 <= ts_ns < FARTHEST_NS:
         return None
     start = body + 20
-    return ts_ns, interface.link, block, start, start + size, max(size, length)
+    return ts_ns, link, block, start, start + size, max(size, length)
 
 
 def _interface(block: bytes, body: int, stop: int, order: str) -> _Interface:
@@ -222,7 +218,7 @@ def _interface(block: bytes, body: int, stop: int, order: str) -> _Interface:
         elif code == 0:
             break
         at += 4 + (size + 3) // 4 * 4
-    return _Interface(link, snaplen, ticks, offset_ns)
+    return link, snaplen, ticks, offset_ns
 
 
 Ends = tuple[bytes, int, bytes, int]  # source address, source port, destination address, port

@@ -48,10 +48,10 @@ def record(name: str, trace: Trace, found: Steps) -> RankSteps:
     collectives = _collectives(trace)
     late = _usually_last(trace, collectives)
     rounds = [_ending_in(step, trace, collectives) for step in steps]
-    independent = _independent(trace, rounds)
+    number, independent = _independent(trace, rounds)
     operations: dict[Operation, int] = {}
     parts = [
-        _StepBuilder(trace, trace.end_ns, step, operations, independent, late).built(own)
+        _StepBuilder(trace, trace.end_ns, step, operations, number, independent, late).built(own)
         for step, own in zip(steps, rounds, strict=True)
     ]
     return RankSteps(name, list(operations), parts, _notes(collectives, late))
@@ -63,18 +63,13 @@ def _ending_in(step: Step, trace: Trace, collectives: Sequence[_Collective]) -> 
     return sorted((collectives[i] for i in inside), key=lambda one: int(trace.ts_ns[one.reduction]))
 
 
-class _Independence(Struct, frozen=True):
-    """Which tensors a rank can be ready with before others are reduced: it was, in some step.
+def _independent(trace: Trace, rounds: Sequence[Sequence[_Collective]]) -> tuple[Mapping[str, int], Mask]:
+    """Return the number of each tensor, and with which a rank can be ready before others are reduced.
 
-    So it can with all that come after one that it was ready with, long after it had asked for the other:
-    it had not waited, and goes on without.
+    In some step it was. So it can with all that come after one that it was ready with, long after it had
+    asked for the other: it had not waited, and goes on without. Of tensors [reduced, ready] the second did
+    not wait for the first.
     """
-
-    number: Mapping[str, int]  # of each tensor
-    is_known: Mask  # (tensors, tensors) [reduced, ready]: the second did not wait for the first
-
-
-def _independent(trace: Trace, rounds: Sequence[Sequence[_Collective]]) -> _Independence:
     tensors = dict.fromkeys(one.tensor for own in rounds for one in own)
     number = {tensor: i for i, tensor in enumerate(tensors)}
     is_known = np.zeros((len(number), len(number)), np.bool_)
@@ -87,7 +82,7 @@ def _independent(trace: Trace, rounds: Sequence[Sequence[_Collective]]) -> _Inde
         goes_on = (asked[None, :] > asked[:, None] + CYCLE_NS) & (asked[None, :] < reduced[:, None])
         since = np.where(goes_on, asked[None, :], _NEVER_NS).min(axis=1, initial=_NEVER_NS)
         is_known[np.ix_(ids, ids)] |= asked[None, :] >= since[:, None]
-    return _Independence(number, is_known)
+    return number, is_known
 
 
 def _collectives(trace: Trace) -> list[_Collective]:
@@ -170,7 +165,8 @@ class _StepBuilder(Struct):
     end_ns: Int64  # of the trace's slices
     step: Step
     operations: dict[Operation, int]
-    independent: _Independence
+    number: Mapping[str, int]  # of tensors
+    independent: Mask  # of tensors; these two as of `_independent`
     late: str  # the rank that is usually last; "" for none
     operation: list[int] = field(default_factory=list)
     times: list[tuple[int, int]] = field(default_factory=list)
@@ -186,7 +182,7 @@ class _StepBuilder(Struct):
         by_end = sorted(zip(event_of, collectives, strict=True), key=lambda pair: self.times[pair[0]][1])
         self.reductions = [event for event, _ in by_end]
         self.reduced_ns = np.array([self.times[event][1] for event in self.reductions], np.int64)
-        self.reduced_tensors = np.array([self.independent.number[one.tensor] for _, one in by_end], np.int64)
+        self.reduced_tensors = np.array([self.number[one.tensor] for _, one in by_end], np.int64)
         for event in event_of:
             if (before := self._reduced_by(self.times[event][0])) is not None:
                 self.edges.append(Edge(before, event, kind=EdgeKind.DEVICE))
@@ -245,7 +241,7 @@ class _StepBuilder(Struct):
         source = self.ready.get(who)
         if source is not None and at - self.times[source][1] <= AT_ONCE_NS:
             return source
-        overtook = self.independent.is_known[self.reduced_tensors, self.independent.number[tensor]]
+        overtook = self.independent[self.reduced_tensors, self.number[tensor]]
         waited = np.flatnonzero((self.reduced_ns <= at) & ~overtook)
         since = self.step.start_ns if source is None else self.times[source][1]
         kind = EdgeKind.DEVICE
