@@ -46,13 +46,15 @@ def main(words: list[str]) -> int:
     return int(unnoticed > 0)
 
 
-def _broken(copy: Path, test: str, module: str, piece: str, wrong: str) -> str:
-    """Return whether a test notices that a piece of a module is wrong."""
-    whole = (copy / module).read_text(encoding="utf-8")
-    if whole.count(piece) != 1:
-        return f"NOT TRIED: {piece!r} is in {module} {whole.count(piece)} times"
+def _broken(copy: Path, test: str, module: str, *pieces: str) -> str:
+    """Return whether a test notices that pieces of a module are replaced, each by the one that follows it."""
+    whole = wrong = (copy / module).read_text(encoding="utf-8")
+    for piece, other in zip(pieces[::2], pieces[1::2], strict=True):
+        if whole.count(piece) != 1:
+            return f"NOT TRIED: {piece!r} is in {module} {whole.count(piece)} times"
+        wrong = wrong.replace(piece, other)
     try:
-        (copy / module).write_text(whole.replace(piece, wrong), encoding="utf-8")
+        (copy / module).write_text(wrong, encoding="utf-8")
         code = _exit_code(copy, test)
     except subprocess.TimeoutExpired:
         return "noticed"  # it goes on for ever

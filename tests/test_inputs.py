@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from conftest import run_cli
+from inputs import opened
 
 
 @pytest.mark.parametrize("option", ["statistic", "compare", "diagnose", "graph"])
@@ -27,3 +29,12 @@ def test_a_sparse_file_is_refused_at_its_beginning(tmp_path: Path, name: str) ->
     option = "graph" if name == "dag.gml" else "statistic"
     code, _, err = run_cli("--option", option, "--path", path)
     assert (code, err.count("\n")) == (1, 1)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_only_regular_files_are_opened_and_nothing_is_waited_for(
+    tmp_path: Path, make: Callable[[Path], object]
+) -> None:
+    make(tmp_path / "a")
+    with pytest.raises(OSError, match="not a regular file"):
+        opened(tmp_path / "a")

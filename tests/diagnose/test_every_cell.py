@@ -16,15 +16,18 @@ from diagnose.diagnosis import further, headline
 from diagnose.finding import FindingKind
 
 KINDS = tuple(kind for kind in get_args(FindingKind) if kind != "hang")  # which has no steps: test_hangs
-#: Systems whose jobs are found to have what PyTorch's have, in the same way.
-ALIKE = ("composer_with_torch", "chrome")
+#: Of two systems the findings are those of PyTorch's jobs, told in the same way.
+MARKS = {
+    **dict.fromkeys(("composer_with_torch", "chrome"), pytest.mark.fuzz),
+    **dict.fromkeys(("horovod", "composer"), pytest.mark.slow),
+}
 EVERY = [
     pytest.param(
         kind,
         system,
         cell,
         id=f"{kind}-{system}{cell.way and f'-{cell.way}'}",
-        marks=pytest.mark.fuzz if system in ALIKE else (),
+        marks=MARKS.get(system, ()),
     )
     for kind, systems in CELLS.items()
     for system, cells in systems.items()

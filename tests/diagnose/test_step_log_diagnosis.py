@@ -52,6 +52,16 @@ def test_an_even_job_names_nobody(tmp_path: Path) -> None:
     assert found["iteration_ms"]["median"] == 100
 
 
+def test_steps_that_vary_alike_on_all_ranks_name_nobody(tmp_path: Path) -> None:
+    more = np.random.default_rng(0).exponential(6.0, N_STEPS).round(3).tolist()
+
+    def varying(step: int, rank: int) -> Times:
+        times = even(step, rank)
+        return {**times, "comm": times["comm"] + more[step], "step": times["step"] + more[step]}
+
+    assert diagnosis(write(tmp_path / "job", varying))["findings"] == []
+
+
 def test_a_late_rank_has_its_span_its_part_and_its_cost(tmp_path: Path) -> None:
     """Rank 2 loads 12 ms longer in steps 40 to 69: the others wait in comm, and it waits no longer."""
 

@@ -299,6 +299,7 @@ def test_a_damaged_line_costs_one_event(tmp_path: Path, spoil: Callable[[str], s
     assert (len(trace), [line for line in trace.repairs if "lost" in line]) == (99, ["1 damaged event lost"])
 
 
+@pytest.mark.slow
 @by_both
 def test_what_follows_a_damaged_event_is_looked_through_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
