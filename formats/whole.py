@@ -80,10 +80,6 @@ class WholeReader(EventReader):
     def _mended(self, members: dict[str, Any]) -> OddEvent:
         return _odd({key: msgspec.Raw(msgspec.json.encode(member)) for key, member in members.items()})
 
-    def _decode_at_once(self, data: bytearray, cut: int) -> list[Any] | None:
-        """Return the events before `cut`; None where one does not decode, or holds a number without end."""
-        return None if has_long_number(memoryview(data)[:cut]) else super()._decode_at_once(data, cut)
-
 
 class _Fallback:
     """A decoder that decodes whole objects where the fast one meets a member it does not know."""
@@ -102,6 +98,8 @@ class _Fallback:
         return _odd(found) if isinstance(found, dict) else list(map(_odd, found))
 
     def decode_lines(self, text: bytes) -> list[Any]:
+        if has_long_number(text):
+            raise msgspec.DecodeError("a number without end")
         try:
             return self._fast.decode_lines(text)
         except msgspec.ValidationError:
