@@ -359,15 +359,18 @@ class _Job:
     def why_not(self) -> str:
         """Return why nothing is claimed where no way ends."""
         if self.frozen:
-            return (
-                f"calls are open on {ranks_in_words(sorted(self.frozen))} that others completed, perhaps "
-                "because the dumps are of different moments"
-            )
+            return self._several_moments()
         if not any(one.last for one in self.ranks.values()):
             return "the dumps hold no call" + self._by_counters()
         if any(self.opens.values()):
             return "every open call has been made by all of its members: they may still be running"
         return "no call is open: every rank has completed all that it called"
+
+    def _several_moments(self) -> str:
+        return (
+            f"calls are open on {ranks_in_words(sorted(self.frozen))} that others completed, perhaps "
+            "because the dumps are of different moments"
+        )
 
     def _by_counters(self) -> str:
         """Return a sentence of the ranks whose counters are behind those of others in a group."""
@@ -396,7 +399,11 @@ class _Job:
         )
         if running := [call for call in self.running if last_ns - call.at_ns < longest_ns]:
             return f"{running[0].title} is still running, as it has been made by all of its members"
-        waited_ns = written_ns - min(root.call.at_ns for root in roots)
+        since_ns = min(root.call.at_ns for root in roots)
+        several = len(self.frozen) > 1 and any(root.cause is not HangCause.BEHIND for root in roots)
+        if several and (last_ns - since_ns < longest_ns or len(self.frozen) > len(self.ranks) // 8):
+            return self._several_moments()
+        waited_ns = written_ns - since_ns
         if 0 < waited_ns < longest_ns:
             return f"the dumps were written {waited_ns / 1e6:,.0f} ms later, and calls took longer before"
         if not all(self._is_usual(root, last_ns) for root in roots):

@@ -132,7 +132,7 @@ def _call(dump: Dump, names: Sequence[Group], i: int, *, frames: bool = True) ->
 
 
 def _data_of(kind: str, entry: Mapping[str, Any]) -> tuple[str, str]:
-    """Return what all members must agree on, and types and shapes as recorded; see `Call`."""
+    """Return the signature of a call, and its data; see `Call`."""
     given = [
         value[:_MOST] if isinstance(value := entry.get(f"{way}_{what}"), list | tuple) else ()
         for what in ("sizes", "dtypes")
