@@ -403,6 +403,21 @@ def test_a_step_lasts_from_completion_to_completion(
     assert [ms * 1000 for _, ms in steps_ms(tmp_path / "job")] == pytest.approx(expected)
 
 
+def test_what_a_host_does_between_annotated_steps_is_of_the_step_before(tmp_path: Path) -> None:
+    """Annotations are around a launch of 50 µs alone, whose 1,000 the host waits for, and works 80 more."""
+    job = Made()
+    for _ in range(6):
+        begin = job.now
+        job.launch(50, 1000)
+        job.add("execute_context_0(0)_generation_16(16)", "user_annotation", begin, job.now)
+        job.wait("cudaStreamSynchronize", "cuda_runtime")
+        job.add("aten::add", "cpu_op", job.now, job.now + 80)
+        job.now += 80
+    recording = assert_lawful(job.write(tmp_path / "job"))
+    lasts = [recording.bounds[row].iteration_ns[0] for row in recording.whole_steps]
+    assert lasts == pytest.approx([1_130_000] * 5 + [1_050_000])
+
+
 def test_a_saturated_device_decides_how_long_a_step_takes(tmp_path: Path) -> None:
     recording = recording_of(made(tmp_path / "job", "ahead"))
     device = recording.which(lambda one: one.on_device)

@@ -27,7 +27,7 @@ from dialects.kineto.collectives import (
 from dialects.masks import by_cat, by_name
 from dialects.recorded_collectives import Collectives
 from dialects.roles import Role
-from dialects.steps import NO_STEPS, Steps, in_first_process, spans, step_table, with_slices
+from dialects.steps import NO_STEPS, Step, Steps, in_first_process, spans, step_table, with_slices
 from dialects.sync_points import SyncPart, SyncPoints
 from dialects.system import (
     BASE,
@@ -162,10 +162,14 @@ class Kineto(System):
     def find_steps(self, trace: Trace, by: str | None = None) -> Steps:
         """Return the steps, from completion to completion where launches of work on a device are recorded."""
         from dialects.kineto.inference_steps import of_one_kind
+        from dialects.step_windows import windows
 
         found, kinds = self._every_step(trace, by)
         if (completed := self._completed(trace, found)) is not None:
             found = completed.of(found)
+        else:
+            bounds = windows(step_table(found.whole)).tolist()
+            found = found._replace(whole=tuple(map(Step._make, bounds)))
         return of_one_kind(found, kinds, by) if kinds else found
 
     def _every_step(self, trace: Trace, by: str | None) -> tuple[Steps, Sequence[str]]:

@@ -131,7 +131,7 @@ def from_completion(trace: Trace, steps: Steps) -> Completed | None:
     """Return the steps of a trace from completion to completion; None where launches are not recorded.
 
     The first one, and one after a pause, begins where the host enters it, or as soon as the device is done
-    with what stood in its queue by then.
+    with what stood in its queue by then. What a host does after a step, before the next one, is of that.
     """
     host = step_table([*steps.whole, *steps.partial])
     order = np.lexsort((host[:, 2], host[:, 1]))
@@ -156,7 +156,9 @@ def from_completion(trace: Trace, steps: Steps) -> Completed | None:
         return None
     fills &= not (fills | is_late)[is_told].all()
     found = np.column_stack((host[:, 0], begin, complete))
-    return Completed(np.where(is_late[:, None], host, found), is_told, is_late, fills)
+    made = Completed(np.where(is_late[:, None], host, found), is_told, is_late, fills)
+    made.table[made.is_whole] = windows(made.table[made.is_whole])
+    return made
 
 
 class _Turns:

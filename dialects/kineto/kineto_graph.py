@@ -124,7 +124,7 @@ def record(
     tells that; `only` the numbers of those that are wanted (None: of all).
     """
     name, trace = rank_trace.name, rank_trace.trace
-    bounds = windows(steps if completed is None else completed.table[completed.is_whole])
+    bounds = windows(steps) if completed is None else completed.table[completed.is_whole]
     if only is not None:
         bounds = bounds[np.isin(bounds[:, 0], only)]
     some, left = sampled(bounds, rank_trace.most_steps)

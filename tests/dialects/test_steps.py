@@ -210,7 +210,7 @@ def test_steps_follow_each_other_without_gap(periods: list[int], origin: int) ->
 # ---- other dialects
 
 
-def test_kineto_steps_are_the_annotations_of_the_cpu() -> None:
+def test_kineto_steps_are_the_annotations_of_the_cpu_until_the_next_one() -> None:
     slices = [
         ("ProfilerStep#7", 0, 90),
         ("ProfilerStep#8", 100, 95),
@@ -219,13 +219,13 @@ def test_kineto_steps_are_the_annotations_of_the_cpu() -> None:
     ]
     cats = ["user_annotation", "user_annotation", "gpu_user_annotation", "cpu_op", "cpu_op"]
     trace = make(slices, dialect="kineto", cats=cats)
-    assert whole_steps(trace) == [Step(7, 0, 90), Step(8, 100, 195)]
+    assert whole_steps(trace) == [Step(7, 0, 100), Step(8, 100, 195)]
 
 
 def test_numbers_that_the_recording_counts_anew_are_counted_here() -> None:
     marks = [("ProfilerStep#1", 0, 90), ("ProfilerStep#2", 100, 90), ("ProfilerStep#1", 200, 90)]
     slices = [*marks, marks[1], *[("aten::add", k, 1) for k in (5, 105, 205)]]
-    expected = [Step(1, 0, 90), Step(2, 100, 190), Step(3, 200, 290)]
+    expected = [Step(1, 0, 100), Step(2, 100, 200), Step(3, 200, 290)]
     assert whole_steps(make(slices, dialect="kineto")) == expected
 
 
