@@ -577,7 +577,8 @@ def test_a_range_that_is_dragged_along_the_times_says_how_long_it_is(browser: Ch
     length, first, last = map(float, found.groups())
     assert length == pytest.approx(50, abs=0.3)  # a pixel is a tenth of a millisecond
     assert [first, last] == pytest.approx([10, 60], abs=0.2)
-    assert browser.execute_script("return timelines[0].range()") == before  # nothing was moved
+    now = browser.execute_script("return timelines[0].range()")
+    assert now == pytest.approx(before, abs=0.1)  # nothing was moved; the line may bring a scroll bar
     ActionChains(browser).move_to_element_with_offset(canvas, end, int(y)).click().perform()
     assert browser.find_element(By.CSS_SELECTOR, ".detail").text == ""
 
