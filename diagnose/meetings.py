@@ -26,11 +26,6 @@ class Arrivals(Struct, frozen=True):
     event: Int64
     at_ns: Int64
 
-    @property
-    def n_meetings(self) -> int:
-        """How many meetings there were."""
-        return int(self.meeting.max(initial=-1)) + 1
-
 
 def meetings_of(recording: Recording, rows: Sequence[int]) -> list[Arrivals]:
     """Return the meetings of each of the steps `rows`."""

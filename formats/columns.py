@@ -151,11 +151,6 @@ class Trace(Struct, frozen=True, weakref=True):
         return replace(trace.select(~is_far), repairs=(*self.repairs, note))
 
     @property
-    def n_events(self) -> int:
-        """Events of every phase in the file."""
-        return sum(self.phases.values())
-
-    @property
     def end_ns(self) -> Int64:
         """Ends of the slices (n,)."""
         return self.ts_ns + self.dur_ns

@@ -477,7 +477,7 @@ def _late_at(view: JobView, owner: int, arrivals: Sequence[tuple[Int64, Int64]])
     """Return where an owner comes last in each step, the latest first; `arrivals` as of `last_arrivals`."""
     found = []
     for row, (who, _), one in zip(view.rows, arrivals, view.meetings, strict=True):
-        bounds = np.searchsorted(one.meeting, np.arange(one.n_meetings + 1))
+        bounds = np.searchsorted(one.meeting, np.arange(one.meeting.max(initial=-1) + 2))
         late = []
         for meeting in np.flatnonzero(who == owner).tolist():
             met = slice(bounds[meeting], bounds[meeting + 1])
