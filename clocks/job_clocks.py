@@ -46,11 +46,16 @@ def aligned(
 
 
 def remarks(names: Sequence[str], alignment: Alignment) -> list[str]:
-    """Return remarks on the hosts' clocks: which were moved, are not tied, or contradict each other."""
+    """Return remarks on the hosts' clocks: by how much they were moved, and `doubts`."""
     clocks = alignment.clocks
     moved = [(name, clock) for name, clock in zip(names, clocks, strict=True) if clock.offset_ns]
-    loose = [name for name, clock in zip(names[1:], clocks[1:], strict=True) if not clock.is_tied]
-    lines = [_moved(moved, len(clocks))] if moved else []
+    return [*([_moved(moved, len(clocks))] if moved else []), *doubts(names, alignment)]
+
+
+def doubts(names: Sequence[str], alignment: Alignment) -> list[str]:
+    """Return notes on clocks that nothing ties to the first, and on two that contradict each other."""
+    loose = [name for name, clock in zip(names[1:], alignment.clocks[1:], strict=True) if not clock.is_tied]
+    lines: list[str] = []
     if loose:
         shown = ", ".join(loose[:_LISTED]) + (f" and {len(loose) - _LISTED:,} more" * (len(loose) > _LISTED))
         lines.append(Note(f"no common operation ties the clock of {shown} to the others", NoteKind.UNALIGNED))

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 import dialects
 from arrays import Int64
-from clocks.offsets import Alignment, Clock, align
+from clocks.job_clocks import doubts
+from clocks.offsets import Clock, align
 from combine.external_sort import DURATIONS, TIMES, Run, Shift
 from combine.rewrite_source import Rewritten
 from dialects.sync_points import SyncPoints, merged
@@ -20,7 +21,6 @@ from dialects.system import BASE, SecondAxis
 from errors import TraceError, missing
 from formats import chrome, native
 from formats.stream import ByteStream
-from result import in_digits
 from trace_utils import Source, head_of, reader_of
 
 _SNIFFED = 4  # pieces of a file (about 1 MiB each) that tell what wrote it
@@ -246,22 +246,7 @@ def _clocks(hosts: Sequence[_Host]) -> tuple[list[Clock], str, list[str]]:
     alignment = align([host.points for host in hosts], spans, [host.machine for host in hosts])
     tied = any(clock.is_tied for clock in alignment.clocks[1:])
     by = "none" if not tied else "matched ends" if alignment.by_ends else hosts[0].common or "causality"
-    return list(alignment.clocks), by, _warnings(alignment, [host.owner for host in hosts])
-
-
-def _warnings(alignment: Alignment, owners: Sequence[Path]) -> list[str]:
-    warnings = [
-        f"{owner}: nothing in common with {owners[0]} tells how their clocks differ: combined unaligned"
-        for owner, clock in zip(owners, alignment.clocks, strict=True)
-        if not clock.is_tied
-    ]
-    if alignment.contradicting:
-        pair = " and ".join(str(owners[i]) for i in alignment.contradicting)
-        warnings.append(
-            f"{pair}: no offsets of their clocks make every operation possible (did a clock jump?); "
-            f"at best one is out of order by {in_digits(alignment.contradiction_ns / 1e3)} us"
-        )
-    return warnings
+    return list(alignment.clocks), by, doubts([str(host.owner) for host in hosts], alignment)
 
 
 # ---- drift, corrected in steps

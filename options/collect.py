@@ -96,7 +96,7 @@ def _gpus(args: Namespace, gpus: Sequence[GpuDir]) -> Result:
         if trace.repairs:
             repairs.add(str(path), "; ".join(trace.repairs))
         times = iterations(replace(trace, path=str(path)), args.step_by)
-        collected.append(Gpu(names[gpu.path], gpu.path, path, report.events, times))
+        collected.append(Gpu(names[gpu.path], gpu.path, path, report.events, *times))
     notes = [f"written: {path}" for path in homes]
     commentary = [line for report in reports for line in report.notes]
     return time_result(args, collected, repairs, "Collected from", notes, commentary)
@@ -111,8 +111,8 @@ def _iter_time(args: Namespace) -> Result:
     gpus = []
     for name, source, trace in zip(loaded.names, loaded.job.sources, loaded.made, strict=True):
         path = source.path.parent if loaded.job.has_gpus else source.path
-        gpus.append(Gpu(name, path, source.path, _counts(trace), iterations(trace, args.step_by)))
-    if not any(gpu.times.steps for gpu in gpus):
+        gpus.append(Gpu(name, path, source.path, _counts(trace), *iterations(trace, args.step_by)))
+    if not any(gpu.steps for gpu in gpus):
         raise TraceError(
             f"{gpus[0].trace}: no whole step found: it has no I/O, FW or Comm of two steps, no "
             "ProfilerStep#N, event/batch, round of reductions, Optimizer.step or other span that repeats; "

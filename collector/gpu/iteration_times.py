@@ -33,14 +33,24 @@ class StepTime(NamedTuple):
     iteration_ns: float
 
 
-class Iterations(Struct, frozen=True):
-    """The steps of one rank."""
+class Gpu(Struct, frozen=True):
+    """One GPU (or one rank's trace) with its steps; the job as a whole has no files.
 
-    steps: Sequence[StepTime]  # the whole steps of the recording
-    #: From one load of input data to the next, numbered from the job's first step: of BytePS's profiler
-    #: also those before the traced steps.
+    Attributes
+    ----------
+    steps : the whole steps of the recording
+    loads : from one load of input data to the next, numbered from the job's first step: of BytePS's profiler
+        also those before the traced steps
+    how : what marks a step, a phrase; "" where nothing does
+    """
+
+    name: str
+    path: Path | None
+    trace: Path | None
+    events: Mapping[str, int]
+    steps: Sequence[StepTime]
     loads: Sequence[Step]
-    how: str  # what marks a step, a phrase; "" where nothing does
+    how: str
 
     @property
     def mean_ns(self) -> float | None:
@@ -58,22 +68,12 @@ class Iterations(Struct, frozen=True):
         return [step.iteration_ns / 1e6 for step in self.steps]
 
 
-class Gpu(Struct, frozen=True):
-    """One GPU (or one rank's trace) with its steps; the job as a whole has no files."""
-
-    name: str
-    path: Path | None
-    trace: Path | None
-    events: Mapping[str, int]
-    times: Iterations
-
-
-def iterations(trace: Trace, step_by: str | None = None) -> Iterations:
-    """Return the iteration times that `trace` tells; see `System.find_steps` for how."""
+def iterations(trace: Trace, step_by: str | None = None) -> tuple[list[StepTime], list[Step], str]:
+    """Return steps, loads and how steps are marked, as of `Gpu`; see `System.find_steps`."""
     recorded = dialects.of(trace).find_steps(trace, step_by)
     passes = fw_bw_ns(trace, recorded.whole)
     steps = [StepTime(s.label, fw_bw, s.dur_ns) for s, fw_bw in zip(recorded.whole, passes, strict=True)]
-    return Iterations(steps, dialects.of(trace).loads(trace), recorded.how)
+    return steps, dialects.of(trace).loads(trace), recorded.how
 
 
 def fw_bw_ns(trace: Trace, steps: Sequence[Step]) -> list[int | None]:
@@ -100,12 +100,12 @@ def time_result(
     commentary: Sequence[str] = (),
 ) -> Result:
     """Return the result of `--option collect` for the GPUs; `title` goes before the paths."""
-    ranks = [gpu.times.steps for gpu in gpus if gpu.times.steps]
+    ranks = [gpu.steps for gpu in gpus if gpu.steps]
     of_job = (_together(ranks) if ranks else []) or [step for rank in ranks for step in rank]
     fw_bw = ms_of(_mean(step.fw_bw_ns for step in of_job))
     job = ms_of(_mean(step.iteration_ns for step in of_job))
     document = {"option": "collect", "gpus": [_entry(gpu) for gpu in gpus], "iteration_ms": job}
-    unmarked = [f"{gpu.trace}: marks no whole step: no iteration time" for gpu in gpus if not gpu.times.steps]
+    unmarked = [f"{gpu.trace}: marks no whole step: no iteration time" for gpu in gpus if not gpu.steps]
     figures = [("iteration time", in_ms(job * 1e6))] if job is not None else []
     if fw_bw is not None:
         figures.append(("FW+BW", in_ms(fw_bw * 1e6)))
@@ -142,9 +142,9 @@ def _warm_up(gpus: Sequence[Gpu]) -> str:
     """Return a clause about the job's first steps, if these are known and took far longer than the median."""
     found = []
     for gpu in gpus:
-        known: list[tuple[int, float]] = [(step.step, step.iteration_ns) for step in gpu.times.steps]
-        if any(load.label in _FIRST for load in gpu.times.loads):  # also of steps that were not traced
-            known = [(load.label, load.dur_ns) for load in gpu.times.loads]
+        known: list[tuple[int, float]] = [(step.step, step.iteration_ns) for step in gpu.steps]
+        if any(load.label in _FIRST for load in gpu.loads):  # also of steps that were not traced
+            known = [(load.label, load.dur_ns) for load in gpu.loads]
         if len(known) >= _FEWEST and known[0][0] in _FIRST:
             usual = median(ns for _, ns in known)
             n_slow = next((i for i, (_, ns) in enumerate(known) if ns <= _SLOW * usual), len(known))
@@ -162,10 +162,10 @@ def _entry(gpu: Gpu) -> dict[str, object]:
         "path": str(gpu.path),
         "trace": str(gpu.trace),
         "events": dict(gpu.events),
-        "steps": len(gpu.times.steps),
-        "fw_bw_ms": ms_of(gpu.times.fw_bw_ns),
-        "iteration_ms": ms_of(gpu.times.mean_ns),
-        "iteration_ms_per_step": gpu.times.ms,
+        "steps": len(gpu.steps),
+        "fw_bw_ms": ms_of(gpu.fw_bw_ns),
+        "iteration_ms": ms_of(gpu.mean_ns),
+        "iteration_ms_per_step": gpu.ms,
     }
 
 
@@ -173,15 +173,13 @@ _GPUS = (
     Column("gpu", "GPU", value=lambda g: g.name),
     Column("trace", "trace", value=lambda g: g.trace and g.trace.name),
     Column("events", "events", "int", value=lambda g: sum(g.events.values()) if g.trace else None),
-    Column("steps", "steps", "int", value=lambda g: len(g.times.steps)),
-    Column("fw_bw_ms", "FW+BW (ms)", "float", value=lambda g: ms_of(g.times.fw_bw_ns)),
-    Column("iteration_ms", "iteration (ms)", "float", value=lambda g: _mean(g.times.ms)),
-    Column(
-        "deviation_ms", "deviation (ms)", "float", value=lambda g: pstdev(g.times.ms) if g.times.ms else None
-    ),
-    Column("min_ms", "min (ms)", "float", minor=True, value=lambda g: min(g.times.ms, default=None)),
-    Column("max_ms", "max (ms)", "float", minor=True, value=lambda g: max(g.times.ms, default=None)),
-    Column("told_by", "steps found by", value=lambda g: g.times.how or None),
+    Column("steps", "steps", "int", value=lambda g: len(g.steps)),
+    Column("fw_bw_ms", "FW+BW (ms)", "float", value=lambda g: ms_of(g.fw_bw_ns)),
+    Column("iteration_ms", "iteration (ms)", "float", value=lambda g: _mean(g.ms)),
+    Column("deviation_ms", "deviation (ms)", "float", value=lambda g: pstdev(g.ms) if g.ms else None),
+    Column("min_ms", "min (ms)", "float", minor=True, value=lambda g: min(g.ms, default=None)),
+    Column("max_ms", "max (ms)", "float", minor=True, value=lambda g: max(g.ms, default=None)),
+    Column("told_by", "steps found by", value=lambda g: g.how or None),
 )
 _STEPS = (
     Column("gpu", "GPU", value=lambda pair: pair[0]),
@@ -193,9 +191,9 @@ _STEPS = (
 
 def _tables(args: Namespace, gpus: Sequence[Gpu]) -> list[Table]:
     rows = list(gpus)
-    if len(gpus) > 1 and (together := _together([gpu.times.steps for gpu in gpus])):
-        rows.append(Gpu("job", None, None, {}, Iterations(together, [], "mean of all, step by step")))
-    steps = [(gpu.name, step) for gpu in rows for step in gpu.times.steps]
+    if len(gpus) > 1 and (together := _together([gpu.steps for gpu in gpus])):
+        rows.append(Gpu("job", None, None, {}, together, [], "mean of all, step by step"))
+    steps = [(gpu.name, step) for gpu in rows for step in gpu.steps]
     if args.sort:
         steps.sort(key=lambda pair: pair[1].iteration_ns, reverse=True)
     return [Table.of("gpus", "GPUs", _GPUS, rows), Table.of("steps", "Steps", _STEPS, steps[: args.head])]
@@ -218,13 +216,13 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def _charts(gpus: Sequence[Gpu]) -> list[Chart]:
-    traced = {gpu.name: {t.step: t.iteration_ns / 1e6 for t in gpu.times.steps} for gpu in gpus}
+    traced = {gpu.name: {t.step: t.iteration_ns / 1e6 for t in gpu.steps} for gpu in gpus}
     charts: list[Chart] = [_lines("Iteration time of the recorded steps", _few(traced))]
     earlier: dict[str, dict[int, float]] = {}
     for gpu in gpus:
         own = traced[gpu.name]
-        if len(gpu.times.loads) > len(own) and min(own, default=0) > 1:
-            earlier[gpu.name] = {s.label: s.dur_ns / 1e6 for s in gpu.times.loads if s.label not in own}
+        if len(gpu.loads) > len(own) and min(own, default=0) > 1:
+            earlier[gpu.name] = {s.label: s.dur_ns / 1e6 for s in gpu.loads if s.label not in own}
     if earlier:
         during = _few({name: traced[name] for name in earlier})
         before = {f"{name}, not traced": times for name, times in _few(earlier).items()}

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from collector.gpu.iteration_times import Gpu, Iterations, StepTime
+from collector.gpu.iteration_times import Gpu, StepTime
 from collector.gpu.iteration_times import _headline as of_steps
 from conftest import REPO, run_cli
 from dialects.steps import Step
@@ -118,11 +118,11 @@ def gpu(steps: dict[int, int], loads: dict[int, int] | None = None) -> Gpu:
     """A GPU with steps (number: milliseconds) and loads of input data."""
     times = [StepTime(number, 2.0 * MS, float(ms * MS)) for number, ms in steps.items()]
     loaded = [Step(number, 0, ms * MS) for number, ms in (loads or {}).items()]
-    return Gpu("rank0", None, None, {}, Iterations(times, loaded, "marks"))
+    return Gpu("rank0", None, None, {}, times, loaded, "marks")
 
 
 def sentence(one: Gpu) -> str:
-    return of_steps(cast("list[StepTime]", one.times.steps), 1, [one])
+    return of_steps(cast("list[StepTime]", one.steps), 1, [one])
 
 
 def test_collect_gives_the_iteration_time_and_its_range() -> None:

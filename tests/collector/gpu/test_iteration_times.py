@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from collector.gpu.iteration_times import Gpu, Iterations, StepTime, time_result
+from collector.gpu.iteration_times import Gpu, StepTime, time_result
 from dialects.steps import Step
 from result import Lines, Repairs
 
@@ -20,7 +20,7 @@ def drawn(n_ranks: int) -> list[Lines]:
     for rank in range(1, n_ranks + 1):
         loads = [Step(step, 0, rank * MS * (2 if step < 3 else 1)) for step in range(1, 6)]
         traced = [StepTime(step, None, float(rank * MS)) for step in (3, 4, 5)]
-        gpus.append(Gpu(f"rank{rank}", None, None, {}, Iterations(traced, loads, "marks")))
+        gpus.append(Gpu(f"rank{rank}", None, None, {}, traced, loads, "marks"))
     args = Namespace(path=[Path("job")], sort=False, head=None)
     charts = time_result(args, gpus, Repairs([]), "Iteration time of").charts
     return [chart for chart in charts if isinstance(chart, Lines)]
