@@ -28,6 +28,8 @@ _EACH_STAGE, _EACH_KIND = 4, 12
 _FINEST, _COARSEST = 4_000, 25  # boxes are joined across breaks of this part of the step, from fine to coarse
 #: A clock that may be further off than this part of the step: the eye would see it.
 _FAR_OFF = 0.05
+#: Ranks whose work differs by less than this part of the median rank's are alike.
+_ALIKE = 0.05
 _MOST_PARTS = 8  # of a waterfall that have a bar of their own
 _LEAST_PART = 0.01  # of the whole, that all others of a kind need for theirs
 
@@ -53,15 +55,18 @@ def step_timeline(
     Parameters
     ----------
     parts : as for `named_path`, whose names are the keys of the path's stretches
-    first : the owners to be shown in any case; of more than 32 those on the path come next, then those with
-        the most work
+    first : the owners to be shown in any case; of more than 16 those on the path come next, then those whose
+        work differs most from the median's; one stands for all that work alike
 
     Boxes that are not on the path and that nobody could see are joined where they follow each other.
     """
-    owners = _shown(recording, step, path, first)
+    owners, n_alike = _shown(recording, step, path, first)
     bounds = recording.clock_bounds_ns
     far = {one: bounds[one] for one in owners if bounds and bounds[one] > _FAR_OFF * path.length_ns}
-    lanes = _lanes(recording, step, owners, far)
+    names = list(recording.owners)
+    if n_alike:
+        names[owners[-1]] = f"alike×{n_alike:,}"
+    lanes = _lanes(recording, step, owners, far, names)
     marks = _marks(recording, step, path, parts)
     on_path = np.zeros(len(step), np.bool_)
     on_path[[mark.span for mark in marks]] = True
@@ -73,7 +78,8 @@ def step_timeline(
     spans += [_together(recording, step, lanes, events, zero) for events in joined]
     place = {event: i for i, event in enumerate(single.tolist())}
     n = len(recording.owners)
-    few = f"{len(owners)} of {n:,} ranks are drawn: those on the path, then those with the most work."
+    few = f"{len(owners)} of {n:,} ranks are drawn: those on the path, then the most different"
+    few += f"; {recording.owners[owners[-1]]} stands for {n_alike:,} that work alike." if n_alike else "."
     notes = [*((few,) if n > len(owners) else ()), *_apart(recording, far)]
     row = {name: i for i, name in enumerate(lanes.names)}
     order = sorted(range(len(spans)), key=lambda i: (row[spans[i].lane], spans[i].start_ms))
@@ -135,24 +141,38 @@ def stretch_key(place: int) -> str:
     return f"#{place}"
 
 
-def _shown(recording: Recording, step: StepGraph, path: CriticalPath, first: Collection[str]) -> list[int]:
-    """Return the owners that are drawn, in their order."""
+def _shown(
+    recording: Recording, step: StepGraph, path: CriticalPath, first: Collection[str]
+) -> tuple[list[int], int]:
+    """Return the owners that are drawn, in their order, and for how many the last one stands, if any."""
     n = len(recording.owners)
     if n <= MOST_RANKS:
-        return list(range(n))
+        return list(range(n)), 0
     on_path = np.zeros(n)
     np.add.at(on_path, path.owners, path.end_ns - path.start_ns)
     work = np.bincount(step.owner, step.work_ns, n)
     wanted = np.array([owner in first for owner in recording.owners])
-    order = np.lexsort((-work, -on_path, ~wanted))
-    return sorted(order[:MOST_RANKS].tolist())
+    usual = float(np.median(work))
+    differs = np.abs(work - usual)
+    on_path[on_path < _LEAST_PART * path.length_ns] = 0
+    order = np.lexsort((-work, -differs, -on_path, ~wanted))
+    n_own = int((wanted | (on_path > 0) | (differs > _ALIKE * usual)).sum())
+    if n_own >= MOST_RANKS or n - n_own < 2:
+        return sorted(order[:MOST_RANKS].tolist()), 0
+    return [*sorted(order[:n_own].tolist()), int(order[-1])], n - n_own
 
 
 # ---- lanes
 
 
-def _lanes(recording: Recording, step: StepGraph, owners: Sequence[int], far: Mapping[int, float]) -> _Lanes:
-    """Return the lanes: per owner its input, computation, device, and communication as it goes on.
+def _lanes(
+    recording: Recording,
+    step: StepGraph,
+    owners: Sequence[int],
+    far: Mapping[int, float],
+    named: Sequence[str],
+) -> _Lanes:
+    """Return the lanes: per owner, as it is `named`, its input, computation, device, and communication.
 
     The first one of an owner whose clock may be `far` off (ns) says by how much.
     """
@@ -167,7 +187,7 @@ def _lanes(recording: Recording, step: StepGraph, owners: Sequence[int], far: Ma
     known = {kind: i for i, kind in enumerate(fixed)}
     order = sorted(begun, key=lambda kind: (known.get(kind, len(fixed)), begun[kind]))
     several = len(recording.owners) > 1
-    names = [f"{recording.owners[owner]} {kind}" if several else kind for owner in owners for kind in order]
+    names = [f"{named[owner]} {kind}" if several else kind for owner in owners for kind in order]
     for i, owner in enumerate(owners):
         if owner in far and order:
             names[i * len(order)] += f" ±{in_ms(far[owner])}"

@@ -276,10 +276,9 @@ def _figures(scopes: Sequence[Scope]) -> list[tuple[str, str]]:
         if len(own) <= _FEW_SCOPES:
             figures += [(_title(scopes, scope), in_ms(scope.length_ns)) for scope in own]
         else:
-            lengths = [scope.length_ns for scope in own]
-            figures.append(
-                (f"{len(own):,} {kind}s", f"{in_ms(min(lengths), unit='')} to {in_ms(max(lengths))}")
-            )
+            lengths = sorted(scope.length_ns for scope in own)
+            ends = dict.fromkeys((in_ms(lengths[0], unit=""), in_ms(lengths[-1], unit="")))
+            figures.append((f"{len(own):,} {kind}s", f"{' to '.join(ends)} ms"))
     return figures
 
 

@@ -28,6 +28,7 @@ _EXACT_INTEGERS = 2**53
 
 _WIDTH_SAMPLE = 1000  # rows that decide how wide a column is shown
 _WIDEST = 60
+_TITLE_LINE, _TITLE_CHARACTERS = 20, 85  # points of a line of the title, and what it holds
 _SUMMARY, _SUMMARY_WIDTH = "Summary", (28, 100)  # in characters, of its two columns
 _GOOD, _NEUTRAL, _BAD = "#63BE7B", "#FFFFFF", "#F8696B"
 
@@ -77,9 +78,13 @@ def _fill(packed: io.BytesIO, result: Result) -> int:
 
 def _write_summary(sheet: Any, formats: _Formats, result: Result, title: str) -> None:
     """Fill the first sheet: the answer, the key figures, notes, and what was read and repaired."""
-    sheet.set_column(0, 0, _SUMMARY_WIDTH[0])
+    labels = [label for label, _ in result.figures]
+    first = min(max([_SUMMARY_WIDTH[0], *(display_width(label) + 2 for label in labels)]), _WIDEST)
+    sheet.set_column(0, 0, first)
     sheet.set_column(1, 1, _SUMMARY_WIDTH[1])
+    sheet.merge_range(0, 0, 0, 1, "", formats.title)  # which would take a name for a formula
     sheet.write_string(0, 0, title[:_CELL_CHARACTERS], formats.title)
+    sheet.set_row(0, _TITLE_LINE * math.ceil(len(title) / _TITLE_CHARACTERS))
     lines = [
         *([("", result.further)] if result.further else []),
         *result.figures,
@@ -91,7 +96,7 @@ def _write_summary(sheet: Any, formats: _Formats, result: Result, title: str) ->
     for row, (label, text) in enumerate(lines[: ROWS_A_SHEET - 2], start=2):
         if label:
             sheet.write_string(row, 0, _legal(label)[:_CELL_CHARACTERS])
-        sheet.write_string(row, 1, _legal(text)[:_CELL_CHARACTERS])
+        sheet.write_string(row, 1, _legal(text)[:_CELL_CHARACTERS], formats.words)
     _set_up_printing(sheet)
 
 
@@ -138,7 +143,8 @@ class _Formats:
         edges = {"bold": True, "bottom": 1, "text_wrap": True, "valign": "bottom"}
         self.words_header = workbook.add_format(edges)
         self.number_header = workbook.add_format({**edges, "align": "right"})
-        self.title = workbook.add_format({"bold": True, "font_size": 14})
+        self.title = workbook.add_format({"bold": True, "font_size": 14, "text_wrap": True, "valign": "top"})
+        self.words = workbook.add_format({"text_wrap": True, "valign": "top"})
         self.faint = workbook.add_format({"font_color": "#808080"})
 
     def of(self, column: Column) -> Any:
@@ -210,7 +216,11 @@ def _colour_by_value(sheet: Any, column: int, last_row: int, values: Sequence[Ce
 def _width(table: Table, index: int) -> int:
     """Return how many characters wide a column is shown, by its header and first rows."""
     column = table.columns[index]
-    texts = cell_texts(column, [row[index] for row in table.rows[:_WIDTH_SAMPLE]])
+    values = [row[index] for row in table.rows[:_WIDTH_SAMPLE]]
+    texts = cell_texts(column, values)
+    if column.kind in ("float", "percent"):  # as the sheet shows them
+        scale = 100 if column.kind == "percent" else 1
+        texts += [f"{scale * value:,.{column.digits}f}" for value in values if isinstance(value, int | float)]
     widest_word = max(map(len, column.title.split()), default=0) + 3  # the filter's arrow
     return min(max([6, widest_word, *(display_width(text) + 2 for text in texts)]), _WIDEST)
 

@@ -41,7 +41,8 @@ def diagnosis_charts(
 
     `parts` tells where the time of each rank's steps went.
     """
-    named, view = [rank for _, one in ranked for rank in one.finding.ranks], diagnosis.view
+    few = [one.finding.ranks for _, one in ranked if len(one.finding.ranks) < len(diagnosis.ranks)]
+    named, view = [rank for ranks in few for rank in ranks], diagnosis.view
     exposed = _exposed_map([part for part in parts if part.step in diagnosis.numbers])
     return [
         *first,

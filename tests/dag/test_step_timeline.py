@@ -69,15 +69,34 @@ def test_a_communication_is_drawn_as_its_parts() -> None:
     assert chart.spans[0].keys == (key_of("rank0", "Comm.x"), key_of("rank0", "Comm.x.PUSH"))
 
 
-def test_of_many_ranks_those_that_are_named_and_those_on_the_path_are_drawn() -> None:
-    # rank 37 ends last; the higher its number, the longer a rank works
+def many_ranks(ends: list[int], **settings: object) -> Timeline:
+    """Return the timeline of ranks that work so many milliseconds from the begin of the step."""
+    return drawn(recording(*(
+        rank_steps(f"rank{i}", {"work": (0, end * MS)}, bounds=(0, end * MS)) for i, end in enumerate(ends)
+    )), **settings)  # fmt: skip
+
+
+def test_of_many_ranks_those_that_are_named_those_on_the_path_and_the_most_different_are_drawn() -> None:
+    # rank 37 ends last, rank 0 is named; the median rank works 20.5 ms: seven more at each end differ most
     ends = [i + 1 for i in range(40)]
     ends[37] = 100
-    chart = drawn(recording(*(
-        rank_steps(f"rank{i}", {"work": (0, end * MS)}, bounds=(0, end * MS)) for i, end in enumerate(ends)
-    )), first=["rank0"])  # fmt: skip
-    assert [span.lane for span in chart.spans] == [f"rank{i} computation" for i in (0, *range(25, 40))]
+    chart = many_ranks(ends, first=["rank0"])
+    assert [span.lane for span in chart.spans] == [
+        f"rank{i} computation" for i in (*range(8), *range(32, 40))
+    ]
     assert "16 of 40 ranks" in chart.note
+
+
+def test_one_rank_stands_for_all_that_work_alike() -> None:
+    # 38 of 40 ranks work 100 or 101 ms, rank 7 twice as long, and rank 9 half as long
+    ends = [100 + i % 2 for i in range(40)]
+    ends[7], ends[9] = 200, 50
+    chart = many_ranks(ends)
+    assert [span.lane for span in chart.spans] == [
+        "rank7 computation", "rank9 computation", "alike×38 computation",
+    ]  # fmt: skip
+    assert chart.note.startswith("3 of 40 ranks are drawn: ")
+    assert chart.note.endswith(" stands for 38 that work alike.")
 
 
 def test_short_events_that_follow_each_other_share_a_box(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -200,6 +201,17 @@ def test_the_page_of_a_diagnosis_answers_on_its_first_screen(
         second.find_element(By.TAG_NAME, "summary").send_keys(Keys.ENTER)
         assert second.get_property("open")
         WebDriverWait(browser, 10).until(lambda _: not first.get_property("open"))
+        browser.execute_script("window.copied = async (text) => { window.pasted = text; }")
+        browser.find_element(By.CSS_SELECTOR, "header button").click()
+        pasted = browser.execute_script("return window.pasted")
+        assert pasted.startswith(f"**{result.headline}**\n\n")
+        assert f"\n1. **{result.cards[0].title}**" in pasted
+        second.find_element(By.CSS_SELECTOR, "dd button").click()
+        pasted, shown = browser.execute_script(
+            "return [window.pasted, document.querySelector('[open] code').textContent]"
+        )
+        assert shown.startswith("analyze.py ")
+        assert pasted == f"cd {Path.cwd()} && {sys.executable} {shown}"
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
