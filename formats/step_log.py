@@ -32,7 +32,6 @@ import numpy as np
 from msgspec import Struct
 
 from arrays import Float64, Int64, NDArray
-from arrays.numbering import numbered
 from errors import TraceError, counted
 from formats.columns import ArgColumn, Trace, Track
 from formats.stream import ByteStream
@@ -59,6 +58,7 @@ _NS = {"n": 1, "u": 1_000, "m": 1_000_000, "s": 1_000_000_000}
 _NEARLY_ALL, _ROUNDING = 0.95, 0.005  # of rows; of a step, which its parts may be longer by
 _LONGEST_NAME = 300
 _BOM = b"\xef\xbb\xbf"
+_MANY_ROWS = 100_000  # of which some tell the whole step
 _HEAD_ROWS = 20  # of which the kinds of columns are told
 _RESOLUTION = 0.05  # of a step: what times of day may differ from the end of the step before, and 2 ms
 _RESOLUTION_NS = 2_000_000
@@ -95,8 +95,12 @@ def read(path: Path, asked: Collection[str] = ()) -> Trace:
     form = _form_of(first)
     if form is None:
         raise TraceError(f"{path}: not a step log: its rows lack a step's number or a duration")
-    parts = [form.table(block) for block in itertools.chain([form.body(first)], blocks)]
-    columns = dict(zip(form.names, np.concatenate(parts).T, strict=True))
+    parts = [array("d") for _ in form.names]  # each grows in its place
+    for block in itertools.chain([form.body(first)], blocks):
+        for part, column in zip(parts, form.table(block).T, strict=True):
+            part.frombytes(np.ascontiguousarray(column).data.cast("B"))
+    columns = {name: np.frombuffer(part) for name, part in zip(form.names, parts, strict=True)}
+    del parts
     repairs = [stream.damage] if stream.damage is not None else []
     if form.lost:
         repairs.append(f"{counted(form.lost, 'damaged row')} left out")
@@ -384,23 +388,28 @@ def _whole(spent: Sequence[Float64], names: Sequence[str]) -> int | None:
 def _trace(
     path: Path,
     kinds: _Kinds,
-    columns: Mapping[str, Float64],
+    columns: dict[str, Float64],
     apart: Sequence[Float64],
     damage: Sequence[str],
 ) -> Trace:
     """Return the rows as slices, each rank's on a track of its own, in the order of the steps.
 
-    Rows of one step that differ in one of the columns `apart` are not the same step again.
+    Rows of one step that differ in one of the columns `apart` are not the same step again. There may be
+    millions of rows, so `columns` are taken out where they are no longer needed.
     """
     notes = [*damage]
-    number = columns[kinds.step]
-    rank = np.full(len(number), -1.0) if kinds.rank is None else columns[kinds.rank]
+    number = columns.pop(kinds.step)
+    rank = np.full(len(number), -1.0) if kinds.rank is None else columns.pop(kinds.rank)
     is_told = (np.abs(number) < 1 << 53) & (np.abs(rank) < 1 << 31) & (np.rint(number) == number)  # not NaN
-    spent = [columns[name] * unit for name, (_, unit) in kinds.durations.items()]
-    at = _whole([np.nan_to_num(took) for took in spent], list(kinds.durations))
-    # a part that a row lacks took no time in its step
-    spent = [took if place == at else np.nan_to_num(took) for place, took in enumerate(spent)]
-    for took in spent:
+    units = [unit for _, unit in kinds.durations.values()]
+    spent = [columns.pop(name) for name in kinds.durations]
+    some = slice(None, None, 1 + len(number) // _MANY_ROWS)
+    looked_at = [np.nan_to_num(took[some]) * unit for took, unit in zip(spent, units, strict=True)]
+    at = _whole(looked_at, list(kinds.durations))
+    for place, (took, unit) in enumerate(zip(spent, units, strict=True)):
+        took *= unit
+        if place != at:  # a part that a row lacks took no time in its step
+            np.nan_to_num(took, copy=False)
         is_told &= (took >= 0) & (took < FARTHEST_NS / 4)
     if n := int((~is_told).sum()):
         notes.append(f"{counted(n, 'row')} without a step or its durations left out")
@@ -410,40 +419,53 @@ def _trace(
         notes.append(f"{counted(n, 'row')} of steps that were run again; the last of a step holds{remedy}")
     steps, end_ns = number[rows].astype(np.int64), np.zeros(len(rows), np.int64)
     if kinds.time is not None:
-        end_ns = _times_ns(columns[kinds.time][rows])
-    told = [took[rows].astype(np.int64) for took in spent]
+        end_ns = _times_ns(columns.pop(kinds.time)[rows])
+    told = [spent.pop(0)[rows].astype(np.int64) for _ in units]
     whole_ns = np.zeros(len(rows), np.int64) if at is None else told.pop(at)
-    ranks, track = numbered(rank[rows].astype(np.int64).tolist())
-    bounds = np.searchsorted(track, np.arange(len(ranks) + 1))
+    of_rank = rank[rows].astype(np.int32)
+    del number, rank, is_told
+    bounds = np.flatnonzero(np.diff(of_rank, prepend=-2, append=-2))
+    ranks = of_rank[bounds[:-1]].tolist()
+    track = np.repeat(np.arange(len(ranks), dtype=np.int32), np.diff(bounds))
     own = [slice(*pair) for pair in itertools.pairwise(bounds.tolist())]
     placed = [_placed(steps[s], end_ns[s], whole_ns[s], [part[s] for part in told]) for s in own]
     begin, whole = (np.concatenate([one[i] for one in placed] or [whole_ns]) for i in (0, 1))
-    kept = np.flatnonzero(whole)
-    if not len(kept):
+    del placed, whole_ns, end_ns
+    if not whole.any():
         raise TraceError(f"{path}: no row tells how long its step took")
-    steps, begin, whole, rows, track = steps[kept], begin[kept], whole[kept], rows[kept], track[kept]
+    kept: Int64 | slice = slice(None)
+    if not whole.all():
+        kept = np.flatnonzero(whole)
+        steps, begin, whole, rows, track = steps[kept], begin[kept], whole[kept], rows[kept], track[kept]
     first = np.flatnonzero(track == track[0])
     first = first[: 1 + int(np.append(np.diff(steps[first]) < 1, True).argmax())]
     notes += filter(None, (_missing(steps[first]), _pauses(steps[first], begin[first], whole[first])))
     args: dict[str, NDArray[Any]] = {NUMBER: steps}
     left, n_cut = whole.copy(), np.zeros(len(whole), np.bool_)
     parts = _names(kinds, at)
-    for name, part in zip(parts, told, strict=True):
-        n_cut |= part[kept] > left + whole * _ROUNDING
-        args[name] = np.minimum(part[kept], left)
+    for name in parts:
+        part = told.pop(0)[kept]
+        n_cut |= part > left + whole * _ROUNDING
+        args[name] = np.minimum(part, left)
         left -= args[name]
     if n := int(n_cut.sum()):
         notes.append(f"the parts of {counted(n, 'step')} are longer than the step: cut at its end")
-    args |= {name: columns[name][rows] for name in kinds.values}
+    args |= {name: columns.pop(name)[rows] for name in kinds.values}
     every, none = np.arange(len(rows)), np.zeros(len(rows), np.int32)
     return Trace(
         path=str(path), dialect=DIALECT, names=[STEP], cats=[""],
         tracks=[Track(_known(rank), 0) for rank in ranks],
-        name_id=none, cat_id=none, track_id=track.astype(np.int32), ts_ns=begin, dur_ns=whole,
-        args={name: ArgColumn(every, array(one.dtype.char, one.tobytes())) for name, one in args.items()},
+        name_id=none, cat_id=none, track_id=track, ts_ns=begin, dur_ns=whole,
+        args={name: ArgColumn(every, _as_array(args.pop(name))) for name in [*args]},
         header={PARTS: parts}, phases={"row": len(rows)}, rank=_known(ranks[0]) if len(ranks) == 1 else None,
         repairs=notes,
     )  # fmt: skip
+
+
+def _as_array(values: NDArray[Any]) -> array[Any]:
+    found: array[Any] = array(values.dtype.char)
+    found.frombytes(values.data.cast("B"))
+    return found
 
 
 def _last_of_each(keys: Sequence[Float64], rows: Int64) -> Int64:
