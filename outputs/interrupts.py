@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import TextIO
 
 #: Ctrl-C, a request to end, a terminal that went away, no CPU time left (`ulimit -t`).
@@ -16,6 +17,8 @@ _ENDING = {
     if (number := getattr(signal, name, None)) is not None
 }
 _received: list[int] = []
+_waited: list[int] = []  # for a module that is being loaded
+_WAIT_S, _MOST_WAITS = 0.005, 400
 
 
 def ended(main: Callable[[], int]) -> int:
@@ -29,6 +32,12 @@ def ended(main: Callable[[], int]) -> int:
         if not _received:
             raise
         code = 1
+    finally:  # what comes from now on ends it at once
+        if _waited:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        for number in _ENDING:
+            if signal.getsignal(number) is _end:
+                signal.signal(number, signal.SIG_DFL)
     if not (code and _received):
         return code
     for stream in (sys.stderr, sys.stdout):  # they may have gone with their terminal
@@ -42,12 +51,28 @@ def abandon(stream: TextIO) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _end(number: int, frame: object) -> None:
-    """End as at any error, so that temporary files are removed."""
+def _end(number: int, frame: FrameType | None) -> None:
+    """End as at any error, so that temporary files are removed.
+
+    A module that is being loaded is loaded first: an error while a library makes a class may crash all.
+    """
+    if _is_loading(frame) and len(_waited) < _MOST_WAITS and hasattr(signal, "setitimer"):
+        _waited.append(number)
+        signal.signal(signal.SIGALRM, lambda _, frame: _end(number, frame))
+        signal.setitimer(signal.ITIMER_REAL, _WAIT_S)
+        return
     _received.append(number)
     if number == signal.SIGINT:
         raise KeyboardInterrupt
     sys.exit(128 + number)
+
+
+def _is_loading(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def end_plainly() -> None:

@@ -497,7 +497,7 @@ def test_a_run_killed_at_any_moment_leaves_the_old_files(tmp_path: Path) -> None
         ["graph", "--path", job / "worker_0/0/dag.gml", "--output", out / "g.svg", "--html", out / "g.html"],
         ["3dcompare", *both, "--output", out / "x.html", "--picture", out / "x.png"],
     ]
-    environment = {**os.environ, "TMPDIR": str(scratch)}
+    environment = {**os.environ, "TMPDIR": str(scratch), "PYTHONFAULTHANDLER": "1"}
     seconds = []
     for command in commands:
         begin = time.monotonic()
@@ -516,8 +516,9 @@ def test_a_run_killed_at_any_moment_leaves_the_old_files(tmp_path: Path) -> None
                 chance.choice((os.kill, os.killpg))(run.pid, number)
             _, said = run.communicate(timeout=60)
         here = f"{number!r} to {commands[which][0]}: {said.decode()}"
-        assert run.returncode in (0, -number, 128 + number), here
-        assert b"Traceback" not in said, here
+        in_python = number == signal.SIGINT and run.returncode == 1 and b"analyze.py" not in said  # its start
+        assert in_python or run.returncode in (0, -number, 128 + number), here
+        assert in_python or b"Traceback" not in said, here
         assert {path: now for path, now in checksums(tmp_path).items() if path in inputs} == inputs
         assert names <= set(checksums(out))
         assert all(map(_is_whole, out.glob("[!.]*")))

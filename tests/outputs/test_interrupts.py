@@ -53,3 +53,20 @@ def test_an_error_on_the_way_out_does_not_change_the_exit_code(tmp_path: Path) -
 def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
     assert run(tmp_path, "SIGHUP", before="SIG_IGN") == (0, "")  # nohup
     assert (tmp_path / "a.json").read_text() == "half"
+
+
+def test_a_module_that_is_being_loaded_is_loaded_first(tmp_path: Path) -> None:
+    """Where a class of msgspec is made, an interrupt crashes the interpreter."""
+    text = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nfor _ in range(10**6): pass\n"
+    (tmp_path / "late.py").write_text(f"{text}print('whole')\n")
+    script = (
+        f"import signal, sys, time; sys.path[:0] = [{str(REPO)!r}, {str(tmp_path)!r}]\n"
+        "signal.signal(signal.SIGINT, signal.SIG_DFL)\n"
+        "from outputs.interrupts import ended\n"
+        "def main():\n    import late\n    time.sleep(60)\n"
+        "sys.exit(ended(main))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "whole\n", "")
