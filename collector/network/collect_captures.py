@@ -14,7 +14,7 @@ from arrays.numbering import places_by_value
 from collector.network.endpoints import Link, match_servers, name_links
 from collector.network.packets import is_capture
 from collector.network.partition_keys import Keys, files_below, read_keys
-from collector.network.server_timeline import served_keys
+from collector.network.server_timeline import ServerKey, served_keys
 from collector.network.transfers import Traffic, read_traffic
 from collector.network.wire import (
     UNKNOWN,
@@ -35,21 +35,14 @@ from result import Repairs
 TIMELINE = "comm_timeline.json"
 
 
-class KeyShare(Struct, frozen=True):
-    """The transfers of one partition; times are totals over all but the initial pushes.
+class KeyShare(ServerKey, frozen=True):
+    """The transfers of one partition by its servers; times are totals over all but the initial pushes.
 
     Where waiting is known of some pulls only (a capture begins later than another), over those. Wire, server
     and waiting time make up the times of the transfers: wire from the first to the last byte of each message
     and the round trip of the network between them; waiting until the last worker has pushed; server the rest.
     """
 
-    key: int
-    tensor: str
-    partition: int
-    server: str
-    n_push: int
-    n_pull: int
-    push_bytes: int
     pull_bytes: int
     push_ns: int
     pull_ns: int
@@ -252,7 +245,7 @@ def _key_shares(wire: Wire, nodes: Sequence[str], keys: Keys, event_ns: Int64) -
             key=key,
             tensor=keys.tensor(key),
             partition=split_key(key)[1],
-            server=", ".join(nodes[i] for i in np.unique(wire.server[rows]).tolist()),
+            node=", ".join(nodes[i] for i in np.unique(wire.server[rows]).tolist()),
             n_push=int(push.sum()),
             n_pull=int((~push).sum()),
             push_bytes=int(n_bytes[push].sum()),

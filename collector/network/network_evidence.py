@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from collector.network.collect_captures import KeyShare, read_captures
+from collector.network.collect_captures import read_captures
 from collector.network.packets import is_capture
 from collector.network.partition_keys import files_below
 from collector.network.server_timeline import ServerKey, ServerOperation, read_served
@@ -58,13 +58,12 @@ class NetworkEvidence(Struct):
             told += f"; {most.node} logged {in_ms(most.total_ns / most.count)} for each of its pulls"
         return told
 
-    def add(self, keys: Iterable[KeyShare | ServerKey]) -> None:
+    def add(self, keys: Iterable[ServerKey]) -> None:
         """Note the bytes and servers of partitions, as they were sent."""
         for one in keys:
             if one.n_push:
                 self.bytes_of.setdefault(one.key, one.push_bytes // one.n_push)
-            named = _SERVER.fullmatch(one.server if isinstance(one, KeyShare) else one.node)
-            if named:
+            if named := _SERVER.fullmatch(one.node):
                 self.servers.setdefault(one.key, int(named[1]))
 
 

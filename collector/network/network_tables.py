@@ -106,7 +106,7 @@ _KEYS = (
     Column("key", "key", "id"),
     Column("tensor", "tensor"),
     Column("partition", "part", "id"),
-    Column("server", "server"),
+    Column("server", "server", value=lambda k: k.node),
     Column("pushes", "PUSH", "int", value=lambda k: k.n_push),
     Column("pulls", "PULL", "int", value=lambda k: k.n_pull),
     Column("push_bytes", "PUSH bytes", "int"),

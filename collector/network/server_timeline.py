@@ -40,7 +40,7 @@ class ServerOperation(Struct, frozen=True):
 
 
 class ServerKey(Struct, frozen=True):
-    """Requests that one node logged for one partition."""
+    """Requests that one node logged, or captures show, for one partition."""
 
     node: str
     key: int

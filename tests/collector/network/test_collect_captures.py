@@ -356,7 +356,7 @@ def test_the_key_log_has_the_same_requests(
 
     logs = read_served(shared_data / "byteps" / name)
     workers = len(recorded[name].checks)  # captured; each server logs the requests of both
-    mine = {(k.server, k.key): (k.n_push, k.n_pull) for k in recorded[name].keys}
+    mine = {(k.node, k.key): (k.n_push, k.n_pull) for k in recorded[name].keys}
     ratios = [
         count / (expected * 2 / workers)
         for k in logs.keys
@@ -433,7 +433,7 @@ def test_all_of_a_job_on_one_host(tmp_path: Path) -> None:
     found = read_captures(tmp_path)
     assert found.nodes == ["server_0", "server_1", "worker_0", "worker_1"]
     assert len(found.wire) == n_made
-    assert [(k.key, k.server, k.n_push) for k in found.keys] == [
+    assert [(k.key, k.node, k.n_push) for k in found.keys] == [
         (65544, "server_0", 4),
         (65546, "server_1", 4),
     ]
