@@ -293,6 +293,7 @@ def _words(name: str, operation: Operation, *, is_idle: bool) -> str:
     ``PULL dense0_weight``; ``idle before Memset`` where nothing ran; ``forward`` for ``## forward ##``.
     """
     if is_idle:
+        name = name.replace("## ", "").replace(" ##", "")
         return f"idle {name}" if name.startswith("before ") else name
     stage = operation.transfer.stage
     if stage and stage not in name:

@@ -124,7 +124,7 @@ def _recorded(args: Namespace) -> Result:
         notes.append(f"timeline written to {args.output}")
     return Result(
         "critical",
-        "",
+        ", ".join(map(str, args.path)),
         document,
         headline=headline(recording, step.number, path, scopes[-1].path()),
         tables=[

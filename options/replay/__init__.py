@@ -120,7 +120,7 @@ def _delay(args: Namespace) -> float:
 
 def _common(args: Namespace, loaded: LoadedSteps) -> dict[str, Any]:
     """Return the fields that the results of all variants share."""
-    return {"option": "replay", "title": "", "repairs": loaded.repairs}
+    return {"option": "replay", "title": ", ".join(map(str, args.path)), "repairs": loaded.repairs}
 
 
 def _replayed(args: Namespace, loaded: LoadedSteps, wanted: Path) -> Result:

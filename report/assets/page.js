@@ -154,8 +154,12 @@ function header() {
   const lasting = data.charts.filter((chart) => !chart.step || chart.step === steps.drawn[0]);
   const sections = [...lasting, ...data.tables];
   if (sections.length > 2) {
-    const short = new Map(sections.map(({ id, title }) => [title.split(/[,:]/)[0], id]).reverse()); // of each the first
-    const links = [...short].reverse().map(([words, id]) => element("a", { href: `#${id}` }, words));
+    const short = new Map();
+    for (const { id, title } of sections) {
+      const [words] = title.split(/[,:]/);
+      if (!short.has(words)) short.set(words, id); // of alike ones the first
+    }
+    const links = [...short].map(([words, id]) => element("a", { href: `#${id}` }, words));
     parts.push(element("nav", { "aria-label": "Contents" }, list(links)));
   }
   parts.push(element("h1", {}, unbroken(data.title)));
