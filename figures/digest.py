@@ -53,18 +53,6 @@ def read_digest(path: Path, step_by: str | None = None, *, steps: bool = True) -
     UsageError
         Its steps were not marked by the annotation `step_by`, if they matter (`steps`).
     """
-    job = _read(path)
-    if steps and job.step_by != step_by:
-        remedy = "leave out --step_by" if job.step_by is None else f"give --step_by {job.step_by}"
-        raise UsageError(f"{path}: its steps were marked otherwise when it was saved; {remedy}")
-    return replace(job, path=path)
-
-
-class _Head(msgspec.Struct):
-    digest: int
-
-
-def _read(path: Path) -> JobFigures:
     stream = ByteStream(path)
     text = b"".join(stream)
     try:
@@ -79,10 +67,18 @@ def _read(path: Path) -> JobFigures:
         named = {file.dialect for file in job.files} | {one.dialect for one in (*job.ranks, *job.hosts)}
         _require(named <= known, "an unknown system")
         _require(bool(job.files) and any(rank.n_slices > 0 for rank in job.ranks), "it holds no operation")
-        return replace(job, ranks=[*map(_checked, job.ranks)], hosts=[*map(_checked, job.hosts)])
+        job = replace(job, path=path, ranks=[*map(_checked, job.ranks)], hosts=[*map(_checked, job.hosts)])
     except (ValueError, OverflowError, RecursionError) as error:
         why = stream.damage or str(error)
         raise TraceError(f"{path}: a damaged digest ({why}); write it again with --save") from error
+    if steps and job.step_by != step_by:
+        remedy = "leave out --step_by" if job.step_by is None else f"give --step_by {job.step_by}"
+        raise UsageError(f"{path}: its steps were marked otherwise when it was saved; {remedy}")
+    return job
+
+
+class _Head(msgspec.Struct):
+    digest: int
 
 
 # ---- what JSON has no type for
