@@ -16,7 +16,7 @@ from trace_utils import Request
 
 _STEPS = 5
 #: Two ranks that reduce about as long as they compute, in buckets of 1 MiB and more.
-_DATA = NCCLJob(
+DATA_PARALLEL = NCCLJob(
     forward=((400.0, 100.0),) * 4,
     backward=((500.0, 200.0, 300.0),) * 4,
     weights=((3 << 20, 4096), (1 << 20, 4096), (5 << 20, 4096), (2 << 20, 4096)),
@@ -38,10 +38,10 @@ _DATA = NCCLJob(
     waits=True,
     says_waits=True,
 )
-_TENSOR = replace(_DATA, tensor=2, slow=(1.0,) * 4, near=40e3, says_waits=False)
+_TENSOR = replace(DATA_PARALLEL, tensor=2, slow=(1.0,) * 4, near=40e3, says_waits=False)
 #: The host takes two thirds of the device's time, so that it is ahead when the first step is done.
-_HOST = replace(_DATA, host=160.0, waits=False, says_waits=False)
-_PIPELINE = replace(_DATA, stages=2, micro_batches=3, slow=(1.0, 1.3, 1.0, 1.0), waits=False)
+_HOST = replace(DATA_PARALLEL, host=160.0, waits=False, says_waits=False)
+_PIPELINE = replace(DATA_PARALLEL, stages=2, micro_batches=3, slow=(1.0, 1.3, 1.0, 1.0), waits=False)
 
 
 def foreseen(job: NCCLJob, directory: Path, edits: str) -> list[Forecast]:
@@ -55,7 +55,7 @@ def foreseen(job: NCCLJob, directory: Path, edits: str) -> list[Forecast]:
 @pytest.mark.parametrize(
     ("job", "edits"),
     few(2, [
-        (_DATA, "bandwidth=0.5 bandwidth=4 latency=4 bucket_cap=4MB overlap=off rank1=1.3 kernel=2"),
+        (DATA_PARALLEL, "bandwidth=0.5 bandwidth=4 latency=4 bucket_cap=4MB overlap=off rank1=1.3 kernel=2"),
         (_HOST, "kernel=2 kernel=0.25 bandwidth=4 rank1=1.3"),
         (_TENSOR, "bandwidth=0.5 bandwidth=4 latency=4 overlap=off rank0=0.7 drop=layer_norm_forward"),
         (_PIPELINE, "bandwidth=0.5 stage1=0.8 kernel=0.7 bucket_cap=8MB straggler=none straggler=mean"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jobs import apply, foreseen
 
-from benchmarks.known_byteps import BytePSJob, random_job
+from benchmarks.known_byteps import BytePSJob, other_job, random_job
 from conftest import few
 from dag.step_graph import Recording
 from dag_utils import load_steps, read_partitions
@@ -39,11 +39,15 @@ JOB = BytePSJob(
 FULL = replace(random_job(18), sharing=0.0)
 
 
+def read(path: Path) -> Recording:
+    return load_steps([path], Request(progress=False), partitions=read_partitions([path])).recording
+
+
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
     path: Path = tmp_path_factory.mktemp("byteps") / "job"
     JOB.run(8, 1, path)
-    return load_steps([path], Request(progress=False), partitions=read_partitions([path])).recording
+    return read(path)
 
 
 def test_the_rate_of_a_busy_link_is_found(recording: Recording) -> None:
@@ -104,7 +108,7 @@ def full_links(tmp_path_factory: pytest.TempPathFactory) -> Recording:
     """Three workers and two servers: for four fifths of a step a server's link is full of answers."""
     path: Path = tmp_path_factory.mktemp("byteps") / "job"
     FULL.run(8, 18, path)
-    return load_steps([path], Request(progress=False), partitions=read_partitions([path])).recording
+    return read(path)
 
 
 @pytest.mark.parametrize("edit", few(1, ["bandwidth=10", "bandwidth=2", "partition_bytes=65536"]))
@@ -136,7 +140,7 @@ def two_rhythms(tmp_path_factory: pytest.TempPathFactory) -> Recording:
     """Two workers that push in turn, in a job that takes a third longer where they push together."""
     path: Path = tmp_path_factory.mktemp("byteps") / "job"
     random_job(11).run(6, 11, path)
-    return load_steps([path], Request(progress=False), partitions=read_partitions([path])).recording
+    return read(path)
 
 
 def test_steps_that_come_round_again_keep_the_recorded_rhythm(two_rhythms: Recording) -> None:
@@ -150,3 +154,19 @@ def test_the_interval_holds_the_other_rhythm(two_rhythms: Recording) -> None:
     # runs that differ in when workers begin take 152 to 202 ms
     interval = foreseen(two_rhythms, "FW=0.999").interval_ns
     assert interval is not None and interval[0] < 152e6 and interval[1] > 195e6
+
+
+def test_servers_on_the_machines_of_workers_are_found(tmp_path: Path) -> None:
+    job = replace(FULL, here=True, servers=3)
+    job.run(6, 1, tmp_path / "job")
+    found = link_rate(read(tmp_path / "job"))
+    assert found is not None
+    assert found.machines == {f"server {i} PULL": f"worker {i} PUSH" for i in range(3)}
+
+
+def test_a_server_with_a_slower_network_has_its_own_rate(tmp_path: Path) -> None:
+    job = other_job(5)  # server 0 carries a quarter, or half, of what others do
+    job.run(6, 1, tmp_path / "job")
+    found = link_rate(read(tmp_path / "job"))
+    assert found is not None and list(found.slow) == ["server 0 PULL"]
+    assert found.slow["server 0 PULL"] == pytest.approx(job.rate / job.far[0] / 1.045 / 1e6, rel=0.05)

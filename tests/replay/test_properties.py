@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jobs import foreseen, lockstep, partitions
+from test_known_nccl import DATA_PARALLEL
 
 from conftest import examples
 from dag.step_graph import Recording
@@ -91,6 +92,36 @@ def test_edits_commute(job: Forecasts) -> None:
         len({after(one, *order).after_ns for one, order in zip(fresh, (edits, edits[::-1]), strict=True)})
         == 1
     )
+
+
+@pytest.fixture(scope="module")
+def on_gpus(tmp_path_factory: pytest.TempPathFactory) -> Forecasts:
+    """Two ranks with recorded streams, whose buckets of 1 MiB and more take as long as the computation."""
+    path = tmp_path_factory.mktemp("nccl") / "job"
+    DATA_PARALLEL.run(4, 1, path)
+    loaded = load_steps([path], Request(progress=False), sizes=True)
+    return Forecasts(Job.of(loaded), loaded.recording.whole_steps)
+
+
+@pytest.mark.parametrize("identity", ["bandwidth=1", "latency=1", "kernel=1", "rank1=1"])
+def test_an_edit_of_devices_that_changes_nothing_changes_nothing(identity: str, on_gpus: Forecasts) -> None:
+    assert after(on_gpus, identity).ratio == 1
+    assert after(on_gpus, identity, "kernel=2").after_ns == after(on_gpus, "kernel=2").after_ns
+
+
+@pytest.mark.parametrize("name", ["bandwidth", "latency", "kernel", "rank1"])
+def test_twice_as_fast_is_never_slower_and_half_as_fast_never_faster(name: str, on_gpus: Forecasts) -> None:
+    times = [after(on_gpus, f"{name}={ratio}").ratio for ratio in (0.5, 1, 2)]
+    assert times == sorted(times, reverse=name == "bandwidth")
+    assert times[0] != times[2]
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [("bandwidth=2", "kernel=0.5", "overlap=off"), ("bucket_cap=4MB", "latency=4", "rank1=1.5")],
+)
+def test_edits_of_devices_commute(edits: tuple[str, ...], on_gpus: Forecasts) -> None:
+    assert len({after(on_gpus, *order).after_ns for order in permutations(edits)}) == 1
 
 
 def test_without_overlap_recorded_buckets_are_reduced_after_the_backward_pass(tmp_path: Path) -> None:
