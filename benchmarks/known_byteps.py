@@ -84,7 +84,8 @@ class BytePSJob:
         if name == "bandwidth":
             bits = {"M": 125.0, "G": 125e3}
             to = float(value[:-4]) * bits[value[-4]] if value.endswith("bit") else self.rate * float(value)
-            return replace(self, rate=to)
+            # so much a second is what all links carry then
+            return replace(self, rate=to, far=() if value.endswith("bit") else self.far)
         if name == "partition_bytes":
             return replace(self, partition=int(value))
         if name == "straggler":

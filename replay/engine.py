@@ -154,27 +154,16 @@ def pays(n_operations: int) -> bool:
     return native.is_worth(_AS_BYTES * n_operations)
 
 
+_ARRAYS = ["dur", "gap", "after_ptr", "after", "priority", "device", "sides", "carries", "waiting", "start"]
+
+
 class _Columns(ctypes.Structure):
     """`plan` of simulate.c."""
 
     _fields_ = (
         ("n", ctypes.c_int64),
         ("devices", ctypes.c_int64),
-        *(
-            (name, ctypes.c_void_p)
-            for name in (
-                "dur",
-                "gap",
-                "after_ptr",
-                "after",
-                "priority",
-                "device",
-                "sides",
-                "carries",
-                "waiting",
-                "start",
-            )
-        ),
+        *((name, ctypes.c_void_p) for name in _ARRAYS),
     )
 
 
@@ -182,7 +171,7 @@ def _run(run: Callable[[Any], int], n_devices: int, columns: Sequence[Int64 | Fl
     """Run a loop in C; `dur`, `waiting` and `start`, the first and the last columns, are changed in place."""
     held = [np.ascontiguousarray(column) for column in columns]
     pointers = [column.ctypes.data for column in held]
-    nothing = [None] * (10 - len(pointers))  # no priorities and devices
+    nothing = [None] * (len(_ARRAYS) - len(pointers))  # no priorities and devices
     done = run(ctypes.byref(_Columns(len(held[0]), n_devices, *pointers[:-2], *nothing, *pointers[-2:])))
     if done < 0:
         raise MemoryError

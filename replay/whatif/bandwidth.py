@@ -68,12 +68,10 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
         if known is not None:
             fixed = getattr(known, guess.latency)
             return at_bandwidth(job, recording, fixed, times=ratio or 1.0, target=target or 0.0)
-        if target is not None and not is_sized(job.recording):
+        if target is not None and (links is None or not is_sized(job.recording)):
             raise TraceError(
                 "bandwidth: the bytes of the transfers are not recorded; give a ratio (bandwidth=2)"
             )
-        if target is not None and links is None:
-            return no_quicker(recording, target * _GOODPUT)
         times = factor(guess)
         if guess.contends and cores is not None:
             recording = scaled(
@@ -185,12 +183,4 @@ def _with_work(recording: Recording, work: Iterable[Float64]) -> Recording:
     return recording.with_steps(
         replace(step, work_ns=np.rint(one).astype(np.int64))
         for step, one in zip(recording.steps, work, strict=True)
-    )
-
-
-def no_quicker(recording: Recording, rate: float) -> Recording:
-    """Return the recording with no transfer quicker than its bytes at `rate` (bytes/ns)."""
-    least = bytes_of(recording) / rate
-    return _with_work(
-        recording, (np.maximum(step.work_ns, least[step.operation]) for step in recording.steps)
     )
