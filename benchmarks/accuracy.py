@@ -111,7 +111,6 @@ NCCL_EDITS = (
 #: How long recording may take.
 _LONGEST_S = 600
 _DDP_TABLE = 7  # which needs recordings
-_STEP_LOGS = 200
 
 
 def load(path: Path) -> Forecasts:
@@ -324,11 +323,9 @@ def _nccl() -> Iterator[str]:
 
 
 def _step_logs() -> Iterator[str]:
-    from benchmarks.step_logs import measured
+    from benchmarks.step_logs import about_and_table
 
-    yield f"{_STEP_LOGS} made logs, with faults and noise as `benchmarks/step_logs.py` says."
-    yield ""
-    yield from measured(_STEP_LOGS).splitlines()
+    yield from about_and_table().splitlines()
 
 
 def _ddp(rounds: Sequence[Path]) -> Iterator[str]:
