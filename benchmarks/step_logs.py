@@ -321,7 +321,7 @@ of which no column shows a quarter is not counted. Found are:
 
 
 def about_and_table(n_jobs: int = 400) -> str:
-    """Return what is measured, and the table of so many jobs."""
+    """Return a paragraph about so many jobs, and their table."""
     return f"{n_jobs} {_ABOUT}\n{measured(n_jobs)}"
 
 
