@@ -191,7 +191,9 @@ def _payload(chart: Chart, keys: Mapping[str, int], scripted: tuple[type, ...]) 
     if not isinstance(chart, scripted):
         is_small = isinstance(chart, Bars | HeatMap | Waterfall) and chart.is_small
         drawn = plot.svg(chart, _SMALL if is_small else WIDTH)
-        by = {"by": chart.x_label, "place": place_along(chart)} if isinstance(chart, Bars | HeatMap) else {}
+        by: dict[str, Any] = {}
+        if isinstance(chart, Bars | HeatMap):
+            by = {"by": chart.x_label, "place": place_along(chart), "unit": _unit(chart)}
         of = {"step": chart.step} if isinstance(chart, Waterfall) else {}
         return {"kind": "drawing", "title": chart.title, "narrow": is_small, "svg": drawn, **by, **of}
     if isinstance(chart, Network) and chart.folded:
@@ -231,6 +233,15 @@ def _payload(chart: Chart, keys: Mapping[str, int], scripted: tuple[type, ...]) 
     elif isinstance(chart, Bars3D | Bars):
         payload |= {"colours": colours.assign(chart.group if isinstance(chart, Bars3D) else chart.series)}
     return payload
+
+
+def _unit(chart: Bars | HeatMap) -> str:
+    """Return the unit of the values, as their label names it; "" for none."""
+    label = (
+        chart.value_label if isinstance(chart, HeatMap) else (chart.y_label, chart.x_label)[chart.horizontal]
+    )
+    found = re.search(r"\b(ms|us|s|GB/s)\b", label)
+    return found[0] if found else ""
 
 
 def _times(one: Span | OnPath) -> tuple[float, float]:

@@ -20,7 +20,7 @@ drawers.drawing = (chart, place) => {
     const mark = event.target.closest("[role='graphics-symbol'][aria-label]");
     tip.hidden = !mark;
     if (!mark) return;
-    tip.textContent = mark.getAttribute("aria-label");
+    tip.textContent = `${mark.getAttribute("aria-label")} ${chart.unit ?? ""}`.trim();
     const box = place.getBoundingClientRect();
     const [x, y] = [event.clientX - box.left, event.clientY - box.top];
     tip.style.left = `${Math.max(0, Math.min(x + 12, box.width - tip.offsetWidth))}px`;

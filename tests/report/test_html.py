@@ -346,7 +346,7 @@ def test_a_mark_says_its_name_and_value_under_the_pointer(browser: Chrome, tmp_p
     ActionChains(browser).move_to_element(
         browser.find_element(By.CSS_SELECTOR, "[aria-label='r1, 2: 3.00']")
     ).perform()
-    assert browser.find_element(By.CSS_SELECTOR, ".chart .tip").text == "r1, 2: 3.00"
+    assert browser.find_element(By.CSS_SELECTOR, ".chart .tip").text == "r1, 2: 3.00 ms"
 
 
 def test_a_step_that_is_picked_in_one_chart_is_picked_in_all(browser: Chrome, tmp_path: Path) -> None:
