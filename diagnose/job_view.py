@@ -279,12 +279,6 @@ class JobView:
         is_far_longer = len(ordered) > 1 and ordered[-1] > SPIKY * ordered[-2]
         return float(ordered[-1]) if is_alone or (is_first and is_far_longer) else 0.0
 
-    def by_owner(self, step: StepGraph, chosen: Bool) -> list[Int64]:
-        """Return the events of each owner (m) in a step of which the operations (n,) are `chosen`."""
-        events = np.flatnonzero(chosen[step.operation])
-        events = events[np.argsort(step.owner[events], kind="stable")]
-        return np.split(events, np.searchsorted(step.owner[events], np.arange(1, len(self.recording.owners))))
-
     # ---- paths
 
     @cached_property

@@ -19,6 +19,7 @@ from dialects.step_parts import Operation
 from function_names import brief, named
 from replay.whatif.host import allocates, is_allocation, is_sync, prepares
 from replay.whatif.scaling import NO_TIME
+from replay.whatif.sized_collectives import events_by_owner
 from result import in_ms, in_percent
 
 _LAUNCH = re.compile(r"(?i)launch_?\w*kernel")
@@ -254,7 +255,7 @@ def _busy_share(view: JobView) -> float:
     device = _on_device(view)
     shares = []
     for step in view.steps:
-        for owner, mine in enumerate(view.by_owner(step, device)):
+        for owner, mine in enumerate(events_by_owner(view.recording, step, device)):
             begin, end = int(step.begin_ns[owner]), int(step.next_ns[owner])
             end = end if end > begin else int(step.end_ns[mine].max(initial=begin))
             busy = union_length(*(np.clip(at, begin, end) for at in (step.start_ns[mine], step.end_ns[mine])))

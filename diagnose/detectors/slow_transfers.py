@@ -28,7 +28,7 @@ from figures.time_by_role import Slices, time_of_ids
 from replay.links import is_sized
 from replay.whatif.collective_times import LATENCY, MERGED, short_collectives, slow_collectives
 from replay.whatif.scaling import NO_TIME
-from replay.whatif.sized_collectives import Rates, turns
+from replay.whatif.sized_collectives import Rates, events_by_owner, turns
 from result import in_digits, in_ms
 
 NO_BYTES = "the bytes of the transfers are not recorded"
@@ -236,7 +236,7 @@ def exposed_ns(view: JobView) -> Float64:
     role = recording.column(lambda one: one.role).astype(np.int8)
     taken = np.zeros(n)
     for step in view.steps:
-        for owner, events in enumerate(view.by_owner(step, np.ones(n, np.bool_))):
+        for owner, events in enumerate(events_by_owner(recording, step, np.ones(n, np.bool_))):
             ends = step.end_ns[events]
             slices = Slices.of(step.start_ns[events], ends, events, role[step.operation[events]])
             bounds = step.begin_ns[[owner]], np.maximum(step.next_ns[[owner]], ends.max(initial=0))
@@ -286,7 +286,7 @@ def _short_collectives(view: JobView) -> Iterator[Finding | Skipped]:
         return
     # of each step how many a rank does, those at once as one
     n_turns = [
-        np.mean([len(np.unique(turns(step, own))) for own in view.by_owner(step, short)])
+        np.mean([len(np.unique(turns(step, own))) for own in events_by_owner(view.recording, step, short)])
         for step in view.steps
     ]
     often = float(np.median(n_turns))

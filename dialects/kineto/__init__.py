@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec.structs import replace
 
-from arrays import Mask, NDArray
+from arrays import Int64, Mask, NDArray
 from arrays.numbering import ids_in
 from dialects.kineto.collectives import (
     SIZE_ARGS,
@@ -161,16 +161,28 @@ class Kineto(System):
 
     def find_steps(self, trace: Trace, by: str | None = None) -> Steps:
         """Return the steps, from completion to completion where launches of work on a device are recorded."""
-        from dialects.kineto.inference_steps import of_one_kind
+        steps, _, _, *tables = self._told(trace, by)
+        whole, partial = (tuple(map(Step._make, one.tolist())) for one in tables)
+        return steps._replace(whole=whole, partial=partial)
+
+    def _told(self, trace: Trace, by: str | None) -> tuple[Steps, Int64, Completed | None, Int64, Int64]:
+        """Return how steps are told; tables (n, 3) of the host's; its device's; of whole and partial ones."""
+        from dialects.kineto.completion import from_completion
+        from dialects.kineto.inference_steps import chosen_kind
         from dialects.step_windows import windows
 
-        found, kinds = self._every_step(trace, by)
-        if (completed := self._completed(trace, found)) is not None:
-            found = completed.of(found)
-        else:
-            bounds = windows(step_table(found.whole)).tolist()
-            found = found._replace(whole=tuple(map(Step._make, bounds)))
-        return of_one_kind(found, kinds, by) if kinds else found
+        steps, kinds = self._every_step(trace, by)
+        host, partial = map(step_table, (steps.whole, steps.partial))
+        steps = steps._replace(whole=(), partial=())  # many take much memory
+        completed = from_completion(trace, host, partial, steps) if has_device(trace) else None
+        whole = windows(host)
+        if completed is not None:
+            whole, partial = completed.table[completed.is_whole], completed.table[~completed.is_whole]
+        if kinds:
+            kind, note = chosen_kind(whole, kinds, by)
+            steps = steps._replace(kind=kind, note=note)
+            whole, partial = (one[np.array(kinds)[one[:, 0] - 1] == kind] for one in (whole, partial))
+        return steps, host, completed, whole, partial
 
     def _every_step(self, trace: Trace, by: str | None) -> tuple[Steps, Sequence[str]]:
         """Return the steps as the host runs them, and the kind of each in inference, numbered from 1."""
@@ -179,19 +191,11 @@ class Kineto(System):
         served, kinds = annotated_steps(trace)
         if by is not None and by in kinds:
             return served, kinds
-        found = super().find_steps(trace, by)
-        if by is not None or (found.whole and not served.whole):
-            return found, ()
-        if served.whole and (found.is_guess or len(served.whole) >= len(found.whole)):
+        if by is None and len(served.whole) >= max(len(self.marked_steps(trace).whole), 1):
             return served, kinds
-        return (found if found.whole or found.partial else graph_replays(trace)), ()
-
-    def _completed(self, trace: Trace, steps: Steps) -> Completed | None:
-        if not has_device(trace):
-            return None
-        from dialects.kineto.completion import from_completion
-
-        return from_completion(trace, steps)
+        found = super().find_steps(trace, by)
+        is_known = by is not None or found.whole or found.partial
+        return (found if is_known else graph_replays(trace)), ()
 
     def loop_spans(self, trace: Trace) -> Mask:
         """Return the annotations of the host (n,)."""
@@ -297,18 +301,11 @@ class Kineto(System):
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
         """Return the steps of one rank; see `kineto_graph`."""
-        from dialects.kineto.inference_steps import chosen_kind
         from dialects.kineto.kineto_graph import record
 
-        (steps, kinds), roles = self._every_step(rank.trace, by), self.roles(rank.trace)
-        completed, table = self._completed(rank.trace, steps), step_table(steps.whole)
-        if not kinds:
-            return record(rank, table, roles, completed)
-        whole = table if completed is None else completed.table[completed.is_whole]
-        kind, note = chosen_kind(whole, kinds, by)
-        del steps  # many take much memory
-        found = record(rank, table, roles, completed, whole[np.array(kinds)[whole[:, 0] - 1] == kind, 0])
-        return replace(found, notes=[*found.notes, *([note] if note else [])], step_kind=kind)
+        steps, host, completed, whole, _ = self._told(rank.trace, by)
+        found = record(rank, host, whole, self.roles(rank.trace), completed)
+        return replace(found, notes=[*found.notes, *filter(None, [steps.note])], step_kind=steps.kind)
 
 
 def has_device(trace: Trace) -> bool:

@@ -18,7 +18,7 @@ from arrays.numbering import unique
 from dialects.kineto.kineto_device import CALLS_THAT_WAIT, integers, with_correlation
 from dialects.masks import by_cat, by_name
 from dialects.step_windows import windows
-from dialects.steps import Step, Steps, step_table
+from dialects.steps import Steps
 from dialects.system import DEVICE_CATS, RUNTIME_CATS
 from dialects.tolerances import AGREE_NS, BY_LOOP, FILLS_QUEUE
 from formats.columns import Trace
@@ -119,25 +119,19 @@ class Completed(Struct, frozen=True):
         """Which steps (n,) are as the others."""
         return self.is_told & ~self.is_late & ~self.fills
 
-    def of(self, steps: Steps) -> Steps:
-        """Return the steps of the trace with these bounds; those that are not as the others are partial."""
-        whole, partial = (
-            tuple(map(Step._make, self.table[which].tolist())) for which in (self.is_whole, ~self.is_whole)
-        )
-        return steps._replace(whole=whole, partial=partial)
 
-
-def from_completion(trace: Trace, steps: Steps) -> Completed | None:
+def from_completion(trace: Trace, whole: Int64, partial: Int64, how: Steps) -> Completed | None:
     """Return the steps of a trace from completion to completion; None where launches are not recorded.
 
+    `whole` and `partial` (n, 3) are those of the host, `how` they are told.
     The first one, and one after a pause, begins where the host enters it, or as soon as the device is done
     with what stood in its queue by then. What a host does after a step, before the next one, is of that.
     """
-    host = step_table([*steps.whole, *steps.partial])
+    host = np.concatenate([whole, partial])
     order = np.lexsort((host[:, 2], host[:, 1]))
-    host, is_told = host[order], order < len(steps.whole)
+    host, is_told = host[order], order < len(whole)
     works = launched(trace)
-    if not len(host) or not works.is_known or (steps.is_guess and not works.by_loop):
+    if not len(host) or not works.is_known or (how.is_guess and not works.by_loop):
         return None
     turns = _Turns(trace, works, places(host, works.call_ns))
     _, begin, host_end = host.T.copy()

@@ -13,7 +13,7 @@ from arrays.median import median
 from arrays.numbering import unique
 from dialects.kineto.kineto_device import integers, with_correlation
 from dialects.masks import by_cat, by_name
-from dialects.steps import NO_STEPS, Steps, between, outer_rows, rest, spans, step_table
+from dialects.steps import NO_STEPS, Steps, between, outer_rows, rest, spans
 from dialects.system import KERNEL_CATS, RUNTIME_CATS
 from errors import listed
 from formats.columns import Trace
@@ -66,15 +66,6 @@ def annotated_steps(trace: Trace) -> tuple[Steps, Sequence[str]]:
         return NO_STEPS, ()
     steps = tuple(spans(trace, rows, range(1, len(rows) + 1)))
     return Steps(steps, (), "annotations of a serving program"), kinds
-
-
-def of_one_kind(steps: Steps, kinds: Sequence[str], by: str | None = None) -> Steps:
-    """Return the steps of the kind `by` (None: that of most steps), and a note on those of others."""
-    kind, note = chosen_kind(step_table(steps.whole), kinds, by)
-    whole, partial = (
-        tuple(step for step in part if kinds[step.label - 1] == kind) for part in (steps.whole, steps.partial)
-    )
-    return steps._replace(whole=whole, partial=partial, kind=kind, note=note)
 
 
 def chosen_kind(steps: Int64, kinds: Sequence[str], by: str | None = None) -> tuple[str, str]:

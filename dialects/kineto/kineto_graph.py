@@ -69,7 +69,6 @@ from dialects.step_windows import (
     ended_last,
     ended_nearest,
     sampled,
-    windows,
 )
 from dialects.system import DEVICE_CATS, RUNTIME_CATS
 from dialects.tolerances import PAUSE_NS, ROUNDED_NS, SHORTLY, SOON, TOLERANCE_NS
@@ -114,19 +113,16 @@ class _Rank(Struct, frozen=True):
 def record(
     rank_trace: RankTrace,
     steps: Int64,
+    bounds: Int64,
     roles: NDArray[np.int8],
     completed: Completed | None = None,
-    only: Int64 | None = None,
 ) -> RankSteps:
     """Return the steps of one rank, whose slices have `roles`; where no steps are marked, one of all.
 
-    `steps` (n, 3) are those of the host; `completed` the same from completion to completion, where its device
-    tells that; `only` the numbers of those that are wanted (None: of all).
+    `steps` (n, 3) are those of the host, `bounds` (k, 3) the wanted ones, as of the device where that tells
+    them; `completed` is how.
     """
     name, trace = rank_trace.name, rank_trace.trace
-    bounds = windows(steps) if completed is None else completed.table[completed.is_whole]
-    if only is not None:
-        bounds = bounds[np.isin(bounds[:, 0], only)]
     some, left = sampled(bounds, rank_trace.most_steps)
     looked_at = as_bounds(bounds[some])
     n_leftover = int((by_cat(trace, DEVICE_CATS.__contains__) & (roles == Role.IGNORED)).sum())
@@ -147,7 +143,7 @@ def record(
         place = places(steps, events.issued_ns)
         iteration = np.where(place >= 0, steps[:, 0][place] if len(steps) else 0, NO_STEP)
         events = replace(events, iteration=iteration)
-        asked = completed.is_told & (True if only is None else np.isin(completed.table[:, 0], only))
+        asked = completed.is_told & (len(bounds) == completed.is_whole.sum())  # not of several kinds
         notes += [
             f"{_steps_are(completed.table[asked & which, 0].tolist())} left out: {why}"
             for which, why in (

@@ -857,7 +857,8 @@ def test_any_recording_is_lawful(
     trace = load(tmp_path_factory.mktemp("any") / "rank0.json", events)
     halves = [Step(1, 0, 15_000), Step(2, 15_000, 60_000)]
     for steps in (halves[:0], halves):
-        for step in record(RankTrace("rank0", trace), step_table(steps), KINETO.roles(trace)).steps:
+        table = step_table(steps)
+        for step in record(RankTrace("rank0", trace), table, windows(table), KINETO.roles(trace)).steps:
             assert_lawful(step)
 
 
@@ -911,7 +912,7 @@ def test_device_work_on_the_path_is_what_hta_has_there(shared_data: Path) -> Non
     trace = read_trace(case / "trace" / "trace.json.gz", args=EDGE_ARGS, points=True)
     end = max(event["ts"] + event["dur"] for event in on_device) * US
     steps = step_table([Step(1, int(trace.ts_ns.min()), end)])
-    recording = join([record(RankTrace("rank0", trace), steps, KINETO.roles(trace))])
+    recording = join([record(RankTrace("rank0", trace), steps, steps, KINETO.roles(trace))])
     step = recording.steps[0]
     ours = {
         int(step.start_ns[stretch.event]) // US
