@@ -31,7 +31,7 @@ from msgspec.structs import replace
 from errors import TraceError
 from formats.columns import Trace, Track
 from formats.event import UNDECODABLE
-from formats.rows import Interner, Rows, columns
+from formats.rows import Interner, Rows, columns, odd_phases
 from formats.values import FARTHEST_NS, cleaned
 from inputs import opened, unreadable
 
@@ -211,7 +211,7 @@ class _Builder:
         )
         header = {"point_args": self._point_args} if self._keep_points else {}
         return replace(columns(rows), path=str(path), dialect="dasf", header=header, phases=dict(self.phases),
-                       repairs=self.repairs)  # fmt: skip
+                       repairs=[*self.repairs, *odd_phases(self.phases)])  # fmt: skip
 
     def _id(self, record: _Record, phase: str, name: str, cat: str | None = None) -> int:
         return self._ids[phase, name, cat, record.process_id, record.thread_id]

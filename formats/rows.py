@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from operator import itemgetter
 from typing import Any
@@ -110,8 +110,7 @@ def columns(rows: Rows, pairing: Rule = Rule.NESTED) -> Trace:
     counts = np.bincount(kind, rows.counts, len(kinds)).astype(np.int64)
     phases: Counter[Any] = Counter(dict(zip(kinds, counts.tolist(), strict=True)))
     del phases[None]  # no events; `chrome.assemble` counts them
-    if odd := sum(n for phase, n in phases.items() if phase not in _PHASES):
-        repairs.append(f"{counted(odd, 'event')} of phases that the format does not have ignored")
+    repairs += odd_phases(phases)
     if beyond := int(rows.counts[tables.is_beyond & (role_of != NO_EVENT)].sum()):
         repairs.append(f"{counted(beyond, 'event')} with an id of more than 64 bits: the id left out")
     args = {name: _fitting(name, ArgColumn(*column), repairs) for name, column in rows.args.items()}
@@ -148,6 +147,12 @@ def columns(rows: Rows, pairing: Rule = Rule.NESTED) -> Trace:
         phases=dict(phases),
         repairs=repairs,
     )
+
+
+def odd_phases(phases: Mapping[str, int]) -> list[str]:
+    """Return a note on events whose phase the format does not have, if there are some."""
+    odd = sum(n for phase, n in phases.items() if phase not in _PHASES)
+    return [f"{counted(odd, 'event')} of phases that the format does not have ignored"] if odd else []
 
 
 def _paired(

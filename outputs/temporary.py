@@ -63,12 +63,14 @@ def temporary_directory(beside: Path | None = None) -> Iterator[Path]:
     """Make a directory beside the file `beside` (None: among the system's temporary files), and remove it."""
     import tempfile
 
-    with uninterrupted():
-        made = Temporary(beside or Path(tempfile.gettempdir(), "work"), is_directory=True)
+    made: list[Temporary] = []
     try:
-        yield made.path
+        with uninterrupted():  # a signal that was held back raises where this ends
+            made.append(Temporary(beside or Path(tempfile.gettempdir(), "work"), is_directory=True))
+        yield made[0].path
     finally:
-        made.remove()
+        for one in made:
+            one.remove()
 
 
 def is_temporary(path: Path) -> bool:

@@ -70,3 +70,24 @@ def test_a_module_that_is_being_loaded_is_loaded_first(tmp_path: Path) -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "whole\n", "")
+
+
+def test_a_signal_while_a_directory_is_made_leaves_nothing(tmp_path: Path) -> None:
+    """It is held back, and raises before the directory is used."""
+    script = (
+        f"import os, signal, sys; sys.path[:0] = [{str(REPO)!r}]\n"
+        "from pathlib import Path\n"
+        "from outputs import interrupts, temporary\n"
+        "class Interrupted(temporary.Temporary):\n"
+        "    def __init__(self, *args, **flags):\n"
+        "        super().__init__(*args, **flags)\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "temporary.Temporary = Interrupted\n"
+        "def main():\n"
+        f"    with temporary.temporary_directory(Path({str(tmp_path)!r}, 'a')): return 0\n"
+        "sys.exit(interrupts.ended(main))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr, list(tmp_path.iterdir())) == (143, "", [])
