@@ -42,7 +42,7 @@ from result import in_digits, in_ms
 
 #: Steps that a span has at least, and the spans that are looked for in each series.
 _LEAST_STEPS, _MOST_SPANS = 5, 20
-_AROUND = 21  # steps around a step
+_AROUND = 21  # steps around a step; with 11 or 41 the same is found (docs/accuracy.md, 9)
 _ROLE_KINDS: Mapping[Role, FindingKind] = {Role.INPUT: "input", Role.COMM: "exposed_communication"}
 _EXAMINED = {"late_rank", "outlier_steps", "uneven_work", *_ROLE_KINDS.values()}
 #: Ranks that may be late in one job.
