@@ -18,7 +18,7 @@ from errors import TraceError
 from formats import recorder
 from formats.recorder import recorder_dump
 
-_BAD = "/tmp/executed-by-a-pickle"
+_BAD = f"/tmp/executed-by-a-pickle-{os.getpid()}"  # of another run nothing is left that fails this one
 
 
 def entry(at: int, state: str = "completed") -> dict[str, Any]:
