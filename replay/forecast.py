@@ -254,8 +254,8 @@ class Forecasts:
         return DEVICE_ERROR if len(owners) == len(recording.owners) and is_whole else MODEL_ERROR
 
     def edits(self, requests: Sequence[EditRequest]) -> list[Edit]:
-        """Return the edits that are requested, in one order; `UsageError` for one that cannot be made."""
-        return [self._edited.parse(request) for request in sorted(requests, key=str)]
+        """Return the edits that are requested; raises `UsageError` for one that cannot be made."""
+        return [self._edited.parse(request) for request in requests]
 
     def _after(self, edits: Sequence[Edit], own_gaps: bool) -> Int64:
         key = tuple(sorted(edits, key=lambda edit: edit.order)), own_gaps
