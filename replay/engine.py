@@ -206,7 +206,7 @@ def _loop_without_queues(
     return done
 
 
-class _Network:
+class _Connections:
     """The connections that are busy, how much each has left, and at what share of a side's speed."""
 
     def __init__(self, sides: Sequence[Sequence[int]], carries: Sequence[float]) -> None:
@@ -278,7 +278,7 @@ def _loop(
     is_free = [True] * n_devices
     changed: list[int] = []  # devices that came free, or that are waited for, at this moment
     ended: list[int] = []
-    network = _Network(sides, carries)
+    network = _Connections(sides, carries)
     done = 0
 
     def end_all() -> None:

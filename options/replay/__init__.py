@@ -395,12 +395,12 @@ def _asked(args: Namespace, job: Job, forecasts: Forecasts) -> dict[str, Sequenc
     """Return the edits to simulate by name: each alone, and after several, all of them together."""
     from replay.edit import Edit
     from replay.selection import communication, computation
-    from replay.whatif.scaling import Change, changed
+    from replay.whatif.scaling import Scaling, changed
 
     if args.sub_option != WHAT_IF:
         is_work = args.sub_option == "smlt_delay_cmp"
         chosen = (computation if is_work else communication)(job.apart)
-        delay = Edit(lambda recording, _: changed(recording, chosen, Change(_delay(args))))
+        delay = Edit(lambda recording, _: changed(recording, chosen, Scaling(_delay(args))))
         return {f"{'computation' if is_work else 'communication'} x {_delay(args):g}": [delay]}
     requests = _requests(args)
     sets = [[one] for one in requests] + ([requests] if len(requests) > 1 else [])

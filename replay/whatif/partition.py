@@ -139,25 +139,22 @@ def _per_byte(size: Float64, work: Float64) -> float:
     return float(nnls(np.stack([np.ones(len(size)), size], axis=1), work)[0][1])
 
 
-def _samples(recording: Recording) -> dict[str, Float64]:
-    """Return by stage the bytes and work of each partition in each step (k, 2), without waits."""
+def _samples(recording: Recording, *, waits: bool = False) -> dict[str, Float64]:
+    """Return by stage the bytes and work of each partition in each step (k, 2), or of what it `waits`."""
     rows: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for step in recording.steps:
         for number, work in zip(step.operation.tolist(), step.work_ns.tolist(), strict=True):
             one = recording.operations[number].transfer
-            if one.key is not None and one.n_bytes and not one.is_wait:
+            if one.is_wait == waits and (waits or (one.key is not None and one.n_bytes)):
                 rows[one.stage].append((one.n_bytes, work))
     return {stage: np.array(samples, np.float64) for stage, samples in rows.items()}
 
 
 def _least_waits(recording: Recording) -> dict[str, float]:
     """Return the least that messages of each stage wait as a rule."""
-    waits: dict[str, list[int]] = defaultdict(list)
-    for step in recording.steps:
-        for number, work in zip(step.operation.tolist(), step.work_ns.tolist(), strict=True):
-            if (one := recording.operations[number].transfer).is_wait:
-                waits[one.stage].append(work)
-    return {stage: float(np.quantile(of_stage, _QUICK)) for stage, of_stage in waits.items()}
+    return {
+        of: float(np.quantile(rows[:, 1], _QUICK)) for of, rows in _samples(recording, waits=True).items()
+    }
 
 
 class _Cut:

@@ -47,25 +47,25 @@ def _chosen(recording: Recording, request: EditRequest) -> Selection:
     return select(recording, request, request.name)
 
 
-def _change(request: EditRequest) -> Change:
+def _change(request: EditRequest) -> Scaling:
     """Return the change of a duration: ``1.5`` (times), ``+400ms``, ``+20us``, ``+1s``."""
     added = _ADDED.fullmatch(request.value)
     if added is None:
-        return Change(factor=as_ratio(request))
+        return Scaling(factor=as_ratio(request))
     added_ns = float(added[1]) * _UNITS_NS[added[2]]
     if added_ns > _MOST_ADDED_NS:
         raise request.refused("more than a day")
-    return Change(added_ns=round(added_ns))
+    return Scaling(added_ns=round(added_ns))
 
 
-class Change(NamedTuple):
+class Scaling(NamedTuple):
     """A change of work: times `factor`, and `added_ns` more in each step of each owner."""
 
     factor: float = 1.0
     added_ns: int = 0
 
 
-def changed(recording: Recording, chosen: Selection, change: Change) -> Recording:
+def changed(recording: Recording, chosen: Selection, change: Scaling) -> Recording:
     """Return the recording with the work of what is `chosen` changed.
 
     What is added comes once in a step and owner, before the first that is chosen; an operation that is
