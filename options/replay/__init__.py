@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from errors import UsageError, as_sentence
+from errors import UsageError, as_sentence, listed
 from function_names import brief
 from options import READING, WHAT_IF, asked, check_heeded, check_variant, is_drawn, whole_above_zero
 from options.commands import command
@@ -485,12 +485,13 @@ def _cautions(args: Namespace, job: Job) -> list[str]:
                          f"{rate.at_least * _MBIT:,.0f} Mbit/s once and may carry {most}. The interval "
                          "holds both; slower links are told best by an absolute rate "
                          "(bandwidth=100Mbit)")  # fmt: skip
-        for server, worker in {} if rate is None else rate.machines.items():
-            notes.append(f"bandwidth: {server} and {worker} are on one machine, by the rate "
-                         "between them, which stays as it is")  # fmt: skip
+        if rate is not None and rate.machines:
+            pairs = [f"{server} with {worker}" for server, worker in rate.machines.items()]
+            notes.append(f"bandwidth: by the rate between them {listed(pairs)} are on one machine; what they "
+                         "send each other stays as it is")  # fmt: skip
         for node, carries in {} if rate is None else rate.slow.items():
-            notes.append(f"bandwidth: {node} is limited to {carries * _MBIT:,.0f} Mbit/s, which a ratio "
-                         "changes as much")  # fmt: skip
+            notes.append(f"bandwidth: {node} alone is limited to {carries * _MBIT:,.0f} Mbit/s; a ratio "
+                         "changes that, too")  # fmt: skip
         if (cores := job.shared_cores) is not None:
             notes.append(f"bandwidth: computation takes {cores.factor:.1f} times as long while the rank's "
                          "transfers are on their way, as on shared cores; it stays so in the prediction, and "
