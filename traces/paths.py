@@ -25,6 +25,7 @@ _RANK_IN_HEAD = (
     rb'"name"\s*:\s*"global_rank"[^{}]*"args"\s*:\s*\{\s*"value"\s*:\s*(\d{1,9})\b'
 )
 DIGITS = re.compile(r"(\d{1,18})")
+_MAY_BE_READ = os.R_OK | os.X_OK
 _MOST_RANKS = 1 << 20  # a larger world is taken for damage, not for ranks that are missing
 
 
@@ -118,9 +119,13 @@ def rank_in_head(path: Path) -> int | None:
 
 
 def subdirectories(path: Path) -> list[Path]:
-    """Return the directories in a directory, in natural order, but for hidden ones and links upwards."""
+    """Return the directories in a directory that may be read, but for hidden ones and links upwards."""
     children = [child for child in listing(path) if child.is_dir() and not child.name.startswith(".")]
-    return [child for child in children if not (child.is_symlink() and _is_above(child, path))]
+    return [
+        child
+        for child in children
+        if os.access(child, _MAY_BE_READ) and not (child.is_symlink() and _is_above(child, path))
+    ]
 
 
 def _is_above(link: Path, path: Path) -> bool:
@@ -159,7 +164,7 @@ def skipped_notes(path: Path) -> list[str]:
     for entry in _entries(path):
         if not _is_usual(entry):
             notes.append(missing_note(f"{entry.path}: neither a file nor a directory, left out"))
-        elif entry.is_dir() and not os.access(entry, os.R_OK | os.X_OK):
+        elif entry.is_dir() and not os.access(entry, _MAY_BE_READ):
             notes.append(missing_note(f"{entry.path}: may not be read (permission denied), left out"))
     return sorted(notes)
 

@@ -173,7 +173,8 @@ def _rank_files(path: Path, notes: list[str], products: list[Path], steps: bool)
             try:
                 reader = _reader_of(file)
             except TraceError as error:
-                notes.append(missing_note(f"{error}, left out"))
+                reason = str(error).removeprefix(str(file.absolute()))
+                notes.append(missing_note(f"{file}{reason}, left out"))
                 continue
             if reader is None:
                 notes.append(f"{file}: not a trace, left out")

@@ -227,6 +227,16 @@ def test_what_is_neither_a_file_nor_a_directory_is_left_out_with_a_note(tmp_path
     assert job.notes == [f"{tmp_path / name}: neither a file nor a directory, left out" for name in left]
 
 
+def test_a_directory_that_may_not_be_read_is_left_out_with_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path, "rank0.json")
+    (tmp_path / "closed").mkdir()
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "closed" and access(path, mode))
+    assert find_job(tmp_path).notes == [f"{tmp_path}/closed: may not be read (permission denied), left out"]
+
+
 def test_several_directories_are_workers_several_files_ranks(tmp_path: Path) -> None:
     make(tmp_path, "x/0/comm.json", "y/0/comm.json", "y/1/comm.json")
     loaded = load_paths([tmp_path / "y", tmp_path / "x"])
