@@ -121,7 +121,8 @@ def test_clocks_that_nothing_ties(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "is_known"),
     [
-        ("ring_reduce_scatter_bf16_kernel", False), ("my_all_to_all_v2", False), ("elementwise_add", True),
+        ("triton_fused_all_gather_mul", False), ("block_all_reduce", False), ("elementwise_add", True),
+        ("ring_reduce_scatter_bf16_kernel", True), ("my_all_to_all_v2", True),
         ("multimem_all_reduce_kernel<float>", True), ("void deep_ep::intranode::dispatch<4>", True),
         ("void vllm::cross_device_reduce_1stage<float, 2>", True),
     ],

@@ -53,7 +53,9 @@ def job(tmp_path: Path) -> Path:
 
 def test_gains_are_those_of_the_sums(job: Path) -> None:
     found = diagnosed(job)
-    assert found["iteration_ms"] == pytest.approx({"median": 0.9, "mean": 0.9, "p95": 0.9})
+    assert found["iteration_ms"] == pytest.approx(
+        {"median": 1.0, "mean": 7.9 / 8, "p95": 1.0}
+    )  # the last has no next
     assert (found["ranks"], found["steps"]) == (["rank0", "rank1", "rank2"], list(range(1, 9)))
     kinds = [one["kind"] for one in found["findings"]]
     assert kinds == ["late_rank", "exposed_communication", "uneven_work", "idle", "hot_operation"]
@@ -63,7 +65,7 @@ def test_gains_are_those_of_the_sums(job: Path) -> None:
     assert late["scope"]["operations"] == ["aten::mm"]
     assert late["cause"].startswith("its own work takes 0.150 ms longer")
     assert late["gain_ms"]["mid"] == pytest.approx(100 * US)
-    assert late["gain_share"] == pytest.approx(100 / 900)
+    assert late["gain_share"] == pytest.approx(100 / 987.5)
     # rank2 itself only communicates for 100 us: that is left when nobody waits for it
     assert exposed["gain_ms"]["mid"] == pytest.approx(100 * US, rel=0.01)
     assert exposed["gain_after_above_ms"] == pytest.approx(100 * US, rel=0.01)
@@ -72,9 +74,9 @@ def test_gains_are_those_of_the_sums(job: Path) -> None:
     assert uneven["gain_ms"]["mid"] == pytest.approx(50 * US)
     # aten::mm is then 340 us on all; a tenth of it is its gain
     assert hot["gain_ms"]["mid"] == pytest.approx(34 * US)
-    # 10 us before aten::mm, 10 before aten::add, 50 after it
+    # 10 us before aten::mm, 10 before aten::add, 50 after it, 100 until the next step: 1,260 of 7,900
     assert idle["gain_ms"] == {"low": None, "mid": None, "high": None}
-    assert idle["title"].startswith("8 % of")
+    assert idle["title"].startswith("16 % of")
     assert all("from the sums of a digest" in one["caveat"] for one in found["findings"])
     assert all(one["evidence"] == [] and "breakdown" in one["command"] for one in found["findings"])
 
@@ -96,7 +98,7 @@ def test_a_digest_and_its_traces_give_the_same_findings(job: Path) -> None:
         assert (one["kind"], one["scope"]["ranks"]) == (other["kind"], other["scope"]["ranks"])
         if one["kind"] != "idle":  # the pause before the next step, which no digest has, is idle too
             assert one["gain_ms"]["mid"] == pytest.approx(other["gain_ms"]["mid"], rel=1e-6)
-            assert one["title"].replace("41 %", "45 %") == other["title"] or one["kind"] == "uneven_work"
+            assert one["title"] == other["title"] or one["kind"] == "uneven_work"
             assert one["scope"]["operations"] == other["scope"]["operations"]
 
 
@@ -148,7 +150,7 @@ def test_a_long_step_is_an_outlier_and_no_rank_is_late_for_it(job: Path) -> None
         (job / "job" / f"rank{rank}.json").write_text(json.dumps(own))
     first = diagnosed(job)["findings"][0]
     assert (first["kind"], first["scope"]["steps"]) == ("outlier_steps", [8])
-    assert first["gain_ms"]["mid"] == pytest.approx((9_000 - 900) / 8 * US)
+    assert first["gain_ms"]["mid"] == pytest.approx((9_000 - 1_000) / 8 * US)
 
 
 def test_steps_of_different_numbers_are_no_job(tmp_path: Path) -> None:
