@@ -27,6 +27,7 @@ INK, SOFT = "#1b1f24", "#5a6472"
 _GRID = "#e1e5ea"
 _WIDEST_LABEL = 300
 _LABEL, _NARROW_LABEL = 44, 20  # columns of a name; the second where there are many
+_MOST_LEGEND = 8  # names of a legend: what more there is says its name under the pointer
 _MOST_TICKS = 40  # names along the bottom; beyond, every n-th
 _AXIS = {
     "labelColor": SOFT,
@@ -124,10 +125,11 @@ def measure(field: str, title: str) -> Spec:
 
 
 def series(names: Sequence[str], *, always: bool = False) -> Spec:
-    """Return the colours of series, with a legend where there are several."""
+    """Return the colours of series, with a legend where there are several; of many the first."""
     shades = colours.assign(names)
     scale = {"domain": list(range(len(names))), "range": [shades[name] for name in names]}
-    legend = looked_up("s", "legend", {}) if always or len(names) > 1 else {"field": "s", "legend": None}
+    few = {"values": list(range(_MOST_LEGEND))} if len(names) > _MOST_LEGEND else {}
+    legend = looked_up("s", "legend", few) if always or len(names) > 1 else {"field": "s", "legend": None}
     return {**legend, "type": "nominal", "scale": scale}
 
 
