@@ -16,7 +16,7 @@ from dag_utils import CATS, GAP, CriticalPath, LoadedSteps, choose_step, critica
 from diagnose.finding import Evidence
 from diagnose.finding_thresholds import HALF, NEARLY_ALL, NOTICEABLE, SPIKY
 from diagnose.meetings import Arrivals, meetings_of
-from dialects.kernel_kinds import kernel_kind
+from dialects.kernel_kinds import OTHER, kernel_kind
 from dialects.roles import Phase, Role
 from dialects.step_parts import Operation, Transfer
 from dialects.system import Origin
@@ -376,19 +376,23 @@ class JobView:
                 continue
             name = self.kind_of[0][int(by_name.argmax())] if by_name.max() > HALF * ns else ""
             if words == ON_DEVICE:
-                name = self._kinds_of_kernels(by_kind / total_ns)
+                name = self._kinds_of_kernels(by_kind / total_ns) or name
             parts.append(PathPart(words, ns / total_ns, name))
         return sorted(parts, key=lambda one: -one.share)
 
     def _kinds_of_kernels(self, shares: Float64) -> str:
-        """Return the largest kinds of kernels, with what is theirs of `shares` (k,) by kind of operation."""
+        """Return the largest kinds of kernels, with what is theirs of `shares` (k,) by kind of operation.
+
+        Nothing where kernels are of no known kind.
+        """
         of_kind: dict[str, float] = {}
         for i in np.flatnonzero(shares).tolist():
             kind = kernel_kind(self.recording.table.kinds[i].name)
             of_kind[kind] = of_kind.get(kind, 0.0) + float(shares[i])
         largest = sorted(of_kind, key=lambda kind: -of_kind[kind])[:3]
-        return listed(
-            [f"{in_percent(of_kind[kind])} {kind}" for kind in largest if of_kind[kind] > NOTICEABLE]
+        largest = [kind for kind in largest if of_kind[kind] > NOTICEABLE]
+        return (
+            "" if largest == [OTHER] else listed([f"{in_percent(of_kind[kind])} {kind}" for kind in largest])
         )
 
     def whose(self, name: str) -> str:

@@ -27,7 +27,9 @@ DEVICE_BOUND = DeviceStep()  # 40 kernels of 1 ms, launched in 4 ms
 def test_where_the_device_is_the_limit_nothing_is_claimed(tmp_path: Path) -> None:
     diagnosis = diagnosed(device(tmp_path / "job", DEVICE_BOUND)[0])
     assert winning(diagnosis) == []
-    assert "the device is the limit" in headline(diagnosis)
+    assert "the device is the limit (100 % of the critical path)" in headline(diagnosis)
+    alike = diagnosed(device(tmp_path / "alike", replace(DEVICE_BOUND, names=1))[0])
+    assert "the device is the limit (100 % of the critical path: kernel_0)" in headline(alike)
 
 
 def test_a_host_that_launches_too_slowly(tmp_path: Path) -> None:
