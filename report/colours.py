@@ -21,8 +21,8 @@ _WAITING = ("#9a9283", "#727d8a")
 _INPUT = ("#008c50",)
 _COPIES = ("#bd0bb0",)
 _OTHER = ("#406c66", "#ff4bb1")
-#: The critical path.
-PATH = "#d10376"
+#: Of words, and of the critical path: it lies on boxes of every colour, on a wider line in white.
+INK = "#1b1f24"
 #: All of them; no two alike.
 PALETTE = (*_COMPUTATION, *_COMMUNICATION, *_WAITING, *_INPUT, *_COPIES, *_OTHER)
 #: For names without a meaning, those that mean something last.
@@ -36,12 +36,12 @@ _MEANINGS: tuple[tuple[str, str], ...] = (
     ("(gpu_)?mem(cpy|set|ory).*|cop(y|ies).*", _COPIES[0]),
     ("push", _COMMUNICATION[2]),
     ("pull", _COMMUNICATION[1]),
-    ("comm|wire|.*communication.*|exposed.*", _COMMUNICATION[0]),
+    ("comm|wire|link|.*communication.*|exposed.*", _COMMUNICATION[0]),
     (".*push.*|.*pull.*|.*broadcast.*|.*reduce.*|.*gather.*|.*nccl.*|.*gloo.*", _COMMUNICATION[0]),
-    ("fw|forward.*|comput.*", _COMPUTATION[0]),
+    ("fw|forward.*|comput.*|rank", _COMPUTATION[0]),
     ("bw|backward.*|cpu_op|operator", _COMPUTATION[1]),
-    ("step|both|update.*|output.*|optimizer.*|kernel", _COMPUTATION[2]),
-    ("others?|rest|far longer.*", _OTHER[0]),
+    ("step|operation|both|update.*|output.*|optimizer.*|kernel", _COMPUTATION[2]),
+    ("others?|category|rest|far longer.*", _OTHER[0]),
     ("iteration time", _WAITING[1]),
     ("slow steps", _WAITING[0]),
 )

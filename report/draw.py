@@ -25,12 +25,12 @@ _LEAST_WIDTH = 640
 _LABEL = 25  # columns of a name in a box
 _NAME, _SMALL, _TEXT, _TITLE = 10.5, 8.5, 11, 15  # font sizes
 _EM = 0.58  # of a character, on average
-_INK, _SOFT, _CRITICAL, _EDGE = "#1b1f24", "#5a6472", colours.PATH, "#7d8896"
+_INK, _SOFT, _EDGE = colours.INK, "#5a6472", "#7d8896"
 _EDGES = {  # of each look: colour, opacity, width, dashes; later ones are drawn over earlier ones
     "next": (_EDGE, 0.6, 1.0, "4 3"),
     "long": (_EDGE, 0.3, 0.8, ""),
     "short": (_EDGE, 0.9, 1.0, ""),
-    "critical": (_CRITICAL, 1.0, 2.4, ""),
+    "critical": (_INK, 1.0, 2.4, ""),
 }
 _LONG = 1.5  # layers or bands: longer edges are drawn faintly
 _NEAR_ROWS = 8
@@ -59,16 +59,21 @@ def write(result: Result, path: Path) -> None:
 def dot(chart: Network) -> str:
     """Return the graph in Graphviz's language, nodes coloured as in the pictures."""
     shades = colours.assign(str(node["cat"]) for node in chart.nodes)
-    lines = ["digraph {", f"  // {MARK}", "  rankdir=LR; node [shape=box, style=filled, fontname=Helvetica];"]
+    lines = [
+        "digraph {",
+        f"  // {MARK}",
+        "  rankdir=LR;",
+        f'  node [shape=box, style=filled, fontname=Helvetica, color="{_EDGE}"]; edge [color="{_EDGE}"];',
+    ]
     for i, node in enumerate(chart.nodes):
         label = _dot_text(str(node["label"])) + (
             f"\\n{in_digits(node['dur_ms'])} ms" if node.get("dur_ms") else ""
         )
         ink = f'fontcolor="{colours.ink_on(shades[str(node["cat"])])}"'
-        edge = f', color="{_CRITICAL}", penwidth=3' if node.get("critical") else ""
+        edge = f', color="{_INK}", penwidth=3' if node.get("critical") else ""
         lines.append(f'  n{i} [label="{label}", fillcolor="{shades[str(node["cat"])]}", {ink}{edge}];')
     for a, b, kind in chart.looks():
-        look = f'color="{_CRITICAL}", penwidth=2' if kind == "critical" else f'tooltip="{_dot_text(kind)}"'
+        look = f'color="{_INK}", penwidth=2' if kind == "critical" else f'tooltip="{_dot_text(kind)}"'
         loose = ", style=dashed, constraint=false" if kind == "next" else ""
         lines.append(f"  n{a} -> n{b} [{look}{loose}];")
     return "\n".join([*lines, "}", ""])
@@ -162,7 +167,7 @@ def _nodes(chart: Network, places: Sequence[_Place], shades: Mapping[str, str]) 
     for node, name, (x, y) in zip(chart.nodes, names, places, strict=True):
         shade = shades[str(node["cat"])]
         ink = f'text-anchor="middle" fill="{colours.ink_on(shade)}"'
-        frame = f' stroke="{_CRITICAL}" stroke-width="3"' if node.get("critical") else ""
+        frame = f' stroke="{_INK}" stroke-width="3"' if node.get("critical") else ""
         corner = f'x="{x - _BOX[0] / 2:g}" y="{y - _BOX[1] / 2:g}"'
         yield f'<rect {corner} width="{_BOX[0]}" height="{_BOX[1]}" rx="3" fill="{shade}"{frame}/>'
         ms = node.get("dur_ms") if len(chart.nodes) < _TWO_LINES else None

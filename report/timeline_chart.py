@@ -98,7 +98,7 @@ def _path_layers(chart: Timeline, row_of: Mapping[int, int], time: Spec, place: 
     encoding = {"x": time, "y": place, "order": order, "description": {"field": "d"}}
     marks = [
         {"type": "line", "interpolate": "linear", "yOffset": 5, "color": colour, "strokeWidth": width}
-        for colour, width in (("#ffffff", 4.5), (colours.PATH, 2.2))
+        for colour, width in (("#ffffff", 5.0), (INK, 2.2))
     ]
     return [{"data": data, "encoding": encoding, "mark": mark} for mark in marks]
 

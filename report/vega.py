@@ -23,7 +23,7 @@ WIDTH, HEIGHT = 860, 260
 CHARACTER = 5.8  # pixels of one, on average
 MANY = 120  # names
 
-INK, SOFT = "#1b1f24", "#5a6472"
+INK, SOFT = colours.INK, "#5a6472"
 _GRID = "#e1e5ea"
 _WIDEST_LABEL = 300
 _LABEL, _NARROW_LABEL = 44, 20  # columns of a name; the second where there are many

@@ -315,7 +315,7 @@ def _helpful(args: Namespace, loaded: LoadedSteps) -> Result:
         headline=headline,
         document={"whatif": rows},
         tables=[shown.helpful_table(found)],
-        charts=[shown.whatif_chart(forecasts)],
+        charts=[shown.helpful_chart(forecasts)],
         notes=[*loaded.recording.notes, *commands],
     )
 
@@ -352,7 +352,7 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
         *(() if slower is None else (shown.slowdown_table(slower),)),
     ]
     moved = shown.moved_chart(where, brief(last.name), before, paths[last.name])
-    charts: list[Chart] = [moved, *([shown.whatif_chart(found)] if len(found) > 1 else [])]
+    charts: list[Chart] = [shown.whatif_chart(found), moved]
     if is_drawn(args):
         charts += shown.timelines("Recorded", recording, results[-1], position)
         if any(one.name == "bandwidth" for one in _requests(args)):

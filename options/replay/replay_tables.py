@@ -150,18 +150,28 @@ def timelines(words: str, recording: Recording, after: Simulation, position: int
 
 
 def whatif_chart(found: Sequence[Forecast]) -> Bars:
-    """Return by how much each edit changes the recorded steps, with the bounds of that."""
-    shown = found[:MOST_BARS]
-    changes = [(edit.after_ns - edit.before_ns) / 1e6 for edit in shown]
-    between = [
-        None
-        if edit.paired is None
-        else (edit.paired[0] * edit.before_ns / 1e6, edit.paired[1] * edit.before_ns / 1e6)
-        for edit in shown
+    """Return how long a step takes before and after each edit, and where its mean will lie."""
+    shown = found[-MOST_BARS:]  # the last one is what the answer is about
+    after = {f"after: {edit.name}": (edit.after_ns, edit.interval_ns) for edit in shown}
+    return _bars("Before and after", "a step (ms)", {"before": (shown[-1].before_ns, None)} | after)
+
+
+def helpful_chart(found: Sequence[Forecast]) -> Bars:
+    """Return the savings of edits, with their bounds."""
+    gains = {edit.name: edit.gain_ns for edit in found}
+    bounds = [
+        None if g.low_ns is None or g.high_ns is None else (g.low_ns, g.high_ns) for g in gains.values()
     ]
-    label = "change of the step"
-    names = [edit.name for edit in shown]
-    return Bars("What if", f"{label} (ms)", "", names, {label: changes}, horizontal=True, between=between)
+    saved = {name: (gain.mid_ns, ends) for (name, gain), ends in zip(gains.items(), bounds, strict=True)}
+    return _bars("What each edit would save", "saved per step (ms)", saved)
+
+
+def _bars(title: str, label: str, found: Mapping[str, tuple[float, tuple[float, float] | None]]) -> Bars:
+    """Return bars of nanoseconds and of their 95 % intervals, in milliseconds."""
+    ends = [between and (between[0] / 1e6, between[1] / 1e6) for _, between in found.values()]
+    label += ", 95 % between the ends of the line" if any(ends) else ""
+    ms = {"iteration time": [ns / 1e6 for ns, _ in found.values()]}
+    return Bars(title, label, "", list(found), ms, horizontal=True, between=ends)
 
 
 def sweep_chart(found: Mapping[float, Forecast]) -> Lines:
@@ -181,9 +191,14 @@ def moved_chart(title: str, edits: str, before: Mapping[str, float], after: Mapp
 
 
 def effect_chart(title: str, effects: Sequence[Effect], *, is_delay: bool) -> Bars:
-    """Return the largest effects as bars: what a delay adds to a step, else what is saved."""
+    """Return the largest effects as bars, coloured by kind: what a delay adds, else what is saved."""
     shown = effects[:MOST_BARS]
     names = [f"{effect.group.kind} {effect.group.name}" for effect in shown]
     label = "ms added to a step" if is_delay else "ms saved per step"
     ms = [(effect.effect_ns if is_delay else -effect.effect_ns) / 1e6 for effect in shown]
-    return Bars(title, label, "", names, {label: ms}, horizontal=True)
+    kinds = dict.fromkeys(effect.group.kind for effect in shown)
+    series = {
+        kind: [one if kind == effect.group.kind else None for one, effect in zip(ms, shown, strict=True)]
+        for kind in kinds
+    }
+    return Bars(title, label, "", names, series, stacked=True, horizontal=True)

@@ -1,6 +1,7 @@
 // A chart that came as a drawing (SVG): its marks say what they are under the pointer. A step that is picked in
-// one is picked in all that are by step.
+// one is picked in all that are by step. Of a chart's marks the Tab key finds one; arrows go from it to the others.
 
+const MARKS = ["bar", "rect mark", "point"].map((kind) => `[aria-roledescription='${kind}'][aria-label]`).join();
 const MOST_SAID = 12; // marks of a step whose values are written below the chart
 
 drawers.drawing = (chart, place) => {
@@ -18,16 +19,48 @@ drawers.drawing = (chart, place) => {
   if (chart.by === "step" && chart.place !== null) pickSteps(chart, place, drawing);
   frame.addEventListener("pointermove", (event) => {
     const mark = event.target.closest("[role='graphics-symbol'][aria-label]");
+    say(mark, event.clientX, event.clientY);
+  });
+  frame.addEventListener("pointerleave", () => say(null));
+  reachByKeys(frame, [...drawing.querySelectorAll(MARKS)], chart.unit ?? "", say);
+
+  /** Shows what a mark is beside a place in the window; nothing without a mark. */
+  function say(mark, atX, atY) {
     tip.hidden = !mark;
     if (!mark) return;
     tip.textContent = `${mark.getAttribute("aria-label")} ${chart.unit ?? ""}`.trim();
     const box = place.getBoundingClientRect();
-    const [x, y] = [event.clientX - box.left, event.clientY - box.top];
-    tip.style.left = `${Math.max(0, Math.min(x + 12, box.width - tip.offsetWidth))}px`;
-    tip.style.top = `${y + 16}px`;
-  });
-  frame.addEventListener("pointerleave", () => { tip.hidden = true; });
+    tip.style.left = `${Math.max(0, Math.min(atX - box.left + 12, box.width - tip.offsetWidth))}px`;
+    tip.style.top = `${atY - box.top + 16}px`;
+  }
 };
+
+/** Makes marks one stop of the Tab key: arrows, Home and End go from one to another, Enter clicks it. */
+function reachByKeys(frame, marks, unit, say) {
+  let stop = 0;
+  marks.forEach((mark, at) => {
+    mark.tabIndex = at ? -1 : 0;
+    if (unit) mark.setAttribute("aria-description", unit);
+  });
+  frame.addEventListener("focusin", ({ target }) => {
+    if (!marks.includes(target)) return;
+    marks[stop].tabIndex = -1;
+    stop = marks.indexOf(target);
+    target.tabIndex = 0;
+    const { left, right, bottom } = target.getBoundingClientRect();
+    say(target, (left + right) / 2, bottom);
+  });
+  frame.addEventListener("focusout", () => say(null));
+  frame.addEventListener("keydown", (event) => {
+    const [back, on, last] = [Math.max(0, stop - 1), Math.min(marks.length - 1, stop + 1), marks.length - 1];
+    const to = { ArrowLeft: back, ArrowUp: back, ArrowRight: on, ArrowDown: on, Home: 0, End: last }[event.key];
+    const isClick = event.key === "Enter" || event.key === " ";
+    if (!marks.includes(event.target) || (to === undefined && !isClick)) return;
+    event.preventDefault();
+    if (isClick) event.target.dispatchEvent(new MouseEvent("click", { bubbles: true }));
+    else marks[to].focus();
+  });
+}
 
 /** Makes room for texts that are wider in this browser's font than where the chart was drawn. */
 function showWhole(drawing) {

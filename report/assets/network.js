@@ -151,7 +151,7 @@ drawers.network = (chart, place) => {
       ["faded", ink.soft, 0.12, thin],
       ["plain", ink.soft, 0.45, thin],
       ["picked", ink.ink, 0.9, 1.4 * thin],
-      ["path", ink.path, 1, 2.4 * thin],
+      ["path", ink.ink, 1, 2.4 * thin],
       ["near", ink.accent, 1, 2 * thin],
     ];
     for (const [group, colour, alpha, width] of styles) {
@@ -184,7 +184,7 @@ drawers.network = (chart, place) => {
       }
       context.fillRect(x, y, BOX_X, BOX_Y);
       if (node.critical || index === chosen) {
-        context.strokeStyle = index === chosen ? ink.ink : ink.path;
+        context.strokeStyle = index === chosen ? ink.accent : ink.ink;
         context.lineWidth = 3 * border;
         context.strokeRect(x, y, BOX_X, BOX_Y);
       }
@@ -228,7 +228,7 @@ drawers.network = (chart, place) => {
 
   function pathButton() {
     const swatch = element("i");
-    swatch.style.background = "var(--path)";
+    swatch.style.background = "var(--ink)";
     const button = element("button", { type: "button", "aria-pressed": "false" }, swatch, "Critical path");
     button.addEventListener("click", () => {
       pathOnly = !pathOnly;

@@ -83,7 +83,7 @@ function inks() {
   const looks = document.documentElement.className + dark.matches;
   if (inks.looks !== looks) {
     const style = getComputedStyle(document.documentElement);
-    const names = ["ink", "soft", "line", "paper", "path", "accent"];
+    const names = ["ink", "soft", "line", "paper", "accent"];
     inks.known = Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
     inks.looks = looks;
   }

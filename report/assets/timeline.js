@@ -20,6 +20,7 @@ const pair = {
   isOpen: false,
   followers: [],
   open(isOpen) {
+    if (isOpen === this.isOpen) return;
     this.isOpen = isOpen;
     for (const follow of this.followers) follow();
   },
@@ -127,9 +128,9 @@ drawers.timeline = (chart, place) => {
       const from = seen.reduce((least, one) => Math.min(least, one.start), Infinity);
       const to = seen.reduce((most, one) => Math.max(most, one.start + one.duration), -Infinity);
       const beside = Math.max((to - from) * 0.25, (last - first) / 200);
+      pair.open(true);
       for (const other of timelines) other.show([from - beside, to + beside]);
       if (place) choose(place);
-      pair.open(true);
       bring(place ?? seen[0].span ?? seen[0]);
     }
     board.redraw();
@@ -150,6 +151,7 @@ drawers.timeline = (chart, place) => {
 
   function visit(span) {
     const { state } = board;
+    if (pair.charts.includes(chart)) pair.open(true);
     const room = state.width - margin(state);
     const widest = Math.max(room * 0.4, 20);
     const duration = Math.max(span.duration, 1e-9);
@@ -279,7 +281,7 @@ drawers.timeline = (chart, place) => {
       turning.lineTo(x, end);
     }
     context.lineCap = "square";
-    for (const [width, colour] of [[STRIPE + 2.5, ink.paper], [STRIPE, ink.path]]) {
+    for (const [width, colour] of [[STRIPE + 2.5, ink.paper], [STRIPE, ink.ink]]) {
       context.lineWidth = width - 1.5;
       context.strokeStyle = colour;
       context.stroke(turning);

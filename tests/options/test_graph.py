@@ -10,7 +10,7 @@ import pytest
 
 from conftest import run_cli
 from make import GML, write_gpu, x
-from report.colours import PATH
+from report.colours import INK
 
 
 @pytest.fixture
@@ -148,4 +148,4 @@ def test_without_durations_there_is_no_critical_path(tmp_path: Path) -> None:
     assert code == 0, err
     drawn = (tmp_path / "a.dot").read_text()
     assert "->" in drawn
-    assert PATH not in drawn
+    assert INK not in drawn

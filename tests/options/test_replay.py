@@ -12,7 +12,7 @@ import pytest
 from conftest import REPO, run_cli
 from make import span, step, write
 from options import arguments, replay
-from result import Chart, Lines
+from result import Bars, Chart, Lines
 
 pytestmark = pytest.mark.slow
 
@@ -138,6 +138,27 @@ def charts(path: Path, *words: str) -> dict[str, Chart]:
         ["--option", "replay", "--output", "-", "--html", "a.html", "--path", str(path), *words]
     )
     return {chart.title: chart for chart in replay.run(args).charts}
+
+
+def test_the_interval_of_the_headline_is_the_one_that_is_drawn() -> None:
+    shown, found = charts(LENET, "--sub_option", "whatif", "--set", "BW=0.5"), whatif(LENET, "BW=0.5")
+    after = shown["Before and after"]
+    assert isinstance(after, Bars)
+    assert list(after.x) == ["before", "after: BW=0.5"]
+    assert after.series["iteration time"] == pytest.approx([found["before_ms"], found["after_ms"]])
+    assert after.between[0] is None
+    assert after.between[1] == pytest.approx(found["interval_ms"])
+
+
+def test_what_would_be_saved_is_drawn_to_the_right_in_a_colour_for_each_kind() -> None:
+    found = document("--path", LENET, "--sub_option", "bottleneck")["bottlenecks"]
+    (bars,) = charts(LENET, "--sub_option", "bottleneck").values()
+    assert isinstance(bars, Bars)
+    for at, (name, row) in enumerate(zip(bars.x, found, strict=False)):
+        values = {kind: ms[at] for kind, ms in bars.series.items() if ms[at] is not None}
+        assert name == f"{row['kind']} {row['name']}"
+        assert values == {row["kind"]: pytest.approx(-row["effect_ms"])}
+    assert {"rank", "operation"} <= set(bars.series)
 
 
 def test_a_sweep_says_of_each_bandwidth_what_the_what_if_says() -> None:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from conftest import REPO
 from report import colours
 
-_ALL = (*colours.PALETTE, colours.PATH)
+_ALL = colours.PALETTE
+_DARK_INK = "#e6e9ee"
 
 # Machado, Oliveira and Fernandes, "A Physiologically-based Model for Simulation of Color Vision Deficiency",
 # IEEE TVCG 15(6), 2009, severity 1.0: what each deficiency makes of linear RGB.
@@ -90,9 +91,11 @@ def test_the_difference_is_that_of_the_published_pairs(
 
 @pytest.mark.parametrize("eyes", _DEFICIENCIES)
 def test_any_two_colours_are_told_apart(eyes: str) -> None:
-    seen = {colour: lab(_DEFICIENCIES[eyes] @ linear(colour)) for colour in _ALL}
+    inks = (colours.INK, _DARK_INK)  # of the critical path, which lies on the others
+    seen = {colour: lab(_DEFICIENCIES[eyes] @ linear(colour)) for colour in (*_ALL, *inks)}
     closest = min(difference(seen[a], seen[b]) for a, b in itertools.combinations(_ALL, 2))
     assert closest >= 10
+    assert min(difference(seen[ink], seen[colour]) for ink in inks for colour in _ALL) >= 15
 
 
 @pytest.mark.parametrize("colour", _ALL)
@@ -104,8 +107,11 @@ def test_every_colour_stands_out_on_either_page(colour: str) -> None:
     assert 1.05 / own >= 3
 
 
-def test_the_dark_page_is_the_one_that_is_measured() -> None:
-    assert "--paper: #14171c;" in (REPO / "report/assets/page.css").read_text()
+def test_the_pages_are_those_that_are_measured() -> None:
+    style = (REPO / "report/assets/page.css").read_text()
+    assert {"--paper: #14171c;", f"--ink: {_DARK_INK};", f"--ink: {colours.INK};"} <= set(
+        map(str.strip, style.splitlines())
+    )
 
 
 def test_words_on_a_colour_are_black_or_white_by_contrast() -> None:

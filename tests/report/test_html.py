@@ -297,14 +297,15 @@ def test_a_path_that_turns_at_each_pixel_hides_no_boxes(browser: Chrome, tmp_pat
     chart = Timeline("Path", spans, path=[OnPath(at % 2, float(at), 1.0, "op") for at in range(n)])
     assert open_page(browser, page(tmp_path / "a.html", chart)) == []
     until(browser, PAINTED)
-    magenta, blue = browser.execute_script(
+    ink, blue = browser.execute_script(
         "const board = document.querySelector('canvas');"
         "const { data } = board.getContext('2d').getImageData(0, 0, board.width, board.height);"
         "const near = (r, g, b) => [...Array(data.length / 4).keys()].filter((at) => "
+        "  data[4 * at + 3] > 200 && "
         "  Math.hypot(data[4 * at] - r, data[4 * at + 1] - g, data[4 * at + 2] - b) < 60).length;"
-        "return [near(0xd1, 0x03, 0x76), near(0x25, 0x50, 0xe8)]"
+        "return [near(0x1b, 0x1f, 0x24), near(0x25, 0x50, 0xe8)]"
     )
-    assert 0 < magenta < 0.6 * blue
+    assert 500 < ink < 0.6 * blue
 
 
 def test_links_to_many_tables_leave_the_first_chart_in_sight(browser: Chrome, tmp_path: Path) -> None:
@@ -341,12 +342,24 @@ def test_values_run_along_the_bottom_of_horizontal_bars(browser: Chrome, tmp_pat
     assert abs(first["width"] - 2 * second["width"]) <= 2
 
 
-def test_a_mark_says_its_name_and_value_under_the_pointer(browser: Chrome, tmp_path: Path) -> None:
+def test_a_mark_says_its_name_and_value_under_the_pointer_and_to_the_keys(
+    browser: Chrome, tmp_path: Path
+) -> None:
     open_page(browser, page(tmp_path / "a.html", HEAT))
     ActionChains(browser).move_to_element(
         browser.find_element(By.CSS_SELECTOR, "[aria-label='r1, 2: 3.00']")
     ).perform()
-    assert browser.find_element(By.CSS_SELECTOR, ".chart .tip").text == "r1, 2: 3.00 ms"
+    tip = browser.find_element(By.CSS_SELECTOR, ".chart .tip")
+    assert tip.text == "r1, 2: 3.00 ms"
+    marks = browser.find_elements(By.CSS_SELECTOR, ".drawing [tabindex]")
+    assert [mark.get_attribute("tabindex") for mark in marks] == ["0", "-1", "-1"]  # one stop of the Tab key
+    marks[0].send_keys(Keys.ARROW_RIGHT)
+    assert browser.switch_to.active_element == marks[1]
+    assert tip.text == f"{marks[1].get_attribute('aria-label')} ms"
+    marks[1].send_keys(Keys.END, Keys.ARROW_DOWN)
+    assert [mark.get_attribute("tabindex") for mark in marks] == ["-1", "-1", "0"]
+    browser.execute_script("document.activeElement.blur()")
+    assert not tip.is_displayed()
 
 
 def test_a_step_that_is_picked_in_one_chart_is_picked_in_all(browser: Chrome, tmp_path: Path) -> None:
@@ -356,7 +369,9 @@ def test_a_step_that_is_picked_in_one_chart_is_picked_in_all(browser: Chrome, tm
     assert open_page(browser, page(tmp_path / "a.html", every, strips, work, BARS)) == []
     assert len(browser.find_elements(By.CSS_SELECTOR, ".detail")) == 3  # a chart by rank has none
     mark = browser.find_element(By.CSS_SELECTOR, "[aria-label='8: 9.00']")
-    ActionChains(browser).move_to_element(mark).click().perform()
+    mark.send_keys(Keys.ENTER)
+    assert browser.find_element(By.CSS_SELECTOR, ".detail").text == "Step 8: 9.00"
+    ActionChains(browser).send_keys(Keys.ESCAPE).move_to_element(mark).click().perform()
     shown = (
         "return [...document.querySelectorAll('[role=graphics-symbol]:not(.aside)')]"
         ".filter(mark => ['bar', 'rect mark'].includes(mark.ariaRoleDescription)).map(mark => mark.ariaLabel)"
@@ -443,8 +458,8 @@ def test_a_page_that_is_printed_has_its_timelines(browser: Chrome, tmp_path: Pat
     for part in re.finditer(rb"stream\r?\n", paper):
         with contextlib.suppress(zlib.error):  # fonts and pictures are packed otherwise
             drawn += zlib.decompressobj().decompress(paper[part.end() :])
-    # the line of the path, #d10376, is in the timeline only: its red of 209/255 is 0.8196
-    assert b".8196 .0118 .4627 RG" in drawn
+    # a box of FW, #2850f4, is in the timeline only: its red of 40/255 is 0.1569
+    assert b".1569 .3137 .9569 rg" in drawn
 
 
 def mark_of(browser: Chrome, name: str) -> WebElement:
@@ -465,6 +480,19 @@ def test_a_span_is_found_by_its_name(browser: Chrome, tmp_path: Path) -> None:
     browser.find_element(By.CSS_SELECTOR, ".chart input").send_keys("conv", Keys.ENTER)
     detail = browser.find_element(By.CSS_SELECTOR, ".detail").text
     assert detail == "FW.conv · FW · gpu · 5.00 ms, from 0 ms to 5.00 ms"
+
+
+def test_the_search_opens_and_scrolls_to_the_lane_of_its_hit(browser: Chrome, tmp_path: Path) -> None:
+    spans = [Span(f"rank{at}", f"op{at}.", 0.0, 10.0, "FW") for at in range(70)]
+    charts = [Timeline(name, spans, path=[OnPath(0, 0.0, 10.0, "op0.")]) for name in ("before", "after")]
+    open_page(browser, page(tmp_path / "a.html", *charts))
+    browser.find_elements(By.CSS_SELECTOR, ".chart input")[1].send_keys("op69.", Keys.ENTER)
+    bottom, edge, high = browser.execute_script(
+        "const board = document.querySelectorAll('.board')[1];"
+        "return [board.getBoundingClientRect().bottom, innerHeight, board.clientHeight]"
+    )
+    assert high > 70 * 9  # of two that are compared only the paths are shown at first
+    assert 0 < bottom < edge  # its last lane
 
 
 LINKED = Timeline(

@@ -162,7 +162,7 @@ def test_many_runs_become_a_heat_map(tmp_path: Path) -> None:
 
 
 def test_the_path_is_a_line_through_the_boxes(tmp_path: Path) -> None:
-    lines = [e for e in elements(write_still(PATH, tmp_path / "a.svg")) if e.get("stroke") == colours.PATH]
+    lines = [e for e in elements(write_still(PATH, tmp_path / "a.svg")) if e.get("stroke") == colours.INK]
     assert len(lines) == 1
     points = [tuple(map(float, pair)) for pair in re.findall(r"([\d.]+),([\d.]+)", lines[0].get("d") or "")]
     (x0, y0), (x1, y1), (x2, y2), (x3, y3) = points
@@ -233,7 +233,7 @@ def test_a_graph_has_a_box_for_each_node_and_marks_the_path(tmp_path: Path) -> N
     path = write_still(NETWORK, tmp_path / "a.svg")
     boxes = [e for e in elements(path) if e.tag.endswith("}rect") and e.get("rx")]
     assert [box.get("fill") for box in boxes] == [colours.of(cat) for cat in ("FW", "BW", "Comm")]
-    assert [box.get("stroke") for box in boxes] == [colours.PATH, colours.PATH, None]
+    assert [box.get("stroke") for box in boxes] == [colours.INK, colours.INK, None]
     assert [float(box.get("x", "")) for box in boxes] == [-78, 112, -78]  # 190 a layer, 156 a box
     assert {"FW.a", "1.50 ms", "150 ms", "FW (1)", "critical path", "into the next step"} <= set(texts(path))
 
