@@ -52,9 +52,9 @@ def bars(chart: Bars, width: int) -> Spec:
         chart = _with_room(chart)
     names = list(chart.series)
     values = [
-        {"n": at, "s": s, "v": value, "d": described([chart.x[at], name][: len(names)], value)}
-        for s, name in enumerate(names)
-        for at, value in enumerate(chart.series[name])
+        {"n": at, "s": s, "v": value, "d": described([chart.x[at], names[s]][: len(names)], value)}
+        for at, beside in enumerate(zip(*chart.series.values(), strict=True))
+        for s, value in enumerate(beside)
         if is_number(value)
     ]
     beside = 1 if chart.stacked else max(1, len(names))

@@ -360,6 +360,17 @@ def test_a_mark_says_its_name_and_value_under_the_pointer_and_to_the_keys(
     assert [mark.get_attribute("tabindex") for mark in marks] == ["-1", "-1", "0"]
     browser.execute_script("document.activeElement.blur()")
     assert not tip.is_displayed()
+    kinds = Bars(
+        "Saved", "ms", "", ["a", "b", "c"], {"rank": [3.0, None, 1.0], "link": [None, 2.0, None]}, True, True
+    )
+    open_page(browser, page(tmp_path / "b.html", kinds))
+    assert [
+        mark.get_attribute("aria-label") for mark in browser.find_elements(By.CSS_SELECTOR, "[tabindex]")
+    ][:3] == [
+        "a, rank: 3.00",
+        "b, link: 2.00",
+        "c, rank: 1.00",
+    ]  # in the order of the bars
 
 
 def test_a_step_that_is_picked_in_one_chart_is_picked_in_all(browser: Chrome, tmp_path: Path) -> None:
