@@ -157,7 +157,7 @@ def _shown(
     on_path[on_path < _LEAST_PART * path.length_ns] = 0
     order = np.lexsort((-work, -differs, -on_path, ~wanted))
     n_own = int((wanted | (on_path > 0) | (differs > _ALIKE * usual)).sum())
-    if n_own >= MOST_RANKS or n - n_own < 2:
+    if n_own >= MOST_RANKS:
         return sorted(order[:MOST_RANKS].tolist()), 0
     return [*sorted(order[:n_own].tolist()), int(order[-1])], n - n_own
 

@@ -239,7 +239,8 @@ def _by_outermost(trace: Trace, may_be_body: Mask) -> Steps:
 def _body(trace: Trace, rows: Int64) -> Int64:
     """Return which of some slices of a thread are the outermost that repeat, as a loop's body does; or none.
 
-    They contain others of these, or else some of the thread, nearly all of the time in which that is busy.
+    They contain others of these and cover half of the time of the outermost; or they contain only others of
+    the thread, and cover nearly all of the time in which that is busy.
     """
     every = np.flatnonzero(trace.track_id == trace.track_id[rows[0]])
     busy_ns = union_length(trace.ts_ns[every], trace.end_ns[every])

@@ -424,7 +424,7 @@ def _trace(
     whole_ns = np.zeros(len(rows), np.int64) if at is None else told.pop(at)
     of_rank = rank[rows].astype(np.int32)
     del number, rank, is_told
-    bounds = np.flatnonzero(np.diff(of_rank, prepend=-2, append=-2))
+    bounds = np.flatnonzero(np.diff(of_rank, prepend=of_rank[:1] - 1, append=of_rank[-1:] + 1))
     ranks = of_rank[bounds[:-1]].tolist()
     track = np.repeat(np.arange(len(ranks), dtype=np.int32), np.diff(bounds))
     own = [slice(*pair) for pair in itertools.pairwise(bounds.tolist())]

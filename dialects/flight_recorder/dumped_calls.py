@@ -141,7 +141,7 @@ def _data_of(kind: str, entry: Mapping[str, Any]) -> tuple[str, str]:
     try:
         key = f"{kind} {given}"
     except RecursionError:
-        key, given = "", [()] * len(given)
+        key, given = kind, [()] * len(given)
     if key not in _DATA:
         if len(_DATA) >= _MOST_KNOWN:
             _DATA.clear()

@@ -166,7 +166,7 @@ class Kineto(System):
         return steps._replace(whole=whole, partial=partial)
 
     def _told(self, trace: Trace, by: str | None) -> tuple[Steps, Int64, Completed | None, Int64, Int64]:
-        """Return how steps are told; tables (n, 3) of the host's; its device's; of whole and partial ones."""
+        """Return how steps are told, the host's (n, 3), the device's, and tables of whole and partial."""
         from dialects.kineto.completion import from_completion
         from dialects.kineto.inference_steps import chosen_kind
         from dialects.step_windows import windows
@@ -191,7 +191,7 @@ class Kineto(System):
         served, kinds = annotated_steps(trace)
         if by is not None and by in kinds:
             return served, kinds
-        if by is None and len(served.whole) >= max(len(self.marked_steps(trace).whole), 1):
+        if by is None and served.whole and len(served.whole) >= len(self.marked_steps(trace).whole):
             return served, kinds
         found = super().find_steps(trace, by)
         is_known = by is not None or found.whole or found.partial

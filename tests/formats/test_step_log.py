@@ -130,6 +130,12 @@ def test_all_ranks_in_one_file_packed(tmp_path: Path) -> None:
     assert np.bincount(trace.track_id, trace.dur_ns // 1_000_000).tolist() == [12, 14]
 
 
+def test_a_rank_below_0_is_none_that_is_known(tmp_path: Path) -> None:
+    trace = log(tmp_path / "a.csv", "step,rank,step_ms\n1,-2,5\n1,0,6\n2,-2,7\n2,0,8\n")
+    assert [track.pid for track in trace.tracks] == [None, 0]
+    assert np.bincount(trace.track_id, trace.dur_ns // 1_000_000).tolist() == [12, 14]
+
+
 @pytest.mark.parametrize(
     "head",
     [
