@@ -322,7 +322,6 @@ def rewrite(place: SourcePlace, spill: Path) -> Rewritten:
         for events, piece in reader:
             if not _is_text(piece):
                 work.n_mistaken += 1
-                piece = memoryview(str(piece, "utf-8", "replace").encode())
                 events = reader.decode_again(piece)
             add(events, piece)
     reader.damage.strays += work.n_strays

@@ -151,10 +151,11 @@ class EventReader:
         ]
 
     def decode_again(self, piece: memoryview) -> list[Any]:
-        """Decode the piece that was yielded last as the general type."""
+        """Decode the piece that was yielded last as the general type; what is not UTF-8 is replaced."""
         damage, patience = replace(self.damage), self._patience
-        data, at, self._patience, how = self._walked or (bytes(piece), 0, patience, {"at_end": True})
-        events, _, _ = self._walk(data, at, **how)  # what follows the piece tells where damaged events end
+        data, at, self._patience, how = self._walked or (piece, 0, patience, {"at_end": True})
+        text = str(memoryview(data)[at:], "utf-8", "replace").encode()
+        events, _, _ = self._walk(text, 0, **how)  # what follows the piece tells where damaged events end
         self.damage, self._patience = damage, patience
         return events
 

@@ -85,12 +85,12 @@ def end_plainly() -> None:
 
 
 @contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Hold these signals back until the block is over."""
+def uninterrupted(*numbers: int) -> Iterator[None]:
+    """Hold these signals, or `numbers`, back until the block is over; processes begun in it get none."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, numbers or _ENDING)
     try:
         yield
     finally:

@@ -10,6 +10,7 @@ import logging
 import os
 import pickle
 import re
+import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -19,6 +20,7 @@ from typing import Any, TypeVar, cast
 
 from errors import AnalyzeError, UsageError, listed
 from inputs import opened
+from outputs.interrupts import uninterrupted
 from outputs.temporary import temporary_directory
 from parallel import FilePart, OnRead, Work, attempts, cores, run_program
 from parallel.attempts import Attempts, WorkerState, silence
@@ -287,23 +289,30 @@ async def _ask(address: str, security: Any) -> None:
 @contextlib.contextmanager
 def _own_scheduler(n: int) -> Iterator[tuple[str, Any]]:
     """Start a scheduler in this process and `n` worker processes; give its address, and what opens it."""
+    from multiprocessing import resource_tracker
+
     import dask
     from distributed import LocalCluster
 
     quiet: dict[str, Any] = {f"distributed.{who}.http.routes": [] for who in ("scheduler", "worker")}
     with temporary_directory() as scratch, dask.config.set({"temporary-directory": str(scratch), **quiet}):
         security = _own_certificate(scratch)
-        with LocalCluster(
-            n_workers=n,
-            threads_per_worker=1,
-            processes=True,
-            dashboard_address="127.0.0.1:0",
-            scheduler_kwargs={"dashboard": False},  # whoever is on this machine could read it
-            memory_limit=0,
-            silence_logs=logging.CRITICAL,
-            protocol="tls://" if security.require_encryption else None,
-            security=security,
-        ) as own:
+        with contextlib.ExitStack() as stack:
+            resource_tracker.ensure_running()  # where it is begun later, it lets these signals through again
+            with uninterrupted(signal.SIGINT):  # workers inherit it: a terminal's Ctrl-C is for this process
+                own = stack.enter_context(
+                    LocalCluster(
+                        n_workers=n,
+                        threads_per_worker=1,
+                        processes=True,
+                        dashboard_address="127.0.0.1:0",
+                        scheduler_kwargs={"dashboard": False},  # whoever is on this machine could read it
+                        memory_limit=0,
+                        silence_logs=logging.CRITICAL,
+                        protocol="tls://" if security.require_encryption else None,
+                        security=security,
+                    )
+                )
             yield own.scheduler_address, security
 
 

@@ -713,3 +713,17 @@ def test_a_world_of_absurd_size_is_not_believed(tmp_path: Path) -> None:
         _kineto(tmp_path / "in" / f"{rank}.json", rank, 10**15)
     answer = _combine(tmp_path / "out.json", tmp_path / "in", flags=["--align", "none"])
     assert answer["repairs"] == []
+
+
+@pytest.mark.usefixtures("decoder")
+@pytest.mark.parametrize("damaged", [b"", b'{"ph":"X","pid":1,"tid":1,"ts":5,"dur":,"name":"lost"},'])
+def test_what_is_not_utf8_is_replaced_also_beside_a_damaged_event(tmp_path: Path, damaged: bytes) -> None:
+    (tmp_path / "a.json").write_bytes(
+        b'{"traceEvents":['
+        + damaged
+        + b'{"ph":"X","pid":1,"tid":1,"ts":1,"dur":2,"name":"a","args":{"k\xe9y":1}},'
+        + b'{"ph":"X","pid":1,"tid":1,"ts":4,"dur":2,"name":"b","args":{"key":1}}]}'
+    )
+    _combine(tmp_path / "out.json", tmp_path / "a.json", flags=["--align", "none"])
+    events = _timed(json.loads((tmp_path / "out.json").read_text(encoding="utf-8")))
+    assert [event["args"] for event in events] == [{"k\ufffdy": 1}, {"key": 1}]
