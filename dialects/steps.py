@@ -223,12 +223,13 @@ def rest(trace: Trace, rows: Int64) -> tuple[Step, ...]:
 
 def _by_outermost(trace: Trace, may_be_body: Mask) -> Steps:
     found: list[Int64] = []
-    for rows in _groups(np.flatnonzero(may_be_body), trace.track_id):
+    for every in _groups(np.arange(len(trace)), trace.track_id):
+        rows = every[may_be_body[every]]
         names = np.sort(trace.name_id[rows])
         if not (names[LEAST_REPEATS - 1 :] == names[: 1 - LEAST_REPEATS]).any():
             continue
         rows = rows[np.lexsort((-trace.dur_ns[rows], trace.ts_ns[rows]))]
-        if len(body := _body(trace, rows)):
+        if len(body := _body(trace, rows, every)):
             found.append(body)
     if not found:
         return NO_STEPS
@@ -236,13 +237,12 @@ def _by_outermost(trace: Trace, may_be_body: Mask) -> Steps:
     return _from_spans(trace, rows, trace.names[trace.name_id[rows[0]]])._replace(is_guess=True)
 
 
-def _body(trace: Trace, rows: Int64) -> Int64:
-    """Return which of some slices of a thread are the outermost that repeat, as a loop's body does; or none.
+def _body(trace: Trace, rows: Int64, every: Int64) -> Int64:
+    """Return which of a thread's `rows` are the outermost that repeat, as a loop's body does; or none.
 
     They contain others of these and cover half of the time of the outermost; or they contain only others of
-    the thread, and cover nearly all of the time in which that is busy.
+    its slices (`every`), and cover nearly all of the time in which it is busy.
     """
-    every = np.flatnonzero(trace.track_id == trace.track_id[rows[0]])
     busy_ns = union_length(trace.ts_ns[every], trace.end_ns[every])
     middle_ns = (trace.ts_ns[rows] + trace.end_ns[rows]) // 2
     begun = np.searchsorted(np.sort(trace.ts_ns[every]), [trace.ts_ns[rows], middle_ns])
