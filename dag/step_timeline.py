@@ -78,7 +78,7 @@ def step_timeline(
     spans += [_together(recording, step, lanes, events, zero) for events in joined]
     place = {event: i for i, event in enumerate(single.tolist())}
     n = len(recording.owners)
-    few = f"{len(owners)} of {n:,} ranks are drawn: those on the path, then the most different"
+    few = f"{len(owners)} of {n:,} ranks are drawn: those on the path, then those that differ most"
     few += f"; {recording.owners[owners[-1]]} stands for {n_alike:,} that work alike." if n_alike else "."
     notes = [*((few,) if n > len(owners) else ()), *_apart(recording, far)]
     row = {name: i for i, name in enumerate(lanes.names)}

@@ -1,4 +1,4 @@
-"""How long each operation takes: exact figures per (name, category), and per category."""
+"""How long each operation and category takes, on a rank or over all: exact, or with a stated error."""
 
 from __future__ import annotations
 
