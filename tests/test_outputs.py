@@ -58,9 +58,10 @@ def run_process(*args: object, **kwargs: Any) -> subprocess.CompletedProcess[str
 
 
 def limited(setting: str, *args: object) -> subprocess.CompletedProcess[str]:
-    """Run under a limit that the shell sets."""
+    """Run under a limit that the shell sets; without bytecode, of which Python keeps what is cut off."""
     command = ["bash", "-c", f'ulimit {setting}; exec "$@"', "-", *ANALYZE, *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
 
 
 # ---- what is refused
