@@ -322,7 +322,7 @@ def rewrite(place: SourcePlace, spill: Path) -> Rewritten:
         for events, piece in reader:
             if not _is_text(piece):
                 work.n_mistaken += 1
-                events = reader.decode_again(piece)
+                events = reader.decode_again(piece, as_text=True)
             add(events, piece)
     reader.damage.strays += work.n_strays
     phrases = reader.damage.phrases()

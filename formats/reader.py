@@ -150,12 +150,16 @@ class EventReader:
             (event_type, msgspec.json.Decoder(GenericAlias(list, (event_type,)))) for event_type in types
         ]
 
-    def decode_again(self, piece: memoryview) -> list[Any]:
-        """Decode the piece that was yielded last as the general type; what is not UTF-8 is replaced."""
+    def decode_again(self, piece: memoryview, *, as_text: bool = False) -> list[Any]:
+        """Decode the piece that was yielded last as the general type.
+
+        `as_text`: with what is not UTF-8 replaced, so that raw members may be copied.
+        """
         damage, patience = replace(self.damage), self._patience
-        data, at, self._patience, how = self._walked or (piece, 0, patience, {"at_end": True})
-        text = str(memoryview(data)[at:], "utf-8", "replace").encode()
-        events, _, _ = self._walk(text, 0, **how)  # what follows the piece tells where damaged events end
+        data, at, self._patience, how = self._walked or (bytes(piece), 0, patience, {"at_end": True})
+        if as_text:
+            data, at = str(memoryview(data)[at:], "utf-8", "replace").encode(), 0
+        events, _, _ = self._walk(data, at, **how)  # what follows the piece tells where damaged events end
         self.damage, self._patience = damage, patience
         return events
 
