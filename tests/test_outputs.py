@@ -390,7 +390,7 @@ def test_where_a_default_output_cannot_be_written_another_place_is_asked_for(job
     assert list(checksums(closed).values()) == list(before.values())
 
 
-@pytest.mark.parametrize("kibibytes", few(1, [150_000, 240_000]))
+@pytest.mark.parametrize("kibibytes", few(1, [150_000, 220_000]))
 def test_too_little_memory_is_a_line(job: Path, kibibytes: int) -> None:
     done = limited(f"-v {kibibytes}", "--option", "compare", "--path", job, job)
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
@@ -531,7 +531,9 @@ def test_a_run_killed_at_any_moment_leaves_the_old_files(tmp_path: Path) -> None
         assert not alive, here
     for command in commands:
         assert run_process("--option", *command, env=environment).returncode == 0
-    assert (temporary(tmp_path), list(scratch.iterdir())) == ([], [])
+    # `tempfile` tries a directory with four bytes in it; who is killed then leaves them
+    left = [path for path in scratch.iterdir() if not (path.is_file() and path.stat().st_size <= 4)]
+    assert (temporary(tmp_path), left) == ([], [])
 
 
 def _processes_in(scratch: str) -> list[str]:
