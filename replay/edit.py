@@ -97,7 +97,8 @@ class Edit(Struct, frozen=True):
     Attributes
     ----------
     apply : returns a recording with the change, under a guess
-    order : of several edits those with the smallest are made first: what exists before how long it takes
+    order : of several edits those with the smallest are made first: what exists, then what replaces times,
+        then factors (10), then sums (11)
     guesses : other guesses, where the recording does not tell what the edit must know
     as_recorded : whether it is about single recorded steps, which keep their unusual gaps
     error : of its effect, what the simulation misses: a standard deviation, as a share

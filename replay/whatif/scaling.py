@@ -38,7 +38,7 @@ def parse(request: EditRequest, job: Job) -> Edit:
     def apply(recording: Recording, _: Guess) -> Recording:
         return changed(recording, _chosen(recording, request), change)
 
-    return Edit(apply)
+    return Edit(apply, order=11 if change.added_ns else 10)
 
 
 def _chosen(recording: Recording, request: EditRequest) -> Selection:

@@ -85,8 +85,15 @@ def test_an_edit_that_changes_nothing_changes_nothing(identity: str, job: Foreca
             assert after(job, identity, other).after_ns == after(job, other).after_ns
 
 
-def test_edits_commute(job: Forecasts) -> None:
-    edits = ("bandwidth=0.5", "rank0=1.5", "straggler=none")
+@pytest.mark.parametrize(
+    "edits",
+    [
+        ("bandwidth=0.5", "rank0=1.5", "straggler=none"),
+        ("rank0=+5ms", "rank0=2"),
+        ("rank0=peers", "rank0=1.5"),
+    ],
+)
+def test_edits_commute(edits: tuple[str, ...], job: Forecasts) -> None:
     fresh = (Forecasts(job.job, job.rows) for _ in range(2))
     assert (
         len({after(one, *order).after_ns for one, order in zip(fresh, (edits, edits[::-1]), strict=True)})
