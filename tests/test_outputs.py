@@ -523,8 +523,8 @@ def test_a_run_killed_at_any_moment_leaves_the_old_files(tmp_path: Path) -> None
         assert {path: now for path, now in checksums(tmp_path).items() if path in inputs} == inputs
         assert names <= set(checksums(out))
         assert all(map(_is_whole, out.glob("[!.]*")))
-        left = [path for path in temporary(tmp_path) if f"-{run.pid}-" in path]  # not by one killed before
-        assert number == signal.SIGKILL or not left, here
+        own = [path for path in temporary(tmp_path) if f"-{run.pid}-" in path]  # not of one killed before
+        assert number == signal.SIGKILL or not own, here
         deadline = time.monotonic() + 20
         while (alive := _processes_in(environment["TMPDIR"])) and time.monotonic() < deadline:
             time.sleep(0.05)
