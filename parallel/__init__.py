@@ -222,7 +222,7 @@ def run_program(command: Sequence[str], seconds: float) -> None:
             with contextlib.suppress(OSError):
                 os.killpg(run.pid, signal.SIGKILL)
             if isinstance(error, subprocess.TimeoutExpired):
-                raise RuntimeError(f"not done after {seconds:.0f} s") from error
+                raise RuntimeError(f"not done after {seconds:g} s") from error
             raise
     if run.returncode != 0:
         raise RuntimeError(said or f"exit code {run.returncode}")

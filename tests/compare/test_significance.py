@@ -104,6 +104,7 @@ def correlated(rng: np.random.Generator, rows: int, steps: int, r: float) -> np.
     return 100 + 10 * noise
 
 
+@pytest.mark.slow
 def test_correlated_steps_are_not_taken_for_many_independent_ones() -> None:
     rng = np.random.default_rng(3)
     a, b = correlated(rng, 1000, 60, 0.7), correlated(rng, 1000, 60, 0.7)

@@ -181,6 +181,7 @@ def test_the_page_of_a_digest_has_its_charts(job: Path) -> None:
     assert "Exposed communication" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lenet", "lenet-100mbit"])
 def test_it_speaks_of_the_steps_that_the_traces_have(tmp_path: Path, name: str) -> None:
     digest = tmp_path / "d.json.gz"

@@ -12,6 +12,7 @@ from formats import chrome, native
 from formats.builder import Builder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scan", [False, True])
 def test_what_a_file_was_decoded_with_does_not_outlive_it(tmp_path: Path, scan: bool) -> None:
     if scan and native.library() is None:

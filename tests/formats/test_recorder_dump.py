@@ -126,7 +126,7 @@ _PROGRAMS = {
     "long text": b"\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\x7fa.",
     "long number": b"\x80\x02\x8b\xff\xff\xff\x7f.",
     "frame": b"\x80\x04\x95" + b"\xff" * 8 + b"}.",
-    "deep": b"\x80\x02}()" + b"\x85" * 300_000 + b"Nu.",
+    "deep": b"\x80\x02}()" + b"\x85" * 50_000 + b"Nu.",
     "deep and cut": b"\x80\x02" + b"(" * 100_000 + b"t" * 50_000,
     "lists": b"\x80\x02" + b"]" * 100_000,
     "empty stack": b"\x80\x02s.",

@@ -141,6 +141,7 @@ def test_a_word_of_few_names_stays() -> None:
     assert short_names(names, 21)[0] == "Distribute…el.forward"
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(), max_size=5), st.integers(1, 40))
 def test_every_name_fits(names: list[str], width: int) -> None:
     names = [printable(name) for name in names]

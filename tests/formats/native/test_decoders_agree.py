@@ -21,7 +21,7 @@ from test_scanner import seen
 from formats import stream
 
 FIRST = int(os.environ.get("FUZZ_SEED", "1"))
-COUNT = int(os.environ.get("FUZZ_COUNT", "50"))
+COUNT = int(os.environ.get("FUZZ_COUNT", "30"))
 WANTED = ("correlation", "stream", "input*", "External id", "name", "step")
 _VALUES = (
     "true", "false", "null", "[]", "{}", '{"a":1}', '["a"]', '{"local":"0x1"}', '"x"', '""', '"1"', '"1.5"',

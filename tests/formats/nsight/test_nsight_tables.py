@@ -184,6 +184,7 @@ def test_a_file_that_was_cut_off_is_refused_in_a_line(tmp_path: Path, share: flo
     assert re.match(rf"analyze.py: error: {path}: a (damaged database|database that was cut off)", errors)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40))
 def test_a_damaged_file_is_a_line_or_a_trace(tmp_path: Path, seed: int) -> None:
     random = np.random.default_rng(seed)
