@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
-from dag.step_graph import Recording
+from dag.step_graph import Recording, StepGraph
 from dag_utils import LoadedSteps, RankFacts
 from errors import UsageError
 from formats.columns import Trace
@@ -91,14 +93,28 @@ OTHER_LATENCIES = (Guess(latency="at_least"), Guess(latency="at_most"))
 _IN_TURN = 0.5
 
 
+class Order(IntEnum):
+    """When an edit is made, of several: no edit needs to know what a later one does."""
+
+    MEASURED = 0  # times that the recorded job shows take the place of others: see `measured`
+    LIMITS = 1  # no time is longer than the recorded job shows
+    EVENED = 2  # ranks, as those before left them, work alike
+    EVENTS = 3  # partitions are cut, buckets are joined
+    WAITS = 4  # what waits for what
+    BANDWIDTH = 5
+    LATENCY = 6
+    TIMES = 7  # what takes no time, or less
+    FACTORS = 8
+    SUMS = 9
+
+
 class Edit(Struct, frozen=True):
     """A change of a job.
 
     Attributes
     ----------
     apply : returns a recording with the change, under a guess
-    order : of several edits those with the smallest are made first: what exists, then what replaces times,
-        then factors (10), then sums (11)
+    order : of several edits those with the smallest are made first, of one order by their `name`
     guesses : other guesses, where the recording does not tell what the edit must know
     as_recorded : whether it is about single recorded steps, which keep their unusual gaps
     error : of its effect, what the simulation misses: a standard deviation, as a share
@@ -106,11 +122,12 @@ class Edit(Struct, frozen=True):
     """
 
     apply: Callable[[Recording, Guess], Recording]
-    order: int = 9
+    order: Order = Order.TIMES
     guesses: Sequence[Guess] = ()
     as_recorded: bool = False
     error: float = EXTRAPOLATED
     error_ns: float = 0.0
+    name: str = ""  # the request
 
 
 class Job:
@@ -168,6 +185,39 @@ class Job:
         if self.links is None or not self.recording.links or _in_turn(self.recording):
             return self.recording
         return as_messages(with_sizes(self.recording), self.links)
+
+
+def measured(
+    job: Job,
+    change: Callable[[Recording], Recording],
+    *,
+    error: float = EXTRAPOLATED,
+    error_ns: float = 0.0,
+) -> Edit:
+    """Return the edit that gives events the times that a `change` of the recorded job gives them.
+
+    Where the change gives no other time than the recorded one, that of the other edits stays: so what each of
+    them compares with is the recorded job, whatever the others are.
+    """
+
+    def apply(recording: Recording, _: Guess) -> Recording:
+        base = job.apart
+        changed = change(base)
+        if recording is base:
+            return changed
+        return recording.with_steps(map(_put, recording.steps, base.steps, changed.steps))
+
+    return Edit(apply, order=Order.MEASURED, error=error, error_ns=error_ns)
+
+
+def _put(step: StepGraph, was: StepGraph, new: StepGraph) -> StepGraph:
+    """Return a step with the times that are `new`: not those that the recorded one had."""
+    times = {}
+    for column in ("work_ns", "gap_ns", "tail_ns", "begin_ns"):
+        own, recorded, wanted = (getattr(one, column) for one in (step, was, new))
+        if wanted is not recorded:
+            times[column] = np.where(wanted != recorded, wanted, own)
+    return replace(step, **times)
 
 
 def _in_turn(recording: Recording) -> bool:

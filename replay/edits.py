@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from dag.step_graph import Recording
 from errors import UsageError
 from replay.edit import LIKELY, Edit, EditRequest, Guess, Job
@@ -59,13 +61,19 @@ def parse(request: EditRequest, job: Job) -> Edit:
         A value that the edit does not have, or a name that nothing in the job has.
     """
     try:
-        return next(edit for module in EDITS if (edit := module.parse(request, job)) is not None)
+        found = next(edit for module in EDITS if (edit := module.parse(request, job)) is not None)
+        return replace(found, name=str(request))
     except UsageError as error:
         words = [word for module in EDITS for word in _WORD.findall(module.NAME)]
         near = difflib.get_close_matches(request.name, words, n=1, cutoff=_ALIKE)
         if not near or request.name in words:
             raise
         raise request.refused(f"there is no such edit; did you mean {near[0]}={request.value}?") from error
+
+
+def in_order(edits: Sequence[Edit]) -> tuple[Edit, ...]:
+    """Return edits in the order in which they are made, whatever order they are given in."""
+    return tuple(sorted(edits, key=lambda edit: (edit.order, edit.name)))
 
 
 class EditedJob:
@@ -78,7 +86,7 @@ class EditedJob:
 
     def after(self, edits: Sequence[Edit], guess: Guess = LIKELY) -> Recording:
         """Return the recording with all `edits`, whatever order they are given in."""
-        return self._after(tuple(sorted(edits, key=lambda edit: edit.order)), guess)
+        return self._after(in_order(edits), guess)
 
     def _after(self, edits: tuple[Edit, ...], guess: Guess) -> Recording:
         """Return the recording with `edits` in their order."""

@@ -83,8 +83,15 @@ def make_plan(
         after_ptr=after_ptr,
         after=after,
         sides=sides,
-        carries=None if sides is None else np.array(carries or [1.0] * (int(sides.max(initial=-1)) + 1)),
+        carries=None if sides is None else _carried(carries, int(sides.max(initial=-1)) + 1),
     )
+
+
+def _carried(carries: Sequence[float], n_sides: int) -> Float64:
+    """Return the share of its recorded speed that each side carries, all of it where none is given."""
+    if carries and len(carries) < n_sides:
+        raise ValueError(f"{len(carries)} of {n_sides} sides have a limit")
+    return np.array(carries or [1.0] * n_sides)
 
 
 def _column(values: ArrayLike, n: int) -> Int64:
@@ -130,7 +137,9 @@ def simulate(plan: Plan, *, compiled: bool | None = None, earliest_ns: Int64 | N
     waiting = np.bincount(plan.after, minlength=len(plan))
     dur = plan.dur_ns
     columns: list[Int64 | Float64] = [plan.gap_ns, plan.after_ptr, plan.after]
-    sides = np.full((n_devices, 2), -1) if plan.sides is None else plan.sides[:n_devices]
+    sides = np.full((n_devices, 2), -1)
+    if plan.sides is not None:
+        sides[: len(plan.sides)] = plan.sides[:n_devices]  # what is beyond has none
     if contends:
         columns += [plan.priority, plan.device, np.ascontiguousarray(sides)]
         columns.append(np.zeros(0) if plan.carries is None else plan.carries)

@@ -17,7 +17,7 @@ from dag.step_graph import LazySteps, Recording, StepBounds, StepGraph
 from dialects.step_parts import EdgeKind
 from replay.answer import Answer, answer
 from replay.edit import Edit, EditRequest, Job
-from replay.edits import EditedJob
+from replay.edits import EditedJob, in_order
 from replay.occurrences import UsualGaps, with_usual_gaps
 from replay.runs import Runs, Simulation
 from replay.uncertainty import (
@@ -258,7 +258,7 @@ class Forecasts:
         return [self._edited.parse(request) for request in requests]
 
     def _after(self, edits: Sequence[Edit], own_gaps: bool) -> Int64:
-        key = tuple(sorted(edits, key=lambda edit: edit.order)), own_gaps
+        key = in_order(edits), own_gaps
         if key not in self._times:
             self._times[key] = self._simulated(self._edited.after(edits), own_gaps)
         return self._times[key]

@@ -84,11 +84,11 @@ class LinkRate(NamedTuple):
         carries = [min(self.slow.get(link, np.inf) / self.at_most, 1.0) for link in links] * 2
         sides = []
         for ends in map(ends_of, links):
-            node, target = (place[self.machines.get(one, one)] for one in ends) if ends else (NO_LINK,) * 2
-            if ends and node == target:
+            node, target = (place.get(self.machines.get(one, one), NO_LINK) for one in ends or ("", ""))
+            if node == target != NO_LINK:
                 sides.append((2 * len(links), NO_LINK))
             else:
-                sides.append((node, len(links) + target if ends and receives else NO_LINK))
+                sides.append((node, len(links) + target if receives and target != NO_LINK else NO_LINK))
         return sides, [*carries, _WITHIN]
 
     @property

@@ -13,7 +13,7 @@ from arrays import Float64
 from dag.step_graph import Recording
 from dialects.step_parts import Direction, Operation
 from errors import TraceError
-from replay.edit import LIKELY, OTHER_LATENCIES, Edit, EditRequest, Guess, Job
+from replay.edit import LIKELY, OTHER_LATENCIES, Edit, EditRequest, Guess, Job, Order
 from replay.even_work import scaled
 from replay.links import bytes_of, is_sized, with_sizes
 from replay.selection import as_ratio
@@ -97,7 +97,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     if links is not None and factor(LIKELY) > 1:
         guesses.append(Guess(waits_stay=True))
     crowded = _crowded(job.recording, ratio or 0.0) if known is not None else 0.0
-    return Edit(apply, order=3, guesses=tuple(guesses), error_ns=crowded)
+    return Edit(apply, order=Order.BANDWIDTH, guesses=tuple(guesses), error_ns=crowded)
 
 
 def _crowded(recording: Recording, ratio: float) -> float:
@@ -119,7 +119,7 @@ def _of_latency(request: EditRequest, job: Job) -> Edit:
     def apply(recording: Recording, guess: Guess) -> Recording:
         return with_latency(recording, getattr(known, guess.latency), times)
 
-    return Edit(apply, order=4, guesses=() if known.is_told else OTHER_LATENCIES)
+    return Edit(apply, order=Order.LATENCY, guesses=() if known.is_told else OTHER_LATENCIES)
 
 
 def _absolute(request: EditRequest) -> float | None:

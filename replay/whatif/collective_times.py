@@ -13,7 +13,7 @@ from arrays.numbering import unique
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.roles import Role
 from dialects.step_parts import narrow_ns
-from replay.edit import Edit, EditRequest, Guess, Job
+from replay.edit import Edit, EditRequest, Job, measured
 from replay.even_work import for_all, scaled
 from replay.whatif.sized_collectives import events_by_owner, turns
 
@@ -42,13 +42,9 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
         factor = np.ones(len(job.recording.operations))
         for one in slow_collectives(job):
             factor[one.operation] = one.rate / one.usual
-        return Edit(lambda recording, _: scaled(recording, factor))
+        return measured(job, lambda recording: scaled(recording, factor))
     short, _ = short_collectives(job)
-
-    def apply(recording: Recording, _: Guess) -> Recording:
-        return merged(recording, short)
-
-    return Edit(apply)
+    return measured(job, lambda recording: merged(recording, short))
 
 
 class SlowCollective(NamedTuple):

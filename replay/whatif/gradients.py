@@ -13,7 +13,7 @@ from dag.step_graph import Bool, Recording, StepGraph, operation_edges
 from dialects.recorded_collectives import may_reduce
 from dialects.roles import Phase
 from dialects.step_parts import EdgeKind, Joint, narrow_ns
-from replay.edit import OTHER_LATENCIES, Edit, EditRequest, Guess, Job
+from replay.edit import OTHER_LATENCIES, Edit, EditRequest, Guess, Job, Order
 from replay.engine import make_plan, simulate
 from replay.even_work import scaled
 from replay.uncertainty import CROWDED
@@ -26,6 +26,8 @@ HELP = (
 )
 
 _SIZE = re.compile(r"([0-9]{1,9}(?:\.[0-9]+)?)([KMG])B")
+#: A full bucket holds less than this many caps: the gradient that closes it is seldom larger than the cap.
+_MOST_CAPS = 2.0
 _BYTES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -57,17 +59,19 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
             alone = recording if cores is None or guess.contends else scaled(recording, cores.at(0.0))
             return without_overlap(alone)
 
-        return Edit(in_turn, order=1, guesses=contends, error_ns=crowded)
+        return Edit(in_turn, order=Order.WAITS, guesses=contends, error_ns=crowded)
     if np.concatenate(reduced).min() == 0:
         raise request.refused("the bytes of the gradients are not recorded (profile with record_shapes=True)")
     cap = float(size[1]) * _BYTES[size[2]]
     # the cap closed all but the last one of a pass; the first may have had a smaller one
     full = float(np.median([one[1:-1].min() if len(one) > 2 else one.max() for one in reduced]))
-    if full > cap:
+    if full > _MOST_CAPS * cap:
         raise request.refused(
             "which gradients are in a recorded bucket is not known, and the smallest full one has "
-            f"{full / _BYTES['M']:.3g} MB; a cap must be at least that"
+            f"{full / _BYTES['M']:.3g} MB; a cap must be at least half of that"
         )
+    if full >= cap:  # it may be the recorded one: buckets are closed by what takes them beyond it
+        return Edit(lambda recording, _: recording)
     known = job.collectives.latency
 
     def apply(recording: Recording, guess: Guess) -> Recording:
@@ -76,7 +80,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
         return joined(job, recording, cap, getattr(known, guess.latency), within=guess.within_cap)
 
     others = () if known.is_told else OTHER_LATENCIES
-    return Edit(apply, order=0, guesses=(*others, *contends, Guess(within_cap=True)))
+    return Edit(apply, order=Order.EVENTS, guesses=(*others, *contends, Guess(within_cap=True)))
 
 
 def without_overlap(recording: Recording) -> Recording:

@@ -13,7 +13,7 @@ from arrays.median import longest_usual
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.roles import Role
 from dialects.step_parts import EdgeKind, Operation
-from replay.edit import Edit, EditRequest, Guess, Job
+from replay.edit import Edit, EditRequest, Job, measured
 
 NAME = "negotiation=none, ready=first, rank1.ready=peers"
 HELP = (
@@ -34,7 +34,7 @@ Lateness: TypeAlias = dict[str, tuple[Int64, Int64, Bool]]
 def parse(request: EditRequest, job: Job) -> Edit | None:
     """Return the edit of negotiations; None for any other request."""
     if request.asks("negotiation", "none"):
-        return Edit(lambda recording, _: without_negotiation(recording))
+        return measured(job, without_negotiation)
     ranks, _, part = request.name.rpartition(".")
     if part != "ready" or not EditRequest(part, request.value).asks("ready", "peers", "first"):
         return None
@@ -47,12 +47,12 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     as_peers = request.value == "peers"
     scatter_ns = scatter_of_ready_ns(recording) if as_peers else 0.0
 
-    def all_ready(edited: Recording, _: Guess) -> Recording:
+    def all_ready(edited: Recording) -> Recording:
         for who in late:
             edited = ready_with_the_first(edited, who, _LAST_OF_TWO * scatter_ns)
         return edited
 
-    return Edit(all_ready, error_ns=_APART * scatter_ns)
+    return measured(job, all_ready, error_ns=_APART * scatter_ns)
 
 
 def is_wait(one: Operation) -> bool:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from arrays import Int64
 from dag.step_graph import Recording, StepGraph
 from dialects.step_parts import narrow_ns
-from replay.edit import Edit, EditRequest, Job
+from replay.edit import Edit, EditRequest, Guess, Job, Order
 from replay.occurrences import Middles, slots
 
 NAME = "step20=usual"
@@ -31,14 +31,22 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
         if match is None or int(match[1]) not in row_of:
             raise request.refused(f"there is no such step; the steps are {min(row_of)} to {max(row_of)}")
         rows.append(row_of[int(match[1])])
-    return Edit(lambda recording, _: at_usual_length(recording, rows), as_recorded=True)
+
+    def apply(recording: Recording, _: Guess) -> Recording:
+        return at_usual_length(recording, rows, job.apart)
+
+    return Edit(apply, order=Order.LIMITS, as_recorded=True)
 
 
-def at_usual_length(recording: Recording, rows: list[int]) -> Recording:
-    """Return the recording in which no event of the steps `rows` takes longer, or comes later, than usual."""
-    number = slots(recording.steps)
-    usual = [_Usual(column, recording, number) for column in ("work_ns", "gap_ns")]
-    usual_tail = np.median([step.tail_ns for step in recording.steps], axis=0).astype(np.int64)
+def at_usual_length(recording: Recording, rows: list[int], of: Recording | None = None) -> Recording:
+    """Return the recording in which no event of the steps `rows` takes longer, or comes later, than usual.
+
+    That is in the same recording, or in one `of` the same events.
+    """
+    of = recording if of is None else of
+    number = slots(of.steps)
+    usual = [_Usual(column, of, number) for column in ("work_ns", "gap_ns")]
+    usual_tail = np.median([step.tail_ns for step in of.steps], axis=0).astype(np.int64)
     steps = list(recording.steps)
     for row in rows:
         work_ns, gap_ns = (one.of(steps[row], number[row]) for one in usual)

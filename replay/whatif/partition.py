@@ -13,7 +13,7 @@ from arrays import Float64, Int64
 from dag.step_graph import NO_LINK, Recording, StepGraph
 from dialects.step_parts import Operation
 from errors import TraceError, whole_number
-from replay.edit import LIKELY, Edit, EditRequest, Guess, Job
+from replay.edit import LIKELY, Edit, EditRequest, Guess, Job, Order
 from replay.links import connection, ends_of
 
 NAME = "partition_bytes=N"
@@ -38,7 +38,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
         return at_partition_bytes(recording, n_bytes, guess)
 
     guesses = Guess(part=0.1), Guess(part=0.9), Guess(same_server=True), Guess(in_turn=True)
-    return Edit(apply, order=0, guesses=guesses if is_other else ())
+    return Edit(apply, order=Order.EVENTS, guesses=guesses if is_other else ())
 
 
 class _Tensor(NamedTuple):

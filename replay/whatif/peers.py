@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.roles import Role
-from replay.edit import Edit, EditRequest, Job
+from replay.edit import Edit, EditRequest, Job, Order, measured
 from replay.even_work import (
     as_peers,
     done_by_all,
@@ -37,18 +37,20 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     if part == "gap" and request.value == "even":
         if ranks:
             raise request.refused("gaps are evened out over all ranks: gap=even")
-        return Edit(lambda recording, _: gaps_even_in_each_step(recording), as_recorded=True)
+        return Edit(
+            lambda recording, _: gaps_even_in_each_step(recording), order=Order.EVENED, as_recorded=True
+        )
     if request.value != "peers":
         return None
     if part == "gap":
         late, group = named_ranks(job.recording, request, ranks), stages(job.recording)
-        return Edit(lambda recording, _: as_peers(recording, late, group, work=False, gaps=True))
+        return measured(job, lambda recording: as_peers(recording, late, group, work=False, gaps=True))
     if ranks and part == "extra":
         late = named_ranks(job.recording, request, ranks)
-        return Edit(lambda recording, _: without_extra(recording, late))
+        return measured(job, lambda recording: without_extra(recording, late))
     if part.rpartition(",")[2].startswith(("rank", "wk")):
         late, group = named_ranks(job.recording, request, request.name), stages(job.recording)
-        return Edit(lambda recording, _: as_peers(recording, late, group))
+        return measured(job, lambda recording: as_peers(recording, late, group))
     raise request.refused(
         "peers is a value of a rank, its gap, its extra work or ready: e.g. rank1.gap=peers"
     )

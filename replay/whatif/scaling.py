@@ -12,7 +12,7 @@ from arrays import Int64
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.roles import Phase, Role
 from dialects.step_parts import narrow_ns
-from replay.edit import Edit, EditRequest, Guess, Job
+from replay.edit import Edit, EditRequest, Guess, Job, Order
 from replay.selection import Selection, as_ratio, of_stage, select
 
 NAME = "NAME=R|+400ms"
@@ -36,9 +36,11 @@ def parse(request: EditRequest, job: Job) -> Edit:
     _chosen(job.recording, request)  # a name that nothing has is refused before anything is simulated
 
     def apply(recording: Recording, _: Guess) -> Recording:
-        return changed(recording, _chosen(recording, request), change)
+        chosen = _chosen(recording, request)
+        forward = forward_share(job.recording) if chosen.tails.any() else 1.0
+        return changed(recording, chosen, change, forward)
 
-    return Edit(apply, order=11 if change.added_ns else 10)
+    return Edit(apply, order=Order.SUMS if change.added_ns else Order.FACTORS)
 
 
 def _chosen(recording: Recording, request: EditRequest) -> Selection:
@@ -65,14 +67,13 @@ class Scaling(NamedTuple):
     added_ns: int = 0
 
 
-def changed(recording: Recording, chosen: Selection, change: Scaling) -> Recording:
-    """Return the recording with the work of what is `chosen` changed.
+def changed(recording: Recording, chosen: Selection, change: Scaling, forward: float = 1.0) -> Recording:
+    """Return the recording with the work of what is `chosen` changed, of tails the share that is `forward`.
 
     What is added comes once in a step and owner, before the first that is chosen; an operation that is
     recorded in pieces is not delayed by each.
     """
-    share = forward_share(recording) if chosen.tails.any() else 1.0
-    partly = 1 + share * (change.factor - 1)
+    partly = 1 + forward * (change.factor - 1)
 
     def edited(step: StepGraph) -> StepGraph:
         events = chosen.events(step)

@@ -6,7 +6,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from dag.step_graph import Recording, StepGraph
-from replay.edit import Edit, EditRequest, Job
+from replay.edit import Edit, EditRequest, Job, Order
 
 NAME = "schedule=priority|fifo"
 HELP = "links serve the lowest tensor index first, or who is ready first, instead of the recorded order"
@@ -17,7 +17,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     if not request.asks("schedule", "priority", "fifo"):
         return None
     by_priority = request.value == "priority"
-    return Edit(lambda recording, _: rescheduled(recording, by_priority=by_priority), order=1)
+    return Edit(lambda recording, _: rescheduled(recording, by_priority=by_priority), order=Order.WAITS)
 
 
 def rescheduled(recording: Recording, *, by_priority: bool) -> Recording:

@@ -13,7 +13,7 @@ from arrays.numbering import unique
 from dag.step_graph import Recording, StepGraph
 from dag_utils import by_link
 from dialects.step_parts import Direction, Operation
-from replay.edit import Edit, EditRequest, Guess, Job
+from replay.edit import Edit, EditRequest, Job, measured
 from replay.even_work import scaled
 from replay.links import LinkRate, Side, busy_sides, is_sized, slower_nodes
 
@@ -43,15 +43,11 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
         if job.links is None:
             raise request.refused("the bytes of the transfers are not known")
         rate = job.links.at_least
-        return Edit(lambda recording, _: as_fast_as_wire(recording, rate))
+        return measured(job, lambda recording: as_fast_as_wire(recording, rate))
     pace = slowest_server(job)
     if pace is None:
         return Edit(lambda recording, _: recording)
-
-    def apply(recording: Recording, _: Guess) -> Recording:
-        return _as_fast_as_others(recording, pace)
-
-    return Edit(apply, error=_QUEUES)
+    return measured(job, lambda recording: _as_fast_as_others(recording, pace), error=_QUEUES)
 
 
 class Pace(NamedTuple):

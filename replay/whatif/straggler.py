@@ -12,7 +12,7 @@ from arrays.numbering import occurrence_number
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.roles import Role
 from dialects.step_parts import EdgeKind, Joint, narrow_ns
-from replay.edit import Edit, EditRequest, Job
+from replay.edit import Edit, EditRequest, Job, Order, measured
 from replay.even_work import even_in_each_step, evened, peers_of, stages, work_by_owner
 from replay.occurrences import medians, numbered
 from result import in_percent
@@ -30,12 +30,13 @@ THRESHOLD = 1.1
 
 def parse(request: EditRequest, job: Job) -> Edit | None:
     """Return the edit that evens out the ranks' work; None for any other request."""
-    kinds = {"none": without_stragglers, "even": evened, "mean": at_mean_work, "each_step": even_in_each_step}
-    if not request.asks("straggler", *kinds):
+    kinds = {"even": evened, "mean": at_mean_work, "each_step": even_in_each_step}
+    if not request.asks("straggler", "none", *kinds):
         return None
+    if request.value == "none":
+        return measured(job, without_stragglers)
     even_out = kinds[request.value]
-
-    return Edit(lambda recording, _: even_out(recording), order=2)
+    return Edit(lambda recording, _: even_out(recording), order=Order.EVENED)
 
 
 def stragglers(recording: Recording) -> list[int]:

@@ -116,8 +116,9 @@ def one_gpu(n_steps: int = 1) -> Recording:
     return job(rank("rank0", steps, inputs, kinds={"Comm.a.PUSH": _PUSH, "Comm.a.PULL": _PULL}))
 
 
-def lockstep(*work: Sequence[float], transfer: float = 5) -> Recording:
+def lockstep(*work: Sequence[float], transfer: float = 5, on_device: bool = False) -> Recording:
     """Ranks that compute for so long in each step, and then reduce together in `transfer` ms."""
+    kinds = {name: {"on_device": on_device} for name in ("BW.a", "reduce")}
     ranks = []
     for number, of_rank in enumerate(work):
         steps = []
@@ -127,7 +128,7 @@ def lockstep(*work: Sequence[float], transfer: float = 5) -> Recording:
             end = at + late + transfer
             steps.append(({"BW.a": (at, at + compute), "reduce": (at + compute, end)}, (at, end)))
             at = end
-        ranks.append(rank(f"rank{number}", steps, {"reduce": ["BW.a"]}, together=["reduce"]))
+        ranks.append(rank(f"rank{number}", steps, {"reduce": ["BW.a"]}, kinds=kinds, together=["reduce"]))
     return job(*ranks)
 
 

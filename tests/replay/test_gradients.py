@@ -146,8 +146,12 @@ def test_joined_buckets_begin_with_their_last_gradient_and_pay_their_latency_onc
     assert found["UPDATE.b"] == expected["reduce_a"] + 1
 
 
-def test_buckets_each_of_which_holds_the_cap_stay() -> None:
-    found = in_buckets(dict.fromkeys(_SIZES, 4), "4MB")
+@pytest.mark.parametrize(
+    ("sizes", "cap"),
+    [(dict.fromkeys(_SIZES, 4), "4MB"), (dict.fromkeys(_SIZES, 4), "3MB"), (_SIZES, "0.9MB")],
+)
+def test_buckets_each_of_which_holds_the_cap_stay(sizes: Mapping[str, int], cap: str) -> None:
+    found = in_buckets(sizes, cap)
     assert [found[name] for name in (*_SIZES, "UPDATE.b")] == [29, 34, 62, 63]
 
 
@@ -155,7 +159,7 @@ def test_buckets_each_of_which_holds_the_cap_stay() -> None:
     ("sizes", "cap", "words"),
     [
         ({"reduce_b": 2}, "4MB", "the bytes of the gradients are not recorded"),
-        (_SIZES, "0.5MB", "the smallest full one has 1 MB; a cap must be at least that"),
+        (_SIZES, "0.4MB", "the smallest full one has 1 MB; a cap must be at least half of that"),
         (_SIZES, "many", "not a number of KB, MB or GB"),
     ],
 )

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
+from jobs import MS, job, rank
+from jobs import foreseen as edited
 
 from benchmarks.known_nccl import NCCLJob
+from benchmarks.simulated_cluster import Clock, SharedLimits
 from conftest import few
 from dag_utils import load_steps
 from replay.edit import EditRequest, Job
@@ -49,6 +53,80 @@ def foreseen(job: NCCLJob, directory: Path, edits: str) -> list[Forecast]:
     loaded = load_steps([directory / "job"], Request(progress=False), sizes=True)
     forecasts = Forecasts(Job.of(loaded), loaded.recording.whole_steps)
     return [forecasts.of([EditRequest.of(edit)]) for edit in edits.split()]
+
+
+_STREAMS = {"grad1": (0, 20), "grad2": (20, 50), "reduce1": (20, 30), "reduce2": (50, 60)}
+_LATE = {"grad1": (0, 20), "grad2": (20, 40), "reduce1": (20, 30), "reduce2": (40, 60)}
+
+
+@pytest.mark.parametrize(
+    ("edit", "step_ms"),
+    [
+        ("rank1=2", 20 * 2 + 20 * 2 + 10),  # the last rank's second gradients are ready at 80
+        ("rank0.grad1=2", 20 * 2 + 30 + 10),
+        ("rank1.grad2=1.5", 60),  # at 50, as the other rank's
+        ("bandwidth=0.5", 50 + 20),  # the first one is over at 40, before the second's gradients
+        ("bandwidth=0.2", 20 + 50 + 50),  # it is over at 70: the second one has waited for the stream
+        ("grad2=0.1", 20 + 10 + 10),
+    ],
+)
+def test_a_collective_starts_when_the_last_ranks_stream_has_fed_it_and_its_own_is_free(
+    edit: str, step_ms: float
+) -> None:
+    inputs = {"grad2": ["grad1"], "reduce1": ["grad1"], "reduce2": ["grad2", "reduce1"]}
+    kinds = {name: {"on_device": True} for name in _STREAMS}
+    both = ["reduce1", "reduce2"]
+    ranks = [
+        rank(f"rank{number}", [(times, (0, 60))], inputs, kinds=kinds, together=both)
+        for number, times in enumerate((_STREAMS, _LATE))
+    ]
+    assert edited(job(*ranks), edit).after_ns == step_ms * MS
+
+
+@pytest.mark.parametrize(
+    ("edit", "step_ms"),
+    [
+        ("rank3=0.25", 30 + 5 + 5),  # ranks 2 and 3 meet at 30
+        ("rank0=6", 60 + 5 + 5),  # ranks 0 and 1 meet at 60, and both hold up their peers
+        ("rank1=2", 50),  # at 40, as the others do
+        ("tensor1=3", 40 + 15 + 5),
+        ("data0=3", (60 + 50) / 2),  # the mean rank: of 0 and 2, and of 1 and 3, which need not wait
+    ],
+)
+def test_ranks_of_two_kinds_of_groups_meet_in_each(edit: str, step_ms: float) -> None:
+    # ranks 0 and 1, 2 and 3 reduce for 5 ms; then 0 and 2, 1 and 3
+    ranks = []
+    for number in range(4):
+        tensor, data = f"tensor{number // 2}", f"data{number % 2}"
+        met = 20.0 if number < 2 else 40.0
+        times = {
+            "FW.a": (0.0, 10.0 * (number + 1)),
+            tensor: (10.0 * (number + 1), met + 5),
+            data: (met + 5, 50.0),
+        }
+        inputs = {tensor: ["FW.a"], data: [tensor]}
+        ranks.append(rank(f"rank{number}", [(times, (0, 50))], inputs, together=[tensor, data]))
+    assert edited(job(*ranks), edit).after_ns == pytest.approx(step_ms * MS)
+
+
+def test_flows_of_a_simulated_network_share_its_limits_fairly() -> None:
+    clock, over = Clock(), dict[str, float]()
+    network = SharedLimits(clock, lambda link: 1.0 if link == "card" else 2.0)
+    flows = {
+        "short": (10, ["card"]),
+        "long": (20, ["card"]),
+        "far": (40, ["near", "card"]),
+        "near": (30, ["near"]),
+    }
+
+    def done(name: str) -> None:
+        over[name] = clock.now
+
+    for name, (n_bytes, limits) in flows.items():
+        network.move(n_bytes, limits, partial(done, name))
+    clock.run()
+    # three have a third of the card, so that 5/3 of the other link are left; from 30 on two have a half
+    assert over == pytest.approx({"near": 18, "short": 30, "long": 50, "far": 70})
 
 
 @pytest.mark.slow

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from itertools import permutations
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jobs import foreseen, lockstep, partitions
+from jobs import MS, foreseen, lockstep, partitions
 from test_known_nccl import DATA_PARALLEL
 
 from conftest import examples
@@ -66,6 +67,22 @@ def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     return Forecasts(Job(found), found.whole_steps)
 
 
+_UNEVEN = lockstep([10.0, 12.0, 11.0, 19.0], [14.0, 13.0, 15.0, 16.0], [20.0, 17.0, 21.0, 18.0])
+_ASKED = [
+    *(f"rank{rank}={value}" for rank in range(3) for value in ("peers", "1.3", "+2ms")),
+    *(f"straggler={how}" for how in ("none", "even", "mean", "each_step")),
+    *(
+        "rank0.gap=peers",
+        "gap=even",
+        "step2=usual",
+        "step4=usual",
+        "BW=0.7",
+        "bandwidth=2",
+        "drop=rank1.BW.a",
+    ),
+]
+
+
 def after(job: Forecasts, *edits: str) -> Forecast:
     return job.of([EditRequest.of(edit) for edit in edits])
 
@@ -91,14 +108,27 @@ def test_an_edit_that_changes_nothing_changes_nothing(identity: str, job: Foreca
         ("bandwidth=0.5", "rank0=1.5", "straggler=none"),
         ("rank0=+5ms", "rank0=2"),
         ("rank0=peers", "rank0=1.5"),
+        ("rank0=peers", "rank1=peers", "gap=even"),
+        ("rank1.gap=peers", "straggler=each_step"),
     ],
 )
 def test_edits_commute(edits: tuple[str, ...], job: Forecasts) -> None:
-    fresh = (Forecasts(job.job, job.rows) for _ in range(2))
-    assert (
-        len({after(one, *order).after_ns for one, order in zip(fresh, (edits, edits[::-1]), strict=True)})
-        == 1
-    )
+    orders = edits, edits[::-1]
+    assert len({after(Forecasts(job.job, job.rows), *order).after_ns for order in orders}) == 1
+
+
+@given(st.lists(st.sampled_from(_ASKED), unique=True, min_size=2, max_size=4), st.randoms())
+@settings(max_examples=examples(10))
+def test_any_edits_commute(edits: list[str], chance: Random) -> None:
+    other = chance.sample(edits, len(edits))
+    assert foreseen(_UNEVEN, *edits).after_ns == foreseen(_UNEVEN, *other).after_ns
+
+
+def test_each_rank_is_compared_with_its_recorded_peers() -> None:
+    # rank1 takes the median of 10 and 20 ms, rank2 that of 10 and 30; then 5 ms together
+    job = lockstep([10.0] * 4, [30.0] * 4, [20.0] * 4)
+    edits = ("rank1=peers", "rank2=peers")
+    assert {foreseen(job, *order).after_ns for order in permutations(edits)} == {(20 + 5) * MS}
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +140,7 @@ def on_gpus(tmp_path_factory: pytest.TempPathFactory) -> Forecasts:
     return Forecasts(Job.of(loaded), loaded.recording.whole_steps)
 
 
-@pytest.mark.parametrize("identity", ["bandwidth=1", "latency=1", "kernel=1", "rank1=1"])
+@pytest.mark.parametrize("identity", ["bandwidth=1", "latency=1", "kernel=1", "rank1=1", "bucket_cap=1MB"])
 def test_an_edit_of_devices_that_changes_nothing_changes_nothing(identity: str, on_gpus: Forecasts) -> None:
     assert after(on_gpus, identity).ratio == 1
     assert after(on_gpus, identity, "kernel=2").after_ns == after(on_gpus, "kernel=2").after_ns
@@ -140,11 +170,13 @@ def test_without_overlap_recorded_buckets_are_reduced_after_the_backward_pass(tm
     assert len({after(job, *order).after_ns for order in permutations(edits)}) == 1
 
 
-def test_an_interval_of_fewer_steps_is_wider() -> None:
+@pytest.mark.parametrize("on_device", [False, True])
+def test_an_interval_of_fewer_steps_is_wider(on_device: bool) -> None:
     # the same two steps again and again, so that only how many there are differs
     widths = []
     for n in (40, 16, 8, 4):
-        interval = foreseen(lockstep([10.0, 14.0] * (n // 2), [8.0, 8.0] * (n // 2)), "BW=2").interval_ns
+        job = lockstep([10.0, 14.0] * (n // 2), [8.0, 8.0] * (n // 2), on_device=on_device)
+        interval = foreseen(job, "BW=2").interval_ns
         assert interval is not None
         widths.append(interval[1] - interval[0])
     assert widths == sorted(widths) and widths[0] < widths[-1]
