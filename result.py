@@ -396,13 +396,16 @@ def pictures(result: Result) -> list[Chart]:
 
 
 class Repairs:
-    """Collects the lines about repaired or skipped input, each once, in order."""
+    """Collects what was repaired or skipped: a line for each file, and any other lines, in order."""
 
     def __init__(self, lines: Sequence[str] = ()) -> None:
-        self.lines = list(lines)
+        self._of: dict[str, dict[str, None]] = {line: {} for line in lines}
 
-    def add(self, path: object, what: str) -> None:
-        """Note that `what` was done to the file `path`."""
-        line = f"{path}: {what}"
-        if line not in self.lines:
-            self.lines.append(line)
+    def add(self, path: object, *what: str) -> None:
+        """Note what was done to the file `path`; without anything, `path` is a line that tells it."""
+        self._of.setdefault(str(path), {}).update(dict.fromkeys(what))
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines."""
+        return [f"{path}: {'; '.join(what)}" if what else path for path, what in self._of.items()]

@@ -103,7 +103,8 @@ def _diagnosed(job: BytePSJob, seed: int) -> tuple[float, Sequence[Ranked]]:
         path = Path(scratch) / "job"
         step_ms = float(job.run(_STEPS, seed, path).mean())
         loaded = load_steps([path], Request(jobs=1), partitions=read_partitions([path]), sizes=True)
-        asked = [one for one in DETECTORS if one.detect in (late_ranks, one_slow_server)]
+        wanted = (late_ranks, one_slow_server)
+        asked = [[one for one in of_level if one.detect in wanted] for of_level in DETECTORS]
         return step_ms, diagnose(loaded, detectors=asked).findings
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from arrays import Float64, NDArray
+from arrays import Float64, NDArray, distributions
 from arrays.numbering import unique
 from compare.thresholds import (
     CAUTION,
@@ -129,20 +130,10 @@ def welch(a: Samples, b: Samples, alike: NDArray[np.int64] | None = None) -> Dif
 def rank_sum(a: Float64, b: Float64) -> float:
     """Return the p-value of two runs' steps (k,), (m,) in Wilcoxon's rank-sum test, which bears outliers.
 
-    By the normal approximation, with ties; steps that resemble their neighbours count as fewer (`sample`).
+    Steps that resemble their neighbours count as fewer (`sample`).
     """
-    from scipy.special import ndtr
-
-    both = np.concatenate([a, b])
-    _, place, counts = np.unique(both, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[place.reshape(-1)]
-    n, k, m = len(both), len(a), len(b)
-    variance = k * m / 12 * (n + 1 - (counts**3 - counts).sum() / (n * (n - 1)))
-    if variance <= 0:
-        return 1.0
     worth = min(float(sample(each).n[0]) / len(each) for each in (a, b))
-    z = (ranks[:k].sum() - k * (n + 1) / 2) / np.sqrt(variance / worth)
-    return float(2 * ndtr(-abs(z)))
+    return math.erfc(abs(distributions.rank_sum(a, b)) * math.sqrt(worth / 2))
 
 
 def corrected(p: Float64) -> Float64:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from enum import IntEnum
 from typing import NamedTuple
 
 from msgspec import Struct, field
@@ -40,47 +39,45 @@ from result import in_ms, in_percent
 _NAMED = 2
 
 
-class Level(IntEnum):
-    """How general a finding is. What a more specific one explains is not claimed again by a general one."""
-
-    RANK = 0  # one rank, or one step, stands out
-    CAUSE = 1  # something that all ranks do
-    SYMPTOM = 2  # what is left when the causes are gone
-
-
 class Detector(NamedTuple):
     """A search for findings of some `kinds` in a job; `of_figures`: `summed_steps` are enough for it."""
 
-    level: Level
     detect: Callable[[JobView], Iterator[Finding | Skipped]]
     kinds: Sequence[FindingKind]
     of_figures: bool = False
 
 
-DETECTORS: Sequence[Detector] = (
-    Detector(Level.RANK, late_ranks, ("late_rank", "exposed_communication"), of_figures=True),
-    Detector(Level.RANK, one_slow_server, ("server",)),
-    Detector(Level.RANK, slow_links, ("slow_collective",)),
-    Detector(Level.RANK, outlier_steps, ("outlier_steps", "profiling_overhead"), of_figures=True),
-    Detector(Level.RANK, first_calls, ("profiling_overhead",)),
-    Detector(Level.RANK, idle, ("idle",), of_figures=True),
-    Detector(Level.RANK, idle_stages, ("idle",)),
-    Detector(Level.RANK, profiling_overhead, ("profiling_overhead",)),
-    Detector(Level.RANK, memory, ("memory",)),
-    Detector(Level.RANK, capture_quality, ("capture_quality",)),
-    Detector(Level.CAUSE, uneven_work, ("uneven_work",), of_figures=True),
-    Detector(Level.CAUSE, slow_input, ("input",)),
-    Detector(Level.CAUSE, slow_callbacks, ("hot_operation",)),
-    Detector(Level.CAUSE, small_messages, ("small_messages",)),
-    Detector(Level.CAUSE, slow_server, ("server",)),
-    Detector(Level.CAUSE, priority_inversion, ("priority_inversion",)),
-    Detector(Level.CAUSE, negotiation, ("negotiation",)),
-    Detector(Level.CAUSE, allocations, ("memory",)),
-    Detector(Level.CAUSE, host_sync, ("host_sync",)),
-    Detector(Level.CAUSE, copies, ("copies",)),
-    Detector(Level.SYMPTOM, host_bound, ("host_bound",)),
-    Detector(Level.SYMPTOM, exposed_communication, ("exposed_communication",), of_figures=True),
-    Detector(Level.SYMPTOM, hot_operation, ("hot_operation",), of_figures=True),
+#: By how general their findings are: what a more specific one explains is not claimed again by a general one.
+DETECTORS: Sequence[Sequence[Detector]] = (
+    (  # one rank, or one step, stands out
+        Detector(late_ranks, ("late_rank", "exposed_communication"), of_figures=True),
+        Detector(one_slow_server, ("server",)),
+        Detector(slow_links, ("slow_collective",)),
+        Detector(outlier_steps, ("outlier_steps", "profiling_overhead"), of_figures=True),
+        Detector(first_calls, ("profiling_overhead",)),
+        Detector(idle, ("idle",), of_figures=True),
+        Detector(idle_stages, ("idle",)),
+        Detector(profiling_overhead, ("profiling_overhead",)),
+        Detector(memory, ("memory",)),
+        Detector(capture_quality, ("capture_quality",)),
+    ),
+    (  # causes that all ranks share
+        Detector(uneven_work, ("uneven_work",), of_figures=True),
+        Detector(slow_input, ("input",)),
+        Detector(slow_callbacks, ("hot_operation",)),
+        Detector(small_messages, ("small_messages",)),
+        Detector(slow_server, ("server",)),
+        Detector(priority_inversion, ("priority_inversion",)),
+        Detector(negotiation, ("negotiation",)),
+        Detector(allocations, ("memory",)),
+        Detector(host_sync, ("host_sync",)),
+        Detector(copies, ("copies",)),
+    ),
+    (  # symptoms: what is left when the causes are gone
+        Detector(host_bound, ("host_bound",)),
+        Detector(exposed_communication, ("exposed_communication",), of_figures=True),
+        Detector(hot_operation, ("hot_operation",), of_figures=True),
+    ),
 )
 
 
@@ -124,7 +121,7 @@ def diagnose(
     loaded: LoadedSteps,
     network: str = "",
     *,
-    detectors: Sequence[Detector] | None = None,
+    detectors: Sequence[Sequence[Detector]] | None = None,
     forecasts: Forecasts | None = None,
 ) -> Diagnosis:
     """Return the diagnosis of a job.
@@ -136,14 +133,13 @@ def diagnose(
     """
     search = _Search(forecasts or Forecasts(Job.of(loaded), loaded.recording.whole_steps))
     view = JobView(loaded, network=network, job=search.forecasts.job)
-    for level in Level:
+    for of_level in DETECTORS if detectors is None else detectors:
         above = search.edits
         looked_at = view
         if above:
             looked_at = JobView(loaded, search.forecasts.as_simulated(above), network, view.job)
-        for one in DETECTORS if detectors is None else detectors:
-            if one.level == level:
-                search.judge(one.detect(looked_at), above)
+        for one in of_level:
+            search.judge(one.detect(looked_at), above)
     never = dialects.named(loaded.files[0].dialect).never_shows
     return Diagnosis(
         findings=_ranked(search),

@@ -49,10 +49,10 @@ def diagnose_figures(job: JobFigures) -> Diagnosis:
     if not dialects.named(job.files[0].dialect).has_events:
         return diagnose_step_log(job)
     steps = summed_steps(job)
-    asked = [one for one in DETECTORS if one.of_figures]
+    asked = [[one for one in of_level if one.of_figures] for of_level in DETECTORS]
     found = diagnose(steps, detectors=asked)
     never: set[str] = {"hang", *dialects.named(steps.files[0].dialect).never_shows}  # as it has steps
-    examined = never.union(*(one.kinds for one in asked))
+    examined = never.union(*(one.kinds for of_level in asked for one in of_level))
     reason = "a digest holds no single events; give the traces"
     skipped = [Skipped(kind, reason) for kind in get_args(FindingKind) if kind not in examined]
     findings = [replace(one, finding=_of_digest(one.finding), change=()) for one in found.findings]

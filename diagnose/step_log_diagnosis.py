@@ -83,12 +83,12 @@ def diagnose_step_log(job: JobFigures) -> Diagnosis:
     spans_found = [_of_span(log, span, usual, in_span) for span in spans]
     stalled = list(_of_stalls(log, stalls & ~in_span, usual & ~in_span))
     least_ns = NEGLIGIBLE * float(log.step_ns.sum())
-    shown = [*spans_found, *(one for one in stalled if one.lost_ns >= least_ns)]
-    shown.sort(key=lambda one: -one.lost_ns)
+    shown = [*spans_found, *(one for one in stalled if (one.finding.lost_ns or 0.0) >= least_ns)]
+    shown.sort(key=lambda one: -(one.finding.lost_ns or 0.0))
     reason = "a step log holds no single events"
     never = dialects.named(job.files[0].dialect).never_shows
     return Diagnosis(
-        findings=[Ranked(one.finding, one.gain, one.share, one.gain.mid_ns) for one in shown],
+        findings=shown,
         skipped=[
             Skipped(kind, reason)
             for kind in get_args(FindingKind)
@@ -133,16 +133,7 @@ def _again(log: LogSteps, longer: Mask) -> Mask:
     return found
 
 
-class _Known(Struct, frozen=True):
-    """A finding, its gain, as a share of a step of its span, and what it cost in all (ns)."""
-
-    finding: Finding
-    gain: Gain
-    share: float
-    lost_ns: float
-
-
-def _of_stalls(log: LogSteps, stalls: Mask, usual: Mask) -> Iterator[_Known]:
+def _of_stalls(log: LogSteps, stalls: Mask, usual: Mask) -> Iterator[Ranked]:
     """Yield findings for the stalls that one rank causes, and for all others; apart where they recur."""
     more = log.step_ns - around(log.step_ns, _AROUND)
     rows = np.flatnonzero(stalls)
@@ -177,7 +168,7 @@ def _of_stalls(log: LogSteps, stalls: Mask, usual: Mask) -> Iterator[_Known]:
             yield _of_some(log, every[left], more, whose, 0, between=between)
 
 
-def _of_some(log: LogSteps, at: Int64, more: Float64, whose: str, period: int, *, between: bool) -> _Known:
+def _of_some(log: LogSteps, at: Int64, more: Float64, whose: str, period: int, *, between: bool) -> Ranked:
     lost = float(more[at].sum())
     numbers = log.number[at].tolist()
     steps = f"step{'' if len(at) == 1 else 's'} {listed(list(map(str, numbers)), 5)}"
@@ -199,7 +190,7 @@ def _of_some(log: LogSteps, at: Int64, more: Float64, whose: str, period: int, *
         span=(int(numbers[0]), int(numbers[-1])), lost_ns=lost,
     )  # fmt: skip
     gain = Gain(lost / len(log.step_ns), None, None)
-    return _Known(finding, gain, gain.mid_ns / float(log.step_ns.mean()), lost)
+    return Ranked(finding, gain, gain.mid_ns / float(log.step_ns.mean()), gain.mid_ns)
 
 
 def _recurring(numbers: Int64, n_steps: int) -> Iterator[tuple[int, Mask]]:
@@ -519,7 +510,7 @@ def _elsewhere(log: LogSteps, free: Mask, part: int, late: Int64, begin: int, en
     return float(most[-min(_FEW, len(log.ranks) // 2)])
 
 
-def _of_span(log: LogSteps, span: _Span, usual: Mask, in_span: Mask) -> _Known:
+def _of_span(log: LogSteps, span: _Span, usual: Mask, in_span: Mask) -> Ranked:
     """Return the finding of a span: whose fault it is, in which part, since when, and at what cost."""
     inside = span.begin + np.flatnonzero(usual[span.begin : span.end])
     outside = _beside(usual & ~in_span, span.begin, span.end)
@@ -570,7 +561,7 @@ def _of_span(log: LogSteps, span: _Span, usual: Mask, in_span: Mask) -> _Known:
         span=(from_step, to_step), lost_ns=lost,
     )  # fmt: skip
     gain = Gain(mean, mean - span.error_ns, mean + span.error_ns)
-    return _Known(finding, gain, mean / (base + mean), lost)
+    return Ranked(finding, gain, mean / (base + mean), mean)
 
 
 def _changed_values(log: LogSteps, inside: Mask, outside: Mask) -> Iterator[tuple[str, int, float, float]]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 import numpy as np
 from msgspec import Struct, field
-from msgspec.structs import asdict
 
 import dialects
 from arrays import Int32, Int64, NDArray
@@ -28,7 +27,10 @@ _BLOCK = 4096  # statistics that are made at a time
 
 
 class Stat(Struct, frozen=True):
-    """The durations of one operation; the variance is the population's, percentiles interpolate linearly."""
+    """The durations of one operation; the variance is the population's, percentiles interpolate linearly.
+
+    Over several ranks (`over_ranks`) also on how many of them it is, and its averages on the extreme ones.
+    """
 
     name: str
     cat: str
@@ -41,9 +43,13 @@ class Stat(Struct, frozen=True):
     p50_ns: float
     p95_ns: float
     p99_ns: float
+    ranks: int = 1
+    slowest_rank: str = ""
+    slowest_mean_ns: float = 0.0
+    fastest_mean_ns: float = 0.0
 
 
-#: The columns of `Stats`.
+#: The columns of `Stats`, as far as it has them.
 _COLUMNS = Stat.__struct_fields__[2:]
 
 
@@ -53,11 +59,12 @@ class Stats(Sequence[Stat]):
     Attributes
     ----------
     operations : (name, category) of each
-    columns : (m,) each, by the names of the other members of `Stat`
+    columns : (m,) each, by the names of the other members of `Stat`; those of ranks may lack
     """
 
     def __init__(self, operations: Sequence[tuple[str, str]], columns: Mapping[str, NDArray[Any]]) -> None:
-        self.operations, self.columns = operations, {name: columns[name] for name in _COLUMNS}
+        self.operations = operations
+        self.columns = {name: columns[name] for name in _COLUMNS if name in columns}
 
     def __len__(self) -> int:
         return len(self.operations)
@@ -242,18 +249,16 @@ def all_of(parts: Sequence[Stats]) -> Stats:
     if len(parts) == 1:
         return parts[0]
     columns = {}
-    for name in _COLUMNS:
+    for name in parts[0].columns:
         of_parts = [part.columns[name] for part in parts if len(part)]
         alike = len({column.dtype for column in of_parts}) == 1  # else each number keeps its type
         columns[name] = np.concatenate(of_parts if alike else [column.astype(object) for column in of_parts])
     return Stats([pair for part in parts for pair in part.operations], columns)
 
 
-def longest_first(stats: Sequence[Stat]) -> Sequence[Stat]:
+def longest_first(stats: Stats) -> Stats:
     """Return the statistics by their means, the largest first."""
-    if isinstance(stats, Stats):
-        return stats.take(np.argsort(-stats.columns["mean_ns"], kind="stable"))
-    return sorted(stats, key=lambda stat: stat.mean_ns, reverse=True)
+    return stats.take(np.argsort(-stats.columns["mean_ns"], kind="stable"))
 
 
 def _correct(columns: dict[str, NDArray[Any]], moments: Mapping[int, Moments]) -> None:
@@ -290,22 +295,16 @@ def category_totals(trace: Trace) -> Counter[str]:
     return totals
 
 
-def categories(total_ns: Mapping[str, int], stats: Sequence[Stat]) -> list[CategoryStat]:
+def categories(total_ns: Mapping[str, int], stats: Stats) -> list[CategoryStat]:
     """Return the statistics per category, given its `category_totals` and the operations' statistics."""
     count: Counter[str] = Counter()
     best: dict[str, tuple[float, str]] = {}
-    for name, cat, n, mean_ns in _in_short(stats):
+    counts, means = (stats.columns[name].tolist() for name in ("count", "mean_ns"))
+    for (name, cat), n, mean_ns in zip(stats.operations, counts, means, strict=True):
         count[cat] += n
         if cat not in best or mean_ns > best[cat][0]:
             best[cat] = mean_ns, name
     return [CategoryStat(cat, count[cat], total_ns[cat], name, mean) for cat, (mean, name) in best.items()]
-
-
-def _in_short(stats: Sequence[Stat]) -> Iterable[tuple[str, str, int, float]]:
-    if not isinstance(stats, Stats):
-        return ((stat.name, stat.cat, stat.count, stat.mean_ns) for stat in stats)
-    numbers = zip(stats.columns["count"].tolist(), stats.columns["mean_ns"].tolist(), strict=True)
-    return ((*pair, n, mean) for pair, (n, mean) in zip(stats.operations, numbers, strict=True))
 
 
 def _sorted(op: Int32, dur: Int64, operations: Sequence[tuple[str, str]]) -> Durations:
@@ -434,29 +433,21 @@ def sketched(durations: Durations) -> Durations:
     return Durations(durations.operations, middle, start, last - at + 1, moments)
 
 
-class RanksStat(Stat, frozen=True):
-    """The durations of one operation on all ranks together, and its averages on the extreme ones."""
-
-    ranks: int
-    slowest_rank: str
-    slowest_mean_ns: float
-    fastest_mean_ns: float
-
-
-def over_ranks(ranks: Collection[tuple[str, Durations]]) -> list[RanksStat]:
+def over_ranks(ranks: Collection[tuple[str, Durations]]) -> Stats:
     """Return the statistics of each operation over `ranks`, each with its name, by first appearance.
 
     Of ranks that are equally slow, the first one is named.
     """
-    means: dict[tuple[str, str], dict[str, float]] = {}
+    stats = statistics(joined([durations for _, durations in ranks]))
+    means: dict[tuple[str, str], dict[str, float]] = {pair: {} for pair in stats.operations}
     for rank, durations in ranks:
-        for stat in statistics(durations):
-            means.setdefault((stat.name, stat.cat), {})[rank] = stat.mean_ns
-    rows = []
-    for stat in statistics(joined([durations for _, durations in ranks])):
-        of_rank = means[stat.name, stat.cat]
-        slowest = max(of_rank, key=of_rank.__getitem__)
-        row = RanksStat(**asdict(stat), ranks=len(of_rank), slowest_rank=slowest,
-                        slowest_mean_ns=of_rank[slowest], fastest_mean_ns=min(of_rank.values()))  # fmt: skip
-        rows.append(row)
-    return rows
+        own = statistics(durations)
+        for pair, mean_ns in zip(own.operations, own.columns["mean_ns"].tolist(), strict=True):
+            means[pair][rank] = mean_ns
+    rows = [
+        (len(one), slowest := max(one, key=one.__getitem__), one[slowest], min(one.values()))
+        for one in means.values()
+    ]
+    more = zip(*rows, strict=True) if rows else ((),) * 4
+    columns = {name: np.array(column) for name, column in zip(_COLUMNS[-4:], more, strict=True)}
+    return Stats(stats.operations, stats.columns | columns)

@@ -96,13 +96,14 @@ def operations_of(
     """
     bounds = sorted((*steps.whole, *steps.partial), key=lambda step: step.start_ns)
     keys, ids = op_ids(trace)
-    step = _step_ids(trace, bounds, ids)
+    inside = _steps_of(trace, bounds)
+    step = _step_ids(trace, inside if bounds else None, ids)
     m, k = len(keys), 1 + int(step.max(initial=0))
     check_cells(trace.path, m, k, len(ids))
     cell = ids * k + step
     count = np.bincount(cell, minlength=m * k).reshape(m, k)
     total_ns = np.bincount(cell, trace.dur_ns, m * k).reshape(m, k).astype(np.float64)
-    place = np.bincount(ids, _places(trace, bounds), m).astype(np.float64)
+    place = np.bincount(ids, _places(trace, bounds, inside), m).astype(np.float64)
     role = first_roles(roles, ids, m)
     if not spent:
         return Operations(keys, count, total_ns, place, role), ids
@@ -182,18 +183,22 @@ def folded(name: str) -> str:
     return name
 
 
-def _step_ids(trace: Trace, bounds: Sequence[Step], ids: Int64) -> Int64:
-    if bounds:
-        starts = np.array([step.start_ns for step in bounds], np.int64)
-        step = np.maximum(np.searchsorted(starts, trace.ts_ns, side="right") - 1, 0)
-    else:
+def _steps_of(trace: Trace, bounds: Sequence[Step]) -> Int64:
+    """Return in which step each slice begins (n,), the first one if before it; all in 0 without steps."""
+    starts = np.array([step.start_ns for step in bounds], np.int64)
+    return np.maximum(np.searchsorted(starts, trace.ts_ns, side="right") - 1, 0)
+
+
+def _step_ids(trace: Trace, inside: Int64 | None, ids: Int64) -> Int64:
+    """Return the step of each slice (n,), by where it is `inside` (n,) and by turns; see `operations_of`."""
+    if inside is None:
         n_turns = np.bincount(ids)[ids]
-        step = _turns(ids, trace.ts_ns) * np.minimum(n_turns, _BATCHES) // n_turns
+        inside = _turns(ids, trace.ts_ns) * np.minimum(n_turns, _BATCHES) // n_turns
     by_turn = dialects.of(trace).runs_into_next_step(trace)
-    if by_turn.any():
-        series = trace.name_id.astype(np.int64) * len(trace.tracks) + trace.track_id
-        step = np.where(by_turn, _turns(series, trace.ts_ns), step)
-    return step
+    if not by_turn.any():
+        return inside
+    series = trace.name_id.astype(np.int64) * len(trace.tracks) + trace.track_id
+    return np.where(by_turn, _turns(series, trace.ts_ns), inside)
 
 
 def _turns(series: Int64, ts_ns: Int64) -> Int64:
@@ -204,14 +209,13 @@ def _turns(series: Int64, ts_ns: Int64) -> Int64:
     return turn
 
 
-def _places(trace: Trace, bounds: Sequence[Step]) -> Float64:
+def _places(trace: Trace, bounds: Sequence[Step], inside: Int64) -> Float64:
     """Return where in its step each slice begins (n,), from 0 to 1; in the whole trace without steps."""
     if not len(trace):
         return np.empty(0)
     spans = [(step.start_ns, step.end_ns) for step in bounds]
-    starts, ends = np.array(spans or [(trace.ts_ns.min(), trace.end_ns.max())], np.float64).T
-    step = np.maximum(np.searchsorted(starts, trace.ts_ns, side="right") - 1, 0)
-    share = (trace.ts_ns - starts[step]) / np.maximum(1.0, ends - starts)[step]
+    starts, ends = np.array(spans or [(trace.ts_ns.min(), trace.end_ns.max())], np.int64).T
+    share = (trace.ts_ns - starts[inside]) / np.maximum(1, ends - starts)[inside]
     return np.asarray(np.clip(share, 0.0, 1.0), np.float64)
 
 

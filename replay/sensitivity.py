@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -30,66 +29,50 @@ _LEAST_GROUPS = 100
 _FORK_FROM = 20_000_000
 
 
-class Group(Struct, frozen=True):
-    """Operations that are changed together."""
+class Effect(Struct, frozen=True):
+    """The cost of a change of some operations: `added_ns` of work per step, `effect_ns` of its time."""
 
     kind: str  # operation, category, rank or link
     name: str
     cat: str
     members: Int64  # numbers of operations
     tails: frozenset[int] = frozenset()  # owners whose untraced forward pass belongs to it
+    added_ns: float = 0.0
+    effect_ns: float = 0.0
 
 
-class Explored(NamedTuple):
-    """The effects of all groups but `left_out`, whose operations have less work than any that was tried."""
+def changed_in_turn(
+    recording: Recording,
+    ratio: float,
+    *,
+    parts: bool,
+    groups: bool = False,
+    jobs: int | None = None,
+    progress: bool | None = None,
+) -> tuple[list[Effect], int]:
+    """Return how the step changes if one operation takes `ratio` times as long, the largest effect first.
 
-    effects: list[Effect]
-    left_out: int
-
-
-class Effect(Struct, frozen=True):
-    """The cost of a change of a group: `added_ns` of work per step, `effect_ns` of the iteration time."""
-
-    group: Group
-    added_ns: float
-    effect_ns: float
-
-
-def delay_each(
-    recording: Recording, ratio: float, *, parts: bool, jobs: int | None = None, progress: bool | None = None
-) -> Explored:
-    """Return the increase of the step if one operation takes `ratio` times as long; largest first.
-
-    A communication is one operation unless `parts`.
-    """
-    return _effects(recording, _operations(recording, parts), ratio, jobs, progress)
-
-
-def speed_up_each(
-    recording: Recording, ratio: float, *, parts: bool, jobs: int | None = None, progress: bool | None = None
-) -> Explored:
-    """Return the saving if one operation, category, rank or link takes `ratio` of its time.
-
-    Categories include the stages of communication; a rank stands for its computation.
+    A communication is one operation unless `parts`. With `groups` also if each category does, or stage of
+    communication, each rank, which stands for its computation, and each link. Also returned is how many
+    were left out, with less work than any that was tried.
     """
     owners = recording.owners
-    groups = _operations(recording, parts)
-    groups += _grouped(recording, "category", lambda one: one.purpose or one.cat)
-    groups += _grouped(recording, "category", lambda one: one.transfer.stage)
-    if len(owners) > 1:
-        groups += _grouped(recording, "rank", lambda one: owners[one.owner] if one.is_compute else "")
-    groups += _grouped(recording, "link", lambda one: one.transfer.link)
-    return _effects(recording, groups, ratio, jobs, progress)
+    prefix = [f"{owner}." if len(owners) > 1 else "" for owner in owners]
+    named: list[tuple[str, Callable[[Operation], str]]] = [
+        ("operation", lambda one: prefix[one.owner] + (one.label if parts else one.main))
+    ]
+    if groups:
+        named += [
+            ("category", lambda one: one.purpose or one.cat),
+            ("category", lambda one: one.transfer.stage),
+            ("rank", lambda one: owners[one.owner] if one.is_compute and len(owners) > 1 else ""),
+            ("link", lambda one: one.transfer.link),
+        ]
+    members = [group for kind, name_of in named for group in _grouped(recording, kind, name_of)]
+    return _effects(recording, members, ratio, jobs, progress)
 
 
-def _operations(recording: Recording, parts: bool) -> list[Group]:
-    prefix = [f"{owner}." if len(recording.owners) > 1 else "" for owner in recording.owners]
-    return _grouped(
-        recording, "operation", lambda one: prefix[one.owner] + (one.label if parts else one.main)
-    )
-
-
-def _grouped(recording: Recording, kind: str, name_of: Callable[[Operation], str]) -> list[Group]:
+def _grouped(recording: Recording, kind: str, name_of: Callable[[Operation], str]) -> list[Effect]:
     """Return the groups of operations of one name each; those without a name are in none."""
     members: dict[str, list[int]] = {}
     for number, operation in enumerate(recording.operations):
@@ -102,7 +85,7 @@ def _grouped(recording: Recording, kind: str, name_of: Callable[[Operation], str
         is_rank, is_forward = kind == "rank", (kind, name) == ("category", Phase.FORWARD.word)
         tails = untraced & {one.owner} if is_rank else untraced if is_forward else set()
         cat = "" if is_rank else one.purpose or one.cat
-        groups.append(Group(kind, name, cat, np.array(numbers), frozenset(tails)))
+        groups.append(Effect(kind, name, cat, np.array(numbers), frozenset(tails)))
     return groups
 
 
@@ -126,8 +109,8 @@ class _Base(Struct, frozen=True):
 
 
 def _effects(
-    recording: Recording, groups: Sequence[Group], ratio: float, jobs: int | None, progress: bool | None
-) -> Explored:
+    recording: Recording, groups: Sequence[Effect], ratio: float, jobs: int | None, progress: bool | None
+) -> tuple[list[Effect], int]:
     base = _base(recording, ratio)
     n_groups = len(groups)
     most = (_MOST_QUEUED if recording.links else _MOST_SIMULATED) // max(1, 2 * base.n_operations)
@@ -146,10 +129,10 @@ def _effects(
             effects.append(effect)
             shown.update(1)
     effects.sort(key=lambda effect: -abs(effect.effect_ns))
-    return Explored(effects, n_groups - len(groups))
+    return effects, n_groups - len(groups)
 
 
-def _with_most_work(base: _Base, groups: Sequence[Group], most: int) -> Sequence[Group]:
+def _with_most_work(base: _Base, groups: Sequence[Effect], most: int) -> Sequence[Effect]:
     """Return which groups have most work in the replayed steps, in order: no effect is larger than that."""
     if len(groups) <= most:
         return groups
@@ -168,7 +151,7 @@ def _start(base: _Base) -> None:
     _shared[:] = [base]
 
 
-def _effect_of(group: Group) -> Effect:
+def _effect_of(group: Effect) -> Effect:
     return _effect(_shared[0], group)
 
 
@@ -186,7 +169,7 @@ def _base(recording: Recording, ratio: float) -> _Base:
     )
 
 
-def _effect(base: _Base, group: Group) -> Effect:
+def _effect(base: _Base, group: Effect) -> Effect:
     recording, rows = base.before.recording, base.before.rows
     changed = np.zeros(len(recording.operations), np.bool_)
     changed[group.members] = True
@@ -205,4 +188,4 @@ def _effect(base: _Base, group: Group) -> Effect:
     runs = base.before.runs
     after = runs.iteration_ns(runs.simulate(edited()))
     effect = float(after.mean()) - base.before_ns
-    return Effect(group, added / len(rows), effect * base.scale)
+    return replace(group, added_ns=added / len(rows), effect_ns=effect * base.scale)

@@ -164,8 +164,8 @@ def test_the_example_of_an_edit_is_answered_like_any_other(monkeypatch: pytest.M
 
 def test_the_example_of_a_finding_is_told_with_its_gain(monkeypatch: pytest.MonkeyPatch) -> None:
     detector = example("How to add a finding")["long_backward"]
-    row = diagnosis.Detector(diagnosis.Level.SYMPTOM, detector, ("hot_operation",))
-    monkeypatch.setattr(diagnosis, "DETECTORS", (row,))
+    row = diagnosis.Detector(detector, ("hot_operation",))
+    monkeypatch.setattr(diagnosis, "DETECTORS", ((), (), (row,)))
     code, out, err = run_cli("--path", REPO / "examples" / "lenet", "--format", "json")
     assert code == 0, err
     (finding,) = json.loads(out)["findings"]

@@ -36,7 +36,7 @@ from replay.edit import EditRequest, Job
 from replay.forecast import Forecasts
 from replay.runs import replayed_ns
 from replay.selection import Selection
-from replay.whatif.scaling import Scaling, changed
+from replay.whatif.scaling import changed
 from trace_utils import Request
 
 #: Recorded jobs of one rank whose launches are recorded, and how many of their steps fill the device's queue.
@@ -206,7 +206,7 @@ def at(recording: Recording, chosen: Bool, factor: float) -> float:
     """Return how much longer the job takes if the `chosen` operations work `factor` times as long."""
     rows = recording.whole_steps
     selection = Selection(chosen, np.zeros(len(recording.owners), np.bool_))
-    edited = changed(recording, selection, Scaling(factor))
+    edited = changed(recording, selection, factor)
     return float(replayed_ns(edited, rows).mean() / replayed_ns(recording, rows).mean())
 
 
@@ -433,7 +433,7 @@ def test_a_copy_that_the_host_waits_for_from_the_step_before_on_is_won_when_it_g
     recording = recording_of(made(tmp_path / "job", "copy_in"))
     copies = recording.which(lambda one: one.role is Role.COPY)
     for factor, expected in ((0.001, 1_000 + 10), (2.0, 2_000 + 1_010)):
-        edited = changed(recording, Selection(copies, np.zeros(1, np.bool_)), Scaling(factor))
+        edited = changed(recording, Selection(copies, np.zeros(1, np.bool_)), factor)
         steps = replayed_ns(edited, recording.whole_steps).max(axis=1)[1:] / 1000
         assert steps == pytest.approx(np.full(len(steps), expected), rel=0.01)
 
@@ -524,7 +524,7 @@ def test_a_host_that_is_steps_ahead_holds_the_device_up_where_it_is_slower(
         recording.which(of) for of in (lambda one: one.on_device, lambda one: one.role is Role.CALL)
     )
     for chosen, factor, expected in ((launches, 30.0, 3_001), (device, 0.05, 101), (launches, 2.0, 1_000)):
-        edited = changed(recording, Selection(chosen, np.zeros(1, np.bool_)), Scaling(factor))
+        edited = changed(recording, Selection(chosen, np.zeros(1, np.bool_)), factor)
         steps = replayed_ns(edited, recording.whole_steps).max(axis=1)[2 * steps_ahead :] / 1000
         assert steps == pytest.approx(np.full(len(steps), expected), rel=0.01)
     forecasts = Forecasts(Job(recording), recording.whole_steps)

@@ -40,6 +40,7 @@ from opname import OpName
 from outputs.atomic import open_output
 from parallel import FilePart, OnRead
 from parallel import progress as bars
+from result import Repairs
 from traces.files import read_document, read_trace
 from traces.gpu_folders import GpuDir
 
@@ -97,7 +98,7 @@ class _Gathering(Struct):
     """The state of one `gather`: the remarks so far, and files that several parts need."""
 
     gpu: GpuDir
-    warnings: list[str] = field(default_factory=list)
+    repairs: Repairs = field(default_factory=Repairs)
     notes: list[str] = field(default_factory=list)
     profile: Trace | None = None
 
@@ -124,7 +125,7 @@ class _Gathering(Struct):
             self.notes.append(f"{self.gpu.path}: STEP is the trainer's call, from {SOURCES['step']}")
         events = [event for part in (None, *PARTS) for event in kept[part]]
         if not events:
-            reasons = "; ".join(line.removeprefix(f"{self.gpu.path}/") for line in self.warnings)
+            reasons = "; ".join(line.removeprefix(f"{self.gpu.path}/") for line in self.repairs.lines)
             raise TraceError(f"{self.gpu.path}: nothing to collect: {reasons}")
         events.sort(key=lambda event: -math.inf if (time := time_of(event)) is None else time)
         header = {"displayTimeUnit": "ms"} if old is None else old
@@ -134,7 +135,7 @@ class _Gathering(Struct):
             events=events,
             header={k: v for k, v in header.items() if k not in ("traceEvents", "repairs")},
             new_dag=graph if self.gpu.file(_DAG) is None else None,
-            warnings=self.warnings,
+            warnings=self.repairs.lines,
             notes=self.notes,
         )
 
@@ -147,12 +148,12 @@ class _Gathering(Struct):
         fate = f"{what} stay as they are in the final trace" if n_old else f"no {what} in the final trace"
         if not path.is_file():
             if part != "step":  # only some wrappers write it, and the operators tell more
-                self._warn(path, f"missing: {fate}")
+                self.repairs.add(path, f"missing: {fate}")
             return None
         try:
             new, damage = self._collected(part, names, inputs)
         except AnalyzeError as error:
-            self._warn(path, f"{str(error).removeprefix(f'{path}: ')}; {fate}")
+            self.repairs.add(path, f"{str(error).removeprefix(f'{path}: ')}; {fate}")
             return None
         remarks = [*damage, *new.warnings]
         self.notes += [f"{path}: {line}" for line in new.notes]
@@ -162,7 +163,7 @@ class _Gathering(Struct):
         if useless and n_old:
             remarks.append(f"{len(new.events)} events: {fate}")
         if remarks:
-            self._warn(path, "; ".join(remarks))
+            self.repairs.add(path, *remarks)
         return None if useless else new.events
 
     def _collected(
@@ -205,11 +206,11 @@ class _Gathering(Struct):
         how = f"from {_SYMBOLS}" if described else "from the names and order of the operations"
         if path is None:
             built = f"built {how}" if graph else "nothing to build it from: events without inputs"
-            self._warn(self.gpu.path / _DAG, f"missing: {built}")
+            self.repairs.add(self.gpu.path / _DAG, f"missing: {built}")
         elif recorded is None:
-            self._warn(path, "left as it is" + (f"; inputs {how}" if graph else ""))
+            self.repairs.add(path, "left as it is" + (f"; inputs {how}" if graph else ""))
         elif graph is not None and self._fits(graph):
-            self._warn(path, f"has no operation of the profile (another model's?): inputs {how}")
+            self.repairs.add(path, f"has no operation of the profile (another model's?): inputs {how}")
         else:
             return recorded
         return graph
@@ -231,21 +232,13 @@ class _Gathering(Struct):
         texts = [read_text(losses[k]) if k in losses else None for k in range(max(losses, default=-1) + 1)]
         graph = from_symbols(read_text(model), texts)
         if graph is None:
-            self._warn(model, "describes no operation")
+            self.repairs.add(model, "describes no operation")
         return graph
 
     def _by_order(self, names: GradientNames | None) -> Graph | None:
         profile = self._profile_if_usable()
         graph = from_order(*passes(profile), names.names if names else ()) if profile is not None else None
         return from_gml(graph.to_gml()) if graph is not None else None  # inputs numbered as when read back
-
-    def _warn(self, path: Path, what: str) -> None:
-        """Say `what` of a file, on the line that there may be of it already: each has one."""
-        for i, line in enumerate(self.warnings):
-            if line.startswith(f"{path}: "):
-                self.warnings[i] = f"{line}; {what}"
-                return
-        self.warnings.append(f"{path}: {what}")
 
     def _tried(self, path: Path, read: Callable[[], T]) -> T | None:
         """Return the result of `read`; None, and its error as a warning, where the file is unusable."""
@@ -254,9 +247,9 @@ class _Gathering(Struct):
         except AnalyzeError as error:
             text = str(error).removeprefix(f"{path}: ")
             if text.startswith(str(path)):  # of a file in the directory `path`
-                self.warnings.append(text)
+                self.repairs.add(text)
             else:
-                self._warn(path, text)
+                self.repairs.add(path, text)
             return None
 
 

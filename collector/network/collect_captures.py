@@ -140,9 +140,9 @@ def _read_all(
         read = list(map_files(_read, parts, jobs=jobs, on_read=bar.update))
     for traffic in read:
         if isinstance(traffic, str):
-            repairs.lines.append(traffic)
+            repairs.add(traffic)
         elif lacks := list(_lacks(traffic)):
-            repairs.add(traffic.capture.path, "; ".join(lacks))
+            repairs.add(traffic.capture.path, *lacks)
     return [traffic for traffic in read if not isinstance(traffic, str)]
 
 

@@ -158,7 +158,7 @@ def attempt(path: Path, repairs: Repairs) -> Iterator[None]:
     try:
         yield
     except TraceError as error:
-        repairs.lines.append(str(error))
+        repairs.add(error)
     except OSError as error:
         repairs.add(path, f"cannot be read: {error.strerror or error}")
 

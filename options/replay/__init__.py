@@ -395,12 +395,12 @@ def _asked(args: Namespace, job: Job, forecasts: Forecasts) -> dict[str, Sequenc
     """Return the edits to simulate by name: each alone, and after several, all of them together."""
     from replay.edit import Edit
     from replay.selection import communication, computation
-    from replay.whatif.scaling import Scaling, changed
+    from replay.whatif.scaling import changed
 
     if args.sub_option != WHAT_IF:
         is_work = args.sub_option == "smlt_delay_cmp"
         chosen = (computation if is_work else communication)(job.apart)
-        delay = Edit(lambda recording, _: changed(recording, chosen, Scaling(_delay(args))))
+        delay = Edit(lambda recording, _: changed(recording, chosen, _delay(args)))
         return {f"{'computation' if is_work else 'communication'} x {_delay(args):g}": [delay]}
     requests = _requests(args)
     sets = [[one] for one in requests] + ([requests] if len(requests) > 1 else [])
@@ -506,14 +506,15 @@ def _explored(args: Namespace, loaded: LoadedSteps) -> Result:
     from dag_utils import choose_step
     from options.replay.replay_tables import effect_chart, effect_table
     from replay.answer import answer
-    from replay.sensitivity import delay_each, speed_up_each
+    from replay.sensitivity import changed_in_turn
 
     recording = loaded.recording
     found = answer(recording, recording.whole_steps)
     is_delay = args.sub_option == "map_delay"
     ratio = _delay(args) if is_delay else _FASTER
-    search = delay_each if is_delay else speed_up_each
-    effects, left_out = search(recording, ratio, parts=args.del_queue, jobs=args.jobs, progress=args.progress)
+    effects, left_out = changed_in_turn(
+        recording, ratio, parts=args.del_queue, groups=not is_delay, jobs=args.jobs, progress=args.progress
+    )
     key = "delays" if is_delay else "bottlenecks"
     title = f"Each operation x {ratio:g}" if is_delay else "What gives most when 10 % faster"
     row = choose_step(recording)
@@ -541,7 +542,7 @@ def _effect_headline(effects: Sequence[Effect], found: Answer, ratio: float) -> 
     if not effects:
         return "The recording has no operation to change."
     most = effects[0]
-    name, change = f"{most.group.kind} {brief(most.group.name)}", abs(most.effect_ns / found.iteration_ns)
+    name, change = f"{most.kind} {brief(most.name)}", abs(most.effect_ns / found.iteration_ns)
     moved = f"{in_ms(abs(most.effect_ns))} ({in_percent(change, 1)}) per step"
     if most.effect_ns > 0:
         return f"Delaying {name} ({ratio:g} times) costs most: {moved}."

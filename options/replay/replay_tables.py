@@ -127,9 +127,9 @@ def moved_table(title: str, before: Mapping[str, float], after: Mapping[str, flo
 def effect_table(name: str, title: str, effects: Sequence[Effect], iteration_ns: float) -> Table:
     """Return the effect of each change."""
     columns = (
-        Column("kind", "kind", value=lambda effect: effect.group.kind),
-        Column("name", "name", value=lambda effect: effect.group.name),
-        Column("cat", "category", value=lambda effect: effect.group.cat),
+        Column("kind", "kind"),
+        Column("name", "name"),
+        Column("cat", "category"),
         ms_column("added_ms", "work changed by", "added_ns"),
         ms_column("effect_ms", "step changed by", "effect_ns"),
         Column("effect", "change of the step", "percent", 2, value=lambda e: e.effect_ns / iteration_ns),
@@ -193,12 +193,12 @@ def moved_chart(title: str, edits: str, before: Mapping[str, float], after: Mapp
 def effect_chart(title: str, effects: Sequence[Effect], *, is_delay: bool) -> Bars:
     """Return the largest effects as bars, coloured by kind: what a delay adds, else what is saved."""
     shown = effects[:MOST_BARS]
-    names = [f"{effect.group.kind} {effect.group.name}" for effect in shown]
+    names = [f"{effect.kind} {effect.name}" for effect in shown]
     label = "ms added to a step" if is_delay else "ms saved per step"
     ms = [(effect.effect_ns if is_delay else -effect.effect_ns) / 1e6 for effect in shown]
-    kinds = dict.fromkeys(effect.group.kind for effect in shown)
+    kinds = dict.fromkeys(effect.kind for effect in shown)
     series = {
-        kind: [one if kind == effect.group.kind else None for one, effect in zip(ms, shown, strict=True)]
+        kind: [one if kind == effect.kind else None for one, effect in zip(ms, shown, strict=True)]
         for kind in kinds
     }
     return Bars(title, label, "", names, series, stacked=True, horizontal=True)

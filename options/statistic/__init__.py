@@ -17,7 +17,7 @@ from outputs.marks import is_digest
 from result import Chart, Column, Result, Table, ms_column
 
 if TYPE_CHECKING:
-    from figures.durations import CategoryStat, Durations, Stat
+    from figures.durations import CategoryStat, Durations, Stat, Stats
     from figures.job_figures import JobFigures
 
 HELP = (
@@ -162,8 +162,8 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
     groups = job.by_prefix
     brief = args.group_by is None and args.format == "table" and len(groups) > _MOST_RANKS
     by_rank = args.group_by in (None, "rank")
-    grouped = over_ranks(groups.values()) if brief or not by_rank else []
-    stats: Sequence[Stat] = grouped
+    grouped = over_ranks(groups.values() if brief or not by_rank else ())
+    stats = grouped
     if by_rank:
         stats = all_of([statistics(own, prefix) for prefix, (_, own) in groups.items()])
     cats = categories(job.category_ns, stats)
@@ -227,7 +227,7 @@ def _of_groups(stats: Sequence[Stat], n_ranks: int) -> list[Column]:
     return [shared[0]._replace(title="work of"), *shared[1:4], share, *shared[4:], *of_ranks]
 
 
-def _charts(job: JobFigures, stats: Sequence[Stat], cats: Sequence[CategoryStat]) -> list[Chart]:
+def _charts(job: JobFigures, stats: Stats, cats: Sequence[CategoryStat]) -> list[Chart]:
     from options.statistic.operation_charts import operation_charts
 
     return operation_charts(job, stats, cats)
@@ -270,7 +270,7 @@ def _folded(own: Durations) -> Durations:
     return joined([replace(own, operations=named), NO_DURATIONS]) if len(n_alike) < len(names) else own
 
 
-def _longest_first(stats: Sequence[Stat], args: Namespace) -> Sequence[Stat]:
+def _longest_first(stats: Stats, args: Namespace) -> Stats:
     """Return the statistics that `--sort` and `--head` ask for."""
     from figures.durations import longest_first
 

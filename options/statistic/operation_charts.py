@@ -9,7 +9,7 @@ import numpy as np
 
 import dialects
 from errors import TraceError
-from figures.durations import CategoryStat, Stat, longest_first
+from figures.durations import CategoryStat, Stats, longest_first
 from figures.job_figures import JobFigures
 from figures.operations_by_step import placed
 from options.step_charts import MOST_BARS, MOST_STRIPS, rank_map
@@ -19,7 +19,7 @@ _MOST_CATS = 64
 _IDLE, _OTHERS = "nothing recorded", "others"
 
 
-def operation_charts(job: JobFigures, stats: Sequence[Stat], cats: Sequence[CategoryStat]) -> list[Chart]:
+def operation_charts(job: JobFigures, stats: Stats, cats: Sequence[CategoryStat]) -> list[Chart]:
     """Return charts of a step's time; where no step is marked, of the longest operations."""
     return _of_a_step(job) or _charts(stats, cats)
 
@@ -65,7 +65,7 @@ def _of_a_step(job: JobFigures) -> list[Chart]:
     return [Bars(f"{title}, by operation", each, "", names, bars, True, True), parts]
 
 
-def _charts(stats: Sequence[Stat], cats: Sequence[CategoryStat]) -> list[Chart]:
+def _charts(stats: Stats, cats: Sequence[CategoryStat]) -> list[Chart]:
     """Return the longest operations, where no steps are marked."""
     longest = longest_first(stats)[:MOST_BARS]
     names = [stat.name for stat in longest]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -32,15 +31,15 @@ _MOST_ADDED_NS = 86_400e9
 
 def parse(request: EditRequest, job: Job) -> Edit:
     """Return the edit that changes the time of what is named: any request that no other edit knows."""
-    change = _change(request)
+    factor, added_ns = _change(request)
     _chosen(job.recording, request)  # a name that nothing has is refused before anything is simulated
 
     def apply(recording: Recording, _: Guess) -> Recording:
         chosen = _chosen(recording, request)
         forward = forward_share(job.recording) if chosen.tails.any() else 1.0
-        return changed(recording, chosen, change, forward)
+        return changed(recording, chosen, factor, added_ns, forward)
 
-    return Edit(apply, order=Order.SUMS if change.added_ns else Order.FACTORS)
+    return Edit(apply, order=Order.SUMS if added_ns else Order.FACTORS)
 
 
 def _chosen(recording: Recording, request: EditRequest) -> Selection:
@@ -49,41 +48,38 @@ def _chosen(recording: Recording, request: EditRequest) -> Selection:
     return select(recording, request, request.name)
 
 
-def _change(request: EditRequest) -> Scaling:
-    """Return the change of a duration: ``1.5`` (times), ``+400ms``, ``+20us``, ``+1s``."""
+def _change(request: EditRequest) -> tuple[float, int]:
+    """Return factor and addend (ns) of a duration: ``1.5`` (times), ``+400ms``, ``+20us``, ``+1s``."""
     added = _ADDED.fullmatch(request.value)
     if added is None:
-        return Scaling(factor=as_ratio(request))
+        return as_ratio(request), 0
     added_ns = float(added[1]) * _UNITS_NS[added[2]]
     if added_ns > _MOST_ADDED_NS:
         raise request.refused("more than a day")
-    return Scaling(added_ns=round(added_ns))
+    return 1.0, round(added_ns)
 
 
-class Scaling(NamedTuple):
-    """A change of work: times `factor`, and `added_ns` more in each step of each owner."""
+def changed(
+    recording: Recording, chosen: Selection, factor: float, added_ns: int = 0, forward: float = 1.0
+) -> Recording:
+    """Return the recording with the work of what is `chosen` times `factor`, and `added_ns` more.
 
-    factor: float = 1.0
-    added_ns: int = 0
-
-
-def changed(recording: Recording, chosen: Selection, change: Scaling, forward: float = 1.0) -> Recording:
-    """Return the recording with the work of what is `chosen` changed, of tails the share that is `forward`.
+    Of the time between two steps (`Selection.tails`) the share that is `forward` is work.
 
     What is added comes once in a step and owner, before the first that is chosen; an operation that is
     recorded in pieces is not delayed by each.
     """
-    partly = 1 + forward * (change.factor - 1)
+    partly = 1 + forward * (factor - 1)
 
     def edited(step: StepGraph) -> StepGraph:
         events = chosen.events(step)
-        work = _times(step.work_ns, change.factor, events)
+        work = _times(step.work_ns, factor, events)
         first = _first_of_owner(step, events)
-        work[first] += change.added_ns
+        work[first] += added_ns
         tail = _times(step.tail_ns, partly, chosen.tails)
         late = chosen.tails.copy()
         late[step.owner[first]] = False
-        tail[late] += change.added_ns
+        tail[late] += added_ns
         return replace(step, work_ns=narrow_ns(work), tail_ns=tail)
 
     return recording.edited(edited)

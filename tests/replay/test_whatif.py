@@ -25,7 +25,7 @@ from replay.edits import EDITS
 from replay.links import LinkRate, link_rate
 from replay.runs import replayed_ns, simulated
 from replay.selection import communication, computation, named_owners, pipeline_stages
-from replay.sensitivity import delay_each, speed_up_each
+from replay.sensitivity import changed_in_turn
 from replay.slowdown import slowdown
 from replay.whatif.straggler import stragglers, why_none
 
@@ -492,14 +492,14 @@ def test_what_is_not_critical_costs_nothing() -> None:
     times = {"BW.b": (0, 5), "Comm.b": (5, 7), "BW.a": (5, 20), "Comm.a": (20, 30)}
     inputs = {"BW.a": ["BW.b"], "Comm.b": ["BW.b"], "Comm.a": ["BW.a"]}
     recording = job(rank("rank0", [(times, (0, 30))], inputs))
-    effects = {one.group.name: one for one in delay_each(recording, 2, parts=False, jobs=1).effects}
+    effects = {one.name: one for one in changed_in_turn(recording, 2, parts=False, jobs=1)[0]}
     assert effects["Comm.b"].added_ns == 2 * MS and effects["Comm.b"].effect_ns == 0
     assert effects["Comm.a"].added_ns == 10 * MS and effects["Comm.a"].effect_ns == 10 * MS
     assert effects["BW.b"].effect_ns == 5 * MS
 
 
 def test_the_dearest_comes_first() -> None:
-    effects = [one.effect_ns for one in delay_each(one_gpu(), 1.5, parts=True, jobs=1).effects]
+    effects = [one.effect_ns for one in changed_in_turn(one_gpu(), 1.5, parts=True, jobs=1)[0]]
     assert effects == sorted(effects, reverse=True)
 
 
@@ -511,27 +511,26 @@ def test_where_a_replay_of_each_would_take_hours_those_with_most_work_are_tried(
     monkeypatch.setattr("replay.sensitivity._LEAST_GROUPS", 2)
     times = {"BW.b": (0, 5), "Comm.b": (5, 7), "BW.a": (5, 20), "Comm.a": (20, 30)}
     inputs = {"BW.a": ["BW.b"], "Comm.b": ["BW.b"], "Comm.a": ["BW.a"]}
-    found = delay_each(job(rank("rank0", [(times, (0, 30))], inputs)), 2, parts=False, jobs=1)
-    assert [(one.group.name, one.effect_ns) for one in found.effects] == [
+    made = job(rank("rank0", [(times, (0, 30))], inputs))
+    effects, left_out = changed_in_turn(made, 2, parts=False, jobs=1)
+    assert [(one.name, one.effect_ns) for one in effects] == [
         ("BW.a", 15 * MS),
         ("Comm.a", 10 * MS),
     ]
-    assert found.left_out == 2
+    assert left_out == 2
 
 
 def test_processes_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     recording = one_gpu()
-    alone = delay_each(recording, 1.5, parts=True, jobs=1)
+    alone, _ = changed_in_turn(recording, 1.5, parts=True, jobs=1)
     monkeypatch.setattr("replay.sensitivity._FORK_FROM", 0)
-    together = delay_each(recording, 1.5, parts=True, jobs=2)
-    assert [(a.group.name, a.effect_ns) for a in alone.effects] == [
-        (b.group.name, b.effect_ns) for b in together.effects
-    ]
+    together, _ = changed_in_turn(recording, 1.5, parts=True, jobs=2)
+    assert [(a.name, a.effect_ns) for a in alone] == [(b.name, b.effect_ns) for b in together]
 
 
 def test_a_bottleneck_can_be_a_category_a_link_or_an_operation() -> None:
-    effects = speed_up_each(one_gpu(), 0.9, parts=False).effects
-    found = {(one.group.kind, one.group.name): one.effect_ns / MS for one in effects}
+    effects = changed_in_turn(one_gpu(), 0.9, parts=False, groups=True)[0]
+    found = {(one.kind, one.name): one.effect_ns / MS for one in effects}
     assert found["category", "BW"] == -1
     assert found["link", "PULL"] == -0.5
     assert found["operation", "BW.a"] == -1
