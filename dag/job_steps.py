@@ -19,7 +19,7 @@ from dag.step_graph import Recording
 from dialects import Need
 from errors import AnalyzeError, DagError, TraceError
 from formats.columns import Trace
-from traces.paths import Job, hosts_of
+from traces.paths import JobFiles, hosts_of
 from traces.ranks import PLAIN, Ranks, Request, load_paths, map_again, map_ranks
 from traces.split import TraceFile, repair_lines, span_of
 
@@ -38,7 +38,7 @@ class LoadedSteps(Struct, frozen=True):
     """
 
     recording: Recording
-    job: Job
+    job: JobFiles
     files: Sequence[TraceFile]
     ranks: Sequence[RankFacts]
     load_traces: Callable[..., list[Trace]]  # times on one clock; `needs`: other ones

@@ -37,7 +37,7 @@ from figures.job_figures import JobFigures
 from figures.rank_figures import RankFigures
 from figures.time_by_role import NOTHING
 from formats.columns import Trace, Track
-from trace_utils import Job
+from trace_utils import JobFiles
 
 _CAVEAT = "from the sums of a digest"
 #: What readers should know of any diagnosis of a digest.
@@ -89,7 +89,9 @@ def summed_steps(job: JobFigures) -> LoadedSteps:
         RankFacts(str(rank.figures.source.path), rank.figures.source.rank, rule=rank.figures.rule)
         for rank in ranks
     ]
-    return LoadedSteps(recording, Job(job.path, "ranks", sources, job.notes), job.files, facts, _no_traces)
+    return LoadedSteps(
+        recording, JobFiles(job.path, "ranks", sources, job.notes), job.files, facts, _no_traces
+    )
 
 
 def _no_traces(**_: object) -> list[Trace]:

@@ -15,7 +15,7 @@ from result import Bars, Chart, Column, Result, Table, in_digits
 if TYPE_CHECKING:
     from combine.merge import Combined
     from combine.sources import Member
-    from trace_utils import Job, Source
+    from trace_utils import JobFiles, Source
 
 HELP = "several ranks' and workers' traces as one timeline, their clocks aligned"
 EXAMPLE = "analyze.py combine worker_0 worker_1 --output combined.json.gz"
@@ -175,7 +175,7 @@ def _time(us: float) -> str:
     return f"{in_digits(us / size)} {unit}"
 
 
-def _members(job: Job, files: Sequence[Path]) -> list[Member]:
+def _members(job: JobFiles, files: Sequence[Path]) -> list[Member]:
     """Return the traces with their worker, rank and host; `files` are what is to be read for each."""
     from combine.sources import Member
     from trace_utils import hosts_of
@@ -186,7 +186,7 @@ def _members(job: Job, files: Sequence[Path]) -> list[Member]:
     ]
 
 
-def _owner(job: Job, source: Source) -> Path:
+def _owner(job: JobFiles, source: Source) -> Path:
     """Return the path that names a host: the directory of its worker, else its file."""
     if job.kind == "gpu":
         return job.root

@@ -104,10 +104,6 @@ class Runs:
         """Whether something ran on a device."""
         return bool(self._row.stream_of.max(initial=-1) >= 0)
 
-    def ends_ns(self, schedule: Schedule) -> Int64:
-        """Return when the last operation of the step at each position ends (positions,)."""
-        return np.maximum.reduceat(schedule.end_ns[: len(self._first)], self.begin_run[:, 0])
-
     def step(self, position: int, step: StepGraph, schedule: Schedule) -> StepGraph:
         """Return the `step` with which position was simulated with its simulated times; see `Simulation`."""
         start, end, _ = self.events_ns(position, step, schedule)

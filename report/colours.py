@@ -23,9 +23,7 @@ _COPIES = ("#bd0bb0",)
 _OTHER = ("#406c66", "#ff4bb1")
 #: Of words, and of the critical path: it lies on boxes of every colour, on a wider line in white.
 INK = "#1b1f24"
-#: All of them; no two alike.
-PALETTE = (*_COMPUTATION, *_COMMUNICATION, *_WAITING, *_INPUT, *_COPIES, *_OTHER)
-#: For names without a meaning, those that mean something last.
+#: All of them, no two alike: for names without a meaning, those that mean something last.
 _NEUTRAL = (*_OTHER, *_COMPUTATION, *_COMMUNICATION, *_WAITING, *_COPIES, *_INPUT)
 #: Names that mean something (patterns of a whole name in any case, or of what follows its last slash), each
 #: with its colour, whatever else is in a picture or a page; the first that fits.

@@ -14,7 +14,7 @@ from errors import TraceError, listed
 from formats.stream import find_file
 from traces.paths import (
     DIGITS,
-    Job,
+    JobFiles,
     JobKind,
     Source,
     empty_notes,
@@ -60,7 +60,7 @@ class GpuDir(Struct, frozen=True):
         return self.final_trace() is None and bool(self.file("temp.json") or self.file("io.json"))
 
 
-def find_gpu_folders(path: Path, given: Sequence[Path]) -> Job | None:
+def find_gpu_folders(path: Path, given: Sequence[Path]) -> JobFiles | None:
     """Return the job of the GPU directories at or below `path`; None where there are none."""
     gpus = find_gpus(path)
     if not gpus:
@@ -82,7 +82,7 @@ def find_gpu_folders(path: Path, given: Sequence[Path]) -> Job | None:
         raise TraceError(f"{path}: no trace in any GPU directory (bps_trace*.json or comm.json)")
     several = any(gpu.worker is not None for gpu in gpus)
     kind: JobKind = "gpu" if _is_gpu_dir(path) else ("job" if several else "worker")
-    return Job(path, kind, sources, notes)
+    return JobFiles(path, kind, sources, notes)
 
 
 def find_gpus(path: Path) -> list[GpuDir]:

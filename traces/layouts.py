@@ -13,18 +13,18 @@ from errors import TraceError, missing
 from inputs import unreadable
 from outputs.marks import is_digest
 from traces.gpu_folders import find_gpu_folders, gpu_sources, is_gpu_file, local_rank
-from traces.paths import Job, Source, head_of, skipped_notes
+from traces.paths import JobFiles, Source, head_of, skipped_notes
 from traces.rank_files import find_dumps, find_profiles, find_rank_files, rank_of_file
 from traces.readers import Holds, reader_of
 
 #: Returns the job in a directory that has this layout, else None; also gets all paths of the command.
-Layout = Callable[[Path, Sequence[Path]], Job | None]
+Layout = Callable[[Path, Sequence[Path]], JobFiles | None]
 #: In the order in which they are tried: the last takes every directory.
 LAYOUTS: Sequence[Layout] = (find_gpu_folders, find_profiles, find_dumps, find_rank_files)
 _JOB_SUFFIX = r"\.(gml|pcap|pcapng|cap|txt|log|out|err|msgpack)\d*$"  # tcpdump numbers its files
 
 
-def find_job(path: Path, given: Sequence[Path] = ()) -> Job:
+def find_job(path: Path, given: Sequence[Path] = ()) -> JobFiles:
     """Return the traces that `path`, one of those `given`, holds.
 
     TraceError where there is no such path, or no trace under it.
@@ -36,7 +36,7 @@ def find_job(path: Path, given: Sequence[Path] = ()) -> Job:
             raise TraceError(f"{path}: a DAG, not a trace; give the trace or the GPU's directory")
         if is_digest(path):
             raise TraceError(f"{path}: a digest, which holds no single events; give the traces it is of")
-        return Job(path, "file", [Source(path, rank=rank_of_file(path))])
+        return JobFiles(path, "file", [Source(path, rank=rank_of_file(path))])
     if not path.is_dir():
         raise TraceError(f"{path}: neither a file nor a directory")
     try:
@@ -54,7 +54,7 @@ def held_by(paths: Sequence[Path]) -> Holds:
     return Holds.EVENTS if reader is None else reader.holds
 
 
-def find_paths(paths: Sequence[Path]) -> Job:
+def find_paths(paths: Sequence[Path]) -> JobFiles:
     """Return several paths as one job; nothing is read.
 
     Files are ranks, GPU directories side by side the GPUs of one worker, other directories workers, in
@@ -64,14 +64,14 @@ def find_paths(paths: Sequence[Path]) -> Job:
     if len(found) == 1:
         return found[0]
     if all(job.kind == "file" for job in found) and (sources := gpu_sources([job.root for job in found])):
-        return Job(found[0].root, "job" if sources[0].worker is not None else "worker", sources)
+        return JobFiles(found[0].root, "job" if sources[0].worker is not None else "worker", sources)
     notes = [note for job in found for note in job.notes]
     sources = [source for job in found for source in job.sources]
     if all(job.kind in ("file", "ranks") for job in found):
-        return Job(found[0].root, "file" if found[0].kind == "file" else "ranks", sources, notes)
+        return JobFiles(found[0].root, "file" if found[0].kind == "file" else "ranks", sources, notes)
     sources = [replace(s, rank=local_rank(s.path.parent.name) if s.rank is None else s.rank) for s in sources]
     if all(job.kind == "gpu" for job in found) and len({job.root.resolve().parent for job in found}) == 1:
-        return Job(found[0].root.parent, "worker", sources, notes)
+        return JobFiles(found[0].root.parent, "worker", sources, notes)
     offset = 0
     numbered: list[Source] = []
     for job in found:
@@ -79,7 +79,7 @@ def find_paths(paths: Sequence[Path]) -> Job:
         own = sources[len(numbered) : len(numbered) + len(workers)]
         numbered += [replace(s, worker=offset + w) for s, w in zip(own, workers, strict=True)]
         offset += max(workers) + 1
-    return Job(found[0].root, "job", numbered, notes)
+    return JobFiles(found[0].root, "job", numbered, notes)
 
 
 def is_input(file: Path, given: Sequence[Path]) -> bool:

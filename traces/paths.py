@@ -57,7 +57,7 @@ class Source(Struct, frozen=True):
         return self.rank is not None or self.host is not None
 
 
-class Job(Struct, frozen=True):
+class JobFiles(Struct, frozen=True):
     """The trace files under a path, workers in order and ranks as numbers within each."""
 
     root: Path
@@ -181,7 +181,7 @@ def numbers(values: Sequence[int]) -> str:
     return shown + (f" and {len(values) - 8} more" if len(values) > 8 else "")
 
 
-def hosts_of(job: Job) -> list[int]:
+def hosts_of(job: JobFiles) -> list[int]:
     """Return the host of each source: the GPUs of a worker share one, and so do the ranks of a file."""
     workers = [source.worker or 0 for source in job.sources]
     if job.has_gpus or any(workers):

@@ -16,7 +16,7 @@ from outputs.marks import is_digest, is_marked
 from traces.gpu_folders import is_gpu_file, local_rank
 from traces.paths import (
     PRODUCTS,
-    Job,
+    JobFiles,
     Source,
     empty_notes,
     head_of,
@@ -33,7 +33,7 @@ _PROFILES = (".trace.json.gz", ".trace.json")
 _COPIES = "perfetto_trace."  # the trace of a host once more, for another viewer
 
 
-def find_profiles(path: Path, given: Sequence[Path]) -> Job | None:
+def find_profiles(path: Path, given: Sequence[Path]) -> JobFiles | None:
     """Return the newest run in a directory of TensorBoard or one above it; None where there is none.
 
     `path` may be a log directory, one in it (``plugins``, ``profile``, a run), or one that holds a log
@@ -67,7 +67,7 @@ def find_profiles(path: Path, given: Sequence[Path]) -> Job | None:
     return _profiles(path, newest, older)
 
 
-def _profiles(path: Path, runs: Sequence[Path], notes: Sequence[str]) -> Job | None:
+def _profiles(path: Path, runs: Sequence[Path], notes: Sequence[str]) -> JobFiles | None:
     """Return the traces in the directories of runs, one for each host; several hosts are workers."""
     files = [file for run in runs for file in listing(run) if file.is_file()]
     traces = [file for file in files if file.name.endswith(_PROFILES)]
@@ -76,7 +76,7 @@ def _profiles(path: Path, runs: Sequence[Path], notes: Sequence[str]) -> Job | N
         raise TraceError(f"{runs[0]}: no trace in this run (<host>.trace.json.gz)")
     again = [f"{file}: a copy of the trace beside it, left out" for file in copies]
     sources = [Source(file, worker=i if len(traces) > 1 else None) for i, file in enumerate(traces)]
-    return Job(path, "ranks", sources, [*notes, *again])
+    return JobFiles(path, "ranks", sources, [*notes, *again])
 
 
 #: What Composer calls the file in which it puts those of all ranks once more, beside them.
@@ -85,7 +85,7 @@ _MOST_FOLDERS, _MOST_FILES = 1000, 10  # that are searched for a hint; files of 
 _MOST_SEARCHED = 50  # folders below a job's files
 
 
-def find_rank_files(path: Path, given: Sequence[Path]) -> Job:
+def find_rank_files(path: Path, given: Sequence[Path]) -> JobFiles:
     """Return the job of the rank files in `path` or its directories; our own products only in need."""
     found = _find_files(path, steps=False)
     files, products, below, notes = found if found[0] else _find_files(path, steps=True)
@@ -113,10 +113,10 @@ def find_rank_files(path: Path, given: Sequence[Path]) -> Job:
         remedy = f"; give the directories below it that hold some: {deeper}" if deeper else ""
         raise TraceError(f"{path}: no trace in this directory{remedy}")
     if len(files) == 1:
-        return Job(path, "ranks", [Source(files[0], rank=rank_of_file(files[0]))], notes)
+        return JobFiles(path, "ranks", [Source(files[0], rank=rank_of_file(files[0]))], notes)
     ranks = [(file, rank_of.get(file)) for file in files]  # our own products have none
     ranked = sorted(ranks, key=lambda one: (one[1] is None, one[1] or 0))
-    return Job(path, "ranks", [Source(file, rank=rank) for file, rank in ranked], notes)
+    return JobFiles(path, "ranks", [Source(file, rank=rank) for file, rank in ranked], notes)
 
 
 def _find_files(path: Path, *, steps: bool) -> tuple[list[Path], list[Path], list[Path], list[str]]:
@@ -215,7 +215,7 @@ _TRIED = 16  # files of a directory, of which one is a dump where dumps are
 _DUMP_HEAD = 1 << 12  # bytes, in which a dump says what it is
 
 
-def find_dumps(path: Path, given: Sequence[Path]) -> Job | None:
+def find_dumps(path: Path, given: Sequence[Path]) -> JobFiles | None:
     """Return the job of the dumps right in `path`; None where none of its first files is one."""
     files = [file for file in listing(path) if file.is_file() and not file.name.startswith(".")]
     if not any(map(is_dump, files[:_TRIED])):
@@ -227,7 +227,7 @@ def find_dumps(path: Path, given: Sequence[Path]) -> Job | None:
         notes.append(
             f"{path}: {others} of its files {'is not a dump' if others == 1 else 'are not dumps'}, left out"
         )
-    return Job(path, "ranks", [Source(file) for file in dumps], notes)
+    return JobFiles(path, "ranks", [Source(file) for file in dumps], notes)
 
 
 def is_dump(path: Path) -> bool:

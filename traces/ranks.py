@@ -24,7 +24,7 @@ from traces.files import map_traces, read_trace
 from traces.filter import check_known, selected_of
 from traces.gpu_folders import GpuDir
 from traces.layouts import find_paths
-from traces.paths import Job, Source, rank_in_head
+from traces.paths import JobFiles, Source, rank_in_head
 from traces.split import (
     RankFile,
     TraceFile,
@@ -88,10 +88,10 @@ class MappedRank(Struct, Generic[_T], frozen=True):
 class Ranks(Struct, Generic[_T], frozen=True):
     """A job with a result for each rank, in the order of `job.sources`, and the files that were read."""
 
-    job: Job
+    job: JobFiles
     ranks: Sequence[MappedRank[_T]]
     files: Sequence[TraceFile]
-    found: Job  # the job as it was found, with a source for each file
+    found: JobFiles  # the job as it was found, with a source for each file
     unread: Sequence[str] = ()  # lines of the job's notes, one for each trace that could not be read
 
     @property
@@ -213,7 +213,7 @@ def map_again(
 
 
 @contextmanager
-def files_to_read(job: Job, jobs: int | None = None) -> Iterator[tuple[list[Path], list[str]]]:
+def files_to_read(job: JobFiles, jobs: int | None = None) -> Iterator[tuple[list[Path], list[str]]]:
     """Yield the file to read for each source of `job`, and a line for each flaw of the raw files.
 
     A GPU that has no final trace yet gets one for as long as the block lasts, collected from its profiler's
@@ -248,7 +248,7 @@ def _key(files: Sequence[RankFile]) -> _Key:
 class _Reader(NamedTuple):
     """Reads the files of a job, and keeps the part of each result that `kept` returns."""
 
-    found: Job
+    found: JobFiles
     to_read: Sequence[Path]
     request: Request
     kept: Callable[[Any], Any] | None
@@ -314,7 +314,7 @@ class _Reader(NamedTuple):
         return rank if self.kept is None else replace(rank, made=self.kept(rank.made))
 
 
-def _together(found: Job) -> list[list[int]]:
+def _together(found: JobFiles) -> list[list[int]]:
     """Return which files are read together: those that say, in name or head, that they are one rank's."""
     if found.kind not in ("ranks", "file") or len(found.sources) < 2:
         return [[i] for i in range(len(found.sources))]

@@ -15,7 +15,7 @@ import dialects
 from dialects.owners import Owned, split_by_field, split_by_sources
 from errors import listed
 from formats.columns import Trace
-from traces.paths import Job, Source, numbers, rank_notes
+from traces.paths import JobFiles, Source, numbers, rank_notes
 
 #: Files that a line on their ranks names.
 _SHOWN = 4
@@ -128,7 +128,7 @@ def trace_file(parts: Sequence[RankFile]) -> TraceFile:
     return TraceFile(first.source.path, first.dialect, first.phases, ranks, first.repairs)
 
 
-def ranked(job: Job, parts: Sequence[RankFile], notes: list[str]) -> list[list[int]]:
+def ranked(job: JobFiles, parts: Sequence[RankFile], notes: list[str]) -> list[list[int]]:
     """Return which `parts` make each rank, in the order of ranks; note ranks that are doubled or missing."""
     if job.kind not in ("ranks", "file"):
         return [[i] for i in range(len(parts))]
@@ -157,7 +157,7 @@ def ranked(job: Job, parts: Sequence[RankFile], notes: list[str]) -> list[list[i
     return joined
 
 
-def _taken_for_ranks(job: Job, ranks: Sequence[RankFile]) -> list[str]:
+def _taken_for_ranks(job: JobFiles, ranks: Sequence[RankFile]) -> list[str]:
     """Return a line that tells which file became which rank, where nothing tells that of several."""
     recorded = [one.source for one in ranks if one.n_slices]
     unknown = [(i, one.path.name) for i, one in enumerate(recorded) if not one.is_known]

@@ -35,36 +35,6 @@ from result import Repairs
 TIMELINE = "comm_timeline.json"
 
 
-class KeyShare(ServerKey, frozen=True):
-    """The transfers of one partition by its servers; times are totals over all but the initial pushes.
-
-    Where waiting is known of some pulls only (a capture begins later than another), over those. Wire, server
-    and waiting time make up the times of the transfers: wire from the first to the last byte of each message
-    and the round trip of the network between them; waiting until the last worker has pushed; server the rest.
-    """
-
-    pull_bytes: int
-    push_ns: int
-    pull_ns: int
-    wire_ns: int
-    server_ns: int
-    waiting_ns: int | None  # None where the captures do not show every worker: `server_ns` then contains it
-    host_ns: int | None  # of a `comm.json`: its events' time outside their transfers; None without events
-
-
-class TensorBytes(Struct, frozen=True):
-    """Bytes of one tensor, as logged and as sent in one PUSH of each of its partitions."""
-
-    name: str
-    logged_bytes: int
-    sent_bytes: int
-
-    @property
-    def agrees(self) -> bool:
-        """Whether the captures show the whole tensor, uncompressed."""
-        return self.logged_bytes == self.sent_bytes
-
-
 class Captured(Struct, frozen=True):
     """The contents of a job's captures."""
 
@@ -73,13 +43,16 @@ class Captured(Struct, frozen=True):
     nodes: Sequence[str]  # `Wire.worker` and `Wire.server` index it
     wire: Wire
     names: Keys
-    keys: Sequence[KeyShare]
+    keys: Sequence[ServerKey]
     checks: Sequence[TraceCheck]
     repairs: Sequence[str]
 
     @property
-    def tensors(self) -> Sequence[TensorBytes]:
-        """The logged size of tensors beside the largest PUSH of each of their partitions."""
+    def tensors(self) -> list[tuple[str, int, int, bool]]:
+        """Names of tensors, their bytes as logged, and as sent in one PUSH of each of their partitions.
+
+        Last, whether these agree: the captures then show the whole tensor, uncompressed.
+        """
         wire, keys = self.wire, self.names
         sent: dict[int, dict[int, int]] = {}
         pushes = np.flatnonzero(wire.push & (wire.key >= 0))
@@ -88,11 +61,10 @@ class Captured(Struct, frozen=True):
             parts[key] = max(parts.get(key, 0), n_bytes)
         known = [(declared, keys.tensors.get(declared)) for declared in sorted(sent)]
         return [
-            TensorBytes(
-                keys.tensor(partition_key(declared, 0)), one.total_bytes, sum(sent[declared].values())
-            )
+            (keys.tensor(partition_key(declared, 0)), logged, n_sent, logged == n_sent)
             for declared, one in known
-            if one is not None and one.total_bytes is not None
+            for n_sent in [sum(sent[declared].values())]
+            if one is not None and (logged := one.total_bytes) is not None
         ]
 
 
@@ -227,7 +199,7 @@ def _slice(wire: Wire, i: int, link: Link, keys: Keys) -> Slice:
     return Slice(str(operation), start, max(end, sent), args, inner)
 
 
-def _key_shares(wire: Wire, nodes: Sequence[str], keys: Keys, event_ns: Int64) -> Iterator[KeyShare]:
+def _key_shares(wire: Wire, nodes: Sequence[str], keys: Keys, event_ns: Int64) -> Iterator[ServerKey]:
     for rows in places_by_value(wire.key):
         key = int(wire.key[rows[0]])
         if key == UNKNOWN:
@@ -241,7 +213,7 @@ def _key_shares(wire: Wire, nodes: Sequence[str], keys: Keys, event_ns: Int64) -
         waiting_ns = wire.waiting_ns[steady] if known else np.zeros_like(gap_ns)
         trip_ns = np.minimum(wire.trip_ns[steady], gap_ns - waiting_ns)
         matched = steady[event_ns[steady] >= 0]
-        yield KeyShare(
+        yield ServerKey(
             key=key,
             tensor=keys.tensor(key),
             partition=split_key(key)[1],

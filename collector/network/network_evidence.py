@@ -25,7 +25,7 @@ class NetworkEvidence(Struct):
     Attributes
     ----------
     bytes_of, servers : of partitions, by key: their bytes, and the server that keeps them
-    wire_ns, server_ns, waiting_ns : where all captured transfers together spent their time, see `KeyShare`
+    wire_ns, server_ns, waiting_ns : where all captured transfers together spent their time, see `ServerKey`
     operations : what the servers logged the times of
     repairs : a line for each capture and log that cannot be used
     """

@@ -12,8 +12,7 @@ from errors import TraceError, counted
 from result import Bars, Column, Result, Table, in_digits, in_ms, in_percent, ms_column
 
 if TYPE_CHECKING:
-    from collector.network.collect_captures import KeyShare
-    from collector.network.server_timeline import ServerOperation
+    from collector.network.server_timeline import ServerKey, ServerOperation
 
 
 def pcap(root: Path, *, jobs: int | None, progress: bool | None, output: Path | None = None) -> Result:
@@ -27,7 +26,7 @@ def pcap(root: Path, *, jobs: int | None, progress: bool | None, output: Path | 
     every_worker = all(key.waiting_ns is not None for key in network.keys)
     tables = (
         Table.of("network_keys", "Transfers by key", _KEYS, network.keys, note=_WHERE),
-        Table.of("network_tensors", "Bytes by tensor", _TENSORS, network.tensors),
+        Table("network_tensors", "Bytes by tensor", _TENSORS, network.tensors),
         Table.of("network_traces", "Captures and traces", _CHECKS, network.checks),
         Table.of("network_captures", "Captures", _CAPTURES, network.captures, detail=True),
     )
@@ -132,7 +131,7 @@ _NOT_EVERY_WORKER = (
     "The captures do not show every worker: the server's time contains the waiting for the others."
 )
 _TENSORS = (
-    Column("tensor", "tensor", value=lambda t: t.name),
+    Column("tensor", "tensor"),
     Column("logged_bytes", "logged (bytes)", "int"),
     Column("sent_bytes", "sent (bytes)", "int"),
     Column("agrees", "agrees", "bool"),
@@ -160,12 +159,12 @@ _CAPTURES = (
 )
 
 
-def _share(key: KeyShare, part_ns: int | None) -> float | None:
+def _share(key: ServerKey, part_ns: int | None) -> float | None:
     total_ns = key.push_ns + key.pull_ns
     return part_ns / total_ns if total_ns and part_ns is not None else None
 
 
-def _headline(keys: Sequence[KeyShare]) -> str:
+def _headline(keys: Sequence[ServerKey]) -> str:
     """Return one sentence: how long transfers take, where they spend it, and which tensor's take most."""
     n, total = sum(key.n_push + key.n_pull for key in keys), sum(key.push_ns + key.pull_ns for key in keys)
     if not total:
@@ -194,7 +193,7 @@ def _server_headline(operations: Sequence[ServerOperation]) -> str:
     )
 
 
-def _sums(keys: Sequence[KeyShare]) -> dict[str, list[int]]:
+def _sums(keys: Sequence[ServerKey]) -> dict[str, list[int]]:
     """Return the nanoseconds that each tensor's transfers spent at `_PLACES`, the partitions together."""
     totals: dict[str, list[int]] = {}
     for key in keys:
@@ -204,7 +203,7 @@ def _sums(keys: Sequence[KeyShare]) -> dict[str, list[int]]:
     return totals
 
 
-def _shares(keys: Sequence[KeyShare]) -> Bars:
+def _shares(keys: Sequence[ServerKey]) -> Bars:
     """Return where the time of each tensor's transfers went."""
     totals = _sums(keys)
     series = {name: [sums[i] / 1e6 for sums in totals.values()] for i, name in enumerate(_PLACES)}

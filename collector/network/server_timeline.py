@@ -40,7 +40,13 @@ class ServerOperation(Struct, frozen=True):
 
 
 class ServerKey(Struct, frozen=True):
-    """Requests that one node logged, or captures show, for one partition."""
+    """Requests that one node logged, or captures show, for one partition.
+
+    Of captures also times, totals over all transfers but the initial pushes; where waiting is known of some
+    pulls only (a capture begins later than another), over those. Wire, server and waiting time make up the
+    times of the transfers: wire from the first to the last byte of each message and the round trip of the
+    network between them; waiting until the last worker has pushed; server the rest.
+    """
 
     node: str
     key: int
@@ -49,6 +55,13 @@ class ServerKey(Struct, frozen=True):
     n_push: int
     n_pull: int
     push_bytes: int
+    pull_bytes: int = 0
+    push_ns: int = 0
+    pull_ns: int = 0
+    wire_ns: int = 0
+    server_ns: int = 0
+    waiting_ns: int | None = None  # not where captures show some workers only: `server_ns` then contains it
+    host_ns: int | None = None  # of a `comm.json`: its events' time outside their transfers
 
 
 class Served(Struct, frozen=True):

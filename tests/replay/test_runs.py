@@ -6,7 +6,7 @@ import numpy as np
 from jobs import MS, job, rank
 from msgspec.structs import replace
 
-from replay.runs import Runs
+from replay.runs import Runs, simulated
 
 
 def test_other_edges_are_other_runs() -> None:
@@ -14,7 +14,7 @@ def test_other_edges_are_other_runs() -> None:
     cut = replace(one, steps=[replace(step, edges=step.edges[:0]) for step in one.steps])
     assert not Runs(one, [0]).fits(cut)
     # without the edge both begin with the step, at its begin: b's gap is none
-    assert Runs(cut, [0]).ends_ns(Runs(cut, [0]).simulate(cut.steps)).tolist() == [MS]
+    assert simulated(cut, [0]).step(0).end_ns.max() == MS
 
 
 def test_a_group_waits_for_its_last_member() -> None:
@@ -30,9 +30,8 @@ def test_a_group_waits_for_its_last_member() -> None:
         for i, ms in enumerate(computed)
     ]
     recording = job(*ranks)
-    runs = Runs(recording, [0])
-    assert runs.ends_ns(runs.simulate(recording.steps)).tolist() == [10 * MS]
+    assert simulated(recording, [0]).step(0).end_ns.max() == 10 * MS
     slow = recording.which(lambda one: one.name == "FW.x" and one.owner == 3)
     faster = [replace(step, work_ns=np.where(slow[step.operation], 4 * MS, step.work_ns))
               for step in recording.steps]  # fmt: skip
-    assert runs.ends_ns(runs.simulate(faster)).tolist() == [5 * MS]
+    assert simulated(replace(recording, steps=faster), [0]).step(0).end_ns.max() == 5 * MS

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from conftest import REPO
 from report import colours
 
-_ALL = colours.PALETTE
+_ALL = colours._NEUTRAL
 _DARK_INK = "#e6e9ee"
 
 # Machado, Oliveira and Fernandes, "A Physiologically-based Model for Simulation of Color Vision Deficiency",
