@@ -67,7 +67,9 @@ CLAIMS: Sequence[Sequence[Role]] = (
     (Role.FRAME,),
 )
 
-_ROLE_WORDS = {Role.COMM: "Comm", Role.WHOLE_COMM: "Comm", Role.FRAME: "frame", Role.WAIT: "wait"}
+_ROLE_WORDS = {
+    Role.COMM: "Comm", Role.WHOLE_COMM: "Comm", Role.INPUT: "I/O", Role.WAIT: "wait", Role.FRAME: "frame",
+}  # fmt: skip
 _PHASE_WORDS = ("", "FW", "BW", "STEP", "I/O", "callback")
 
 

@@ -235,7 +235,9 @@ def _operations(trace: Trace, row: Int64, meaning: Meaning) -> tuple[list[Operat
                 cat=meaning.category(name, trace.cats[trace.cat_id[at]]),
                 track=trace.tracks[trace.track_id[at]],
                 role=Role(meaning.roles[at]),
-                phase=meaning.phases.get(name, Phase.NONE),
+                phase=Phase.INPUT
+                if meaning.roles[at] == Role.INPUT
+                else meaning.phases.get(name, Phase.NONE),
                 is_collective=bool(meaning.collective[at]),
                 on_device=meaning.on_device is not None and bool(meaning.on_device[at]),
             )

@@ -193,17 +193,15 @@ class _Cutter:
             self.since = self.count
         goes_on = part[(self.home[part] >= self.since) & (self.home[part] == self.count - 1)]
         edge_range = np.searchsorted(self.targets, [begin, end]).tolist()
-        last, ends = self._last_of(part, window), self._ends(part, number, end)
+        last, cut, waits = self._last_of(part, window), *self._cut_off(part, number, end)
         step = RankStep(
             number=number,
             begin_ns=begin,
             next_ns=end,
             operation=part[:0],
             start_ns=np.maximum(self.events.start_ns[part], begin),
-            end_ns=ends,
-            edges=np.concatenate(
-                [self._edges_within(begin, *edge_range), self._waits_on(part, ends, last, end)]
-            ),
+            end_ns=np.where(cut, end, self.events.end_ns[part]),
+            edges=np.concatenate([self._edges_within(begin, *edge_range), self._waits_on(part, waits, last)]),
             meetings=self._meetings_within(part),
             last=last,
             continued=np.column_stack((self.place[goes_on], self.new[goes_on])),
@@ -213,29 +211,27 @@ class _Cutter:
         self.count += 1
         return part, step
 
-    def _ends(self, part: Int64, number: int, end: int) -> Int64:
-        """Return when events of a step end.
+    def _cut_off(self, part: Int64, number: int, end: int) -> tuple[Mask, Mask]:
+        """Return which events of a step end with it and have their rest in the next one; and which wait then.
 
-        A collective of a later step that one rank begins here, to wait for the others, is over at once: its
-        rest, in the step after, waits and works. What a host that is ahead of its device goes on with ends
-        with the step, and has its rest in the one after.
+        A host that is ahead of its device goes on; a rank may begin a collective of a later step here, and
+        wait for the others.
         """
-        events, ends = self.events, self.events.end_ns[part]
+        events = self.events
         if events.iteration is None:
-            return ends
-        waits = (events.iteration[part] > number) & (ends > end) & self.meets[part]
-        ends = np.where(waits, events.start_ns[part], ends)
-        return np.where(self.stream[part] < 0, np.minimum(ends, end), ends)
+            none = np.zeros(len(part), np.bool_)
+            return none, none
+        early = self.meets[part] & (events.iteration[part] > number)
+        cut = (events.end_ns[part] > end) & (early | (self.stream[part] < 0))
+        return cut, cut & (early | (self.until[part] > end))
 
-    def _waits_on(self, part: Int64, ends: Int64, last: Int64 | None, end: int) -> Int64:
-        """Return edges by which what a host waits for beyond a step lets it wait until that is complete.
+    def _waits_on(self, part: Int64, waits: Mask, last: Int64 | None) -> Int64:
+        """Return edges by which what waits for something beyond a step waits until that is complete.
 
         That is so as soon as the last of its device's work is done.
         """
-        if self.events.iteration is None or last is None:
-            return np.empty((0, 4), np.int64)
-        waiting = np.flatnonzero((ends < self.events.end_ns[part]) & (self.until[part] > end))
-        own = last[self.stream[part[last]] >= 0]
+        waiting = np.flatnonzero(waits)
+        own = waiting[:0] if last is None else last[self.stream[part[last]] >= 0]
         own = own[np.argsort(self.events.end_ns[part[own]], kind="stable")][-1:]
         sources = np.repeat(own, len(waiting))
         return edge_rows(sources, waiting[: len(sources)], Joint.END_TO_BODY, EdgeKind.SYNCHRONISE)

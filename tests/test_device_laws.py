@@ -354,6 +354,31 @@ def test_options_agree_on_a_made_job_of_several_ranks(tmp_path: Path) -> None:
     assert (walked.end_ns - walked.start_ns)[works].sum() == 1_400_000
 
 
+def test_options_agree_where_a_collective_of_the_next_step_begins_in_this_one(tmp_path: Path) -> None:
+    """Before the 20 kernels of a step something is gathered for 300 µs, from 150 before the last ones end on.
+
+    So a step takes 150 and the kernels' 1,000, and communication runs for all of the 300 in it.
+    """
+    for rank in range(2):
+        job = Made()
+        for number in range(6):
+            begin = job.now
+            began = max(job.now + 10, job.free[7] - 150)
+            job.add("cudaLaunchKernel", "cuda_runtime", job.now, job.now + 5, correlation=1000 + number)
+            args = {"correlation": 1000 + number, "Collective name": "allgather", "Seq": number}
+            job.add("ncclDevKernel_AllGather", "kernel", began, began + 300, 8, stream=8, **args)
+            job.free[7], job.now = began + 300, job.now + 5
+            ahead(job)
+            job.add(f"ProfilerStep#{number}", "user_annotation", begin, job.now)
+        job.write(tmp_path / f"rank{rank}", distributedInfo={"rank": rank, "world_size": 2})
+    view = JobView(load_steps([tmp_path], Request(jobs=1, progress=False), sizes=True))
+    assert_one_clock(tmp_path, view)
+    comm = view.is_communication
+    assert [ran_ns(view.recording.steps[row], comm) for row in view.rows[1:-1]] == [300_000] * 3
+    steps = [view.recording.bounds[row].iteration_ns[0] for row in view.rows]
+    assert steps[1:] == [1_150_000] * 4
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("device", [0, 1])
 @pytest.mark.parametrize("which", few(1, ["before", "after"]))

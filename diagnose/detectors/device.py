@@ -35,10 +35,23 @@ def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
         return
     launching = view.which(prepares)
     on_path = view.path_work_ns(launching)
-    if on_path < HALF * view.step_ns:
-        return
     step = view.usual_step
-    if step.work_ns[launching[step.operation]].max(initial=0) > HALF * on_path:
+    largest, is_largest = view.largest(launching & view.which(lambda one: one.role is not Role.CALL))
+    alone = launching & is_largest
+    alone_ns = view.path_work_ns(alone)
+    if alone_ns >= EXPOSED * view.step_ns and _longest_ns(step, alone) > HALF * alone_ns:
+        yield Finding(
+            kind="host_bound",
+            title=f"the device waits for {brief(largest[0])}",
+            cause=f"it takes {in_ms(alone_ns)} a step of the critical path",
+            action="make this faster, or do it ahead: in another thread or process, while the device works",
+            edits=[edit(largest[0], NO_TIME)],
+            from_ns=alone_ns,
+            operations=largest[:1],
+            evidence=view.show(alone, 3),
+        )
+        return
+    if on_path < HALF * view.step_ns or _longest_ns(step, launching) > HALF * on_path:
         return  # one long call is not launching
     largest, is_largest = view.largest(launching)
     kernels, usual_ns = _kernels(view)
@@ -240,6 +253,11 @@ def computes(one: Operation) -> bool:
 def computes_on_device(one: Operation) -> bool:
     """Whether an operation is a kernel that computes: no copy, no communication."""
     return one.on_device and one.role is Role.COMPUTE
+
+
+def _longest_ns(step: StepGraph, chosen: Bool) -> int:
+    """Return the work of the longest event of the `chosen` operations (n,) in a step."""
+    return int(step.work_ns[chosen[step.operation]].max(initial=0))
 
 
 def _kernels(view: JobView) -> tuple[float, float]:

@@ -101,6 +101,7 @@ class Jax(System):
             is_untimed,
             is_wait,
             lines_of,
+            loads,
             operations,
             role_of,
             with_others,
@@ -114,6 +115,9 @@ class Jax(System):
         found[~works] = Role.HOST
         found[~works & by_name(trace, is_wait)] = Role.IDLE
         found[lines.waits[trace.track_id]] = Role.IDLE
+        loading = ~works & by_name(trace, loads)
+        loading |= lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, loading)
+        found[loading & ~works] = Role.INPUT
         found[~works & by_name(trace, is_untimed)] = Role.IGNORED
         found[(lines.steps | lines.programs | lines.repeats)[trace.track_id]] = Role.IGNORED
         if "step_num" in trace.args:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from dialects.owners import SHARED, names_in
 from dialects.roles import Role
 from dialects.steps import NO_STEPS, Step, Steps, in_first_process, spans
 from dialects.system import int_or_zero
+from dialects.tolerances import ROUNDED_NS
 from formats.columns import Trace
 
 #: By XLA's names (all-reduce.1), JAX's of the same (psum_invariant.49), and those of NCCL's kernels.
@@ -29,6 +31,11 @@ _COPY = re.compile(
     r"%?(?:copy|outfeed)(?:[-_](?:start|done|bitcast|fusion))*(?:[.\s].*)?|mem(?:cpy|set).*", re.IGNORECASE
 )
 _INPUT = re.compile(r"%?infeed(?:-done)?(?:[.\s].*)?", re.IGNORECASE)
+#: What the host does to get the next batch: TensorFlow's iterators, and Python's functions by their names.
+_LOADS = re.compile(
+    r"(?:MultiDevice)?Iterator(?:::|GetNext).*|InfeedEnqueue.*"
+    r"|\$\S+ (?:__next__|_?(?:get_)?next(?:_data|_batch)?|_?(?:get|load|fetch|make)_batch)"
+)
 #: The halves of an asynchronous operation: all-gather-start.1, all-gather-done.1.
 _HALF = re.compile(r"(.*)-(start|done)(\W.*|)")
 _AROUND = re.compile(r"%?(?:while|conditional|call)(?:[.\s].*)?")
@@ -111,6 +118,11 @@ def is_noise(name: str) -> bool:
 def is_untimed(name: str) -> bool:
     """Whether it only holds the operations of devices, or prepares nothing for them."""
     return _UNTIMED.fullmatch(name) is not None
+
+
+def loads(name: str) -> bool:
+    """Whether the host loads input in it, and in all that lies inside it."""
+    return _LOADS.fullmatch(name) is not None
 
 
 def is_wait(name: str) -> bool:
@@ -258,7 +270,8 @@ def steps_of_device(trace: Trace) -> Steps:
         return NO_STEPS
     rows = in_first_process(trace, rows)
     numbers = [int(trace.names[i][:18]) for i in trace.name_id[rows].tolist()]
-    return Steps(tuple(spans(trace, rows, numbers)), (), "the device's steps")
+    steps = spans(trace, rows, numbers)
+    return _to_completion(trace, steps, "the device's steps", numbered_spans(trace).whole)
 
 
 def runs(trace: Trace) -> Steps:
@@ -282,4 +295,30 @@ def runs(trace: Trace) -> Steps:
     if len(ordered) < 2:
         return NO_STEPS
     steps = [Step(i, *times) for i, times in enumerate(ordered, 1)]
-    return Steps(tuple(steps), (), f"runs of {main}")
+    return _to_completion(trace, steps, f"runs of {main}")
+
+
+def _to_completion(trace: Trace, steps: Sequence[Step], how: str, on_host: Sequence[Step] = ()) -> Steps:
+    """Return a device's steps, in order, each from the completion of the one before to its own.
+
+    The first begins with that of the host if the host waits for its end, else with its own work where the
+    host has it; where nothing tells when it begins it is recorded in part. Of a step's last operation the
+    end may be rounded otherwise.
+    """
+    done = np.sort(trace.end_ns[operations(trace, lines_of(trace))])
+    ends = np.array([step.end_ns for step in steps], np.int64)
+    last = np.append(done, 0)[np.searchsorted(done, ends + ROUNDED_NS, side="right") - 1]
+    ends = np.maximum(ends, last)
+    steps = [step._replace(end_ns=end) for step, end in zip(steps, ends.tolist(), strict=True)]
+    host = {step.label: step for step in on_host}
+    found = [
+        step._replace(start_ns=before.end_ns)
+        if step.label == before.label + 1 and before.end_ns < step.end_ns
+        else step
+        for before, step in pairwise(steps)
+    ]
+    first = steps[0]
+    if (own := host.get(first.label)) is None:
+        return Steps(tuple(found), (first,), how)
+    waits = own.start_ns < first.start_ns and own.end_ns + ROUNDED_NS >= first.end_ns
+    return Steps((first._replace(start_ns=own.start_ns) if waits else first, *found), (), how)

@@ -42,6 +42,16 @@ def test_a_host_that_launches_too_slowly(tmp_path: Path) -> None:
     holds(winning(diagnosis)[0], step_ms - 40 * 0.05)
 
 
+def test_the_device_waits_for_one_long_operation_of_the_host(tmp_path: Path) -> None:
+    # 40 ms before the launches of 40 kernels of 0.2 ms
+    directory, _ = device(tmp_path / "job", replace(DEVICE_BOUND, kernel=0.2, load=40.0))
+    path = directory / "rank0.pt.trace.json"
+    path.write_text(path.read_text().replace("enumerate(DataLoader)#It.__next__", "aten::sort"))
+    diagnosis = diagnosed(directory)
+    assert "the device waits for aten::sort; up to 40.0 ms" in headline(diagnosis)
+    holds(winning(diagnosis)[0], 40.0)
+
+
 def test_a_host_is_not_the_limit_alone_where_the_device_is_as_busy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -276,14 +276,14 @@ def test_steps_are_the_numbers_of_annotations_else_the_runs_of_the_main_program(
         "wrapped_slice", HOST, PYTHON, 0.5, 0.2, device_ordinal=0, hlo_op="s", hlo_module="jit_s", run_id=1
     )
     runs, *_ = steps_of(write(tmp_path / "bare", [*cpu(is_marked=False), other]))
-    assert runs == (Step(1, 10_000, 80_000), Step(2, 110_000, 180_000), Step(3, 210_000, 280_000))
+    assert runs == (Step(2, 80_000, 180_000), Step(3, 180_000, 280_000))  # when the first begins is unknown
 
 
 def test_steps_of_a_tpu_are_its_own_else_the_runs_of_the_main_program(tmp_path: Path) -> None:
     own, *_ = steps_of(write(tmp_path / "marked", tpu()))
-    assert own == (Step(0, 500_000, 599_000), Step(1, 600_000, 699_000), Step(2, 700_000, 799_000))
+    assert own == (Step(0, 500_000, 599_000), Step(1, 599_000, 699_000), Step(2, 699_000, 799_000))
     runs, *_ = steps_of(write(tmp_path / "bare", tpu(is_marked=False)))
-    assert runs == tuple(step._replace(label=step.label + 1) for step in own)
+    assert runs == tuple(step._replace(label=step.label + 1) for step in own[1:])
 
 
 def test_numbers_of_the_host_win_where_those_of_the_device_count_something_else(tmp_path: Path) -> None:
@@ -332,11 +332,36 @@ def test_a_device_may_have_steps_and_operations_without_streams_or_args(tmp_path
         ]
     (rank,) = traces(write(tmp_path, events), Need.STEPS)
     steps = dialects.of(rank).find_steps(rank).whole
-    assert [(step.label, step.dur_ns) for step in steps] == [(7, 900_000), (8, 900_000), (9, 900_000)]
+    assert [(step.label, step.dur_ns) for step in steps] == [(8, 1_000_000), (9, 1_000_000)]
     assert roles_of(rank) == {
         "train": Role.HOST, **dict.fromkeys(["7", "8", "9", "jit_step"], Role.IGNORED),
         "fusion.1": Role.COMPUTE, "all-reduce.1": Role.COMM,
     }  # fmt: skip
+
+
+def test_steps_last_from_completion_to_completion_and_wait_for_what_the_host_loads(tmp_path: Path) -> None:
+    """The host gets a batch for 60 µs, 50 of them in a function of its own; the device then works for 40."""
+    threads = {2: "Steps", 3: "XLA Ops"}
+    events = [*named(HOST, "/host:CPU", {PYTHON: "python"}), *named(1, "/device:TPU:0", threads)]
+    for step in range(6):
+        at = 100 * step
+        events += [
+            span("train", HOST, PYTHON, at, 100, step_num=step),
+            span("$data.py:30 next_batch", HOST, PYTHON, at, 60),
+            span("$image.py:9 decode", HOST, PYTHON, at + 5, 50),
+            span("$array.py:1 block_until_ready", HOST, PYTHON, at + 60, 40),
+            span(str(step), 1, 2, at + 60, 40),
+            span("fusion.1", 1, 3, at + 60, 40.001),  # rounded otherwise
+        ]
+    path = write(tmp_path, events)
+    (rank,) = traces(path, Need.STEPS)
+    steps = dialects.of(rank).find_steps(rank).whole
+    assert [step.dur_ns for step in steps] == [100_001, *[100_000] * 5]
+    code, out, err = run_cli("--path", path, "--format", "json")
+    assert code == 0, err
+    (first, *_) = json.loads(out)["findings"]
+    assert (first["kind"], first["change"]) == ("input", "I/O=0.001")
+    assert first["gain_ms"]["mid"] == pytest.approx(0.06, abs=0.001)
 
 
 def test_work_of_gpus_is_that_of_devices(tmp_path: Path) -> None:
