@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 from collections.abc import Container, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -30,6 +31,8 @@ from traces.paths import (
 from traces.readers import Holds, Reader, may_be_read, reader_of
 
 _PROFILES = (".trace.json.gz", ".trace.json")
+#: What PyTorch calls a recording: after its worker (host and process, if nobody names it) and the time.
+_OF_A_PROCESS = re.compile(r"(.+)\.\d{10,19}\.pt\.trace\.json(?:\.gz)?")
 _COPIES = "perfetto_trace."  # the trace of a host once more, for another viewer
 
 
@@ -114,9 +117,27 @@ def find_rank_files(path: Path, given: Sequence[Path]) -> JobFiles:
         raise TraceError(f"{path}: no trace in this directory{remedy}")
     if len(files) == 1:
         return JobFiles(path, "ranks", [Source(files[0], rank=rank_of_file(files[0]))], notes)
+    if not any(rank_of.get(file) is not None for file in files):
+        rank_of |= _by_process(files, notes)
     ranks = [(file, rank_of.get(file)) for file in files]  # our own products have none
     ranked = sorted(ranks, key=lambda one: (one[1] is None, one[1] or 0))
     return JobFiles(path, "ranks", [Source(file, rank=rank) for file, rank in ranked], notes)
+
+
+def _by_process(files: Sequence[Path], notes: list[str]) -> dict[Path, int]:
+    """Return the place of each file's process where PyTorch calls them all after these, and some after one.
+
+    A note tells which rank is which of several.
+    """
+    named = [_OF_A_PROCESS.fullmatch(file.name) for file in files]
+    processes = [match[1] for match in named if match]
+    places = {name: place for place, name in enumerate(dict.fromkeys(processes))}
+    if len(processes) < len(files) or len(places) == len(files):
+        return {}
+    if len(places) > 1:
+        taken = listed([f"rank{place} is {name}" for name, place in places.items()], 4)
+        notes.append(f"{files[0].parent}: ranks by the order of processes, as nothing else tells them: {taken}")
+    return {file: places[name] for file, name in zip(files, processes, strict=True)}
 
 
 def _find_files(path: Path, *, steps: bool) -> tuple[list[Path], list[Path], list[Path], list[str]]:

@@ -194,13 +194,14 @@ def idle(view: JobView) -> Iterator[Finding | Skipped]:
         if view.has_stacks
         else "record more (Python stacks, annotations around your own code) to see what runs there"
     )
+    covered_ns, path_ns = sum(view.path_covers_ns.values()), idle_ns / share
     leads = False
     for waits in (True, False):
         covers = {name: ns for (name, only_waits), ns in view.path_covers_ns.items() if only_waits is waits}
-        named_ns, path_ns = sum(covers.values()), idle_ns / share
+        named_ns = sum(covers.values())
         if 2 * named_ns <= idle_ns:
             continue
-        leads = 2 * named_ns > path_ns
+        leads = 2 * covered_ns > path_ns
         ordered = sorted(covers, key=lambda name: -covers[name])
         kept = ordered[:1] + [name for name in ordered[1:3] if covers[name] >= EXPOSED * named_ns]
         is_all = sum(covers[name] for name in kept) >= NEARLY_ALL * named_ns

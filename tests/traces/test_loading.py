@@ -35,7 +35,7 @@ def write(path: Path, events: list[Event], **header: Any) -> Path:
     return path
 
 
-def kineto(path: Path, rank: int, steps: range, begin: float = 0) -> Path:
+def kineto(path: Path, rank: int | None, steps: range, begin: float = 0) -> Path:
     """One cycle of a profiler: steps of 100 µs, each with an operator and a collective in it."""
     events = []
     for i, step in enumerate(steps):
@@ -45,7 +45,8 @@ def kineto(path: Path, rank: int, steps: range, begin: float = 0) -> Path:
             x("aten::add", at + 10, 20, "cpu_op"),
             x("gloo:all_reduce", at + 40, 30, tid=2),
         ]
-    return write(path, events, schemaVersion=1, distributedInfo={"rank": rank, "world_size": 2})
+    known = {} if rank is None else {"distributedInfo": {"rank": rank, "world_size": 2}}
+    return write(path, events, schemaVersion=1, **known)
 
 
 def answer(*args: object) -> Any:
@@ -69,6 +70,18 @@ def test_the_cycles_of_a_profiler_are_one_rank(tmp_path: Path) -> None:
     assert (job.names, job.repairs) == (["rank0", "rank1"], [])
     assert [len(trace) for trace in job.made] == [18, 18]
     assert [file.n_events for file in job.files] == [9, 9, 9, 9]
+
+
+def test_the_cycles_of_processes_of_which_nothing_tells_the_rank(tmp_path: Path) -> None:
+    for process in ("vm_11", "vm_12"):
+        kineto(tmp_path / f"{process}.17000000000.pt.trace.json", None, range(2, 5))
+        kineto(tmp_path / f"{process}.17000000009.pt.trace.json", None, range(7, 10), 5000)
+    job = load_paths([tmp_path])
+    assert (job.names, [len(trace) for trace in job.made]) == (["rank0", "rank1"], [18, 18])
+    assert job.repairs == [
+        f"{tmp_path}: ranks by the order of processes, as nothing else tells them: rank0 is vm_11 and rank1 is "
+        "vm_12"
+    ]
 
 
 def test_every_option_sees_the_steps_of_all_cycles(tmp_path: Path) -> None:

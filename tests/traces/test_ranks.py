@@ -177,12 +177,12 @@ def test_a_file_that_cannot_be_read_does_not_take_its_ranks_others_with_it(tmp_p
 
 def test_files_of_which_nothing_tells_the_rank_are_named_with_what_they_are_taken_for(tmp_path: Path) -> None:
     event = {"ph": "X", "name": "aten::mm", "cat": "cpu_op", "pid": 1, "tid": 1, "ts": 0, "dur": 10}
-    names = [f"host_1234.{1_700_000_000_000 + 1000 * i}.pt.trace.json" for i in range(3)]
+    names = [f"host_{1234 + i}.{1_700_000_000_000 + 1000 * i}.pt.trace.json" for i in range(3)]
     for name in names:
         (tmp_path / name).write_text(json.dumps({"schemaVersion": 1, "traceEvents": [event]}))
     code, _, err = run_cli("--option", "statistic", "--path", tmp_path)
     assert code == 0
-    first = "rank0 is host_1234.1700000000000, rank1 is host_1234.1700000001000"
+    first = "rank0 is host_1234.1700000000000, rank1 is host_1235.1700000001000"
     assert f"ranks by the order of files, as nothing else tells them: {first} and rank2 is" in err
     for i, name in enumerate(names):  # a name that says the rank is enough
         (tmp_path / name).rename(tmp_path / f"rank{i}.pt.trace.json")
