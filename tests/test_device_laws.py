@@ -625,6 +625,25 @@ def test_a_call_waits_for_the_thread_that_answers_it(tmp_path: Path) -> None:
         assert (walked.end_ns - walked.start_ns)[works].sum() == 900_000
 
 
+@pytest.mark.parametrize("is_marked", [True, False])
+def test_without_launches_steps_are_those_that_the_device_marks(tmp_path: Path, is_marked: bool) -> None:
+    """A host is done with six steps after 606 µs, its device after 6,000: that it is ahead nothing tells."""
+    job = Made()
+    for number in range(1, 7):
+        begin = job.now
+        ahead(job)
+        job.now += 1
+        job.add(f"ProfilerStep#{number}", "user_annotation", begin, job.now)
+        if is_marked:
+            mark = f"ProfilerStep#{number}", "gpu_user_annotation"
+            job.add(*mark, job.free[7] - 1000, job.free[7], 7)
+    job.events = [one for one in job.events if one["cat"] != "cuda_runtime"]
+    recording = assert_lawful(job.write(tmp_path / "job"))
+    told = [float(one.next_ns[0] - one.begin_ns[0]) / 1000 for one in recording.bounds]
+    assert told == ([1_000.0] * 6 if is_marked else [6_000.0])
+    assert is_marked or "no steps are told" in str(recording.notes)
+
+
 def test_what_the_host_does_for_later_steps_holds_up_none(tmp_path: Path) -> None:
     recording = recording_of(made(tmp_path / "job", "ahead"))
     for row in recording.whole_steps:

@@ -136,7 +136,9 @@ def _by_process(files: Sequence[Path], notes: list[str]) -> dict[Path, int]:
         return {}
     if len(places) > 1:
         taken = listed([f"rank{place} is {name}" for name, place in places.items()], 4)
-        notes.append(f"{files[0].parent}: ranks by the order of processes, as nothing else tells them: {taken}")
+        notes.append(
+            f"{files[0].parent}: ranks by the order of processes, as nothing else tells them: {taken}"
+        )
     return {file: places[name] for file, name in zip(files, processes, strict=True)}
 
 

@@ -59,6 +59,10 @@ _CATS = {
     *("cuda_runtime", "cuda_driver", "cuda_sync", "python_function", "ac2g", "fwdbwd"),
     *("Operator", "Runtime", "Kernel", "Memcpy", "Memset"),  # before PyTorch 1.11
 }
+_NOT_LAUNCHED = (
+    "the marks of steps are the host's, which is far ahead of its device, and launches are not recorded: no "
+    "steps are told"
+)
 #: What a stream of some accelerators does beside work: it waits for another one, or tells that it is so far.
 _BETWEEN_STREAMS = re.compile(r"(?i)(?:event|notify)_(?:wait|record)")
 #: A Python function: built in, or in a file, which is left out.
@@ -148,14 +152,15 @@ class Kineto(System):
         )
 
     def marked_steps(self, trace: Trace) -> Steps:
-        """Return ``ProfilerStep#N`` of the host (that of the device is another interval)."""
+        """Return ``ProfilerStep#N`` of the host; without launches that of the device, another interval."""
         found = ((i, step_mark(name)) for i, name in enumerate(trace.names))
         numbers = {i: mark.number for i, mark in found if mark}
         if not numbers:
             return NO_STEPS
-        on_gpu = by_cat(trace, "gpu_user_annotation".__eq__)
-        rows = np.flatnonzero(np.isin(trace.name_id, list(numbers)) & ~on_gpu)
-        rows = in_first_process(trace, rows)
+        marks = np.isin(trace.name_id, list(numbers))
+        on_gpu = marks & by_cat(trace, "gpu_user_annotation".__eq__)
+        chosen = on_gpu if on_gpu.any() and self._lacks_launches(trace) else marks & ~on_gpu
+        rows = in_first_process(trace, np.flatnonzero(chosen))
         steps = spans(trace, rows, [numbers[i] for i in trace.name_id[rows].tolist()])
         return Steps(with_slices(trace, steps), (), "ProfilerStep annotations")
 
@@ -167,7 +172,7 @@ class Kineto(System):
 
     def _told(self, trace: Trace, by: str | None) -> tuple[Steps, Int64, Completed | None, Int64, Int64]:
         """Return how steps are told, the host's (n, 3), the device's, and tables of whole and partial."""
-        from dialects.kineto.completion import from_completion
+        from dialects.kineto.completion import from_completion, goes_on
         from dialects.kineto.inference_steps import chosen_kind
         from dialects.step_windows import windows
 
@@ -175,6 +180,9 @@ class Kineto(System):
         host, partial = map(step_table, (steps.whole, steps.partial))
         steps = steps._replace(whole=(), partial=())  # many take much memory
         completed = from_completion(trace, host, partial, steps) if has_device(trace) else None
+        if completed is None and by is None and self._lacks_launches(trace) and goes_on(trace, host):
+            steps, host, partial = NO_STEPS, *np.empty((2, 0, 3), np.int64)
+            steps = steps._replace(note=_NOT_LAUNCHED)
         whole = windows(host)
         if completed is not None:
             whole, partial = completed.table[completed.is_whole], completed.table[~completed.is_whole]
@@ -183,6 +191,12 @@ class Kineto(System):
             steps = steps._replace(kind=kind, note=note)
             whole, partial = (one[np.array(kinds)[one[:, 0] - 1] == kind] for one in (whole, partial))
         return steps, host, completed, whole, partial
+
+    def _lacks_launches(self, trace: Trace) -> bool:
+        """Whether work of a device is recorded, but not what launched it."""
+        from dialects.kineto.completion import launched
+
+        return has_device(trace) and "correlation" in trace.args and not launched(trace).is_known
 
     def _every_step(self, trace: Trace, by: str | None) -> tuple[Steps, Sequence[str]]:
         """Return the steps as the host runs them, and the kind of each in inference, numbered from 1."""

@@ -155,6 +155,12 @@ def from_completion(trace: Trace, whole: Int64, partial: Int64, how: Steps) -> C
     return made
 
 
+def goes_on(trace: Trace, host: Int64) -> bool:
+    """Whether a device works on for longer than a step after the last one of its host (n, 3)."""
+    works, (_, begin, end) = launched(trace), host.T
+    return len(host) > 0 and int(works.end_ns.max(initial=0)) > int(end.max() + (end - begin).max())
+
+
 class _Turns:
     """When a device turns to steps that follow no other; `place` (n,) is the step of each of its works."""
 

@@ -234,7 +234,8 @@ def _events(rank: _Rank) -> RecordedEvents:
     issued[rank.first_work :] = np.minimum(works.call_start_ns, works.start_ns)
     end = np.concatenate([host.end_ns, rank.end_ns[rank.aside], works.end_ns])
     leads = np.zeros(len(rows), np.bool_)
-    leads[: len(host)] = host.thread == host.main
+    if (works.call >= 0).any() or not len(works):  # else nothing tells which work the host waits for
+        leads[: len(host)] = host.thread == host.main
     edges = _edges(rank, start, end)
     return RecordedEvents(kinds, kind, start, end, issued, leads, edges, meetings)
 
@@ -499,11 +500,14 @@ def _after_backward(rank: _Rank) -> Int64:
 def _unlaunched(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
     """Let device work whose launch no recording knows wait for what of its rank ended nearest to its begin.
 
-    See `ended_nearest`. Where that seems to end later than it begins, it begins at that end, which is set in
-    `start_ns`.
+    See `ended_nearest`; not what follows other work of its stream at once. Where that seems to end later than
+    it begins, it begins at that end, which is set in `start_ns`.
     """
     group = np.concatenate([rank.host.thread, np.full(len(rank.aside), -1), -2 - rank.works.stream])
-    targets = np.arange(rank.first_work, len(end_ns))
+    works = rank.works
+    at_once = np.append(False, works.start_ns[1:] <= works.end_ns[:-1] + TOLERANCE_NS)[: len(works)]
+    at_once &= np.append(False, np.diff(works.stream) == 0)[: len(works)]
+    targets = rank.first_work + np.flatnonzero(~at_once)
     found = ended_nearest(start_ns, end_ns, group, targets)
     found, targets = found[found >= 0], targets[found >= 0]
     start_ns[targets] = np.maximum(start_ns[targets], end_ns[found])

@@ -79,8 +79,8 @@ def test_the_cycles_of_processes_of_which_nothing_tells_the_rank(tmp_path: Path)
     job = load_paths([tmp_path])
     assert (job.names, [len(trace) for trace in job.made]) == (["rank0", "rank1"], [18, 18])
     assert job.repairs == [
-        f"{tmp_path}: ranks by the order of processes, as nothing else tells them: rank0 is vm_11 and rank1 is "
-        "vm_12"
+        f"{tmp_path}: ranks by the order of processes, as nothing else tells them: rank0 is vm_11 "
+        "and rank1 is vm_12"
     ]
 
 
