@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 import dialects
 from conftest import run_cli
 from dag_utils import load_steps
-from dialects import Role
+from dialects import Need, Role, System
 from dialects.roles import Phase
+from dialects.step_parts import RankTrace
 from figures.job_figures import JobFigures, load_figures
 from figures.rank_figures import Wanted
 from formats.columns import Trace
@@ -26,12 +30,21 @@ _ASKED = (
     Wanted(durations=True), Wanted(breakdown=True), Wanted(operations=True, spent=True, may_lack=True),
     Wanted(durations=True, breakdown=True, operations=True, spent=True, shapes=True, may_lack=True),
 )  # fmt: skip
+#: What a system is asked, and for what the args of the trace were decoded then.
+_QUESTIONS: Sequence[tuple[Any, ...]] = (
+    ("roles", False, Need.STEPS),
+    ("find_steps", False, Need.STEPS),
+    ("sync_points", False, Need.SYNC, Need.STEPS),
+    ("rank_steps", True, Need.STEPS, Need.EDGES, Need.SYNC),
+    ("collectives", True, Need.SIZES, Need.SYNC, Need.STEPS),
+)
 _WORKS = (Role.COMPUTE, Role.COMM, Role.COPY)
 
 
 def check_system(job: Path, ranks: Sequence[str], tmp_path: Path) -> None:
     """Check all laws on a recorded job that has steps, and whose ranks have these names."""
-    assert loaded(job).names == list(ranks)
+    assert loaded(job).names == list(ranks), "the ranks that the recording is split into"
+    check_args(job)
     check_labels(job)
     check_step(job)
     check_busy(job)
@@ -52,22 +65,88 @@ def check_made(job: Path, late: str, late_ms: float) -> None:
         assert (np.sum(is_in, axis=0)[works] == 1).all(), (
             f"{trace.path}: work that lies in no step, or in two"
         )
+    check_together(job)
+    begins, ends = (
+        np.array(
+            [[getattr(one, side) for one in dialects.of(trace).find_steps(trace).whole]
+             for trace in loaded(job).made]
+        )
+        for side in ("start_ns", "end_ns")
+    )  # fmt: skip
+    assert (begins.max(axis=0) < ends.min(axis=0)).all(), "ranks' steps of one number lie apart: see epoch_ns"
     found = [one for one in answer("--path", job)["findings"] if one["kind"] == "late_rank"]
     assert [one["scope"]["ranks"] for one in found] == [[late]], "the late rank is not the one that is named"
     assert abs(found[0]["gain_ms"]["mid"] / late_ms - 1) < 0.1, f"{found[0]['gain_ms']} instead of {late_ms}"
     waiting = [rank for rank in figures_of(job, Wanted(breakdown=True)).ranks if rank.name != late]
     for part in (part for rank in waiting for part in rank.breakdown):
-        assert part.exposed_comm_ns >= 0.9e6 * late_ms, f"{part.rank}: something hides that it waits"
+        assert part.exposed_comm_ns >= 0.9e6 * late_ms, f"{part.rank}: work, by its role, hides its wait"
+
+
+def check_together(job: Path) -> None:
+    """What a system says that ranks do together, all of them do."""
+    traces = load_paths([job], Request({Need.SYNC}, points=True, jobs=1, progress=False)).made
+    system = type(dialects.of(traces[0]))
+    if system.sync_part is not System.sync_part:
+        keys = [set(dialects.of(trace).sync_points(trace)) for trace in traces]
+        assert set.intersection(*keys), "no sync point is common to all ranks: may_synchronise, sync_part"
+    if system.collectives is not System.collectives:
+        rows = answer("statistic", job, "--sub_option", "collectives")["collectives"]
+        apart = [row["kind"] for row in rows if row["waiting_ms"] is None]
+        assert not apart, f"{apart}: no rank has the other ranks' part in it: the key in `collectives`"
+
+
+def check_args(job: Path) -> None:
+    """A system answers the same of all args of the events as of those that it declares for the question."""
+    whole = load_paths([job], Request({Need.ALL}, points=True, jobs=1, progress=False))
+    assert whole.names == loaded(job).names, "a key that tells ranks apart is not declared for Need.ALWAYS"
+    anybodys = dialects.keys_for(set(Need) - {Need.ALL})
+    for rank, trace, usual in zip(whole.names, whole.made, loaded(job).made, strict=True):
+        system = dialects.of(trace)
+        for question, is_of_rank, *needs in _QUESTIONS:
+            keys = [key for need in (Need.ALWAYS, *needs) for key in system.args.get(need, ())]
+            rule = re.compile("|".join(re.escape(key).replace(r"\*", r"\d*") for key in keys))
+            known = {
+                name: column
+                for name, column in trace.args.items()
+                if rule.fullmatch(name) or (name in usual.args and name not in anybodys)  # which `split` adds
+            }
+            all_keys, declared = (
+                _plain(getattr(system, question)(RankTrace(rank, one) if is_of_rank else one))
+                for one in (trace, replace(trace, args=known))
+            )
+            is_alike = all_keys == declared
+            assert is_alike, f"{system.name}.{question} reads a key of args not declared for {needs}"
+
+
+def _plain(value: Any) -> Any:
+    """Return a value that can be compared."""
+    match value:
+        case np.ndarray():
+            return value.tolist()
+        case Struct():
+            return [_plain(getattr(value, name)) for name in value.__struct_fields__]
+        case Sequence() if not isinstance(value, str):
+            return [_plain(item) for item in value]
+        case Mapping():
+            return {key: _plain(item) for key, item in value.items()}
+        case _:
+            return value
 
 
 def check_met(job: Path) -> None:
     """Ranks that communicate in a step hold each other up in its graph, whatever their parts are called.
 
-    Of the communications of one name all are matched or none. What runs forward also runs back.
+    Of the communications of one name all are matched or none. What runs forward also runs back, and what
+    loads input is of that phase.
     """
     recording = load_steps([job], Request(jobs=1, progress=False)).recording
     phases = {one.phase for one in recording.table.kinds}
     assert Phase.FORWARD not in phases or Phase.BACKWARD in phases, "a forward pass without a backward one"
+    is_partial = Phase.FORWARD not in phases and phases & {Phase.INPUT, Phase.UPDATE}
+    assert not is_partial, "input or an update without a forward pass"
+    for one in recording.table.kinds:
+        is_input = one.phase is Phase.INPUT
+        assert is_input == (one.role is Role.INPUT), f"{one.name}: its role or its phase is INPUT, not both"
     if len(recording.owners) == 1:
         return
     communicates = recording.which(lambda one: one.is_communication)
@@ -106,26 +185,28 @@ def check_labels(job: Path) -> None:
     """Steps have the same labels under every option; the options on graphs take those of all ranks."""
     found = [figures_of(job, wanted) for wanted in _ASKED]
     labels = [[[step.label for step in rank.steps.whole] for rank in one.ranks] for one in found]
-    assert labels == [labels[0]] * len(labels)
+    assert labels == [labels[0]] * len(labels), "numbers of steps differ under `statistic` and its variants"
     common = set.intersection(*({*own} for own in labels[0] if own)) if any(labels[0]) else {1}
     for sizes in (False, True):  # `diagnose` asks for the sizes of messages, `critical` and `replay` do not
         recording = load_steps([job], Request(jobs=1, progress=False), sizes=sizes).recording
-        assert [step.number for step in recording.bounds] == sorted(common)
+        numbers = [step.number for step in recording.bounds]
+        assert numbers == sorted(common), "numbers of steps differ between `statistic` and graphs, or descend"
 
 
 def check_step(job: Path) -> None:
     """A step's critical path is as long as the step; replayed with its own gaps it takes as long, too."""
     critical = answer("--option", "critical", "--path", job)
     path = critical["scopes"][-1]["path"]
-    assert abs(sum(part["dur_ms"] for part in path) - critical["iteration_ms"]) < 1e-6
-    assert abs(answer("--option", "replay", "--path", job, "--output", "-")["error"]) < 1e-9
+    sum_ms = sum(part["dur_ms"] for part in path)
+    assert abs(sum_ms - critical["iteration_ms"]) < 1e-6, "the critical path is not as long as the step"
+    assert abs(answer("--option", "replay", "--path", job, "--output", "-")["error"]) < 1e-9, "replayed"
 
 
 def check_busy(job: Path) -> None:
     """No track works longer than its wall time, and no step of a rank is spent on more than it took."""
     for trace in loaded(job).made:
         for track, busy_ns, wall_ns in busy_tracks(trace.own):
-            assert busy_ns <= wall_ns, f"{trace.path}: {trace.tracks[track]}"
+            assert busy_ns <= wall_ns, f"{trace.path}: {trace.tracks[track]} works longer than it lasts"
     for rank in figures_of(job, Wanted(breakdown=True)).ranks:
         for step in rank.breakdown:
             assert step.compute_ns + step.comm_ns - step.overlap_ns + step.idle_ns <= step.wall_ns

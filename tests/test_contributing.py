@@ -6,7 +6,7 @@ import json
 import re
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,9 @@ from dialects import Need, Role, System
 from dialects.masks import by_cat
 from dialects.owners import SHARED, Owned, split_by_slices
 from dialects.steps import Steps, spans
+from errors import TraceError
 from formats.columns import Trace, Track
+from formats.stream import read_text
 from traces.readers import Decoding, Reader
 from argparse import Namespace, _ArgumentGroup
 from result import Column, Result, Table
@@ -58,7 +60,10 @@ def example(title: str) -> dict[str, Any]:
     text = (REPO / "CONTRIBUTING.md").read_text()
     section = text.split(f"\n## {title}\n")[1].split("\n## ")[0]
     names: dict[str, Any] = {}
-    exec(_IMPORTS + "\n".join(re.findall(r"```python\n(.*?)```", section, re.DOTALL)), names)
+    exec(_IMPORTS, names)
+    for block in re.findall(r"```python\n(.*?)```", section, re.DOTALL):
+        names["mill"] = SimpleNamespace(**names)  # the module of the block before
+        exec(block, names)
     return names
 
 
@@ -148,6 +153,8 @@ def test_the_example_of_a_reader_reads(tmp_path: Path, monkeypatch: pytest.Monke
     assert (add["name"], add["count"], add["avg_ms"]) == ("add", 2, 0.001)
     assert (mul["name"], mul["count"]) == ("mul", 1)
     assert run_cli("--option", "statistic", "--path", tmp_path)[0] == 0
+    path.write_text("MILL1\nt0\tadd\t1000\n")
+    assert "not a mill's file" in run_cli("--option", "statistic", "--path", path)[2]
 
 
 def test_the_example_of_an_edit_is_answered_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,6 +237,7 @@ MISTAKES = {
     "a step begins an event too late": {"marked_steps": moved(60, 0)},
     "a step ends an event too early": {"marked_steps": moved(0, -10)},
     "a step is an event late on both sides": {"marked_steps": moved(60, 60)},
+    "a key of args is not declared": {"args": {dialects.Need.ALWAYS: ("device",)}},
     "steps are in another unit": {"marked_steps": moved(0, 0, 1_000)},
 }
 
@@ -254,5 +262,5 @@ def test_a_mistake_in_a_dialect_is_noticed(
 ) -> None:
     for name, wrong in MISTAKES[mistake].items():
         monkeypatch.setattr(type(dialects.SYSTEMS[0]), name, wrong)
-    with pytest.raises((AssertionError, TraceError)):
+    with pytest.raises((AssertionError, KeyError, TraceError)):
         check_late_mill(tmp_path)

@@ -100,7 +100,7 @@ def test_imports_go_down() -> None:
         own = _room(name)
         rooms = {_room(other) for other in imported(path)} - {own}
         climbing += [(name, room) for room in rooms if FLOOR[room] >= FLOOR[own]]
-    assert climbing == []
+    assert climbing == [], "modules that import from their own floor or from a higher one"
 
 
 def _room(name: str) -> str:
@@ -197,7 +197,7 @@ _READ_THEIR_OWN = {
 
 def test_only_inputs_opens_files_of_others() -> None:
     opening = {name for name, path in MODULES.items() if any(map(_opens_for_reading, nodes(path)))}
-    assert opening == {"inputs", *_READ_THEIR_OWN}
+    assert opening == {"inputs", *_READ_THEIR_OWN}, "files of others are opened by inputs.opened"
 
 
 def _opens_for_reading(node: ast.AST) -> bool:

@@ -59,6 +59,7 @@ class Jax(System):
         Need.STEPS: ("run_id", "hlo_module"),
         Need.EDGES: ("name", "long_name"),
         Need.SYNC: ("hlo_op", "long_name"),
+        Need.SIZES: ("name",),
     })  # fmt: skip
 
     def recognises_metadata(self, metadata: Metadata) -> bool:
