@@ -283,6 +283,7 @@ class Network(NamedTuple):
     edges: Sequence[tuple[int, int, str]]  # source, target, kind
     note: str = ""
     path: Collection[tuple[int, int]] = ()  # (source, target)
+    marked: str = "critical path"  # what critical nodes are
     folded: Network | None = None  # what a page shows instead: a node with ``members`` (name, ms) opens
 
     def looks(self) -> list[tuple[int, int, str]]:

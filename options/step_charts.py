@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MOST_BARS = 20
 #: Ranks, and steps of all of them, that are drawn as strips of bars.
 MOST_STRIPS, _MOST_STACKS = 16, 800
-#: More ranks, and those of more cells, are summed up: quantiles over all of them, and the worst.
+#: More ranks, and those of more cells, are summed up: quantiles over all, and those that differ most.
 _MOST_ROWS, _MOST_CELLS = 64, 2_000
 _WORST = 10
 #: Of a step: a category that changed less is one of the rest.
@@ -125,17 +125,18 @@ def rank_map(
 ) -> HeatMap:
     """Return a map of one figure (ranks, steps or what else it is `by`), NaN where it is not known.
 
-    Of many ranks it shows the quantiles in each step, and those with most of it; of many steps the largest
-    of some that follow each other.
+    Of many ranks it shows the quantiles in each step, and those that differ most from the median; of many
+    steps the largest of some that follow each other.
     """
     names = list(ranks)
     n_summed = len(_QUANTILES) + _WORST
     if len(ranks) > _MOST_ROWS or (len(ranks) > n_summed and ms.size > _MOST_CELLS):
-        worst = np.argsort(-np.nanmean(ms, axis=1), kind="stable")[:_WORST]
+        means = np.nanmean(ms, axis=1)
+        worst = np.argsort(-np.abs(means - np.nanmedian(means)), kind="stable")[:_WORST]
         quantiles = np.nanquantile(ms, list(_QUANTILES.values()), axis=0)
         names = [*(f"{name} of {len(ranks):,}" for name in _QUANTILES), *(ranks[at] for at in worst)]
         ms = np.concatenate([quantiles, ms[worst]])
-    if by == "step":
+    if by in ("step", "second"):
         steps, ms = joined_steps(steps, ms, _MOST_CELLS // len(ms))
     values = [[None if np.isnan(cell) else float(cell) for cell in line] for line in ms]
     return HeatMap(f"{title}, by rank and {by}", by, "rank", "ms", steps, names, values)

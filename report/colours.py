@@ -10,7 +10,9 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 #: Of everything drawn; its metrics are those of Arial and Helvetica.
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
@@ -42,20 +44,38 @@ _MEANINGS: tuple[tuple[str, str], ...] = (
     ("others?|category|rest|far longer.*", _OTHER[0]),
     ("iteration time", _WAITING[1]),
     ("slow steps", _WAITING[0]),
+    ("(.*_)?(runtime|driver)", _OTHER[1]),
 )
+#: What the pictures of a page gave names so far; None where there is no page.
+_given: ContextVar[Mapping[str, str] | None] = ContextVar("_given", default=None)
 
 
 def assign(names: Iterable[str]) -> dict[str, str]:
     """Return a colour for each distinct name of a picture: that of its meaning.
 
-    Names without a meaning (runs, series) take what is left; colours recur when all are taken.
+    Names without a meaning (runs, series) have the one that an earlier picture of the page gave them, or
+    take what is left; colours recur when all are taken.
     """
-    chosen = {name: _meant(name) for name in names}
+    given = _given.get() or {}
+    chosen = {name: _meant(name) or given.get(name, "") for name in names}
     for name, colour in chosen.items():
         if not colour:
             free = [one for one in _NEUTRAL if one not in chosen.values()]
+            free.sort(key=lambda one: one in given.values())
             chosen[name] = free[0] if free else _NEUTRAL[len(chosen) % len(_NEUTRAL)]
+    if _given.get() is not None:
+        _given.set({**given, **chosen})
     return chosen
+
+
+@contextmanager
+def of_one_page() -> Iterator[None]:
+    """Give a name the same colour in all pictures that are made meanwhile."""
+    token = _given.set({})
+    try:
+        yield
+    finally:
+        _given.reset(token)
 
 
 def of(name: str) -> str:

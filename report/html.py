@@ -12,13 +12,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from errors import printable
+from errors import as_sentence, printable
 from outputs.atomic import open_output
 from outputs.marks import MARK, PROGRAM
 from report import colours, markdown, plot
 from report.charts import place_along
 from report.json import encode
-from report.names import bounded, labels, short_functions
+from report.names import IN_A_LANE, bounded, labels, short_functions
 from report.timeline_chart import flag_texts
 from report.vega import WIDTH
 from result import (
@@ -50,7 +50,8 @@ _SMALL = 560  # pixels of a drawing that has room beside another
 _LONGEST = 160  # characters of a name in a timeline
 _TAB = 90  # and of the title in a browser's tab
 _MOST_SHORT_NAMES = 2_000  # boxes of a graph; of more, each shows what fits of its name
-_IN_A_BOX, _IN_A_LANE = 14, 24  # columns of a name in a graph beside a duration, and in a timeline
+_IN_A_BOX = 14  # columns of a name in a graph beside a duration
+_LEAST_HEADING, _TWO_LINES = 60, 150  # characters of a heading
 _MOST_COPIED = 10  # rows of a table in a summary
 _ROOM = 600_000  # bytes of a page for the rows of its tables
 
@@ -105,22 +106,34 @@ def write(result: Result, path: Path) -> None:
 def _document(result: Result) -> dict[str, Any]:
     keys = _Numbered()
     tables = [_table(table, keys) for table in _fitting(result.tables)]
+    cards = [_card(card, keys) for card in result.cards]
     scripted = _scripted(result)
     charts = [chart for chart in result.charts if isinstance(chart, scripted) or plot.can_draw()]
+    with colours.of_one_page():
+        drawn = [_payload(chart, keys, scripted) for chart in charts]
+    title, further = _divided(result)
     return {
         "option": result.option,
-        "title": result.headline or result.title,
-        "subject": (result.headline and result.title) or f"analyze.py {result.option}",
-        "further": result.further,
+        "title": title,
+        "subject": result.title if result.headline and result.title else f"analyze.py {result.option}",
+        "further": further,
         "summary": markdown.summary(result, _MOST_COPIED).splitlines(),
         **{key: getattr(result, key) for key in ("figures", "commentary", "read", "repairs")},
-        "cards": [_card(card, keys) for card in result.cards],
+        "cards": cards,
         "notes": [*result.notes, *(() if len(charts) == len(result.charts) else (_NOT_DRAWN,))],
-        "charts": [
-            {"id": f"chart-{i}", **_payload(chart, keys, scripted)} for i, chart in enumerate(charts, start=1)
-        ],
+        "charts": [{"id": f"chart-{i}", **chart} for i, chart in enumerate(drawn, start=1)],
         "tables": [{"id": f"table-{i}", **table} for i, table in enumerate(tables, start=1)],
     }
+
+
+def _divided(result: Result) -> tuple[str, str]:
+    """Return the heading and the line below it: a long headline ends where a clause of it does."""
+    headline, further = result.headline or result.title, result.further
+    at = headline.find("; ", _LEAST_HEADING)
+    if further or len(headline) <= _TWO_LINES or at < 0:
+        return headline, further
+    rest = headline[at + 2 :].removeprefix("and ")
+    return f"{headline[:at]}.", as_sentence(rest)
 
 
 def _fitting(tables: Sequence[Table]) -> list[Table]:
@@ -145,12 +158,15 @@ def _fitting(tables: Sequence[Table]) -> list[Table]:
 def _table(table: Table, keys: dict[str, int]) -> dict[str, Any]:
     """Return a table as the script reads it; `keys` of its subjects are numbers from here on."""
     kept = ("title", "kind", "digits", "floor", "scale")
+    commands = dict(_command(cell) for row in table.rows for cell in row[-1:] if isinstance(cell, Command))
+    rows = [[*row[:-1], _command(str(row[-1]))[0]] for row in table.rows] if commands else table.rows
     return {
         "name": table.name,
         "title": table.title,
         "note": table.note,
         "columns": [{key: getattr(column, key) for key in kept} for column in table.columns],
-        "rows": table.rows,
+        "rows": rows,
+        "commands": commands,
         "short": short_functions(cell for row in table.rows for cell in row),
         "certain": table.certain_at,
         "about": [[keys[key] for key in of_row] for of_row in table.about],
@@ -167,7 +183,7 @@ def _card(card: Card, keys: _Numbered) -> dict[str, Any]:
     return {"title": card.title, **figures, "lines": lines, "about": about, **seen}
 
 
-def _command(text: Command) -> tuple[str, str]:
+def _command(text: str) -> tuple[str, str]:
     """Return a command as one reads it, and as it can be pasted into any shell of this machine."""
     program = re.search(rf"\S*{re.escape(PROGRAM)}", text)
     if program is None:
@@ -216,8 +232,8 @@ def _payload(chart: Chart, keys: Mapping[str, int], scripted: tuple[type, ...]) 
         ]  # fmt: skip
         payload |= {"flags": flag_texts(chart), "idle": colours.of("gap")}
         payload |= {"lane_names": list(lanes), "names": list(names), "groups": list(groups)}
-        long_ones = [name for name in names if len(name) > _IN_A_LANE]
-        brief_ones = dict(zip(long_ones, labels(long_ones, _IN_A_LANE), strict=True))
+        long_ones = [name for name in names if len(name) > IN_A_LANE]
+        brief_ones = dict(zip(long_ones, labels(long_ones, IN_A_LANE), strict=True))
         payload["short"] = {str(names[name]): short for name, short in brief_ones.items() if short != name}
         payload |= {"colours": colours.assign(groups)}
     elif isinstance(chart, Network):
@@ -228,7 +244,8 @@ def _payload(chart: Chart, keys: Mapping[str, int], scripted: tuple[type, ...]) 
         ]
         payload |= {"kinds": list(kinds), "path": None, "folded": None}
         few = len(chart.nodes) <= _MOST_SHORT_NAMES
-        payload["short"] = labels([node["label"] for node in chart.nodes], _IN_A_BOX) if few else None
+        columns = _IN_A_BOX if any(node["dur_ms"] is not None for node in chart.nodes) else IN_A_LANE
+        payload["short"] = labels([node["label"] for node in chart.nodes], columns) if few else None
         payload |= {"colours": colours.assign(str(node["cat"]) for node in chart.nodes)}
     elif isinstance(chart, Bars3D | Bars):
         payload |= {"colours": colours.assign(chart.group if isinstance(chart, Bars3D) else chart.series)}

@@ -16,6 +16,7 @@ from result import Cell
 
 _FEW_SPACES = 3  # in a name
 _NARROW = 10  # columns in which nothing can be told apart
+_OF_CODE = re.compile(r"[<:]|\w\(")
 _WORDS = re.compile(r"\w+")
 _BETWEEN = re.compile(r"([._/: -]+)")
 _COMMON = 0.25  # of the names have a word that is common
@@ -24,6 +25,9 @@ _WIDE = 72  # columns of a function where there is no limit
 _OWNER = re.compile(r"(?:wk\d+\.)?(?:rank\d+\.)?")
 _PATH = re.compile(r"[./]")
 _SIGNATURE = 20_000  # characters of a function of C++ at most
+_WORD_ENDS = re.compile(r"(?<=[._:/ ])|(?<=[a-z0-9])(?=[A-Z])")
+_FEWEST = 8  # characters of a name that is only begun
+IN_A_LANE = 24  # columns of a name in a timeline
 _MOST = 400  # characters of a text that is drawn: shaping a longer one takes minutes
 
 
@@ -77,11 +81,16 @@ def with_short_functions(rows: Sequence[Sequence[Cell]]) -> Sequence[Sequence[Ce
 def short_functions(texts: Iterable[object]) -> dict[str, str]:
     """Return the functions among some cells, cut to at most `_WIDE` columns; no two alike.
 
-    Other long names stay: paths, which a page can break.
+    Other long ones stay: paths and sentences, which a page can break.
     """
-    long_ones = (text for text in dict.fromkeys(texts) if isinstance(text, str) and brief(text) != text)
+    words = (text for text in dict.fromkeys(texts) if isinstance(text, str) and not _is_sentence(text))
+    long_ones = (text for text in words if brief(text) != text)
     functions = [text for text in long_ones if not _PATH.search(_OWNER.sub("", brief(text), count=1))]
     return dict(zip(functions, short_names(functions, _WIDE), strict=True))
+
+
+def _is_sentence(text: str) -> bool:
+    return text.count(" ") > _FEW_SPACES and not _OF_CODE.search(text)
 
 
 def bounded(text: str, most: int = _MOST) -> str:
@@ -97,6 +106,20 @@ def labels(names: Sequence[str], width: int) -> list[str]:
     """
     printed = [bounded(name, _SIGNATURE) for name in names]
     return [bounded(name, 3 * width) for name in short_names(printed, width)]
+
+
+def begun(name: str, width: int) -> str:
+    """Return as many words of a name as fit `width` columns, the first; "" where they say too little.
+
+    `timeline.js` has the same rule.
+    """
+    words = _WORD_ENDS.split(bounded(name))
+    while len(words) > 1:
+        words.pop()
+        text = "".join(words).rstrip("._:/ ") + ELLIPSIS
+        if display_width(text) <= width:
+            return text if len(text) > _FEWEST else ""
+    return ""
 
 
 def _shortest(name: str, width: int, common: Mapping[str, int]) -> str:

@@ -190,11 +190,14 @@ def _table(
     else:
         rows = shown_rows(table, n_rows)
         rows = with_short_functions(rows) if width is None else rows
-        parts, left_out = _laid_out(table.columns, rows, _ONE_LINE), list[_Part]()
+        columns, commands = table.columns, [cell for *_, cell in rows if isinstance(cell, Command)]
+        if commands:  # each has a line of its own, below
+            columns, rows = columns[:-1], [row[:-1] for row in rows]
+        parts, left_out = _laid_out(columns, rows, _ONE_LINE), list[_Part]()
         if width is not None:  # headers are at most two lines tall unless that costs a column
-            parts = _measured(_laid_out(table.columns, rows, 2))
+            parts = _measured(_laid_out(columns, rows, 2))
             if _total(part.legible for part in parts) > width:
-                parts = _measured(_laid_out(table.columns, rows, _ANY))
+                parts = _measured(_laid_out(columns, rows, _ANY))
             parts, left_out = _fitted(parts, width)
         parts = _with_bars(parts, table.columns, rows, width or _WIDE)
         yield from _lines(parts, _colours(table, rows) if colour else {})
@@ -204,6 +207,9 @@ def _table(
         if left_out:
             names = ", ".join(part.column.title for part in left_out)
             yield from _wrapped([f"Hidden to fit the terminal: {names}."], width)
+        if commands:
+            yield ""
+            yield from _wrapped(commands, width)
     if table.note:
         yield from _wrapped([table.note], width)
 

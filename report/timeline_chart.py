@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from report import colours
-from report.names import labels
+from report.names import IN_A_LANE, begun, bounded, labels
 from report.tables import display_width
 from report.vega import (
     CHARACTER,
@@ -25,7 +25,6 @@ from report.vega import (
 )
 from result import Span, Timeline, in_digits, in_ms
 
-_SHORTEST_NAME = 5  # columns, in a box
 _ROWS_A_LANE = (12, 8, 5, 3)  # at most: the first with which there are no more in all than these
 _ALL_ROWS = 64
 _MANY_ROWS = 80  # more are lower
@@ -45,6 +44,8 @@ def timeline(chart: Timeline, width: int) -> Spec:
     end = max((span.start_ms + span.dur_ms for span in chart.spans), default=1.0)
     room = room_beside(width, list(lanes))
     pixels = room / max(end - start, 1e-9)  # of a millisecond
+    distinct = list({span.name: None for span in chart.spans})
+    short = dict(zip(distinct, labels(distinct, IN_A_LANE), strict=True))
     values: Values = []
     names: list[str] = []
     rows_of: dict[int, int] = {}
@@ -59,7 +60,8 @@ def timeline(chart: Timeline, width: int) -> Spec:
                 ends = span.start_ms + max(span.dur_ms, _LEAST_PIXELS / pixels)
                 words = f"{described([lane, span.name], span.dur_ms)} ms, from {in_digits(span.start_ms)}"
                 fits = int((min(span.dur_ms, room_ms) * pixels - 6) / CHARACTER)
-                name = labels([span.name], fits)[0] if fits >= _SHORTEST_NAME else ""
+                whole = (one for one in (bounded(span.name), short[span.name]) if display_width(one) <= fits)
+                name = next(whole, "") or begun(span.name, fits)
                 values.append(
                     {"a": span.start_ms, "b": ends, "r": len(names), "s": number[span.group], "d": words}
                     | ({"t": name, "i": colours.ink_on(shades[span.group])} if name else {})

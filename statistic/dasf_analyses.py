@@ -217,7 +217,9 @@ def _task_balance(traces: Sequence[Trace]) -> Table:
     titles = ("Time Interval (seconds from begin)", *workers)
     rows = [[second - first, *(held[second].get(worker, 0) for worker in workers)] for second in sorted(held)]
     columns = [Column(title, title, "int") for title in titles]
-    return Table("task_balance", "Tasks held per worker", columns, rows)
+    missing = max(held) - first + 1 - len(held)
+    note = f"{counted(missing, 'second')} without any sample: no row." if missing else ""
+    return Table("task_balance", "Tasks held per worker", columns, rows, note=note)
 
 
 def dasf_headline(table: Table) -> str:

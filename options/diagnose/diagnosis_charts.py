@@ -54,7 +54,10 @@ def diagnosis_charts(
 
 
 def path_shares(view: JobView) -> list[Chart]:
-    """Return the shares of the critical path by kind of work, the mean over steps, as one bar."""
+    """Return the shares of the critical path by kind of work, the mean over steps, as one bar.
+
+    Not as milliseconds: the path is longer than a rank's step where ranks begin at different times.
+    """
     sums = Counter({"gap": float(view.path_gaps_by_kind.sum())})
     for one, ns in zip(view.recording.table.kinds, view.path_work_by_kind.tolist(), strict=True):
         sums[group_of(one)] += ns
@@ -63,13 +66,11 @@ def path_shares(view: JobView) -> list[Chart]:
     rest = whole - sum(large.values())
     if rest >= _LEAST_REST * whole:
         large["rest"] = rest
-    ms = {group: [ns / 1e6] for group, ns in large.items()}
-    title, label = "Where a step's time goes", "ms on the critical path, mean of the steps"
-    return (
-        [Bars(title, label, "", ["a step"], ms, stacked=True, horizontal=True, is_small=True)]
-        if whole
-        else []
-    )
+    if not whole:
+        return []
+    shares = {group: [100 * ns / whole] for group, ns in large.items()}
+    title, label = "Where a step's time goes", "% of the critical path, mean of the steps"
+    return [Bars(title, label, "", ["a step"], shares, stacked=True, horizontal=True, is_small=True)]
 
 
 def _of_steps(view: JobView, found: Sequence[Ranked], first: Sequence[str]) -> list[Chart]:

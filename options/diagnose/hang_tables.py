@@ -133,4 +133,4 @@ def hang_picture(hang: Hang) -> list[Network]:
     lines = [(new[a], new[b], kind) for a, b, kind in edges if a in new and b in new]
     left = f"{len(boxes) - len(kept)} more boxes are left out. " if len(kept) < len(boxes) else ""
     note = f"{left}An arrow leads from who waits to whom it waits for; the framed ranks are the cause."
-    return [Network("Who waits for whom", nodes, lines, note)]
+    return [Network("Who waits for whom", nodes, lines, note, marked="the cause")]

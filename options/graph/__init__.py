@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from errors import UsageError
 from options import READING
 from options.critical import recorded_step, refuse
-from result import Column, Network, Result, Table, in_ms
+from result import Chart, Column, Network, Result, Table, in_ms
 
 if TYPE_CHECKING:
     from dag_utils import Dag, LongestPath
@@ -32,6 +32,7 @@ class _Loaded(NamedTuple):
     headline: str
     notes: Sequence[str]
     repairs: Sequence[str]
+    parts: Sequence[Chart] = ()  # where the time of the path goes
 
 
 def run(args: Namespace) -> Result:
@@ -42,7 +43,7 @@ def run(args: Namespace) -> Result:
     output = _output(args)
     loaded = _structure(args) if _has_dag(args) else _recorded(args)
     most = MOST_IN_A_STILL if output.suffix.lower() in _STILLS else MOST_NODES
-    title = f"{args.path[0]}: {len(loaded.dag):,} operations"
+    title = f"{len(loaded.dag):,} operations and what they wait for"
     with progress.bar(1, "graphs", what="laying out", enabled=args.progress):
         if output.suffix.lower() == ".html":
             chart = draw_folded(loaded.dag, loaded.path, title)
@@ -85,7 +86,7 @@ def _structure(args: Namespace) -> _Loaded:
 
 
 def _recorded(args: Namespace) -> _Loaded:
-    from dag_utils import critical_path, headline, named_path, slack_ns
+    from dag_utils import critical_path, headline, named_path, path_waterfall, slack_ns
     from options.graph.layout import drawn_step
 
     loaded, row = recorded_step(args)
@@ -94,7 +95,8 @@ def _recorded(args: Namespace) -> _Loaded:
     path = critical_path(step)
     dag, marked = drawn_step(recording, step, path, slack_ns(step), parts=args.del_queue)
     first = headline(recording, step.number, path, named_path(recording, path))
-    return _Loaded(dag, marked, first, recording.notes, loaded.repairs)
+    parts = path_waterfall(f"What step {step.number} waits for", recording, step, path)
+    return _Loaded(dag, marked, first, recording.notes, loaded.repairs, [parts])
 
 
 def _output(args: Namespace) -> Path:
@@ -130,7 +132,7 @@ def _result(args: Namespace, loaded: _Loaded, chart: Network, output: Path) -> R
     length = [("critical path", in_ms(path.length_ns))] if path.length_ns else []
     return Result(
         "graph",
-        "",
+        str(args.path[0]),
         {
             **sizes,
             "by_cat": dict(by_cat),
@@ -140,9 +142,9 @@ def _result(args: Namespace, loaded: _Loaded, chart: Network, output: Path) -> R
         },
         headline=loaded.headline,
         tables=(Table("by_cat", "Operations by category", columns, rows[: args.head]),),
-        charts=(chart,),
+        charts=(chart, *loaded.parts),
         figures=[*((key, f"{size:,}") for key, size in sizes.items()), *length],
-        notes=[*loaded.notes, *filter(None, [chart.note]), f"drawn in {output}"],
+        notes=[*loaded.notes, *filter(None, [chart.note]), f"Drawn in {output}."],
         repairs=loaded.repairs,
         picture=output,
     )

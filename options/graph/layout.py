@@ -34,9 +34,12 @@ MOST_IN_A_STILL = 5_000
 _CONDENSED = 2_000
 _FEW = 60
 _CHAIN = 3  # operations
+#: What a page draws at most, and the stretches of a graph that is larger.
+_MOST_ON_A_PAGE, _STRETCHES = 400, 9
 #: Width and height of a node's place: what makes a page of bands look well filled.
 _PLACE = (190, 34)
 _ASPECT = 1.6
+_TURN = re.compile(r" #\d+$")
 _PART = re.compile(r"[._/:-]+|(?<=\D)(?=\d)")
 
 
@@ -48,12 +51,33 @@ def draw(dag: Dag, path: LongestPath, title: str = "", *, most: int = MOST_NODES
     """
     group = np.arange(len(dag)) if len(dag) <= most else _groups(dag, min(_CONDENSED, most // 10))
     labels = list(dag.names) if len(dag) <= most else _group_labels(dag, group)
+    layer = _layers(dag, group, len(labels))
+    x, y = _places(layer, set(group[path.nodes].tolist()), _edges(dag, group))
+    note = (
+        f"condensed: {len(dag):,} operations are drawn as {len(labels):,}, by the beginnings of their names"
+    )
+    return _placed(dag, path, title, group, labels, layer, x, y, note)
+
+
+def _placed(
+    dag: Dag,
+    path: LongestPath,
+    title: str,
+    group: Int64,
+    labels: Sequence[str],
+    layer: Sequence[int],
+    x: Sequence[float],
+    y: Sequence[float],
+    note: str,
+) -> Network:
+    """Return the picture of groups of nodes (n,), each group with label, layer and place.
+
+    `note` is for those of several nodes.
+    """
     n = len(labels)
-    layer = _layers(dag, group, n)
     walk = group[path.nodes].tolist() if path.nodes else []
     spine = set(walk)
     edges = _edges(dag, group)
-    x, y = _places(layer, spine, edges)
     slack = np.full(n, np.iinfo(np.int64).max)
     np.minimum.at(slack, group, path.slack_ns)
     nodes: list[dict[str, Any]] = [
@@ -67,7 +91,6 @@ def draw(dag: Dag, path: LongestPath, title: str = "", *, most: int = MOST_NODES
     if n == len(dag):
         note = ""
     else:
-        note = f"condensed: {len(dag):,} operations are drawn as {n:,}, by the beginnings of their names"
         for node, members in zip(nodes, np.bincount(group).tolist(), strict=True):
             node |= {"operations": members} if members > 1 else {}
     onward = dict.fromkeys((a, b) for a, b in itertools.pairwise(walk) if layer[a] < layer[b])
@@ -78,11 +101,13 @@ def draw_folded(dag: Dag, path: LongestPath, title: str = "") -> Network:
     """Return `draw`'s picture; of more than 60 operations with each chain of three or more as one node.
 
     A chain is what follows each other and nothing else, all of it on the path or none. Its node has its
-    ``members``: names and milliseconds, in order.
+    ``members``: names and milliseconds, in order. What would be more than 400 nodes is an overview.
     """
     if len(dag) <= _FEW:
         return draw(dag, path, title)
     chains = _chains(dag, path)
+    if len(dag) - sum(len(chain) - 1 for chain in chains) > _MOST_ON_A_PAGE:
+        return _overview(dag, path, title)
     group = np.arange(len(dag))
     for chain in chains:
         group[chain] = chain[0]
@@ -113,6 +138,40 @@ def draw_folded(dag: Dag, path: LongestPath, title: str = "") -> Network:
         shown[int(group[chain[0]])] |= {"label": label, "cat": cats.most_common(1)[0][0], "members": own}
     note = f"{len(dag):,} operations are drawn as {n:,}: a chain is one box, which a click opens"
     return chart._replace(nodes=shown, note=note)
+
+
+def _overview(dag: Dag, path: LongestPath, title: str) -> Network:
+    """Return a graph too large to be read as a box for each category in each of some stretches of layers.
+
+    A box has as ``members`` the names in it, each with its number and the sum of its milliseconds, longest
+    first. Edges within a stretch are left out.
+    """
+    depth = np.array(dag.depths(), np.int64) - 1
+    stretch = depth * _STRETCHES // (int(depth.max()) + 1)
+    rows = {cat: at for at, (cat, _) in enumerate(Counter(dag.cats).most_common())}
+    of, group = numbered(zip(stretch.tolist(), dag.cats, strict=True))
+    x, cats = zip(*of, strict=True)
+    sums: list[dict[str, tuple[int, int]]] = [{} for _ in of]
+    for name, at, ns in zip(dag.names, group.tolist(), dag.dur_ns.tolist(), strict=True):
+        bare = _TURN.sub("", name)
+        count, before = sums[at].get(bare, (0, 0))
+        sums[at][bare] = count + 1, before + ns
+    note = (
+        f"{len(dag):,} operations are drawn as {len(of):,} boxes, one for each category in each of "
+        f"{len({*x})} stretches of the graph; a click lists what is in a box"
+    )
+    y = [float(rows[cat]) for cat in cats]
+    labels = [cat or "other" for cat in cats]
+    chart = _placed(dag, path, title, group.astype(np.int64), labels, x, list(map(float, x)), y, note)
+    members = [
+        [
+            (f"{name} ×{count:,}" if count > 1 else name, ns / 1e6)
+            for name, (count, ns) in sorted(own.items(), key=lambda one: -one[1][1])
+        ]
+        for own in sums
+    ]
+    nodes = [{**node, "members": own} for node, own in zip(chart.nodes, members, strict=True)]
+    return chart._replace(nodes=nodes, edges=[edge for edge in chart.edges if x[edge[0]] < x[edge[1]]])
 
 
 def _chains(dag: Dag, path: LongestPath) -> list[list[int]]:

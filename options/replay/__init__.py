@@ -314,9 +314,8 @@ def _helpful(args: Namespace, loaded: LoadedSteps) -> Result:
         **_common(args, loaded),
         headline=headline,
         document={"whatif": rows},
-        tables=[shown.helpful_table(found)],
+        tables=[shown.helpful_table(found, commands)],
         charts=[shown.helpful_chart(forecasts)],
-        notes=[*loaded.recording.notes, *commands],
     )
 
 

@@ -17,7 +17,7 @@ from replay.forecast import Forecast
 from replay.runs import Simulation
 from replay.sensitivity import Effect
 from replay.slowdown import Slowdown
-from result import Bars, Chart, Column, LazySequence, Lines, Table, Waterfall, ms_column, ms_of
+from result import Bars, Chart, Column, Command, LazySequence, Lines, Table, Waterfall, ms_column, ms_of
 
 if TYPE_CHECKING:
     from diagnose.helpful_edits import HelpfulEdit
@@ -44,6 +44,7 @@ _HELPFUL = (
     Column("set", "what if", value=lambda edit: edit.forecast.name),
     Column("finding", "removes", minor=2),
 )
+_TYPED = Column("command", "command")
 
 
 def _bound(edit: Forecast, end: int) -> float | None:
@@ -98,9 +99,11 @@ def whatif_table(found: Sequence[Forecast]) -> Table:
     return Table.of("whatif", "What if", _WHATIF, found, note="too few steps for an interval" if few else "")
 
 
-def helpful_table(found: Sequence[HelpfulEdit]) -> Table:
-    """Return the table of savings, an edit a row."""
-    return Table.of("helpful", "What each edit would save", _HELPFUL, found)
+def helpful_table(found: Sequence[HelpfulEdit], commands: Sequence[Command]) -> Table:
+    """Return the table of savings, an edit and the command that answers it a row."""
+    table = Table.of("helpful", "What each edit would save", _HELPFUL, found)
+    rows = [(*row, typed) for row, typed in zip(table.rows, commands, strict=True)]
+    return table._replace(columns=(*_HELPFUL, _TYPED), rows=rows)
 
 
 def slowdown_table(found: Slowdown) -> Table:

@@ -347,13 +347,14 @@ def _unknown(job: JobFigures) -> list[str]:
 
 def _dasf(args: Namespace) -> Result:
     """Return one of DASF's own analyses of its profiles."""
+    from options.statistic.dasf_charts import dasf_charts
     from statistic.dasf_analyses import analyse, dasf_headline
 
     table, repairs = analyse(args.sub_option, args.path, jobs=args.jobs, progress=args.progress)
-    first = dasf_headline(table)
+    first, charts = dasf_headline(table), dasf_charts(table)
     table = table._replace(rows=table.rows[: args.head])
     title = f"{args.sub_option} of {', '.join(map(str, args.path))}"
-    return _result(title, args.path[0], {}, (table,), headline=first, repairs=repairs)
+    return _result(title, args.path[0], {}, (table,), headline=first, charts=charts, repairs=repairs)
 
 
 def _read_lines(job: JobFigures) -> list[str]:

@@ -18,6 +18,7 @@ drawers.network = (chart, place) => {
   const graph = linked(chart);
   const cells = gridOf(nodes);
   const colourOf = coloursOf(chart);
+  const marked = chart.marked.charAt(0).toUpperCase() + chart.marked.slice(1);
   const pressed = new Set();
   const pressedKinds = new Set();
   const dashes = edges.length <= MOST_DASHED ? DASHES : DASHES.slice(0, 1);
@@ -40,7 +41,7 @@ drawers.network = (chart, place) => {
   });
 
   function described(node) {
-    const path = node.critical ? " · on the critical path" : "";
+    const path = node.critical ? ` · ${chart.marked}` : "";
     return `${node.label}\n${node.cat} · ${milliseconds(node.dur_ms)}${path}`;
   }
 
@@ -79,7 +80,7 @@ drawers.network = (chart, place) => {
 
   function nodeFacts(node, index) {
     const path = node.critical ? "yes" : "no";
-    const rows = [["Category", node.cat], ["Duration", milliseconds(node.dur_ms)], ["Critical path", path]];
+    const rows = [["Category", node.cat], ["Duration", milliseconds(node.dur_ms)], [marked, path]];
     for (const [key, value] of Object.entries(node)) {
       if (!SHOWN_ELSEWHERE.has(key) && key !== "dur_ms") rows.push(figureOf(key, value));
     }
@@ -93,7 +94,7 @@ drawers.network = (chart, place) => {
   function members(all) {
     const items = all.slice(0, MOST_MEMBERS).map(([name, ms]) => element("li", {}, `${name}: ${milliseconds(ms)}`));
     if (all.length > MOST_MEMBERS) items.push(element("li", {}, `and ${formatted(all.length - MOST_MEMBERS, 0)} more`));
-    return [element("h3", {}, "One after the other"), element("ul", {}, ...items)];
+    return [element("h3", {}, "What it stands for"), element("ul", {}, ...items)];
   }
 
   function neighbours(title, list, end) {
@@ -229,7 +230,7 @@ drawers.network = (chart, place) => {
   function pathButton() {
     const swatch = element("i");
     swatch.style.background = "var(--ink)";
-    const button = element("button", { type: "button", "aria-pressed": "false" }, swatch, "Critical path");
+    const button = element("button", { type: "button", "aria-pressed": "false" }, swatch, marked);
     button.addEventListener("click", () => {
       pathOnly = !pathOnly;
       button.setAttribute("aria-pressed", String(pathOnly));

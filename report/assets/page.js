@@ -178,6 +178,11 @@ function copier(words, text, label = words) {
   return button;
 }
 
+/** A command as one reads it, and a button that copies it whole. */
+function commandOf(text, command) {
+  return [element("code", { title: command }, text), " ", copier("Copy", command, `Copy the command: ${text}`)];
+}
+
 /** What it is worth, as a bar to the scale of all, with the line from the least to the most that it may be. */
 function barOf([value, low, high], most) {
   const at = (one) => `${Math.max(0, Math.min(100, (100 * one) / most))}%`;
@@ -197,8 +202,7 @@ function cards() {
     const lines = card.lines.flatMap(([label, text, command]) => {
       if (!label) return [];
       if (!command) return [element("dt", {}, label), element("dd", {}, text)];
-      const code = element("code", { title: command }, text);
-      return [element("dt", {}, label), element("dd", {}, code, " ", copier("Copy", command, `Copy the command: ${text}`))];
+      return [element("dt", {}, label), element("dd", {}, ...commandOf(text, command))];
     });
     const plain = card.lines.filter(([label]) => !label).map(([, text]) => element("p", {}, text));
     const name = element("h2", {}, element("span", { className: "place" }, String(index + 1)), card.title);

@@ -101,7 +101,9 @@ function tableSection(table) {
       const className = isNumber(column) ? "number" : "text";
       const hidden = state.hidden.has(index);
       const title = shown(value) === value ? "" : value;
-      const cell = element("td", { className, hidden, title }, ...breakable(cellText(column, shown(value))));
+      const command = table.commands[value];
+      const words = command ? commandOf(value, command) : breakable(cellText(column, shown(value)));
+      const cell = element("td", { className, hidden, title }, ...words);
       if (longest[index]) cell.style.setProperty("--chars", longest[index]);
       if (full[index] && value && certain) {
         const share = Math.min(1, Math.abs(value) / full[index]) * 45;

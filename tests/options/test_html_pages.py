@@ -212,8 +212,46 @@ def test_the_page_of_a_diagnosis_answers_on_its_first_screen(
         )
         assert shown.startswith("analyze.py ")
         assert pasted == f"cd {Path.cwd()} && {sys.executable} {shown}"
+        top = "return document.querySelector('nav').getBoundingClientRect().top"
+        browser.execute_script("scrollTo(0, 1500)")
+        assert browser.execute_script(top) == 0  # the links to the parts stay in sight
+        assert any(first_paint_ms(browser, tmp_path / "a.html") <= 500 for _ in range(3))
+        assert frame_ms(browser) <= 1000 / 30
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def first_paint_ms(browser: Chrome, path: Path) -> float:
+    """Load a page; return when something was drawn first."""
+    open_page(browser, path)
+    script = "return performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? Infinity"
+    return float(browser.execute_script(script))
+
+
+def frame_ms(browser: Chrome) -> float:
+    """Return the time of the page's thread for a frame while a timeline is moved."""
+
+    def passed() -> float:
+        metrics = browser.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
+        return float(next(one["value"] for one in metrics if one["name"] == "TaskDuration"))
+
+    browser.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
+    before = passed()
+    moved = """
+    const done = arguments[arguments.length - 1], canvas = document.querySelector(".board canvas");
+    const press = (key) => canvas.dispatchEvent(new KeyboardEvent("keydown", { key }));
+    press("+"); press("+");
+    let frames = 0;
+    const move = () => {
+      if (frames++ === 12) return done(canvas.width);
+      press("ArrowRight");
+      requestAnimationFrame(move);
+    };
+    canvas.scrollIntoView();
+    requestAnimationFrame(move);
+    """
+    assert browser.execute_async_script(moved) > 300
+    return 1000 * (passed() - before) / 12
 
 
 def test_a_step_that_would_hide_the_usual_one_has_a_scale_of_its_own() -> None:

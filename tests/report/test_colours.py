@@ -163,3 +163,12 @@ def test_what_else_is_in_a_picture_does_not_change_the_main_colours() -> None:
     main = colours.assign(["FW", "BW", "STEP", "Comm", "I/O"])
     among = colours.assign(["OUTPUT", "UPDATE", "both", "kernel", "REDUCE", *reversed(main)])
     assert {name: among[name] for name in main} == main
+
+
+def test_a_name_without_a_meaning_has_one_colour_on_a_page() -> None:
+    with colours.of_one_page():
+        first = colours.assign(["a run", "GEMM"])
+        then = colours.assign(["another", "GEMM", "a run"])
+    assert then.items() >= first.items()
+    assert len({*then.values()}) == 3
+    assert colours.assign(["GEMM"]) != {"GEMM": first["GEMM"]}  # of no page: as if it were alone

@@ -7,6 +7,7 @@ import contextlib
 import json
 import math
 import re
+import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from result import (
     Card,
     Chart,
     Column,
+    Command,
     HeatMap,
     Lines,
     Network,
@@ -223,15 +225,21 @@ def test_columns_are_hidden_and_what_is_left_is_copied(browser: Chrome, tmp_path
     assert browser.find_element(By.CSS_SELECTOR, "tbody tr").text == "20 1,235"
 
 
-def test_a_text_is_copied_without_a_clipboard_too(browser: Chrome, tmp_path: Path) -> None:
-    open_page(browser, page(tmp_path / "a.html"))
+def test_a_row_with_a_command_copies_it_whole_without_a_clipboard_too(
+    browser: Chrome, tmp_path: Path
+) -> None:
+    typed = Command("python3 analyze.py whatif 'my job' BW=0.5")
+    table = Table("t", "T", (AVERAGE, Column("command", "Command")), [(1.5, typed)])
+    open_page(browser, page(tmp_path / "a.html", tables=(table,)))
     browser.execute_script(
         "Object.defineProperty(navigator, 'clipboard', { value: undefined });"
-        "document.execCommand = (what) => { window.got = [what, getSelection().toString()]; return true; };"
-        "copied('a\\tb')"
+        "document.execCommand = (what) => (window.got = [what, document.activeElement.value]);"
     )
+    assert cells(browser, 1) == ["analyze.py whatif 'my job' BW=0.5 Copy"]
+    browser.find_element(By.CSS_SELECTOR, "td button").click()
     until(browser, "return window.got !== undefined")
-    assert browser.execute_script("return window.got[0]") == "copy"
+    whole = f"cd {Path.cwd()} && {sys.executable} analyze.py whatif 'my job' BW=0.5"
+    assert browser.execute_script("return window.got") == ["copy", whole]
 
 
 def test_many_rows_come_in_pages(browser: Chrome, tmp_path: Path) -> None:
