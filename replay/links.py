@@ -65,8 +65,9 @@ class LinkRate(NamedTuple):
     the best, as a ratio, as the best is beyond the usual (the median of what busy sides carried at best in
     each step), no less than what a node received, and twice the best where that may be due to threads.
     `receives` says whether what a node receives is limited to the same rate as what it sends; None where that
-    is not known. `machines` has of servers that run on a worker's machine the link by which that sends, and
-    `slow` the rate of nodes that carry less than others.
+    is not known: it is taken to be, in the recorded job as in the edited one. `machines` has of servers that
+    run on a worker's machine the link by which that sends, and `slow` the rate of nodes that carry less than
+    others.
     """
 
     at_least: float

@@ -59,7 +59,7 @@ def as_messages(recording: Recording, network: LinkRate) -> Recording:
     nodes = sorted({node for one in backs for node in ends_of(one.transfer.link) or ()})
     links += [connection(*pair) for pair in itertools.permutations(nodes, 2)]
     place = {link: i for i, link in enumerate(links)}
-    sides, carries = network.limits(links, receives=network.receives or False)
+    sides, carries = network.limits(links, receives=network.receives is not False)
     link = np.array([place.get(one.transfer.link, NO_LINK) for one in operations], np.int64)
     wire_ns = bytes_of(recording) / network.at_most
     made = _Messages(recording, pulls, (to_back, rest), link, wire_ns, (np.array(sides, np.int64), carries))

@@ -78,7 +78,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
                 recording, cores.at(0.0 if times > 1 else 1 / times)
             )  # on faster links at best none
         if links is not None and recording.sides:
-            limited = guess.receives if times < 1 and may_receive_more else links.receives or False
+            limited = guess.receives if times < 1 and may_receive_more else links.receives is not False
             slow = {node: rate * (ratio or 0.0) / times for node, rate in links.slow.items()}
             edited = links._replace(slow=slow if ratio else {})
             sides, carries = edited.limits(recording.links, receives=limited)

@@ -9,6 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from arrays import Float64, Int64
+from arrays.intervals import clipped_lengths, union
 from dag.step_graph import Bool, Recording, StepGraph, operation_edges
 from dialects.recorded_collectives import may_reduce
 from dialects.roles import Phase
@@ -77,7 +78,9 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     def apply(recording: Recording, guess: Guess) -> Recording:
         if cores is not None and not guess.contends:
             recording = scaled(recording, cores.at(_still_beside(reduced, cap)))
-        return joined(job, recording, cap, getattr(known, guess.latency), within=guess.within_cap)
+        latency_ns = getattr(known, guess.latency)
+        per_byte = _per_byte(job, latency_ns, alike=cores is None or guess.contends)
+        return joined(job, recording, cap, latency_ns, per_byte, within=guess.within_cap)
 
     others = () if known.is_told else OTHER_LATENCIES
     return Edit(apply, order=Order.EVENTS, guesses=(*others, *contends, Guess(within_cap=True)))
@@ -110,18 +113,24 @@ def without_overlap(recording: Recording) -> Recording:
 
 
 def joined(
-    job: Job, recording: Recording, cap: float, latency_ns: Float64, *, within: bool = False
+    job: Job,
+    recording: Recording,
+    cap: float,
+    latency_ns: Float64,
+    per_byte: Float64,
+    *,
+    within: bool = False,
 ) -> Recording:
     """Return the recording in which each owner's buckets are joined in turn.
 
     As DDP does, the gradient with which a bucket holds the `cap` closes it. It is taken to be the last one of
-    a recorded bucket; if it was the first, buckets stay `within` the cap. `latency_ns` (n,) is of operations.
+    a recorded bucket; if it was the first, buckets stay `within` the cap. `latency_ns` (n,) is of operations,
+    `per_byte` as of `_per_byte`.
 
     The last of those that are joined reduces all, when its own gradients are ready; the others take no time,
     and what waits for them waits for it. Its bytes take as long as those of buckets usually do: what a small
-    one took beside computation may be mostly a wait for a core.
+    one took beside computation may be mostly a wait for a core. The last of a pass meets none any more.
     """
-    per_byte = _per_byte(job, latency_ns)
 
     def edited(step: StepGraph) -> StepGraph:
         buckets, n_bytes = _buckets(job, recording, step)
@@ -130,7 +139,8 @@ def joined(
         carried = into != buckets
         total = np.bincount(into, n_bytes, len(step))
         carries = np.unique(into[carried])
-        bytes_ns = total[carries] * per_byte[step.owner[carries]]
+        is_last = np.isin(carries, buckets[np.diff(step.owner[buckets], append=-1) != 0])
+        bytes_ns = total[carries] * per_byte[step.owner[carries], is_last.astype(int)]
         work[carries] = np.rint(latency_ns[step.operation[carries]] + bytes_ns)
         work[buckets[carried]] = 0
         carrier = np.arange(len(step))
@@ -158,24 +168,41 @@ def _still_beside(reduced: Sequence[Float64], cap: float) -> float:
     return after / before if before else 1.0
 
 
-def _per_byte(job: Job, latency_ns: Float64) -> Float64:
-    """Return how long buckets of each owner (m,) usually take for a byte, beside their latency (n,)."""
+def _per_byte(job: Job, latency_ns: Float64, *, alike: bool) -> Float64:
+    """Return how long buckets of each owner usually take for a byte, beside their latency (n,): (m, 2).
+
+    Beside computation, and without: both need cores, or a device. With `alike` both are of all bytes.
+    """
     recording = job.recording
-    rows: list[list[Float64]] = [[] for _ in recording.owners]
+    computes = recording.which(lambda one: one.is_compute)
+    rows: list[list[Float64]] = [[np.empty((0, 3))] for _ in recording.owners]
     for step in map(recording.steps.__getitem__, recording.whole_steps):
         buckets, n_bytes = _buckets(job, recording, step)
-        bytes_ns = np.maximum(step.work_ns[buckets] - latency_ns[step.operation[buckets]], 0.0)
         for owner, found in enumerate(rows):
             own = (step.owner[buckets] == owner) & (n_bytes > 0)
-            found.append(np.column_stack((bytes_ns[own] / n_bytes[own], n_bytes[own])))
-    usual = np.zeros(len(rows))
+            event, size = buckets[own], n_bytes[own]
+            start_ns, end_ns = step.end_ns[event] - np.maximum(step.work_ns[event], 1), step.end_ns[event]
+            bytes_ns = np.maximum(_own_ns(start_ns, end_ns) - latency_ns[step.operation[event]], 0.0)
+            works = computes[step.operation] & (step.owner == owner)
+            busy = union(step.start_ns[works], step.end_ns[works])
+            beside = clipped_lengths(busy, start_ns, end_ns) / (end_ns - start_ns)
+            weights = (size, size) if alike else (size * beside, size * (1 - beside))
+            found.append(np.column_stack((bytes_ns / size, *weights)))
+    usual = np.zeros((len(rows), 2))
     for owner, found in enumerate(rows):
-        each = np.concatenate([np.empty((0, 2)), *found])
+        each = np.concatenate(found)
         each = each[np.argsort(each[:, 0])]
-        before = np.cumsum(each[:, 1])
-        if len(each):
-            usual[owner] = each[np.searchsorted(before, before[-1] / 2), 0]
+        for which, before in enumerate(np.cumsum(each[:, 1:], axis=0).T if len(each) else ()):
+            usual[owner, which] = each[np.searchsorted(before, before[-1] / 2), 0]
     return usual
+
+
+def _own_ns(start_ns: Int64, end_ns: Int64) -> Float64:
+    """Return how long each interval (k,) lasts, of what several share each its part."""
+    at = np.unique(np.concatenate((start_ns, end_ns)))
+    runs = (start_ns <= at[:-1, None]) & (at[:-1, None] < end_ns)
+    own: Float64 = np.diff(at) / np.maximum(runs.sum(axis=1), 1) @ runs
+    return own
 
 
 def _carriers(owner: Int64, n_bytes: Float64, cap: float, *, within: bool = False) -> Int64:
@@ -192,7 +219,9 @@ def _carriers(owner: Int64, n_bytes: Float64, cap: float, *, within: bool = Fals
 
 def _buckets(job: Job, recording: Recording, step: StepGraph) -> tuple[Int64, Float64]:
     """Return the buckets of gradients of a step, of each owner in turn, and how many bytes each has."""
-    buckets = np.flatnonzero(gradients(recording, step)[0])
+    begun = gradients(recording, step)[0]
+    begun[step.continued[:, 1]] = False
+    buckets = np.flatnonzero(begun)
     buckets = buckets[np.lexsort((step.start_ns[buckets], step.owner[buckets]))]
     return buckets, job.collectives.bytes_of(step)[buckets]
 
