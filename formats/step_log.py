@@ -150,8 +150,8 @@ def _told(head: bytes) -> tuple[type[_Form], _Kinds, bool, Sequence[str], str] |
     kinds = _kinds(rows)
     if kinds is None:
         return None
-    times = [row.get(kinds.time, 0) for row in rows if kinds.time]
-    return form, kinds, any(np.isnan(_number(time)) for time in times), header, delimiter
+    texts = [bool(np.isnan(_number(row.get(kinds.time)))) for row in rows if kinds.time]
+    return form, kinds, _in_most(texts), header, delimiter
 
 
 def _object(line: bytes) -> Mapping[str, Any] | None:
@@ -278,6 +278,8 @@ class _Csv(_Form):
         columns = [self.header.index(name) for name in self.names]
         n_numbers = len(columns) - self.texts
         table: Float64 = read(io.BytesIO(lines), usecols=columns[:n_numbers])
+        if len(table) != lines.count(b"\n") + 1:
+            raise ValueError("a quote without an end: what follows is within it")
         if not self.texts:
             return table
         times = read(io.BytesIO(lines), usecols=columns[n_numbers:], dtype="U40")
@@ -319,8 +321,12 @@ def _duration(name: str) -> tuple[str, int] | None:
 
 
 def _are_numbers(cells: Sequence[Any]) -> bool:
-    """Whether no cell holds anything but a number, and one does."""
-    return not all(cell in (None, "") for cell in cells) and not any(map(_is_odd, cells))
+    """Whether most of the cells that hold something hold a number: one that is damaged costs no column."""
+    return _in_most([not _is_odd(cell) for cell in cells if cell not in (None, "")])
+
+
+def _in_most(which: Sequence[bool]) -> bool:
+    return 2 * sum(which) > len(which)
 
 
 def _is_odd(cell: Any) -> bool:
@@ -358,8 +364,8 @@ def _all_seconds(texts: Sequence[str | None]) -> Float64:
 
 
 def _are_times(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
-    """Whether a column has times of day: seconds to nanoseconds since the epoch, or ISO 8601."""
-    return bool(rows) and bool(_times_ns(np.array([_seconds(row.get(name)) for row in rows])).all())
+    """Whether most cells of a column are times of day: seconds to ns since the epoch, or ISO 8601."""
+    return _in_most((_times_ns(np.array([_seconds(row.get(name)) for row in rows])) > 0).tolist())
 
 
 def _times_ns(numbers: Float64) -> Int64:
@@ -400,7 +406,8 @@ def _trace(
     notes = [*damage]
     number = columns.pop(kinds.step)
     rank = np.full(len(number), -1.0) if kinds.rank is None else columns.pop(kinds.rank)
-    is_told = (np.abs(number) < 1 << 53) & (np.abs(rank) < 1 << 31) & (np.rint(number) == number)  # not NaN
+    is_told = (np.abs(number) < 1 << 53) & (np.abs(rank) < 1 << 31)
+    is_told &= (np.rint(number) == number) & (np.rint(rank) == rank)  # nor NaN
     units = [unit for _, unit in kinds.durations.values()]
     spent = [columns.pop(name) for name in kinds.durations]
     some = slice(None, None, 1 + len(number) // _MANY_ROWS)
@@ -420,6 +427,8 @@ def _trace(
     steps, end_ns = number[rows].astype(np.int64), np.zeros(len(rows), np.int64)
     if kinds.time is not None:
         end_ns = _times_ns(columns.pop(kinds.time)[rows])
+        if n := int((end_ns == 0).sum()):
+            notes.append(f"{counted(n, 'row')} without a time of day")
     told = [spent.pop(0)[rows].astype(np.int64) for _ in units]
     whole_ns = np.zeros(len(rows), np.int64) if at is None else told.pop(at)
     of_rank = rank[rows].astype(np.int32)
@@ -499,8 +508,9 @@ def _placed(number: Int64, end_ns: Int64, whole_ns: Int64, parts_ns: Sequence[In
     if not whole_ns.any():
         after = np.diff(number, prepend=number[:1])
         usual = int(np.median(after[1:])) if len(after) > 1 else 1
-        took = np.diff(end_ns, prepend=end_ns[:1]) // usual
-        whole_ns = np.where((after == usual) & (took > 0), took, 0)
+        before = np.append(end_ns[:1], end_ns[:-1])
+        took = (end_ns - before) // usual
+        whole_ns = np.where((after == usual) & (took > 0) & (before > 0), took, 0)
         if not end_ns.any():
             whole_ns = sum(parts_ns, start=np.zeros(len(number), np.int64))
     if not end_ns.any():
@@ -508,7 +518,9 @@ def _placed(number: Int64, end_ns: Int64, whole_ns: Int64, parts_ns: Sequence[In
     gaps = np.diff(end_ns - whole_ns, prepend=(end_ns - whole_ns)[:1])[1:] - whole_ns[:-1]
     rounding = np.maximum(_RESOLUTION_NS, _RESOLUTION * np.median(whole_ns))
     gaps = np.where((gaps > rounding) & (end_ns[:-1] > 0) & (end_ns[1:] > 0), gaps, 0)
-    begin = (end_ns - whole_ns)[:1] + np.concatenate([[0], np.cumsum(whole_ns[:-1] + gaps)])
+    after_first = np.concatenate([[0], np.cumsum(whole_ns[:-1] + gaps)])
+    at = int((end_ns > 0).argmax())
+    begin = after_first + (end_ns[at] - whole_ns[at] - after_first[at])
     return begin.astype(np.int64), whole_ns.astype(np.int64)
 
 

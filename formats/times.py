@@ -50,10 +50,9 @@ def to_ns(values: Sequence[Any]) -> Int64:
         if kinds <= {int}:
             return _ints(np.array(values, np.int64))
         if kinds <= {int, float}:
-            us = np.array(values, np.float64)
             if any(type(value) is float and FLOAT_LIMIT_US <= abs(value) < math.inf for value in values):
                 raise InexactError  # the text may have said more
-            return _floats(us)
+            return _floats(np.array(values, np.float64))
     if len(numbers := [i for i, value in enumerate(values) if type(value) in (int, float)]) < len(values):
         out = np.array([exact_ns(value) if isinstance(value, str) else NO_TIME for value in values], np.int64)
         out[numbers] = to_ns([values[i] for i in numbers])

@@ -20,7 +20,9 @@ import sys
 import tempfile
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,16 +58,23 @@ _WRITES = os.O_WRONLY | os.O_RDWR
 #: What some events of a program start that works on data alone: nothing here may.
 _EXECUTED = ("os.exec", "os.fork", "os.posix_spawn", "os.system", "pickle.find_class", "socket.connect",
              "subprocess.Popen")  # fmt: skip
-#: Jobs whose files say for each of their bytes what may stand there: what is lost of them can be seen.
-_STRICT = ("byteps", "kineto", "composer", "chrome", "pipeline")
+#: Jobs of which `statistic` counts the events, and options that say, too, what was lost of them.
+_COUNTED = frozenset(mutations.KINDS) - {"graph", "digest"}
+_TELLING = ("statistic", "diagnose", "critical", "replay")
+#: Jobs of one file, which has to be named.
+_FILES = ("graph", "digest")
 _CHANGED = ("os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.link", "os.symlink", "os.truncate")
 
 
 class Answer(NamedTuple):
-    """How many events `statistic` counts in a job, and its notes."""
+    """How many events `statistic` counts in a job, and an option's notes."""
 
     events: int
-    notes: Sequence[str]
+    notes: AbstractSet[str]
+
+
+#: Of each kind of job as it is, by option.
+_Clean = Mapping[tuple[str, str], Answer]
 
 
 class _BrokenError(Exception):
@@ -73,7 +82,7 @@ class _BrokenError(Exception):
 
 
 def main(first: int, count: int) -> int:
-    """Try `count` seeds; return the number of those that break a law."""
+    """Try `count` seeds, and tell how many had each kind of job; return how many break a law."""
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # a process with threads cannot be forked safely
     folder = Path(tempfile.mkdtemp(prefix="fuzz"))
     try:
@@ -90,6 +99,7 @@ def main(first: int, count: int) -> int:
                     _tell(f"seed {seed}: {reason}")
             if first % 1000 == 0:
                 _tell(f"# up to {first} in {time.monotonic() - begin:.0f} s")
+        _tell("#", Counter(_drawn(seed)[1] for seed in range(last - count, last)).most_common())
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return broken
@@ -100,8 +110,8 @@ def _tell(*words: object) -> None:
     sys.stdout.flush()
 
 
-def _warm_up(folder: Path) -> dict[str, Answer]:
-    """Load what runs load, but for threads; return what `statistic` says of each job as it is."""
+def _warm_up(folder: Path) -> _Clean:
+    """Load what runs load, but for threads; return what options say of each job as it is."""
     for module in pkgutil.walk_packages([str(REPO)]):
         if not module.name.startswith(("tests", "benchmarks", "analyze")):
             importlib.import_module(module.name)
@@ -111,23 +121,25 @@ def _warm_up(folder: Path) -> dict[str, Answer]:
     clean = {}
     for kind in mutations.KINDS:
         mutations.write_job(kind, folder / kind)
-        for option in ("diagnose", "critical", "statistic"):
-            ended = run_cli(option, folder / kind, "--format", "json", "--jobs", "1")
-        clean[kind] = _answer(folder / kind, *ended)
+        for option in _TELLING:
+            clean[kind, option] = _answer(folder / kind, *run_cli(*_told(option, folder / kind)))
     return clean
+
+
+def _told(option: str, job: Path) -> list[object]:
+    without_file = ["--output", "-"] if option in ("critical", "replay") else []
+    return [option, job, "--format", "json", "--jobs", "1", *without_file]
 
 
 def _answer(job: Path, code: int, stdout: str, stderr: str) -> Answer:
     found = json.loads(stdout) if code == 0 else {}
-    events = sum(operation["count"] for operation in found.get("operations", ()))
-    return Answer(
-        events, [note.replace(str(job), "") for note in (*found.get("repairs", ()), *stderr.splitlines())]
-    )
+    operations = found["operations"] if found.get("option") == "statistic" else ()
+    events = sum(operation["count"] for operation in operations)
+    notes = (*found.get("repairs", ()), *stderr.splitlines())
+    return Answer(events, frozenset(note.replace(str(job), "") for note in notes))
 
 
-def _forked(
-    seeds: Sequence[int], folder: Path, clean: Mapping[str, Answer], *, shown: bool
-) -> Iterator[tuple[int, str]]:
+def _forked(seeds: Sequence[int], folder: Path, clean: _Clean, *, shown: bool) -> Iterator[tuple[int, str]]:
     """Try seeds in a child; yield each with the law that it breaks, or "", up to one that ends the child."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -156,7 +168,7 @@ def _forked(
         yield seeds[tried], f"{text[-3000:]}\nended by signal {status & 127} (14: waits; 27: computes)"
 
 
-def _tried(seed: int, folder: Path, clean: Mapping[str, Answer], shown: bool) -> str:
+def _tried(seed: int, folder: Path, clean: _Clean, shown: bool) -> str:
     """Return the law that a seed breaks, or ""."""
     signal.alarm(_WAIT_S)
     signal.setitimer(signal.ITIMER_PROF, 3 * _MOST_S)
@@ -179,19 +191,23 @@ def _tried(seed: int, folder: Path, clean: Mapping[str, Answer], shown: bool) ->
     return reason
 
 
-def run(seed: int, folder: Path, clean: Mapping[str, Answer], *, shown: bool = False) -> None:
-    """Damage a job as `seed` says, and run a command on it; `_BrokenError` if that breaks a law."""
+def _drawn(seed: int) -> tuple[random.Random, str]:
     rng = random.Random(seed)
+    return rng, rng.choice(list(mutations.KINDS))
+
+
+def run(seed: int, folder: Path, clean: _Clean, *, shown: bool = False) -> None:
+    """Damage a job as `seed` says, and run a command on it; `_BrokenError` if that breaks a law."""
+    rng, kind = _drawn(seed)
     os.environ["ANALYZE_NATIVE"] = str(rng.randrange(2))  # both decoders
     job, out = folder / "job", folder / "out"
-    kind = rng.choice(list(mutations.KINDS))
     mutations.write_job(kind, job)
     (out / "tmp").mkdir(parents=True)
     os.environ["TMPDIR"] = tempfile.tempdir = str(out / "tmp")
-    is_counted = rng.random() < 0.2 and kind in _STRICT
-    if is_counted:
-        mutations.damage_bytes(rng, job)
-        words: list[object] = ["statistic", job, "--format", "json"]
+    option = rng.choice(_TELLING) if rng.random() < 0.2 and kind in _COUNTED else ""
+    if option:
+        mutations.damage_visibly(rng, job)
+        words = _told(option, job)
     else:
         mutations.damage(rng, job)
         words = _command(rng, kind, job, out)
@@ -213,10 +229,10 @@ def run(seed: int, folder: Path, clean: Mapping[str, Answer], *, shown: bool = F
         raise _BrokenError(f"changed {changed[0]}")
     if left := list(folder.rglob("*.tmp")):
         raise _BrokenError(f"left {left[0]}")
-    if is_counted and code == 0:
-        found = _answer(job, *ended)
-        if found.events < clean[kind].events and found.notes == clean[kind].notes:
-            raise _BrokenError(f"{kind}: {clean[kind].events - found.events} events lost without a note")
+    if option and code == 0 and _answer(job, *ended).notes <= clean[kind, option].notes:
+        lost = clean[kind, "statistic"].events - _answer(job, *run_cli(*_told("statistic", job))).events
+        if lost > 0:
+            raise _BrokenError(f"{kind}, {option}: {lost} events lost without a note")
 
 
 def _check(code: int, stdout: str, stderr: str, out: Path) -> None:
@@ -268,7 +284,7 @@ def _command(rng: random.Random, kind: str, job: Path, out: Path) -> list[object
     """Return a command line with flags that its option knows, and now and then one that it does not."""
     option = "graph" if kind == "graph" else rng.choice([*options.MODULES, "diagnose", "whatif"])
     files = sorted(path for path in job.rglob("*") if path.is_file())
-    path: object = job if not files or (rng.random() < 0.8 and kind != "graph") else rng.choice(files)
+    path: object = job if not files or (rng.random() < 0.8 and kind not in _FILES) else rng.choice(files)
     paths = [path]
     if option in ("compare", "3dcompare") or rng.random() < 0.05:
         other = folder_of(rng, kind, out)
@@ -320,7 +336,7 @@ def folder_of(rng: random.Random, kind: str, out: Path) -> Path:
     """Return a job that is not damaged, mostly of the same kind."""
     other = kind if rng.random() < 0.8 else rng.choice(list(mutations.KINDS))
     mutations.write_job(other, out / "other")
-    return out / "other"
+    return next((out / "other").iterdir()) if other in _FILES else out / "other"
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import sqlite3
 import stat
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,11 +99,34 @@ def damage(rng: random.Random, job: Path) -> None:
         rng.choice(_DIRECTORY)(rng, rng.choice(files))
 
 
-def damage_bytes(rng: random.Random, job: Path) -> None:
-    """Damage one file of a job in a way that a reader can see: cut it off, change bits, put bytes in."""
+def damage_visibly(rng: random.Random, job: Path) -> None:
+    """Damage one file of a job so that a reader can see what it cannot read: nothing goes, or turns empty."""
     path = rng.choice(sorted(path for path in job.rglob("*") if path.is_file()))
-    way = rng.choice((_cut, _with_other_bytes, _with_noise))
-    path.write_bytes(_mutated(rng, path.name, path.read_bytes(), [way]))
+    before, suffix = path.read_bytes(), path.suffix
+    ways: Sequence[Mutation] = (_with_other_bytes, _with_noise)
+    if suffix == ".jsonl":
+        ways = (_with_other_numbers,)
+    elif suffix == ".csv":
+        ways = (_with_other_numbers, _with_noise_in_rows)
+    elif path.name.startswith("dump_rank"):
+        ways = (_with_other_numbers, _with_other_members)
+    elif suffix in (".json", ".gz"):
+        is_closed = suffix == ".gz" or before.rstrip().endswith((b"]", b"}"))
+        ways = (*ways, *[_cut] * is_closed, _with_other_numbers, _with_other_members)
+    elif suffix == ".pickle":
+        ways = (partial(_with_other_values, only_odd=True),)
+    elif suffix in (".sqlite", ".db"):
+        ways = (partial(_with_other_cells, only_odd=True),)
+    path.write_bytes(_mutated(rng, path.name, before, [partial(_seen, rng.choice(ways))]))
+
+
+#: Values of cells and times that may be empty, and the phase of a sample, which has no length.
+_UNSEEN = re.compile(rb'null|NaN|"P"|\xa1P')
+
+
+def _seen(way: Mutation, rng: random.Random, content: bytes) -> bytes:
+    changed = way(rng, content)
+    return content if len(_UNSEEN.findall(changed)) > len(_UNSEEN.findall(content)) else changed
 
 
 def damaged(rng: random.Random, name: str, content: bytes) -> bytes:
@@ -452,6 +476,11 @@ def _with_noise(rng: random.Random, content: bytes) -> bytes:
     return content[:at] + rng.choice(_NOISE) + content[at:]
 
 
+def _with_noise_in_rows(rng: random.Random, content: bytes) -> bytes:
+    head, newline, rows = content.partition(b"\n")
+    return head + newline + _with_noise(rng, rows)
+
+
 def _with_other_numbers(rng: random.Random, content: bytes) -> bytes:
     places = list(re.finditer(rb"-?\d+(?:\.\d+)?", content))
     for place in sorted(rng.sample(places, min(len(places), rng.choice((1, 3)))), key=lambda m: -m.start()):
@@ -487,14 +516,14 @@ def _with_other_labels(rng: random.Random, content: bytes) -> bytes:
     )
 
 
-def _with_other_values(rng: random.Random, content: bytes) -> bytes:
+def _with_other_values(rng: random.Random, content: bytes, *, only_odd: bool = False) -> bytes:
     """Put other values into some places of a pickle."""
     try:
         document = _unpickled(content)
     except Exception:  # damaged by a mutation before this one
         return content
     for _ in range(rng.choice((1, 3, 10))):
-        _change(rng, document)
+        _change(rng, document, only_odd=only_odd)
     return pickle.dumps(document, protocol=rng.choice((2, 3, 4, 5)))
 
 
@@ -503,21 +532,23 @@ def _unpickled(content: bytes) -> Any:
     return pickle._Unpickler(io.BytesIO(content)).load()
 
 
-def _change(rng: random.Random, document: Any) -> None:
+def _change(rng: random.Random, document: Any, *, only_odd: bool = False) -> None:
     within = document
     while isinstance(within, dict | list) and within:
         key = rng.choice(list(within)) if isinstance(within, dict) else rng.randrange(len(within))
         if isinstance(within[key], dict | list) and within[key] and rng.random() < 0.85:
             within = within[key]
-        elif rng.random() < 0.2:
+        elif rng.random() < 0.2 and not only_odd:
             del within[key]
             return
         else:
-            within[key] = rng.choice(_VALUES)
+            within[key] = rng.choice(
+                [value for value in _VALUES if value not in (None, [], ())] if only_odd else _VALUES
+            )
             return
 
 
-def _with_other_cells(rng: random.Random, content: bytes) -> bytes:
+def _with_other_cells(rng: random.Random, content: bytes, *, only_odd: bool = False) -> bytes:
     """Put other values into some cells of a database, or take rows, a column or a table out of it."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "report.sqlite")
@@ -527,12 +558,16 @@ def _with_other_cells(rng: random.Random, content: bytes) -> bytes:
             contextlib.closing(sqlite3.connect(path)) as db,
         ):
             for _ in range(rng.choice((1, 3, 10))):
-                _change_cells(rng, db)
+                _change_cells(rng, db, only_odd=only_odd)
             db.commit()
         return path.read_bytes()
 
 
-def _change_cells(rng: random.Random, db: sqlite3.Connection) -> None:
+#: What says which rows are no slices.
+_SORTS = ("eventType", "string", "category_id")
+
+
+def _change_cells(rng: random.Random, db: sqlite3.Connection, *, only_odd: bool) -> None:
     table = rng.choice([row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")])
     column = rng.choice([row[1] for row in db.execute(f'PRAGMA table_info("{table}")')])
     value = rng.choice((None, -1, 0.5, 1 << 62, -(1 << 63), float("inf"), "", "12", b"b", "x" * 3000))
@@ -542,6 +577,10 @@ def _change_cells(rng: random.Random, db: sqlite3.Connection) -> None:
         f'DELETE FROM "{table}" WHERE "{column}" > ?',
         f'INSERT INTO "{table}" ("{column}") VALUES (?)',
     )
+    if only_odd:
+        if column not in _SORTS:
+            db.execute(rng.choice(ways[:2]), (value,))
+        return
     db.execute(rng.choice(ways), (value,))
     if rng.random() < 0.1:
         db.execute(f'DROP TABLE "{table}"')

@@ -35,6 +35,7 @@ from dialects.roles import Role
 from dialects.steps import Step, Steps, step_table
 from dialects.sync_points import SyncPart
 from dialects.system import Metadata, Need, System
+from errors import counted
 from formats.columns import Trace
 
 if TYPE_CHECKING:
@@ -75,6 +76,9 @@ class Jax(System):
 
         lines = lines_of(trace)
         left_out = by_name(trace, is_noise) | lines.repeats[trace.track_id]
+        if n := int((lines.nameless[trace.track_id] & left_out).sum()):
+            fate = "of threads of devices without a name left out"
+            trace = replace(trace, repairs=[*trace.repairs, f"{counted(n, 'slice')} {fate}"])
         trace = trace.select(~left_out) if left_out.any() else trace
         place = np.where(by_name(trace, lambda name: name.startswith("$")), 1, 2)
         place[operations(trace, lines)] = 0

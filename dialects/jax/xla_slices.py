@@ -143,6 +143,7 @@ class ThreadKinds(NamedTuple):
     copies : (t,) all operations are copies, but for collectives
     waits : (t,) holds waits of a device
     steps, programs : (t,) holds the steps of a device, or the runs of programs on it
+    nameless : (t,) of a device with streams, but nothing says what it holds
     """
 
     device: Int64
@@ -151,6 +152,7 @@ class ThreadKinds(NamedTuple):
     waits: Mask
     steps: Mask
     programs: Mask
+    nameless: Mask
 
     @property
     def repeats(self) -> Mask:
@@ -175,7 +177,8 @@ def lines_of(trace: Trace) -> ThreadKinds:
     repeated |= beside & ~which(_STREAM.fullmatch)
     works = (device != SHARED) & ~repeated & ~waits
     steps, programs = which(lambda name: name == "Steps"), which(lambda name: name.startswith("XLA Modules"))
-    return ThreadKinds(device, works, which(_OF_COPIES.fullmatch), waits, steps, programs)
+    nameless = beside & which("".__eq__)
+    return ThreadKinds(device, works, which(_OF_COPIES.fullmatch), waits, steps, programs, nameless)
 
 
 def n_devices(trace: Trace) -> int:

@@ -1,7 +1,8 @@
 """Databases of ROCm's profiler (``rocprofv3 --output-format rocpd``), as those that Nsight Systems exports.
 
 A view, which nothing writes to the file, stands for each table of Nsight's; so one reader reads both. Kernels
-are called by their symbols, whose numbers lie beyond those of texts.
+are called by their symbols, whose numbers lie beyond those of texts. A row stays where what it refers to is
+not there: a call without a category is one of the runtime.
 """
 
 from __future__ import annotations
@@ -13,14 +14,18 @@ from pathlib import Path
 from errors import TraceError
 
 _BEYOND = 1 << 40
-_JOINED = "JOIN rocpd_info_process P ON P.id = R.pid LEFT JOIN rocpd_event E ON E.id = R.event_id"
-_WORK = 'R.start, R."end", P.pid << 24 AS globalPid, R.stream_id AS streamId, E.stack_id AS correlationId'
+_JOINED = "LEFT JOIN rocpd_info_process P ON P.id = R.pid LEFT JOIN rocpd_event E ON E.id = R.event_id"
+_WORK = (
+    'R.start, R."end", ifnull(P.pid, R.pid) << 24 AS globalPid, R.stream_id AS streamId, '
+    "E.stack_id AS correlationId"
+)
 _CALL = (
-    'R.start, R."end", P.pid << 24 | (T.tid & 0xFFFFFF) AS globalTid, R.name_id AS nameId, '
-    "E.stack_id AS correlationId, 59 AS eventType, "
+    'R.start, R."end", ifnull(P.pid, R.pid) << 24 | (ifnull(T.tid, R.tid) & 0xFFFFFF) AS globalTid, '
+    "R.name_id AS nameId, E.stack_id AS correlationId, 59 AS eventType, "
     "coalesce(json_extract(E.extdata, '$.message'), N.string) AS text "
-    f"FROM rocpd_region R {_JOINED} JOIN rocpd_info_thread T ON T.id = R.tid "
-    "JOIN rocpd_string N ON N.id = R.name_id JOIN rocpd_string C ON C.id = E.category_id WHERE C.string "
+    f"FROM rocpd_region R {_JOINED} LEFT JOIN rocpd_info_thread T ON T.id = R.tid "
+    "LEFT JOIN rocpd_string N ON N.id = R.name_id LEFT JOIN rocpd_string C ON C.id = E.category_id "
+    "WHERE ifnull(C.string, 'HIP') "
 )
 _INDEX = "coalesce(A.type_index, A.logical_index, A.id) AS deviceId"
 _DIRECTIONS = {1: "HOST_TO_DEVICE", 2: "DEVICE_TO_HOST", 8: "DEVICE_TO_DEVICE", 9: "HOST_TO_HOST"}
@@ -33,12 +38,13 @@ _VIEWS = {
         f"R.grid_size_{axis} / max(1, R.workgroup_size_{axis}) AS grid{axis.upper()}"
         for axis in "xyz"
     )
-    + f" FROM rocpd_kernel_dispatch R {_JOINED} JOIN rocpd_info_agent A ON A.id = R.agent_id",
+    + f" FROM rocpd_kernel_dispatch R {_JOINED} LEFT JOIN rocpd_info_agent A ON A.id = R.agent_id",
     "CUPTI_ACTIVITY_KIND_MEMCPY": f"{_WORK}, {_INDEX}, R.size AS bytes, CASE "
     + " ".join(f"WHEN N.string LIKE '%{words}' THEN {kind}" for kind, words in _DIRECTIONS.items())
-    + f" ELSE 0 END AS copyKind FROM rocpd_memory_copy R {_JOINED} JOIN rocpd_string N ON N.id = R.name_id "
-    "JOIN rocpd_info_agent D ON D.id = R.dst_agent_id "
-    "JOIN rocpd_info_agent A ON A.id = iif(D.type = 'GPU', R.dst_agent_id, R.src_agent_id)",
+    + f" ELSE 0 END AS copyKind FROM rocpd_memory_copy R {_JOINED} "
+    "LEFT JOIN rocpd_string N ON N.id = R.name_id "
+    "LEFT JOIN rocpd_info_agent D ON D.id = R.dst_agent_id "
+    "LEFT JOIN rocpd_info_agent A ON A.id = iif(D.type = 'GPU', R.dst_agent_id, R.src_agent_id)",
     "CUPTI_ACTIVITY_KIND_RUNTIME": f"{_CALL} LIKE 'HIP%'",
     "NVTX_EVENTS": f"{_CALL} LIKE 'MARKER%' OR C.string LIKE 'RCCL%'",
     "PROCESSES": "pid, command AS name FROM rocpd_info_process",

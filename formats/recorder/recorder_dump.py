@@ -44,7 +44,7 @@ _ITEM_BYTES = {
     "Float8_e4m3fn": 1, "Float8_e5m2": 1, "Float8_e4m3fnuz": 1, "Float8_e5m2fnuz": 1,
 }  # fmt: skip
 _TIMES = ("time_created_ns", "time_discovered_started_ns", "time_discovered_completed_ns")
-_STATES = {"started": STARTED, "completed": COMPLETED}
+_STATES = {"scheduled": 0, "started": STARTED, "completed": COMPLETED}
 
 
 class Dump(NamedTuple):
@@ -84,6 +84,8 @@ def _read(path: Path, args: Collection[str]) -> Trace:
     entries = document.get("entries", [])
     if not isinstance(entries, list | tuple) or not document.keys() & {"entries", "pg_config", "pg_status"}:
         raise TraceError(f"{path}: not a dump of a flight recorder: it has no entries")
+    if "entries" not in document:
+        repairs.append("no list of entries: no call is recorded")
     kept = _entries_in(entries)
     if len(kept) < len(entries):
         repairs.append(f"{len(entries) - len(kept):,} of {len(entries):,} entries are damaged and left out")
@@ -102,6 +104,11 @@ def _read(path: Path, args: Collection[str]) -> Trace:
         pairs = zip(is_message, kinds, strict=True)
         is_message = [kind in _MESSAGES if told is None else bool(told) for told, kind in pairs]
     number = _integers(_column(kept, NUMBER))
+    if n := sum(state not in _STATES for state in states):
+        repairs.append(f"{counted(n, 'call')} in states that are not known: taken as open")
+    times = np.array([_integers(_column(kept, key)) for key in _TIMES])
+    if n := sum(kept[at].get(_TIMES[key]) is not None for key, at in np.argwhere(times < 0).tolist()):
+        repairs.append(f"{counted(n, 'time')} of calls cannot be: taken as unknown")
     config, status = (
         value if isinstance(value, dict) else {} for value in map(document.get, ("pg_config", "pg_status"))
     )
@@ -113,7 +120,7 @@ def _read(path: Path, args: Collection[str]) -> Trace:
         number if (number >= 0).any() else _integers(_column(kept, "seq_id")),
         np.array(is_message, np.bool_),
         np.fromiter(map(_STATES.get, states, repeat(0)), np.int64, len(kept)),
-        np.array([_integers(_column(kept, key)) for key in _TIMES]),
+        times,
         config,
         status,
         path.stat().st_mtime_ns,
@@ -122,10 +129,10 @@ def _read(path: Path, args: Collection[str]) -> Trace:
 
 
 def _entries_in(entries: Sequence[Any]) -> Sequence[Mapping[str, Any]]:
-    """Return those that are entries."""
-    if {*map(type, entries)} <= {dict} and all(map(contains, entries, repeat("state"))):
+    """Return those that are entries, with the text of a state: any other value would seem to be open."""
+    if {*map(type, entries)} <= {dict} and {*map(type, _column(entries, "state"))} <= {str}:
         return entries
-    return [one for one in entries if isinstance(one, dict) and "state" in one]
+    return [one for one in entries if isinstance(one, dict) and isinstance(one.get("state"), str)]
 
 
 def _column(entries: Sequence[Mapping[str, Any]], key: str) -> Sequence[Any]:

@@ -1,5 +1,5 @@
 // A grid of bars that turns, and maps and bars beside it, drawn by plotly. Names are escaped: plotly reads some markup
-// in texts.
+// in texts, and looks them up in plain objects, in which a space tells a name from what all objects have.
 
 const LONGEST_LABEL = 40;
 const NARROW = 640; // CSS pixels: a phone
@@ -12,7 +12,8 @@ const BOX_FACES = [
 ];
 
 function escaped(text) {
-  return String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+  const name = text in {} ? `${text} ` : String(text);
+  return name.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }
 
 function valueText(value) {

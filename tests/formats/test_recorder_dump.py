@@ -62,6 +62,26 @@ def test_a_call_that_ends_before_it_begins_is_left_out(tmp_path: Path) -> None:
     assert (len(trace), trace.repairs) == (4, ["1 call left out: the end is before the beginning"])
 
 
+def test_calls_of_odd_states_and_times_are_counted(tmp_path: Path) -> None:
+    value = document()
+    value["entries"][0]["state"] = "done"
+    value["entries"][1]["state"] = -1  # no call that is open
+    value["entries"][2]["time_discovered_completed_ns"] = 1e18
+    value["entries"][3]["time_discovered_completed_ns"] = None  # as of one that nobody watched
+    (tmp_path / "d").write_bytes(pickle.dumps(value))
+    trace = recorder_dump.read(tmp_path / "d")
+    assert (len(trace), trace.repairs) == (
+        1,
+        [
+            "1 of 5 entries are damaged and left out",
+            "1 call in states that are not known: taken as open",
+            "1 time of calls cannot be: taken as unknown",
+        ],
+    )
+    (tmp_path / "d").write_bytes(pickle.dumps({"version": "2.9", "pg_config": {}}))
+    assert recorder_dump.read(tmp_path / "d").repairs == ["no list of entries: no call is recorded"]
+
+
 def test_the_first_recorder_wrote_a_list(tmp_path: Path) -> None:
     (tmp_path / "d").write_bytes(pickle.dumps(document()["entries"]))
     assert len(recorder_dump.read(tmp_path / "d")) == 5

@@ -103,10 +103,34 @@ def test_a_log_that_was_cut_and_has_a_broken_row(tmp_path: Path) -> None:
     ]
 
 
-def test_a_damaged_cell_is_counted_and_an_empty_one_is_not(tmp_path: Path) -> None:
-    rows = "".join(f"{step},9,2\n" for step in range(40))
-    trace = log(tmp_path / "a.csv", f"step,step_ms,data_ms\n{rows}40,9,\n41,9,q\n")
+@pytest.mark.parametrize("row", [3, 41])  # among those by which columns are told, and after them
+def test_a_damaged_cell_is_counted_and_an_empty_one_is_not(tmp_path: Path, row: int) -> None:
+    rows = [f"{step},9,2" for step in range(44)]
+    rows[row - 1], rows[row] = f"{row - 1},9,", f"{row},9,q"
+    trace = log(tmp_path / "a.csv", "\n".join(["step,step_ms,data_ms", *rows]))
     assert trace.repairs == ["1 cell without a number in columns of numbers: taken as empty"]
+    assert sum(name == "data" for name, _, _ in slices(trace)) == 42
+
+
+def test_a_quote_without_an_end_costs_no_row(tmp_path: Path) -> None:
+    rows = [f"{step},9,a" for step in range(44)]
+    rows[5] = '5,9,"a'
+    assert len(log(tmp_path / "a.csv", "\n".join(["step,step_ms,text", *rows]))) == 44
+
+
+@pytest.mark.parametrize("row", [0, 3, 41])
+@pytest.mark.parametrize(("took", "n"), [(",1990", 60), (",", 58)])
+def test_a_row_without_its_time_of_day_has_no_length_from_it(
+    tmp_path: Path, row: int, took: str, n: int
+) -> None:
+    rows = [f"{step},{1_700_000_000 + 2 * step}{took}" for step in range(60)]
+    rows[row] = f"{row},x{took}"
+    trace = log(tmp_path / "a.csv", "\n".join(["step,ts,step_ms", *rows]))
+    assert "1 row without a time of day" in trace.repairs
+    # without durations a length is known of no first step, none whose end is not, and none after that
+    assert len(trace) == n - (took == "," and row > 0)
+    assert {*trace.dur_ns.tolist()} == {2 * 10**9 if took == "," else 1_990_000_000}
+    assert 1_699_999_998 <= trace.ts_ns.min() / 1e9 <= 1_700_000_002
 
 
 def test_a_loss_that_is_not_a_number(tmp_path: Path) -> None:
@@ -152,12 +176,12 @@ def test_other_files_are_not_step_logs(head: bytes) -> None:
     assert not recognises(head)
 
 
-@pytest.mark.parametrize("row", ["1,-5", "1,nan", "1,1e300", "nan,5", "1e300,5"])
+@pytest.mark.parametrize("row", ["1,-5,0", "1,nan,0", "1,1e300,0", "nan,5,0", "1e300,5,0", "1,5,0.5"])
 def test_rows_that_cannot_be_are_left_out(tmp_path: Path, row: str) -> None:
-    trace = log(tmp_path / "a.csv", f"step,step_ms\n{row}\n2,5\n")
+    trace = log(tmp_path / "a.csv", f"step,step_ms,rank\n{row}\n2,5,0\n")
     assert trace.repairs == ["1 row without a step or its durations left out"]
     with pytest.raises(TraceError, match="no row tells how long its step took"):
-        log(tmp_path / "b.csv", f"step,step_ms\n{row}\n")
+        log(tmp_path / "b.csv", f"step,step_ms,rank\n{row}\n")
 
 
 @given(st.binary(max_size=200))
@@ -168,10 +192,10 @@ def test_any_bytes_are_a_step_log_or_not(data: bytes) -> None:
 
 
 def test_steps_with_fractions_and_times_of_day_out_of_range_are_not_read_as_such(tmp_path: Path) -> None:
-    text = "step,time,step_ms\n1,9999-12-31T23:59:59,5\n1.5,2024-01-01,5\n2,0001-01-01,5\n"
+    text = "step,time,step_ms\n1,9999-12-31T23:59:59,5\n1.5,2024-01-01,5\n2,0001-01-01,5\n3,x,5\n"
     trace = log(tmp_path / "a.csv", text)
-    assert list(trace.args[NUMBER].values) == [1, 2]
-    assert trace.ts_ns.tolist() == [0, 5_000_000]
+    assert list(trace.args[NUMBER].values) == [1, 2, 3]
+    assert trace.ts_ns.tolist() == [0, 5_000_000, 10_000_000]
     assert trace.repairs == ["1 row without a step or its durations left out"]
 
 

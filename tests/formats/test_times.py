@@ -30,6 +30,8 @@ def test_a_large_float_is_refused_because_its_text_may_have_said_more() -> None:
     for us in (1790857026000000.25, 1790857026000000.0):  # the latter is also what …000.003 is decoded as
         with pytest.raises(InexactError):
             to_ns([us])
+    with pytest.raises(InexactError):
+        to_ns([1795219501000003.125, 10**400])  # beyond all floats
     assert to_ns([1790857026000000, 0.5]).tolist() == [1790857026000000000, 500]
 
 

@@ -252,6 +252,11 @@ def test_roles_on_a_gpu(tmp_path: Path) -> None:
     assert roles_of(host)["MemcpyP2P"] is Role.COPY
 
 
+def test_what_a_nameless_thread_of_a_device_holds_is_counted(tmp_path: Path) -> None:
+    path = write(tmp_path, [*gpu(), span("dot.7", 1, 9, 3, 2)])  # an operation, or one told once more
+    assert [*traces(path)[0].repairs] == ["1 slice of threads of devices without a name left out"]
+
+
 def test_roles_on_a_tpu(tmp_path: Path) -> None:
     rank = traces(write(tmp_path, tpu()))[0]
     assert roles_of(rank.own) == {

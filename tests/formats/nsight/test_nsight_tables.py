@@ -6,7 +6,7 @@ import gzip
 import os
 import re
 import sqlite3
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
@@ -240,3 +240,7 @@ def test_a_database_of_rocprofv3_is_read_by_views(tmp_path: Path) -> None:
     assert launched["gemm(float*)"] == launched["hipLaunchKernel"]
     assert launched["gemm(float*)"] != launched["Memcpy HtoD (Unknown -> Unknown)"]
     assert list(tmp_path.iterdir()) == [path]
+    for table in ("info_process", "info_thread", "info_agent", "string WHERE id IN (1, 2, 6)"):
+        with closing(sqlite3.connect(path)) as db, db:
+            db.execute(f"DELETE FROM rocpd_{table}")
+        assert len(nsight_tables.read(path)) == 4  # what a row refers to is not there; the row is
