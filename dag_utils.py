@@ -10,7 +10,7 @@ from dag.dependencies import mean_dags
 from dag.job_steps import LoadedSteps, choose_step, load_steps, read_partitions
 from dag.join_ranks import by_link, fitted, join
 from dag.marked_timeline import marked_events, place_tracks
-from dag.model import Dag, LongestPath, connected, longest_path, new_dag
+from dag.model import Dag, LongestPath, longest_path, new_dag
 from dag.path_summary import (
     BY_NAME,
     PATH,
@@ -31,7 +31,7 @@ from dag.step_timeline import group_of, key_of, path_waterfall, step_timeline, s
 __all__ = [
     "BY_NAME", "CATS", "GAP", "NO_EVENT", "PATH", "CriticalPath", "Dag", "LoadedSteps", "LongestPath",
     "NamedPath", "OperationSlack", "Partitions", "RankFacts", "Recording", "Scope", "StepGraph",
-    "by_category", "by_link", "by_name", "category", "choose_step", "connected", "critical_path",
+    "by_category", "by_link", "by_name", "category", "choose_step", "critical_path",
     "fitted", "gap_covers", "group_of", "headline", "join", "key_of", "load_steps", "longest_chain",
     "longest_path", "marked_events", "mean_dags", "named_path", "new_dag", "path_waterfall", "place_tracks",
     "read_partitions", "records", "scopes_of", "slack_ns", "step_operations", "step_timeline",

@@ -26,7 +26,7 @@ def counted(n: int, noun: str) -> str:
 
 def listed(words: Sequence[str], most: int = 3) -> str:
     """Return words as text: ``a, b and c``; of many the first, and how many more."""
-    shown = list(words) if len(words) <= most else [*words[:most], f"{len(words) - most} more"]
+    shown = list(words) if len(words) <= most else [*words[:most], f"{len(words) - most:,} more"]
     return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
 
 

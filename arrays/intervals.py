@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from arrays import Int64, NDArray
+from arrays import Int64, Mask, NDArray
 
 
 def union(start_ns: Int64, end_ns: Int64) -> tuple[Int64, Int64]:
@@ -53,6 +53,15 @@ def clipped_lengths(intervals: tuple[Int64, Int64], starts: Int64, ends: Int64) 
     still_to_come = np.append(0, intervals[1])[begun] - bounds
     before = total[begun] - np.where(begun > 0, np.maximum(still_to_come, 0), 0)
     return np.asarray(before[len(starts) :] - before[: len(starts)])
+
+
+def stretches(chosen: Mask) -> Int64:
+    """Return where each stretch of neighbours that are `chosen` (n,) begins, and the place after it (k, 2).
+
+    >>> stretches(np.array([True, False, True, True])).tolist()
+    [[0, 1], [2, 4]]
+    """
+    return np.flatnonzero(np.diff(chosen, prepend=False, append=False)).reshape(-1, 2)
 
 
 def union_length(start_ns: Int64, end_ns: Int64) -> int:

@@ -73,6 +73,26 @@ def narrowest(numbers: NDArray[np.integer]) -> Int64:
     return cast(Int64, narrowed)
 
 
+def connected(n: int, tails: Int64, heads: Int64) -> Int64:
+    """Return for each of n nodes the least one that edges (e,) connect it with, whatever their direction.
+
+    Where an edge joins two groups, the group of the larger number goes to the other, until none does;
+    scipy's way takes a tenth of a second to load.
+
+    >>> connected(5, np.array([3, 4]), np.array([4, 1])).tolist()
+    [0, 1, 2, 1, 1]
+    """
+    part: Int64 = np.arange(n)
+    while True:
+        before, part = part, part.copy()
+        least = np.minimum(before[tails], before[heads])
+        np.minimum.at(part, before[tails], least)
+        np.minimum.at(part, before[heads], least)
+        part = part[part]
+        if (part == before).all():
+            return part
+
+
 def ranges(low: Int64, high: Int64) -> tuple[Int64, Int64]:
     """Return all numbers from each `low` to below its `high` (n,), and from which of the n each is.
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from clocks.offsets import Alignment, Clock, align
 from dialects.sync_points import SyncPoints, merged
-from errors import Note, NoteKind
+from errors import Note, NoteKind, listed
 from formats.columns import Trace
 from result import in_digits
 
@@ -57,8 +57,8 @@ def doubts(names: Sequence[str], alignment: Alignment) -> list[str]:
     loose = [name for name, clock in zip(names[1:], alignment.clocks[1:], strict=True) if not clock.is_tied]
     lines: list[str] = []
     if loose:
-        shown = ", ".join(loose[:_LISTED]) + (f" and {len(loose) - _LISTED:,} more" * (len(loose) > _LISTED))
-        lines.append(Note(f"no common operation ties the clock of {shown} to the others", NoteKind.UNALIGNED))
+        text = f"no common operation ties the clock of {listed(loose, _LISTED)} to the others"
+        lines.append(Note(text, NoteKind.UNALIGNED))
     if alignment.contradicting:
         pair = " and ".join(names[host] for host in alignment.contradicting)
         text = (

@@ -19,6 +19,7 @@ import numpy as np
 from msgspec import Struct
 
 from arrays import Float64, Int64, Mask
+from arrays.numbering import connected, places_by_value
 from clocks import limits
 from clocks.common_operations import Occurrences, side_by_side
 from clocks.pair_estimates import Drifts, PairOffset, drifts_of, evidence
@@ -241,12 +242,8 @@ def _shortest_of_many(windows: Float64) -> Float64 | None:
 
 def _tied_together(n: int, pairs: Sequence[PairOffset]) -> list[Int64]:
     """Return the groups of hosts that are tied together, directly or through others."""
-    first = np.arange(n)  # of each one's group
-    for pair in pairs:
-        if first[pair.i] != first[pair.j]:
-            low, high = sorted((first[pair.i], first[pair.j]))
-            first[first == high] = low
-    return [np.flatnonzero(first == host) for host in range(n) if first[host] == host]
+    ends = np.array([(pair.i, pair.j) for pair in pairs], np.int64).reshape(-1, 2)
+    return places_by_value(connected(n, *ends.T))
 
 
 def _joint(found: Occurrences, group: Int64, pairs: Sequence[PairOffset], tight: Float64) -> Float64:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 import dialects
 from arrays import Int64
+from arrays.intervals import stretches
 from clocks.job_clocks import doubts
 from clocks.offsets import Clock, align
 from combine.external_sort import DURATIONS, TIMES, Run, Shift
@@ -294,9 +295,7 @@ def _quiet(runs: Sequence[tuple[Run, int]], first: int, width: int) -> tuple[Int
         start = ts + base - first
         change += np.bincount(start // width, minlength=_BINS + 1)
         change -= np.bincount((start + np.maximum(dur, 0)) // width + 1, minlength=_BINS + 1)[: _BINS + 1]
-    quiet = np.cumsum(change) == 0
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], quiet, [False]])))
-    starts, ends = edges[::2], edges[1::2]
+    starts, ends = stretches(np.cumsum(change) == 0).T
     inside = (starts > 0) & (ends < _BINS)
     return starts[inside], ends[inside]
 

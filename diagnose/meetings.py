@@ -8,9 +8,8 @@ import numpy as np
 from msgspec import Struct
 
 from arrays import Int64
-from arrays.numbering import unique
+from arrays.numbering import connected, unique
 from dag.step_graph import Bool, Recording, StepGraph
-from dag_utils import connected
 from dialects.roles import Role
 from dialects.step_parts import EdgeKind
 

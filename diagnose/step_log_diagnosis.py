@@ -17,6 +17,7 @@ from msgspec.structs import replace
 import dialects
 from arrays import Float64, Int64, Mask
 from arrays.change_points import around, clipped_to_noise, higher_span, level_error, spread_of
+from arrays.intervals import stretches
 from arrays.median import MEDIAN_TO_MEAN
 from diagnose.diagnosis import Diagnosis, Ranked
 from diagnose.finding import BREAKDOWN, Finding, FindingKind, Skipped
@@ -113,7 +114,7 @@ def _stalls(log: LogSteps) -> Mask:
     far: Mask = log.step_ns - near > np.maximum(STALL * near, FAR_NOISES * spread_of(log.step_ns))
     closed = far.copy()
     closed[1:-1] |= far[:-2] & far[2:]
-    edges = np.flatnonzero(np.diff(closed, prepend=False, append=False)).reshape(-1, 2)
+    edges = stretches(closed)
     n_far = np.diff(np.append(0, far.cumsum())[edges], axis=1)[:, 0]
     width = edges[:, 1] - edges[:, 0]
     again = log.step_ns - near > np.maximum(NOTICEABLE * near, OUTLYING * spread_of(log.step_ns))
@@ -124,7 +125,7 @@ def _stalls(log: LogSteps) -> Mask:
 
 def _again(log: LogSteps, longer: Mask) -> Mask:
     """Return those of the longer steps (k,), a few at a time, that come again after equally many steps."""
-    edges = np.flatnonzero(np.diff(longer, prepend=False, append=False)).reshape(-1, 2)
+    edges = stretches(longer)
     edges = edges[edges[:, 1] - edges[:, 0] < 2 * _LEAST_STEPS]
     found = np.zeros(len(longer), np.bool_)
     for _, again in _recurring(log.number[edges[:, 0]], len(longer)):

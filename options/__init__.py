@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import shlex
+import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from errors import UsageError, meant, whole_number
-from result import Result
+from outputs.marks import PROGRAM
+from result import Command, Result
 
 if TYPE_CHECKING:
     from trace_utils import Request
@@ -118,3 +122,32 @@ def asked(args: Namespace) -> Request:
         jobs=args.jobs,
         progress=args.progress,
     )
+
+
+# ---- the commands that answers print, as one would type them where this program was started
+
+
+def command(args: Namespace, name: str, *rest: str, paths: Sequence[Path] = ()) -> Command:
+    """Return the command that asks the option `name`, or `whatif`, about the paths of this one, or others.
+
+    What says how the recording is read goes with it, as far as the option heeds it.
+    """
+    heeded = load(name).FLAGS
+    words = [f"./{path}" if str(path).startswith("-") else str(path) for path in paths or args.path]
+    read = {
+        "filter": [",".join(args.filter)],
+        "comm": args.comm,
+        "step_by": [args.step_by],
+        "rank_by": [args.rank_by],
+    }
+    asked = [(flag, value) for flag, values in read.items() for value in values if value and flag in heeded]
+    flags = [word for flag, value in asked for word in (f"--{flag}", value)]
+    return Command(shlex.join([*_program(), name, *words, *rest, *flags]))
+
+
+def _program() -> list[str]:
+    """Return the words that started this program; the usual ones where another program did."""
+    script = sys.argv[0]
+    if Path(script).name != PROGRAM or script not in sys.orig_argv:
+        return ["python3", PROGRAM]
+    return sys.orig_argv[: sys.orig_argv.index(script) + 1]

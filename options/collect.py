@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from errors import TraceError, UsageError, missing
-from options import asked, check_heeded, check_variant
-from options.commands import command
+from options import asked, check_heeded, check_variant, command
 from result import Repairs, Result
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from errors import UsageError, counted
-from options.commands import command
+from options import command
 from result import Bars, Chart, Column, Result, Table, in_digits
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from errors import UsageError
-from options.commands import command
+from options import command
 from options.runs import check_runs, digest_note, folder_labels, load_runs
 from result import Bars, Bars3D, Chart, Column, HeatMap, Result, Table, in_ms, ms_of
 

@@ -8,8 +8,7 @@ from collections.abc import Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
 from errors import AnalyzeError, DagError, UsageError, whole_number
-from options import READING, WHAT_IF, asked, is_drawn
-from options.commands import command
+from options import READING, WHAT_IF, asked, command, is_drawn
 from result import Bars, Cell, Chart, Column, LazySequence, Result, Table, in_ms, ms_column
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ import re
 import numpy as np
 from msgspec import Struct
 
+from arrays.numbering import connected, occurrence_number
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.name_rules import is_point_to_point
 from dialects.roles import Phase, Role
@@ -185,14 +186,12 @@ def pipeline_stages(recording: Recording) -> list[int] | None:
         crosses &= step.edges[:, 3] != EdgeKind.GROUP
         ends.append(np.stack([step.owner[source[crosses]], step.owner[target[crosses]]]))
     pairs, count = np.unique(np.concatenate(ends, axis=1), axis=1, return_counts=True)
-    pipeline = np.arange(len(recording.owners))
-    for a, b in pairs[:, count >= _BY_CHANCE * count.max(initial=0)].T.tolist():
-        pipeline[pipeline == pipeline[b]] = pipeline[a]
-    members = [np.flatnonzero(pipeline == one).tolist() for one in np.unique(pipeline)]
-    if len({len(owners) for owners in members}) != 1 or len(members[0]) < 2:
+    usual = pairs[:, count >= _BY_CHANCE * count.max(initial=0)]
+    pipeline = connected(len(recording.owners), *usual)
+    if len(set(np.bincount(pipeline).tolist()) - {0}) != 1 or (pipeline == pipeline[0]).sum() < 2:
         return None
-    stage = {owner: position for owners in members for position, owner in enumerate(owners)}
-    return [stage[owner] for owner in range(len(recording.owners))]
+    stages: list[int] = occurrence_number(pipeline).tolist()
+    return stages
 
 
 def of_stage(recording: Recording, request: EditRequest, number: int, target: str) -> Selection:

@@ -7,6 +7,7 @@ on the bus times `bus_factor`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ from dialects.sync_points import SyncPoints
 from errors import counted
 from figures.time_by_role import Slices, time_of_ids
 from formats.columns import Trace
+from result import Cell
 from trace_utils import Request, Source, hosts_of, map_ranks, read_args
 
 _EXCHANGE = kind_of("all_to_all")
@@ -64,24 +66,15 @@ class CollectiveStat(Struct, frozen=True):
     total_ns: float
 
 
-class UnevenExchange(Struct, frozen=True):
-    """All-to-alls of a group and size class in which ranks give or get different sizes; mean bytes."""
-
-    group: str | None
-    size_class: str | None
-    least_sent: float
-    most_sent: float
-    most_sent_by: str
-    least_received: float
-    most_received: float
-    most_received_by: str
-
-
 class CollectiveStats(Struct, frozen=True):
-    """The collectives of a job, with lines on what they do not tell, and on the files."""
+    """The collectives of a job, with lines on what they do not tell, and on the files.
+
+    `uneven` are the all-to-alls of a group and size class in which ranks give or get different sizes: group,
+    class, the least and the most mean bytes that a rank sent, and which that was; the same of received ones.
+    """
 
     rows: Sequence[CollectiveStat]
-    uneven: Sequence[UnevenExchange]
+    uneven: Sequence[Sequence[Cell]]
     notes: Sequence[str]
     path: Path  # of the first file
     read: Sequence[str]
@@ -323,8 +316,8 @@ def _class_text(size: int) -> str | None:
     return f"{1 << (size - 10 * unit):,} {_UNITS[unit]}"
 
 
-def _uneven(found: _Joined, members: _Members, names: Sequence[str]) -> Iterator[UnevenExchange]:
-    """Yield the all-to-alls of which ranks give or get different sizes."""
+def _uneven(found: _Joined, members: _Members, names: Sequence[str]) -> Iterator[Sequence[Cell]]:
+    """Yield the all-to-alls of which ranks give or get different sizes; see `CollectiveStats`."""
     for own, at, size in _classes(found, members):
         call = members.calls[members.call[found.first[own[0]]]]
         if call.kind != _EXCHANGE or size < 0:
@@ -336,12 +329,10 @@ def _uneven(found: _Joined, members: _Members, names: Sequence[str]) -> Iterator
             for column in (members.sent, members.received)
         )
         if len(here) > 1 and (np.ptp(sent) or np.ptp(received)):
-            yield UnevenExchange(
-                call.group or None,
-                _class_text(size),
-                float(sent.min()), float(sent.max()), names[here[sent.argmax()]],
-                float(received.min()), float(received.max()), names[here[received.argmax()]],
-            )  # fmt: skip
+            extremes = (
+                (float(of.min()), float(of.max()), names[here[of.argmax()]]) for of in (sent, received)
+            )
+            yield [call.group or None, _class_text(size), *itertools.chain(*extremes)]
 
 
 def _notes(found: _Joined, members: _Members) -> Iterator[str]:

@@ -144,7 +144,7 @@ def test_every_system_has_one_module_or_package() -> None:
 
 
 #: What several options do; a module of an option's own lies in its package.
-_SHARED_BY_OPTIONS = {"options.arguments", "options.commands", "options.runs", "options.step_charts"}
+_SHARED_BY_OPTIONS = {"options.arguments", "options.runs", "options.step_charts"}
 
 
 def test_options_holds_one_module_or_package_per_option_and_what_they_share() -> None:

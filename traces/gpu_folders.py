@@ -156,8 +156,7 @@ def _worker_notes(path: Path, gpus: Sequence[GpuDir]) -> list[str]:
     ]
     if not others or len(set(names.values())) < len(names):
         return []
-    rest = f" and {len(others) - _SHOWN:,} more" if len(others) > _SHOWN else ""
-    return [f"{path}: workers are numbered by their place: {', '.join(others[:_SHOWN])}{rest}"]
+    return [f"{path}: workers are numbered by their place: {listed(others, _SHOWN)}"]
 
 
 def _is_gpu_dir(path: Path) -> bool:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from errors import Note, NoteKind
+from errors import Note, NoteKind, listed
 from formats.stream import ByteStream
 
 JobKind = Literal["file", "gpu", "worker", "job", "ranks"]
@@ -177,8 +177,7 @@ def natural(name: str) -> list[tuple[int, str]]:
 
 def numbers(values: Sequence[int]) -> str:
     """Return `values` as text, the first eight of many."""
-    shown = ", ".join(map(str, values[:8]))
-    return shown + (f" and {len(values) - 8} more" if len(values) > 8 else "")
+    return listed(list(map(str, values)), 8)
 
 
 def hosts_of(job: JobFiles) -> list[int]:

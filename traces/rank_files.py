@@ -166,8 +166,7 @@ def _holding(path: Path, most: int, known: Container[Path] = ()) -> str:
         if Path(folder) not in known
         and any(_holds_trace(Path(folder, name), bool(known)) for name in sorted(names)[:_MOST_FILES])
     )
-    found = sorted(holding, key=natural)
-    return ", ".join(found[:3]) + (f" and {len(found) - 3:,} more" if len(found) > 3 else "")
+    return listed(sorted(holding, key=natural))
 
 
 def _holds_trace(file: Path, by_name: bool) -> bool:

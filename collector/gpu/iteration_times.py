@@ -13,13 +13,12 @@ import numpy as np
 from msgspec import Struct
 
 import dialects
+from arrays.median import n_warm_up
 from dialects.steps import Step
 from errors import counted
 from formats.columns import Trace
 from result import Chart, Column, Lines, Repairs, Result, Table, in_ms, ms_of
 
-_SLOW = 1.2  # times the median: what a step at the job's beginning takes longer is warm-up
-_FEWEST = 4  # steps from which there is a usual one
 _OUT_OF_SIGHT = 6.0  # times the median: longer steps are above the frame of the drawing, and are named
 _MOST_LINES = 12  # of ranks; of more the longest, the median and the shortest of each step are drawn
 _FIRST = (0, 1)  # numbers of a job's first step
@@ -139,16 +138,15 @@ def _headline(steps: Sequence[StepTime], n_ranks: int, gpus: Sequence[Gpu]) -> s
 
 
 def _warm_up(gpus: Sequence[Gpu]) -> str:
-    """Return a clause about the job's first steps, if these are known and took far longer than the median."""
+    """Return a clause about the job's first steps, if these are known and are its warm-up."""
     found = []
     for gpu in gpus:
         known: list[tuple[int, float]] = [(step.step, step.iteration_ns) for step in gpu.steps]
         if any(load.label in _FIRST for load in gpu.loads):  # also of steps that were not traced
             known = [(load.label, load.dur_ns) for load in gpu.loads]
-        if len(known) >= _FEWEST and known[0][0] in _FIRST:
-            usual = median(ns for _, ns in known)
-            n_slow = next((i for i, (_, ns) in enumerate(known) if ns <= _SLOW * usual), len(known))
-            found += [(max(ns for _, ns in known[:n_slow]) / usual, n_slow, gpu.name)] if n_slow else []
+        times_ns = [ns for _, ns in known]
+        if known and known[0][0] in _FIRST and (n_slow := n_warm_up(np.array(times_ns))):
+            found.append((max(times_ns[:n_slow]) / median(times_ns), n_slow, gpu.name))
     if not found:
         return ""
     times, n_steps, name = max(found)

@@ -17,7 +17,7 @@ from arrays.numbering import unique
 from dialects.byteps import after_longest_pause
 from dialects.byteps.byteps_names import GradientNames, gradient_index
 from dialects.masks import by_name
-from errors import counted
+from errors import counted, listed
 from formats.columns import Id, Trace
 from opname import OpName
 
@@ -80,10 +80,9 @@ def count_by_cat(events: Iterable[Event]) -> dict[str, int]:
 
 
 def listing(counts: Mapping[str, int]) -> str:
-    """Return ``a 12, b 3, and 2 more``: the most frequent names and how often each occurs."""
+    """Return ``a 12, b 3 and 2 more``: the most frequent names and how often each occurs."""
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    words = [f"{name} {n}" for name, n in ranked[:_LISTED]]
-    return ", ".join(words) + (f", and {len(ranked) - _LISTED} more" if len(ranked) > _LISTED else "")
+    return listed([f"{name} {n}" for name, n in ranked], _LISTED)
 
 
 def time_of(event: Event, key: str = "ts") -> float | None:

@@ -34,7 +34,7 @@ _VAN = re.compile(_US + _BOOL * 3 + rb"\s+(\d{1,18})" + rb"\s+(\d{1,9})" * 2 + r
 _HEADER = re.compile(rb"\s*role\s*=\s*(\w+)\s*,.*?\bid\s*=\s*(\d{1,9})")
 
 
-class Row(NamedTuple):
+class Interval(NamedTuple):
     """One interval of work on a key; an instant has no end."""
 
     name: str
@@ -57,11 +57,11 @@ class Log(Struct):
     path: Path = Path()
     node: str = ""  # whose it is
     kinds: Counter[str] = field(default_factory=Counter)
-    tracks: dict[str, list[Row]] = field(default_factory=lambda: defaultdict(list))
+    tracks: dict[str, list[Interval]] = field(default_factory=lambda: defaultdict(list))
     #: The key of a row is the wire key as a signed 32-bit number (kvapp) or its lowest 16 bits (van).
-    profile: dict[str, list[Row]] = field(default_factory=lambda: defaultdict(list))
+    profile: dict[str, list[Interval]] = field(default_factory=lambda: defaultdict(list))
     #: Of a van log, by ids of sender and receiver.
-    transfers: dict[tuple[int, int], list[Row]] = field(default_factory=lambda: defaultdict(list))
+    transfers: dict[tuple[int, int], list[Interval]] = field(default_factory=lambda: defaultdict(list))
     #: (kind, what, second counted from the first midnight) -> what happened in it.
     seconds: dict[tuple[str, str, int], Second] = field(default_factory=lambda: defaultdict(Second))
     requests: Counter[tuple[int, str]] = field(
@@ -72,7 +72,7 @@ class Log(Struct):
     n_other: int = 0  # lines of none of the formats
     n_unpaired: int = 0  # starts without stop and stops without start
 
-    def rows(self) -> Iterator[list[Row]]:
+    def rows(self) -> Iterator[list[Interval]]:
         """Yield the rows of each track."""
         return chain(self.tracks.values(), self.profile.values(), self.transfers.values())
 
@@ -158,9 +158,9 @@ class _LineReader:
         if event == "server_send_pull_response":
             start_ns = self._pair(False, ("serve", key), at_ns)
             if start_ns is not None:
-                self._log.profile["pulls served"].append(Row("PULL", start_ns, at_ns, key))
+                self._log.profile["pulls served"].append(Interval("PULL", start_ns, at_ns, key))
                 return True
-        self._log.profile[event].append(Row(event, at_ns, None, key))
+        self._log.profile[event].append(Interval(event, at_ns, None, key))
         return True
 
     def _server(self, line: bytes) -> bool:
@@ -173,7 +173,7 @@ class _LineReader:
             start_ns = self._pair(match[2] == b"start", (key, operation, thread), at_ns)
             if start_ns is not None:
                 track = "server" if thread is None else f"thread {int(thread)}"
-                self._log.tracks[track].append(Row(operation, start_ns, at_ns, key))
+                self._log.tracks[track].append(Interval(operation, start_ns, at_ns, key))
         return True
 
     def _van(self, line: bytes) -> bool:
@@ -188,7 +188,7 @@ class _LineReader:
         name = f"{'PUSH' if push else 'PULL'} {'request' if request else 'response'}"
         start_ns = self._pair(starts, (name, key, ends), at_ns)
         if start_ns is not None:
-            self._log.transfers[ends].append(Row(name, start_ns, at_ns, key))
+            self._log.transfers[ends].append(Interval(name, start_ns, at_ns, key))
         return True
 
     def _pair(self, starts: bool, what: tuple[object, ...], at_ns: int) -> int | None:

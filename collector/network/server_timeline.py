@@ -12,7 +12,7 @@ from msgspec import Struct
 from collector.network.endpoints import index_in_path
 from collector.network.partition_keys import Keys, attempt, key_of_id, lines_of, read_keys, text_files
 from collector.network.pslite import key_base, role_of
-from collector.network.server_logs import Log, Row, read_log
+from collector.network.server_logs import Interval, Log, read_log
 from errors import TraceError, missing
 from formats.chrome_writer import Process, Slice, write_timeline
 from formats.columns import Trace
@@ -154,7 +154,7 @@ def _old_profile(path: Path, trace: Trace, keys: Keys) -> Process:
     ends_ns = trace.end_ns
     for i in trace.ts_ns.argsort(kind="stable").tolist():
         key = key_of_id(trace.tracks[trace.track_id[i]].pid)
-        row = Row(trace.names[trace.name_id[i]], int(trace.ts_ns[i]), int(ends_ns[i]), key or 0)
+        row = Interval(trace.names[trace.name_id[i]], int(trace.ts_ns[i]), int(ends_ns[i]), key or 0)
         named = Slice(*row[:3]) if key is None else _named(row, keys)
         tracks.setdefault(f"key {key}", []).append(named)
     index = index_in_path(path, "server")
@@ -179,12 +179,12 @@ def _processes(logs: Sequence[Log], keys: Keys) -> list[Process]:
     return [Process(*named) for named in tracks.items() if named[1]] + list(_van_processes(logs, keys))
 
 
-def _named(row: Row, keys: Keys) -> Slice:
+def _named(row: Interval, keys: Keys) -> Slice:
     args = {"key": row.key, "partition": split_key(row.key)[1]}
     return Slice(f"{keys.tensor(row.key)}.{row.name}", row.start_ns, row.end_ns, args)
 
 
-def _profiled(row: Row, decoder: Mapping[int, int], keys: Keys, low_bits: bool) -> Slice:
+def _profiled(row: Interval, decoder: Mapping[int, int], keys: Keys, low_bits: bool) -> Slice:
     key = None if low_bits else decoder.get(row.key)
     if key is not None:
         return _named(row._replace(key=key), keys)

@@ -9,8 +9,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from errors import UsageError, counted
-from options import READING, above_zero
-from options.commands import command
+from options import READING, above_zero, command
 from options.compare.comparison_tables import (
     Pair,
     both_ms,

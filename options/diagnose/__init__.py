@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import options
 from errors import TraceError, UsageError, as_sentence, counted, listed
 from function_names import brief
-from options import READING, asked, check_heeded
-from options.commands import command
+from options import READING, asked, check_heeded, command
 from options.runs import check_digests
 from outputs.marks import is_digest
 from result import Card, Chart, Column, Result, Table, in_ms, in_percent, ms_of

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from errors import UsageError, as_sentence, listed
 from function_names import brief
-from options import READING, WHAT_IF, asked, check_heeded, check_variant, is_drawn, whole_above_zero
-from options.commands import command
+from options import READING, WHAT_IF, asked, check_heeded, check_variant, command, is_drawn, whole_above_zero
 from result import Chart, Column, Result, Table, in_ms, in_percent, ms_of
 
 if TYPE_CHECKING:
@@ -100,9 +99,8 @@ def _check(args: Namespace) -> None:
         check_heeded(args, "delay_ratio")
     if args.sub_option in _IN_TURN:
         check_heeded(args, "step_num")
-    for text in args.set:
-        if text != "help":
-            EditRequest.of(text)  # refused before anything is read
+    # refused before anything is read, and without spaces from here on
+    args.set = [text if text == "help" else str(EditRequest.of(text)) for text in args.set]
     if args.set and args.sub_option != WHAT_IF:
         raise UsageError(f"--set belongs to whatif: analyze.py whatif JOB {args.set[0]}")
     for flag in ("step_num", "output") if args.sub_option == WHAT_IF and not args.set else ():
@@ -394,12 +392,13 @@ def _asked(args: Namespace, job: Job, forecasts: Forecasts) -> dict[str, Sequenc
     """Return the edits to simulate by name: each alone, and after several, all of them together."""
     from replay.edit import Edit
     from replay.selection import communication, computation
-    from replay.whatif.scaling import changed
+    from replay.whatif.scaling import changed, forward_share
 
     if args.sub_option != WHAT_IF:
         is_work = args.sub_option == "smlt_delay_cmp"
         chosen = (computation if is_work else communication)(job.apart)
-        delay = Edit(lambda recording, _: changed(recording, chosen, _delay(args)))
+        forward = forward_share(job.recording) if chosen.tails.any() else 1.0
+        delay = Edit(lambda recording, _: changed(recording, chosen, _delay(args), forward=forward))
         return {f"{'computation' if is_work else 'communication'} x {_delay(args):g}": [delay]}
     requests = _requests(args)
     sets = [[one] for one in requests] + ([requests] if len(requests) > 1 else [])

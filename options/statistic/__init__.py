@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from errors import UsageError, counted
 from opname import without_partition
-from options import READING, above_zero, asked, check_heeded, check_variant, is_drawn
-from options.commands import command
+from options import READING, above_zero, asked, check_heeded, check_variant, command, is_drawn
 from options.runs import check_digests, check_grouped, digest_note, group_of, saved
 from outputs.marks import is_digest
 from result import Chart, Column, Result, Table, ms_column

@@ -76,7 +76,7 @@ def collectives(args: Namespace) -> Result:
     )  # fmt: skip
     tables = [table]
     if found.uneven:
-        tables.append(Table.of("all_to_all", "Uneven all-to-alls", _UNEVEN, found.uneven))
+        tables.append(Table("all_to_all", "Uneven all-to-alls", _UNEVEN, found.uneven))
     return Result(
         "statistic",
         f"Collectives of {', '.join(map(str, args.path))}",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from arrays.median import FEWEST, median
-from errors import counted
+from errors import counted, listed
 from figures.durations import Stat
 from figures.rank_figures import RankFigures
 from figures.time_by_role import Breakdown, RankSummary, mean_pause_ns, shares, summaries
@@ -87,10 +87,8 @@ def exposed_and_outliers(parts: Sequence[Breakdown]) -> str:
         if part.step in known[part.rank]:
             longest.setdefault(part.step, part)
     if longest:
-        named = list(longest.values())[:_NAMED]
-        words = [f"step {part.step} ({in_ms(part.wall_ns)} on {part.rank})" for part in named]
-        rest = [f"{len(longest) - len(named)} more"] if len(longest) > len(named) else []
-        return f"{sentence}; far longer than the median: {', '.join([*words, *rest])}."
+        words = [f"step {part.step} ({in_ms(part.wall_ns)} on {part.rank})" for part in longest.values()]
+        return f"{sentence}; far longer than the median: {listed(words, _NAMED)}."
     enough = max(rank.steps for rank in ranks) >= FEWEST
     return f"{sentence}{'; no step is far longer than the median' if enough else ''}."
 

@@ -13,9 +13,10 @@ from msgspec.structs import replace
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from arrays.numbering import connected
 from conftest import examples
 from dag.critical_path import NO_EVENT, critical_path, slack_ns
-from dag.model import Dag, connected, longest_path, new_dag
+from dag.model import Dag, longest_path, new_dag
 from dialects.step_parts import Edge
 from errors import DagError
 from make import random_dags, rank_steps, recording
