@@ -576,7 +576,7 @@ class JobView:
         )
 
 
-def waited_for(arrivals: Sequence[tuple[Int64, Int64]]) -> Int64:
+def longest_awaited(arrivals: Sequence[tuple[Int64, Int64]]) -> Int64:
     """Return who was waited for longest in each step with a meeting; `arrivals` as of `last_arrivals`."""
     found = [np.bincount(who, after_ns).argmax() for who, after_ns in arrivals if len(who)]
     return np.array(found, np.int64)

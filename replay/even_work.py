@@ -12,7 +12,7 @@ from arrays import Float64, Int64
 from arrays.numbering import occurrence_number, unique
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.step_parts import EdgeKind, Joint, narrow_ns
-from replay.occurrences import Middles, numbered, slots
+from replay.occurrences import Middles, pair_numbers, slots
 from replay.selection import pipeline_stages
 
 
@@ -201,7 +201,7 @@ def evened(recording: Recording) -> Recording:
     count = np.bincount(owner * work.n_kinds + kind, minlength=work.n_owners * work.n_kinds)
     is_alike = np.ptp(count.reshape(work.n_owners, work.n_kinds), axis=0)[kind] == 0
     often, kind, owner = often[is_alike], kind[is_alike], owner[is_alike]
-    same = numbered(kind, occurrence_number(kind * work.n_owners + owner))
+    same = pair_numbers(kind, occurrence_number(kind * work.n_owners + owner))
     took = nth.medians()[often]
     factor[often] = ratio_of((np.bincount(same, took) / work.n_owners)[same], took)
     steps = zip(recording.steps, number, strict=True)

@@ -28,7 +28,7 @@ def slots(steps: Sequence[StepGraph]) -> list[Int64]:
     again = [_again(step.operation) for step in steps]
     n_operations = 1 + max(int(step.operation.max(initial=0)) for step in steps)
     operation = np.concatenate([step.operation[own] for step, (own, _) in zip(steps, again, strict=True)])
-    further = n_operations + numbered(operation, np.concatenate([nth for _, nth in again]))
+    further = n_operations + pair_numbers(operation, np.concatenate([nth for _, nth in again]))
     found = []
     for step, (own, _) in zip(steps, again, strict=True):
         number = step.operation
@@ -46,7 +46,7 @@ def _again(operation: Int64) -> tuple[Int64, Int64]:
     return events[nth > 0], nth[nth > 0]
 
 
-def numbered(first: NDArray[np.integer[Any]], second: NDArray[np.integer[Any]]) -> Int64:
+def pair_numbers(first: NDArray[np.integer[Any]], second: NDArray[np.integer[Any]]) -> Int64:
     """Return a number for each pair of values (n,), the same for equal pairs, from 0 without a gap."""
     pair = first.astype(np.int64) * (int(second.max(initial=0)) + 1) + second
     if int(pair.max(initial=0)) < _SPARSE * len(pair):

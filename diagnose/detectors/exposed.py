@@ -13,7 +13,7 @@ from diagnose.detectors.device import computes_on_device
 from diagnose.detectors.slow_transfers import NO_COMMUNICATION
 from diagnose.finding import Finding, Skipped, edit
 from diagnose.finding_thresholds import EXPOSED, MOST_STEPS, NOTICEABLE
-from diagnose.job_view import JobView, waited_for, what_runs
+from diagnose.job_view import JobView, longest_awaited, what_runs
 from dialects.roles import Phase, Role
 from dialects.step_parts import Direction
 from function_names import named
@@ -157,7 +157,7 @@ def _late_in_turn(view: JobView) -> Iterator[Finding | Skipped]:
     """Find that ranks wait for one in which nothing is recorded for a while, now this one, now that."""
     gaps, arrivals = view.owner_gap_ns(view.is_own), view.last_arrivals()
     late, met = _above_mean(view, gaps), [len(who) > 0 for who, _ in arrivals]
-    is_last = gaps.argmax(axis=1)[met] == waited_for(arrivals)
+    is_last = gaps.argmax(axis=1)[met] == longest_awaited(arrivals)
     if len(gaps) < FEWEST or late < EXPOSED * view.step_ns or is_last.sum() <= len(gaps) / 2:
         return
     yield Finding(

@@ -25,7 +25,7 @@ from diagnose.finding_thresholds import (
     OUTLYING,
     SEVERAL,
 )
-from diagnose.job_view import JobView, waited_for, what_runs
+from diagnose.job_view import JobView, longest_awaited, what_runs
 from errors import listed
 from function_names import brief, named
 from replay.edit import EditRequest
@@ -358,7 +358,7 @@ def _pausing(view: JobView) -> list[int]:
     if len(view.rows) < FEWEST:
         return []
     late = behind_peers(view, view.owner_gap_ns(view.is_begun))
-    waited = waited_for(view.last_arrivals(among=late))
+    waited = longest_awaited(view.last_arrivals(among=late))
     return late if np.isin(waited, late).sum() > len(view.rows) / 2 else []
 
 
@@ -409,7 +409,7 @@ def _often_last(view: JobView, *, but: Sequence[int]) -> Finding | None:
     last = np.concatenate([who for who, _ in by_step])
     # meetings of one step are not independent, as one delay makes a rank late for all that follow: of each
     # step counts who was waited for longest
-    longest = waited_for(by_step)
+    longest = longest_awaited(by_step)
     counted = longest if several else last
     owner = int(np.bincount(counted).argmax())
     times = int((counted == owner).sum())

@@ -14,7 +14,7 @@ from dialects.roles import Role
 from dialects.step_parts import EdgeKind, Joint, narrow_ns
 from replay.edit import Edit, EditRequest, Job, Order, measured
 from replay.even_work import even_in_each_step, evened, peers_of, stages, work_by_owner
-from replay.occurrences import medians, numbered
+from replay.occurrences import medians, pair_numbers
 from result import in_percent
 
 NAME = "straggler=none|even|mean|each_step"
@@ -84,7 +84,7 @@ def without_stragglers(recording: Recording) -> Recording:
     is_slow = np.isin(np.arange(len(recording.owners)), slow)
 
     def evened(step: StepGraph) -> StepGraph:
-        same = numbered(_same(step, kind), group[step.owner])
+        same = pair_numbers(_same(step, kind), group[step.owner])
         peers = ~is_slow[step.owner]
         late = ~peers & own[step.operation]
         n_same = int(same.max(initial=0)) + 1
@@ -131,7 +131,7 @@ def kinds_of_work(recording: Recording) -> tuple[list[str], list[Int64]]:
     steps = recording.steps
     number = [name[step.operation] for step in steps]
     flat, others = np.concatenate(number), np.concatenate([_met(step) for step in steps])
-    kind = numbered(flat, others)
+    kind = pair_numbers(flat, others)
     _, event = np.unique(kind, return_index=True)
     several = np.bincount(flat[event], minlength=len(names)) > 1
     called = [
@@ -179,4 +179,4 @@ def _own_work(recording: Recording) -> Bool:
 def _same(step: StepGraph, kind: Int64) -> Int64:
     """Return for each event of a step a number that the n-th events of one kind share on all owners."""
     of_event = kind[step.operation]
-    return numbered(of_event, occurrence_number(of_event * len(step.begin_ns) + step.owner))
+    return pair_numbers(of_event, occurrence_number(of_event * len(step.begin_ns) + step.owner))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.occurrences import Middles, medians, numbered
+from replay.occurrences import Middles, medians, pair_numbers
 
 _small = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 1000)), max_size=30)
 
@@ -32,7 +32,7 @@ def test_medians_are_those_of_numpy(pairs: list[tuple[int, int]]) -> None:
 def test_pairs_of_many_operations_and_many_turns_have_numbers_of_their_own() -> None:
     # narrow columns, as steps have them: 65,536 * (65,535 + 1) is 2 ** 32, which would be 0 in 32 bits
     first, second = np.array([0, 65_536, 0], np.int32), np.array([7, 7, 65_535], np.int32)
-    assert len(set(numbered(first, second).tolist())) == 3
+    assert len(set(pair_numbers(first, second).tolist())) == 3
 
 
 @pytest.mark.slow

@@ -72,7 +72,7 @@ def test_workers_in_natural_order_and_a_missing_rank_is_said(tmp_path: Path) -> 
     assert prefixes(tmp_path) == ["wk0.rank0.", "wk0.rank1.", "wk1.rank0."]
     assert find_job(tmp_path).notes == [
         f"{tmp_path}, worker 1: local rank 1 of 2 missing",
-        f"{tmp_path}: workers are numbered by their place: wk0 is worker_2, wk1 is worker_10",
+        f"{tmp_path}: workers are numbered by their place: wk0 is worker_2 and wk1 is worker_10",
     ]
     assert [gpu.path.parent.name for gpu in find_gpus(tmp_path)] == ["worker_2", "worker_2", "worker_10"]
 
