@@ -92,7 +92,7 @@ def find_rank_files(path: Path, given: Sequence[Path]) -> JobFiles:
     """Return the job of the rank files in `path` or its directories; our own products only in need."""
     found = _find_files(path, steps=False)
     files, products, below, notes = found if found[0] else _find_files(path, steps=True)
-    rank_of = {file: rank_in_name(file) if file.parent == path else _rank_of(file) for file in files}
+    rank_of = {file: rank_in_name(file) if file.parent == path else rank_of_file(file) for file in files}
     if len({file.parent for file in files}) > 1 and not _all_differ(rank_of):
         rank_of = {file: rank_in_head(file) for file in files}
         if not _all_differ(rank_of):
@@ -215,14 +215,9 @@ def _known_reader(path: Path, size: int, mtime_ns: int) -> Reader | None:
     return reader_of(head_of(path))
 
 
-def _rank_of(path: Path) -> int | None:
-    rank = rank_in_name(path)
-    return rank_in_name(path.parent) if rank is None else rank
-
-
 def rank_of_file(path: Path) -> int | None:
     """Return the rank of a file given by itself: by its name, else its directory's."""
-    home = path.resolve().parent
+    home = Path(os.path.abspath(path)).parent
     if is_gpu_file(path.name) and (of_gpu := local_rank(home.name)) is not None:
         return of_gpu
     rank = rank_in_name(path)
