@@ -30,6 +30,22 @@ def listed(words: Sequence[str], most: int = 3) -> str:
     return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
 
 
+def in_words(ranks: Sequence[int], kind: str = "rank") -> str:
+    """Return ranks as text, neighbours as a span.
+
+    >>> in_words([9, 1, 4, 5, 6]), in_words([3], "local rank")
+    ('ranks 1, 4 to 6 and 9', 'local rank 3')
+    """
+    spans: list[list[int]] = []
+    for rank in sorted(ranks):
+        if spans and spans[-1][1] == rank - 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    words = [str(a) if a == b else f"{a} to {b}" if b > a + 1 else f"{a}, {b}" for a, b in spans]
+    return f"{kind}{'s' if len(ranks) > 1 else ''} {listed(words, 8)}"
+
+
 def summed_up(lines: Iterable[str], most: int = 10) -> list[str]:
     """Return lines ``file: what``; where more than `most` files have the same, one line has three of them.
 

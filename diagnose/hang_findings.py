@@ -9,7 +9,8 @@ import numpy as np
 
 from diagnose.diagnosis import Diagnosis, Ranked
 from diagnose.finding import Evidence, Finding, Skipped
-from diagnose.hangs import Hang, HangCause, Root, ranks_in_words
+from diagnose.hangs import Hang, HangCause, Root
+from errors import in_words
 from formats.recorder.standing import Call, Standing
 
 _CLOSER = ("diagnose", "--full")
@@ -59,13 +60,11 @@ def _finding(
     root = roots[0]
     calls = [one.call for one in roots]
     since = [call.at_ns for call in calls if call.at_ns > 0]
-    who, has = ranks_in_words(guilty), "has" if len(guilty) == 1 else "have"
+    who, has = in_words(guilty), "has" if len(guilty) == 1 else "have"
     what = root.call.title
     when = f" since {clock(min(since))}" if since else ""
     those = (
-        f"{ranks_in_words(waiting)} {'has' if len(waiting) == 1 else 'have'} waited"
-        if waiting
-        else "others wait"
+        f"{in_words(waiting)} {'has' if len(waiting) == 1 else 'have'} waited" if waiting else "others wait"
     )
     title, cause, action = {
         HangCause.ABSENT: (
@@ -76,7 +75,7 @@ def _finding(
         ),
         HangCause.BEHIND: (
             f"{who} stopped: the record lacks completions that others have",
-            f"{what} is open on {ranks_in_words(root.ranks)}, yet {ranks_in_words(waiting)} completed it, "
+            f"{what} is open on {in_words(root.ranks)}, yet {in_words(waiting)} completed it, "
             "which needs all of its members: the device, or the thread that watches it, no longer answers",
             f"look at the device and the driver's log (Xid errors) of {who}, and at errors in the log",
         ),
@@ -93,7 +92,7 @@ def _finding(
         ),
         HangCause.MISMATCH: (
             f"{who} called {what} differently from the others{when}",
-            "; ".join(f"{ranks_in_words(own)}: {words}" for words, own in root.differ.items()),
+            "; ".join(f"{in_words(own)}: {words}" for words, own in root.differ.items()),
             f"let all members make the same calls in the same order with the same data{_frames(root.call)}",
         ),
         HangCause.NOT_STARTED: (
@@ -145,7 +144,7 @@ def _circle(hang: Hang, guilty: Sequence[int]) -> Iterator[str]:
     for rank in guilty[:4]:
         if (wait := hang.waits.get(rank)) is not None:
             on = [one for one in wait.on if one in guilty] or wait.on
-            yield f"rank {rank} waits in {wait.call} for {ranks_in_words(on)}{_frames(wait.call)}"
+            yield f"rank {rank} waits in {wait.call} for {in_words(on)}{_frames(wait.call)}"
 
 
 def _frames(call: Call) -> str:

@@ -26,7 +26,7 @@ from msgspec import Struct
 
 import dialects
 from diagnose.finding_thresholds import FEWEST_CALLS, HALF, OUTLYING
-from errors import listed
+from errors import in_words
 from formats.columns import Trace
 from formats.recorder.standing import Call, Lane, Standing
 
@@ -80,19 +80,19 @@ def find_hang(ranks: Mapping[int, Standing]) -> Hang:
     roots = _merged(job.ends())
     known = [root for root in roots if root.cause is not HangCause.NO_DUMP]
     named = {rank for root in known or roots for rank in root.ranks}
-    moved, lost = job.moved(), ranks_in_words(sorted(job.lost))
+    moved, lost = job.moved(), in_words(sorted(job.lost))
     reason = caveat = ""
     if roots and not known and len(job.lost) >= len(ranks):
         reason = f"the others wait for {lost} without a dump; give the dumps of all ranks"
     elif moved and (len(moved) >= HALF * len(ranks) or not named <= {*moved}):
         reason = (
-            f"others completed calls that {ranks_in_words(moved)} had not made: the dumps are of different "
+            f"others completed calls that {in_words(moved)} had not made: the dumps are of different "
             "moments, and the job moved between them"
         )
     elif not roots:
         reason = job.why_not()
     elif moved:
-        caveat = f"the record of {ranks_in_words(moved)} ends before calls that others completed with it"
+        caveat = f"the record of {in_words(moved)} ends before calls that others completed with it"
     elif known and job.lost:
         caveat = f"{lost} left no dump: whether they wait, too, is not known"
     roots = [*(known or roots), *(root for rank, root in job.frozen.items() if rank not in named)]
@@ -368,7 +368,7 @@ class _Job:
 
     def _several_moments(self) -> str:
         return (
-            f"calls are open on {ranks_in_words(sorted(self.frozen))} that others completed, perhaps "
+            f"calls are open on {in_words(sorted(self.frozen))} that others completed, perhaps "
             "because the dumps are of different moments"
         )
 
@@ -378,7 +378,7 @@ class _Job:
         for reached in self.reached.values():
             top = max(entered for entered, _ in reached.values())
             behind |= {rank for rank, (entered, _) in reached.items() if entered < top}
-        return f"; by their counters {ranks_in_words([*behind])} called fewer than others" if behind else ""
+        return f"; by their counters {in_words([*behind])} called fewer than others" if behind else ""
 
     def moved(self) -> list[int]:
         """Return the ranks that had not made a call that others had completed, as no one can without them."""
@@ -408,7 +408,7 @@ class _Job:
             return f"the dumps were written {waited_ns / 1e6:,.0f} ms later, and calls took longer before"
         if not all(self._is_usual(root, last_ns) for root in roots):
             return ""
-        late = ranks_in_words(sorted(rank for root in roots for rank in root.ranks))
+        late = in_words(sorted(rank for root in roots for rank in root.ranks))
         return (
             f"{late} came as late to each of the last calls, and the dumps end before the others have waited "
             "for longer than then"
@@ -444,15 +444,3 @@ def _node(rank: int, call: Call) -> _Node:
 def standing_of(_: object, trace: Trace) -> Standing | None:
     """Return where the rank of a trace stood; None where its system does not record that."""
     return dialects.of(trace).standing(trace)
-
-
-def ranks_in_words(ranks: Sequence[int]) -> str:
-    """Return ranks as text, neighbours as a span: ``ranks 1, 4 to 7 and 9``."""
-    spans: list[list[int]] = []
-    for rank in sorted(ranks):
-        if spans and spans[-1][1] == rank - 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    words = [str(a) if a == b else f"{a} to {b}" if b > a + 1 else f"{a}, {b}" for a, b in spans]
-    return f"rank{'s' if len(ranks) > 1 else ''} {listed(words, 8)}"

@@ -11,7 +11,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from errors import Note, NoteKind, listed
+from errors import Note, NoteKind, in_words
 from formats.stream import ByteStream
 
 JobKind = Literal["file", "gpu", "worker", "job", "ranks"]
@@ -77,10 +77,10 @@ def rank_notes(
     """Return a line for the ranks that several sources claim, and one for the missing ones of `world`."""
     notes: list[str] = []
     if doubled := sorted(rank for rank, n in Counter(ranks).items() if n > 1):
-        notes.append(missing_note(f"{whose}: {kind} {numbers(doubled)} claimed by several {sources}"))
+        notes.append(missing_note(f"{whose}: {in_words(doubled, kind)} claimed by several {sources}"))
     world = max(world, max(ranks, default=-1) + 1)
     if ranks and world <= _MOST_RANKS and (missing := sorted(set(range(world)) - set(ranks))):
-        notes.append(missing_note(f"{whose}: {kind} {numbers(missing)} of {world} missing"))
+        notes.append(missing_note(f"{whose}: {in_words(missing, kind)} of {world} missing"))
     return notes
 
 
@@ -173,11 +173,6 @@ def natural(name: str) -> list[tuple[int, str]]:
     """Return a sort key by which ``worker_10`` comes after ``worker_9``."""
     parts = DIGITS.split(name)
     return [(int(part), "") if i % 2 else (-1, part) for i, part in enumerate(parts)]
-
-
-def numbers(values: Sequence[int]) -> str:
-    """Return `values` as text, the first eight of many."""
-    return listed(list(map(str, values)), 8)
 
 
 def hosts_of(job: JobFiles) -> list[int]:

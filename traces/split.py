@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 import dialects
 from dialects.owners import Owned, split_by_field, split_by_sources
-from errors import listed
+from errors import in_words, listed
 from formats.columns import Trace
-from traces.paths import JobFiles, Source, numbers, rank_notes
+from traces.paths import JobFiles, Source, rank_notes
 
 #: Files that a line on their ranks names.
 _SHOWN = 4
@@ -145,7 +145,7 @@ def ranked(job: JobFiles, parts: Sequence[RankFile], notes: list[str]) -> list[l
     apart = [own for own in joined if len({sources[i].path.parent for i in own}) > 1]
     if again := sorted(rank for own in apart if (rank := sources[own[0]].rank) is not None):
         notes.append(
-            f"{job.root}: rank {numbers(again)} in several directories given, one after the other in time: "
+            f"{job.root}: {in_words(again)} in several directories given, one after the other in time: "
             "taken for one job; two jobs are for compare"
         )
     if len(parts) > 1:

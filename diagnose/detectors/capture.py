@@ -34,7 +34,7 @@ def _flaws(view: JobView) -> Iterator[tuple[str, str, str]]:
             "record ten steps after the warm-up",
         )
     if missing := _missing(view):
-        yield listed(missing, 1), "a verdict from some of the ranks", "collect the files of all ranks"
+        yield listed(missing, 1), "waits for what is missing cannot be seen", "collect the files of all ranks"
     losses = {}
     for file in view.loaded.files:
         whole = notes_of(NoteKind.WHOLE, file.repairs)

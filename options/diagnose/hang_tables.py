@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from diagnose.hang_findings import clock
-from diagnose.hangs import Hang, ranks_in_words
+from diagnose.hangs import Hang
+from errors import in_words
 from formats.recorder.standing import Group, Lane, Standing
 from result import Cell, Column, Network, Table
 
@@ -39,7 +40,7 @@ def hang_tables(hang: Hang, ranks: Mapping[int, Standing], paths: Mapping[int, s
             guilty.get(rank) or state,
             str(wait.call) if wait else "",
             clock(since) if since > 0 else "",
-            ranks_in_words(wait.on) + (" (held)" if wait.is_held else "") if wait else "",
+            in_words(wait.on) + (" (held)" if wait.is_held else "") if wait else "",
             clock(own.last_ns) if own and own.last_ns > 0 else "",
             paths.get(rank, ""),
         ])  # fmt: skip
@@ -122,7 +123,7 @@ def hang_picture(hang: Hang) -> list[Network]:
         for row, i in enumerate(layer):
             first = hang.waits.get(boxes[i][0])
             nodes.append({
-                "label": ranks_in_words(boxes[i]),
+                "label": in_words(boxes[i]),
                 "cat": guilty.get(boxes[i][0]) or "waits",
                 "x": float(max(depth.values()) - far),
                 "y": float(row),

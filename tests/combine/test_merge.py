@@ -705,7 +705,7 @@ def test_ranks_that_the_files_know_of_but_that_are_not_there_are_said(tmp_path: 
     paths = [_kineto(tmp_path / "in" / f"{rank}.json", rank, 5) for rank in (0, 1, 3)]
     for given in (paths, [tmp_path / "in"]):
         answer = _combine(tmp_path / "out.json", *given, flags=["--align", "none"])
-        assert answer["repairs"] == [f"{given[0]}: rank 2 and 4 of 5 missing"]
+        assert answer["repairs"] == [f"{given[0]}: ranks 2 and 4 of 5 missing"]
 
 
 def test_a_world_of_absurd_size_is_not_believed(tmp_path: Path) -> None:

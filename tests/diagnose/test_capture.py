@@ -36,7 +36,7 @@ def test_one_rank_of_several(tmp_path: Path) -> None:
     for rank in (0, 1, 3):
         (directory / f"rank{rank}.pt.trace.json").unlink()
     (title,) = flaws(directory)
-    assert title.endswith("rank 0, 1 and 3 of 4 missing")
+    assert title.endswith("ranks 0, 1 and 3 of 4 missing")
 
 
 @pytest.mark.parametrize("content", ["", '{"traceEvents": 3, "ph": 1}'])

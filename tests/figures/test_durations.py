@@ -100,7 +100,7 @@ def test_rank_ten_comes_after_rank_nine(tmp_path: Path) -> None:
         write(tmp_path / f"rank{rank}.json", [x("a", 0, 1)])
     found = statistic("--path", tmp_path)
     assert [op["name"] for op in found["operations"]] == ["rank2.a", "rank9.a", "rank10.a"]
-    assert any("rank 0, 1, 3, 4, 5, 6, 7 and 8 of 11 missing" in line for line in found["repairs"])
+    assert any("ranks 0, 1 and 3 to 8 of 11 missing" in line for line in found["repairs"])
 
 
 def test_files_of_unknown_rank_count_as_one_trace(tmp_path: Path) -> None:

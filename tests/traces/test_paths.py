@@ -57,9 +57,7 @@ def test_comm_json_where_there_is_no_final_trace(tmp_path: Path) -> None:
 def test_local_ranks_are_the_names_of_the_directories(tmp_path: Path) -> None:
     make(tmp_path, "10/comm.json", "9/comm.json")
     assert prefixes(tmp_path) == ["rank9.", "rank10."]
-    assert find_job(tmp_path).notes == [
-        f"{tmp_path}: local rank 0, 1, 2, 3, 4, 5, 6, 7 and 1 more of 11 missing"
-    ]
+    assert find_job(tmp_path).notes == [f"{tmp_path}: local ranks 0 to 8 of 11 missing"]
 
 
 def test_rank_underscore_local_rank_of_two_workers(tmp_path: Path) -> None:
