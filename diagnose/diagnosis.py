@@ -263,7 +263,9 @@ def further(diagnosis: Diagnosis) -> str:
     lasts = diagnosis.iteration_ns
     n_steps = counted(len(diagnosis.iteration_ns), diagnosis.one_step.split(" ", 1)[1])
     of = f"{counted(len(diagnosis.ranks), 'rank')}, {n_steps}"
-    clauses = [f"{of} of {in_ms(lasts.min(), unit='')} to {in_ms(lasts.max())}"] if len(lasts) > 1 else []
+    low, high = in_ms(lasts.min(), unit=""), in_ms(lasts.max())
+    span = high if high.startswith(f"{low} ") else f"{low} to {high}"
+    clauses = [f"{of} of {span}"] if len(lasts) > 1 else []
     return " ".join(map(as_sentence, [*clauses, *_told(diagnosis)[1][1:]]))
 
 

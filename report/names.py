@@ -14,7 +14,7 @@ from function_names import brief, without_parameters
 from report.tables import ELLIPSIS, beginning, display_width, shorten
 from result import Cell
 
-_FEW_SPACES = 3  # in a name
+_FEW_SPACES = 2  # in a name
 _NARROW = 10  # columns in which nothing can be told apart
 _OF_CODE = re.compile(r"[<:]|\w\(")
 _WORDS = re.compile(r"\w+")

@@ -122,7 +122,8 @@ def _operations(pair: Pair, args: Namespace) -> Table:
 def _explaining(comparison: Comparison) -> list[tuple[str, float, float, float, bool, int]]:
     """Return operations that explain most of the change first, those of one transfer's partitions as one.
 
-    Each with what it explains, its averages (ms), whether these changed for certain, and of how many it is.
+    Those that explain nothing are left out, unless all do. Each with what it explains, its averages (ms),
+    whether these changed for certain, and of how many it is.
     """
     alike: dict[str, list[OpChange]] = {}
     for op in comparison.operations:
@@ -136,7 +137,8 @@ def _explaining(comparison: Comparison) -> list[tuple[str, float, float, float, 
         )
         sure = all(op.average.significant for op in ops)
         rows.append((f"{name} ×{n}" if n > 1 else ops[0].name, explains, base / n, new / n, sure, n))
-    return sorted(rows, key=lambda row: (-abs(row[1]), -abs(row[3] - row[2])))
+    explaining = [row for row in rows if row[1]] or rows
+    return sorted(explaining, key=lambda row: (-abs(row[1]), -abs(row[3] - row[2])))
 
 
 def _most(comparison: Comparison, n_rows: int) -> Table:
