@@ -70,8 +70,8 @@ DETECTORS: Sequence[Sequence[Detector]] = (
         Detector(priority_inversion, ("priority_inversion",)),
         Detector(negotiation, ("negotiation",)),
         Detector(allocations, ("memory",)),
-        Detector(host_sync, ("host_sync",)),
         Detector(copies, ("copies",)),
+        Detector(host_sync, ("host_sync",)),
     ),
     (  # symptoms: what is left when the causes are gone
         Detector(host_bound, ("host_bound",)),

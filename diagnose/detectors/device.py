@@ -39,7 +39,8 @@ def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
     largest, is_largest = view.largest(launching & view.which(lambda one: one.role is not Role.CALL))
     alone = launching & is_largest
     alone_ns = view.path_work_ns(alone)
-    if alone_ns >= EXPOSED * view.step_ns and _longest_ns(step, alone) > HALF * alone_ns:
+    is_long = alone_ns >= EXPOSED * view.step_ns and _longest_ns(step, alone) >= NOTICEABLE * view.step_ns
+    if is_long and (on_path < HALF * view.step_ns or alone_ns > HALF * on_path):
         yield Finding(
             kind="host_bound",
             title=f"the device waits for {brief(largest[0])}",
