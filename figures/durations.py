@@ -246,11 +246,12 @@ def statistics(durations: Durations, prefix: str = "") -> Stats:
 
 def all_of(parts: Sequence[Stats]) -> Stats:
     """Return the statistics of several ranks, one after another."""
+    parts = list(filter(len, parts)) or parts[:1]  # of none the columns may be others
     if len(parts) == 1:
         return parts[0]
     columns = {}
     for name in parts[0].columns:
-        of_parts = [part.columns[name] for part in parts if len(part)]
+        of_parts = [part.columns[name] for part in parts]
         alike = len({column.dtype for column in of_parts}) == 1  # else each number keeps its type
         columns[name] = np.concatenate(of_parts if alike else [column.astype(object) for column in of_parts])
     return Stats([pair for part in parts for pair in part.operations], columns)

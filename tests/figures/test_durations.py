@@ -103,6 +103,13 @@ def test_rank_ten_comes_after_rank_nine(tmp_path: Path) -> None:
     assert any("ranks 0, 1 and 3 to 8 of 11 missing" in line for line in found["repairs"])
 
 
+def test_a_first_rank_without_slices(tmp_path: Path) -> None:
+    for rank, events in enumerate(([x("FW.a", 0, 1) | {"ph": "i"}], [x("FW.a", 0, 2)])):
+        write(tmp_path / f"rank{rank}.json", events)
+    (row,) = statistic("--path", tmp_path)["operations"]
+    assert (row["name"], row["count"], row["total_ms"]) == ("rank1.FW.a", 1, 0.002)
+
+
 def test_files_of_unknown_rank_count_as_one_trace(tmp_path: Path) -> None:
     one = write(tmp_path / "one.json", [x("a", 0, 1000), x("b", 0, 1000)])
     two = write(tmp_path / "two.json", [x("a", 0, 3000)])
