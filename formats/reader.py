@@ -84,7 +84,7 @@ class Damage(Struct):
         counts = (
             (self.lost, "damaged event", "lost"),
             (self.mended, "event", "repaired (NaN, bad characters or quotes)"),
-            (self.strays, "list item", "ignored: no event"),
+            (self.strays, "list item", "ignored: not an event"),
         )
         return [*self.notes, *(f"{counted(n, noun)} {fate}" for n, noun, fate in counts if n)]
 
@@ -196,7 +196,7 @@ class EventReader:
     def _check_damage(self) -> None:
         damaged = self.damage.lost + self.damage.mended + self.damage.strays
         if damaged > _MOST_DAMAGED + _DAMAGED_PER_BYTE * max(0, self.stream.size - (1 << 20)):
-            raise TraceError(f"{self.path}: not a trace: {damaged:,} things in it are damaged or no events")
+            raise TraceError(f"{self.path}: not a trace: {damaged:,} things in it are damaged or are not events")
 
     def _land(self, data: bytearray) -> bool:
         """Cut what precedes the next event out of `data`, after its first byte, if there is one."""

@@ -163,12 +163,14 @@ usage: analyze.py [OPTION] PATH... [flags]
 
 options (analyze.py OPTION --help lists the flags and variants of one):"""
 
-_ALL_TAIL = """\
-  whatif     how long an edited job takes (replay --sub_option whatif); without edits, those that save most
+_WHAT_IF = "how long an edited job takes (replay --sub_option whatif); without edits, those that save most"
+_SHARED = "flags that options share"
+_ALL_TAIL = f"""\
+  whatif     {_WHAT_IF}
 
 flags of most options:
   --sub_option VARIANT   a variant of the option
-  --filter A,B           only these communication operations; all else stays
+  --filter A,B           only these communications; all else stays
   --sort, --head N       longest (or largest change) first; only the first N rows
   --format FORMAT        of standard output: table, json, csv or markdown
   --full                 every row and every table on a terminal
@@ -187,9 +189,12 @@ def help_of(option: str) -> str:
     for action in _unheeded(parser, option):
         action.help = argparse.SUPPRESS
     module = options.load(option)
-    edits = " [NAME=VALUE...]" if option == options.WHAT_IF else ""
+    help_text, edits = (_WHAT_IF, " [NAME=VALUE...]") if option == options.WHAT_IF else (module.HELP, "")
+    for group in parser._action_groups:
+        if group.title != _SHARED:
+            group.title = f"flags of {option}"  # some are declared by another option that has them, too
     parser.usage = f"analyze.py {option} PATH...{edits} [flags]"
-    parser.description = f"{textwrap.fill(module.HELP, _WIDTH)}\n\ne.g. {module.EXAMPLE}"
+    parser.description = f"{textwrap.fill(help_text, _WIDTH)}\n\ne.g. {module.EXAMPLE}"
     return parser.format_help()
 
 
@@ -216,7 +221,7 @@ def _parser() -> argparse.ArgumentParser:
     for name in options.MODULES:
         if declare := getattr(options.load(name), "add_arguments", None):
             declare(parser.add_argument_group(f"flags of {name}"))
-    _add_common(parser.add_argument_group("flags that options share"))
+    _add_common(parser.add_argument_group(_SHARED))
     return parser
 
 
@@ -230,7 +235,7 @@ def _add_common(group: argparse._ArgumentGroup) -> None:
         "(default: $BYTEPS_TRACE_DIR)")  # fmt: skip
     add("--sub_option", metavar="VARIANT", help="a variant of the option (listed with it)")
     add("--filter", metavar="A,B", type=_names, default=(),
-        help="only these communication operations; all else stays")  # fmt: skip
+        help="only these communications; all else stays")  # fmt: skip
     add("--comm", metavar="NAME", type=_some, action="append", default=[],
         help="operations with this in their name are communication, too (repeatable)")  # fmt: skip
     add("--step_by", metavar="NAME",
@@ -245,7 +250,7 @@ def _add_common(group: argparse._ArgumentGroup) -> None:
     add("--head", metavar="N", type=number, help="only the first N rows")
     add("--format", choices=("table", "json", "csv", "markdown"), default="table", help="of standard output")
     add("--output", metavar="FILE", type=Path,
-        help="where the trace (.json, .pftrace) or picture goes (.gz compresses)")  # fmt: skip
+        help="where the trace (.json, .pftrace) or picture goes (.gz packs it)")  # fmt: skip
     add("--xlsx", metavar="FILE", nargs="?", const=True, help="also write the tables as a workbook")
     add("--html", metavar="FILE", nargs="?", const=True, help="also write one self-contained page")
     add("--save", metavar="FILE", type=Path,
@@ -260,10 +265,10 @@ def _add_common(group: argparse._ArgumentGroup) -> None:
     add("--max_unpacked", metavar="SIZE", type=_size, help="bytes that a .gz file may unpack to, such as 8G")
     add("--progress", action=argparse.BooleanOptionalAction, help="bars (default: on a terminal)")
     add("--logging_level", metavar="LEVEL", type=_level, default=logging.INFO, help="default 20 (INFO)")
-    add("--pretty", action="store_true", help="only the result, no per-step commentary")
+    add("--pretty", action="store_true", help="only the result, no commentary on the way")
     add("--full", action="store_true", help="every row and every table on a terminal")
     add("--del_queue", action="store_true",
-        help="a communication as its partitions and queue stages (critical, replay)")  # fmt: skip
+        help="a communication as its partitions and stages")  # fmt: skip
 
 
 def _option(text: str) -> str:

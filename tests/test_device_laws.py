@@ -641,7 +641,7 @@ def test_without_launches_steps_are_those_that_the_device_marks(tmp_path: Path, 
     recording = assert_lawful(job.write(tmp_path / "job"))
     told = [float(one.next_ns[0] - one.begin_ns[0]) / 1000 for one in recording.bounds]
     assert told == ([1_000.0] * 6 if is_marked else [6_000.0])
-    assert is_marked or "no steps are told" in str(recording.notes)
+    assert is_marked or "no steps are found" in str(recording.notes)
 
 
 def test_what_the_host_does_for_later_steps_holds_up_none(tmp_path: Path) -> None:

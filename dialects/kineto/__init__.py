@@ -61,7 +61,7 @@ _CATS = {
 }
 _NOT_LAUNCHED = (
     "the marks of steps are the host's, which is far ahead of its device, and launches are not recorded: no "
-    "steps are told"
+    "steps are found"
 )
 #: What a stream of some accelerators does beside work: it waits for another one, or tells that it is so far.
 _BETWEEN_STREAMS = re.compile(r"(?i)(?:event|notify)_(?:wait|record)")

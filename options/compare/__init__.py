@@ -1,4 +1,4 @@
-"""`--option compare`: what changed between runs, and whether it is real."""
+"""`--option compare`: what changed between runs, and whether it is more than chance."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from result import Chart, LazySequence, Result, Table, in_ms, in_percent, ms_of
 if TYPE_CHECKING:
     from compare.comparison import OpChange
 
-HELP = "what changed between two runs (or more, the first is the base), and whether it is real"
+HELP = "what changed between two runs (or more, the first is the base), and whether it is more than chance"
 EXAMPLE = "analyze.py compare examples/lenet examples/lenet-100mbit --sort --head 20"
 FLAGS = READING | {"group_by", "fail_above", "sort", "head", "save"}
 

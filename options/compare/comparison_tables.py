@@ -189,14 +189,14 @@ def _ranks(pair: Pair) -> Table:
         Column("rank", "rank", value=attrgetter("name")),
         *_sides("iteration_*_ms", "iteration", "iteration"),
         ms_column("own_absolute_ms", "own work changed by", "own.ns", scale="diverging"),
-        ms_column("comm_absolute_ms", "only communicating by", "communication.ns", scale="diverging"),
+        ms_column("comm_absolute_ms", "exposed comm changed by", "communication.ns", scale="diverging"),
         Column("straggler", "straggler", "bool", value=lambda rank: rank is straggler),
         Column("top", "own work that changed most", value=lambda rank: rank.top[0]),
         Column("top_ms", "by (ms)", "float", paired=True, value=lambda rank: rank.top[1] / 1e6),
         *_sides("own_*_ms", "own work", "own", minor=True),
-        *_sides("comm_*_ms", "only communicating", "communication", minor=True),
+        *_sides("comm_*_ms", "exposed comm", "communication", minor=True),
     )
-    note = "Only communicating: transferring, or waiting for another rank."
+    note = "Exposed: communication that no computation of the rank hides, a transfer or waiting for another rank."
     return Table.of("ranks", "Ranks", columns, pair.comparison.ranks, note=note)
 
 

@@ -109,7 +109,7 @@ def _of_dumps(args: Namespace) -> Result:
         args,
         hang_diagnosis(hang, ranks, paths),
         tuple,
-        [*notes, f"Ranks are those of {told}."],
+        [*notes, f"The ranks are taken from {told}."],
         mapped.repairs,
     )
     tables = [table.first(args.head) for table in hang_tables(hang, ranks, paths)]

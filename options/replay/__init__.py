@@ -428,7 +428,7 @@ def _outliers(edit: Forecast) -> list[str]:
     recorded = edit.recorded.recorded_ns
     if recorded is None or edit.before_ns > _ALIKE * recorded:
         return []
-    return [f"Some steps took far longer than the others; with all of it the mean step is "
+    return [f"Some steps took far longer than the others; counted in full they make the mean step "
             f"{in_ms(recorded)}. What-ifs count them as long as the longest of the others, but for what "
             "the edit itself takes from them or adds to them"]  # fmt: skip
 
@@ -481,7 +481,7 @@ def _cautions(args: Namespace, job: Job) -> list[str]:
             most = f"{rate.at_most * _MBIT:,.0f}"
             notes.append(f"bandwidth: the links were never busy for long; they carried "
                          f"{rate.at_least * _MBIT:,.0f} Mbit/s once and may carry {most}. The interval "
-                         "holds both; slower links are told best by an absolute rate "
+                         "holds both; for slower links give an absolute rate "
                          "(bandwidth=100Mbit)")  # fmt: skip
         if rate is not None and rate.machines:
             pairs = [f"{server} with {worker}" for server, worker in rate.machines.items()]

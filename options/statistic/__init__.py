@@ -79,7 +79,7 @@ _BREAKDOWN = (
     ms_column("compute_ms", "compute", "compute_ns"),
     ms_column("comm_ms", "comm", "comm_ns"),
     ms_column("overlap_ms", "both", "overlap_ns"),
-    ms_column("exposed_comm_ms", "comm alone", "exposed_comm_ns"),
+    ms_column("exposed_comm_ms", "exposed comm", "exposed_comm_ns"),
     ms_column("idle_ms", "idle", "idle_ns"),
 )
 _RANKS = (  # of a `RankSummary`

@@ -255,7 +255,7 @@ def test_what_has_no_phase_is_counted_both_ways(
     monkeypatch.setattr(stream, "PIECE", piece)
     for scan in (True, False):
         place = replace(PLACES["byteps"], path=tmp_path / "a.json", scan=scan)
-        assert rewrite(place, tmp_path / "runs").repairs == ["1 list item ignored: no event"]
+        assert rewrite(place, tmp_path / "runs").repairs == ["1 list item ignored: not an event"]
 
 
 @given(

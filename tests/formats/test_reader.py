@@ -333,7 +333,7 @@ def test_what_is_nearly_all_damage_is_refused(
     monkeypatch.setattr("formats.reader._MOST_DAMAGED", 250)
     path = tmp_path / "t.json.gz"
     path.write_bytes(gzip.compress(f"[{json.dumps(EVENT)},{f'{item},' * 1_000}]".encode()))
-    with pytest.raises(TraceError, match="things in it are damaged or no events"):
+    with pytest.raises(TraceError, match="things in it are damaged or are not events"):
         read_trace(path)
 
 
