@@ -196,7 +196,9 @@ class EventReader:
     def _check_damage(self) -> None:
         damaged = self.damage.lost + self.damage.mended + self.damage.strays
         if damaged > _MOST_DAMAGED + _DAMAGED_PER_BYTE * max(0, self.stream.size - (1 << 20)):
-            raise TraceError(f"{self.path}: not a trace: {damaged:,} things in it are damaged or are not events")
+            raise TraceError(
+                f"{self.path}: not a trace: {damaged:,} things in it are damaged or are not events"
+            )
 
     def _land(self, data: bytearray) -> bool:
         """Cut what precedes the next event out of `data`, after its first byte, if there is one."""

@@ -43,7 +43,7 @@ SCOPES = ("GPU", "worker", "job", "all")
 def add_arguments(group: _ArgumentGroup) -> None:
     """Declare `--step` (graph knows it too) and `--scope`."""
     group.add_argument("--step", metavar="N", help="one recorded step by its number instead of the one of "
-                       "median length; critical also has mean: the longest chain of average durations")  # fmt: skip
+                       "median length; critical also has mean: the longest chain of averages")  # fmt: skip
     group.add_argument("--scope", choices=SCOPES, help="which paths the table shows (default: the widest)")
 
 

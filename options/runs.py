@@ -30,7 +30,7 @@ def check_digests(args: Namespace) -> None:
         raise UsageError(f"{part}: {digests[0]} is a digest, which holds no single events; give the traces")
     if digests and args.comm:
         raise UsageError(
-            f"--comm: what is communication was settled when the digest {digests[0]} was saved; give the traces"
+            f"--comm: the digest {digests[0]} was saved with its own rule for communication; give the traces"
         )
     if digests == args.path and args.rank_by:
         raise UsageError(f"--rank_by: {digests[0]} is a digest, whose ranks are known; leave it out")

@@ -33,9 +33,7 @@ def memory(view: JobView) -> Iterator[Finding | Skipped]:
         remedy = f"; {setting} records them" if setting else ""
         yield Skipped("memory", _HOST_ONLY if on_host else _NOTHING + remedy)
         return
-    flaw = partial(
-        Finding, "memory", steps=view.numbers, caveat="no gain is claimed", look=BREAKDOWN
-    )
+    flaw = partial(Finding, "memory", steps=view.numbers, caveat="no gain is claimed", look=BREAKDOWN)
     for title, cause, action, ranks, weight in _flaws(peaks, capacity):
         yield flaw(title, cause, action, ranks=ranks, weight=weight)
 

@@ -60,7 +60,10 @@ def library() -> ctypes.CDLL | None:
         _keep_memory()
         return loaded
     except Exception as error:  # whatever it is: all of it is there in Python
-        logging.info("the scanner in C is not used, so large inputs take several times longer: %s", one_line(str(error)))
+        logging.info(
+            "the scanner in C is not used, so large inputs take several times longer: %s",
+            one_line(str(error)),
+        )
         return None
 
 

@@ -196,7 +196,7 @@ def _ranks(pair: Pair) -> Table:
         *_sides("own_*_ms", "own work", "own", minor=True),
         *_sides("comm_*_ms", "exposed comm", "communication", minor=True),
     )
-    note = "Exposed: communication that no computation of the rank hides, a transfer or waiting for another rank."
+    note = "Exposed: communication that no computation hides, a transfer or waiting for another rank."
     return Table.of("ranks", "Ranks", columns, pair.comparison.ranks, note=note)
 
 

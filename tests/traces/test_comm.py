@@ -99,7 +99,7 @@ def test_a_digest_keeps_what_was_told_when_it_was_saved(tmp_path: Path) -> None:
     assert [row["comm_ms"] for row in found] == pytest.approx([0.3] * 4)
     code, _, err = run_cli(*words, digest, *COMM)
     assert code == 2
-    assert "was settled when the digest" in err
+    assert "was saved with its own rule for communication" in err
 
 
 def test_kernels_that_no_rule_knows_on_a_stream_of_their_own_are_named(tmp_path: Path) -> None:
