@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
+import os
 import tempfile
 from collections.abc import Iterable, Sequence
 from io import FileIO
@@ -11,6 +13,8 @@ from typing import Any, TypeVar
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
+
+from arrays import NDArray
 
 _T = TypeVar("_T", bound=Struct)
 _IN_MEMORY = 64 << 20  # bytes that stay in memory: most jobs have no more
@@ -21,7 +25,33 @@ _PIECE = 64 << 20  # bytes of the file that are mapped together, and that may be
 
 def let_go(arrays: Sequence[Any]) -> None:
     """Let the system take back the memory of what was looked at of arrays that were put aside."""
-    _let_go_of({id(one.base): one.base for one in arrays if isinstance(one.base, mmap.mmap)}.values())
+    _let_go_of({id(piece): piece for piece in map(_piece_of, arrays) if piece is not None}.values())
+
+
+def is_aside(array: Any) -> bool:
+    """Whether an array was put aside."""
+    return _piece_of(array) is not None
+
+
+def _piece_of(array: Any) -> mmap.mmap | None:
+    """Return the piece of a file in which an array lies, or one of which it is a view."""
+    while isinstance(array, np.ndarray):
+        array = array.base
+    return array if isinstance(array, mmap.mmap) else None
+
+
+def room_for(n: int, types: Sequence[np.dtype[Any]]) -> list[NDArray[Any]]:
+    """Return arrays (n,) of these types, wide ones first, to be filled; large ones in a temporary file."""
+    ends = np.cumsum([0, *(n * one.itemsize for one in types)]).tolist()
+    buffer: Any = None
+    if ends[-1] > _IN_MEMORY and hasattr(os, "posix_fallocate"):
+        # without room there they stay in memory
+        with contextlib.suppress(OSError), tempfile.TemporaryFile() as file:
+            os.posix_fallocate(file.fileno(), 0, ends[-1])
+            buffer = mmap.mmap(file.fileno(), ends[-1])
+    if buffer is None:
+        buffer = np.empty(ends[-1], np.uint8)
+    return [np.ndarray(n, one, buffer, at) for one, at in zip(types, ends, strict=False)]
 
 
 def _let_go_of(pieces: Iterable[mmap.mmap]) -> None:
@@ -70,7 +100,7 @@ class Spill:
     @staticmethod
     def _own_bytes(array: Any) -> int:
         """Return how many bytes of an array are not put aside yet."""
-        return 0 if isinstance(array.base, mmap.mmap) else int(array.nbytes)
+        return 0 if is_aside(array) else int(array.nbytes)
 
     def look_at(self, n_bytes: int) -> None:
         """Know that so many bytes are about to be looked at; let go of what was, where that is much."""

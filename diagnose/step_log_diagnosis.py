@@ -366,13 +366,17 @@ def _growing(log: LogSteps, span: _Span, usual: Mask) -> _Span:
 
 
 def _with_stalls(log: LogSteps, span: _Span, usual: Mask) -> _Span:
-    """Return the span with the stalls right before and after it in which the same part is as long."""
+    """Return the span with the stalls right before and after it in which the same part is as long.
+
+    In a stall that part is long on all ranks that wait. So where no rank is late, one after the span tells
+    nothing; one before it is when the span's cause came.
+    """
     series = log.series(span.part, span.ranks[0]) if span.ranks else log.middle_ns[span.part]
     is_longer = series > np.median(series[span.begin : span.end]) - HALF * span.part_ns
     begin, end = span.begin, span.end
     while begin > 0 and not usual[begin - 1] and is_longer[begin - 1]:
         begin -= 1
-    while end < len(usual) and not usual[end] and is_longer[end]:
+    while span.ranks and end < len(usual) and not usual[end] and is_longer[end]:
         end += 1
     return replace(span, begin=begin, end=end)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,7 +91,7 @@ def split_by_field(trace: Trace, field: str) -> list[Owned]:
     ]
 
 
-def _ranks_of(values: Sequence[Any]) -> tuple[list[int], Int64]:
+def _ranks_of(values: Iterable[Any]) -> tuple[list[int], Int64]:
     """Return the ranks that some values name, in order, and which of them each value is."""
     distinct, place = numbered(map(str, values))
     order = sorted(distinct, key=lambda value: (len(value), value))

@@ -33,11 +33,11 @@ class ArgColumn(Struct, frozen=True):
     """One key of the events' `args`, for the rows that have it.
 
     `rows` (k,) are row numbers of the trace, ascending; `values` (k) the decoded JSON values, an array where
-    all are integers or numbers with fractions: there may be millions.
+    all are integers or numbers with fractions: there may be millions, in a mapped file.
     """
 
     rows: Int64
-    values: Sequence[Any]
+    values: Sequence[Any] | NDArray[Any]
 
     def as_dict(self) -> dict[int, Any]:
         """Return row -> value."""
@@ -49,6 +49,8 @@ class ArgColumn(Struct, frozen=True):
         place[rows] = np.arange(len(rows))
         new_rows = place[self.rows]
         kept = new_rows >= 0
+        if isinstance(self.values, np.ndarray):
+            return ArgColumn(new_rows[kept], self.values[kept])
         if isinstance(self.values, array):
             values = np.array(self.values)[kept]
             return ArgColumn(new_rows[kept], array(self.values.typecode, values.tobytes()))
@@ -188,7 +190,9 @@ def concatenate(traces: Sequence[Trace]) -> Trace:
         rows = np.concatenate([column.rows + offset for column, offset in parts])
         values = [column.values for column, _ in parts]
         codes = {one.typecode if isinstance(one, array) else "" for one in values}
-        if len(codes) == 1 and codes != {""}:
+        if all(isinstance(one, np.ndarray) for one in values):
+            args[key] = ArgColumn(rows, np.concatenate(values))
+        elif len(codes) == 1 and codes != {""}:
             args[key] = ArgColumn(rows, array(codes.pop(), b"".join(map(bytes, values))))
         else:
             args[key] = ArgColumn(rows, [*itertools.chain.from_iterable(values)])

@@ -214,7 +214,7 @@ class _Tables:
 def _fitting(name: str, column: ArgColumn, repairs: list[str]) -> ArgColumn:
     """Return the values of an argument that are within the border of `formats.values`, and their rows."""
     values = column.values
-    if isinstance(values, array):
+    if isinstance(values, array | np.ndarray):
         return column
     if set(map(type, values)) == {int}:
         with contextlib.suppress(OverflowError):  # beyond 63 bits

@@ -19,7 +19,6 @@ import io
 import itertools
 import json
 import re
-from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import lru_cache, partial
@@ -32,6 +31,7 @@ import numpy as np
 from msgspec import Struct
 
 from arrays import Float64, Int64, NDArray
+from arrays.spill import Spill, is_aside, let_go, room_for
 from errors import TraceError, counted
 from formats.columns import ArgColumn, Trace, Track
 from formats.stream import ByteStream
@@ -59,10 +59,12 @@ _NEARLY_ALL, _ROUNDING = 0.95, 0.005  # of rows; of a step, which its parts may 
 _LONGEST_NAME = 300
 _BOM = b"\xef\xbb\xbf"
 _MANY_ROWS = 100_000  # of which some tell the whole step
+_PIECE_ROWS = 250_000  # that are sorted together
 _HEAD_ROWS = 20  # of which the kinds of columns are told
 _RESOLUTION = 0.05  # of a step: what times of day may differ from the end of the step before, and 2 ms
 _RESOLUTION_NS = 2_000_000
 _EARLIEST_NS = 10**17  # of times of day: 1973
+_ROW, _BEGIN, _WHOLE, _TRACK = range(4)  # columns of slices, beside those that have names
 _PAUSE_STEPS, _PAUSE_NS = 10, 60 * 10**9  # between two steps, from which a pause is told: longer than both
 
 
@@ -95,19 +97,16 @@ def read(path: Path, asked: Collection[str] = ()) -> Trace:
     form = _form_of(first)
     if form is None:
         raise TraceError(f"{path}: not a step log: its rows lack a step's number or a duration")
-    parts = [array("d") for _ in form.names]  # each grows in its place
+    rows = _RowsByRank(form.names, form.kinds.rank)
     for block in itertools.chain([form.body(first)], blocks):
-        for part, column in zip(parts, form.table(block).T, strict=True):
-            part.frombytes(np.ascontiguousarray(column).data.cast("B"))
-    columns = {name: np.frombuffer(part) for name, part in zip(form.names, parts, strict=True)}
-    del parts
+        rows.add(form.table(block))
     repairs = [stream.damage] if stream.damage is not None else []
     if form.lost:
         repairs.append(f"{counted(form.lost, 'damaged row')} left out")
     if form.odd:
         repairs.append(f"{counted(form.odd, 'cell')} without a number in columns of numbers: taken as empty")
-    apart = [columns[name] for name in asked if name in form.kinds.values and form.kinds.rank is None]
-    return _trace(path, form.kinds, columns, apart, repairs)
+    apart = [name for name in asked if name in form.kinds.values and form.kinds.rank is None]
+    return _trace(path, form.kinds, rows, apart, repairs)
 
 
 # ---- rows
@@ -391,90 +390,173 @@ def _whole(spent: Sequence[Float64], names: Sequence[str]) -> int | None:
 # ---- slices
 
 
+class _RowsByRank:
+    """The numbers in rows of a log, by their rank; what memory should not hold is put aside.
+
+    `n` counts the rows, `lost` those of which the rank is damaged.
+    """
+
+    def __init__(self, names: Sequence[str], rank: str | None) -> None:
+        self.names, self.n, self.lost = names, 0, 0
+        self._rank = None if rank is None else names.index(rank)
+        self._blocks: list[Float64] = []  # (columns, rows) that are in no piece yet
+        self._pieces: list[tuple[Int64, Int64, Float64]] = []  # ranks, where the rows of each begin, rows
+        self._spill = Spill()
+
+    def add(self, table: Float64) -> None:
+        """Add rows (n, columns)."""
+        self._blocks.append(np.ascontiguousarray(table.T))
+        if sum(block.shape[1] for block in self._blocks) >= _PIECE_ROWS:
+            self._end_piece()
+
+    def _end_piece(self) -> None:
+        columns = np.concatenate(self._blocks, axis=1)
+        self._blocks = []
+        rank = np.full(columns.shape[1], -1.0) if self._rank is None else columns[self._rank]
+        is_known = (np.abs(rank) < 1 << 31) & (np.rint(rank) == rank)  # not NaN
+        if not is_known.all():
+            self.lost += int((~is_known).sum())
+            columns, rank = columns[:, is_known], rank[is_known]
+        if (np.diff(rank) < 0).any():
+            order = np.argsort(rank, kind="stable")
+            columns, rank = columns[:, order], rank[order]
+        first = np.flatnonzero(np.diff(rank, prepend=np.nan))
+        bounds = np.append(first, len(rank))
+        self._pieces.append((rank[first].astype(np.int64), bounds, *self._spill.put_arrays([columns])))
+        self.n += len(rank)
+
+    def ranks(self) -> list[int]:
+        """Return the ranks, ascending; no rows are added after."""
+        if self._blocks:
+            self._end_piece()
+        return sorted({rank for ranks, _, _ in self._pieces for rank in ranks.tolist()})
+
+    def some(self) -> dict[str, Float64]:
+        """Return the columns of enough rows of all ranks to tell what they are."""
+        every = slice(None, None, 1 + self.n // _MANY_ROWS)
+        return self._named([_taken(columns, every) for _, _, columns in self._pieces])
+
+    def of(self, rank: int) -> dict[str, Float64]:
+        """Return the columns of a rank's rows, in the order of the file."""
+        parts = [
+            _taken(columns, slice(*first[at : at + 2].tolist()))
+            for ranks, first, columns in self._pieces
+            for at in np.flatnonzero(ranks == rank).tolist()
+        ]
+        return self._named(parts)
+
+    def _named(self, parts: Sequence[Float64]) -> dict[str, Float64]:
+        columns = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+        return dict(zip(self.names, columns, strict=True))
+
+
+def _taken(columns: Float64, rows: slice) -> Float64:
+    """Return some rows of columns, in memory."""
+    if not is_aside(columns):
+        return columns[:, rows]
+    taken: Float64 = columns[:, rows].copy()
+    let_go([columns])
+    return taken
+
+
 def _trace(
-    path: Path,
-    kinds: _Kinds,
-    columns: dict[str, Float64],
-    apart: Sequence[Float64],
-    damage: Sequence[str],
+    path: Path, kinds: _Kinds, rows: _RowsByRank, apart: Sequence[str], damage: Sequence[str]
 ) -> Trace:
     """Return the rows as slices, each rank's on a track of its own, in the order of the steps.
 
-    Rows of one step that differ in one of the columns `apart` are not the same step again. There may be
-    millions of rows, so `columns` are taken out where they are no longer needed.
+    Rows of one step that differ in one of the columns `apart` are not the same step again.
     """
-    notes = [*damage]
-    number = columns.pop(kinds.step)
-    rank = np.full(len(number), -1.0) if kinds.rank is None else columns.pop(kinds.rank)
-    is_told = (np.abs(number) < 1 << 53) & (np.abs(rank) < 1 << 31)
-    is_told &= (np.rint(number) == number) & (np.rint(rank) == rank)  # nor NaN
-    units = [unit for _, unit in kinds.durations.values()]
-    spent = [columns.pop(name) for name in kinds.durations]
-    some = slice(None, None, 1 + len(number) // _MANY_ROWS)
-    looked_at = [np.nan_to_num(took[some]) * unit for took, unit in zip(spent, units, strict=True)]
+    ranks = rows.ranks()
+    some = rows.some() if rows.n else dict.fromkeys(rows.names, np.empty(0))
+    looked_at = [np.nan_to_num(some[name]) * unit for name, (_, unit) in kinds.durations.items()]
     at = _whole(looked_at, list(kinds.durations))
-    for place, (took, unit) in enumerate(zip(spent, units, strict=True)):
-        took *= unit
-        if place != at:  # a part that a row lacks took no time in its step
-            np.nan_to_num(took, copy=False)
-        is_told &= (took >= 0) & (took < FARTHEST_NS / 4)
-    if n := int((~is_told).sum()):
-        notes.append(f"{counted(n, 'row')} without a step or its durations left out")
-    rows = _last_of_each([number, *apart, rank], np.flatnonzero(is_told))
-    if n := int(is_told.sum()) - len(rows):
-        remedy = " (--rank_by COLUMN tells ranks apart)" if kinds.rank is None and n >= len(rows) else ""
-        notes.append(f"{counted(n, 'row')} of steps that were run again; the last of a step holds{remedy}")
-    steps, end_ns = number[rows].astype(np.int64), np.zeros(len(rows), np.int64)
-    if kinds.time is not None:
-        end_ns = _times_ns(columns.pop(kinds.time)[rows])
-        if n := int((end_ns == 0).sum()):
-            notes.append(f"{counted(n, 'row')} without a time of day")
-    told = [spent.pop(0)[rows].astype(np.int64) for _ in units]
-    whole_ns = np.zeros(len(rows), np.int64) if at is None else told.pop(at)
-    of_rank = rank[rows].astype(np.int32)
-    del number, rank, is_told
-    bounds = np.flatnonzero(np.diff(of_rank, prepend=of_rank[:1] - 1, append=of_rank[-1:] + 1))
-    ranks = of_rank[bounds[:-1]].tolist()
-    track = np.repeat(np.arange(len(ranks), dtype=np.int32), np.diff(bounds))
-    own = [slice(*pair) for pair in itertools.pairwise(bounds.tolist())]
-    placed = [_placed(steps[s], end_ns[s], whole_ns[s], [part[s] for part in told]) for s in own]
-    begin, whole = (np.concatenate([one[i] for one in placed] or [whole_ns]) for i in (0, 1))
-    del placed, whole_ns, end_ns
-    if not whole.any():
-        raise TraceError(f"{path}: no row tells how long its step took")
-    kept: Int64 | slice = slice(None)
-    if not whole.all():
-        kept = np.flatnonzero(whole)
-        steps, begin, whole, rows, track = steps[kept], begin[kept], whole[kept], rows[kept], track[kept]
-    first = np.flatnonzero(track == track[0])
-    first = first[: 1 + int(np.append(np.diff(steps[first]) < 1, True).argmax())]
-    notes += filter(None, (_missing(steps[first]), _pauses(steps[first], begin[first], whole[first])))
-    args: dict[str, NDArray[Any]] = {NUMBER: steps}
-    left, n_cut = whole.copy(), np.zeros(len(whole), np.bool_)
     parts = _names(kinds, at)
-    for name in parts:
-        part = told.pop(0)[kept]
-        n_cut |= part > left + whole * _ROUNDING
-        args[name] = np.minimum(part, left)
-        left -= args[name]
-    if n := int(n_cut.sum()):
-        notes.append(f"the parts of {counted(n, 'step')} are longer than the step: cut at its end")
-    args |= {name: columns.pop(name)[rows] for name in kinds.values}
-    every, none = np.arange(len(rows)), np.zeros(len(rows), np.int32)
+    columns: dict[Any, NDArray[Any]] = {}
+    told: list[int] = []
+    lost, n, first = np.array([rows.lost, 0, 0, 0]), 0, slice(0)
+    for rank in ranks:
+        own, of_rank = _of_rank(rows.of(rank), kinds, at, apart)
+        lost += of_rank
+        if own is None:
+            continue
+        stop = n + len(own[NUMBER])
+        own |= {_ROW: np.arange(n, stop), _TRACK: np.full(stop - n, len(told), np.int32)}
+        if not columns:
+            types = [column.dtype for column in own.values()]
+            columns = dict(zip(own, room_for(rows.n, types), strict=True)) if len(ranks) > 1 else own
+        if columns is not own:
+            for name, column in own.items():
+                columns[name][n:stop] = column
+            let_go([columns[_ROW]])
+        told.append(rank)
+        first, n = first if first.stop else slice(0, stop), stop
+    if not n:
+        raise TraceError(f"{path}: no row tells how long its step took")
+    columns = {name: column[:n] for name, column in columns.items()}
+    begin, whole, number = (columns[name] for name in (_BEGIN, _WHOLE, NUMBER))
+    turn = slice(0, 1 + int(np.append(np.diff(number[first]) < 1, True).argmax()))
+    n_untold, n_again, n_timeless, n_cut = lost.tolist()
+    remedy = " (--rank_by COLUMN tells ranks apart)" if kinds.rank is None and n_again >= n else ""
+    notes = [
+        *damage,
+        n_untold and f"{counted(n_untold, 'row')} without a step or its durations left out",
+        n_again
+        and f"{counted(n_again, 'row')} of steps that were run again; the last of a step holds{remedy}",
+        n_timeless and f"{counted(n_timeless, 'row')} without a time of day",
+        _missing(number[turn]),
+        _pauses(number[turn], begin[turn], whole[turn]),
+        n_cut and f"the parts of {counted(n_cut, 'step')} are longer than the step: cut at its end",
+    ]
+    none = np.zeros(n, np.int32)
     return Trace(
         path=str(path), dialect=DIALECT, names=[STEP], cats=[""],
-        tracks=[Track(_known(rank), 0) for rank in ranks],
-        name_id=none, cat_id=none, track_id=track, ts_ns=begin, dur_ns=whole,
-        args={name: ArgColumn(every, _as_array(args.pop(name))) for name in [*args]},
-        header={PARTS: parts}, phases={"row": len(rows)}, rank=_known(ranks[0]) if len(ranks) == 1 else None,
-        repairs=notes,
+        tracks=[Track(_known(rank), 0) for rank in told],
+        name_id=none, cat_id=none, track_id=columns[_TRACK], ts_ns=begin, dur_ns=whole,
+        args={name: ArgColumn(columns[_ROW], columns[name]) for name in (NUMBER, *parts, *kinds.values)},
+        header={PARTS: parts}, phases={"row": n}, rank=_known(told[0]) if len(told) == 1 else None,
+        repairs=[note for note in notes if note],
     )  # fmt: skip
 
 
-def _as_array(values: NDArray[Any]) -> array[Any]:
-    found: array[Any] = array(values.dtype.char)
-    found.frombytes(values.data.cast("B"))
-    return found
+def _of_rank(
+    columns: Mapping[str, Float64], kinds: _Kinds, at: int | None, apart: Sequence[str]
+) -> tuple[dict[Any, NDArray[Any]] | None, Int64]:
+    """Return the columns of a rank's slices, None where no row has a step and its durations.
+
+    And how many rows have not, are of steps that were run again, have no time of day, are shorter than their
+    parts. `at` is which of the durations is the whole step.
+    """
+    number = columns[kinds.step]
+    is_told = (np.abs(number) < 1 << 53) & (np.rint(number) == number)  # not NaN
+    spent = []
+    for place, (name, (_, unit)) in enumerate(kinds.durations.items()):
+        took = columns[name] * unit
+        if place != at:  # a part that a row lacks took no time in its step
+            np.nan_to_num(took, copy=False)
+        is_told &= (took >= 0) & (took < FARTHEST_NS / 4)
+        spent.append(took)
+    rows = _last_of_each([number, *(columns[name] for name in apart)], np.flatnonzero(is_told))
+    lost = np.array([(~is_told).sum(), is_told.sum() - len(rows), 0, 0])
+    if not len(rows):
+        return None, lost
+    steps, told_ns = number[rows].astype(np.int64), [took[rows].astype(np.int64) for took in spent]
+    whole_ns = end_ns = np.zeros(len(rows), np.int64)
+    if at is not None:
+        whole_ns = told_ns.pop(at)
+    if kinds.time is not None:
+        end_ns = _times_ns(columns[kinds.time][rows])
+        lost[2] = (end_ns == 0).sum()
+    begin, whole = _placed(steps, end_ns, whole_ns, told_ns)
+    kept = np.flatnonzero(whole)
+    left, is_cut = whole.copy(), np.zeros(len(whole), np.bool_)
+    found: dict[Any, NDArray[Any]] = {NUMBER: steps[kept], _BEGIN: begin[kept], _WHOLE: whole[kept]}
+    for name, part in zip(_names(kinds, at), told_ns, strict=True):
+        is_cut |= part > left + whole * _ROUNDING
+        part = np.minimum(part, left)
+        left -= part
+        found[name] = part[kept]
+    lost[3] = is_cut[kept].sum()
+    return found | {name: columns[name][rows[kept]] for name in kinds.values}, lost
 
 
 def _last_of_each(keys: Sequence[Float64], rows: Int64) -> Int64:

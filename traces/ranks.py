@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 import dialects
 from arrays.numbering import ids_in
+from arrays.spill import let_go
 from dialects import Need
 from dialects.steps import argument
 from errors import TraceError
@@ -268,7 +269,9 @@ class _Reader(NamedTuple):
             for own, result in zip(groups, self._mapped(_of_files, tasks), strict=True):
                 if not isinstance(result, TraceError):
                     files += result[0]
-                    results |= {_key(rank.files): self._kept(rank) for rank in result[1]}
+                    # of a file with many ranks each was reduced as it was made, if that was here
+                    made = result[1] if result[2] else map(self._kept, result[1])
+                    results |= {_key(rank.files): rank for rank in made}
                 elif len(own) == 1:
                     errors[own[0]] = result
                 else:  # one of them cannot be read: each is tried alone
@@ -308,10 +311,10 @@ class _Reader(NamedTuple):
         # another process may be in another directory
         sent = [replace(source, path=source.path.absolute(), raw=None) for source in sources]
         names = [self.found.sources[i].path for i in files]
-        return _Task(files, sent, names, make, self.request)
+        return _Task(files, sent, names, make, self.request, _Here(self.kept))
 
     def _kept(self, rank: MappedRank[Any]) -> MappedRank[Any]:
-        return rank if self.kept is None else replace(rank, made=self.kept(rank.made))
+        return _Here(self.kept).part_of(rank)
 
 
 def _together(found: JobFiles) -> list[list[int]]:
@@ -336,15 +339,30 @@ class _Task(NamedTuple):
     names: Sequence[Path]  # of the files, as the user gave them
     make: Any  # a `Make`
     request: Request
+    kept: _Here
     places: Sequence[int] = ()  # the rank's place in each file, where it is known
+
+
+class _Here:
+    """Maps results to what this process keeps of them; another one sends them as they are."""
+
+    def __init__(self, kept: Callable[[Any], Any] | None) -> None:
+        self.kept = kept
+
+    def __reduce__(self) -> tuple[type[_Here], tuple[None]]:
+        return _Here, (None,)
+
+    def part_of(self, rank: MappedRank[Any]) -> MappedRank[Any]:
+        """Return the result with what is kept of it."""
+        return rank if self.kept is None else replace(rank, made=self.kept(rank.made))
 
 
 def _of_files(
     traces: Sequence[Trace], task: _Task
-) -> tuple[list[RankFile], list[MappedRank[Any]]] | TraceError:
+) -> tuple[list[RankFile], list[MappedRank[Any]], bool] | TraceError:
     """Return the ranks of files, and the result for each rank of a file or for the one rank of several.
 
-    The error where a file has no argument that the request names.
+    And whether it is the part that is kept. The error where a file has no argument that the request names.
     """
     for source, name, trace in zip(task.sources, task.names, traces, strict=True):
         if error := _lacking(source.path, name, trace, task.request):
@@ -365,10 +383,11 @@ def _of_files(
         of_ranks = [[files[i] for i in order]]
     else:
         of_ranks = [[file] for file in files]
-    return files, [
-        MappedRank(own[0].source, own, *_made(source, trace, task))
+    ranks = [
+        task.kept.part_of(MappedRank(own[0].source, own, *_made(source, trace, task)))
         for own, (source, trace, _) in zip(of_ranks, parts, strict=True)
     ]
+    return files, ranks, task.kept.kept is not None
 
 
 def _of_rank(traces: Sequence[Trace], task: _Task) -> tuple[Any, Sequence[str], Sequence[str]]:
@@ -404,4 +423,6 @@ def _made(source: Source, trace: Trace, task: _Task) -> tuple[Any, Sequence[str]
         named = [part for part in trace.comm if any(part in name for name in found)]
     if task.request.only:
         trace = selected_of(trace, source.prefix, task.request.only, known)
-    return task.make(source, trace), tuple(known), named
+    made = task.make(source, trace), tuple(known), named
+    let_go([trace.dur_ns])
+    return made

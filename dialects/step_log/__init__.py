@@ -63,7 +63,7 @@ class StepLog(System):
             columns[key] = np.full(len(trace), np.nan)  # a file of the rank may lack it
             columns[key][column.rows] = column.values
         number, called = columns.pop(NUMBER), trace.header[PARTS]
-        parts = {key for key in columns if np.array(trace.args[key].values).dtype.kind == "i"}
+        parts = {key for key in columns if np.asarray(trace.args[key].values).dtype.kind == "i"}
         values = {name: column for name, column in columns.items() if name not in parts}
         if by is not None:
             number = values.get(argument(by) or by, np.array([np.nan]))

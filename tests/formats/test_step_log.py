@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arrays.spill import is_aside
 from errors import TraceError
 from formats.columns import Trace
 from formats.step_log import NUMBER, PARTS, STEP, read, recognises
@@ -152,6 +153,26 @@ def test_all_ranks_in_one_file_packed(tmp_path: Path) -> None:
     assert [track.pid for track in trace.tracks] == [0, 1]
     assert list(trace.args[NUMBER].values) == [1, 2, 1, 2]  # of rank 0, then of rank 1
     assert np.bincount(trace.track_id, trace.dur_ns // 1_000_000).tolist() == [12, 14]
+
+
+def test_rows_of_all_ranks_that_memory_should_not_hold_are_those_of_each_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("formats.stream.PIECE", 200)
+    monkeypatch.setattr("formats.step_log._PIECE_ROWS", 30)
+    monkeypatch.setattr("arrays.spill._IN_MEMORY", 1_000)
+    rows = [f"{step},{rank},{1 + step + 100 * rank}\n" for step in range(300) for rank in (2, 0, 5)]
+    trace = log(tmp_path / "a.csv", "step,rank,step_ms\n" + "".join(rows) + "7,5,9\nx")
+    assert is_aside(trace.dur_ns)
+    took = (trace.dur_ns // 1_000_000).reshape(3, 300)
+    expected = np.arange(1, 301) + np.array([[0], [200], [500]])
+    expected[2, 7] = 9  # written last
+    assert (took == expected).all()
+    assert list(trace.args[NUMBER].values) == 3 * [*range(300)]
+    assert trace.repairs == [
+        "1 damaged row left out",
+        "1 row of steps that were run again; the last of a step holds",
+    ]
 
 
 def test_a_rank_below_0_is_none_that_is_known(tmp_path: Path) -> None:
