@@ -39,7 +39,7 @@ def _answer(hang: Hang, findings: Sequence[Finding], ranks: Mapping[int, Standin
         return f"No hang is claimed of {len(ranks)} ranks: {hang.reason}."
     guilty = {rank for root in hang.roots for rank in root.ranks}
     waiting = len(hang.waits.keys() - guilty)
-    rest = f"; {waiting} of {len(ranks)} ranks wait, in the end for these" if waiting else ""
+    rest = f"; {waiting} of {len(ranks)} ranks wait for these, directly or through others" if waiting else ""
     return f"The job hangs: {'; and '.join(one.title for one in findings)}{rest}."
 
 

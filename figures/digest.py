@@ -73,7 +73,7 @@ def read_digest(path: Path, step_by: str | None = None, *, steps: bool = True) -
         raise TraceError(f"{path}: a damaged digest ({why}); write it again with --save") from error
     if steps and job.step_by != step_by:
         remedy = "leave out --step_by" if job.step_by is None else f"give --step_by {job.step_by}"
-        raise UsageError(f"{path}: its steps were marked otherwise when it was saved; {remedy}")
+        raise UsageError(f"{path}: its steps were marked differently when it was saved; {remedy}")
     return job
 
 

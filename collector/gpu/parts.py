@@ -302,7 +302,7 @@ def _remarks(
         )
     if others:
         again = ", ".join(map(str, others))
-        remarks.append(f"operations of process {process} counted, not again those of process {again}")
+        remarks.append(f"operations of process {process} are counted; process {again} repeats them")
     if updates:
         within = Counter(profile.names[i] for rows in updates for i in profile.name_id[rows].tolist())
         remarks.append(f"STEP is what runs after the last BW and before the next FW: {listing(within)}")

@@ -113,7 +113,7 @@ def host_sync(view: JobView) -> Iterator[Finding | Skipped]:
         from_ns=total,
         operations=largest,
         evidence=view.show(chosen, 3),
-        caveat="the host is taken to need none of the results at once",
+        caveat="this assumes that the host needs none of the results at once",
     )
 
 

@@ -429,7 +429,7 @@ def _often_last(view: JobView, *, but: Sequence[int]) -> Finding | None:
     where = brief(view.event(seen, late_at[0].event).name)
     is_later = by_ns >= NEGLIGIBLE * view.step_ns
     size = f", by {in_ms(by_ns)} a step, most of all at {where}" if is_later else ""
-    cause = "what it works longer left aside, it" if works_longer else "it works no longer than its peers but"
+    cause = "apart from its longer work it" if works_longer else "it works no longer than its peers but"
     return Finding(
         kind="late_rank",
         title=f"{name} holds up the others",
