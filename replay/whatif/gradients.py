@@ -79,7 +79,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
         if cores is not None and not guess.contends:
             recording = scaled(recording, cores.at(_still_beside(reduced, cap)))
         latency_ns = getattr(known, guess.latency)
-        per_byte = _per_byte(job, latency_ns, alike=cores is None or guess.contends)
+        per_byte = time_per_byte(job, latency_ns, alike=cores is None or guess.contends)
         return joined(job, recording, cap, latency_ns, per_byte, within=guess.within_cap)
 
     others = () if known.is_told else OTHER_LATENCIES
@@ -125,7 +125,7 @@ def joined(
 
     As DDP does, the gradient with which a bucket holds the `cap` closes it. It is taken to be the last one of
     a recorded bucket; if it was the first, buckets stay `within` the cap. `latency_ns` (n,) is of operations,
-    `per_byte` as of `_per_byte`.
+    `per_byte` as of `time_per_byte`.
 
     The last of those that are joined reduces all, when its own gradients are ready; the others take no time,
     and what waits for them waits for it. Its bytes take as long as those of buckets usually do: what a small
@@ -168,7 +168,7 @@ def _still_beside(reduced: Sequence[Float64], cap: float) -> float:
     return after / before if before else 1.0
 
 
-def _per_byte(job: Job, latency_ns: Float64, *, alike: bool) -> Float64:
+def time_per_byte(job: Job, latency_ns: Float64, *, alike: bool) -> Float64:
     """Return how long buckets of each owner usually take for a byte, beside their latency (n,): (m, 2).
 
     Beside computation, and without: both need cores, or a device. With `alike` both are of all bytes.
@@ -182,7 +182,7 @@ def _per_byte(job: Job, latency_ns: Float64, *, alike: bool) -> Float64:
             own = (step.owner[buckets] == owner) & (n_bytes > 0)
             event, size = buckets[own], n_bytes[own]
             start_ns, end_ns = step.end_ns[event] - np.maximum(step.work_ns[event], 1), step.end_ns[event]
-            bytes_ns = np.maximum(_own_ns(start_ns, end_ns) - latency_ns[step.operation[event]], 0.0)
+            bytes_ns = np.maximum(own_ns(start_ns, end_ns) - latency_ns[step.operation[event]], 0.0)
             works = computes[step.operation] & (step.owner == owner)
             busy = union(step.start_ns[works], step.end_ns[works])
             beside = clipped_lengths(busy, start_ns, end_ns) / (end_ns - start_ns)
@@ -197,7 +197,7 @@ def _per_byte(job: Job, latency_ns: Float64, *, alike: bool) -> Float64:
     return usual
 
 
-def _own_ns(start_ns: Int64, end_ns: Int64) -> Float64:
+def own_ns(start_ns: Int64, end_ns: Int64) -> Float64:
     """Return how long each interval (k,) lasts, of what several share each its part."""
     at = np.unique(np.concatenate((start_ns, end_ns)))
     runs = (start_ns <= at[:-1, None]) & (at[:-1, None] < end_ns)

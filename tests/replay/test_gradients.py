@@ -10,7 +10,7 @@ import pytest
 from jobs import MS, Times, apply, foreseen, job, lockstep, one_gpu, rank
 from msgspec.structs import replace
 
-from dag.step_graph import Recording
+from dag.step_graph import Recording, StepGraph
 from dag_utils import RankFacts
 from dialects.recorded_collectives import Call, Collectives
 from dialects.roles import Phase
@@ -18,6 +18,7 @@ from errors import UsageError
 from replay.edit import EditRequest, Job
 from replay.edits import EditedJob
 from replay.runs import simulated
+from replay.whatif.gradients import own_ns, time_per_byte
 
 _INPUTS = {"BW.b": ["FW.a"], "BW.a": ["BW.b"], "reduce_b": ["BW.b"], "reduce_a": ["BW.a", "reduce_b"]}
 
@@ -105,6 +106,46 @@ def test_without_reductions_in_a_backward_pass_the_edit_is_refused(recording: Re
         apply(recording, ["overlap=on"])
 
 
+def sized(recording: Recording, times: Times, sizes: Mapping[str, int]) -> Job:
+    """The job of two ranks in which these collectives have so many MB."""
+    rows = np.arange(len(sizes))
+    calls = [Call("all-reduce", n_ranks=2, sent=size << 20, key=name) for name, size in sizes.items()]
+    known = Collectives.of(rows, calls, np.zeros_like(rows), rows)
+    ends = np.array([round(times[name][1] * MS) for name in sizes], np.int64)
+    return Job(
+        recording, [RankFacts("", rank=i, world_size=2, sizes=known, sizes_end_ns=ends) for i in (0, 1)]
+    )
+
+
+def test_bytes_have_a_pace_beside_computation_and_one_without() -> None:
+    # 8 MB take 64 ms beside the backward pass; after it 4 MB take 16
+    times = {
+        "FW.a": (0, 10),
+        "BW.b": (10, 20),
+        "BW.a": (20, 100),
+        "reduce_b": (20, 84),
+        "reduce_a": (100, 116),
+    }
+    recording = reducing(times, times, end=116)
+    job = sized(recording, times, {"reduce_b": 8, "reduce_a": 4})
+    no_latency = np.zeros(len(recording.operations))
+    ms = {alike: time_per_byte(job, no_latency, alike=alike) * (1 << 20) / MS for alike in (False, True)}
+    assert ms[False].tolist() == [[8, 4], [8, 4]]
+    assert ms[True].tolist() == [[8, 8], [8, 8]], "most bytes"
+
+    def goes_on(step: StepGraph) -> StepGraph:
+        rests = np.flatnonzero(recording.which(lambda one: one.name == "reduce_b")[step.operation])
+        return replace(step, continued=np.stack([rests, rests], axis=1))
+
+    # what goes on from the step before is a bucket of that step
+    rest = sized(recording.edited(goes_on), times, {"reduce_b": 8, "reduce_a": 4})
+    assert (time_per_byte(rest, no_latency, alike=True) * (1 << 20) / MS).tolist() == [[4, 4], [4, 4]]
+
+
+def test_what_two_collectives_do_at_once_is_half_of_each() -> None:
+    assert own_ns(np.array([0, 5]), np.array([10, 15])).tolist() == [5 + 2.5, 2.5 + 5]
+
+
 def in_buckets(sizes: Mapping[str, int], cap: str, *edits: str) -> dict[str, float]:
     """When each event ends, with buckets of so many MB that take 1 ms and 4 more for each MB."""
     times = {"FW.a": (0, 10), "BW.b": (10, 20), "BW.c": (20, 25), "BW.a": (25, 45), "reduce_b": (20, 29),
@@ -114,12 +155,7 @@ def in_buckets(sizes: Mapping[str, int], cap: str, *edits: str) -> dict[str, flo
               "reduce_c": ["BW.c", "reduce_b", "pack"], "reduce_a": ["BW.a", "reduce_c"],
               "UPDATE.b": ["reduce_b", "reduce_a"]}  # fmt: skip
     recording = reducing(times, times, inputs=inputs, end=63, extra=["reduce_c"])
-    rows = np.arange(len(sizes))
-    calls = [Call("all-reduce", n_ranks=2, sent=size << 20, key=name) for name, size in sizes.items()]
-    known = Collectives.of(rows, calls, np.zeros_like(rows), rows)
-    ends = np.array([round(times[name][1] * MS) for name in sizes], np.int64)
-    facts = [RankFacts("", rank=i, world_size=2, sizes=known, sizes_end_ns=ends) for i in (0, 1)]
-    edited = EditedJob(Job(recording, facts))
+    edited = EditedJob(sized(recording, times, sizes))
     return ends_of(edited.after([edited.parse(EditRequest.of(one)) for one in (f"bucket_cap={cap}", *edits)]))
 
 
