@@ -348,7 +348,7 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
         *shown.path_tables(number, after[-1], full=args.full),
         *(() if slower is None else (shown.slowdown_table(slower),)),
     ]
-    moved = shown.moved_chart(where, brief(last.name), before, paths[last.name])
+    moved = shown.moved_chart(where, number, before, paths[last.name])
     charts: list[Chart] = [shown.whatif_chart(found), moved]
     if is_drawn(args):
         charts += shown.timelines("Recorded", recording, results[-1], position)

@@ -156,7 +156,7 @@ def whatif_chart(found: Sequence[Forecast]) -> Bars:
     """Return how long a step takes before and after each edit, and where its mean will lie."""
     shown = found[-MOST_BARS:]  # the last one is what the answer is about
     after = {f"after: {edit.name}": (edit.after_ns, edit.interval_ns) for edit in shown}
-    return _bars("Before and after", "a step (ms)", {"before": (shown[-1].before_ns, None)} | after)
+    return _bars("Before and after", "mean step (ms)", {"before": (shown[-1].before_ns, None)} | after)
 
 
 def helpful_chart(found: Sequence[Forecast]) -> Bars:
@@ -187,10 +187,10 @@ def sweep_chart(found: Mapping[float, Forecast]) -> Lines:
     return Lines(title, across, "step (ms)", list(found), {"step": times}, band=band, log=True)
 
 
-def moved_chart(title: str, edits: str, before: Mapping[str, float], after: Mapping[str, float]) -> Waterfall:
+def moved_chart(title: str, step: int, before: Mapping[str, float], after: Mapping[str, float]) -> Waterfall:
     """Return from where to where the critical path of a step changes, by category."""
     changes = {cat: Change(before.get(cat, 0.0), after.get(cat, 0.0)) for cat in {**before, **after}}
-    return before_after(title, ("before", f"after: {edits}"), changes, "critical path (ms)")
+    return before_after(title, (f"step {step} before", f"step {step} after"), changes, "critical path (ms)")
 
 
 def effect_chart(title: str, effects: Sequence[Effect], *, is_delay: bool) -> Bars:
