@@ -35,6 +35,8 @@ _A_TICK = 60  # pixels for the number at a tick
 _LOWEST_NAME = 12  # pixels of a name up the side
 _MOST_RUNS = 12  # beside each other as bars; more become a heat map
 _HEAT = {"scheme": "yelloworangered"}
+#: A map's colours end where so many of its values do if the largest is so many times as large.
+_USUAL, _FAR_LARGER = 0.99, 4
 
 
 def place_along(chart: Bars | HeatMap) -> int | None:
@@ -302,8 +304,15 @@ def heat_map(chart: HeatMap, width: int) -> Spec:
         for x, value in enumerate(row)
         if is_number(value)
     ]
+    known = sorted(one["v"] for one in values)
+    most = known[int(_USUAL * (len(known) - 1))] if known else 0.0
+    scale: Spec = {**_HEAT}
+    over = ""
+    if known and most > known[0] and known[-1] > _FAR_LARGER * most:  # the others would be one colour
+        scale |= {"domain": [known[0], most], "clamp": True}
+        over = f", the darkest is {in_digits(most)} and more"
     gradient: Spec = {
-        "title": bounded(chart.value_label),
+        "title": bounded(chart.value_label) + over,
         "gradientLength": 220,
         "titleColor": INK,
         "titleLimit": 400,
@@ -312,7 +321,7 @@ def heat_map(chart: HeatMap, width: int) -> Spec:
     encoding = {
         "x": names_axis("n", chart.x, chart.x_label, room=wide),
         "y": names_axis("r", chart.y, "", upright=True),
-        "color": {"field": "v", "type": "quantitative", "scale": _HEAT, "legend": gradient},
+        "color": {"field": "v", "type": "quantitative", "scale": scale, "legend": gradient},
     }
     row = max(4, min(18, HEIGHT // max(1, len(chart.y)))) if chart.is_small else 18
     every = -(-_LOWEST_NAME // row)

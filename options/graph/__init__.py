@@ -43,7 +43,7 @@ def run(args: Namespace) -> Result:
     output = _output(args)
     loaded = _structure(args) if _has_dag(args) else _recorded(args)
     most = MOST_IN_A_STILL if output.suffix.lower() in _STILLS else MOST_NODES
-    title = f"{len(loaded.dag):,} operations and what they wait for"
+    title = f"What waits for what: {len(loaded.dag):,} operations"
     with progress.bar(1, "graphs", what="laying out", enabled=args.progress):
         if output.suffix.lower() == ".html":
             chart = draw_folded(loaded.dag, loaded.path, title)

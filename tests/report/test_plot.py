@@ -354,3 +354,14 @@ def test_a_step_with_a_large_number_keeps_it(tmp_path: Path) -> None:
     chart = Lines("Steps", "step", "ms", [1_234_567.0, 1_234_568.0], {"rank0": [1.0, 2.0]})
     assert "step 1234568, rank0: 2.00" in marks(chart, tmp_path / "a.svg")
     assert not [text for text in texts(tmp_path / "a.svg") if "67.5" in text], "there is no half a step"
+
+
+def test_a_few_far_larger_cells_leave_the_others_their_colours() -> None:
+    usual = [[float(1 + i % 10) for i in range(100)] for _ in range(4)]
+    chart = HEAT._replace(x=list(map(str, range(100))), y=list("abcd"), values=usual)
+    colour = plot.specification(chart)["encoding"]["color"]
+    assert "domain" not in colour["scale"]
+    usual[0][7] = 300.0
+    colour = plot.specification(chart)["encoding"]["color"]
+    assert colour["scale"]["domain"] == [1.0, 10.0]
+    assert colour["legend"]["title"] == "ms, the darkest is 10.0 and more"
