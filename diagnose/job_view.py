@@ -26,7 +26,7 @@ from figures.time_by_role import outliers
 from function_names import brief
 from replay.answer import measured_ns
 from replay.edit import Job
-from replay.even_work import begun_by_owners, done_by_all
+from replay.even_work import begun_by_owners, done_by_all, is_own_work
 from replay.even_work import stages as pipeline
 from replay.whatif.host import PAUSE_NS, prepares
 from result import in_percent
@@ -179,20 +179,12 @@ class JobView:
 
         Nor can BytePS's STEP, in which the wait for communication lies.
         """
-        return self.is_own & done_by_all(self.recording) & self.which(lambda one: one.role is not Role.UPDATE)
+        return is_own_work(self.recording) & done_by_all(self.recording)
 
     @cached_property
     def kind_of(self) -> tuple[list[str], Int64]:
         """The names of what is done, and which of them each operation (n,) is, on whatever rank."""
-        names, number = self._main_of_kind
-        return names, number[self.recording.table.kind]
-
-    @cached_property
-    def _main_of_kind(self) -> tuple[list[str], Int64]:
-        """The names of what is done, and which of them each kind of operations (k,) is."""
-        mains = [one.main for one in self.recording.table.kinds]
-        place = {name: i for i, name in enumerate(dict.fromkeys(mains))}
-        return list(place), np.array([place[name] for name in mains], np.int64)
+        return self.recording.numbered(lambda one: one.main)
 
     def stages(self, accept: Callable[[Transfer], bool]) -> list[str]:
         """Return the system's names of the stages of the transfers that are accepted, in their order."""
@@ -219,8 +211,10 @@ class JobView:
 
     def by_name(self, by_kind: Float64) -> Float64:
         """Return some times of kinds of operations (k,) added up by the names of `kind_of`."""
-        names, number = self._main_of_kind
-        return np.bincount(number, by_kind, len(names)).astype(np.float64)
+        names, number = self.kind_of
+        of_kind = np.zeros(len(by_kind), np.int64)
+        of_kind[self.recording.table.kind] = number
+        return np.bincount(of_kind, by_kind, len(names)).astype(np.float64)
 
     def owner_work_ns(self, chosen: Bool) -> Float64:
         """Return the work of the `chosen` operations (n,) of each owner in each whole step (steps, m)."""

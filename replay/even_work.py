@@ -105,6 +105,11 @@ def stages(recording: Recording) -> Int64:
     return np.array(pipeline_stages(recording) or [0] * len(recording.owners), np.int64)
 
 
+def is_own_work(recording: Recording) -> Bool:
+    """Return which operations (n,) are a rank's own work, but for BytePS's STEP, in which it waits."""
+    return recording.which(lambda one: not one.is_communication and one.role is not Role.UPDATE)
+
+
 def done_by_all(recording: Recording) -> Bool:
     """Return which operations (n,) are of a kind that every owner has; others cannot be compared."""
     mains, kind = recording.numbered(lambda one: one.main)

@@ -29,8 +29,7 @@ from diagnose.job_view import JobView, longest_awaited, what_runs
 from errors import listed
 from function_names import brief, named
 from replay.edit import EditRequest
-from replay.even_work import excess_ns, peers_of
-from replay.whatif.peers import is_own_work
+from replay.even_work import excess_ns, is_own_work, peers_of
 from replay.whatif.scaling import NO_TIME
 from replay.whatif.straggler import stragglers
 from result import in_ms

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from dag.step_graph import Bool, Recording, StepGraph
-from dialects.roles import Role
+from dag.step_graph import Recording, StepGraph
 from replay.edit import Edit, EditRequest, Job, Order, measured
 from replay.even_work import (
     as_peers,
     done_by_all,
     excess_ns,
+    is_own_work,
     ratio_of,
     scaled,
     scaled_column,
@@ -54,11 +54,6 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     raise request.refused(
         "peers is a value of a rank, its gap, its extra work or ready: e.g. rank1.gap=peers"
     )
-
-
-def is_own_work(recording: Recording) -> Bool:
-    """Return which operations (n,) are a rank's own work, but for BytePS's STEP, in which it waits."""
-    return recording.which(lambda one: not one.is_communication and one.role is not Role.UPDATE)
 
 
 def without_extra(recording: Recording, late: Sequence[int]) -> Recording:
