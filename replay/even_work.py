@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from arrays import Float64, Int64
 from arrays.numbering import occurrence_number, unique
 from dag.step_graph import Bool, Recording, StepGraph
+from dialects.roles import Role
 from dialects.step_parts import EdgeKind, Joint, narrow_ns
 from replay.occurrences import Middles, pair_numbers, slots
 from replay.selection import pipeline_stages
