@@ -67,7 +67,7 @@ _REMEMBERED = 1 << 17  # names with their tracks, and arguments
 _GATHERED = frozenset(("process_name", "process_sort_index", "thread_name", "thread_sort_index"))
 
 
-class Rewriter:
+class _Rewriter:
     """Rewrites the events of one source, and gathers its processes, threads, metadata and sync points.
 
     Events that have a time go to `runs`; those without are in `untimed`, ready to be written.
@@ -298,7 +298,7 @@ def rewrite(place: SourcePlace, spill: Path) -> Rewritten:
     """Rewrite one source into sorted runs in the file `spill`; `TraceError` if it is not a readable trace."""
     library = native.library() if place.scan else None
     with run_writer(spill, library) as runs:
-        work = Rewriter(place, runs)
+        work = _Rewriter(place, runs)
         is_exact = False  # whether times are decoded as text
 
         def add(events: list[WholeEvent], piece: memoryview) -> None:

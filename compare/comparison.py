@@ -77,10 +77,11 @@ class OpChange(Struct, frozen=True):
 
 
 class Comparison(Struct, frozen=True):
-    """Run `b` against the base `a`."""
+    """Run `b` against the base `a`, and the names of both."""
 
     a: JobFigures
     b: JobFigures
+    names: tuple[str, str]
     operations: Sequence[OpChange]  # by first appearance in a
     only_in: tuple[Sequence[OpKey], Sequence[OpKey]]
     categories: Sequence[OpChange]  # largest change of the step's time first
@@ -108,12 +109,18 @@ class Comparison(Struct, frozen=True):
 
 
 def compare(
-    a: JobFigures, b: JobFigures, *, wanted: Collection[str] = (), jobs: int | None = None
+    a: JobFigures,
+    b: JobFigures,
+    names: tuple[str, str] = ("base", "new"),
+    *,
+    wanted: Collection[str] = (),
+    jobs: int | None = None,
 ) -> Comparison:
     """Compare two runs, the first being the base.
 
     Parameters
     ----------
+    names : what the runs are called
     wanted : communication operations to list, beside all that is not communication; () lists all.
         Categories, ranks and steps are those of everything in either case. `AnalyzeError` if neither has one.
     jobs : processes that read a trace again where the shapes of operations are needed
@@ -144,7 +151,8 @@ def compare(
         op_changes = [op for op in op_changes if OpKey(op.name, op.cat) in of_a]
         alone = ([key for key in alone[0] if key in of_a], [key for key in alone[1] if key in of_b])
     by_category, by_rank = _categories(base, new), rank_changes(base, new, iteration)
-    return Comparison(a, b, op_changes, alone, by_category, by_rank, iteration, steps, later_ns(a, b), notes)
+    later = later_ns(a, b)
+    return Comparison(a, b, names, op_changes, alone, by_category, by_rank, iteration, steps, later, notes)
 
 
 def _match(

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from errors import UsageError, counted
 from options import READING, above_zero, command
 from options.compare.comparison_tables import (
-    Pair,
     both_ms,
     change_record,
     charts_of,
@@ -25,7 +24,7 @@ from outputs.marks import is_digest
 from result import Chart, LazySequence, Result, Table, in_ms, in_percent, ms_of
 
 if TYPE_CHECKING:
-    from compare.comparison import OpChange
+    from compare.comparison import Comparison, OpChange
 
 HELP = "what changed between two runs (or more, the first is the base), and whether it is more than chance"
 EXAMPLE = "analyze.py compare examples/lenet examples/lenet-100mbit --sort --head 20"
@@ -57,7 +56,7 @@ def run(args: Namespace) -> Result:
     runs = load_runs(args, Wanted(breakdown=True, operations=True, spent=True))
     names = labels(args.path)
     pairs = [
-        Pair(compare(runs[0], other, wanted=args.filter, jobs=args.jobs), names[0], name)
+        compare(runs[0], other, (names[0], name), wanted=args.filter, jobs=args.jobs)
         for other, name in zip(runs[1:], names[1:], strict=True)
     ]
     detailed = _most_changed(pairs)
@@ -65,14 +64,14 @@ def run(args: Namespace) -> Result:
         [f"{len(pairs) - len(detailed)} more runs, which changed less"] if len(detailed) < len(pairs) else []
     )
     limit = math.inf if args.fail_above is None else args.fail_above / 100
-    regressed = [pair for pair in pairs if pair.comparison.iteration.significant]
-    regressed = [pair for pair in regressed if (pair.comparison.iteration.relative or 0) > limit]
+    regressed = [pair for pair in pairs if pair.iteration.significant]
+    regressed = [pair for pair in regressed if (pair.iteration.relative or 0) > limit]
     return Result(
         "compare",
         f"{names[0]} (base) against {', '.join(names[1:])}",
         _document(pairs, args),
         headline="; ".join(
-            [f"{pair.b} against {pair.a}: {verdict(pair.comparison)}" for pair in detailed] + left
+            [f"{pair.names[1]} against {pair.names[0]}: {verdict(pair)}" for pair in detailed] + left
         )
         + ".",
         tables=[
@@ -104,52 +103,52 @@ def run(args: Namespace) -> Result:
     )
 
 
-def _most_changed(pairs: Sequence[Pair]) -> Sequence[Pair]:
+def _most_changed(pairs: Sequence[Comparison]) -> Sequence[Comparison]:
     """Return the pairs to show in detail: of many those whose iteration time changed most."""
     if len(pairs) <= _MOST_SHOWN:
         return pairs
-    return sorted(pairs, key=lambda pair: -abs(pair.comparison.iteration.ns or 0))[:_MOST_SHOWN]
+    return sorted(pairs, key=lambda pair: -abs(pair.iteration.ns or 0))[:_MOST_SHOWN]
 
 
-def _tables(pair: Pair, args: Namespace, detailed: Sequence[Pair]) -> list[Table]:
+def _tables(pair: Comparison, args: Namespace, detailed: Sequence[Comparison]) -> list[Table]:
     """Return the tables of a pair; those of a pair without details are for files and `--full`."""
     tables = tables_of(pair, args, alone=len(detailed) == 1)
     left = not args.full and _is_left(pair, detailed)
     return [table._replace(detail=left or table.detail) for table in tables]
 
 
-def _is_left(pair: Pair, detailed: Sequence[Pair]) -> bool:
-    return pair.b not in {one.b for one in detailed}
+def _is_left(pair: Comparison, detailed: Sequence[Comparison]) -> bool:
+    return pair.names[1] not in {one.names[1] for one in detailed}
 
 
-def _charts(args: Namespace, pair: Pair) -> list[Chart]:
+def _charts(args: Namespace, pair: Comparison) -> list[Chart]:
     """Return the charts of a comparison, and below the first a step of either run, of median length."""
     charts = charts_of(pair)
     steps = _timelines(args, pair) if args.html or args.picture else []
     return [*charts[:1], *steps, *charts[1:]]
 
 
-def _timelines(args: Namespace, pair: Pair) -> list[Chart]:
+def _timelines(args: Namespace, pair: Comparison) -> list[Chart]:
     """Return a step of both runs; nothing where one of them has none that can be drawn."""
-    sides = ((pair.comparison.a.path, pair.a), (pair.comparison.b.path, pair.b))
+    sides = ((pair.a.path, pair.names[0]), (pair.b.path, pair.names[1]))
     if any(is_digest(path) for path, _ in sides):
         return []
     charts = [chart for path, name in sides for chart in usual_step(args, [path], name)]
     return charts if len(charts) == len(sides) else []
 
 
-def _limit(pairs: Sequence[Pair], regressed: Sequence[Pair], percent: float | None) -> list[str]:
+def _limit(pairs: Sequence[Comparison], regressed: Sequence[Comparison], percent: float | None) -> list[str]:
     """Say which runs are over the limit of `--fail_above`, and for which it cannot be told."""
     if percent is None:
         return []
-    return [f"{pair.b}: slower than --fail_above {percent:g} allows" for pair in regressed] + [
-        f"{pair.b}: too few steps to tell whether it is slower than --fail_above {percent:g} allows"
+    return [f"{pair.names[1]}: slower than --fail_above {percent:g} allows" for pair in regressed] + [
+        f"{pair.names[1]}: too few steps to tell whether it is slower than --fail_above {percent:g} allows"
         for pair in pairs
-        if pair.comparison.iteration.p is None
+        if pair.iteration.p is None
     ]
 
 
-def _document(pairs: Sequence[Pair], args: Namespace) -> dict[str, Any]:
+def _document(pairs: Sequence[Comparison], args: Namespace) -> dict[str, Any]:
     """Return the JSON answer: the first pair's, and under `comparisons` every pair's if there are more."""
     parts = [_pair_document(pair, args) for pair in pairs]
     document = {**parts[0], "paths": [str(path) for path in args.path]}
@@ -160,18 +159,17 @@ def _document(pairs: Sequence[Pair], args: Namespace) -> dict[str, Any]:
     return document
 
 
-def _pair_document(pair: Pair, args: Namespace) -> dict[str, Any]:
+def _pair_document(pair: Comparison, args: Namespace) -> dict[str, Any]:
     from options.compare.verdict import verdict
 
-    comparison = pair.comparison
     return {
-        "paths": [str(comparison.a.path), str(comparison.b.path)],
+        "paths": [str(pair.a.path), str(pair.b.path)],
         "operations": LazySequence(
-            shown(comparison.operations, args),
+            shown(pair.operations, args),
             lambda op: {"name": op.name, "cat": op.cat, **_item_record(op), "renamed_to": op.renamed_to},
         ),
-        "only_in": [LazySequence(keys, attrgetter("name")) for keys in comparison.only_in],
-        "categories": [{"cat": each.cat, **_item_record(each)} for each in comparison.categories],
+        "only_in": [LazySequence(keys, attrgetter("name")) for keys in pair.only_in],
+        "categories": [{"cat": each.cat, **_item_record(each)} for each in pair.categories],
         "ranks": [
             {
                 "rank": each.name,
@@ -183,12 +181,12 @@ def _pair_document(pair: Pair, args: Namespace) -> dict[str, Any]:
                 "top": each.top[0],
                 "top_ms": each.top[1] / 1e6,
             }
-            for each in comparison.ranks
+            for each in pair.ranks
         ],
-        "straggler": None if comparison.straggler is None else comparison.straggler.name,
-        "iteration_ms": both_ms(comparison.iteration),
-        "iteration": {"steps": list(comparison.steps), **change_record(comparison.iteration)},
-        "verdict": verdict(comparison),
+        "straggler": None if pair.straggler is None else pair.straggler.name,
+        "iteration_ms": both_ms(pair.iteration),
+        "iteration": {"steps": list(pair.steps), **change_record(pair.iteration)},
+        "verdict": verdict(pair),
     }
 
 
@@ -204,33 +202,32 @@ def _item_record(each: OpChange) -> dict[str, Any]:
     }
 
 
-def _figures(pair: Pair) -> list[tuple[str, str]]:
-    change, comparison = pair.comparison.iteration, pair.comparison
-    changed = sum(op.average.significant for op in comparison.operations)
+def _figures(pair: Comparison) -> list[tuple[str, str]]:
+    change = pair.iteration
+    changed = sum(op.average.significant for op in pair.operations)
     figures = [
-        (f"changed operations in {pair.b}", f"{changed:,} of {len(comparison.operations):,} in common")
+        (f"changed operations in {pair.names[1]}", f"{changed:,} of {len(pair.operations):,} in common")
     ]
     if change.a_ns is not None and change.b_ns is not None:
         times = f"{in_ms(change.a_ns, unit='')} → {in_ms(change.b_ns)}"
         relative = "" if change.relative is None else f" ({in_percent(change.relative, 1, sign='+')})"
-        figures.insert(0, (f"iteration time of {pair.b}", times + relative))
+        figures.insert(0, (f"iteration time of {pair.names[1]}", times + relative))
     return figures
 
 
-def _notes(pair: Pair, *, alone: bool) -> list[str]:
+def _notes(pair: Comparison, *, alone: bool) -> list[str]:
     from compare.thresholds import FEWEST_STEPS
 
-    comparison = pair.comparison
-    notes = [*comparison.notes]
-    if few := sum(op.average.p is None for op in comparison.operations):
+    notes = [*pair.notes]
+    if few := sum(op.average.p is None for op in pair.operations):
         operations = f"{counted(few, 'operation')} {'occurs' if few == 1 else 'occur'}"
         notes.append(f"{operations} in fewer than {FEWEST_STEPS} steps of a run: no p-value.")
-    if renamed := sum(op.renamed_to is not None for op in comparison.operations):
+    if renamed := sum(op.renamed_to is not None for op in pair.operations):
         notes.append(
-            f"{renamed:,} operations have another name in {pair.b}: paired by shape, count and place."
+            f"{renamed:,} operations have another name in {pair.names[1]}: paired by shape, count and place."
         )
-    if not all(comparison.steps):
+    if not all(pair.steps):
         notes.append(
             "No steps are marked: the tests take up to ten stretches of each operation's occurrences."
         )
-    return [note if alone else f"{pair.b}: {note}" for note in notes]
+    return [note if alone else f"{pair.names[1]}: {note}" for note in notes]

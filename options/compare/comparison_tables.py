@@ -6,7 +6,7 @@ import math
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from opname import without_partition
 from result import Bars, Cell, Chart, Column, LazySequence, Table, ms_column, ms_of
@@ -41,14 +41,6 @@ _COUNTS = (
 _CHANGE_CELLS = [(column, column.value or attrgetter(column.key)) for column in CHANGE]
 
 
-class Pair(NamedTuple):
-    """A comparison and the names of its runs."""
-
-    comparison: Comparison
-    a: str
-    b: str
-
-
 def shown(ops: Sequence[OpChange], args: Namespace) -> Sequence[OpChange]:
     """Return the operations that `--sort` and `--head` ask for."""
     if args.sort:
@@ -66,16 +58,16 @@ def change_record(change: Change) -> dict[str, Cell]:
     return {column.key: cell(change) for column, cell in _CHANGE_CELLS}
 
 
-def tables_of(pair: Pair, args: Namespace, *, alone: bool) -> list[Table]:
+def tables_of(pair: Comparison, args: Namespace, *, alone: bool) -> list[Table]:
     """Return the tables of one comparison; unless it is the only one, their names tell which."""
     tables = [_operations(pair, args), _categories(pair, args)]
-    if pair.comparison.ranks:
+    if pair.ranks:
         tables.append(_ranks(pair)._replace(detail=not args.full))
-    if any(pair.comparison.only_in):
+    if any(pair.only_in):
         tables.append(_only(pair, args)._replace(detail=not args.full))
     if alone:
         return tables
-    return [_named(table, pair.b) for table in tables]
+    return [_named(table, pair.names[1]) for table in tables]
 
 
 def _named(table: Table, run: str) -> Table:
@@ -102,7 +94,7 @@ def _tested_columns(*, minor: bool) -> list[Column]:
     return [column._replace(minor=max(minor, column.minor), value=of(cell)) for column, cell in _CHANGE_CELLS]
 
 
-def _operations(pair: Pair, args: Namespace) -> Table:
+def _operations(pair: Comparison, args: Namespace) -> Table:
     tested = _tested_columns(minor=False)
     columns = (
         Column("name", "operation"),
@@ -114,8 +106,8 @@ def _operations(pair: Pair, args: Namespace) -> Table:
         *_COUNTS,
         Column("renamed_to", "name in the new run", minor=True),
     )
-    ops = shown(pair.comparison.operations, args)
-    brief = None if args.sort or args.full else _most(pair.comparison, args.head or _MOST_SHOWN)
+    ops = shown(pair.operations, args)
+    brief = None if args.sort or args.full else _most(pair, args.head or _MOST_SHOWN)
     return Table.of("operations", "Operations", columns, ops, certain="significant", brief=brief)
 
 
@@ -156,7 +148,7 @@ def _most(comparison: Comparison, n_rows: int) -> Table:
     return Table("operations", _MOST, columns, [row[:5] for row in largest], note, certain="sure")
 
 
-def _categories(pair: Pair, args: Namespace) -> Table:
+def _categories(pair: Comparison, args: Namespace) -> Table:
     from options.step_charts import LEAST_SHOWN
 
     columns = (
@@ -172,7 +164,7 @@ def _categories(pair: Pair, args: Namespace) -> Table:
         "Each instant of a step counts once: for what computed, else communicated, else prepared it. "
         "So the columns of the step add up to the iteration time."
     )
-    title, categories = "Categories: what they took of a step", pair.comparison.categories
+    title, categories = "Categories: what they took of a step", pair.categories
     base = sum(each.explained.a_ns or 0.0 for each in categories)
     large = [each for each in categories if abs(each.explained.ns or 0.0) > LEAST_SHOWN * base]
     first, a, b, explains, sure = columns[:5]
@@ -183,8 +175,8 @@ def _categories(pair: Pair, args: Namespace) -> Table:
     return Table.of("categories", title, columns, categories, note=note, certain="explains", brief=brief)
 
 
-def _ranks(pair: Pair) -> Table:
-    straggler = pair.comparison.straggler
+def _ranks(pair: Comparison) -> Table:
+    straggler = pair.straggler
     columns = (
         Column("rank", "rank", value=attrgetter("name")),
         *_sides("iteration_*_ms", "iteration", "iteration"),
@@ -197,14 +189,14 @@ def _ranks(pair: Pair) -> Table:
         *_sides("comm_*_ms", "exposed comm", "communication", minor=True),
     )
     note = "Exposed: communication that no computation hides, a transfer or waiting for another rank."
-    return Table.of("ranks", "Ranks", columns, pair.comparison.ranks, note=note)
+    return Table.of("ranks", "Ranks", columns, pair.ranks, note=note)
 
 
-def _only(pair: Pair, args: Namespace) -> Table:
+def _only(pair: Comparison, args: Namespace) -> Table:
     columns = (Column("run", "only in"), Column("name", "operation"), Column("cat", "category"))
-    sides = zip((pair.a, pair.b), pair.comparison.only_in, strict=True)
+    sides = zip(pair.names, pair.only_in, strict=True)
     shown = [(name, key) for name, keys in sides for key in keys[: args.head]]
-    hidden = sum(map(len, pair.comparison.only_in)) - len(shown)
+    hidden = sum(map(len, pair.only_in)) - len(shown)
     note = f"{hidden:,} more; without --head all are shown." if hidden else ""
     rows = LazySequence(shown, lambda row: (row[0], *row[1]))
     return Table("only_in", "Operations of one run only", columns, rows, note)
@@ -227,16 +219,15 @@ def input_table(run: JobFigures, name: str) -> Table:
     return Table(name, f"Operations of {name}", columns, rows, detail=True)
 
 
-def charts_of(pair: Pair) -> list[Chart]:
+def charts_of(pair: Comparison) -> list[Chart]:
     """Return from where to where the step changed, by category, and which operations changed it most."""
     from options.step_charts import MOST_BARS, before_after
 
-    comparison = pair.comparison
     charts: list[Chart] = []
-    if any(each.explained.ns for each in comparison.categories):
-        changes = {each.cat: each.explained for each in comparison.categories}
-        charts.append(before_after("What explains the change of the step", (pair.a, pair.b), changes))
-    rows = _explaining(comparison)[:MOST_BARS]
+    if any(each.explained.ns for each in pair.categories):
+        changes = {each.cat: each.explained for each in pair.categories}
+        charts.append(before_after("What explains the change of the step", pair.names, changes))
+    rows = _explaining(pair)[:MOST_BARS]
     by_step = any(row[1] for row in rows)
     changes_ms = {name: explains if by_step else new - base for name, explains, base, new, *_ in rows}
     if most := {name: ms for name, ms in changes_ms.items() if ms}:

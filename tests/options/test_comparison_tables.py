@@ -11,18 +11,18 @@ from msgspec.structs import replace
 from compare.comparison import Comparison, OpChange
 from compare.significance import Change
 from figures.operations_by_step import OpKey
-from options.compare.comparison_tables import Pair, change_record, charts_of, tables_of
+from options.compare.comparison_tables import change_record, charts_of, tables_of
 from report.html import _table as html_table
 from result import Table, Waterfall
 
 
 def _comparison(*ops: OpChange, only_a: int = 0, only_b: int = 0) -> Comparison:
     only = tuple([OpKey(f"{side}{i}", "c") for i in range(n)] for side, n in (("a", only_a), ("b", only_b)))
-    return Comparison(None, None, ops, only, (), (), Change(1e6, 2e6), (5, 5), {}, ())  # type: ignore[arg-type]
+    return Comparison(None, None, ("a", "b"), ops, only, (), (), Change(1e6, 2e6), (5, 5), {}, ())  # type: ignore[arg-type]
 
 
 def _tables(found: Comparison, head: int | None = None) -> dict[str, Table]:
-    tables = tables_of(Pair(found, "a", "b"), Namespace(sort=False, head=head, full=False), alone=True)
+    tables = tables_of(found, Namespace(sort=False, head=head, full=False), alone=True)
     return {table.name: table for table in tables}
 
 
@@ -85,7 +85,7 @@ def test_a_waterfall_leads_from_one_step_to_the_other() -> None:
         "STEP": Change(2e4, 3e4, 0, 2e4, 0.2),
     }
     categories = tuple(OpChange(cat, cat, cat, (5, 5), change, change) for cat, change in changes.items())
-    first, *_ = charts_of(Pair(replace(_comparison(), categories=categories), "old", "new"))
+    first, *_ = charts_of(replace(_comparison(), categories=categories, names=("old", "new")))
     assert isinstance(first, Waterfall)
     names, values, groups = zip(*first.parts, strict=True)
     assert names == ("old", "FW", "Comm (uncertain)", "rest (2)")

@@ -35,7 +35,19 @@ def comparison(
     late_ns: dict[str, float] | None = None,
 ) -> Comparison:
     runs = [JobFigures(Path(name), (), (), ()) for name in ("a", "b")]
-    return Comparison(runs[0], runs[1], (), ((), ()), categories, ranks, iteration, steps, late_ns or {}, ())
+    return Comparison(
+        runs[0],
+        runs[1],
+        ("base", "new"),
+        (),
+        ((), ()),
+        categories,
+        ranks,
+        iteration,
+        steps,
+        late_ns or {},
+        (),
+    )
 
 
 GREW = change(126.5, 138.9, 9.1, 15.6, 0.001)
