@@ -37,12 +37,12 @@ class _Loaded(NamedTuple):
 
 def run(args: Namespace) -> Result:
     """Build the graph, lay it out and say how large it is."""
-    from options.graph.layout import MOST_IN_A_STILL, MOST_NODES, draw, draw_folded
+    from options.graph.layout import MOST_IN_A_STILL, draw, draw_folded
     from parallel import progress
 
     output = _output(args)
     loaded = _structure(args) if _has_dag(args) else _recorded(args)
-    most = MOST_IN_A_STILL if output.suffix.lower() in _STILLS else MOST_NODES
+    most = MOST_IN_A_STILL if output.suffix.lower() in _STILLS else None
     title = f"What waits for what: {len(loaded.dag):,} operations"
     with progress.bar(1, "graphs", what="laying out", enabled=args.progress):
         if output.suffix.lower() == ".html":

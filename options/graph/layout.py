@@ -3,14 +3,13 @@
 A layer is a column, time runs to the right; a graph of many layers is folded like lines of text into
 bands, so that a long chain still fills a page. In every layer the node of the longest path has the first
 row; any other takes the row of what it waits for where that is free, so that chains run straight.
-Graphs too large to draw are condensed first: operations whose names begin alike become one node.
+Graphs too large to read are condensed first: a node is a category in one of some stretches of layers.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-import os
 import re
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -26,12 +25,8 @@ from dag_utils import NO_EVENT, CriticalPath, Dag, LongestPath, category, new_da
 from dialects.step_parts import EdgeKind
 from result import Network
 
-#: A picture with more nodes than this is condensed.
-MOST_NODES = 20_000
 #: A still cannot be zoomed into as a page can: it is condensed earlier.
 MOST_IN_A_STILL = 5_000
-#: What a condensed graph aims at, at most and at least.
-_CONDENSED = 2_000
 _FEW = 60
 _CHAIN = 3  # operations
 #: What a page draws at most, and the stretches of a graph that is larger.
@@ -40,23 +35,21 @@ _MOST_ON_A_PAGE, _STRETCHES = 400, 9
 _PLACE = (190, 34)
 _ASPECT = 1.6
 _TURN = re.compile(r" #\d+$")
-_PART = re.compile(r"[._/:-]+|(?<=\D)(?=\d)")
 
 
-def draw(dag: Dag, path: LongestPath, title: str = "", *, most: int = MOST_NODES) -> Network:
-    """Return where everything goes; a graph of more than `most` nodes is condensed by its names.
+def draw(dag: Dag, path: LongestPath, title: str = "", *, most: int | None = None) -> Network:
+    """Return where everything goes; a graph of more than `most` nodes is an overview without members.
 
-    A condensed node has the sum of its members' durations, the least slack, and their number
-    (``operations``). Without durations there is no slack to show either.
+    Without durations there is no slack to show.
     """
-    group = np.arange(len(dag)) if len(dag) <= most else _groups(dag, min(_CONDENSED, most // 10))
-    labels = list(dag.names) if len(dag) <= most else _group_labels(dag, group)
-    layer = _layers(dag, group, len(labels))
-    x, y = _places(layer, set(group[path.nodes].tolist()), _edges(dag, group))
-    note = (
-        f"condensed: {len(dag):,} operations are drawn as {len(labels):,}, by the beginnings of their names"
-    )
-    return _placed(dag, path, title, group, labels, layer, x, y, note)
+    if most is not None and len(dag) > most:
+        chart = _overview(dag, path, title)
+        nodes = [{key: value for key, value in node.items() if key != "members"} for node in chart.nodes]
+        return chart._replace(nodes=nodes, note=chart.note.partition(";")[0])
+    group = np.arange(len(dag))
+    layer = _layers(dag)
+    x, y = _places(layer, {*path.nodes}, _edges(dag, group))
+    return _placed(dag, path, title, group, dag.names, layer, x, y)
 
 
 def _placed(
@@ -68,12 +61,8 @@ def _placed(
     layer: Sequence[int],
     x: Sequence[float],
     y: Sequence[float],
-    note: str,
 ) -> Network:
-    """Return the picture of groups of nodes (n,), each group with label, layer and place.
-
-    `note` is for those of several nodes.
-    """
+    """Return the picture of groups of nodes (n,), each group with label, layer and place."""
     n = len(labels)
     walk = group[path.nodes].tolist() if path.nodes else []
     spine = set(walk)
@@ -88,13 +77,11 @@ def _placed(
         dur_ms = (np.bincount(group, dag.dur_ns, n) / 1e6).tolist()
         for node, dur, free in zip(nodes, dur_ms, (slack / 1e6).tolist(), strict=True):
             node |= {"dur_ms": dur, "slack_ms": free}
-    if n == len(dag):
-        note = ""
-    else:
+    if n < len(dag):
         for node, members in zip(nodes, np.bincount(group).tolist(), strict=True):
             node |= {"operations": members} if members > 1 else {}
     onward = dict.fromkeys((a, b) for a, b in itertools.pairwise(walk) if layer[a] < layer[b])
-    return Network(title, nodes, edges, note, list(onward))
+    return Network(title, nodes, edges, path=list(onward))
 
 
 def draw_folded(dag: Dag, path: LongestPath, title: str = "") -> Network:
@@ -162,7 +149,7 @@ def _overview(dag: Dag, path: LongestPath, title: str) -> Network:
     )
     y = [float(rows[cat]) for cat in cats]
     labels = [cat or "other" for cat in cats]
-    chart = _placed(dag, path, title, group.astype(np.int64), labels, x, list(map(float, x)), y, note)
+    chart = _placed(dag, path, title, group.astype(np.int64), labels, x, list(map(float, x)), y)
     members = [
         [
             (f"{name} ×{count:,}" if count > 1 else name, ns / 1e6)
@@ -171,7 +158,8 @@ def _overview(dag: Dag, path: LongestPath, title: str) -> Network:
         for own in sums
     ]
     nodes = [{**node, "members": own} for node, own in zip(chart.nodes, members, strict=True)]
-    return chart._replace(nodes=nodes, edges=[edge for edge in chart.edges if x[edge[0]] < x[edge[1]]])
+    onward = [edge for edge in chart.edges if x[edge[0]] < x[edge[1]]]
+    return chart._replace(nodes=nodes, edges=onward, note=note)
 
 
 def _chains(dag: Dag, path: LongestPath) -> list[list[int]]:
@@ -194,7 +182,7 @@ def _chains(dag: Dag, path: LongestPath) -> list[list[int]]:
     return chains
 
 
-def _layers(dag: Dag, group: Int64, n: int) -> list[int]:
+def _layers(dag: Dag) -> list[int]:
     """Return the layer of every drawn node: its depth; what waits for nothing stands before its user."""
     depth = np.array(dag.depths(), np.int64) - 1
     source, target, _ = dag.edges.T
@@ -204,9 +192,6 @@ def _layers(dag: Dag, group: Int64, n: int) -> list[int]:
     np.minimum.at(nearest, source, depth[target])
     free = ~waits & (nearest < np.iinfo(np.int64).max)
     depth[free] = nearest[free] - 1
-    if n != len(dag):
-        mean = np.bincount(group, depth, n) / np.bincount(group, minlength=n)
-        depth = np.unique(np.rint(mean), return_inverse=True)[1].reshape(-1)
     layers: list[int] = depth.tolist()
     return layers
 
@@ -304,39 +289,6 @@ def _band_width(heights: Sequence[int]) -> int:
 
 def _band_heights(heights: Sequence[int], width: int) -> list[int]:
     return [max(heights[i : i + width]) + 1 for i in range(0, len(heights), width)]
-
-
-def _groups(dag: Dag, limit: int) -> Int64:
-    """Return the group (0, 1, …) of each node: as many parts of the name as keep the groups few.
-
-    Where that leaves next to nothing, a group is one of these within a stretch of layers.
-    """
-    parts = [[part for part in _PART.split(name) if part] for name in dag.names]
-    most = max(map(len, parts), default=1)
-    group = np.zeros(len(dag), np.int32)
-    for length in range(1, most + 1):
-        _, finer = numbered((cat, *words[:length]) for cat, words in zip(dag.cats, parts, strict=True))
-        if finer.max() >= limit and length > 1:
-            break
-        group = finer
-    if group.max() + 1 < _FEW:
-        depth = dag.depths()
-        stretch = max(depth) // _FEW + 1
-        _, group = numbered((g, d // stretch) for g, d in zip(group.tolist(), depth, strict=True))
-    return group.astype(np.int64)
-
-
-def _group_labels(dag: Dag, group: Int64) -> list[str]:
-    """Return per group what its members' names have in common (or the first), and how many they are."""
-    members: list[list[str]] = [[] for _ in range(int(group.max()) + 1)]
-    for name, g in zip(dag.names, group.tolist(), strict=True):
-        members[g].append(name)
-    common = [os.path.commonprefix(names) for names in members]  # noqa: RUF071  (of any texts)
-    seen = Counter(common)
-    return [
-        names[0] if len(names) == 1 else f"{begin if seen[begin] == 1 else names[0]}… ({len(names):,})"
-        for names, begin in zip(members, common, strict=True)
-    ]
 
 
 def drawn_step(

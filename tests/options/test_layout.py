@@ -49,19 +49,6 @@ def test_what_waits_for_nothing_stands_before_its_user() -> None:
     assert found.nodes[4]["x"] == found.nodes[2]["x"]
 
 
-def test_a_large_graph_is_condensed_by_its_names_and_says_so() -> None:
-    n = 600
-    names = [f"FW.layer{i // 100}.op{i % 100}" for i in range(n)]
-    found = drawn(new_dag(names, ["FW"] * n, [1] * n, [(i, i + 1) for i in range(n - 1)]), most=500)
-    assert len(found.nodes) < 100
-    assert sum(column(found, "operations")) == n
-    assert round(sum(column(found, "dur_ms")) * 1e6) == n
-    assert (
-        found.note
-        == f"condensed: 600 operations are drawn as {len(found.nodes)}, by the beginnings of their names"
-    )
-
-
 def test_chains_of_a_large_graph_are_one_box_each() -> None:
     # 0 leads to a chain of 40 (the longer) and to one of 30; both lead to 71, which leads to 72
     first, second = [*range(1, 41)], [*range(41, 71)]
@@ -114,3 +101,7 @@ def test_a_graph_too_large_to_be_read_is_an_overview_of_categories_in_stretches(
     assert sum(len(node["members"]) for node in loading) == n
     assert len({(node["x"], node["y"]) for node in chart.nodes}) == len(chart.nodes)
     assert "900 operations are drawn as 10 boxes" in chart.note
+    still = drawn(dag, 899)
+    assert [node["operations"] for node in still.nodes] == [50] * 9 + [450]
+    assert not any("members" in node for node in still.nodes)
+    assert len(drawn(dag, 900).nodes) == 900
