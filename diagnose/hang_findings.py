@@ -11,7 +11,7 @@ from diagnose.diagnosis import Diagnosis, Ranked
 from diagnose.finding import Evidence, Finding, Skipped
 from diagnose.hangs import Hang, HangCause, Root
 from errors import in_words
-from formats.recorder.standing import Call, Standing
+from formats.recorder.standing import DumpedCall, Standing
 
 _CLOSER = ("diagnose", "--full")
 _MOST_EVIDENCE = 8
@@ -147,7 +147,7 @@ def _circle(hang: Hang, guilty: Sequence[int]) -> Iterator[str]:
             yield f"rank {rank} waits in {wait.call} for {in_words(on)}{_frames(wait.call)}"
 
 
-def _frames(call: Call) -> str:
+def _frames(call: DumpedCall) -> str:
     return f", in {' < '.join(call.frames)}" if call.frames else ""
 
 

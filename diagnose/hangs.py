@@ -28,7 +28,7 @@ import dialects
 from diagnose.finding_thresholds import FEWEST_CALLS, HALF, OUTLYING
 from errors import in_words
 from formats.columns import Trace
-from formats.recorder.standing import Call, Lane, Standing
+from formats.recorder.standing import DumpedCall, Lane, Standing
 
 
 class HangCause(Enum):
@@ -47,7 +47,7 @@ class Root(NamedTuple):
 
     cause: HangCause
     ranks: Sequence[int]
-    call: Call
+    call: DumpedCall
     waiting: Sequence[int] = ()
     differ: Mapping[str, Sequence[int]] = {}  # what was called, and by whom
 
@@ -55,7 +55,7 @@ class Root(NamedTuple):
 class Wait(NamedTuple):
     """A rank waits in its first open call for `on`: ranks that have not come, or are held (`is_held`)."""
 
-    call: Call
+    call: DumpedCall
     on: Sequence[int]
     is_held: bool
 
@@ -104,7 +104,7 @@ def _since(root: Root) -> tuple[bool, bool, int]:
     return root.cause is HangCause.BEHIND, *_age(root.call)
 
 
-def _age(call: Call) -> tuple[bool, int]:
+def _age(call: DumpedCall) -> tuple[bool, int]:
     """Return a key that sorts calls by their time, those without one last."""
     return call.at_ns < 0, call.at_ns
 
@@ -153,14 +153,16 @@ class _Job:
         for key in self._sure:
             self._find_frozen(key)
         self.opens = {rank: self._open_calls(rank) for rank in ranks}
-        self._callers: dict[_Node, dict[int, Call]] = defaultdict(dict)
+        self._callers: dict[_Node, dict[int, DumpedCall]] = defaultdict(dict)
         for rank, calls in self.opens.items():
             for call in calls:
                 self._callers[_node(rank, call)][rank] = call
         self._first = {rank: calls[0].order for rank, calls in self.opens.items() if calls}
-        self.running: list[Call] = []  # open ones that all members have made, as far as `ends` found them
+        self.running: list[
+            DumpedCall
+        ] = []  # open ones that all members have made, as far as `ends` found them
         self._targets: dict[_Node, tuple[Sequence[int], bool]] = {}
-        self._waiting: dict[tuple[_Node, ...], tuple[Call | None, Sequence[int]]] = {}
+        self._waiting: dict[tuple[_Node, ...], tuple[DumpedCall | None, Sequence[int]]] = {}
 
     # ---- what the records say
 
@@ -182,7 +184,7 @@ class _Job:
         """Find the ranks with calls open that a member completed, as no one can without them."""
         completed = {rank: done for rank, (_, done) in self.reached[key].items()}
         top = max(completed.values())
-        unseen: dict[int, list[Call]] = {}
+        unseen: dict[int, list[DumpedCall]] = {}
         for rank, lane in self.lanes[key].items():
             calls = [one for one in lane.first if one.number <= top and one.all_wait]
             if calls and not any((key, one.number) in self._differ for one in calls):
@@ -195,9 +197,9 @@ class _Job:
                 done_by = [one for one, n in completed.items() if n >= calls[0].number]
                 self.frozen[rank] = Root(HangCause.BEHIND, (rank,), calls[0], done_by)
 
-    def _open_calls(self, rank: int) -> list[Call]:
+    def _open_calls(self, rank: int) -> list[DumpedCall]:
         """Return the first open call of each group, and of each kind of message to each peer, in order."""
-        found: dict[Hashable, Call] = {}
+        found: dict[Hashable, DumpedCall] = {}
         for lane in self.ranks[rank].lanes.values():
             seen = self._seen_through.get((lane.group.key, rank), -1)
             for call in [one for one in lane.first if one.number > seen][:1]:
@@ -209,7 +211,7 @@ class _Job:
 
     # ---- who waits for whom
 
-    def targets(self, rank: int, call: Call) -> tuple[Sequence[int], bool]:
+    def targets(self, rank: int, call: DumpedCall) -> tuple[Sequence[int], bool]:
         """Return the ranks that an open call of `rank` waits for, and whether they are only held."""
         node = _node(rank, call)
         if node not in self._targets:
@@ -217,7 +219,7 @@ class _Job:
             self._targets[node] = found
         return self._targets[node]
 
-    def _call_targets(self, call: Call) -> tuple[Sequence[int], bool]:
+    def _call_targets(self, call: DumpedCall) -> tuple[Sequence[int], bool]:
         key = call.group.key
         reached = self.reached[key]
         absent = [rank for rank, (entered, _) in reached.items() if entered < call.number]
@@ -228,12 +230,12 @@ class _Job:
         waiting = [rank for rank, (_, completed) in reached.items() if completed < call.number]
         return self._held({rank: own.get(rank, inf) for rank in waiting}), True
 
-    def _peer(self, rank: int, call: Call, peer: int) -> tuple[Sequence[int], bool]:
+    def _peer(self, rank: int, call: DumpedCall, peer: int) -> tuple[Sequence[int], bool]:
         """Return whom a message waits for: its peer, as long as that has no message for it open, too."""
         answer = self._answer(rank, call)
         return (self._held({peer: answer.order, rank: call.order}), True) if answer else ([peer], False)
 
-    def _answer(self, rank: int, call: Call) -> Call | None:
+    def _answer(self, rank: int, call: DumpedCall) -> DumpedCall | None:
         """Return the open message of the peer that belongs to this one of `rank`."""
         wanted = "recv" if call.kind.startswith("send") else "send"
         for one in self.opens.get(-1 if call.peer is None else call.peer, ()):
@@ -245,7 +247,7 @@ class _Job:
         """Return the ranks for which another call is the first open one, by the place of this one."""
         return [rank for rank, own in order.items() if self._first.get(rank, inf) < own]
 
-    def _calls(self, key: _Key, number: int) -> dict[int, Call]:
+    def _calls(self, key: _Key, number: int) -> dict[int, DumpedCall]:
         """Return the open calls of a collective."""
         lanes = self.lanes[key].items()
         return {rank: call for rank, lane in lanes for call in lane.first if call.number == number}
@@ -271,7 +273,7 @@ class _Job:
                 found += map(self._end, self._sinks({rank: self.opens[rank][:1] for rank in ranks}))
         return [root for root in found if root is not None]
 
-    def _sinks(self, ways: Mapping[int, Sequence[Call]]) -> Iterable[set[_Node]]:
+    def _sinks(self, ways: Mapping[int, Sequence[DumpedCall]]) -> Iterable[set[_Node]]:
         """Return the strongly connected parts of the graph from which no way leads out."""
         import networkx
 
@@ -324,7 +326,7 @@ class _Job:
                     found[on].append(node)
         return found
 
-    def _waiting_in(self, nodes: tuple[_Node, ...]) -> tuple[Call | None, Sequence[int]]:
+    def _waiting_in(self, nodes: tuple[_Node, ...]) -> tuple[DumpedCall | None, Sequence[int]]:
         """Return the first of open calls, and the ranks in it; those come first whose ranks have not come."""
         if nodes not in self._waiting:  # thousands of ranks may be awaited in the same calls
             pairs = [pair for node in nodes for pair in self._callers[node].items()]
@@ -335,7 +337,7 @@ class _Job:
             self._waiting[nodes] = first, sorted(self._callers[_node(by, first)]) if first else ()
         return self._waiting[nodes]
 
-    def _not_started(self, own: Mapping[int, Call]) -> Root | None:
+    def _not_started(self, own: Mapping[int, DumpedCall]) -> Root | None:
         """Return the members whose device has not started a call that others have started."""
         started = sorted(rank for rank, call in own.items() if call.has_started)
         late = sorted(rank for rank in own if rank not in started and self.ranks[rank].tells_start)
@@ -435,7 +437,7 @@ class _Job:
         return sum(behind[late]) > OUTLYING * others and waited_ns <= max(behind[late])
 
 
-def _node(rank: int, call: Call) -> _Node:
+def _node(rank: int, call: DumpedCall) -> _Node:
     """Return an open call as a node: a collective is one of all its members, a message one of its own."""
     key = call.group.key
     return (key, call.number) if call.peer is None else (key, rank, call.kind, call.peer)

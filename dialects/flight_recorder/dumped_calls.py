@@ -16,7 +16,7 @@ from arrays import Mask
 from arrays.numbering import ids_in
 from formats.columns import Trace
 from formats.recorder.recorder_dump import COMPLETED, STARTED, Dump, shapes_of, text_of, whole
-from formats.recorder.standing import Call, Group, Lane, Standing
+from formats.recorder.standing import DumpedCall, Group, Lane, Standing
 
 _MOST = 16  # calls of each kind that are kept of a lane, and tensors of a call
 _MOST_MESSAGES = 64
@@ -118,13 +118,13 @@ def _members(text: str) -> Sequence[int]:
     return span if list(span) == ranks else tuple(ranks)
 
 
-def _call(dump: Dump, names: Sequence[Group], i: int, *, frames: bool = True) -> Call:
+def _call(dump: Dump, names: Sequence[Group], i: int, *, frames: bool = True) -> DumpedCall:
     entry, group, kind = dump.entries[i], names[int(dump.group_id[i])], dump.kind[i]
     peer = None
     if dump.is_message[i] and (match := _MESSAGE.search(text_of(entry.get("profiling_name")))):
         place = int(match[2])
         peer = group.members[place] if place < len(group.members) else None if group.members else place
-    return Call(
+    return DumpedCall(
         group, kind, int(dump.number[i]), i, peer, peer is None and not is_rooted(kind),
         *_data_of(kind, entry), int(dump.times[0, i]),
         bool(dump.state[i] == STARTED), _frames(entry.get("frames")) if frames else (),
@@ -132,7 +132,7 @@ def _call(dump: Dump, names: Sequence[Group], i: int, *, frames: bool = True) ->
 
 
 def _data_of(kind: str, entry: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the signature of a call, and its data; see `Call`."""
+    """Return the signature of a call, and its data; see `DumpedCall`."""
     given = [
         value[:_MOST] if isinstance(value := entry.get(f"{way}_{what}"), list | tuple) else ()
         for what in ("sizes", "dtypes")

@@ -29,7 +29,7 @@ class Group(NamedTuple):
         return f"{self.description} ({self.name})" if self.is_named else f"group {self.name}"
 
 
-class Call(NamedTuple):
+class DumpedCall(NamedTuple):
     """A call of a collective, or of a send or a receive, by one rank.
 
     `number` counts the collectives of the group, and is the same on all members; `order` counts all calls of
@@ -69,8 +69,8 @@ class Lane(Struct):
     group: Group
     entered: int = -1  # the number of the last one that was called
     completed: int = -1
-    first: Sequence[Call] = ()
-    done: Sequence[Call] = ()
+    first: Sequence[DumpedCall] = ()
+    done: Sequence[DumpedCall] = ()
     n_open: int = 0
     counted: tuple[int, int] = (-1, -1)  # entered and completed as the group's counters have them
     has_messages: bool = False  # then the counters may be those of messages
@@ -86,8 +86,8 @@ class Standing(Struct):
     """The calls of one rank: a lane for each of its groups, by name, and some open messages in order."""
 
     lanes: Mapping[str, Lane]
-    messages: Sequence[Call]
-    last: Call | None
+    messages: Sequence[DumpedCall]
+    last: DumpedCall | None
     last_ns: int  # the latest time in the file; -1 where there is none
     written_ns: int  # when the file was written, or copied later
     longest_ns: int  # what a completed call took at most, from the call on
