@@ -1,4 +1,4 @@
-"""Medians, and what is far from them."""
+"""Medians, and values far from them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def longest_usual(lengths: NDArray[np.number[Any]]) -> float:
 
 
 def n_warm_up(lengths: NDArray[np.number[Any]]) -> int:
-    """Return how many of the first steps, given their lengths (n,), are outliers of what is done only once.
+    """Return how many of the first steps are the warm-up: outliers, by the lengths of all steps (n,).
 
     What takes as long in a later step is not done once. Of two or three steps nothing tells how much they
     vary: the first one is far longer if it is `_FIRST_FACTOR` times as long as any other.

@@ -131,7 +131,7 @@ class RunWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is held as a run."""
+        """Write the events that are held as one sorted run."""
         if not self._parts:
             return
         events = joined(self._parts)

@@ -31,7 +31,7 @@ _WORK, _GAP, _WAIT = range(3)
 
 
 class Stretch(NamedTuple):
-    """A part of the path: an event's work, the gap before it, or its wait for what is out of scope."""
+    """A part of the path: an event's work, the gap before it, or its wait for ranks out of scope."""
 
     event: int  # of the step, or `NO_EVENT`
     owner: int

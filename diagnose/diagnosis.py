@@ -1,4 +1,4 @@
-"""The diagnosis of a job: every detector is asked, the findings are ranked by what a replay says is won."""
+"""The diagnosis of a job: every detector is asked, the findings are ranked by what a replay says is saved."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def _ranked(search: _Search) -> list[Ranked]:
 
 
 def _bounded(finding: Finding, gain: Gain) -> Finding:
-    """Return a finding that says so where its saving is more than what it is won from."""
+    """Return a finding that says so where its saving is more than what it is saved from."""
     more_ns = gain.mid_ns - finding.from_ns
     if not finding.from_ns or gain.mid_ns <= ALIKE * finding.from_ns:
         return finding

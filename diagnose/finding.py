@@ -50,7 +50,7 @@ class Finding(Struct, frozen=True):
     edits : make the job one without it: its gain, its interval and its command come from them; none where
         no saving is claimed
     least_share : the smallest saving, as a share of the step, with which it is shown
-    from_ns : the time of a step from which the saving is won; 0 where that is not one time
+    from_ns : the time of a step from which it is saved; 0 where that is not one time
     weight : how much it matters where no saving is claimed, as a share of the step
     leads : it is most of the step and has a name, so it comes first whatever others save
     is_assumed : the saving is that of an assumed improvement, true of every job, so it comes after all others

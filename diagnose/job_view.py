@@ -183,7 +183,7 @@ class JobView:
 
     @cached_property
     def kind_of(self) -> tuple[list[str], Int64]:
-        """The names of what is done, and which of them each operation (n,) is, on whatever rank."""
+        """The names of operations without their ranks, and which of them each operation (n,) has."""
         return self.recording.numbered(lambda one: one.main)
 
     def stages(self, accept: Callable[[Transfer], bool]) -> list[str]:

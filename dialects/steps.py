@@ -34,7 +34,7 @@ class Step(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """The steps of one trace, in order, and how they were told."""
+    """The steps of one trace, in order, and how they were found."""
 
     whole: tuple[Step, ...]  # begin and end are both in the trace
     partial: tuple[Step, ...]  # recorded only in part (the last one): ends with its last event

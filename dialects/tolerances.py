@@ -1,4 +1,4 @@
-"""Tolerances and thresholds by which steps and their graphs are told: the numbers that were chosen.
+"""Tolerances and thresholds by which steps and their graphs are found: the numbers that were chosen.
 
 What a format, a library or a device itself states (sizes, ids, years) stands where it is used.
 """

@@ -100,7 +100,7 @@ class Places:
         self._new: list[dict[str, Any]] = []
 
     def process(self, key: Hashable, name: str) -> int:
-        """Return the number of the process `key`; what it is called is heeded the first time."""
+        """Return the number of the process `key`; its name is that of the first call."""
         pid = self._pids.get(key)
         if pid is None:
             pid = self._pids[key] = len(self._pids) + 1
@@ -147,7 +147,7 @@ class Places:
         self._new.append(metadata(f"{kind}_sort_index", pid, tid, order))
 
     def names(self) -> list[dict[str, Any]]:
-        """Return the metadata events of what is new since this was asked last; they go before its events."""
+        """Return the metadata events of processes and threads that are new; they go before their events."""
         new, self._new = self._new, []
         return new
 

@@ -98,7 +98,7 @@ def check_variant(args: Namespace, *variants: str) -> None:
 
 
 def check_heeded(args: Namespace, *flags: str) -> None:
-    """Refuse (`UsageError`) `flags` that the chosen variant does not heed, rather than ignore them."""
+    """Refuse (`UsageError`) `flags` that the chosen variant does not use, rather than ignore them."""
     variant = f"--sub_option {args.sub_option}" if args.sub_option else f"a plain --option {args.option}"
     for flag in flags:
         if getattr(args, flag) not in (None, False, (), []):

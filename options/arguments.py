@@ -118,7 +118,7 @@ def expand_paths(words: Sequence[str] | None) -> list[Path]:
 
 
 def _check_flags(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    """Refuse (`UsageError`) flags that the chosen option does not heed, rather than ignore them."""
+    """Refuse (`UsageError`) flags that the chosen option does not use, rather than ignore them."""
     for action in _unheeded(parser, args.option):
         if getattr(args, action.dest) != parser.get_default(action.dest):
             flag = action.option_strings[0]
@@ -129,7 +129,7 @@ def _check_flags(parser: argparse.ArgumentParser, args: argparse.Namespace) -> N
 
 
 def _unheeded(parser: argparse.ArgumentParser, option: str) -> list[argparse.Action]:
-    """Return the flags that some options heed and `option` does not."""
+    """Return the flags that some options use and `option` does not."""
     known = frozenset[str]().union(*(options.load(name).FLAGS for name in options.MODULES))
     unheeded = known - options.load(option).FLAGS
     return [action for action in parser._actions if action.dest in unheeded]  # argparse has no other list

@@ -159,7 +159,7 @@ def simulate(plan: Plan, *, compiled: bool | None = None, earliest_ns: Int64 | N
 
 
 def pays(n_operations: int) -> bool:
-    """Whether what is in C pays for simulating so many operations, in one plan or in several."""
+    """Whether the loop in C pays for so many operations, in one plan or in several."""
     return native.is_worth(_AS_BYTES * n_operations)
 
 

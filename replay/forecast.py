@@ -176,7 +176,7 @@ class Forecast(Struct, frozen=True, dict=True):
 
 
 class Gain(Struct, frozen=True):
-    """Nanoseconds of a step that are won, and their 95 % interval; None: too few steps."""
+    """Nanoseconds of a step that are saved, and their 95 % interval; None: too few steps."""
 
     mid_ns: float
     low_ns: float | None

@@ -1,4 +1,4 @@
-"""The same event in other steps and on other ranks, and what is usual of it."""
+"""The same event in other steps and on other ranks, and its usual times."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ _USUAL, _FAR_LARGER = 0.99, 4
 
 
 def place_along(chart: Bars | HeatMap) -> int | None:
-    """Return where in the words by which a mark is told stands which of `x` it is; None: nowhere."""
+    """Return the place of a mark's `x` among the words of its description; None if it is not there."""
     if isinstance(chart, HeatMap):
         return -1
     return None if chart.horizontal else -2 if chart.strips else 0

@@ -117,7 +117,7 @@ def specification(chart: Chart, width: int = WIDTH) -> Spec:
 
 
 def _headed(title: str, headline: str) -> Spec:
-    """Return the title of a still: the answer, and below it what is shown."""
+    """Return the title of a picture: the answer, and below it what is shown."""
     first, second = (headline, title) if headline else (title, "")
     return {"text": textwrap.wrap(bounded(first), 105)[:4], "subtitle": [bounded(second)] if second else []}
 

@@ -151,7 +151,7 @@ def _shown(names: Sequence[str]) -> list[str]:
 
 
 def described(places: Sequence[str], value: float | None) -> str:
-    """Return the words by which a mark is told: what it is of, and its value."""
+    """Return the description of a mark: its names and its value."""
     words = ", ".join(bounded(place) for place in places if place)
     return words if value is None else f"{words}: {in_digits(value)}"
 

@@ -156,7 +156,7 @@ class _Members(Struct, frozen=True):
 
 
 def _members(ranks: Sequence[_RankCollectives], is_tied: Sequence[bool]) -> _Members:
-    """Return who took part in what; what is not as often on all ranks is not matched."""
+    """Return each rank's part in each collective; matched are those that all ranks have as often."""
     keys: dict[Hashable, int] = {}
     calls: dict[Call, int] = {}
     parts = []

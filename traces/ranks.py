@@ -353,7 +353,7 @@ class _Here:
         return _Here, (None,)
 
     def part_of(self, rank: MappedRank[Any]) -> MappedRank[Any]:
-        """Return the result with what is kept of it."""
+        """Return the result reduced to the part that is kept."""
         return rank if self.kept is None else replace(rank, made=self.kept(rank.made))
 
 

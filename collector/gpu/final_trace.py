@@ -142,7 +142,7 @@ class _Gathering(Struct):
     def _part(
         self, part: PartName, names: GradientNames | None, inputs: Inputs, n_old: int
     ) -> Sequence[Event] | None:
-        """Return the events of a part from its source; None where what is there has to stay."""
+        """Return the events of a part from its source; None where the part in the trace has to stay."""
         path = self._source(part)
         what = _CONTENT[part]
         fate = f"{what} stay as they are in the final trace" if n_old else f"no {what} in the final trace"

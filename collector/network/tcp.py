@@ -133,7 +133,7 @@ class Half(Struct):
         del self.waiting[:taken]
 
     def _give_up_hole(self) -> None:
-        """Report what is missing before the first waiting bytes as lost; the peer had it all the same."""
+        """Count the bytes missing before the first waiting ones as lost, although the peer had them."""
         position, seen_ns, _ = self.waiting[0]
         n_lost = position - self.offset
         self.capture.lost_bytes += n_lost

@@ -114,7 +114,7 @@ class MessageReader(Struct):
             self._begin_search()
 
     def close(self) -> None:
-        """Forget what is incomplete."""
+        """Forget an incomplete message."""
         self._held.clear()
         self._reset()
 

@@ -75,7 +75,7 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
     if not transfers.any():
         yield Skipped("exposed_communication", NO_COMMUNICATION)
     yield from _late_in_turn(view)
-    # the mean, as what is won is one: often some steps hide all of it, and others nothing
+    # the mean, as the gain is one: often some steps hide all of it, and others nothing
     on_path = float(view.path_work_by_kind[view.of_kinds(transfers)].sum())
     waiting = _above_mean(view, view.owner_work_ns(view.is_own))
     if on_path + waiting < EXPOSED * view.step_ns:

@@ -157,7 +157,7 @@ def outlier_steps(view: JobView) -> Iterator[Finding | Skipped]:
 
 
 def _warm_up(view: JobView, n_first: int) -> Finding:
-    """Return that the first steps take longer: what is only done once, and no gain for the steps to come."""
+    """Return the finding of the warm-up; it claims no gain, since later steps do not repeat it."""
     recording, usual = view.loaded.recording, float(np.median(view.job_ns))
     numbers = [recording.bounds[row].number for row in recording.every_whole_step[:n_first]]
     more = float(np.mean(view.every_job_ns[:n_first])) - usual

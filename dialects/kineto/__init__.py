@@ -171,7 +171,7 @@ class Kineto(System):
         return steps._replace(whole=whole, partial=partial)
 
     def _told(self, trace: Trace, by: str | None) -> tuple[Steps, Int64, Completed | None, Int64, Int64]:
-        """Return how steps are told, the host's (n, 3), the device's, and tables of whole and partial."""
+        """Return how steps are found, the host's (n, 3), the device's, and tables of whole and partial."""
         from dialects.kineto.completion import from_completion, goes_on
         from dialects.kineto.inference_steps import chosen_kind
         from dialects.step_windows import windows
