@@ -69,9 +69,9 @@ _PAUSE_STEPS, _PAUSE_NS = 10, 60 * 10**9  # between two steps, from which a paus
 
 
 class _Kinds(Struct, frozen=True):
-    """Which column is what: durations are (name, ns of one) by column; `values` are other numbers."""
+    """Which column is what, None where no name says it; durations are (name, ns of one), `values` others."""
 
-    step: str
+    step: str | None
     rank: str | None
     time: str | None
     durations: Mapping[str, tuple[str, int]]
@@ -182,7 +182,7 @@ class _Form:
 
     def __init__(self, kinds: _Kinds, texts: bool, header: Sequence[str], delimiter: str) -> None:
         self.kinds, self.texts, self.header, self.delimiter = kinds, texts, header, delimiter
-        self.names = [kinds.step, *kinds.durations, *kinds.values, *filter(None, (kinds.rank, kinds.time))]
+        self.names = [*filter(None, (kinds.step, *kinds.durations, *kinds.values, kinds.rank, kinds.time))]
         self.lost = self.odd = 0
 
     def body(self, first: bytes) -> bytes:
@@ -294,7 +294,7 @@ def _kinds(rows: Sequence[Mapping[str, Any]]) -> _Kinds | None:
     names = [name for name in named if clean_text(name) == name]  # others cannot be written
     numeric = {name for name in names if _are_numbers([row.get(name) for row in rows])}
     step = next((name for name in names if name in numeric and _STEP_NAME.fullmatch(name)), None)
-    if step is None or "ph" in names:
+    if "ph" in names:
         return None
     rank = next((name for name in names if name in numeric and _RANK_NAME.fullmatch(name)), None)
     time = next((name for name in names if _TIME_NAME.fullmatch(name) and _are_times(rows, name)), None)
@@ -302,7 +302,7 @@ def _kinds(rows: Sequence[Mapping[str, Any]]) -> _Kinds | None:
     for name in names:
         if name in numeric and name not in (step, rank, time) and (duration := _duration(name)):
             durations[name] = duration
-    if not durations and time is None:
+    if (not durations and None in (step, time)) or (step is None and len(rows) < 2):
         return None
     known = {step, rank, time, *durations}
     values = [name for name in names if name in numeric and name not in known]
@@ -494,7 +494,8 @@ def _trace(
         raise TraceError(f"{path}: no row tells how long its step took")
     columns = {name: column[:n] for name, column in columns.items()}
     begin, whole, number = (columns[name] for name in (_BEGIN, _WHOLE, NUMBER))
-    turn = slice(0, 1 + int(np.append(np.diff(number[first]) < 1, True).argmax()))
+    is_back = np.append(np.diff(number[first]) < 1, True) if kinds.step else np.ones(1)
+    turn = slice(0, 1 + int(is_back.argmax()))
     n_untold, n_again, n_timeless, n_cut = lost.tolist()
     remedy = " (--rank_by COLUMN tells ranks apart)" if kinds.rank is None and n_again >= n else ""
     notes = [
@@ -508,11 +509,12 @@ def _trace(
         n_cut and f"the parts of {counted(n_cut, 'step')} are longer than the step: cut at its end",
     ]
     none = np.zeros(n, np.int32)
+    args = [*([NUMBER] if kinds.step else ()), *parts, *kinds.values]
     return Trace(
         path=str(path), dialect=DIALECT, names=[STEP], cats=[""],
         tracks=[Track(_known(rank), 0) for rank in told],
         name_id=none, cat_id=none, track_id=columns[_TRACK], ts_ns=begin, dur_ns=whole,
-        args={name: ArgColumn(columns[_ROW], columns[name]) for name in (NUMBER, *parts, *kinds.values)},
+        args={name: ArgColumn(columns[_ROW], columns[name]) for name in args},
         header={PARTS: parts}, phases={"row": n}, rank=_known(told[0]) if len(told) == 1 else None,
         repairs=[note for note in notes if note],
     )  # fmt: skip
@@ -526,7 +528,8 @@ def _of_rank(
     And how many rows have not, are of steps that were run again, have no time of day, are shorter than their
     parts. `at` is which of the durations is the whole step.
     """
-    number = columns[kinds.step]
+    row = np.arange(len(next(iter(columns.values()))), dtype=np.float64)
+    number = columns[kinds.step] if kinds.step else row
     is_told = (np.abs(number) < 1 << 53) & (np.rint(number) == number)  # not NaN
     spent = []
     for place, (name, (_, unit)) in enumerate(kinds.durations.items()):

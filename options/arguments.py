@@ -75,10 +75,11 @@ def _read_words(args: argparse.Namespace) -> None:
         near = meant(words[0], options.names())
         if near:
             raise UsageError(f"{words[0]}: no such file or directory, nor an option{near}")
-    if args.option == options.WHAT_IF:
+    if options.WHAT_IF in (args.option, args.option == "replay" and args.sub_option):
         args.option, args.sub_option = "replay", args.sub_option or options.WHAT_IF
-        words = [word for word in words if word not in edits]
-        args.set = [*args.set, *edits]
+        given, args.path = [*words, *(args.path or ())], None
+        words = [word for word in given if not _is_edit(word)]
+        args.set = [*args.set, *filter(_is_edit, given)]
         if words[1:] and not os.path.exists(words[-1]) and "/" not in words[-1]:
             raise UsageError(f"{words[-1]}: no such file, and an edit is name=value, such as bandwidth=2")
     elif edits[:1] == ["help"]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from errors import UsageError
-from options import command
+from options import READING, command
 from options.runs import check_runs, digest_note, folder_labels, load_runs
 from result import Bars, Bars3D, Chart, Column, HeatMap, Result, Table, in_ms, ms_of
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 HELP = "many runs side by side (a sweep): operations x runs x average time, as a 3-D chart"
 EXAMPLE = "analyze.py 3dcompare examples/lenet examples/lenet-100mbit --output sweep.html"
-FLAGS = frozenset({"filter", "comm", "rank_by", "sort", "head", "output", "save"})
+FLAGS = READING | {"sort", "head", "output", "save"}
 
 _SUFFIXES = (".html", ".png", ".svg", ".pdf")
 _RUNS = (

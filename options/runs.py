@@ -80,10 +80,7 @@ def check_runs(args: Namespace) -> None:
 
 
 def load_runs(args: Namespace, wanted: Wanted) -> list[JobFigures]:
-    """Return the runs that the paths hold, traces or digests, and `--save` the last one's digest.
-
-    `wanted` is what traces are read for; whoever wants nothing by step heeds no `--step_by`.
-    """
+    """Return the `wanted` figures of the runs, traces or digests, and `--save` the last one's digest."""
     from msgspec.structs import replace
 
     from figures.digest import read_digest
@@ -93,7 +90,7 @@ def load_runs(args: Namespace, wanted: Wanted) -> list[JobFigures]:
     runs: list[JobFigures] = []
     for i, path in enumerate(args.path, start=1):
         if is_digest(path):
-            runs.append(read_digest(path, args.step_by, steps=wanted.spent))
+            runs.append(read_digest(path, args.step_by))
         elif args.save is not None and i == len(args.path):
             runs.append(saved(args, [path]))
         else:

@@ -44,6 +44,7 @@ def test_a_bare_call_says_in_ten_lines_what_can_be_typed(monkeypatch: pytest.Mon
 
 
 LENET = REPO / "examples" / "lenet"
+WHAT_IF = ("--option", "replay", "--sub_option", "whatif", "--path", LENET)
 
 
 @pytest.mark.parametrize(
@@ -55,21 +56,9 @@ LENET = REPO / "examples" / "lenet"
         (("compare", "./compare"), ("--option", "compare", "--path", "./compare")),
         (("--option", "whatif", "a", "BW=2"), ("whatif", "a", "BW=2")),
         (("--option", "graph", "replay"), ("--option", "graph", "--path", "replay")),
-        (
-            ("whatif", LENET, "bandwidth=2", "BW=0.5"),
-            (
-                "--option",
-                "replay",
-                "--sub_option",
-                "whatif",
-                "--path",
-                LENET,
-                "--set",
-                "bandwidth=2",
-                "--set",
-                "BW=0.5",
-            ),
-        ),
+        (("whatif", LENET, "bandwidth=2", "BW=0.5"), (*WHAT_IF, "--set", "bandwidth=2", "--set", "BW=0.5")),
+        ((*WHAT_IF, "BW=0.5"), (*WHAT_IF, "--set", "BW=0.5")),
+        ((*WHAT_IF, "--set", "bandwidth=2", "BW=0.5"), ("whatif", LENET, "bandwidth=2", "BW=0.5")),
     ],
 )
 def test_words_stand_for_flags(words: tuple[object, ...], flags: tuple[object, ...]) -> None:

@@ -62,16 +62,16 @@ class StepLog(System):
         for key, column in trace.args.items():
             columns[key] = np.full(len(trace), np.nan)  # a file of the rank may lack it
             columns[key][column.rows] = column.values
-        number, called = columns.pop(NUMBER), trace.header[PARTS]
+        number, called = columns.pop(NUMBER, np.array([np.nan])), trace.header[PARTS]
         parts = {key for key in columns if np.asarray(trace.args[key].values).dtype.kind == "i"}
         values = {name: column for name, column in columns.items() if name not in parts}
         if by is not None:
             number = values.get(argument(by) or by, np.array([np.nan]))
-            if not (np.abs(number) < 1 << 53).all():  # not NaN
-                known = ", ".join(values) or "none"
-                raise TraceError(
-                    f"{trace.path}: --step_by {by}: no column of numbers is so called; others are: {known}"
-                )
+        if not (np.abs(number) < 1 << 53).all():  # not NaN
+            wrong = "no column is called after a step: --step_by COLUMN says which it is"
+            if by is not None:
+                wrong = f"--step_by {by}: no column of numbers has this name"
+            raise TraceError(f"{trace.path}: {wrong}; there are {', '.join(values) or 'none'}")
         spent = {called.get(key, key): np.nan_to_num(columns[key]) for key in columns if key in parts}
         roles = {name: (self._role_of(name), took) for name, took in spent.items()}
         return StepRows(number.astype(np.int64), roles, values)

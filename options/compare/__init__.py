@@ -30,13 +30,14 @@ HELP = "what changed between two runs (or more, the first is the base), and whet
 EXAMPLE = "analyze.py compare examples/lenet examples/lenet-100mbit --sort --head 20"
 FLAGS = READING | {"group_by", "fail_above", "sort", "head", "save"}
 
+_PERCENTAGE = above_zero("percentage", lambda text: float(text.removesuffix("%")), or_zero=True)
 _REGRESSED = 3  # exit code of --fail_above
 _MOST_SHOWN = 3  # pairs of runs in a headline, and in the tables of a terminal
 
 
 def add_arguments(group: _ArgumentGroup) -> None:
     """Declare the flag of this option alone."""
-    group.add_argument("--fail_above", metavar="PERCENT", type=above_zero("percentage", float, or_zero=True),
+    group.add_argument("--fail_above", metavar="PERCENT", type=_PERCENTAGE,
         help="exit code 3 if the iteration time grew significantly, and by more than that")  # fmt: skip
 
 

@@ -74,7 +74,7 @@ def run(args: Namespace) -> Result:
     from outputs.atomic import check_output
     from outputs.rules import default_file
 
-    if args.sub_option == WHAT_IF:
+    if args.sub_option == WHAT_IF or "help" in args.set:
         loaded = load_steps(args.path, asked(args), partitions=read_partitions(args.path), sizes=True)
         if not args.set:
             return _helpful(args, loaded)
@@ -101,7 +101,7 @@ def _check(args: Namespace) -> None:
         check_heeded(args, "step_num")
     # refused before anything is read, and without spaces from here on
     args.set = [text if text == "help" else str(EditRequest.of(text)) for text in args.set]
-    if args.set and args.sub_option != WHAT_IF:
+    if args.set and "help" not in args.set and args.sub_option != WHAT_IF:
         raise UsageError(f"--set belongs to whatif: analyze.py whatif JOB {args.set[0]}")
     for flag in ("step_num", "output") if args.sub_option == WHAT_IF and not args.set else ():
         if getattr(args, flag) is not None:

@@ -139,9 +139,9 @@ def test_the_filter_leaves_other_communication_out(tmp_path: Path) -> None:
     assert {op["name"] for op in found["operations"]} == {"Comm.w.PUSH.1", "FW.a"}
 
 
-@pytest.mark.parametrize(("push", "percent", "code"), [(35, 5, 3), (35, 50, 0), (20, 0, 0)])
+@pytest.mark.parametrize(("push", "percent", "code"), [(35, 5, 3), (35, "50%", 0), (20, 0, 0)])
 def test_fail_above_is_for_significant_growth_beyond_the_limit(
-    tmp_path: Path, push: float, percent: int, code: int
+    tmp_path: Path, push: float, percent: object, code: int
 ) -> None:
     a, b = job(tmp_path / "a.json", 1), job(tmp_path / "b.json", 2, push=push)
     assert run_cli("--option", "compare", "--path", a, b, "--fail_above", percent)[0] == code

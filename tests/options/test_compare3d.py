@@ -39,6 +39,15 @@ def test_partitions_are_averaged_into_one_operation_per_run(tmp_path: Path) -> N
     assert rows["FW.a"] == ("FW", pytest.approx([0.04, 0.04]))
 
 
+def test_steps_are_those_that_a_mark_begins(tmp_path: Path) -> None:
+    events = [x("turn", 100 * n, 90) for n in range(4)] + [x("a", 50 * n, 10) for n in range(8)]
+    path = write(tmp_path / "t.json", events)
+    assert (
+        document(tmp_path, path, path, "--step_by", "turn")["iteration_ms"] == [0.0975] * 2
+    )  # 100, 100, 100, 90 µs
+    assert document(tmp_path, path, path, "--step_by", "a")["iteration_ms"] == [0.045] * 2
+
+
 def test_the_map_shows_each_run_against_the_first(tmp_path: Path) -> None:
     paths = run(tmp_path / "a", 20), run(tmp_path / "b", 45, extra=True), run(tmp_path / "c", 20)
     args = arguments.parse(["--option", "3dcompare", "--path", *map(str, paths)])

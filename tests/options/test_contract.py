@@ -69,6 +69,32 @@ def test_steps_are_sorted_by_their_length() -> None:
     assert [row["wall_ms"] for row in answer(*words, "--sort", "--head", 3)["breakdown"]] == longest[:3]
 
 
+def test_the_list_of_edits_needs_no_variant() -> None:
+    assert answer(*REPLAY[:4], "--set", "help")["edits"] == answer("whatif", LENET, "help")["edits"]
+
+
+@pytest.mark.parametrize("option", ["statistic", "diagnose", "compare", "3dcompare"])
+def test_columns_of_a_step_log_that_no_name_tells(option: str, tmp_path: Path) -> None:
+    rows = [(no, gpu, 5 + gpu, 20 + 10 * no) for no in range(6) for gpu in (0, 1)]  # steps of 20 to 70 ms
+    path, output = tmp_path / "log.csv", ("--output", tmp_path / "x.html") if option == "3dcompare" else ()
+    path.write_text("\n".join(",".join(map(str, row)) for row in (("no", "gpu", "load_ms", "all_ms"), *rows)))
+    words = (option, path, *[path] * option.endswith("compare"), *output)
+    found = answer(*words, "--step_by", "no", "--rank_by", "gpu")
+    assert found["repairs"] == []
+    if option == "statistic":
+        count = {row["name"]: (row["count"], row["avg_ms"]) for row in found["operations"]}
+        assert count["rank1.load"] == (6, 6.0)
+        log = (option, path, "--sub_option", "breakdown", "--step_by", "no", "--rank_by", "gpu")
+        spent = {(row["rank"], row["step"]): row["wall_ms"] for row in answer(*log)["breakdown"]}
+        assert spent == {(f"rank{gpu}", no): whole for no, gpu, _, whole in rows}
+    else:
+        taken = found["iteration_ms"]
+        assert set(taken if option != "diagnose" else [taken["mean"]]) == {45.0}
+    code, _, err = run_cli(*words, "--rank_by", "gpu")
+    assert (code, err.count("\n")) == (1, 1)
+    assert "no column is called after a step: --step_by COLUMN says which it is; there are no, gpu" in err
+
+
 def test_a_second_graph_is_not_dropped(tmp_path: Path) -> None:
     dags = [job / "worker_0" / "0" / "dag.gml" for job in (LENET, SLOW)]
     code, _, err = run_cli("--option", "graph", "--path", *dags, "--output", tmp_path / "g.dot")
