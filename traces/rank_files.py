@@ -216,12 +216,11 @@ def _known_reader(path: Path, size: int, mtime_ns: int) -> Reader | None:
 
 
 def rank_of_file(path: Path) -> int | None:
-    """Return the rank of a file given by itself: by its name, else its directory's."""
-    home = Path(os.path.abspath(path)).parent
-    if is_gpu_file(path.name) and (of_gpu := local_rank(home.name)) is not None:
-        return of_gpu
-    rank = rank_in_name(path)
-    return rank if rank is not None or path.name.split(".")[0] in PRODUCTS else rank_in_name(home)
+    """Return the rank of a file: by its name, else its directory's, or the one's to which a link leads."""
+    homes = (Path(os.path.abspath(path)).parent, path.resolve().parent)
+    of_gpu = [local_rank(home.name) for home in homes if is_gpu_file(path.name)]
+    of_home = [rank_in_name(home) for home in homes if path.name.split(".")[0] not in PRODUCTS]
+    return next((rank for rank in (*of_gpu, rank_in_name(path), *of_home) if rank is not None), None)
 
 
 def _all_differ(rank_of: Mapping[Path, int | None]) -> bool:

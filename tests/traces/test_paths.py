@@ -13,6 +13,7 @@ from errors import TraceError
 from trace_utils import Holds, find_paths, held_by, load_paths
 from traces.gpu_folders import find_gpus
 from traces.layouts import find_job
+from traces.rank_files import rank_of_file
 
 TRACE = json.dumps({"traceEvents": [{"ph": "X", "name": "FW.a", "ts": 1, "dur": 1, "pid": 0, "tid": 0}]})
 
@@ -330,3 +331,14 @@ def test_a_combined_trace_beside_its_ranks_is_not_counted_again(tmp_path: Path) 
 def test_a_directory_with_nothing_but_a_combined_trace(tmp_path: Path) -> None:
     make(tmp_path, "combined.json")
     assert [source.path.name for source in find_job(tmp_path).sources] == ["combined.json"]
+
+
+def test_a_link_to_a_file_or_its_directory_tells_the_rank_as_both_ends_are_called(tmp_path: Path) -> None:
+    for folder in ("rank3", "data"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "trace.json").write_text("[]")
+    (tmp_path / "latest.json").symlink_to(tmp_path / "rank3" / "trace.json")
+    (tmp_path / "rank5").symlink_to(tmp_path / "data")
+    assert rank_of_file(tmp_path / "latest.json") == 3
+    assert rank_of_file(tmp_path / "rank5" / "trace.json") == 5
+    assert rank_of_file(tmp_path / "data" / "trace.json") is None
