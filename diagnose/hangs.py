@@ -19,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import cached_property
+from itertools import pairwise
 from math import inf
 from typing import Any, NamedTuple
 
@@ -417,7 +418,7 @@ class _Job:
         )
 
     def _is_usual(self, root: Root, last_ns: int) -> bool:
-        """Whether who has not come is as late in every recorded call, and now not later than then."""
+        """Whether who has not come is as late in every call, or ever later, and now not later still."""
         lanes = self.lanes[root.call.group.key]
         made: dict[int, dict[int, int]] = defaultdict(dict)
         for rank, lane in lanes.items():
@@ -433,8 +434,11 @@ class _Job:
             for rank, at_ns in times.items():
                 behind[rank].append(at_ns - first_ns)
         others = max(sum(each) for rank, each in behind.items() if rank != late)
-        waited_ns = last_ns - root.call.at_ns
-        return sum(behind[late]) > OUTLYING * others and waited_ns <= max(behind[late])
+        growth_ns = max(
+            after - before for before, after in pairwise(behind[late])
+        )  # it may fall behind ever more
+        longest_ns = max(behind[late]) + max(growth_ns, 0)
+        return sum(behind[late]) > OUTLYING * others and last_ns - root.call.at_ns <= longest_ns
 
 
 def _node(rank: int, call: DumpedCall) -> _Node:

@@ -104,10 +104,11 @@ def _read(path: Path, args: Collection[str]) -> Trace:
         pairs = zip(is_message, kinds, strict=True)
         is_message = [kind in _MESSAGES if told is None else bool(told) for told, kind in pairs]
     number = _integers(_column(kept, NUMBER))
-    if n := sum(state not in _STATES for state in states):
+    if n := len(states) - sum(map(_STATES.__contains__, states)):
         repairs.append(f"{counted(n, 'call')} in states that are not known: taken as open")
-    times = np.array([_integers(_column(kept, key)) for key in _TIMES])
-    if n := sum(kept[at].get(_TIMES[key]) is not None for key, at in np.argwhere(times < 0).tolist()):
+    given_times = [_column(kept, key) for key in _TIMES]
+    times = np.array([_integers(each) for each in given_times])
+    if n := int((times < 0).sum()) - sum(list(each).count(None) for each in given_times):
         repairs.append(f"{counted(n, 'time')} of calls cannot be: taken as unknown")
     config, status = (
         value if isinstance(value, dict) else {} for value in map(document.get, ("pg_config", "pg_status"))

@@ -310,18 +310,25 @@ def test_dumps_that_were_written_soon_after_are_of_a_job_that_may_be_slow(tmp_pa
     assert (named(hang), "calls took longer before" in hang.reason) == ({}, True)
 
 
-def test_a_rank_that_is_as_late_in_every_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("growth_ms", "waited_ms", "is_hang"), [(0, 0.002, False), (0, 42, True), (2, 89, False), (2, 91, True)]
+)
+def test_a_rank_that_is_as_late_in_every_step(
+    tmp_path: Path, growth_ms: int, waited_ms: float, is_hang: bool
+) -> None:
     made = small_job()
     made = made._replace(programs={rank: own[4:5] * 30 for rank, own in made.programs.items()})
     run = Run(made, random.Random(1), {3: 25})
     for rank, at in run.called_ns:
-        late_ns = 40_000_000 if rank == 3 else rank * 1000
-        run.called_ns[rank, at] = 10**18 + at * 100_000_000 + late_ns
-        run.done_ns[rank, at] = 10**18 + at * 100_000_000 + 41_000_000
+        late_ns = (40 + growth_ms * min(at, 24)) * 1_000_000  # 88 ms at last, where it grows
+        step_ns = 10**18 + at * 100_000_000
+        run.called_ns[rank, at] = step_ns + (late_ns if rank == 3 else rank * 1000)
+        run.done_ns[rank, at] = step_ns + late_ns + 1_000_000
     for rank in range(3):
-        run.called[rank] = 26  # they have waited for 2 µs, when it usually comes 40 ms later
+        run.called[rank] = 26
+    run.called_ns[2, 25] = run.called_ns[0, 25] + int(waited_ms * 1_000_000)
     hang = hang_of(run, tmp_path)
-    assert (named(hang), "came as late to each" in hang.reason) == ({}, True)
+    assert (bool(named(hang)), "came as late to each" in hang.reason) == (is_hang, not is_hang)
 
 
 @pytest.mark.slow
