@@ -10,7 +10,7 @@ import numpy as np
 from diagnose.diagnosis import Diagnosis, Ranked
 from diagnose.finding import Evidence, Finding, Skipped
 from diagnose.hangs import Hang, HangCause, Root
-from errors import in_words
+from errors import counted, in_words
 from formats.recorder.standing import DumpedCall, Standing
 
 _CLOSER = ("diagnose", "--full")
@@ -36,7 +36,7 @@ def hang_diagnosis(hang: Hang, ranks: Mapping[int, Standing], paths: Mapping[int
 
 def _answer(hang: Hang, findings: Sequence[Finding], ranks: Mapping[int, Standing]) -> str:
     if not findings:
-        return f"No hang is claimed of {len(ranks)} ranks: {hang.reason}."
+        return f"No hang is claimed of {counted(len(ranks), 'rank')}: {hang.reason}."
     guilty = {rank for root in hang.roots for rank in root.ranks}
     waiting = len(hang.waits.keys() - guilty)
     rest = f"; {waiting} of {len(ranks)} ranks wait for these, directly or through others" if waiting else ""

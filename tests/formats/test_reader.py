@@ -19,7 +19,7 @@ import reference
 from conftest import THOROUGH
 from dialects import finish
 from errors import TraceError
-from formats import native, stream
+from formats import native, reader, stream
 from formats.chrome import read_part
 from formats.event import tolerant
 from formats.reader import EventReader
@@ -332,14 +332,21 @@ def test_what_is_nearly_all_damage_is_refused(
 ) -> None:
     monkeypatch.setattr("formats.reader._MOST_DAMAGED", 250)
     path = tmp_path / "t.json.gz"
-    path.write_bytes(gzip.compress(f"[{json.dumps(EVENT)},{f'{item},' * 1_000}]".encode()))
+    path.write_bytes(gzip.compress(f"[{json.dumps(EVENT)},{f'{item},' * 300}]".encode()))
     with pytest.raises(TraceError, match="things in it are damaged or are not events"):
         read_trace(path)
 
 
-@pytest.mark.slow
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Let the reader spend a sixteenth on damaged events; return how many bytes that is at first."""
+    for name in ("_PATIENCE", "_TO_MEND"):
+        monkeypatch.setattr(f"formats.reader.{name}", getattr(reader, name) // 16)
+    return 1 << 20
+
+
 def test_what_is_decoded_in_vain_is_bounded_by_the_size_of_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, impatient: int
 ) -> None:
     """Where no pattern finds the end of an event, each damaged one must not try the rest of the file."""
     tried = 0
@@ -351,18 +358,17 @@ def test_what_is_decoded_in_vain_is_bounded_by_the_size_of_the_file(
 
     monkeypatch.setattr("formats.reader.tolerant", counted)
     path = written(
-        tmp_path, "[" + '{"ph": "B", "name": "broadcast", "ts": 38559, },,' * 8000 + json.dumps(EVENT) + "]"
+        tmp_path, "[" + '{"ph": "B", "name": "broadcast", "ts": 38559, },,' * 2000 + json.dumps(EVENT) + "]"
     )
     events, phrases = events_of(path)
     assert events == [EVENT]
-    assert phrases == ["8,000 damaged events lost"]
+    assert phrases == ["2,000 damaged events lost"]
     size = path.stat().st_size
-    assert tried < (16 << 20) + 6 * size  # 8,000 times half of the file would be 80 times as much
+    assert tried < impatient + 6 * size  # 2,000 times half of the file would be 60 times as much
 
 
-@pytest.mark.slow
 def test_looking_for_ends_is_bounded_and_what_ends_nearby_is_mended_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, impatient: int
 ) -> None:
     """An odd quote in each event: taken exactly, no event ends before the file does."""
     looked = 0
@@ -375,17 +381,17 @@ def test_looking_for_ends_is_bounded_and_what_ends_nearby_is_mended_all_the_same
 
     monkeypatch.setattr("formats.reader.object_end", counted)
     event = r'{"ph": "X", "name": "a", "ts": %d, "dur": 1, "args": {"x": "1, \"y\": 3"z"}}'
-    path = written(tmp_path, "[" + ",".join(event % i for i in range(6000)) + "]")
+    path = written(tmp_path, "[" + ",".join(event % i for i in range(1500)) + "]")
     events, phrases = events_of(path)
-    assert [one["ts"] for one in events] == list(range(6000))
-    assert phrases == ["6,000 events repaired (NaN, bad characters or quotes)"]
-    assert looked < (16 << 20) + 6 * path.stat().st_size  # 6,000 times half of the file is 60 times as much
+    assert [one["ts"] for one in events] == list(range(1500))
+    assert phrases == ["1,500 events repaired (NaN, bad characters or quotes)"]
+    assert looked < impatient + 6 * path.stat().st_size  # 1,500 times half of the file is 40 times as much
 
 
 @by_both
 def test_ranges_of_a_file_make_the_same_trace(tmp_path: Path) -> None:
     phases = ({"ph": "B"}, {"ph": "E"}, {"ph": "X"}, {"ph": "i"})
-    good = [EVENT | phases[i % 4] | {"name": f"n{i % 7}", "ts": i, "args": {"k": i}} for i in range(30_000)]
+    good = [EVENT | phases[i % 4] | {"name": f"n{i % 7}", "ts": i, "args": {"k": i}} for i in range(6_000)]
     path = written(tmp_path, text(*good, tail='], "distributedInfo": {"rank": 1}}'))
     middle = find_boundary(path, path.stat().st_size // 2)
     assert middle is not None
@@ -418,27 +424,27 @@ def test_a_reader_of_a_damaged_header_still_gives_the_events(tmp_path: Path) -> 
     assert reader.damage.phrases() == ["the members before the events are unreadable"]
 
 
-@pytest.mark.slow
 @by_both
-def test_a_large_file_is_read_as_a_small_one(tmp_path: Path) -> None:
+def test_a_file_of_many_pieces_is_read_as_one_of_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """New names, phases, odd values and metadata keep coming."""
+    monkeypatch.setattr(stream, "PIECE", 1 << 17)
     rng = random.Random(3)
     events: list[dict[str, Any]] = []
-    for i in range(60_000):
+    for i in range(6_000):
         event = EVENT | {
-            "name": f"op{rng.randrange(50 + i // 20)}",
+            "name": f"op{rng.randrange(50 + i // 2)}",
             "ts": i,
             "dur": rng.randrange(9),
             "tid": i % 3,
         }
-        if i > 20_000 and i % 7 == 0:
-            event["cat"] = f"late{i // 10_000}"
-        if i % 9_999 == 5:
+        if i > 2_000 and i % 7 == 0:
+            event["cat"] = f"late{i // 1_000}"
+        if i % 999 == 5:
             event["pid"] = "text"
         events.append(event)
         if i % 3 == 0:
             events.append({"ph": "s", "id": i, "name": "flow", "pid": 1, "tid": 2, "ts": i})
-        if i % 10_000 == 7:
+        if i % 1_000 == 7:
             events.append({"ph": "M", "name": "process_name", "pid": i, "args": {"name": f"p{i}"}})
     trace = read_trace(written(tmp_path, text(*events)))
     slices = [event for event in events if event["ph"] == "X"]
@@ -447,8 +453,8 @@ def test_a_large_file_is_read_as_a_small_one(tmp_path: Path) -> None:
     assert [trace.tracks[i] for i in trace.track_id.tolist()] == [(e["pid"], e["tid"]) for e in slices]
     assert trace.ts_ns.tolist() == [event["ts"] * 1000 for event in slices]
     assert trace.dur_ns.tolist() == [event["dur"] * 1000 for event in slices]
-    assert dict(trace.phases) == {"X": 60_000, "s": 20_000, "M": 6}
-    assert [event["args"]["name"] for event in trace.metadata] == [f"p{i}" for i in range(7, 60_000, 10_000)]
+    assert dict(trace.phases) == {"X": 6_000, "s": 2_000, "M": 6}
+    assert [event["args"]["name"] for event in trace.metadata] == [f"p{i}" for i in range(7, 6_000, 1_000)]
 
 
 @by_both

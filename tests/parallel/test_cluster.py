@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -325,6 +326,45 @@ def test_where_all_workers_have_stopped_a_line_names_one(
         list(map_files(sizes, shared_files(tmp_path, 3)))
 
 
+@contextlib.contextmanager
+def link(to: str) -> Iterator[tuple[str, threading.Event]]:
+    """Pass on what comes and goes for an address; yield another one for it, and what stops that if clear."""
+    host, port = to.removeprefix("tcp://").split(":")
+    passes = threading.Event()
+    passes.set()
+
+    def pump(one: socket.socket, other: socket.socket) -> None:
+        with contextlib.suppress(OSError), one, other:
+            while data := one.recv(1 << 16):
+                passes.wait()
+                other.sendall(data)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, far = listening.accept()[0], socket.create_connection((host, int(port)))
+                for ends in ((near, far), (far, near)):
+                    threading.Thread(target=pump, args=ends, daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=accept, daemon=True).start()
+        try:
+            yield f"tcp://127.0.0.1:{listening.getsockname()[1]}", passes
+        finally:
+            passes.set()
+            listening.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_link_that_is_dropped_is_a_line(scheduler: str, tmp_path: Path, impatient: None) -> None:
+    with link(scheduler) as (address, passes), cluster.connected(address) as one:
+        assert len(list(one.map(sizes, shared_files(tmp_path, 2), None, int))) == 2
+        passes.clear()
+        with pytest.raises(AnalyzeError, match="no word from the scheduler for 2 s"):
+            list(one.map(sizes, shared_files(tmp_path, 2), None, int))
+        passes.set()
+
+
+@pytest.mark.fuzz  # as above, by a process of its own
 def test_a_scheduler_that_stops_is_a_line(tmp_path: Path, impatient: None) -> None:
     distributed = pytest.importorskip("distributed")
     command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--no-dashboard", "--port", "0"]
