@@ -257,7 +257,7 @@ def stepwise(clock: Clock, runs: Sequence[tuple[Run, int]]) -> tuple[Shift, int]
     """Return the shift of times on a drifting host's clock, and how far it is at most from the even one (ns).
 
     It grows in steps, each where nothing happens, so that no duration, order or nesting changes: a correction
-    that grew evenly would move the end of a slice further than its begin. Each of the host's `runs` is with
+    that grew evenly would move the end of a slice further than its start. Each of the host's `runs` is with
     what makes the run's times those of the host's clock (ns).
     """
     span = extent(runs)

@@ -2,7 +2,7 @@
 
 The path is walked backwards from the step's end on the rank that ends last: through an event's work to
 what let it go on last, or to its start; from a start through the gap before it to the input that ended
-last; until the step's begin. So it adds up to the step's duration, and nobody's waiting lies on it: the
+last; until the step's start. So it adds up to the step's duration, and nobody's waiting lies on it: the
 path runs through whoever was waited for.
 """
 
@@ -84,7 +84,7 @@ class CriticalPath(Struct, frozen=True):
 def critical_path(step: StepGraph, owners: Sequence[int] | None = None) -> CriticalPath:
     """Return the critical path of `step`, among the events of `owners` (None: all).
 
-    It covers the step of the owner that ends last, from its begin to its end. Where the path reaches
+    It covers the step of the owner that ends last, from its start to its end. Where the path reaches
     another owner that began its step later, the time before that is a gap. With a part of the owners,
     what these wait for others is a stretch of category `WAIT`.
     """
@@ -117,7 +117,7 @@ class CriticalPaths:
         through = entered - np.where(is_body, step.work_ns[event], step.gap_ns[event])
         left, _, kind = (column[places] for column in self._inputs)
         n = len(event)
-        # backwards: from the last event to the end, of each place its work or gap and its wait, the begin
+        # backwards: from the last event to the end, of each place its work or gap and its wait, the start
         found = np.empty((7, 2 * n + 2), np.int64)
         found[:, 0] = NO_EVENT, NO_EVENT, owner, _GAP, over, end, -1
         of = event, step.operation[event], step.owner[event]
@@ -153,7 +153,7 @@ def _last_inputs(step: StepGraph, part: Int64) -> Inputs:
 
     Per start and body (2n,): when, which start or body, and the `EdgeKind` or -1. Where a body waited for
     nothing since its start, that is its start. Where nothing recorded let an event start, it is -1, at
-    the begin of its owner's step. A transfer's body also waits for the one before it on its link.
+    the start of its owner's step. A transfer's body also waits for the one before it on its link.
     `part` (n,) is -1 for events of no part.
     """
     edges = step.edges
@@ -187,7 +187,7 @@ def _on_links(step: StepGraph) -> Int64:
 
 
 def _last_event(step: StepGraph, owner: int) -> tuple[int, int]:
-    """Return the event that held up an owner's next step, and its end; `NO_EVENT`, the begin without one."""
+    """Return the event that held up an owner's next step, and its end; `NO_EVENT`, the start without one."""
     last = step.last[step.owner[step.last] == owner]
     if not len(last):
         return NO_EVENT, int(step.begin_ns[owner])

@@ -56,7 +56,7 @@ def category(name: str) -> str:
 
 
 def _one_step(dag: Dag, edges: Int64, path: str) -> Dag:
-    """Return `dag` with these edges, those from a step's end into the next step's begin kept apart.
+    """Return `dag` with these edges, those from a step's end into the next step's start kept apart.
 
     So are those into it from a communication that itself waits for the operation: the weights of the step
     before.

@@ -83,7 +83,7 @@ class NamedPath(Struct, frozen=True):
     ----------
     labels : what occurs on the path, in the order of its first stretches
     label : (k,) index into `labels`
-    start_ns, dur_ns : (k,) from the begin of the step
+    start_ns, dur_ns : (k,) from the start of the step
     kind : (k,) the `EdgeKind` of the edge by which the path enters it, -1 for none
     covered : the numbers of those `labels` that are gaps which something covers
     """

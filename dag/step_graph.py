@@ -50,7 +50,7 @@ class StepGraph(Struct, frozen=True):
     work_ns : (n,) the last part of the event, in which it waited for nothing
     gap_ns : (n,) from the event's last input to its start
     begin_ns, next_ns : (m,) when each owner's step, and the one after it, begins; -1 where unknown
-    tail_ns : (m,) from the last event that holds up the next step to its begin
+    tail_ns : (m,) from the last event that holds up the next step to its start
     last : events that must be over before the next step of their owner begins
     turn : (n,) the order in which links served the step's transfers
     overtaken : (k, 2) transfers of one link, the second of which could have begun earlier than the first
@@ -101,7 +101,7 @@ class StepGraph(Struct, frozen=True):
 
     @property
     def last_end_ns(self) -> Int64:
-        """When the last event that holds up each owner's next step ends (m,); its begin without one."""
+        """When the last event that holds up each owner's next step ends (m,); its start without one."""
         end: Int64 = self.begin_ns.copy()
         np.maximum.at(end, self.owner[self.last], self.end_ns[self.last])
         return end

@@ -50,7 +50,7 @@ def step_timeline(
     parts: bool = False,
     first: Collection[str] = (),
 ) -> Timeline:
-    """Return `step` drawn to scale, from the begin of the step on the owner that ends last.
+    """Return `step` drawn to scale, from the start of the step on the owner that ends last.
 
     Parameters
     ----------

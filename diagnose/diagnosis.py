@@ -109,7 +109,7 @@ class Diagnosis(Struct, frozen=True):
     job_ns: Float64  # (every step,) until the last rank was through, as of `JobView.every_job_ns`
     numbers: Sequence[int]  # of every step
     ranks: Sequence[str]
-    one_step: str  # what a step is called at the begin of a sentence
+    one_step: str  # what a step is called at the start of a sentence
     view: JobView | None = None  # of the job as it was recorded; None where only figures of it are known
     #: Numbers of steps, and (ranks, these) the most that a part of them is longer than the median rank's.
     excess: tuple[Sequence[int], Float64] | None = None

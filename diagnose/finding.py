@@ -28,7 +28,7 @@ def edit(name: str, value: object) -> EditRequest:
 
 
 class Evidence(Struct, frozen=True):
-    """One recorded event, or stretch of a step, that shows a finding; times from the step's begin.
+    """One recorded event, or stretch of a step, that shows a finding; times from the step's start.
 
     Without a step they are from the first call that is open, and `dur_ns` is how long it is known to be open.
     """

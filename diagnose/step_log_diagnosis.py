@@ -526,7 +526,7 @@ def _of_span(log: LogSteps, span: _Span, usual: Mask, in_span: Mask) -> Ranked:
     more = step[inside] - base
     mean = float(more.mean()) if span.grows else float(np.median(more))
     from_step, to_step = int(log.number[span.begin]), int(log.number[span.end - 1])
-    if log.width > 1 and span.end < len(step):  # up to the begin of the next stretch
+    if log.width > 1 and span.end < len(step):  # up to the start of the next stretch
         to_step = int(log.number[span.end]) - 1
     where = f"from step {from_step} to {to_step}" if span.end < len(step) else f"from step {from_step} on"
     where = "in all steps" if always else where

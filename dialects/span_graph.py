@@ -149,7 +149,7 @@ class Meaning(Struct, frozen=True):
         it only begins or ends it
     messages : which of these pass data from one rank to one other
     waits : which wait for other threads, beside those whose names say so
-    inputs : the row of what each waited for, -1: what ended nearest to its begin (`ended_nearest`: the times
+    inputs : the row of what each waited for, -1: what ended nearest to its start (`ended_nearest`: the times
         are a device's); None: each waited for what ended last before it
     on_device : which run on an accelerator
     """

@@ -293,7 +293,7 @@ class RankStep(Struct, frozen=True):
     last : the events that must be over before the next step begins (the main thread's last operation);
         None where that is every event that ends in the step and that nothing else of the step follows
     across : (source in an earlier step, target in this step, joint, how many steps earlier) as rows (k, 4)
-    since_ns : 0 as a dialect states a step; the step's begin where it is `compact`
+    since_ns : 0 as a dialect states a step; the step's start where it is `compact`
     """
 
     number: int
@@ -327,7 +327,7 @@ class RankStep(Struct, frozen=True):
         return cls(number, *bounds, operation, times[:, 0], times[:, 1], rows, meetings_table(meetings))
 
     def compact(self) -> RankStep:
-        """Return the step in less memory: times from its begin on, all numbers as narrow as they can be."""
+        """Return the step in less memory: times from its start on, all numbers as narrow as they can be."""
         later = self.begin_ns - self.since_ns
         return replace(
             self,

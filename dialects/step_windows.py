@@ -62,7 +62,7 @@ class RecordedEvents(Struct, frozen=True):
 
 
 def windows(steps: Int64) -> Int64:
-    """Return (number, begin, begin of the next) of each of some steps (n, 3), as `step_table` has them.
+    """Return (number, start, start of the next) of each of some steps (n, 3), as `step_table` has them.
 
     One that is followed by a pause ends itself. A pause is a number left out, or one longer than the step.
     """
@@ -127,7 +127,7 @@ def cut_into_steps(
 ) -> tuple[OperationTable, list[RankStep]]:
     """Return the operations and the steps of a recording; `bounds` as from `windows`, in order.
 
-    A step has what ran in it, from its begin on; what goes on in the next step is an event there as well. Of
+    A step has what ran in it, from its start on; what goes on in the next step is an event there as well. Of
     a host that is ahead of a device each step has its part, up to the end.
     Work that was asked for before the step began is an operation of its own (`from_earlier_step`).
     """
@@ -237,7 +237,7 @@ class _Cutter:
         return edge_rows(sources, waiting[: len(sources)], Joint.END_TO_BODY, EdgeKind.SYNCHRONISE)
 
     def _last_that_leads(self, part: Int64, end: int) -> Int64 | None:
-        """Return the last event that leads to the next step's begin, and the one that hands over.
+        """Return the last event that leads to the next step's start, and the one that hands over.
 
         None where no event leads.
         """
@@ -305,7 +305,7 @@ class _Cutter:
 
 
 class Open:
-    """The items open at the begin of a window; `items` are by start, `end_ns` are their ends (by item)."""
+    """The items open at the start of a window; `items` are by start, `end_ns` are their ends (by item)."""
 
     def __init__(self, items: Int64, end_ns: Int64) -> None:
         self.items, self.end_ns = items, end_ns
@@ -358,7 +358,7 @@ def ended_last(end_ns: Int64, group: Groups, moments: Int64, own: Groups) -> Int
 
 
 def ended_nearest(start_ns: Int64, end_ns: Int64, group: Groups, targets: Int64) -> Int64:
-    """Return for some events (k,) of all (n,) which one of another group ended nearest to its begin; or -1.
+    """Return for some events (k,) of all (n,) which one of another group ended nearest to its start; or -1.
 
     That began before it, and may seem to end up to `JITTER_NS` later than it begins.
     """

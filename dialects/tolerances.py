@@ -21,7 +21,7 @@ BODY_ALONE = 0.9
 IN_A_ROW = 16
 #: Events of all steps together that are many, however few were recorded; and how often one may be an event.
 ALWAYS_FEW, MOST_TIMES = 2_000_000, 4
-#: On a device an end may seem so much later than the begin of what waited for it.
+#: On a device an end may seem so much later than the start of what waited for it.
 JITTER_NS = 500_000
 
 # ---- BytePS
@@ -54,7 +54,7 @@ CLEARLY_LAST = 2 / 3
 
 #: Clocks of host and device, and whole microseconds, agree to about this.
 TOLERANCE_NS = 2_000
-#: Begins and lengths are rounded each, so that an end may seem later than the begin that followed it.
+#: Begins and lengths are rounded each, so that an end may seem later than the start that followed it.
 ROUNDED_NS = 10
 #: A stream runs one thing at a time: by this share of its time, up to `JITTER_NS`, work may seem to end after
 #: the next one has begun.

@@ -327,7 +327,7 @@ def outliers(lengths: NDArray[np.number[Any]]) -> Mask:
 
 
 def mean_pause_ns(parts: Iterable[Breakdown]) -> float:
-    """Return the mean time between the end of a step and the begin of the one numbered next."""
+    """Return the mean time between the end of a step and the start of the one numbered next."""
     pauses = [
         after.start_ns - before.start_ns - before.wall_ns
         for steps in _by_rank(parts).values()

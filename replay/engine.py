@@ -100,7 +100,7 @@ def _column(values: ArrayLike, n: int) -> Int64:
 
 
 class Schedule(NamedTuple):
-    """When each operation of a plan ran: start and end (n,) in nanoseconds from the begin."""
+    """When each operation of a plan ran: start and end (n,) in nanoseconds from the start."""
 
     start_ns: Int64
     end_ns: Int64

@@ -106,7 +106,7 @@ class LinkRate(NamedTuple):
 def link_rate(recording: Recording) -> LinkRate | None:
     """Return the rate of the job's links; None where sizes are not known.
 
-    A transfer's bytes pass between its begin and its end: a PUSH's begin is its sending, a PULL's is its
+    A transfer's bytes pass between its start and its end: a PUSH's start is its sending, a PULL's is its
     asking or the sending of the last PUSH that it waits for. So no side of a node, which sends or receives,
     is slower than the bytes of the transfers that lie within any stretch of time, over its length. Of the
     best of these bounds in each step, over stretches that hold a good part of what the side carries there,
@@ -293,7 +293,7 @@ def begins(step: StepGraph) -> Int64:
 def _fastest(size: Int64, begin_ns: Int64, end_ns: Int64) -> list[float]:
     """Return the most bytes over time of a stretch with a good part of all bytes, and with a short part.
 
-    Stretches lead from the begin of one transfer (n,) to the end of one.
+    Stretches lead from the start of one transfer (n,) to the end of one.
     """
     total = float(size.sum())
     order = np.argsort(end_ns, kind="stable")

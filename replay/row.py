@@ -1,4 +1,4 @@
-"""Recorded steps in a row: their operations, and what joins a step to its begin, its end and the step before.
+"""Recorded steps in a row: their operations, and what joins a step to its start, its end and the step before.
 
 An event is two operations, its head and its body. The head begins once everything that enters it is over and
 the gap has passed; the body once the head is over, everything that enters the body as well, and its link is
@@ -89,7 +89,7 @@ class Row:
         gaps[resumed] = 0
         early, gaps_of_early = self._asked_before(position, across)
         edited = np.zeros(len(early), np.int64)
-        if self.stream_of.max(initial=-1) >= 0:  # what an edit made of the time since the step's begin
+        if self.stream_of.max(initial=-1) >= 0:  # what an edit made of the time since the step's start
             edited = gaps[early] - (step.start_ns - step.begin_ns[step.owner])[early]
         gaps[early] = np.maximum(gaps_of_early + edited, 0)
         return work, gaps
@@ -115,7 +115,7 @@ class Row:
             self._early[position] = early, gaps
         return self._early[position]
 
-    # ---- edges (e, 2) between operations, which are numbered from the first begin of their step
+    # ---- edges (e, 2) between operations, which are numbered from the first start of their step
 
     def _to_events(self, position: int) -> Int64:
         """Return the edges that join the events of a step to its begins and ends."""
@@ -218,7 +218,7 @@ def _first_of(stream: Int64, order: Int64) -> tuple[Int64, Int64]:
 
 
 def _is_root(step: StepGraph) -> Bool:
-    """Return which events (n,) nothing of their owner holds back but the begin of the step."""
+    """Return which events (n,) nothing of their owner holds back but the start of the step."""
     source, target, joint, _ = step.edges.T
     holds = (joint < Joint.END_TO_BODY) & (step.owner[source] == step.owner[target])
     is_root = np.ones(len(step), np.bool_)

@@ -212,7 +212,7 @@ def idle(view: JobView) -> Iterator[Finding | Skipped]:
             title = f"the host waits {most} for work not in this trace"
             cause = f"{in_ms(named_ns)} in {shown}, {where}"
             cause += f"; the step itself takes {in_ms(path_ns - named_ns)}" if leads else ""
-            action = "find what the device, or another process on it, does there: record it from its begin on"
+            action = "find what the device, or another process on it, does there: record it from its start on"
         else:
             title = (
                 f"{in_percent(named_ns / path_ns)} of the step passes in {shown}, outside of any operation"

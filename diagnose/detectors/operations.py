@@ -166,7 +166,7 @@ def _warm_up(view: JobView, n_first: int) -> Finding:
         title=f"the first {counted(n_first, 'recorded step')} took {in_ms(more)} longer than the others"
         if n_first > 1
         else f"step {numbers[0]}, the first recorded, took {in_ms(more)} longer than the others",
-        cause="what is done only once (compiling, tuning, growing memory) and the begin of the profiling "
+        cause="what is done only once (compiling, tuning, growing memory) and the start of the profiling "
         "lie in the first steps",
         action="leave more steps to the warm-up before the recording begins",
         steps=numbers,

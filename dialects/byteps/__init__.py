@@ -112,7 +112,7 @@ class BytePS(System):
         return OpName.parse(name).queue in ("PUSH", "PULL")
 
     def sync_part(self, name: str, cat: str, tid: object, args: Mapping[str, Any]) -> SyncPart | None:
-        """Return the begin of a PUSH, or the end of a PULL, of a partition.
+        """Return the start of a PUSH, or the end of a PULL, of a partition.
 
         Every PULL of a partition ends after every worker's PUSH of it has begun.
         """

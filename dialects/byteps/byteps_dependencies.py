@@ -219,7 +219,7 @@ def connect(spans: Spans, dependencies: Sequence[Dependency]) -> Int64:
     is_own[chains.event] = False
     own = np.flatnonzero(is_own)
     wholes = _Named(spans, names[spans.operation[own]], own)
-    # where a communication is not recorded as a whole, its first and last stages are its begin and end
+    # where a communication is not recorded as a whole, its first and last stages are its start and end
     main = mains[spans.operation[chains.event[chains.first]]]
     low, high = wholes.of_step(main, chains.event[chains.first])
     alone = low == high

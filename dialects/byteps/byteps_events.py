@@ -125,7 +125,7 @@ def _sorted(
 def with_untraced(events: GpuEvents, bounds: Sequence[tuple[int, int]]) -> GpuEvents:
     """Return `events` with one before each communication for the computation that was not traced.
 
-    That is from the load of input or the previous gradient on, else from the step's begin. `bounds` are
+    That is from the load of input or the previous gradient on, else from the step's start. `bounds` are
     begin and end of the steps.
     """
     before = np.array([name.cat in ("I/O", "FW") for name in events.names], np.bool_)

@@ -1,6 +1,6 @@
 """BytePS steps as graphs: layers on threads, partitions through their stages, servers that wait.
 
-A step holds whatever ran between its begin and that of the next one, cut at both. The operations of a
+A step holds whatever ran between its start and that of the next one, cut at both. The operations of a
 thread run one after the other; an operator starts after those its DAG names; a communication is enqueued
 after the backward operation that makes its gradient, each of its partitions passes its stages in order,
 and it ends with the last one. PUSH occupies the worker's link to the servers, PULL the server's link back,
@@ -126,7 +126,7 @@ def _ended(step: RankStep, last: Int64) -> RankStep:
 
 
 def _bounds(steps: Steps) -> list[tuple[int, int, int]]:
-    """Return (number, begin, begin of the next) of each step that can be told from its begin on."""
+    """Return (number, start, start of the next) of each step that can be told from its start on."""
     end = steps.whole[-1].end_ns if steps.whole else -_NEVER
     partial = ((step.label, step.start_ns, _NEVER) for step in steps.partial if step.start_ns >= end)
     return [*as_bounds(windows(step_table(steps.whole))), *partial]

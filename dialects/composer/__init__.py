@@ -223,7 +223,7 @@ def tie_axes(trace: Trace) -> Trace:
 def second_axis(trace: Trace, own: Mask) -> SecondAxis | None:
     """Return the second axis that slices `own` (n,) of a process have; None if they have one or no steps.
 
-    The offset is the median, over the profiler's steps, from the begin of a step to the end of the callback
+    The offset is the median, over the profiler's steps, from the start of a step to the end of the callback
     in which it begins (without callbacks: to the end of the batch before). Which belong together follows from
     the smallest spread of the offsets; where several are alike, the last ones recorded do.
     """

@@ -200,7 +200,7 @@ class _StepBuilder(Struct):
         return RankStep.of(self.step.label, bounds, np.array(self.operation, np.int64), times, self.edges)
 
     def _add_reduction(self, one: _Collective) -> int:
-        """Add a reduction and its parts, which follow each other from its begin to its end."""
+        """Add a reduction and its parts, which follow each other from its start to its end."""
         whole = self._add_row(one.reduction, one.tensor, is_collective=True)
         before, joint = whole, Joint.START_TO_HEAD
         for row in one.parts:

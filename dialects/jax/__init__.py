@@ -1,6 +1,6 @@
 """JAX and TensorFlow, profiled by XLA: the file of a host has its threads and all of its devices.
 
-It is ``<log>/plugins/profile/<run>/<host>.trace.json.gz``. Times count from the recording's begin, the epoch
+It is ``<log>/plugins/profile/<run>/<host>.trace.json.gz``. Times count from the recording's start, the epoch
 is in no event. All args are text. The last event is empty. What comes after the millionth event is missing.
 
 Devices are ranks:

@@ -82,7 +82,7 @@ def is_call_of_all(name: str) -> bool:
 
 
 def is_half(name: str) -> bool:
-    """Whether a host's annotation is half a transfer: from its begin to when its thread has waited for it."""
+    """Whether a host's annotation is half a transfer: from its start to when its thread has waited for it."""
     return bool(re.match(_HALF, name))
 
 
@@ -131,7 +131,7 @@ def known_key(key: Hashable, rank: int | None, group: tuple[int | None, ...] | N
 
 
 class StepMark(Struct, frozen=True):
-    """A step's begin, which tells what collectives of the host are of that step."""
+    """A step's start, which tells what collectives of the host are of that step."""
 
     number: int
 

@@ -498,7 +498,7 @@ def _after_backward(rank: _Rank) -> Int64:
 
 
 def _unlaunched(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
-    """Let device work whose launch no recording knows wait for what of its rank ended nearest to its begin.
+    """Let device work whose launch no recording knows wait for what of its rank ended nearest to its start.
 
     See `ended_nearest`; not what follows other work of its stream at once. Where that seems to end later than
     it begins, it begins at that end, which is set in `start_ns`.

@@ -254,7 +254,7 @@ def _after(step: StepGraph, chosen: Bool) -> Bool:
 
 
 def _leads_to(step: StepGraph, chosen: Bool, *, but_through: Bool | None = None) -> Bool:
-    """Return whether the `chosen` wait for the end, and for the begin, of each event of a step (n, 2).
+    """Return whether the `chosen` wait for the end, and for the start, of each event of a step (n, 2).
 
     Directly or through other events, `but_through` some (n,).
     """

@@ -19,7 +19,7 @@ HELP = (
     "no call of the host waits for the device; memory of the device takes no time to allocate and free"
 )
 
-#: From the end of a kernel to the begin of one that was launched long ago.
+#: From the end of a kernel to the start of one that was launched long ago.
 BACK_TO_BACK_NS = 2_000
 #: Between operations of a host Python runs for less than this; a longer gap is a pause of something else.
 PAUSE_NS = 1_000_000

@@ -26,7 +26,7 @@ HELP = (
 _LAST_OF_TWO, _APART = 2 / np.sqrt(np.pi), 1.96 * np.sqrt(2)
 
 #: Of one step, by the name of a computation that negotiations wait for: its events, in order; how late each
-#: was, from when the first rank was ready (the negotiation's begin) to the event's end; which of them began
+#: was, from when the first rank was ready (the negotiation's start) to the event's end; which of them began
 #: with all ranks alike: the first, and what follows an exchange.
 Lateness: TypeAlias = dict[str, tuple[Int64, Int64, Bool]]
 
