@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from arrays import Float64
-from arrays.median import MAD_TO_SD
+from arrays.median import MAD_TO_SD, MEDIAN_TO_MEAN
 
 #: Points of a series that are looked at together (7 ms); of a longer one, means of so many stretches. With
 #: half or twice as many the same faults are found (docs/accuracy.md, 9).
@@ -15,6 +15,37 @@ _MOST_POINTS = 500
 _CLIPPED = 5.0
 _LEAST_BLOCKS = 10
 _SMOOTHED = 5  # values around each: twice as many as may stand out by themselves, and one
+#: Steps that a span has at least, and the spans that are looked for in each series.
+LEAST_STEPS, MOST_SPANS = _SMOOTHED, 20
+
+
+def higher_spans(values: Float64, least_more: float, sure: float) -> list[tuple[int, int]]:
+    """Return the spans in which a series (k,) is higher, each without those before it.
+
+    By at least so much, and by at least `sure` times the error of that.
+
+    >>> higher_spans(np.array([5.0, 6, 5, 6, 5, 6, 9, 8, 9, 8, 9, 8]), 1.0, 3.0)
+    [(6, 12)]
+    """
+    left = values.astype(np.float64)
+    found = []
+    for _ in range(MOST_SPANS):
+        begin, end = higher_span(left, LEAST_STEPS)
+        outside = np.concatenate([left[:begin], left[end:]])
+        if not len(outside):
+            break
+        more = float(np.median(left[begin:end]) - np.median(outside))
+        if more < max(least_more, sure * difference_error(left, end - begin)):
+            break
+        found.append((begin, end))
+        left[begin:end] -= more
+    return found
+
+
+def difference_error(values: Float64, length: int) -> float:
+    """Return the standard error of the median of `length` values in a row against that of the others."""
+    others = max(len(values) - length, 1)
+    return MEDIAN_TO_MEAN * level_error(values, length) * float(np.sqrt(1 + length / others))
 
 
 def higher_span(values: Float64, least: int) -> tuple[int, int]:

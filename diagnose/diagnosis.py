@@ -23,6 +23,7 @@ from diagnose.detectors.operations import (
     outlier_steps,
     profiling_overhead,
     slow_callbacks,
+    slower_span,
 )
 from diagnose.detectors.servers import one_slow_server, priority_inversion, slow_server
 from diagnose.detectors.slow_transfers import slow_links, small_messages
@@ -54,6 +55,7 @@ DETECTORS: Sequence[Sequence[Detector]] = (
         Detector(one_slow_server, ("server",)),
         Detector(slow_links, ("slow_collective",)),
         Detector(outlier_steps, ("outlier_steps", "profiling_overhead"), of_figures=True),
+        Detector(slower_span, ("outlier_steps",), of_figures=True),
         Detector(first_calls, ("profiling_overhead",)),
         Detector(idle, ("idle",), of_figures=True),
         Detector(idle_stages, ("idle",)),
@@ -287,7 +289,8 @@ def _told(diagnosis: Diagnosis) -> tuple[str, list[str]]:
         clauses += map(_with_gain, heavy)
     if not first and not is_limit:
         goes_to = _goes_to([one for one in parts if not heavy or one.what != NOT_RECORDED])
-        is_larger = bool(heavy) and bool(parts) and parts[0].share > heavy[0].finding.weight
+        shares = [one.finding.weight for one in heavy if one.finding.span is None]
+        is_larger = bool(shares) and bool(parts) and parts[0].share > shares[0]
         clauses = [*goes_to, *clauses] if is_larger else [*clauses, *goes_to]
     if not any(one.gain for one in first):
         nothing = f"nothing{' else' if first or heavy else ''} stands out that would make it 1 % shorter"
@@ -296,8 +299,12 @@ def _told(diagnosis: Diagnosis) -> tuple[str, list[str]]:
 
 
 def _is_on_path(finding: Finding) -> bool:
-    """Whether a finding without a saving tells where time of the path goes."""
-    return finding.kind == "idle" or (finding.kind == "profiling_overhead" and bool(finding.operations))
+    """Whether a finding without a saving tells where time of the path goes, or since when there is more."""
+    return (
+        finding.kind == "idle"
+        or finding.span is not None
+        or (finding.kind == "profiling_overhead" and bool(finding.operations))
+    )
 
 
 def _goes_to(parts: Sequence[PathPart]) -> list[str]:

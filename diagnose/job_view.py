@@ -10,6 +10,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from arrays import Float64, Int64
+from arrays.change_points import LEAST_STEPS
+from arrays.intervals import stretches
 from arrays.numbering import unique
 from dag.step_graph import Bool, Recording, StepGraph, job_lengths
 from dag_utils import CATS, GAP, CriticalPath, LoadedSteps, choose_step, critical_path, gap_covers
@@ -118,14 +120,21 @@ class JobView:
         """Which of the whole steps took far longer than the others.
 
         Where gradients are accumulated, only every n-th step updates the model, and takes longer
-        because it does. So steps that do and that do not are compared among themselves.
+        because it does. So steps that do and that do not are compared among themselves. Many in a row are a
+        change of the level.
         """
         if not outliers(self.job_ns).any():
             return []
         is_update = self.which(lambda one: one.phase is Phase.UPDATE)
         updates = np.array([is_update[step.operation].any() for step in self.steps], np.bool_)
         alike = (np.flatnonzero(updates == which) for which in (False, True))
-        return sorted(place for one in alike for place in one[outliers(self.job_ns[one])].tolist())
+        is_far = np.zeros(len(self.rows), np.bool_)
+        for one in alike:
+            is_far[one[outliers(self.job_ns[one])]] = True
+        for begin, end in stretches(is_far).tolist():
+            is_far[begin:end] &= end - begin < LEAST_STEPS
+        places: list[int] = np.flatnonzero(is_far).tolist()
+        return places
 
     @property
     def lacks_ranks(self) -> bool:

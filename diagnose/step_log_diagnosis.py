@@ -16,9 +16,17 @@ from msgspec.structs import replace
 
 import dialects
 from arrays import Float64, Int64, Mask
-from arrays.change_points import around, clipped_to_noise, higher_span, level_error, spread_of
+from arrays.change_points import (
+    LEAST_STEPS,
+    MOST_SPANS,
+    around,
+    clipped_to_noise,
+    difference_error,
+    higher_spans,
+    level_error,
+    spread_of,
+)
 from arrays.intervals import stretches
-from arrays.median import MEDIAN_TO_MEAN
 from diagnose.diagnosis import Diagnosis, Ranked
 from diagnose.finding import BREAKDOWN, Finding, FindingKind, Skipped
 from diagnose.finding_thresholds import (
@@ -41,8 +49,6 @@ from figures.job_figures import JobFigures
 from replay.forecast import Gain
 from result import in_digits, in_ms
 
-#: Steps that a span has at least, and the spans that are looked for in each series.
-_LEAST_STEPS, _MOST_SPANS = 5, 20
 _AROUND = 21  # steps around a step; with 11 or 41 the same is found (docs/accuracy.md, 9)
 _ROLE_KINDS: Mapping[Role, FindingKind] = {Role.INPUT: "input", Role.COMM: "exposed_communication"}
 _EXAMINED = {"late_rank", "outlier_steps", "uneven_work", *_ROLE_KINDS.values()}
@@ -118,7 +124,7 @@ def _stalls(log: LogSteps) -> Mask:
     n_far = np.diff(np.append(0, far.cumsum())[edges], axis=1)[:, 0]
     width = edges[:, 1] - edges[:, 0]
     again = log.step_ns - near > np.maximum(NOTICEABLE * near, OUTLYING * spread_of(log.step_ns))
-    for begin, end in edges[(width >= _LEAST_STEPS) | (n_far < width) & (n_far * 2 > _LEAST_STEPS)].tolist():
+    for begin, end in edges[(width >= LEAST_STEPS) | (n_far < width) & (n_far * 2 > LEAST_STEPS)].tolist():
         far[begin:end] = False
     return far | _again(log, again)
 
@@ -126,7 +132,7 @@ def _stalls(log: LogSteps) -> Mask:
 def _again(log: LogSteps, longer: Mask) -> Mask:
     """Return those of the longer steps (k,), a few at a time, that come again after equally many steps."""
     edges = stretches(longer)
-    edges = edges[edges[:, 1] - edges[:, 0] < 2 * _LEAST_STEPS]
+    edges = edges[edges[:, 1] - edges[:, 0] < 2 * LEAST_STEPS]
     found = np.zeros(len(longer), np.bool_)
     for _, again in _recurring(log.number[edges[:, 0]], len(longer)):
         for begin, end in edges[again].tolist():
@@ -202,7 +208,7 @@ def _recurring(numbers: Int64, n_steps: int) -> Iterator[tuple[int, Mask]]:
     left = np.ones(len(numbers), np.bool_)
     while True:
         period, found = 0, np.zeros(len(numbers), np.bool_)
-        few = numbers[left][:_MOST_SPANS]
+        few = numbers[left][:MOST_SPANS]
         between = np.unique(few[None, :] - few[:, None])
         for every in between[between > 1].tolist():
             for first in few.tolist():
@@ -229,7 +235,7 @@ def _spans(log: LogSteps, usual: Mask) -> list[_Span]:
     Then those of all ranks, in what they leave. No two of them share half of the shorter one.
     """
     kept = np.flatnonzero(usual)
-    if len(kept) < 2 * _LEAST_STEPS:
+    if len(kept) < 2 * LEAST_STEPS:
         return []
     step_ns = log.step_ns.copy()
     least_ns = NEGLIGIBLE * float(np.median(step_ns[kept]))
@@ -256,19 +262,19 @@ def _spans(log: LogSteps, usual: Mask) -> list[_Span]:
                 own = slice(span.begin, span.end)  # of ranks that are late at once one holds up the others
                 step_ns[own] = np.minimum(step_ns[own], log.step_ns[own] - span.cost_ns)
 
-    every = [(begin, end, None) for begin, end in _of_series(step_ns[kept], least_ns, sure)]
+    every = [(begin, end, None) for begin, end in higher_spans(step_ns[kept], least_ns, sure)]
     if len(log.ranks) > 1:
         found = [
             (begin, end, one)
             for one in _moved(log, usual, least_ns)
-            for begin, end in _of_series(log.excess_ns(*one)[kept], least_ns, sure)
+            for begin, end in higher_spans(log.excess_ns(*one)[kept], least_ns, sure)
         ]
         choose([*every, *found], of_ranks=True)
         in_span = np.zeros(len(step_ns), np.bool_)
         for span in chosen:
             in_span[span.begin : span.end] = True
         chosen += _always_late(log, kept[~in_span[kept]])
-        every = [(begin, end, None) for begin, end in _of_series(step_ns[kept], least_ns, sure)]
+        every = [(begin, end, None) for begin, end in higher_spans(step_ns[kept], least_ns, sure)]
     choose(every, of_ranks=False)
     return chosen
 
@@ -280,7 +286,7 @@ def _always_late(log: LogSteps, kept: Int64) -> list[_Span]:
     tells the part's name, or that each step is as much longer as this rank is at the time.
     """
     n = len(log.ranks)
-    if n < 4 or len(kept) < 2 * _LEAST_STEPS:
+    if n < 4 or len(kept) < 2 * LEAST_STEPS:
         return []
     step = float(np.median(log.step_ns[kept]))
     _, longer = log.usual_ns(kept)
@@ -348,13 +354,13 @@ def _growing(log: LogSteps, span: _Span, usual: Mask) -> _Span:
     series = log.excess_ns(span.part, span.ranks[0]) if span.ranks else log.step_ns
     first = max(0, span.begin - 2 * (span.end - span.begin))
     outside = _beside(usual, first, span.end)
-    if len(outside) < _LEAST_STEPS:
+    if len(outside) < LEAST_STEPS:
         return span
     own = usual[first : span.end]
     more = np.where(own, series[first : span.end] - np.median(series[outside]), 0.0)
     at = np.arange(len(own), dtype=np.float64)
     sums = np.array([own, own * at, own * at * at, more, more * at, more * more])
-    n, x, xx, y, xy, yy = sums[:, ::-1].cumsum(1)[:, ::-1][:, : 1 + len(own) - _LEAST_STEPS]
+    n, x, xx, y, xy, yy = sums[:, ::-1].cumsum(1)[:, ::-1][:, : 1 + len(own) - LEAST_STEPS]
     n = np.maximum(n, 1)
     spread = np.maximum(n * xx - x * x, 1)
     by_line = (n * xy - x * y) ** 2 / spread / n
@@ -385,29 +391,6 @@ def _shared(one: _Span, other: _Span) -> float:
     """Return which part of the shorter span lies in the other."""
     both = min(one.end, other.end) - max(one.begin, other.begin)
     return max(both, 0) / min(one.end - one.begin, other.end - other.begin)
-
-
-def _of_series(values: Float64, least_ns: float, sure: float) -> list[tuple[int, int]]:
-    """Return the spans in which a series (k,) is higher, each without those before it."""
-    left = values.copy()
-    found = []
-    for _ in range(_MOST_SPANS):
-        begin, end = higher_span(left, _LEAST_STEPS)
-        outside = np.concatenate([left[:begin], left[end:]])
-        if not len(outside):
-            break
-        more = float(np.median(left[begin:end]) - np.median(outside))
-        if more < max(least_ns, sure * _error(left, end - begin)):
-            break
-        found.append((begin, end))
-        left[begin:end] -= more
-    return found
-
-
-def _error(values: Float64, length: int) -> float:
-    """Return the standard error of the median of `length` values in a row against that of the others."""
-    others = max(len(values) - length, 1)
-    return MEDIAN_TO_MEAN * level_error(values, length) * float(np.sqrt(1 + length / others))
 
 
 def _beside(free: Mask, begin: int, end: int) -> Int64:
@@ -443,12 +426,12 @@ def _judged(
     free[kept] = True
     first, last = int(inside[0]), int(inside[-1]) + 1
     outside = _beside(free, first, last)
-    if len(outside) < _LEAST_STEPS:
+    if len(outside) < LEAST_STEPS:
         return None
     usual = float(np.median(step_ns[outside]))
     cost = float(np.median(step_ns[inside])) - usual
     half_interval = NormalDist().inv_cdf(1 - CHANCE / 2)
-    error = half_interval * _error(step_ns[kept], end - begin)
+    error = half_interval * difference_error(step_ns[kept], end - begin)
     if end - begin > _AROUND:
         error = max(error, half_interval * level_error(step_ns[inside], end - begin))
     if of_ranks and cost < error:  # steps of a few lengths have means rather than medians
@@ -475,7 +458,9 @@ def _judged(
     part, rank = divmod(int(own.argmax()), own.shape[1])
     if whose is not None and own[whose] >= SHARED_BLAME * own[part, rank]:
         part, rank = whose
-    if own[part, rank] < max(VISIBLE * cost, sure * _error(log.excess_ns(part, rank)[kept], end - begin)):
+    if own[part, rank] < max(
+        VISIBLE * cost, sure * difference_error(log.excess_ns(part, rank)[kept], end - begin)
+    ):
         return None
     late = np.flatnonzero(own[part] >= SHARED_BLAME * own[part, rank])
     many = len(late) > max(1, len(log.ranks) // 2) or (own[part] >= HALF * own[part, rank]).sum() > len(late)
@@ -520,7 +505,7 @@ def _of_span(log: LogSteps, span: _Span, usual: Mask, in_span: Mask) -> Ranked:
     inside = span.begin + np.flatnonzero(usual[span.begin : span.end])
     outside = _beside(usual & ~in_span, span.begin, span.end)
     step = log.step_ns
-    always = len(outside) < _LEAST_STEPS
+    always = len(outside) < LEAST_STEPS
     base = float(np.median(step) - span.cost_ns if always else np.median(step[outside]))
     lost = float((step[span.begin : span.end] - base).sum())
     more = step[inside] - base

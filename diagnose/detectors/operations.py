@@ -7,12 +7,13 @@ from math import erfc, sqrt
 
 import numpy as np
 
+from arrays.change_points import LEAST_STEPS, higher_spans
 from arrays.distributions import rank_sum
 from arrays.median import FEWEST, WARM_UP
 from dag.step_graph import Bool
 from dag_utils import CATS, GAP, critical_path
 from diagnose.detectors.device import NO_COMPUTATION, computes
-from diagnose.finding import Evidence, Finding, Skipped, edit
+from diagnose.finding import BREAKDOWN, Evidence, Finding, Skipped, edit
 from diagnose.finding_thresholds import CHANCE, FASTER, HALF, HOT, NEARLY_ALL, NOTICEABLE, SPIKY
 from diagnose.job_view import JobView
 from dialects.name_rules import may_wait
@@ -154,6 +155,48 @@ def outlier_steps(view: JobView) -> Iterator[Finding | Skipped]:
         evidence=[grown],
         look=("critical", "--step", str(recording.steps[worst].number)),
     )
+
+
+def slower_span(view: JobView) -> Iterator[Finding]:
+    """Find since when, or from when to when, steps take longer: the level changes and stays."""
+    times, others = view.job_ns, np.ones(len(view.rows), np.bool_)
+    others[view.far_longer] = False  # a finding of their own
+    n = int(others.sum())
+    if n < 2 * LEAST_STEPS:
+        return
+    kept, sure = np.flatnonzero(others), float(np.sqrt(2 * np.log(n**2)))
+    for begin, end in higher_spans(times[kept], NOTICEABLE * view.step_ns, sure)[:1]:
+        inside = np.isin(np.arange(len(times)), kept[begin:end])
+        outside = others & ~inside
+        usual, longer = (float(np.median(times[which])) for which in (outside, inside))
+        middle_ns = (usual + longer) / 2
+        if min(np.mean(times[inside] > middle_ns), np.mean(times[outside] < middle_ns)) < NEARLY_ALL:
+            continue  # two kinds of steps in turn, by chance more of one there
+        more_ns, lost_ns = longer - usual, float((times[inside] - usual).sum())
+        grown = [
+            np.median(ns[inside], axis=0) - np.median(ns[outside], axis=0)
+            for ns in (view.work_by_kind, view.gap_by_kind)
+        ]
+        of_gaps, kind = divmod(int(np.argmax(grown)), len(grown[0]))
+        one = view.recording.table.kinds[kind]
+        ranks = [view.recording.owners[one.owner]]
+        what = f"{'the time before ' if of_gaps else ''}{brief(one.label)} on {ranks[0]}"
+        first, last = (view.numbers[kept[at]] for at in (begin, end - 1))
+        goes_on = end == len(kept)
+        yield Finding(
+            kind="outlier_steps",
+            title=f"from step {first} {'on' if goes_on else f'to step {last}'} a step takes "
+            f"{in_ms(more_ns)} longer",
+            cause=f"{in_ms(longer)} instead of {in_ms(usual, unit='')}; what grew most is {what}, by "
+            f"{in_ms(max(map(np.max, grown)))} a step",
+            action="look at what changed then: clocks and temperature of a device, other processes, input",
+            ranks=ranks,
+            operations=[one.label],
+            look=BREAKDOWN,
+            weight=lost_ns / float(times.sum()),
+            span=(first, last),
+            lost_ns=lost_ns,
+        )
 
 
 def _warm_up(view: JobView, n_first: int) -> Finding:

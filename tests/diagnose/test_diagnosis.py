@@ -189,6 +189,15 @@ def hiccups(directory: Path, slow: tuple[int, ...], more_ms: int) -> Path:
     return directory
 
 
+def test_since_when_steps_take_longer_is_said(tmp_path: Path) -> None:
+    diagnosis = diagnosed(hiccups(tmp_path / "job", (7, 8, 9, 10, 11), 30))
+    assert "from step 7 on a step takes 30.0 ms longer" in headline(diagnosis)
+    (found,) = [one.finding for one in diagnosis.findings if one.finding.span]
+    assert (found.span, found.lost_ns, found.operations) == ((7, 11), 150e6, ["aten::mm"])
+    other = diagnosed(hiccups(tmp_path / "other", (3, 5, 6, 9, 11), 30))  # now and then
+    assert not any(one.finding.span for one in other.findings)
+
+
 @pytest.mark.parametrize("more_ms", [30, 180])
 def test_what_comes_again_is_no_warm_up_and_comes_before_a_saving_that_is_assumed(
     tmp_path: Path, more_ms: int
