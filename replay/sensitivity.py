@@ -119,7 +119,7 @@ def _effects(
     found: Iterator[Effect]
     alone = jobs == 1 or len(groups) * 2 * base.n_operations < _FORK_FROM
     with ExitStack() as opened:
-        shown = opened.enter_context(bar(len(groups), "operations", what="replay", enabled=progress))
+        shown = opened.enter_context(bar(len(groups), "operations", what="replaying", enabled=progress))
         if alone:
             found = map(partial(_effect, base), groups)
         else:

@@ -18,7 +18,7 @@ from report import charts as specs
 from report import draw
 from report.names import bounded
 from report.timeline_chart import timeline
-from report.vega import CONFIG, WIDTH, Spec
+from report.vega import CONFIG, WIDTH, Spec, legend_columns
 from result import (
     Bars,
     Bars3D,
@@ -112,7 +112,11 @@ def specification(chart: Chart, width: int = WIDTH) -> Spec:
     """
     for kind, made in _KINDS.items():
         if isinstance(chart, kind):
-            return {"config": CONFIG, **made(chart, width)}
+            spec = made(chart, width)
+            return {
+                "config": {**CONFIG, "legend": {**CONFIG["legend"], **legend_columns(spec, width)}},
+                **spec,
+            }
     raise TypeError(type(chart).__name__)
 
 

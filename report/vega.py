@@ -26,6 +26,7 @@ MANY = 120  # names
 INK, SOFT = colours.INK, "#5a6472"
 _GRID = "#e1e5ea"
 _WIDEST_LABEL = 300
+_LEGEND, _SYMBOL = 24, 30  # columns of a name in a legend, and pixels beside it
 _LABEL, _NARROW_LABEL = 44, 20  # columns of a name; the second where there are many
 _MOST_LEGEND = 8  # names of a legend: what more there is says its name under the pointer
 _MOST_TICKS = 40  # names along the bottom; beyond, every n-th
@@ -58,7 +59,6 @@ CONFIG: dict[str, Any] = {
         "labelLimit": 300,
         "symbolType": "square",
         "symbolSize": 120,
-        "columns": 8,
         "symbolLimit": 64,
     },
     "title": {
@@ -78,13 +78,25 @@ def specified(
     values: Values, mark: str | Spec, encoding: Spec, lists: Mapping[str, Sequence[str]], **size: Any
 ) -> Spec:
     """Return a specification; `lists` are the names that axes and legends look up, by the field's name."""
+    shown = {
+        field: labels(names, _LEGEND) if field == "s" else _shown(names) for field, names in lists.items()
+    }
     return {
         "data": {"values": values},
-        "params": [{"name": f"names_{field}", "value": _shown(names)} for field, names in lists.items()],
+        "params": [{"name": f"names_{field}", "value": names} for field, names in shown.items()],
         "mark": mark,
         "encoding": {**encoding, "description": {"field": "d"}},
         **size,
     }
+
+
+def legend_columns(spec: Spec, width: int) -> Spec:
+    """Return how many columns the legend of a chart may have, which is not to be wider than the chart."""
+    names = [
+        name for one in spec["params"] if one["name"] == "names_s" for name in one["value"][:_MOST_LEGEND]
+    ]
+    widest = max(map(display_width, names), default=0)
+    return {"columns": max(1, min(_MOST_LEGEND, int(width / (CHARACTER * widest + _SYMBOL))))}
 
 
 def layered(spec: Spec, layers: list[Spec]) -> Spec:

@@ -281,7 +281,7 @@ def collect_gpus(
         FilePart(gpu.path, size=sum(map(parallel.size_of, own)), about=(gpu, into / str(i)))
         for i, (gpu, own) in enumerate(zip(gpus, files, strict=True))
     ]
-    with bars.bar(sum(task.size for task in tasks), "B", what="collect", enabled=progress) as bar:
+    with bars.bar(sum(task.size for task in tasks), "B", what="collecting", enabled=progress) as bar:
         return list(parallel.map_files(work, tasks, jobs=jobs, on_read=bar.update))
 
 

@@ -108,7 +108,7 @@ def _read_all(
 ) -> list[Traffic]:
     """Read captures, large ones in processes; a capture that cannot be used becomes a line."""
     parts = [FilePart(path, size=size_of(path)) for path in paths]
-    with bars.bar(sum(part.size for part in parts), "B", what="captures", enabled=progress) as bar:
+    with bars.bar(sum(part.size for part in parts), "B", what="reading captures", enabled=progress) as bar:
         read = list(map_files(_read, parts, jobs=jobs, on_read=bar.update))
     for traffic in read:
         if isinstance(traffic, str):

@@ -121,7 +121,9 @@ def _read_logs(root: Path, repairs: Repairs, progress: bool | None) -> list[Log]
     """Read every text file; those that hold none of the formats are left out without a word."""
     logs = []
     paths = list(text_files(root))
-    with bars.bar(sum(path.stat().st_size for path in paths), "B", what="logs", enabled=progress) as bar:
+    with bars.bar(
+        sum(path.stat().st_size for path in paths), "B", what="reading logs", enabled=progress
+    ) as bar:
         for path in paths:
             with attempt(path, repairs):
                 log = read_log(lines_of(path))

@@ -16,6 +16,7 @@ from options.step_charts import MOST_BARS, MOST_STRIPS, rank_map
 from result import Bars, Chart
 
 _MOST_CATS = 64
+_LEAST_SEEN = 0.003  # of the longest bar: less is not seen
 _IDLE, _OTHERS = "nothing recorded", "others"
 
 
@@ -47,7 +48,8 @@ def _of_a_step(job: JobFigures) -> list[Chart]:
     cats = [cat if cat in kept else _OTHERS for cat in cats]
     number = {cat: i for i, cat in enumerate(kept)}
     of = np.array([number[cat] for cat in cats])
-    largest = [i for i in np.argsort(-ms, kind="stable")[:MOST_BARS].tolist() if ms[i] > 0]
+    largest = np.argsort(-ms, kind="stable")[:MOST_BARS]
+    largest = largest[ms[largest] > _LEAST_SEEN * ms.max()].tolist()
     names = [ops.names[i] for i in largest]
     bars = _by_colour([(cats[i], float(ms[i])) for i in largest])
     known = [(rank, at) for rank, at in zip(job.ranks, places, strict=True) if rank.steps.whole]

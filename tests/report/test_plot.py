@@ -365,3 +365,13 @@ def test_a_few_far_larger_cells_leave_the_others_their_colours() -> None:
     colour = plot.specification(chart)["encoding"]["color"]
     assert colour["scale"]["domain"] == [1.0, 10.0]
     assert colour["legend"]["title"] == "ms, the darkest is 10.0 and more"
+
+
+def test_a_legend_is_no_wider_than_its_chart() -> None:
+    long_ones = {f"callback/Times/event/after_backward_{i}": [1.0, 2.0] for i in range(8)}
+    for width, most in ((560, 3), (860, 5)):
+        spec = plot.specification(BARS._replace(series=long_ones), width)
+        assert spec["config"]["legend"]["columns"] == most
+        (names,) = (one["value"] for one in spec["params"] if one["name"] == "names_s")
+        assert max(map(len, names)) <= 24 and len(set(names)) == 8
+    assert plot.specification(BARS)["config"]["legend"]["columns"] >= 3
