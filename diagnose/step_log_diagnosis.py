@@ -256,8 +256,12 @@ def _spans(log: LogSteps, usual: Mask) -> list[_Span]:
             if all(_shared(span, other) < HALF for other in alike):
                 best.append(span)
         for span in sorted(best, key=lambda one: -one.cost_ns * (one.end - one.begin)):
-            rivals = [one for one in chosen if not span.ranks or {*span.ranks} & {*one.ranks}]
-            if all(_shared(span, other) < HALF for other in rivals):
+            over = [one for one in chosen if _shared(span, one) >= HALF]
+            # of ranks that are late at once each holds up the others visibly
+            if all(
+                span.ranks and not {*span.ranks} & {*one.ranks} and span.part_ns >= VISIBLE * one.cost_ns
+                for one in over
+            ):
                 chosen.append(_with_stalls(log, _growing(log, span, usual), usual))
                 own = slice(span.begin, span.end)  # of ranks that are late at once one holds up the others
                 step_ns[own] = np.minimum(step_ns[own], log.step_ns[own] - span.cost_ns)

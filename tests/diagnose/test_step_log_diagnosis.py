@@ -157,6 +157,22 @@ def test_of_two_ranks_that_are_late_at_once_each_is_named(tmp_path: Path) -> Non
     assert spans == {("rank1", 30, 69), ("rank3", 50, 89)}
 
 
+def test_who_is_a_little_longer_while_another_rank_is_late_is_not_late(tmp_path: Path) -> None:
+    """Rank 2 holds up steps 40 to 79 by 30 ms; rank 1 loads 4 ms longer in 42 to 46, of which 1.5 ms show."""
+
+    def times(step: int, rank: int) -> Times:
+        parts, short = even(step, rank), 42 <= step < 47
+        if 40 <= step < 80:
+            parts["compute" if rank == 2 else "comm"] += 12 if rank == 2 else 30
+            parts["step"] += 30 + 1.5 * short
+            parts["data"] += 4.0 * (short and rank == 1)
+            parts["comm"] += 1.5 * short - 4.0 * (short and rank == 1)
+        return parts
+
+    (finding,) = diagnosis(write(tmp_path / "job", times))["findings"]
+    assert finding["scope"]["ranks"] == ["rank2"]
+
+
 def test_evaluations_that_come_again_are_one_finding(tmp_path: Path) -> None:
     """Six steps of all ranks take half as long again, and so do six from each 25th later on."""
 
