@@ -80,7 +80,6 @@ GUESSES = {
     "contends": "how much computation meets transfers",
     "latency": "latencies, where sizes do not tell them",
     "within_cap": "whether buckets stay within their cap",
-    "waits_stay": "whether rests stay on faster links",
 }
 _GUESSED: dict[tuple[Any, ...], list[Int64]] = {}
 #: What replaces a rule, by what it says.

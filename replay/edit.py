@@ -75,7 +75,6 @@ class Guess(NamedTuple):
 
     rate: Callable[[LinkRate], float] = lambda links: links.likely
     receives: bool = True  # whether what nodes receive is limited, where that is not known
-    waits_stay: bool = False  # whether unexplained waits do not change with the bandwidth
     part: float = 0.5  # the quantile of what small partitions cost that stands for each
     latency: Literal["at_least", "likely", "at_most"] = "likely"  # of collectives whose sizes do not tell it
     within_cap: bool = False  # whether buckets of gradients that are joined stay below the cap

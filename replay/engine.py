@@ -75,6 +75,9 @@ def make_plan(
         after, first = np.empty(len(target), np.int64), after_ptr[:-1].copy()
         held = [np.ascontiguousarray(column) for column in (source, target, first, after)]
         library.place_successors(len(target), *(column.ctypes.data for column in held))
+    n_sides = 0 if sides is None else int(sides.max(initial=-1)) + 1
+    if carries and len(carries) < n_sides:
+        raise ValueError(f"{len(carries)} of {n_sides} sides have a limit")
     return Plan(
         dur_ns=dur,
         gap_ns=_column(gap_ns, n),
@@ -83,15 +86,8 @@ def make_plan(
         after_ptr=after_ptr,
         after=after,
         sides=sides,
-        carries=None if sides is None else _carried(carries, int(sides.max(initial=-1)) + 1),
+        carries=None if sides is None else np.array(carries or [1.0] * n_sides),
     )
-
-
-def _carried(carries: Sequence[float], n_sides: int) -> Float64:
-    """Return the share of its recorded speed that each side carries, all of it where none is given."""
-    if carries and len(carries) < n_sides:
-        raise ValueError(f"{len(carries)} of {n_sides} sides have a limit")
-    return np.array(carries or [1.0] * n_sides)
 
 
 def _column(values: ArrayLike, n: int) -> Int64:

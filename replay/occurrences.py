@@ -138,12 +138,8 @@ class UsualGaps:
 
     def are_of(self, recording: Recording) -> bool:
         """Whether a recording has the events and gaps of the one that this was made of."""
-        gaps = zip(recording.steps, self._made_of, strict=True)
-        return self._is_of(recording) and all(step.gap_ns is gap_ns for step, (_, gap_ns) in gaps)
-
-    def _is_of(self, recording: Recording) -> bool:
-        operations = zip(recording.steps, self._made_of, strict=True)
-        return all(step.operation is operation for step, (operation, _) in operations)
+        both = zip(recording.steps, self._made_of, strict=True)
+        return all(step.operation is own and step.gap_ns is gap_ns for step, (own, gap_ns) in both)
 
     def limit(self, row: int, step: StepGraph) -> StepGraph:
         """Return the step in a row of the recording with gaps no longer than usual."""

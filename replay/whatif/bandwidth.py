@@ -85,7 +85,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
             carries[-1] /= times  # within machines nothing changes
             recording = replace(recording, sides=sides, carries=carries)
         rate = None if links is None else links.at_most
-        return times_faster(recording, times, rate, waits_stay=guess.waits_stay)
+        return times_faster(recording, times, rate)
 
     guesses = [] if known is None or known.is_told else list(OTHER_LATENCIES)
     if cores is not None and factor(LIKELY) != 1:
@@ -94,8 +94,6 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
         guesses.append(Guess(receives=False))
     if links is not None and not links.is_told:
         guesses += [Guess(rate=lambda links: links.at_least), Guess(rate=lambda links: links.at_most)]
-    if links is not None and factor(LIKELY) > 1:
-        guesses.append(Guess(waits_stay=True))
     crowded = _crowded(job.recording, ratio or 0.0) if known is not None else 0.0
     return Edit(apply, order=Order.BANDWIDTH, guesses=tuple(guesses), error_ns=crowded)
 
@@ -133,15 +131,12 @@ def _absolute(request: EditRequest) -> float | None:
     return target
 
 
-def times_faster(
-    recording: Recording, factor: float, rate: float | None, *, waits_stay: bool = False
-) -> Recording:
+def times_faster(recording: Recording, factor: float, rate: float | None) -> Recording:
     """Return the recording with links of `rate` (bytes/ns) that carry `factor` times as much.
 
     The time of the bytes changes, and with it, where links get faster, what messages wait longer than the
-    quick ones of their kind: behind bytes in a queue that nobody recorded, unless the `waits_stay`. Latency
-    and the computation of a transfer stay. Where not even relative sizes are known, the whole transfer
-    changes.
+    quick ones of their kind: behind bytes in a queue that nobody recorded. Latency and the computation of a
+    transfer stay. Where not even relative sizes are known, the whole transfer changes.
     """
     if not recording.links and not any(operation.is_communication for operation in recording.table.kinds):
         raise TraceError("bandwidth: no transfer between ranks is recorded")
@@ -156,7 +151,7 @@ def times_faster(
             recording,
             (np.maximum(step.work_ns + more_ns[step.operation], 0.0) for step in recording.steps),
         )
-    return edited if waits_stay or factor < 1 else _shorter_waits(edited, factor)
+    return edited if factor < 1 else _shorter_waits(edited, factor)
 
 
 def _shorter_waits(recording: Recording, factor: float) -> Recording:

@@ -117,7 +117,7 @@ def _slowest_side(recording: Recording, known: LinkRate) -> Pace | None:
     for link, own in slower_nodes(recording, sides).items():
         if link in server_of:
             others = {side.link for side in sides if side.link in server_of and side.link != link}
-            name = server_of[others.pop()] if len(others) == 1 else "the others"
+            name = server_of[next(iter(others))] if len(others) == 1 else "the others"
             usual = [_for_a_byte([one for one in sides if one.link == other]) for other in others]
             return Pace(server_of[link], name, _for_a_byte(own), float(np.median(usual)), _SIDES)
     return None

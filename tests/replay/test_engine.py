@@ -163,6 +163,8 @@ def test_a_side_that_carries_a_quarter_holds_up_only_what_passes_it(compiled: bo
     sides = np.array([[0, 1], [0, -1]])
     plan = make_plan([10, 30], device=[0, 1], sides=sides, carries=[1.0, 0.25])
     assert simulate(plan, compiled=compiled).end_ns.tolist() == [40, 40]
+    with pytest.raises(ValueError, match="1 of 2 sides have a limit"):
+        make_plan([10, 30], device=[0, 1], sides=sides, carries=[1.0])
     # through a side that carries a thousand times as much ten take nothing
     fast = make_plan([10], device=[0], sides=np.array([[0, -1]]), carries=[1000.0])
     assert simulate(fast, compiled=compiled).end_ns.tolist() == [1]

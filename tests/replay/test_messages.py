@@ -19,6 +19,7 @@ from replay.forecast import Forecasts
 from replay.links import LinkRate, link_rate
 from replay.messages import as_messages
 from replay.runs import simulated
+from replay.whatif.server_times import slowest_server
 from trace_utils import Request
 
 pytestmark = pytest.mark.slow
@@ -170,3 +171,10 @@ def test_a_server_with_a_slower_network_has_its_own_rate(tmp_path: Path) -> None
     found = link_rate(read(tmp_path / "job"))
     assert found is not None and list(found.slow) == ["server 0 PULL"]
     assert found.slow["server 0 PULL"] == pytest.approx(job.rate / job.far[0] / 1.045 / 1e6, rel=0.05)
+
+
+def test_of_two_servers_the_one_with_the_slower_network_is_compared_with_the_other(tmp_path: Path) -> None:
+    replace(other_job(8), here=False, far=(3.0, 1.0), partition=1_000_000).run(4, 1, tmp_path / "job")
+    found = slowest_server(Job(read(tmp_path / "job")))
+    assert found is not None and (found.server, found.others) == ("server 0", "server 1")
+    assert found.ratio == pytest.approx(3, rel=0.2)
