@@ -211,7 +211,7 @@ class JobView:
         The longest comes first; only what takes any time is named.
         """
         by_name = self.by_name(np.where(self.of_kinds(chosen), self.path_work_by_kind, 0.0))
-        return self.longest(by_name), self.kind_of[1] == np.argmax(by_name)
+        return self.longest(by_name), self.kind_of[1] == (np.argmax(by_name) if by_name.any() else -1)
 
     def longest(self, by_name: Float64, most: int = 3) -> list[str]:
         """Return the names that take most of some times, as of `by_name`, the longest first."""

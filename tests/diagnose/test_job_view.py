@@ -54,6 +54,8 @@ def test_of_gpus_that_reduce_and_later_broadcast_together_the_last_is_the_last_t
     arrivals = view.last_arrivals()
     assert [who.tolist() for who, _ in arrivals] == [[1]] * 5
     assert [after.tolist() for _, after in arrivals] == [[20_000_000]] * 5
+    names, which = view.largest(view.which(lambda one: False))  # of none, none is the largest
+    assert (names, which.any()) == ([], False)
 
 
 def in_pairs(directory: Path) -> Path:
