@@ -27,6 +27,7 @@ from dag.critical_path import CATS, critical_path
 from dag.step_graph import Bool, Recording, StepGraph
 from dag_utils import load_steps
 from diagnose.detectors.device import _busy_share
+from diagnose.detectors.memory import _peaks
 from diagnose.detectors.slow_transfers import exposed_ns
 from diagnose.job_view import JobView
 from dialects import Role
@@ -642,6 +643,23 @@ def test_without_launches_steps_are_those_that_the_device_marks(tmp_path: Path, 
     told = [float(one.next_ns[0] - one.begin_ns[0]) / 1000 for one in recording.bounds]
     assert told == ([1_000.0] * 6 if is_marked else [6_000.0])
     assert is_marked or "no steps are found" in str(recording.notes)
+
+
+def test_memory_is_that_of_the_step_in_which_the_host_takes_it(tmp_path: Path) -> None:
+    """All is taken within 606 µs, while the device still runs the first step; that fills its queue."""
+    job = Made()
+    for number in range(1, 7):
+        begin = job.now
+        ahead(job)
+        args = {"Device Type": 1, "Total Allocated": number * 10**9}
+        job.events.append({"ph": "i", "name": "[memory]", "pid": 10, "tid": 1, "ts": job.now, "args": args})
+        job.now += 1
+        job.add(f"ProfilerStep#{number}", "user_annotation", begin, job.now)
+    path = job.write(tmp_path / "job")
+    view = JobView(load_steps([path], Request(jobs=1, progress=False), sizes=True))
+    (rank,) = view.loaded.ranks
+    assert rank.memory is not None
+    assert _peaks(view, 0, rank.memory).tolist() == [2e9, 3e9, 4e9, 5e9, 6e9]
 
 
 def test_what_the_host_does_for_later_steps_holds_up_none(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ from dialects.system import (
     KERNEL_KIND,
     RUNTIME_CATS,
     Frames,
+    MemorySamples,
     Need,
     Origin,
     System,
@@ -263,6 +264,19 @@ class Kineto(System):
         from dialects.kineto.kineto_sizes import recorded_collectives
 
         return recorded_collectives(rank, self.roles(rank.trace))
+
+    def memory(self, trace: Trace, samples: Sequence[Mapping[str, Any]]) -> MemorySamples | None:
+        """Return the samples, which the host takes, each in the device's step that is the host's then."""
+        found = super().memory(trace, samples)
+        _, host, completed, *_ = self._told(trace, None)
+        if found is None or completed is None or len(host) != len(completed.table):
+            return found
+        from dialects.kineto.completion import places
+
+        place = places(host, found.at_ns)
+        _, begin, end = completed.table[place].T
+        at_ns = np.where(place < 0, found.at_ns, np.minimum(begin + found.at_ns - host[place, 1], end - 1))
+        return replace(found, at_ns=at_ns)
 
     def device_work(self, trace: Trace) -> Mask:
         """Return the kernels, copies and fills (n,)."""
