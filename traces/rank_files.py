@@ -98,9 +98,9 @@ def find_rank_files(path: Path, given: Sequence[Path]) -> JobFiles:
         if not _all_differ(rank_of):
             folders = list(dict.fromkeys(file.parent for file in files))
             raise TraceError(
-                f"{path}: several directories in it hold traces of the same ranks, or of ranks that nothing "
-                f"tells: {listed([folder.name for folder in folders])}; give one, e.g. {folders[0]}, or all "
-                "if they are one job"
+                f"{path}: several directories in it hold traces of the same ranks, or of unknown ones: "
+                f"{listed([folder.name for folder in folders])}; give one, e.g. {folders[0]}, or all if "
+                "they are one job"
             )
     if files:
         if left := _holding(path, _MOST_SEARCHED, {*(file.parent for file in files), *given}):

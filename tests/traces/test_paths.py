@@ -166,7 +166,9 @@ def test_hosts_whose_files_have_one_name_are_told_apart_by_what_is_in_them(
     sources = find_job(tmp_path).sources
     assert [(s.rank, s.path.parent.name) for s in sources] == [(2, "host1"), (8, "host0")]
     make(tmp_path, f"host2/{name}", content=head % 8)
-    with pytest.raises(TraceError, match=r"tells: host0, host1 and host2; give one, e\.g\. .*/host0, or"):
+    with pytest.raises(
+        TraceError, match=r"unknown ones: host0, host1 and host2; give one, e\.g\. .*/host0, or"
+    ):
         find_job(tmp_path)
 
 
