@@ -46,13 +46,19 @@ NUMBER, PARTS = "step's number", "parts"
 _STEP_NAME = re.compile(
     r"(?i)(?:global|train(?:ing)?)?[_ /.]?(?:step|iter(?:ation)?)(?:_?(?:num(?:ber)?|id|idx))?"
 )
-_RANK_NAME = re.compile(r"(?i)(?:global_?)?rank(?:_?id)?")
+_RANK_NAME = re.compile(r"(?i)(?:global_?)?rank(?:_?id)?|process_?index")
 _TIME_NAME = re.compile(r"(?i)ts|time|timestamp|date|datetime|wall_?time|_timestamp|epoch_?(?:s|time)")
-_UNIT = r"(?P<unit>ms|msecs?|milliseconds|us|usecs?|ns|s|secs?|seconds)"
-_DURATION = re.compile(rf"(?i)^(?:tim(?:e|ing)/)?(?P<name>.*?)[_ /.(-]*(?:\b|_){_UNIT}\)?$")
+_UNIT = r"(?P<unit>ms|msecs?|milliseconds?|us|usecs?|ns|s|secs?|seconds?)"
+_DURATION = re.compile(rf"(?i)^(?:tim(?:e|ing)/)?(?P<name>.*?)[_ /.(\[-]*(?:\b|_){_UNIT}[)\]]?$")
+_PER = re.compile(rf"(?i)^{_UNIT}(?:[_ ]per[_ ]|/)(?P<name>.+)$")
+_RATE = re.compile(
+    r"(?i)(?:/|(?:^|[_ /.-])"
+    r"(?:per|tok|tokens?|samples?|images?|imgs?|examples?|seqs?|bytes|[kmgt]i?b|[a-z]?flops?))"
+    r"[_ /.(\[-]*(?:s|secs?|seconds?)[)\]]?$"
+)
 _TIMED = re.compile(r"(?i)^tim(?:e|ing)/(?P<name>.+)$|^(?P<other>.+[_ ](?:time|duration|elapsed|latency))$")
 _PART_NAME = re.compile(
-    r"(?i)data|load|fetch|input|fwd|forward|bwd|backward|comm|reduce|gather|sync|wait|idle|barrier|opt|update|copy"
+    r"(?i)data|load|fetch|input|comput|fwd|forward|bwd|backward|comm|reduce|gather|sync|wait|idle|barrier|opt|update|copy"
 )
 _NS = {"n": 1, "u": 1_000, "m": 1_000_000, "s": 1_000_000_000}
 _NEARLY_ALL, _ROUNDING = 0.95, 0.005  # of rows; of a step, which its parts may be longer by
@@ -293,11 +299,13 @@ def _kinds(rows: Sequence[Mapping[str, Any]]) -> _Kinds | None:
     named = dict.fromkeys(name for row in rows for name in row)
     names = [name for name in named if clean_text(name) == name]  # others cannot be written
     numeric = {name for name in names if _are_numbers([row.get(name) for row in rows])}
-    step = next((name for name in names if name in numeric and _STEP_NAME.fullmatch(name)), None)
+    step = next((name for name in names if name in numeric and _STEP_NAME.fullmatch(_apart(name))), None)
     if "ph" in names:
         return None
-    rank = next((name for name in names if name in numeric and _RANK_NAME.fullmatch(name)), None)
-    time = next((name for name in names if _TIME_NAME.fullmatch(name) and _are_times(rows, name)), None)
+    rank = next((name for name in names if name in numeric and _RANK_NAME.fullmatch(_apart(name))), None)
+    time = next(
+        (name for name in names if _TIME_NAME.fullmatch(_apart(name)) and _are_times(rows, name)), None
+    )
     durations = {}
     for name in names:
         if name in numeric and name not in (step, rank, time) and (duration := _duration(name)):
@@ -313,10 +321,22 @@ def _duration(name: str) -> tuple[str, int] | None:
     """Return the name of a column of durations and its unit in ns; None for any other column."""
     if len(name) > _LONGEST_NAME:  # the patterns take its square
         return None
-    if match := _DURATION.match(name):
+    name = _apart(name)
+    if _RATE.search(name) and not _TIMED.match(name):
+        return None
+    if match := _PER.match(name) or _DURATION.match(name):
         return match["name"].strip("_ /.-(") or name, _NS[match["unit"][0].lower()]
     match = _TIMED.match(name)
     return (match["name"] or match["other"], _NS["s"]) if match else None
+
+
+def _apart(name: str) -> str:
+    """Return a name with its words apart.
+
+    >>> _apart("stepTimeMs")
+    'step_Time_Ms'
+    """
+    return re.sub("(?<=[a-z])(?=[A-Z])", "_", name)
 
 
 def _are_numbers(cells: Sequence[Any]) -> bool:

@@ -54,6 +54,8 @@ def test_a_row_is_a_step_with_its_parts_in_order(tmp_path: Path) -> None:
         ("iteration\tload_us\tstep_us", "1\t2000\t10000"),
         ("iter,time/load,time/step", "1,0.002,0.01"),
         ("step,load_ns,iter (ns)", "1,2000000,10000000"),
+        ("globalStep,dataTimeMs,stepTimeMs", "1,2,10"),
+        ("step,data [ms],ms_per_step,tokens_per_sec,samples/s,GB_s", "1,2,10,9e6,512,30"),
     ],
 )
 def test_durations_by_their_units(tmp_path: Path, head: str, row: str) -> None:
@@ -69,8 +71,8 @@ def test_steps_are_as_long_as_from_one_time_of_day_to_the_next(tmp_path: Path) -
 
 
 def test_without_a_whole_step_it_is_the_sum_of_its_parts(tmp_path: Path) -> None:
-    trace = log(tmp_path / "a.csv", "step,load_ms,fwd_ms,bwd_ms\n1,1,2,2\n2,1,2,2\n")
-    assert slices(trace)[4] == (STEP, 5_000, 5_000)
+    trace = log(tmp_path / "a.csv", "step,load_ms,fwd_ms,compute_ms\n1,1,2,20\n2,1,2,20\n")
+    assert slices(trace)[4] == (STEP, 23_000, 23_000)
 
 
 def test_a_step_that_is_run_again_holds_as_it_was_written_last(tmp_path: Path) -> None:
