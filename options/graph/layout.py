@@ -30,7 +30,7 @@ MOST_IN_A_STILL = 5_000
 _FEW = 60
 _CHAIN = 3  # operations
 #: What a page draws at most, and the stretches of a graph that is larger.
-_MOST_ON_A_PAGE, _STRETCHES = 400, 9
+_MOST_ON_A_PAGE, _STRETCHES = 1_000, 9
 #: Width and height of a node's place: what makes a page of bands look well filled.
 _PLACE = (190, 34)
 _ASPECT = 1.6
@@ -88,7 +88,7 @@ def draw_folded(dag: Dag, path: LongestPath, title: str = "") -> Network:
     """Return `draw`'s picture; of more than 60 operations with each chain of three or more as one node.
 
     A chain is what follows each other and nothing else, all of it on the path or none. Its node has its
-    ``members``: names and milliseconds, in order. What would be more than 400 nodes is an overview.
+    ``members``: names and milliseconds, in order. What would be more than 1,000 nodes is an overview.
     """
     if len(dag) <= _FEW:
         return draw(dag, path, title)

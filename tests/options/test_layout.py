@@ -88,20 +88,20 @@ def test_the_nearest_free_row_is_taken(wishes: list[int]) -> None:
 
 
 def test_a_graph_too_large_to_be_read_is_an_overview_of_categories_in_stretches() -> None:
-    n = 450  # one after the other, but each also waits for one that nothing else knows: no chain
+    n = 540  # one after the other, but each also waits for one that nothing else knows: no chain
     names = [f"FW.a #{i}" for i in range(n)] + [f"I/O.b{i}" for i in range(n)]
     edges = [(i, i + 1, 0) for i in range(n - 1)] + [(n + i, i, 0) for i in range(n)]
     dag = new_dag(names, ["FW"] * n + ["I/O"] * n, [1_000_000] * 2 * n, edges)
     chart = draw_folded(dag, longest_path(dag))
     assert [node["label"] for node in chart.nodes].count("FW") == 9
     first = chart.nodes[0]
-    assert (first["label"], first["dur_ms"], first["critical"]) == ("FW", 50.0, True)
-    assert first["members"] == [("FW.a ×50", 50.0)]
+    assert (first["label"], first["dur_ms"], first["critical"]) == ("FW", 60.0, True)
+    assert first["members"] == [("FW.a ×60", 60.0)]
     loading = [node for node in chart.nodes if node["cat"] == "I/O"]
     assert sum(len(node["members"]) for node in loading) == n
     assert len({(node["x"], node["y"]) for node in chart.nodes}) == len(chart.nodes)
-    assert "900 operations are drawn as 10 boxes" in chart.note
-    still = drawn(dag, 899)
-    assert [node["operations"] for node in still.nodes] == [50] * 9 + [450]
+    assert "1,080 operations are drawn as 10 boxes" in chart.note
+    still = drawn(dag, 1_079)
+    assert [node["operations"] for node in still.nodes] == [60] * 9 + [540]
     assert not any("members" in node for node in still.nodes)
-    assert len(drawn(dag, 900).nodes) == 900
+    assert len(drawn(dag, 1_080).nodes) == 1_080
