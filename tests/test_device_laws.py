@@ -355,7 +355,13 @@ def test_options_agree_on_a_made_job_of_several_ranks(tmp_path: Path) -> None:
     assert (walked.end_ns - walked.start_ns)[works].sum() == 1_400_000
 
 
-def test_options_agree_where_a_collective_of_the_next_step_begins_in_this_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "cat"),
+    [("ncclDevKernel_AllGather", "kernel"), ("Memcpy PtoP (Device -> Device)", "gpu_memcpy")],
+)
+def test_options_agree_where_communication_of_the_next_step_begins_in_this_one(
+    tmp_path: Path, name: str, cat: str
+) -> None:
     """Before the 20 kernels of a step something is gathered for 300 µs, from 150 before the last ones end on.
 
     So a step takes 150 and the kernels' 1,000, and communication runs for all of the 300 in it.
@@ -367,7 +373,7 @@ def test_options_agree_where_a_collective_of_the_next_step_begins_in_this_one(tm
             began = max(job.now + 10, job.free[7] - 150)
             job.add("cudaLaunchKernel", "cuda_runtime", job.now, job.now + 5, correlation=1000 + number)
             args = {"correlation": 1000 + number, "Collective name": "allgather", "Seq": number}
-            job.add("ncclDevKernel_AllGather", "kernel", began, began + 300, 8, stream=8, **args)
+            job.add(name, cat, began, began + 300, 8, stream=8, **args)
             job.free[7], job.now = began + 300, job.now + 5
             ahead(job)
             job.add(f"ProfilerStep#{number}", "user_annotation", begin, job.now)

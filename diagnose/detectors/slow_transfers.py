@@ -239,8 +239,9 @@ def exposed_ns(view: JobView) -> Float64:
         for owner, events in enumerate(events_by_owner(recording, step, np.ones(n, np.bool_))):
             ends = step.end_ns[events]
             slices = Slices.of(step.start_ns[events], ends, events, role[step.operation[events]])
-            bounds = step.begin_ns[[owner]], np.maximum(step.next_ns[[owner]], ends.max(initial=0))
-            taken += time_of_ids(slices, step.operation[events], n, *bounds)[0]
+            begin, over = step.begin_ns[[owner]], step.next_ns[[owner]]
+            over = np.where(over > begin, over, ends.max(initial=0))  # what goes on is in the next step, too
+            taken += time_of_ids(slices, step.operation[events], n, begin, over)[0]
     return np.where(view.is_communication, taken, 0.0) / max(len(view.rows), 1)
 
 
