@@ -7,6 +7,7 @@ knows goes through scapy.
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 from collections.abc import Callable, Iterator
@@ -289,6 +290,7 @@ _LINKS = {
     **dict.fromkeys((12, 14, 101, 228, 229), (0, None)),  # raw IP, as different systems number it
 }
 _VLAN = {0x8100, 0x88A8, 0x9100}
+_HOMES = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME")
 
 
 def _segment(packet: Packet, capture: Capture) -> Segment | None:
@@ -343,6 +345,8 @@ def _by_scapy(packet: Packet, capture: Capture) -> int | None:
     _, link, block, start, end, _ = packet
     if link in capture.other_links:
         return None
+    own = dict(os.environ)
+    os.environ.update(dict.fromkeys(_HOMES, os.devnull))  # it makes directories there when it is imported
     try:
         from scapy.all import conf  # fills the table of link layers
         from scapy.layers.inet import IP
@@ -351,6 +355,9 @@ def _by_scapy(packet: Packet, capture: Capture) -> int | None:
         layer = conf.l2types.num2layer.get(link)
     except ImportError:
         layer = None
+    finally:
+        os.environ.clear()
+        os.environ.update(own)
     if layer is None:
         capture.other_links.add(link)
         return None

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import os
 import struct
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from pathlib import Path
@@ -13,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collector.network.packets import Capture, Segment, is_capture, read_segments
-from conftest import examples
+from conftest import REPO, examples
 from errors import TraceError
 from traffic import ACK, Packet, framed, pcap, pcapng, tagged, tcp
 
@@ -252,3 +255,18 @@ def test_a_time_beyond_all_measure_is_damage(tmp_path: Path) -> None:
     segments, capture = read(tmp_path, [section, coarse, record])
     assert segments == []
     assert "damaged" in capture.damage
+
+
+@pytest.mark.slow
+def test_a_link_layer_that_only_scapy_knows_makes_no_directories(tmp_path: Path) -> None:
+    script = (
+        "from pathlib import Path\n"
+        "from collector.network.packets import Capture, _by_scapy\n"
+        "import sys\n"
+        "assert 'scapy' not in sys.modules\n"
+        "_by_scapy((0, 105, bytes(60), 0, 60, 60), Capture(Path()))\n"
+        "assert 'scapy' in sys.modules\n"
+    )
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", script], cwd=REPO, check=True, env=environment)
+    assert list(tmp_path.iterdir()) == []
