@@ -47,7 +47,10 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     pace = slowest_server(job)
     if pace is None:
         return Edit(lambda recording, _: recording)
-    return measured(job, lambda recording: _as_fast_as_others(recording, pace), error=_QUEUES)
+    slow = () if job.links is None else job.links.slow
+    its_link = {one.transfer.link for one in job.recording.table.kinds if one.transfer.server == pace.server}
+    own_limit = next((link for link in slow if link in its_link), None)
+    return measured(job, lambda recording: _as_fast_as_others(recording, pace, own_limit), error=_QUEUES)
 
 
 class Pace(NamedTuple):
@@ -141,10 +144,11 @@ def _answered_in_a_row(recording: Recording) -> tuple[Int64, Int64]:
     return np.concatenate(operations), np.concatenate(work)
 
 
-def _as_fast_as_others(recording: Recording, pace: Pace) -> Recording:
+def _as_fast_as_others(recording: Recording, pace: Pace, own_limit: str | None) -> Recording:
     """Return the recording in which a server answers, and takes what is pushed, in the usual time.
 
     Its messages wait no longer for a byte than those of the others do, if that is less: for its queue, too.
+    A link with its `own_limit` carries as much as the others'.
     """
     keys = {one.transfer.key for one in recording.table.kinds if one.transfer.server == pace.server}
     waits = recording.which(lambda one: one.transfer.is_wait)
@@ -159,8 +163,12 @@ def _as_fast_as_others(recording: Recording, pace: Pace) -> Recording:
             waited[its] += step.work_ns[mine & waits[step.operation]].sum()
     usual, its = waited / np.maximum(n_bytes, 1)
     share = min(1 / pace.ratio, usual / its) if its and n_bytes[0] else 1 / pace.ratio
-    factor = np.where(own & waits, share, np.where(own & answers, 1 / pace.ratio, 1.0))
-    return scaled(recording, factor)
+    factor = np.where(own & waits, share, 1.0)
+    if own_limit is None or not recording.carries:
+        return scaled(recording, np.where(own & answers, 1 / pace.ratio, factor))
+    carries, place = list(recording.carries), recording.links.index(own_limit)
+    carries[place] = carries[place + len(recording.links)] = 1.0
+    return replace(scaled(recording, factor), carries=carries)
 
 
 def as_fast_as_wire(recording: Recording, rate: float) -> Recording:
