@@ -618,7 +618,7 @@ def _with_a_call(rng: random.Random, content: bytes) -> bytes:
         document = _unpickled(content)
     except Exception:  # damaged by a mutation before this one
         return content
-    document[rng.choice(list(document))] = _Call()
+    document = {**document, rng.choice(list(document)): _Call()} if isinstance(document, dict) else [_Call()]
     return pickle.dumps(document, protocol=rng.choice((0, 2, 4, 5)))
 
 
