@@ -17,12 +17,21 @@ import pytest
 from selenium.webdriver import Chrome
 from selenium.webdriver.support.wait import WebDriverWait
 
-from conftest import REPO, run_cli, small_window
+from conftest import REPO, few, run_cli, small_window
 from make import span, step, write
 
 pytestmark = pytest.mark.slow
 
 LENET = REPO / "examples" / "lenet"
+#: Options that write a timeline, and a job; the last one's is the largest.
+JOBS = [
+    ("critical", "kineto"),
+    ("replay", "lenet"),
+    ("replay", "kineto"),
+    ("combine", "lenet"),
+    ("combine", "kineto"),
+    ("critical", "lenet"),
+]
 
 _OPEN = """const [address, done] = arguments
 app.closeCurrentTrace()
@@ -145,8 +154,7 @@ def written(option: str, job: Path, output: Path) -> list[dict[str, Any]]:
     return list(json.loads(output.read_text())["traceEvents"])
 
 
-@pytest.mark.parametrize("option", ["critical", "replay", "combine"])
-@pytest.mark.parametrize("job", ["lenet", "kineto"])
+@pytest.mark.parametrize(("option", "job"), few(5, JOBS))
 def test_nothing_is_lost_and_packets_show_what_json_shows(
     perfetto: Perfetto, tmp_path: Path, option: str, job: str
 ) -> None:

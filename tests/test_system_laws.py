@@ -10,10 +10,10 @@ import system_laws
 from conftest import REPO, few
 
 JOBS = {
-    "kineto/gpu-hta-2of128/trace": ["rank0", "rank1"],
     "horovod/2ranks-slow-rank1/trace": ["rank0"],
     "composer/ws2-slow-rank1/trace": ["rank0", "rank1"],
     "pipeline/straggler-ST": [f"rank{i}" for i in range(8)],
+    "kineto/gpu-hta-2of128/trace": ["rank0", "rank1"],
     "byteps/fork_lenet_straggler": ["wk0.rank0", "wk1.rank0"],
     "kineto/ddp2-gloo-slow-rank1/trace": ["rank0", "rank1"],
 }

@@ -216,7 +216,7 @@ def test_a_cut_loses_at_most_the_event_that_was_cut(
     )
 
 
-CUT = [path for path in recorded.whole_files() if THOROUGH or path.stat().st_size < 150_000]
+CUT = [path for path in recorded.whole_files() if THOROUGH or path.stat().st_size < 100_000]
 _CUTS, _ENDS = (25, 5) if THOROUGH else (4, 1)
 
 

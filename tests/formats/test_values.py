@@ -124,7 +124,7 @@ def test_damage_everywhere_takes_a_moment(tmp_path: Path, content: str) -> None:
     assert time.process_time() - begin < 5
 
 
-@pytest.mark.slow
+@pytest.mark.fuzz
 def test_gzip_that_unpacks_to_more_than_anything_recorded_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.json.gz"
     path.write_bytes(gzip.compress(b"[" + b" " * 300_000_000, compresslevel=1))

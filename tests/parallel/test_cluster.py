@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import gzip
 import json
 import os
@@ -33,6 +34,14 @@ pytestmark = pytest.mark.slow
 
 LENET = REPO / "examples" / "lenet"
 SLOW = REPO / "examples" / "lenet-100mbit"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_client_is_closed_while_another_begins() -> Iterator[None]:
+    """Keep clients that could not connect: collected while another one holds Dask's lock they wait for it."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture(scope="module")

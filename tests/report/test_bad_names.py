@@ -21,7 +21,7 @@ import pytest
 from openpyxl.utils.escape import unescape
 from PIL import Image
 
-from conftest import open_page, run_cli, small_window
+from conftest import open_page, run_cli
 from errors import printable
 from formats.gml import Gml, format_gml, parse_gml
 from report.xlsx import sheet_name
@@ -185,16 +185,6 @@ def text_of_pdf(content: bytes) -> str:
 
 def _unescaped(one: bytes) -> bytes:
     return bytes([int(one, 8)]) if one.isdigit() else one.translate(bytes.maketrans(b"nrtbf", b"\n\r\t\b\f"))
-
-
-def test_a_page_of_bars_has_each_name(browser: Chrome, tmp_path: Path) -> None:
-    names = ["__proto__", "constructor", "</script><b>"]  # each is drawn in software
-    job = written(tmp_path, names)
-    run("3dcompare", job / "rank0.json", job / "rank1.json", "--output", tmp_path / "b.html")
-    with small_window(browser):
-        assert open_page(browser, tmp_path / "b.html") == []
-    text = browser.execute_script("return document.body.textContent")
-    assert [name for name in names if name not in text] == []
 
 
 def test_a_dependency_graph_that_is_written_is_read_back() -> None:

@@ -64,9 +64,11 @@ OPERATIONS = Table(
 )
 BARS = Bars("Per rank", "rank", "time (ms)", ["0", EVIL], {"FW": [1.0, None], EVIL: [2.0, 3.0]})
 LINES = Lines("Per step", "step", "time (ms)", [1.0, 2.0, 3.0], {"rank0": [1.0, None, 2.0]})
+#: Plain objects, in which plotly looks names up, have two of these themselves.
 GRID = Bars3D(
-    "Per run", "run", "operation", "ms", ["a", "b"], ["x", EVIL], ["FW", EVIL], [[1.0, None], [2, 3]]
-)
+    "Per run", "run", "operation", "ms", ["constructor", "b"], ["__proto__", EVIL], ["FW", EVIL],
+    [[1.0, None], [2, 3]],
+)  # fmt: skip
 HEAT = HeatMap("Map", "step", "rank", "ms", ["1", "2"], ["r0", "r1"], [[1.0, 2.0], [None, 3.0]])
 TIMELINE = Timeline(
     "Path",

@@ -145,7 +145,7 @@ def test_without_it_everything_is_as_before(
     trace = read_trace(trace_file(tmp_path))
     assert native.library() is None
     assert [trace.names[i] for i in trace.name_id.tolist()] == [event["name"] for event in EVENTS]
-    assert [record.levelno for record in caplog.records if "nothing in C" in record.message] == [logging.INFO]
+    assert [record.levelno for record in caplog.records if "not used" in record.message] == [logging.INFO]
 
 
 @pytest.mark.parametrize(
