@@ -3,7 +3,7 @@
     python -m benchmarks.laws [WORD ...]
 
 A piece of a module is replaced by a wrong one in a copy of the program (`laws.json`: of each test the
-module, the piece and the wrong one), then the test runs there. Exit code 1 where it does not notice, or
+modules, each with pieces and wrong ones), then the test runs there. Exit code 1 where it does not notice, or
 where the piece is not in the module any more. WORD chooses the tests that have it in their names.
 """
 
@@ -46,20 +46,28 @@ def main(words: list[str]) -> int:
     return int(unnoticed > 0)
 
 
-def _broken(copy: Path, test: str, module: str, *pieces: str) -> str:
-    """Return whether a test notices that pieces of a module are replaced, each by the one that follows it."""
-    whole = wrong = (copy / module).read_text(encoding="utf-8")
-    for piece, other in zip(pieces[::2], pieces[1::2], strict=True):
-        if whole.count(piece) != 1:
-            return f"NOT TRIED: {piece!r} is in {module} {whole.count(piece)} times"
-        wrong = wrong.replace(piece, other)
+def _broken(copy: Path, test: str, *words: str) -> str:
+    """Return whether a test notices wrong pieces: `words` are modules, each with pieces and wrong ones."""
+    whole: dict[Path, str] = {}
+    wrong: dict[Path, str] = {}
+    left, path = iter(words), copy
+    for word in left:
+        if word.endswith(".py"):
+            path = copy / word
+            whole[path] = wrong[path] = path.read_text(encoding="utf-8")
+            continue
+        if (n := whole[path].count(word)) != 1:
+            return f"NOT TRIED: {word!r} is in {path.relative_to(copy)} {n} times"
+        wrong[path] = wrong[path].replace(word, next(left))
     try:
-        (copy / module).write_text(wrong, encoding="utf-8")
+        for path, text in wrong.items():
+            path.write_text(text, encoding="utf-8")
         code = _exit_code(copy, test)
     except subprocess.TimeoutExpired:
         return "noticed"  # it goes on for ever
     finally:
-        (copy / module).write_text(whole, encoding="utf-8")
+        for path, text in whole.items():
+            path.write_text(text, encoding="utf-8")
     return {0: "NOT NOTICED", 1: "noticed"}.get(code, f"NOT RUN: exit code {code}")
 
 
