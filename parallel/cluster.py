@@ -298,7 +298,8 @@ def _own_scheduler(n: int) -> Iterator[tuple[str, Any]]:
     with temporary_directory() as scratch, dask.config.set({"temporary-directory": str(scratch), **quiet}):
         security = _own_certificate(scratch)
         with contextlib.ExitStack() as stack:
-            resource_tracker.ensure_running()  # where it is begun later, it lets these signals through again
+            with uninterrupted():  # a signal to all that this process started is for this one alone
+                resource_tracker.ensure_running()  # where it is begun later, it lets some through again
             with uninterrupted(signal.SIGINT):  # workers inherit it: a terminal's Ctrl-C is for this process
                 own = stack.enter_context(
                     LocalCluster(
