@@ -159,9 +159,8 @@ class _Job:
             for call in calls:
                 self._callers[_node(rank, call)][rank] = call
         self._first = {rank: calls[0].order for rank, calls in self.opens.items() if calls}
-        self.running: list[
-            DumpedCall
-        ] = []  # open ones that all members have made, as far as `ends` found them
+        # open ones that all members have made, as far as `ends` found them
+        self.running: list[DumpedCall] = []
         self._targets: dict[_Node, tuple[Sequence[int], bool]] = {}
         self._waiting: dict[tuple[_Node, ...], tuple[DumpedCall | None, Sequence[int]]] = {}
 

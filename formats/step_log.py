@@ -299,12 +299,16 @@ def _kinds(rows: Sequence[Mapping[str, Any]]) -> _Kinds | None:
     named = dict.fromkeys(name for row in rows for name in row)
     names = [name for name in named if clean_text(name) == name]  # others cannot be written
     numeric = {name for name in names if _are_numbers([row.get(name) for row in rows])}
-    step = next((name for name in names if name in numeric and _STEP_NAME.fullmatch(_apart(name))), None)
+    step = next(
+        (name for name in names if name in numeric and _STEP_NAME.fullmatch(_words_apart(name))), None
+    )
     if "ph" in names:
         return None
-    rank = next((name for name in names if name in numeric and _RANK_NAME.fullmatch(_apart(name))), None)
+    rank = next(
+        (name for name in names if name in numeric and _RANK_NAME.fullmatch(_words_apart(name))), None
+    )
     time = next(
-        (name for name in names if _TIME_NAME.fullmatch(_apart(name)) and _are_times(rows, name)), None
+        (name for name in names if _TIME_NAME.fullmatch(_words_apart(name)) and _are_times(rows, name)), None
     )
     durations = {}
     for name in names:
@@ -321,7 +325,7 @@ def _duration(name: str) -> tuple[str, int] | None:
     """Return the name of a column of durations and its unit in ns; None for any other column."""
     if len(name) > _LONGEST_NAME:  # the patterns take its square
         return None
-    name = _apart(name)
+    name = _words_apart(name)
     if _RATE.search(name) and not _TIMED.match(name):
         return None
     if match := _PER.match(name) or _DURATION.match(name):
@@ -330,10 +334,10 @@ def _duration(name: str) -> tuple[str, int] | None:
     return (match["name"] or match["other"], _NS["s"]) if match else None
 
 
-def _apart(name: str) -> str:
+def _words_apart(name: str) -> str:
     """Return a name with its words apart.
 
-    >>> _apart("stepTimeMs")
+    >>> _words_apart("stepTimeMs")
     'step_Time_Ms'
     """
     return re.sub("(?<=[a-z])(?=[A-Z])", "_", name)

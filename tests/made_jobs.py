@@ -158,14 +158,18 @@ def kineto(directory: Path, job: Job) -> Path:
                 events.add("gloo:all_reduce", step.forward, end, **{**mark, "tid": 2})
             events.add("gloo:all_reduce", step.backward, step.reduced, **{**mark, "tid": 2})
             events.add("aten::add_", step.reduced, step.updated, **main)
-        document = {
-            "schemaVersion": 1,
-            "distributedInfo": {"rank": rank, "world_size": job.ranks, "backend": "gloo"},
-            "baseTimeNanoseconds": _EPOCH_US * 1000,
-            "traceEvents": events,
-        }
-        (directory / f"rank{rank}.pt.trace.json").write_text(json.dumps(document))
+        _write_kineto(directory, rank, job.ranks, "gloo", events)
     return directory
+
+
+def _write_kineto(directory: Path, rank: int, ranks: int, backend: str, events: Events) -> None:
+    document = {
+        "schemaVersion": 1,
+        "distributedInfo": {"rank": rank, "world_size": ranks, "backend": backend},
+        "baseTimeNanoseconds": _EPOCH_US * 1000,
+        "traceEvents": events,
+    }
+    (directory / f"rank{rank}.pt.trace.json").write_text(json.dumps(document))
 
 
 # ---- PyTorch with a device
@@ -292,13 +296,7 @@ def data_parallel(directory: Path, job: Job) -> Path:
                 events.add(name, *span, cat="kernel", pid=0, tid=7, args=args)
             waits: Event = {"cat": "cuda_runtime", "pid": 1, "tid": 1, "args": {"correlation": -1}}
             events.add("cudaDeviceSynchronize", at, step.updated, **waits)
-        document = {
-            "schemaVersion": 1,
-            "distributedInfo": {"rank": rank, "world_size": job.ranks, "backend": "nccl"},
-            "baseTimeNanoseconds": _EPOCH_US * 1000,
-            "traceEvents": events,
-        }
-        (directory / f"rank{rank}.pt.trace.json").write_text(json.dumps(document))
+        _write_kineto(directory, rank, job.ranks, "nccl", events)
     return directory
 
 

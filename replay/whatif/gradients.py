@@ -182,7 +182,7 @@ def time_per_byte(job: Job, latency_ns: Float64, *, alike: bool) -> Float64:
             own = (step.owner[buckets] == owner) & (n_bytes > 0)
             event, size = buckets[own], n_bytes[own]
             start_ns, end_ns = step.end_ns[event] - np.maximum(step.work_ns[event], 1), step.end_ns[event]
-            bytes_ns = np.maximum(own_ns(start_ns, end_ns) - latency_ns[step.operation[event]], 0.0)
+            bytes_ns = np.maximum(shared_out_ns(start_ns, end_ns) - latency_ns[step.operation[event]], 0.0)
             works = computes[step.operation] & (step.owner == owner)
             busy = union(step.start_ns[works], step.end_ns[works])
             beside = clipped_lengths(busy, start_ns, end_ns) / (end_ns - start_ns)
@@ -197,7 +197,7 @@ def time_per_byte(job: Job, latency_ns: Float64, *, alike: bool) -> Float64:
     return usual
 
 
-def own_ns(start_ns: Int64, end_ns: Int64) -> Float64:
+def shared_out_ns(start_ns: Int64, end_ns: Int64) -> Float64:
     """Return how long each interval (k,) lasts, of what several share each its part."""
     at = np.unique(np.concatenate((start_ns, end_ns)))
     runs = (start_ns <= at[:-1, None]) & (at[:-1, None] < end_ns)

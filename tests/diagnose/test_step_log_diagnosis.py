@@ -107,17 +107,19 @@ def test_a_rank_that_waits_longer_because_it_has_less_to_do_is_not_late(tmp_path
     assert not any(one["scope"]["ranks"] for one in found)
 
 
+def loads_longer(step: int, rank: int) -> Times:
+    """Return the times of a rank in a step, of which rank 1 loads 20 ms longer from step 60 on."""
+    parts = even(step, rank)
+    if step >= 60:
+        parts["data" if rank == 1 else "comm"] += 20
+        parts["step"] += 20
+    return parts
+
+
 def test_rows_that_single_ranks_lack_are_no_steps_that_are_missing(tmp_path: Path) -> None:
     """Each step lacks the row of one rank, or none; rank 1 loads 20 ms longer from step 60 on."""
 
-    def times(step: int, rank: int) -> Times:
-        parts = even(step, rank)
-        if step >= 60:
-            parts["data" if rank == 1 else "comm"] += 20
-            parts["step"] += 20
-        return parts
-
-    folder = write(tmp_path / "job", times)
+    folder = write(tmp_path / "job", loads_longer)
     for rank, file in enumerate(sorted(folder.iterdir())):
         lines = file.read_text().splitlines()
         rows = [line for step, line in enumerate(lines[1:]) if step % 12 != 3 * rank]
@@ -255,14 +257,7 @@ def test_a_ramp_and_a_stall_and_what_comes_again(tmp_path: Path) -> None:
 
 
 def test_a_digest_of_a_step_log_gives_the_same_findings(tmp_path: Path) -> None:
-    def times(step: int, rank: int) -> Times:
-        parts = even(step, rank)
-        if step >= 60:
-            parts["data" if rank == 1 else "comm"] += 20
-            parts["step"] += 20
-        return parts
-
-    job = write(tmp_path / "job", times)
+    job = write(tmp_path / "job", loads_longer)
     digest = tmp_path / "d.json"
     assert run_cli("statistic", job, "--save", digest)[0] == 0
     found, again = diagnosis(job)["findings"], diagnosis(digest)["findings"]

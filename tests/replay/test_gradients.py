@@ -18,7 +18,7 @@ from errors import UsageError
 from replay.edit import EditRequest, Job
 from replay.edits import EditedJob
 from replay.runs import simulated
-from replay.whatif.gradients import own_ns, time_per_byte
+from replay.whatif.gradients import shared_out_ns, time_per_byte
 
 _INPUTS = {"BW.b": ["FW.a"], "BW.a": ["BW.b"], "reduce_b": ["BW.b"], "reduce_a": ["BW.a", "reduce_b"]}
 
@@ -143,7 +143,7 @@ def test_bytes_have_a_pace_beside_computation_and_one_without() -> None:
 
 
 def test_what_two_collectives_do_at_once_is_half_of_each() -> None:
-    assert own_ns(np.array([0, 5]), np.array([10, 15])).tolist() == [5 + 2.5, 2.5 + 5]
+    assert shared_out_ns(np.array([0, 5]), np.array([10, 15])).tolist() == [5 + 2.5, 2.5 + 5]
 
 
 def in_buckets(sizes: Mapping[str, int], cap: str, *edits: str) -> dict[str, float]:
