@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from arrays import Int64
 from dag.critical_path import CATS, GAP, NO_EVENT, WAIT, CriticalPath
-from dag.step_graph import Recording
+from dag.step_graph import Recording, StepGraph
 from dialects.step_parts import EdgeKind, Operation
 from errors import listed
 from function_names import brief
@@ -214,23 +214,30 @@ def by_category(path: NamedPath) -> dict[str, int]:
     return dict(sums.most_common())
 
 
-def headline(recording: Recording, number: int, path: CriticalPath, named: NamedPath) -> str:
-    """Return one sentence: how long the step of that number is, and what makes it so."""
+def headline(recording: Recording, step: StepGraph, path: CriticalPath, named: NamedPath) -> str:
+    """Return one sentence: how long the step is, and what makes it so."""
     sums: Counter[tuple[str, str]] = Counter()  # by category, or operation where it has none
     for i, (label, ns) in enumerate(zip(named.labels, named.ns, strict=True)):
         sums[label.name if i in named.covered else label.cat or label.name, label.owner] += ns
     ranked = sums.most_common(3)
     largest = [(key, ns) for key, ns in ranked if 100 * ns >= path.length_ns] or ranked[:1]
-    several = len(recording.owners) > 1
-    on = " on {}" if several else ""
+    on = " on {}" if len(recording.owners) > 1 else ""
     shares = [
         f"{in_percent(ns / max(path.length_ns, 1))} {_WORDS.get(cat) or brief(cat)}{on.format(owner)}"
         for (cat, owner), ns in largest
     ]
-    ends = f" and ends last on {recording.owners[path.owner]}" if several else ""
-    length = in_ms(path.length_ns)
-    step = f"Step {number}" if recording.has_steps else recording.one_step
-    return f"{step} takes {length}{ends}; its critical path is {listed(shares)}."
+    name = f"Step {step.number}" if recording.has_steps else recording.one_step
+    return f"{name} takes {step_length(recording, step, path)}; its critical path is {listed(shares)}."
+
+
+def step_length(recording: Recording, step: StepGraph, path: CriticalPath) -> str:
+    """Return how long a step is on the rank that ends last, and the ranks' mean where that differs."""
+    own = in_ms(path.length_ns)
+    whole = in_ms(step.bounds.mean_ns) if step.bounds.mean_ns else own
+    if len(recording.owners) == 1:
+        return own
+    last = f"{recording.owners[path.owner]}, which ends last"
+    return f"{own} on {last}" if whole == own else f"{own} on {last} (mean of the ranks: {whole})"
 
 
 _WORDS = {GAP: "time in which nothing was recorded", WAIT: "waiting for other ranks"}

@@ -259,7 +259,7 @@ class Recording(Struct, frozen=True, dict=True):
     @cached_property
     def n_warm_up(self) -> int:
         """How many of the whole steps are the warm-up: the first ones, far longer than all others."""
-        return n_warm_up(job_lengths([self.bounds[row] for row in self.every_whole_step]))
+        return n_warm_up(np.array([self.bounds[row].mean_ns for row in self.every_whole_step]))
 
     @cached_property
     def every_whole_step(self) -> list[int]:

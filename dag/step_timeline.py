@@ -11,7 +11,7 @@ import numpy as np
 from arrays import Int64
 from arrays.numbering import unique
 from dag.critical_path import CATS, NO_EVENT, CriticalPath
-from dag.path_summary import named_path
+from dag.path_summary import named_path, step_length
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.roles import Role
 from dialects.step_parts import Operation
@@ -85,6 +85,7 @@ def step_timeline(
     order = sorted(range(len(spans)), key=lambda i: (row[spans[i].lane], spans[i].start_ms))
     moved = {old: new for new, old in enumerate(order)}
     drawn = [mark._replace(span=moved[place[mark.span]]) for mark in marks if mark.span in place]
+    title = f"{title}: {step_length(recording, step, path)}"
     return Timeline(title, [spans[i] for i in order], path=drawn, note=" ".join(notes))
 
 
@@ -107,8 +108,10 @@ def path_waterfall(title: str, recording: Recording, step: StepGraph, path: Crit
     for label, cat, at, ns in zip(*(column.tolist() for column in columns), strict=True):
         key = names[label], CATS[cat] or groups[at]
         sums[key] = sums.get(key, 0) + ns
-    whole = f"the step on {recording.owners[path.owner]}" if len(recording.owners) > 1 else "the step"
-    return waterfall(title, "ms of the step, along its critical path", sums, whole)
+    last = f" on {recording.owners[path.owner]}, which ends last" if len(recording.owners) > 1 else ""
+    return waterfall(
+        title, f"ms of the step{last}, along its critical path", sums, "the step" + last.split(",")[0]
+    )
 
 
 def waterfall(title: str, label: str, sums: Mapping[tuple[str, str], int], total: str) -> Waterfall:

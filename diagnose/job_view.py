@@ -26,7 +26,6 @@ from errors import listed
 from figures.operations_by_step import check_cells
 from figures.time_by_role import outliers
 from function_names import brief
-from replay.answer import measured_ns
 from replay.edit import Job
 from replay.even_work import begun_by_owners, done_by_all, is_own_work
 from replay.even_work import stages as pipeline
@@ -85,14 +84,13 @@ class JobView:
 
     @cached_property
     def iteration_ns(self) -> Float64:
-        """How long each whole step took, the mean over the owners (steps,)."""
-        times = measured_ns(self.recording)[self.rows]
-        if np.isnan(times).all():
+        """How long each whole step took, the mean over the owners (steps,); see `StepBounds.mean_ns`."""
+        lengths = [
+            self.recording.bounds[row].mean_ns for row in self.rows
+        ]  # edits may leave nothing of a step
+        if not any(lengths):
             lengths = [critical_path(step).length_ns for step in self.steps]
-            return np.array(lengths, np.float64)
-        known = ~np.isnan(times)  # edits may leave nothing of a step
-        mean: Float64 = np.where(known, times, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
-        return mean
+        return np.array(lengths, np.float64)
 
     @cached_property
     def step_ns(self) -> float:

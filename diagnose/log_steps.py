@@ -37,6 +37,7 @@ class LogSteps:
     longer_ns : (parts, ranks, s) how much longer each part took than on the median rank
     middle_ns : (parts, k) how long it took on the median rank, of two ranks the faster
     step_ns : (k,) how long steps took on the median rank
+    rows_ns : (k,) the mean of what the rows of the ranks say
     values : (ranks, s) of each column of other numbers than durations, if all ranks have it
     """
 
@@ -70,12 +71,13 @@ class LogSteps:
                 of_ranks = [np.array(rank.values[name], np.float64) for rank, _ in known]
                 self.values[name] = np.array([one[at] for one, at in zip(of_ranks, places, strict=True)])
         k, middle = len(self.number), (len(self.ranks) - 1) // 2
-        self.middle_ns, self.step_ns = np.zeros((len(self.parts), k)), np.zeros(k)
+        self.middle_ns, self.step_ns, self.rows_ns = np.zeros((len(self.parts), k)), *np.zeros((2, k))
         width = max(1, _MOST_CELLS // (len(self.parts) * len(self.ranks)))
         for begin in range(0, k, width):
             own = np.arange(begin, min(begin + width, k))
             cells = np.ascontiguousarray(self.cells(own).transpose(0, 2, 1))
             self.step_ns[own] = np.median(cells.sum(0), axis=1)  # with what was between the rank's steps
+            self.rows_ns[own] = cells[: len(self.parts) - (BETWEEN in self.roles)].sum(0).mean(1)
             self.middle_ns[:, own] = np.partition(cells, middle, axis=2)[..., middle]
         n = np.diff(self.begins, append=k)
         self.longer_ns = means_ns - (np.add.reduceat(self.middle_ns, self.begins, axis=1) / n)[:, None]

@@ -102,7 +102,7 @@ def diagnose_step_log(job: JobFigures) -> Diagnosis:
             if kind not in _EXAMINED and kind not in never
         ],
         small=len(spans_found) + len(stalled) - len(shown),
-        iteration_ns=log.step_ns,
+        iteration_ns=log.rows_ns,
         job_ns=log.step_ns,
         numbers=log.number.tolist(),
         ranks=log.ranks,

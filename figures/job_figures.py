@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 import dialects
 from arrays import Float64, Int64
+from arrays.median import n_warm_up
 from arrays.spill import Spill
 from dialects import Need
 from figures.durations import Durations, joined
@@ -78,12 +79,35 @@ class JobFigures(Struct, frozen=True):
 
     @property
     def iteration_ns(self) -> Float64:
-        """How long each whole step took, averaged over the ranks (k,); empty without steps."""
+        """How long each whole step took, the mean over the ranks (k,), by number; empty without steps."""
+        return np.array(list(self._lengths_ns.values()), np.float64)
+
+    @property
+    def _lengths_ns(self) -> dict[int, float]:
+        """The length of each step that all ranks with steps have; of every step where they share none."""
         by_label: dict[int, list[int]] = {}
         for rank in self.ranks:
             for step in rank.steps.whole:
                 by_label.setdefault(step.label, []).append(step.dur_ns)
-        return np.array([np.mean(by_label[label]) for label in sorted(by_label)], np.float64)
+        most = sum(bool(rank.steps.whole) for rank in self.ranks)
+        common = sorted(label for label, own in by_label.items() if len(own) == most) or sorted(by_label)
+        return {label: float(np.mean(by_label[label])) for label in common}
+
+    @property
+    def warm_up(self) -> Sequence[int]:
+        """The numbers of the first steps if they are far longer than all others; see `n_warm_up`.
+
+        In a step log nothing else tells what is done once, so none is left out.
+        """
+        if not all(dialects.named(name).has_events for name in self.dialects):
+            return ()
+        return list(self._lengths_ns)[: n_warm_up(self.iteration_ns)]
+
+    @property
+    def settled(self) -> JobFigures:
+        """The job without its warm-up, which says nothing of the steps to come."""
+        first = set(self.warm_up)
+        return replace(self, ranks=[_without(rank, first) for rank in self.ranks]) if first else self
 
     def operations(self, *, tell_workers: bool) -> tuple[Operations, list[Int64]]:
         """Return the operations of all ranks, and the place there of each of a rank's own; see `merged`."""
@@ -123,6 +147,20 @@ def load_figures(paths: Sequence[Path], wanted: Wanted, asked: Request = PLAIN) 
     ranks = [one for one in figures if one.source.host is None]
     hosts = [one for one in figures if one.source.host is not None]
     return JobFigures(paths[0], job.files, job.job.notes, ranks, asked.step_by, asked.rank_by, hosts)
+
+
+def _without(rank: RankFigures, first: Collection[int]) -> RankFigures:
+    """Return a rank without its `first` steps; those in the middle of a large trace are later ones."""
+    whole, operations = rank.steps.whole, rank.operations
+    if 0 < len(rank.breakdown) < len(whole):
+        return rank
+    if operations is not None and len(operations.labels):
+        kept = np.isin(operations.labels, list(first), invert=True)
+        labels = np.array(operations.labels)[kept].tolist()
+        operations = replace(operations, labels=labels, spent_ns=operations.spent_ns[kept])
+    steps = rank.steps._replace(whole=tuple(step for step in whole if step.label not in first))
+    parts = [part for part in rank.breakdown if part.step not in first]
+    return replace(rank, steps=steps, breakdown=parts, operations=operations)
 
 
 def filtered(runs: Sequence[JobFigures], wanted: Collection[str]) -> list[JobFigures]:

@@ -21,7 +21,6 @@ What is left is "nothing recorded". Intervals are cut at the borders of the step
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -324,17 +323,6 @@ def summaries(parts: Iterable[Breakdown]) -> list[RankSummary]:
 def outliers(lengths: NDArray[np.number[Any]]) -> Mask:
     """Return which of some steps, given their lengths (n,), took far longer than the median; none of few."""
     return lengths > longest_usual(lengths)
-
-
-def mean_pause_ns(parts: Iterable[Breakdown]) -> float:
-    """Return the mean time between the end of a step and the start of the one numbered next."""
-    pauses = [
-        after.start_ns - before.start_ns - before.wall_ns
-        for steps in _by_rank(parts).values()
-        for before, after in pairwise(steps)
-        if before.step is not None and after.step == before.step + 1
-    ]
-    return float(np.mean(pauses)) if pauses else 0.0
 
 
 def shares(parts: Sequence[Breakdown]) -> tuple[float, ...]:

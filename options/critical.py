@@ -113,6 +113,7 @@ def _recorded(args: Namespace) -> Result:
     document: dict[str, Any] = {
         "step": step.number,
         "iteration_ms": path.length_ns / 1e6,
+        "mean_ms": (step.bounds.mean_ns or path.length_ns) / 1e6,
         "scopes": LazySequence(scopes, lambda scope: _document(scope, owned=len(recording.owners) > 1)),
         "operations": slack.records(),
     }
@@ -125,7 +126,7 @@ def _recorded(args: Namespace) -> Result:
         "critical",
         ", ".join(map(str, args.path)),
         document,
-        headline=headline(recording, step.number, path, scopes[-1].path()),
+        headline=headline(recording, step, path, scopes[-1].path()),
         tables=[
             by_operation if args.head or args.full else by_operation._replace(brief=_brief(by_operation)),
             slack._replace(

@@ -80,7 +80,7 @@ def check_runs(args: Namespace) -> None:
 
 
 def load_runs(args: Namespace, wanted: Wanted) -> list[JobFigures]:
-    """Return the `wanted` figures of the runs, traces or digests, and `--save` the last one's digest."""
+    """Return the `wanted` figures of the runs without their warm-up, and `--save` the last one's digest."""
     from msgspec.structs import replace
 
     from figures.digest import read_digest
@@ -96,7 +96,7 @@ def load_runs(args: Namespace, wanted: Wanted) -> list[JobFigures]:
         else:
             runs.append(load_figures([path], wanted, asked(args)._replace(only=())))
             check_grouped(args, runs[-1])
-    return runs
+    return [run.settled for run in runs]
 
 
 def labels(paths: Sequence[Path]) -> list[str]:

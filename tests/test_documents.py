@@ -104,7 +104,7 @@ TYPES: dict[str, dict[str, Any]] = {
     },
     "compare": {**_PAIR, "comparisons?": [_PAIR]},
     "critical": {
-        "step": int | str, "iteration_ms": float, "output?": str,
+        "step": int | str, "iteration_ms": float, "mean_ms?": float, "output?": str,
         "scopes": [{"scope": str, "worker": int | None, "length_ms": float, "path": rows(PATH),
                     "by_name": rows(BY_NAME), "by_cat": {"{}": float}}],
         "operations": rows(critical._OPERATIONS),

@@ -15,6 +15,7 @@ from dag_utils import LoadedSteps, Recording, StepGraph, critical_path, load_ste
 from diagnose.detectors.slow_transfers import exposed_ns
 from diagnose.job_view import JobView
 from replay.runs import simulated
+from result import in_ms
 from trace_utils import Request
 
 pytestmark = pytest.mark.slow
@@ -126,3 +127,47 @@ def test_exposed_communication_of_a_recorded_job_is_one_number(
     shared_data: Path, tmp_path: Path, job: str
 ) -> None:
     same_exposed_communication(shared_data / job, tmp_path)
+
+
+#: Jobs with a warm-up, with pauses between their steps, of one step of ranks that begin at different times,
+#: and a step log.
+LENGTHS = (
+    "jax/two_proc", "composer/ws2/trace", "kineto/gpu-param-dlrm-8ranks/trace", "step-logs/a",
+    "kineto/ddp2-gloo-two-cycles/trace", "byteps/fork_lenet_2w2g", "horovod/2ranks-base/trace",
+)  # fmt: skip
+
+
+def lengths_of(path: Path, tmp_path: Path) -> dict[str, float]:
+    """What each option says of the length of a step, ms: the mean of its steps, and of these of its ranks."""
+    told = {}
+    words = {
+        "diagnose": (), "breakdown": ("--sub_option", "breakdown"), "replay": ("--output", "-"),
+        "compare": (path,), "3dcompare": (path, "--output", tmp_path / "a.svg"), "critical": (),
+    }  # fmt: skip
+    for name, more in words.items():
+        option = "statistic" if name == "breakdown" else name
+        code, out, err = run_cli("--option", option, "--path", path, *more, "--format", "json")
+        if code:
+            assert "a step log holds no single events" in err or "has no single events" in err, err
+            continue
+        told[name] = json.loads(out)
+    ranks = told["breakdown"]["ranks"]
+    found = {
+        "diagnose": told["diagnose"]["iteration_ms"]["mean"],
+        "breakdown": sum(one["mean_ms"] for one in ranks) / len(ranks),
+        "compare": told["compare"]["iteration_ms"][1],
+        "3dcompare": told["3dcompare"]["iteration_ms"][0],
+    }
+    if "replay" in told:
+        found["replay"] = told["replay"]["measured_ms"]
+        assert told["critical"]["iteration_ms"] == pytest.approx(told["critical"]["scopes"][-1]["length_ms"])
+    for name in ("diagnose", "breakdown"):
+        assert f" takes {in_ms(1e6 * found['diagnose'])}" in told[name]["headline"]
+    return found
+
+
+@pytest.mark.parametrize("job", few(2, ["", *LENGTHS]))
+def test_a_step_has_one_length(request: pytest.FixtureRequest, tmp_path: Path, job: str) -> None:
+    path = request.getfixturevalue("shared_data") / job if job else REPO / "examples" / "lenet"
+    found = lengths_of(path, tmp_path)
+    assert found == pytest.approx(dict.fromkeys(found, found["diagnose"]))

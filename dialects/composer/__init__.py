@@ -118,8 +118,13 @@ class Composer(System):
             labels = list(range(1, len(rows) + 1))
         return Steps(tuple(spans(trace, rows, labels)), (), "event/batch spans")
 
+    def find_steps(self, trace: Trace, by: str | None = None) -> Steps:
+        """Return the batches, each from the end of the one before: its loading is a part of it."""
+        found = super().find_steps(trace, by)
+        return found._replace(whole=_with_loading(trace, found.whole))
+
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
-        """Return the batches, each from the end of the one before: its loading is a part of it.
+        """Return the batches with what ran in them.
 
         Without PyTorch's profiler no communication is recorded. Then ranks meet in the backward pass, and
         where they load (Composer asks there whether any rank has no batch left): none ends it before the
@@ -138,7 +143,7 @@ class Composer(System):
             phases={**_PHASES, **dict.fromkeys(filter(_is_callback, trace.names), Phase.CALLBACK)},
             category=self.category,
         )
-        return record_spans(rank, trace, _with_loading(trace, self.find_steps(trace, by).whole), meaning)
+        return record_spans(rank, trace, self.find_steps(trace, by).whole, meaning)
 
     def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:
         """Return the name of a collective, PyTorch's barriers too."""
@@ -175,7 +180,7 @@ def _is_callback(name: str) -> bool:
     return name.startswith(_CALLBACK)
 
 
-def _with_loading(trace: Trace, batches: Sequence[Step]) -> list[Step]:
+def _with_loading(trace: Trace, batches: Sequence[Step]) -> tuple[Step, ...]:
     """Return each batch from the end of the one before it; the first from when it began to be loaded."""
     loads = np.sort(trace.ts_ns[by_name(trace, _LOADER.__eq__)])
     steps = []
@@ -188,7 +193,7 @@ def _with_loading(trace: Trace, batches: Sequence[Step]) -> list[Step]:
             begin = int(own[-1])
         steps.append(batch._replace(start_ns=begin))
         ended = batch.end_ns
-    return steps
+    return tuple(steps)
 
 
 PROFILER_STEP = re.compile(r"ProfilerStep#\d+")

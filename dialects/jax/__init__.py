@@ -182,12 +182,18 @@ class Jax(System):
         none = np.zeros(len(found.row), np.int64)
         return Collectives.of(found.row, calls, none, rank.trace.ts_ns[found.row])
 
+    def find_steps(self, trace: Trace, by: str | None = None) -> Steps:
+        """Return the steps, each until the next one begins."""
+        from dialects.step_windows import windows
+
+        found = super().find_steps(trace, by)
+        return found._replace(whole=tuple(map(Step._make, windows(step_table(found.whole)).tolist())))
+
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
         """Return the steps of a device, with what its host did."""
         from dialects.jax.xla_meetings import parts_of
         from dialects.jax.xla_slices import device_of_slices, lines_of
         from dialects.span_graph import Meaning, record_spans
-        from dialects.step_windows import windows
 
         trace, roles, parts = rank.trace, self.roles(rank.trace), parts_of(rank.trace)
         meaning = Meaning(
@@ -199,8 +205,7 @@ class Jax(System):
             waits=roles == Role.IDLE,
             on_device=lines_of(trace).works[trace.track_id] & (device_of_slices(trace) != SHARED),
         )
-        steps = list(map(Step._make, windows(step_table(self.find_steps(trace, by).whole)).tolist()))
-        return record_spans(rank, trace, steps, meaning)
+        return record_spans(rank, trace, self.find_steps(trace, by).whole, meaning)
 
     def category(self, name: str, cat: str) -> str:
         """Return the name of the operation without its number."""

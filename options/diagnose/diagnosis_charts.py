@@ -25,6 +25,8 @@ _MOST_EVERY_STEP = 2_000
 _BESIDE = 8
 #: Parts of a path in one bar at most, the least of one, and of what is left.
 _MOST_SHARES, _LEAST_SHARE, _LEAST_REST = 7, 0.02, 0.005
+#: How long several ranks took for a step, and the mean of what each took for its own.
+_OF_ALL = "ms until the last rank is through", "mean of the ranks"
 #: So many steps have room in half a page.
 _FEW_STEPS = 40
 #: Steps that a page draws at most, and boxes of those that nobody asked for; a box takes 50 bytes of it.
@@ -176,9 +178,9 @@ def _every_step(diagnosis: Diagnosis) -> list[Chart]:
         for (name, group), row in zip(groups.items(), ms.tolist(), strict=True)
         if group
     }
-    unit = "ms" if len(diagnosis.ranks) == 1 else "ms until the last rank is through"
+    unit, mean = ("ms", "mean") if len(diagnosis.ranks) == 1 else _OF_ALL
     mean_ns = float(diagnosis.iteration_ns.mean())
-    level = (mean_ns / 1e6, f"mean: {in_ms(mean_ns)}")
+    level = (mean_ns / 1e6, f"{mean}: {in_ms(mean_ns)}")
     is_small = len(numbers) <= _FEW_STEPS
     return [Bars("Length of each step", "step", unit, names, series, True, level=level, is_small=is_small)]
 

@@ -94,7 +94,7 @@ def _recorded(args: Namespace) -> _Loaded:
     step = recording.steps[row]
     path = critical_path(step)
     dag, marked = drawn_step(recording, step, path, slack_ns(step), parts=args.del_queue)
-    first = headline(recording, step.number, path, named_path(recording, path))
+    first = headline(recording, step, path, named_path(recording, path))
     parts = path_waterfall(f"What step {step.number} waits for", recording, step, path)
     return _Loaded(dag, marked, first, recording.notes, loaded.repairs, [parts])
 

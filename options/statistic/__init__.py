@@ -204,7 +204,9 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
         job.files[0].path,
         {"traces": traces, **({"quantile_error": error[0]} if error else {})},
         tables,
-        headline=where_time_goes(job.ranks) if group_of(args) is None else whose_time(stats, len(job.ranks)),
+        headline=where_time_goes(job.settled.ranks)
+        if group_of(args) is None
+        else whose_time(stats, len(job.ranks)),
         charts=_charts(job, stats, cats) if _is_drawn(args) else (),
         figures=(
             (operations.title.lower(), f"{len(rows):,}{of_ranks}{of_all}"),
@@ -297,7 +299,8 @@ def _breakdown(args: Namespace, job: JobFigures) -> Result:
 
     parts = [part for rank in job.ranks for part in rank.breakdown]
     shown = sorted(parts, key=lambda part: -part.wall_ns) if args.sort else parts
-    of_ranks = summaries(parts)
+    settled = [part for rank in job.settled.ranks for part in rank.breakdown]
+    of_ranks = summaries(settled)
     idle = f"{idle_or_not_recorded(parts)} (ms)"
     of_steps, of_rank = (
         [column._replace(title=idle) if column.key == "idle_ms" else column for column in columns]
@@ -314,7 +317,7 @@ def _breakdown(args: Namespace, job: JobFigures) -> Result:
         job.ranks[0].source.path,
         {"rules": rules, "ranks": records},
         (Table.of("breakdown", "Time of each step", of_steps, shown[: args.head]), ranks),
-        headline=exposed_and_outliers(parts),
+        headline=exposed_and_outliers(settled, job.warm_up),
         charts=breakdown_charts(parts),
         read=_read_lines(job),
         notes=[

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from statistics import fmean
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from arrays.median import FEWEST, median
 from errors import counted, listed
 from figures.durations import Stat
 from figures.rank_figures import RankFigures
-from figures.time_by_role import Breakdown, RankSummary, mean_pause_ns, shares, summaries
+from figures.time_by_role import Breakdown, RankSummary, shares, summaries
 from function_names import brief, without_numbers
 from result import in_ms, in_percent
 
@@ -19,7 +20,6 @@ _NAMED = 4  # outliers, or groups of work, that a sentence names
 _ALIKE = 1.05  # times as long as another rank: a difference that is not worth a word
 _LEAST_SHARE = 0.005  # of a step, for a kind of work to be named: what rounds to 1 %
 _HARDLY = 0.05  # of a step: if ranks compute less, most of what they compute may not be recorded
-_LEAST_PAUSE = 0.01  # of a step, for what passes until the next one to be named
 
 
 def where_time_goes(ranks: Sequence[RankFigures]) -> str:
@@ -68,8 +68,11 @@ def whose_time(stats: Sequence[Stat], n_ranks: int) -> str:
     return f"The work on devices{where} takes {in_ms(whole)} in all: {'; '.join([*most, *unknown])}."
 
 
-def exposed_and_outliers(parts: Sequence[Breakdown]) -> str:
-    """Return one sentence: mean and median of the steps, communication that nothing hides, outliers."""
+def exposed_and_outliers(parts: Sequence[Breakdown], warm_up: Sequence[int] = ()) -> str:
+    """Return one sentence: mean and median of the steps, communication that nothing hides, outliers.
+
+    It names the steps of the `warm_up`, which are not in `parts`.
+    """
     ranks = summaries(parts)
     wall = [part.wall_ns for part in parts]
     exposed = float(np.mean([part.exposed_comm_ns for part in parts]))
@@ -81,6 +84,8 @@ def exposed_and_outliers(parts: Sequence[Breakdown]) -> str:
         sentence += f"; communication that nothing hides takes {in_ms(exposed)} of it ({share}{where})"
     else:
         sentence += "; no communication was recorded"
+    if warm_up:
+        sentence += f"; step {listed(list(map(str, warm_up)))}, the warm-up, left out"
     known = {rank.rank: rank.outlier_steps for rank in ranks}
     longest: dict[int | None, Breakdown] = {}
     for part in sorted(parts, key=lambda part: -part.wall_ns):
@@ -96,16 +101,18 @@ def exposed_and_outliers(parts: Sequence[Breakdown]) -> str:
 def _length(
     parts: Sequence[Breakdown], ranks: Sequence[RankSummary], where: str = "", *, with_median: bool = False
 ) -> str:
-    wall = np.array([part.wall_ns for part in parts])
+    wall = [part.wall_ns for part in parts]
     of_ranks = f" on {counted(len(ranks), 'rank')}" if len(ranks) > 1 else ""
     if all(part.step is None for part in parts):
-        return f"The recording takes {in_ms(float(wall.mean()))}{of_ranks}"
-    steps = len({part.step for part in parts})
-    middle = f", median {in_ms(median(wall))}" if with_median and steps > 1 else ""
-    of_steps = f" (mean of {steps} steps{where}{of_ranks}{middle})" if steps > 1 else f"{where}{of_ranks}"
-    pause_ns = mean_pause_ns(parts)
-    pause = f", and {in_ms(pause_ns)} pass before the next" if pause_ns >= _LEAST_PAUSE * wall.mean() else ""
-    return f"A step takes {in_ms(float(wall.mean()))}{of_steps}{pause}"
+        return f"The recording takes {in_ms(fmean(wall))}{of_ranks}"
+    of_step: dict[int | None, list[int]] = {}
+    for part in parts:
+        of_step.setdefault(part.step, []).append(part.wall_ns)
+    steps = len(of_step)
+    middle = median(np.array([*map(fmean, of_step.values())]))
+    half = f", median {in_ms(middle)}" if with_median and steps > 1 else ""
+    of_steps = f" (mean of {steps} steps{where}{of_ranks}{half})" if steps > 1 else f"{where}{of_ranks}"
+    return f"A step takes {in_ms(fmean(wall))}{of_steps}"
 
 
 def _kinds(parts: Sequence[Breakdown], is_hardly: bool) -> list[tuple[str, float]]:

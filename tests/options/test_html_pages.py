@@ -176,7 +176,7 @@ def test_the_page_of_a_diagnosis_answers_on_its_first_screen(
         bottom = "return document.querySelector('.answer').getBoundingClientRect().bottom"
         assert browser.execute_script(bottom) <= 900
         mean = browser.execute_script(
-            "return document.querySelector('[aria-label^=\"mean: \"]').getAttribute('aria-label')"
+            "return document.querySelector('[aria-label^=\"mean of\"]').getAttribute('aria-label')"
         )
         assert mean.split(": ")[1] in result.headline
         names = (
