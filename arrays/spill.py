@@ -40,18 +40,44 @@ def _piece_of(array: Any) -> mmap.mmap | None:
     return array if isinstance(array, mmap.mmap) else None
 
 
-def room_for(n: int, types: Sequence[np.dtype[Any]]) -> list[NDArray[Any]]:
-    """Return arrays (n,) of these types, wide ones first, to be filled; large ones in a temporary file."""
-    ends = np.cumsum([0, *(n * one.itemsize for one in types)]).tolist()
-    buffer: Any = None
-    if ends[-1] > _IN_MEMORY and hasattr(os, "posix_fallocate"):
-        # without room there they stay in memory
-        with contextlib.suppress(OSError), tempfile.TemporaryFile() as file:
-            os.posix_fallocate(file.fileno(), 0, ends[-1])
-            buffer = mmap.mmap(file.fileno(), ends[-1])
-    if buffer is None:
-        buffer = np.empty(ends[-1], np.uint8)
-    return [np.ndarray(n, one, buffer, at) for one, at in zip(types, ends, strict=False)]
+class Room:
+    """Arrays (n,) of some types, wide ones first, that are filled one part after the other.
+
+    Large ones lie in a temporary file, and are written there: mapped pages take eight times as long.
+    """
+
+    def __init__(self, n: int, types: Sequence[np.dtype[Any]]) -> None:
+        self._begins = np.cumsum([0, *(n * one.itemsize for one in types)]).tolist()
+        self._file: FileIO | None = None
+        self._n = 0
+        buffer: Any = None
+        if self._begins[-1] > _IN_MEMORY and hasattr(os, "posix_fallocate"):
+            # without room there they stay in memory
+            with contextlib.suppress(OSError):
+                file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
+                os.posix_fallocate(file.fileno(), 0, self._begins[-1])
+                buffer, self._file = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), file
+        if buffer is None:
+            buffer = np.empty(self._begins[-1], np.uint8)
+        self.arrays = [np.ndarray(n, one, buffer, at) for one, at in zip(types, self._begins, strict=False)]
+
+    def add(self, parts: Iterable[NDArray[Any]]) -> None:
+        """Fill the next part of each array."""
+        for array, begin, part in zip(self.arrays, self._begins, parts, strict=False):
+            stop = self._n + len(part)
+            if self._file is None:
+                array[self._n : stop] = part
+            else:
+                self._file.seek(begin + self._n * array.itemsize)
+                _write(self._file, part)
+        self._n = stop
+
+
+def _write(file: FileIO, array: NDArray[Any]) -> None:
+    """Write an array; a file without a buffer may take a part of it at a time."""
+    rest = np.ascontiguousarray(array).data.cast("B")
+    while rest:
+        rest = rest[file.write(rest) :]
 
 
 def _let_go_of(pieces: Iterable[mmap.mmap]) -> None:
@@ -117,18 +143,13 @@ class Spill:
         aside = []
         for array in arrays:
             if self._own_bytes(array):
-                self._write(np.ascontiguousarray(array).data.cast("B"))
-                self._write(bytes(-array.nbytes % _ALIGNED))
+                _write(self._file, array)
+                self._file.seek(-array.nbytes % _ALIGNED, os.SEEK_CUR)
                 array = np.ndarray(array.shape, array.dtype, self._pieces[-1], at)
                 at += array.nbytes + -array.nbytes % _ALIGNED
             aside.append(array)
         self._used = at
         return aside
-
-    def _write(self, text: bytes | memoryview) -> None:
-        assert self._file is not None
-        while text:  # a file without a buffer may take a part of it
-            text = text[self._file.write(text) :]
 
     def _place(self, n_bytes: int) -> int:
         """Return where in the last piece so many bytes can be put: a new one where there is no room."""

@@ -1,6 +1,6 @@
 """Which faults put into made step logs `diagnose` finds, by cost, and how often it names another rank.
 
-    python3 -m benchmarks.step_logs [JOBS]
+    python3 -m benchmarks.step_logs [JOBS [FIRST SEED]]
 
 The job is an event model that shares nothing with the diagnosis. Each rank loads, computes, meets all others
 in a collective, and goes on alone (optimizer, rest) into its next step. Which rows show a fault depends on
@@ -325,11 +325,11 @@ def about_and_table(n_jobs: int = 400) -> str:
     return f"{n_jobs} {_ABOUT}\n{measured(n_jobs)}"
 
 
-def measured(n_jobs: int = 400) -> str:
-    """Return the table of so many jobs."""
+def measured(n_jobs: int = 400, first: int = 0) -> str:
+    """Return the table of so many jobs, whose seeds are those from the `first` on."""
     found: list[Found] = []
     wrong: dict[bool, list[int]] = {True: [], False: []}
-    for seed in range(n_jobs):
+    for seed in range(first, first + n_jobs):
         of_job, others, is_even = trial(seed)
         found += of_job
         wrong[is_even].append(others)

@@ -59,7 +59,7 @@ class LogSteps:
         if not len(self.number) or not len(stretches):
             raise TraceError(f"{job.path}: no step is in the log of every rank")
         self._at = [
-            None if np.array_equal(one.labels, self.number) else np.searchsorted(one.labels, self.number)
+            None if _are_same(one.labels, self.number) else np.searchsorted(one.labels, self.number)
             for one in rows
         ]  # of each step, of one that is missing the row after; None where none is
         self.begins = np.searchsorted(self.number, stretches)
@@ -143,8 +143,7 @@ def _in_all(labels: Sequence[Int64]) -> Int64:
     """
     every, count = labels[0], np.ones(len(labels[0]), np.int64)
     for other in labels[1:]:
-        let_go([other])
-        if not np.array_equal(every, other):
+        if not _are_same(every, other):
             both = np.union1d(every, other)
             more = np.zeros(len(both), np.int64)
             more[np.searchsorted(both, every)] = count
@@ -158,9 +157,15 @@ def _in_all(labels: Sequence[Int64]) -> Int64:
     found = found[(found >= max(one[0] for one in labels)) & (found <= min(one[-1] for one in labels))]
     for one in labels:
         has = np.isin(found, one)
+        let_go([one])
         if has.mean() < NEARLY_ALL:
             found = found[has]
     return np.asarray(found)
+
+
+def _are_same(one: Int64, other: Int64) -> bool:
+    let_go([one, other])
+    return one is other or np.array_equal(one, other)
 
 
 def _parts(operations: Operations) -> list[str]:

@@ -19,7 +19,7 @@ import io
 import itertools
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import lru_cache, partial
 from operator import attrgetter
@@ -31,7 +31,7 @@ import numpy as np
 from msgspec import Struct
 
 from arrays import Float64, Int64, NDArray
-from arrays.spill import Spill, is_aside, let_go, room_for
+from arrays.spill import Room, Spill, let_go
 from errors import TraceError, counted
 from formats.columns import ArgColumn, Trace, Track
 from formats.stream import ByteStream
@@ -66,6 +66,7 @@ _LONGEST_NAME = 300
 _BOM = b"\xef\xbb\xbf"
 _MANY_ROWS = 100_000  # of which some tell the whole step
 _PIECE_ROWS = 250_000  # that are sorted together
+_PIECES = 4  # of which some rows are looked at together
 _HEAD_ROWS = 20  # of which the kinds of columns are told
 _RESOLUTION = 0.05  # of a step: what times of day may differ from the end of the step before, and 2 ms
 _RESOLUTION_NS = 2_000_000
@@ -228,11 +229,15 @@ class _JsonLines(_Form):
     def fast(self, lines: bytes) -> Float64:
         """Return the numbers of lines that are objects."""
         decoder, cells = _decoder_of(tuple(self.names), self.texts)
-        flat = list(itertools.chain.from_iterable(map(cells, decoder.decode_lines(lines))))
-        width = len(self.names)
+        rows, width = decoder.decode_lines(lines), len(self.names)
+        if not self.texts:
+            with contextlib.suppress(TypeError):  # null
+                flat = itertools.chain.from_iterable(map(cells, rows))
+                return np.fromiter(flat, np.float64, len(rows) * width).reshape(-1, width)
+        table = list(itertools.chain.from_iterable(map(cells, rows)))
         if self.texts:
-            flat[width - 1 :: width] = _all_seconds(flat[width - 1 :: width]).tolist()
-        return np.array(flat, np.float64).reshape(-1, width)
+            table[width - 1 :: width] = _all_seconds(table[width - 1 :: width]).tolist()
+        return np.array(table, np.float64).reshape(-1, width)
 
 
 @lru_cache(maxsize=8)
@@ -245,7 +250,10 @@ def _decoder_of(names: Sequence[str], texts: bool) -> tuple[msgspec.json.Decoder
     types = [float | None] * (len(names) - texts) + [str | None] * texts
     row = msgspec.defstruct(
         "Row",
-        [(name, kind, None) for name, kind in zip(fields, types, strict=True)],
+        [
+            (name, kind, np.nan if kind == float | None else None)
+            for name, kind in zip(fields, types, strict=True)
+        ],
         rename=dict(zip(fields, names, strict=True)),
         gc=False,
     )
@@ -423,30 +431,30 @@ class _RowsByRank:
     def __init__(self, names: Sequence[str], rank: str | None) -> None:
         self.names, self.n, self.lost = names, 0, 0
         self._rank = None if rank is None else names.index(rank)
-        self._blocks: list[Float64] = []  # (columns, rows) that are in no piece yet
+        self._blocks: list[Float64] = []  # (rows, columns) that are in no piece yet
         self._pieces: list[tuple[Int64, Int64, Float64]] = []  # ranks, where the rows of each begin, rows
         self._spill = Spill()
 
     def add(self, table: Float64) -> None:
         """Add rows (n, columns)."""
-        self._blocks.append(np.ascontiguousarray(table.T))
-        if sum(block.shape[1] for block in self._blocks) >= _PIECE_ROWS:
+        self._blocks.append(table)
+        if sum(map(len, self._blocks)) >= _PIECE_ROWS:
             self._end_piece()
 
     def _end_piece(self) -> None:
-        columns = np.concatenate(self._blocks, axis=1)
+        table = np.concatenate(self._blocks)
         self._blocks = []
-        rank = np.full(columns.shape[1], -1.0) if self._rank is None else columns[self._rank]
+        rank = np.full(len(table), -1.0) if self._rank is None else table[:, self._rank]
         is_known = (np.abs(rank) < 1 << 31) & (np.rint(rank) == rank)  # not NaN
         if not is_known.all():
             self.lost += int((~is_known).sum())
-            columns, rank = columns[:, is_known], rank[is_known]
+            table, rank = table[is_known], rank[is_known]
         if (np.diff(rank) < 0).any():
             order = np.argsort(rank, kind="stable")
-            columns, rank = columns[:, order], rank[order]
+            table, rank = table.take(order, axis=0), rank[order]
         first = np.flatnonzero(np.diff(rank, prepend=np.nan))
         bounds = np.append(first, len(rank))
-        self._pieces.append((rank[first].astype(np.int64), bounds, *self._spill.put_arrays([columns])))
+        self._pieces.append((rank[first].astype(np.int64), bounds, *self._spill.put_arrays([table])))
         self.n += len(rank)
 
     def ranks(self) -> list[int]:
@@ -457,30 +465,25 @@ class _RowsByRank:
 
     def some(self) -> dict[str, Float64]:
         """Return the columns of enough rows of all ranks to tell what they are."""
-        every = slice(None, None, 1 + self.n // _MANY_ROWS)
-        return self._named([_taken(columns, every) for _, _, columns in self._pieces])
+        every = 1 + self.n // _MANY_ROWS
+        return self._columns(lambda _, __: [slice(None, None, every)])
 
     def of(self, rank: int) -> dict[str, Float64]:
         """Return the columns of a rank's rows, in the order of the file."""
-        parts = [
-            _taken(columns, slice(*first[at : at + 2].tolist()))
-            for ranks, first, columns in self._pieces
-            for at in np.flatnonzero(ranks == rank).tolist()
-        ]
-        return self._named(parts)
+        return self._columns(
+            lambda ranks, first: [
+                slice(*first[at : at + 2].tolist()) for at in np.flatnonzero(ranks == rank).tolist()
+            ]
+        )
 
-    def _named(self, parts: Sequence[Float64]) -> dict[str, Float64]:
-        columns = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
-        return dict(zip(self.names, columns, strict=True))
-
-
-def _taken(columns: Float64, rows: slice) -> Float64:
-    """Return some rows of columns, in memory."""
-    if not is_aside(columns):
-        return columns[:, rows]
-    taken: Float64 = columns[:, rows].copy()
-    let_go([columns])
-    return taken
+    def _columns(self, rows: Callable[[Int64, Int64], Iterable[slice]]) -> dict[str, Float64]:
+        """Return the columns of the rows that a function takes from each piece."""
+        parts = []
+        for begin in range(0, len(self._pieces), _PIECES):
+            some = self._pieces[begin : begin + _PIECES]
+            parts += [table[own].copy() for ranks, first, table in some for own in rows(ranks, first)]
+            let_go([table for _, _, table in some])
+        return dict(zip(self.names, np.concatenate(parts).T.copy(), strict=True))
 
 
 def _trace(
@@ -495,9 +498,8 @@ def _trace(
     looked_at = [np.nan_to_num(some[name]) * unit for name, (_, unit) in kinds.durations.items()]
     at = _whole(looked_at, list(kinds.durations))
     parts = _names(kinds, at)
-    columns: dict[Any, NDArray[Any]] = {}
-    told: list[int] = []
-    lost, n, first = np.array([rows.lost, 0, 0, 0]), 0, slice(0)
+    room, told, lost = None, list[int](), np.array([rows.lost, 0, 0, 0])
+    n, first = 0, slice(0)
     for rank in ranks:
         own, of_rank = _of_rank(rows.of(rank), kinds, at, apart)
         lost += of_rank
@@ -505,18 +507,14 @@ def _trace(
             continue
         stop = n + len(own[NUMBER])
         own |= {_ROW: np.arange(n, stop), _TRACK: np.full(stop - n, len(told), np.int32)}
-        if not columns:
-            types = [column.dtype for column in own.values()]
-            columns = dict(zip(own, room_for(rows.n, types), strict=True)) if len(ranks) > 1 else own
-        if columns is not own:
-            for name, column in own.items():
-                columns[name][n:stop] = column
-            let_go([columns[_ROW]])
+        if room is None:
+            names, room = list(own), Room(rows.n, [column.dtype for column in own.values()])
+        room.add(own.values())
         told.append(rank)
         first, n = first if first.stop else slice(0, stop), stop
-    if not n:
+    if room is None:
         raise TraceError(f"{path}: no row tells how long its step took")
-    columns = {name: column[:n] for name, column in columns.items()}
+    columns = {name: column[:n] for name, column in zip(names, room.arrays, strict=True)}
     begin, whole, number = (columns[name] for name in (_BEGIN, _WHOLE, NUMBER))
     is_back = np.append(np.diff(number[first]) < 1, True) if kinds.step else np.ones(1)
     turn = slice(0, 1 + int(is_back.argmax()))

@@ -48,7 +48,7 @@ class StepLog(System):
         """Return the ranks that a column tells of each row; the rows of each are together."""
         if len(trace.tracks) < 2:
             return [Owned(None, trace.rank, trace)]
-        bounds = np.searchsorted(trace.track_id, np.arange(len(trace.tracks) + 1)).tolist()
+        bounds = np.searchsorted(trace.track_id, np.arange(len(trace.tracks) + 1, dtype=np.int32)).tolist()
         return [
             Owned(None, track.pid if isinstance(track.pid, int) else None, _rows(trace, begin, end))
             for track, (begin, end) in zip(trace.tracks, pairwise(bounds), strict=True)
