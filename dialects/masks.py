@@ -15,9 +15,15 @@ def by_cat(trace: Trace, accept: Callable[[str], object]) -> Mask:
     return _by_table(trace.cats, trace.cat_id, accept)
 
 
-def by_name(trace: Trace, accept: Callable[[str], object]) -> Mask:
-    """Return which slices (n,) have a name that `accept` takes."""
-    return _by_table(trace.names, trace.name_id, accept)
+def by_name(trace: Trace, accept: Callable[[str], object], among: Mask | None = None) -> Mask:
+    """Return which slices (n,), of those `among`, have a name that `accept` takes; only theirs are tried."""
+    if among is None:
+        return _by_table(trace.names, trace.name_id, accept)
+    accepted = np.zeros(len(trace.names), np.bool_)
+    accepted[trace.name_id[among]] = True
+    for i in np.flatnonzero(accepted).tolist():
+        accepted[i] = bool(accept(trace.names[i]))
+    return among & accepted[trace.name_id] if len(accepted) else among
 
 
 def _by_table(table: Sequence[str], ids: NDArray[np.int32], accept: Callable[[str], object]) -> Mask:

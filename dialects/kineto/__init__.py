@@ -123,8 +123,8 @@ class Kineto(System):
         found[by_cat(trace, (KERNEL_CATS if on_device else CPU_OP_CATS).__contains__)] = Role.COMPUTE
         if on_device:
             works = by_cat(trace, DEVICE_CATS.__contains__)
-            found[works & by_name(trace, _BETWEEN_STREAMS.fullmatch)] = Role.WAIT
-            comm = works & by_name(trace, is_collective_kernel)
+            found[by_name(trace, _BETWEEN_STREAMS.fullmatch, works)] = Role.WAIT
+            comm = by_name(trace, is_collective_kernel, works)
         else:
             comm = by_name(trace, is_collective_call)
             found[by_name(trace, awaits_collective)] = Role.WAIT
@@ -315,7 +315,7 @@ class Kineto(System):
             min(LONG_FUNCTION_NS, np.ptp(trace.end_ns) * LONG_FUNCTION) if len(trace) else LONG_FUNCTION_NS
         )
         found = by_cat(trace, cats.__contains__) & (trace.dur_ns >= long_ns)
-        found &= ~by_name(trace, lambda name: kind_of_step(name) is not None)
+        found &= ~by_name(trace, lambda name: kind_of_step(name) is not None, found)
         is_function = by_cat(trace, "python_function".__eq__)
         works = np.isin(np.arange(len(trace.tracks)), trace.track_id[~is_function])[trace.track_id]
         found &= ~is_function | (works & ~by_name(trace, _WAITS_IN_PYTHON.fullmatch))

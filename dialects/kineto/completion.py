@@ -174,9 +174,8 @@ class _Turns:
             [np.maximum.accumulate(works.end_ns[low:high]) for low, high in pairwise(self.tracks)]
             or [works.end_ns]
         )
-        waits = np.flatnonzero(
-            by_name(trace, CALLS_THAT_WAIT.fullmatch) & by_cat(trace, RUNTIME_CATS.__contains__)
-        )
+        calls = by_cat(trace, RUNTIME_CATS.__contains__)
+        waits = np.flatnonzero(by_name(trace, CALLS_THAT_WAIT.fullmatch, calls))
         waits = waits[np.argsort(trace.ts_ns[waits], kind="stable")]
         self.waits_ns = trace.ts_ns[waits], trace.end_ns[waits]
 

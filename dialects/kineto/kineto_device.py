@@ -271,8 +271,8 @@ def _fed(trace: Trace, works: Works) -> Int64:
 
 def awaited_by_calls(trace: Trace, end_ns: Int64, works: Works) -> tuple[Int64, Int64]:
     """Return pairs: (work, row of the call that returns only when it has ended)."""
-    waits = by_name(trace, CALLS_THAT_WAIT.fullmatch)
-    calls = np.flatnonzero(waits & by_cat(trace, RUNTIME_CATS.__contains__))
+    of_runtime = by_cat(trace, RUNTIME_CATS.__contains__)
+    calls = np.flatnonzero(by_name(trace, CALLS_THAT_WAIT.fullmatch, of_runtime))
     start, until = trace.ts_ns[calls], end_ns[calls] + TOLERANCE_NS
     only = _awaited_streams(trace, works, calls)
     work, work_end = np.full(len(calls), -1, np.int64), start.copy()

@@ -11,8 +11,6 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
 START, END, INSTANT, COUNTER = 1, 2, 3, 4  # types of a TrackEvent
 CLEARED = 1  # flag of a sequence: what was interned before is forgotten
 EXPLICIT = 3  # order of the tracks below one
@@ -54,6 +52,9 @@ Annotation name_iid:1:uint64 name:10:bytes bool_value:2:bool uint_value:3:uint64
 @lru_cache(1)
 def messages() -> dict[str, Any]:
     """Return the class of each message by its name."""
+    # here, because a file of JSON that begins with a line's end gets as far as this module
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
     field = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="trace_packets.proto", package="trace_packets")
     for line in _MESSAGES.strip().replace("\n ", " ").splitlines():
