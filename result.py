@@ -169,6 +169,7 @@ class Lines(NamedTuple):
     most: float | None = None
     band: Sequence[tuple[float, float] | None] = ()
     log: bool = False
+    is_small: bool = True  # as of `Bars`
 
 
 class Point(NamedTuple):

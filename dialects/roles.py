@@ -68,7 +68,8 @@ CLAIMS: Sequence[Sequence[Role]] = (
 )
 
 _ROLE_WORDS = {
-    Role.COMM: "Comm", Role.WHOLE_COMM: "Comm", Role.INPUT: "I/O", Role.WAIT: "wait", Role.FRAME: "frame",
+    Role.COMM: "Comm", Role.WHOLE_COMM: "Comm", Role.INPUT: "I/O", Role.WAIT: "wait",
+    Role.FRAME: "annotation",
 }  # fmt: skip
 _PHASE_WORDS = ("", "FW", "BW", "STEP", "I/O", "callback")
 

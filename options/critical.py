@@ -91,7 +91,7 @@ def usual_step(args: Namespace, paths: Sequence[Path], name: str) -> list[Chart]
         return []
     recording = loaded.recording
     step = recording.steps[choose_step(recording)]
-    title = f"{name}: step {step.number}, of median length, and its critical path"
+    title = f"{name}: step {step.number}, of median length"
     return [step_timeline(title, recording, step, critical_path(step))]
 
 

@@ -56,7 +56,7 @@ def before_after(
     ]
     between = [None if low is None or high is None else (low / 1e6, high / 1e6) for low, high in ends]
     pale = [place for place, cat in enumerate(shown, 1) if doubt(changes[cat])]
-    return Waterfall(title, label, parts, names[1], False, between=[None, *between], pale=pale)
+    return Waterfall(title, label, parts, names[1], between=[None, *between], pale=pale)
 
 
 def doubt(change: Change) -> str:

@@ -87,12 +87,11 @@ def bars(chart: Bars, width: int) -> Spec:
 def _level(value: float, name: str, upwards: Spec) -> Spec:
     """Return a line across at a value, with its name on it."""
     place = {"y": {**upwards, "field": "y"}}
-    words = {"text": {"value": bounded(name)}, "x": {"value": 4}}
+    words = {"text": {"value": f"┄ {bounded(name)}"}, "x": {"value": 0}, "y": {"value": -8}}
     return {"data": {"values": [{"y": value, "d": f"{bounded(name)}: {in_digits(value)}"}]}, "layer": [
         {"mark": {"type": "rule", "color": INK, "strokeDash": [6, 3]},
          "encoding": {**place, "description": {"field": "d"}}},
-        {"mark": {"type": "text", "align": "left", "dy": -7, "fontSize": 11, "color": INK},
-         "encoding": {**place, **words}},
+        {"mark": {"type": "text", "align": "left", "fontSize": 11, "color": INK}, "encoding": words},
     ]}  # fmt: skip
 
 

@@ -40,9 +40,10 @@ _MEANINGS: tuple[tuple[str, str], ...] = (
     (".*push.*|.*pull.*|.*broadcast.*|.*reduce.*|.*gather.*|.*nccl.*|.*gloo.*", _COMMUNICATION[0]),
     ("fw|forward.*|comput.*|rank", _COMPUTATION[0]),
     ("bw|backward.*|cpu_op|operator", _COMPUTATION[1]),
-    ("step|operation|both|update.*|output.*|optimizer.*|kernel", _COMPUTATION[2]),
+    ("operation|both|kernel", _COMPUTATION[2]),
+    ("step|update.*|output.*|optimizer.*", _OTHER[1]),
     ("others?|category|rest|far longer.*", _OTHER[0]),
-    ("iteration time", _WAITING[1]),
+    ("iteration time|change", _WAITING[1]),
     ("slow steps", _WAITING[0]),
     ("(.*_)?(runtime|driver)", _OTHER[1]),
 )

@@ -205,7 +205,7 @@ def _scripted(result: Result) -> tuple[type, ...]:
 def _payload(chart: Chart, keys: Mapping[str, int], scripted: tuple[type, ...]) -> dict[str, Any]:
     """Return a chart as its script reads it; repeated texts are indices into a list."""
     if not isinstance(chart, scripted):
-        is_small = isinstance(chart, Bars | HeatMap | Waterfall) and chart.is_small
+        is_small = getattr(chart, "is_small", False)
         drawn = plot.svg(chart, _SMALL if is_small else WIDTH)
         by: dict[str, Any] = {}
         if isinstance(chart, Bars | HeatMap):

@@ -189,7 +189,7 @@ def idle(view: JobView) -> Iterator[Finding | Skipped]:
     where = "before the first operation or after the last" if outside else f"{word} {named(largest)}"
     told = "; Python's stacks tell what ran there" if view.has_stacks else ""
     title = f"{in_percent(share)} of the critical path is not covered by the trace"
-    cause = f"{in_ms(idle_ns)}; most of it lies {where}{told}"
+    cause = f"{in_ms(idle_ns)} of its {in_ms(idle_ns / share)}; most of that lies {where}{told}"
     action = (
         what_runs(view)
         if view.has_stacks

@@ -123,10 +123,10 @@ def _is_left(pair: Comparison, detailed: Sequence[Comparison]) -> bool:
 
 
 def _charts(args: Namespace, pair: Comparison) -> list[Chart]:
-    """Return the charts of a comparison, and below the first a step of either run, of median length."""
+    """Return the charts of a comparison, and below them a step of either run, of median length."""
     charts = charts_of(pair)
     steps = _timelines(args, pair) if args.html or args.picture else []
-    return [*charts[:1], *steps, *charts[1:]]
+    return [*charts, *steps]
 
 
 def _timelines(args: Namespace, pair: Comparison) -> list[Chart]:

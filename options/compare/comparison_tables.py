@@ -233,5 +233,9 @@ def charts_of(pair: Comparison) -> list[Chart]:
     if most := {name: ms for name, ms in changes_ms.items() if ms}:
         label = "change of a step (ms)" if by_step else "change (ms)"
         title = _MOST if by_step else "Averages that changed most"
-        charts.append(Bars(title, label, "", list(most), {"change": list(most.values())}, horizontal=True))
+        charts.append(
+            Bars(
+                title, label, "", list(most), {"change": list(most.values())}, horizontal=True, is_small=True
+            )
+        )
     return charts

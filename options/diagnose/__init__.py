@@ -237,7 +237,8 @@ def _card(args: Namespace, diagnosis: Diagnosis, one: Ranked) -> Card:
     if finding.look or not one.change:
         lines.append(("Look", command(args, *_look(one))))
     bar = None if one.gain is None else (one.gain.mid_ns / 1e6, _gain(one, "low_ns"), _gain(one, "high_ns"))
-    title = as_sentence(finding.title).removesuffix(".")
+    whole = finding.title.partition(", where ")[0] if diagnosis.answer else finding.title
+    title = as_sentence(whole).removesuffix(".")
     card = Card(title, _worth(one), lines, bar, _about(diagnosis, one))
     for seen in finding.evidence[:1]:
         if seen.step is not None:

@@ -72,6 +72,7 @@ def path_shares(view: JobView) -> list[Chart]:
         return []
     shares = {group: [100 * ns / whole] for group, ns in large.items()}
     title, label = "Where a step's time goes", "% of the critical path, mean of the steps"
+    label += "; gap: idle, waiting or not recorded" if "gap" in large else ""
     return [Bars(title, label, "", ["a step"], shares, stacked=True, horizontal=True, is_small=True)]
 
 
@@ -93,7 +94,7 @@ def _of_steps(view: JobView, found: Sequence[Ranked], first: Sequence[str]) -> l
     for row in list(dict.fromkeys([*what, *named, *(view.rows[at] for at in by_length)]))[:_MOST_STEPS]:
         step = recording.steps[row]
         path = critical_path(step)
-        title = f"Step {step.number}{what.get(row, '')} and its critical path"
+        title = f"Step {step.number}{what.get(row, '').removesuffix(',')}"
         timeline = step_timeline(title, recording, step, path, first=first)
         if row not in what:
             room -= len(timeline.spans)
@@ -167,7 +168,7 @@ def _every_step(diagnosis: Diagnosis) -> list[Chart]:
     groups = {
         "iteration time": {*numbers} - far - slow,
         "slow steps": slow,
-        "far longer than the others": far,
+        "far longer": far,
     }
     rows = [[at in group for at in numbers] for group in groups.values()]
     names, ms = joined_steps(

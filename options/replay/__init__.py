@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace, _ArgumentGroup
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,8 @@ _DELAY = 1.1
 _FASTER = 0.9
 #: Edits that a what-if without any names.
 _MOST_HELPFUL = 10
+#: Simulated steps whose paths are summed up, and events of all of them.
+_MOST_PATHS, _MOST_ON_PATHS = 16, 200_000
 #: A time before the edit that is less than this share of the recorded one needs a word.
 _ALIKE = 0.995
 #: Times the recorded bandwidth.
@@ -182,6 +185,22 @@ def _path(args: Namespace, recording: Recording, step: StepGraph) -> NamedPath:
     return named_path(recording, critical_path(step), parts=args.del_queue)
 
 
+def _mean_path(args: Namespace, result: Simulation, position: int, length_ns: float) -> dict[str, float]:
+    """Return the time of each category on the critical paths of the simulated steps, a mean of `length_ns`.
+
+    Of many steps, or large ones, some are looked at; the one at `position` at least.
+    """
+    from dag_utils import by_category
+
+    n = min(len(result.rows), _MOST_PATHS, max(1, _MOST_ON_PATHS // len(result.step(position))))
+    places = [position] if n == 1 else [at * (len(result.rows) - 1) // (n - 1) for at in range(n)]
+    sums: Counter[str] = Counter()
+    for at in places:
+        sums.update(by_category(_path(args, result.recording, result.step(at))))
+    scale = length_ns / max(sums.total(), 1)
+    return {cat: scale * ns for cat, ns in sums.items()}
+
+
 def _position(rows: Sequence[int], row: int) -> int:
     """Return where a recorded step stands in a replay; the first place where it is not replayed."""
     return list(rows).index(row) if row in rows else 0
@@ -318,7 +337,7 @@ def _helpful(args: Namespace, loaded: LoadedSteps) -> Result:
 
 
 def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
-    from dag_utils import by_category, choose_step
+    from dag_utils import choose_step
     from options.replay import replay_tables as shown
     from replay.answer import replayed_rows
     from replay.edit import Job
@@ -334,24 +353,23 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
     position = _position(forecasts.rows, row)
     own_gaps = any(edit.as_recorded for edits in asked.values() for edit in edits)
     simulate = partial(forecasts.simulation, own_gaps=own_gaps)
-    before = by_category(_path(args, recording, simulate([]).step(position)))
-    results = list(map(simulate, asked.values()))
-    after = [_path(args, result.recording, result.step(position)) for result in results]
-    paths = {edit.name: by_category(path) for edit, path in zip(found, after, strict=True)}
+    result = simulate(list(asked.values())[-1])
+    after = _path(args, result.recording, result.step(position))
+    paths = [
+        _mean_path(args, one, position, length_ns)
+        for one, length_ns in ((simulate([]), last.before_ns), (result, last.after_ns))
+    ]
     slower = slowdown(recording) if "straggler=mean" in args.set else None
-    output, written = _write(results[-1], args.output)
-    number = recording.steps[row].number
-    where = f"Critical path of step {number} with {'its' if own_gaps else 'usual'} gaps, by category"
+    output, written = _write(result, args.output)
     tables = [
         shown.whatif_table(found),
-        shown.moved_table(where, before, paths[last.name]),
-        *shown.path_tables(number, after[-1], full=args.full),
+        shown.moved_table(*paths),
+        *shown.path_tables(recording.steps[row].number, after, full=args.full),
         *(() if slower is None else (shown.slowdown_table(slower),)),
     ]
-    moved = shown.moved_chart(where, number, before, paths[last.name])
-    charts: list[Chart] = [shown.whatif_chart(found), moved]
+    charts: list[Chart] = [shown.whatif_chart(found), shown.moved_chart(*paths)]
     if is_drawn(args):
-        charts += shown.timelines("Recorded", recording, results[-1], position)
+        charts += shown.timelines("Recorded", recording, result, position)
         if any(one.name == "bandwidth" for one in _requests(args)):
             charts += _sweep(args, loaded)
     ahead = "" if last.interval_ns is None else f" ({_range(last.interval_ns)}, 95 %)"
@@ -365,16 +383,16 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
         headline=f"With {brief(last.name)} a step takes {times}: {change}{pausing}.",
         further=" ".join(map(as_sentence, _cautions(args, job))),
         document={
-            **_document(
-                args, last.recorded, row, after[-1], output, last.after_ns / last.recorded.iteration_ns
-            ),
+            **_document(args, last.recorded, row, after, output, last.after_ns / last.recorded.iteration_ns),
             "interval_ms": _milliseconds(last.interval_ns),
             "before_ms": last.before_ns / 1e6,
             "after_ms": last.after_ns / 1e6,
             "change": last.ratio - 1,
             "whatif": [_row(edit, slower) for edit in found],
-            "path_before_ms": {cat: ns / 1e6 for cat, ns in before.items()},
-            "path_after_ms": {cat: ns / 1e6 for cat, ns in paths[last.name].items()},
+            **{
+                f"path_{side}_ms": {cat: ns / 1e6 for cat, ns in path.items()}
+                for side, path in zip(("before", "after"), paths, strict=True)
+            },
         },
         tables=[table.first(args.head) for table in tables],
         charts=charts,

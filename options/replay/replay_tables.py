@@ -45,6 +45,7 @@ _HELPFUL = (
     Column("finding", "removes", minor=2),
 )
 _TYPED = Column("command", "command")
+_MOVED = "Where a step's time goes, before and after"
 
 
 def _bound(edit: Forecast, end: int) -> float | None:
@@ -113,8 +114,8 @@ def slowdown_table(found: Slowdown) -> Table:
     return Table("slowdown", "Slowdown over the ideal job", columns, [("all", "", found.ratio), *rows])
 
 
-def moved_table(title: str, before: Mapping[str, float], after: Mapping[str, float]) -> Table:
-    """Return where the critical path of a simulated step lies before and after, by category."""
+def moved_table(before: Mapping[str, float], after: Mapping[str, float]) -> Table:
+    """Return where the critical path of the mean step lies before and after, by category."""
     columns = (
         Column("cat", "critical path in"),
         Column("before_ms", "before (ms)", "float"),
@@ -123,8 +124,8 @@ def moved_table(title: str, before: Mapping[str, float], after: Mapping[str, flo
     )
     both = [(cat, before.get(cat, 0.0) / 1e6, after.get(cat, 0.0) / 1e6) for cat in {**before, **after}]
     both.sort(key=lambda row: -abs(row[2] - row[1]))
-    rows = [*both, ("the step", sum(before.values()) / 1e6, sum(after.values()) / 1e6)]
-    return Table("path_by_category", title, columns, [(*row, row[2] - row[1]) for row in rows])
+    rows = [*both, ("a step", sum(before.values()) / 1e6, sum(after.values()) / 1e6)]
+    return Table("path_by_category", _MOVED, columns, [(*row, row[2] - row[1]) for row in rows])
 
 
 def effect_table(name: str, title: str, effects: Sequence[Effect], iteration_ns: float) -> Table:
@@ -147,7 +148,7 @@ def timelines(words: str, recording: Recording, after: Simulation, position: int
     """Return a step of `recording` and the same replayed, each with its critical path."""
     step, replayed = recording.steps[after.rows[position]], after.step(position)
     return [
-        step_timeline(f"{name}: step {step.number} and its critical path", owned, one, critical_path(one))
+        step_timeline(f"{name}: step {step.number}", owned, one, critical_path(one))
         for name, owned, one in ((words, recording, step), ("Replayed", after.recording, replayed))
     ]
 
@@ -174,7 +175,7 @@ def _bars(title: str, label: str, found: Mapping[str, tuple[float, tuple[float, 
     ends = [between and (between[0] / 1e6, between[1] / 1e6) for _, between in found.values()]
     label += ", 95 % between the ends of the line" if any(ends) else ""
     ms = {"iteration time": [ns / 1e6 for ns, _ in found.values()]}
-    return Bars(title, label, "", list(found), ms, horizontal=True, between=ends)
+    return Bars(title, label, "", list(found), ms, horizontal=True, between=ends, is_small=True)
 
 
 def sweep_chart(found: Mapping[float, Forecast]) -> Lines:
@@ -187,10 +188,10 @@ def sweep_chart(found: Mapping[float, Forecast]) -> Lines:
     return Lines(title, across, "step (ms)", list(found), {"step": times}, band=band, log=True)
 
 
-def moved_chart(title: str, step: int, before: Mapping[str, float], after: Mapping[str, float]) -> Waterfall:
-    """Return from where to where the critical path of a step changes, by category."""
+def moved_chart(before: Mapping[str, float], after: Mapping[str, float]) -> Waterfall:
+    """Return from where to where the critical path of the mean step changes, by category."""
     changes = {cat: Change(before.get(cat, 0.0), after.get(cat, 0.0)) for cat in {**before, **after}}
-    return before_after(title, (f"step {step} before", f"step {step} after"), changes, "critical path (ms)")
+    return before_after(_MOVED, ("before", "after"), changes, "ms of the mean step, along its critical path")
 
 
 def effect_chart(title: str, effects: Sequence[Effect], *, is_delay: bool) -> Bars:

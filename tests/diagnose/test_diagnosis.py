@@ -81,7 +81,7 @@ def test_time_that_only_the_batch_itself_covers_is_as_idle_as_a_gap(tmp_path: Pa
         path.write_text(json.dumps(events))
     (idle,) = (one.finding for one in diagnosed(directory).findings if one.finding.kind == "idle")
     # 20 ms in ten steps, 5 before nine
-    assert idle.cause.startswith("24.5 ms; most of it lies in event/batch")
+    assert idle.cause.startswith("24.5 ms of its 125 ms; most of that lies in event/batch")
 
 
 def test_whose_loading_is_slow_is_not_told_where_ranks_wait_for_each_other_at_its_end(tmp_path: Path) -> None:

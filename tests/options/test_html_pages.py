@@ -109,7 +109,7 @@ def test_diagnose_marks_the_steps_that_a_finding_names(lenet: Result) -> None:
     finding = outliers_of(lenet)
     (chart,) = (one for one in lenet.charts if one.title == "Length of each step")
     assert isinstance(chart, Bars)
-    usual, far = chart.series["iteration time"], chart.series["far longer than the others"]
+    usual, far = chart.series["iteration time"], chart.series["far longer"]
     named = [int(name) for name, ms in zip(chart.x, far, strict=True) if ms]
     assert named == finding["scope"]["steps"]
     assert all((a is None) != (b is None) for a, b in zip(usual, far, strict=True))

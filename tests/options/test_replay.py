@@ -12,7 +12,7 @@ import pytest
 from conftest import REPO, run_cli
 from make import span, step, write
 from options import arguments, replay
-from result import Bars, Chart, Lines
+from result import Bars, Chart, Lines, Waterfall
 
 pytestmark = pytest.mark.slow
 
@@ -81,19 +81,18 @@ def test_a_what_if_has_an_interval_of_its_own() -> None:
     assert found["headline"].startswith("With BW=0.5 a step takes")
 
 
-def test_only_what_keeps_the_recorded_gaps_is_compared_with_the_recorded_path() -> None:
-    recorded = document("--path", LENET)  # its path is that of the recorded step, gaps and all
-    length = sum(part["dur_ms"] for part in recorded["critical_path"])
-    args = ("--option", "replay", "--path", LENET, "--sub_option", "whatif", "--set")
-    for edit, gaps, total in (("step14=usual", "its gaps", length), ("BW=0.5", "usual gaps", None)):
-        kept = arguments.parse([*map(str, args), edit])
-        tables = {table.name: table for table in replay.run(kept).tables}
-        moved = tables["path_by_category"]
-        assert moved.title == f"Critical path of step 13 with {gaps}, by category"
-        *parts, (name, before, _, _) = moved.rows
-        assert name == "the step"
-        assert before == pytest.approx(sum(float(row[1] or 0) for row in parts))
-        assert (before == pytest.approx(length)) == (total is not None)
+def test_the_paths_before_and_after_add_up_to_the_steps_of_the_headline() -> None:
+    for edit in ("step14=usual", "BW=0.5"):  # the one keeps the recorded gaps, the other has usual ones
+        args = ("--option", "replay", "--path", str(LENET), "--sub_option", "whatif", "--set", edit)
+        found, (_, moved) = whatif(LENET, edit), replay.run(arguments.parse([*args, "--html"])).charts[:2]
+        assert isinstance(moved, Waterfall)
+        name, before, _ = moved.parts[0]
+        assert name == "before"
+        assert before == pytest.approx(found["before_ms"])
+        assert moved.total == "after"
+        assert sum(ms for _, ms, _ in moved.parts) == pytest.approx(found["after_ms"])
+        for side in ("before", "after"):
+            assert sum(found[f"path_{side}_ms"].values()) == pytest.approx(found[f"{side}_ms"])
 
 
 def test_the_ideal_job_says_how_much_slower_the_recorded_one_is() -> None:

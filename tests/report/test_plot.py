@@ -214,7 +214,7 @@ def test_points_lie_by_their_logarithms_below_the_roof(tmp_path: Path) -> None:
     assert x1 > x0  # 100 times the bytes
     assert roof < y1 < y0
     assert (y1 - roof) / (y0 - y1) == pytest.approx(0.0791812 / 2, abs=0.01)  # log 1.2 over log 100
-    assert {"PUSH", "PULL", "the link", "exposed (ms)"} <= set(texts(path))
+    assert {"PUSH", "PULL", "┄ the link", "exposed (ms)"} <= set(texts(path))
 
 
 def test_a_sweep_has_its_doubles_at_one_distance_and_a_band_where_it_is_known(tmp_path: Path) -> None:
