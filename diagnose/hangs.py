@@ -406,8 +406,9 @@ class _Job:
         if several and (last_ns - since_ns < longest_ns or len(self.frozen) > len(self.ranks) // 8):
             return self._several_moments()
         waited_ns = written_ns - since_ns
-        if 0 < waited_ns < longest_ns:
-            return f"the dumps were written {waited_ns / 1e6:,.0f} ms later, and calls took longer before"
+        if 0 < HALF * waited_ns < longest_ns:
+            took = f"calls took up to {longest_ns / 1e6:,.0f} ms before"
+            return f"the dumps were written {waited_ns / 1e6:,.0f} ms later, and {took}"
         if not all(self._is_usual(root, last_ns) for root in roots):
             return ""
         late = in_words(sorted(rank for root in roots for rank in root.ranks))

@@ -565,9 +565,15 @@ def _changed_values(log: LogSteps, inside: Mask, outside: Mask) -> Iterator[tupl
     for name, of_ranks in log.values.items():
         new, old = np.median(of_ranks[:, inside], axis=1), np.median(of_ranks[:, outside], axis=1)
         spread = np.array([spread_of(one[outside]) for one in of_ranks])
+        low, high = np.percentile(of_ranks[:, outside], [16, 84], axis=1)
+        spread = np.maximum(
+            spread, (high - low) / 2
+        )  # what grows all the time, as a counter, changed not there
         moved = np.abs(new - old) > np.maximum(FAR_NOISES * spread, NOTICEABLE * np.abs(old))
         steady = np.abs(of_ranks[:, inside] - new[:, None]) < HALF * np.abs(new - old)[:, None]
         is_same = moved & (steady.mean(1) >= NEARLY_ALL)
+        most = np.abs(new - old)[~is_same].max(initial=0.0)  # on the others, where it may be noisier
+        is_same &= HALF * np.abs(new - old) > most
         if 0 < is_same.sum() <= max(1, len(log.ranks) // 4):
             for rank in np.flatnonzero(is_same).tolist():
                 yield name, rank, float(old[rank]), float(new[rank])

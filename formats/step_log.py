@@ -29,10 +29,11 @@ from typing import Any
 import msgspec
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from arrays import Float64, Int64, NDArray
 from arrays.spill import Room, Spill, let_go
-from errors import TraceError, counted
+from errors import TraceError, counted, listed
 from formats.columns import ArgColumn, Trace, Track
 from formats.stream import ByteStream
 from formats.values import FARTHEST_NS, clean_text
@@ -47,7 +48,14 @@ _STEP_NAME = re.compile(
     r"(?i)(?:global|train(?:ing)?)?[_ /.]?(?:step|iter(?:ation)?)(?:_?(?:num(?:ber)?|id|idx))?"
 )
 _RANK_NAME = re.compile(r"(?i)(?:global_?)?rank(?:_?id)?|process_?index")
-_TIME_NAME = re.compile(r"(?i)ts|time|timestamp|date|datetime|wall_?time|_timestamp|epoch_?(?:s|time)")
+#: Columns that tell ranks apart together where no other does: of a host, and within it.
+_WHOSE = tuple(
+    re.compile(rf"(?i){name}(?:_?(?:name|rank|id|index|idx))?")
+    for name in ("(?:host|node|machine)", "(?:local|worker|process|proc|replica|gpu|device)")
+)
+_TIME_NAME = re.compile(
+    r"(?i)ts|_?time(?:stamp)?|date(?:time)?|wall[_ ]?time|epoch_?(?:s|time)|end(?:_?(?:ts|time(?:stamp)?))?"
+)
 _UNIT = r"(?P<unit>ms|msecs?|milliseconds?|us|usecs?|ns|s|secs?|seconds?)"
 _DURATION = re.compile(rf"(?i)^(?:tim(?:e|ing)/)?(?P<name>.*?)[_ /.(\[-]*(?:\b|_){_UNIT}[)\]]?$")
 _PER = re.compile(rf"(?i)^{_UNIT}(?:[_ ]per[_ ]|/)(?P<name>.+)$")
@@ -57,9 +65,12 @@ _RATE = re.compile(
     r"[_ /.(\[-]*(?:s|secs?|seconds?)[)\]]?$"
 )
 _TIMED = re.compile(r"(?i)^tim(?:e|ing)/(?P<name>.+)$|^(?P<other>.+[_ ](?:time|duration|elapsed|latency))$")
+_TIMED_IN = re.compile(rf"(?i)^(?P<name>.*(?:time|elapsed|duration|latency)s?[_ ]{_UNIT}[_ /].+)$")
+_LONG_STEP = re.compile(rf"{_STEP_NAME.pattern}(?:[_ ]?(?:time|duration|latency|elapsed))?")
 _PART_NAME = re.compile(
     r"(?i)data|load|fetch|input|comput|fwd|forward|bwd|backward|comm|reduce|gather|sync|wait|idle|barrier|opt|update|copy"
 )
+_UNITS = {"s": "seconds", "m": "milliseconds", "u": "microseconds", "n": "nanoseconds"}
 _NS = {"n": 1, "u": 1_000, "m": 1_000_000, "s": 1_000_000_000}
 _NEARLY_ALL, _ROUNDING = 0.95, 0.005  # of rows; of a step, which its parts may be longer by
 _LONGEST_NAME = 300
@@ -67,6 +78,9 @@ _BOM = b"\xef\xbb\xbf"
 _MANY_ROWS = 100_000  # of which some tell the whole step
 _PIECE_ROWS = 250_000  # that are sorted together
 _PIECES = 4  # of which some rows are looked at together
+_MOST_LOCAL = 1 << 16  # ranks of a host
+_SHARED_STEPS = 0.5  # that two ranks have, at least
+_LONGER = 2  # than the steps by their times of day no duration is
 _HEAD_ROWS = 20  # of which the kinds of columns are told
 _RESOLUTION = 0.05  # of a step: what times of day may differ from the end of the step before, and 2 ms
 _RESOLUTION_NS = 2_000_000
@@ -76,13 +90,21 @@ _PAUSE_STEPS, _PAUSE_NS = 10, 60 * 10**9  # between two steps, from which a paus
 
 
 class _Kinds(Struct, frozen=True):
-    """Which column is what, None where no name says it; durations are (name, ns of one), `values` others."""
+    """Which column is what, None where no name says it.
+
+    Durations are (name, ns of one, 0 where the name tells no unit), `values` other numbers; `labels` tell
+    ranks apart where no column is a rank. Of `texts` are labels and times of day; in `nested` rows some lie
+    in objects.
+    """
 
     step: str | None
     rank: str | None
     time: str | None
     durations: Mapping[str, tuple[str, int]]
     values: Sequence[str]
+    labels: Sequence[str] = ()
+    texts: Sequence[str] = ()
+    nested: bool = False
 
 
 def recognises(head: bytes) -> bool:
@@ -104,7 +126,8 @@ def read(path: Path, asked: Collection[str] = ()) -> Trace:
     form = _form_of(first)
     if form is None:
         raise TraceError(f"{path}: not a step log: its rows lack a step's number or a duration")
-    rows = _RowsByRank(form.names, form.kinds.rank)
+    apart = [name for name in asked if name in form.kinds.values and form.kinds.rank is None]
+    rows = _RowsByRank(form.names, () if apart else form.kinds.rank or form.kinds.labels)
     for block in itertools.chain([form.body(first)], blocks):
         rows.add(form.table(block))
     repairs = [stream.damage] if stream.damage is not None else []
@@ -112,7 +135,9 @@ def read(path: Path, asked: Collection[str] = ()) -> Trace:
         repairs.append(f"{counted(form.lost, 'damaged row')} left out")
     if form.odd:
         repairs.append(f"{counted(form.odd, 'cell')} without a number in columns of numbers: taken as empty")
-    apart = [name for name in asked if name in form.kinds.values and form.kinds.rank is None]
+    rows.end()
+    if form.kinds.rank is None and rows.labels:
+        repairs += rows.number(form.kinds.step, form.codes)
     return _trace(path, form.kinds, rows, apart, repairs)
 
 
@@ -132,14 +157,19 @@ def _blocks(stream: ByteStream) -> Iterator[bytes]:
 
 def _form_of(head: bytes) -> _Form | None:
     """Return how the rows of a log that begins so are read; None where they are not steps."""
-    lines = [line for line in head.removeprefix(_BOM).split(b"\n", 2 * _HEAD_ROWS) if line.strip()]
+    lines = [line for line in _begun(head).split(b"\n", 2 * _HEAD_ROWS) if line.strip()]
     told = _told(b"\n".join(lines[: _HEAD_ROWS + 1]))
     return None if told is None else told[0](*told[1:])
 
 
+def _begun(head: bytes) -> bytes:
+    """Return a file's beginning without the mark of its byte order and lines of comments."""
+    return re.sub(rb"\A(?:[ \t\r]*(?:#[^\n]*)?\n)+", b"", head.removeprefix(_BOM))
+
+
 @lru_cache(maxsize=8)  # a file is recognised, and then read
-def _told(head: bytes) -> tuple[type[_Form], _Kinds, bool, Sequence[str], str] | None:
-    """Return form and columns that the first lines show, if times of day are texts, header, delimiter."""
+def _told(head: bytes) -> tuple[type[_Form], _Kinds, Sequence[str], str] | None:
+    """Return form and columns that the first lines show, header, delimiter."""
     lines = head.split(b"\n")
     if lines[0].lstrip().startswith(b"{"):
         form: type[_Form] = _JsonLines
@@ -154,19 +184,28 @@ def _told(head: bytes) -> tuple[type[_Form], _Kinds, bool, Sequence[str], str] |
         table = [_cells(line, delimiter) for line in lines[1:]]
         rows = [dict(zip(header, cells, strict=True)) for cells in table if len(cells) == len(header)]
     kinds = _kinds(rows)
-    if kinds is None:
-        return None
-    texts = [bool(np.isnan(_number(row.get(kinds.time)))) for row in rows if kinds.time]
-    return form, kinds, _in_most(texts), header, delimiter
+    return None if kinds is None else (form, kinds, header, delimiter)
 
 
 def _object(line: bytes) -> Mapping[str, Any] | None:
-    """Return the object of a line, in which NaN may stand; None where it is damaged."""
+    """Return the object of a line, in which NaN may stand; None where it is damaged.
+
+    Members of objects in it are its own: ``{"time": {"data": 2}}`` has ``time/data``.
+    """
     try:
         row = json.loads(line.decode("utf-8", "replace").removeprefix("\ufeff"))
+        return dict(_members(row)) if isinstance(row, dict) else None
     except (ValueError, RecursionError):
         return None
-    return row if isinstance(row, dict) else None
+
+
+def _members(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, cell in row.items():
+        if isinstance(cell, dict):
+            yield f"{name}/", None
+            yield from ((f"{name}/{inner}", one) for inner, one in _members(cell))
+        else:
+            yield name, cell
 
 
 def _cells(line: bytes, delimiter: str) -> list[str]:
@@ -180,21 +219,23 @@ def _cells(line: bytes, delimiter: str) -> list[str]:
 
 
 class _Form:
-    """How rows are written; `names` are the columns of `table`, the time of day last.
+    """How rows are written; `names` are the columns of `table`, those of texts last.
 
-    `lost` counts rows that are damaged, `odd` cells without a number in columns of numbers.
-
-    `texts`: whether times of day are texts; a CSV file has a `header`, and a `delimiter` between its cells.
+    `lost` counts rows that are damaged, `odd` cells without a number in columns of numbers. Labels that are
+    texts have `codes`. A CSV file has a `header`, and a `delimiter` between its cells.
     """
 
-    def __init__(self, kinds: _Kinds, texts: bool, header: Sequence[str], delimiter: str) -> None:
-        self.kinds, self.texts, self.header, self.delimiter = kinds, texts, header, delimiter
-        self.names = [*filter(None, (kinds.step, *kinds.durations, *kinds.values, kinds.rank, kinds.time))]
+    def __init__(self, kinds: _Kinds, header: Sequence[str], delimiter: str) -> None:
+        self.kinds, self.header, self.delimiter = kinds, header, delimiter
+        names = filter(None, (kinds.step, *kinds.durations, *kinds.values, kinds.rank, kinds.time))
+        self.names = [*(name for name in names if name not in kinds.texts), *kinds.texts]
+        self.n_numbers = len(self.names) - len(kinds.texts)
         self.lost = self.odd = 0
+        self.codes: dict[str, dict[str, int]] = {name: {} for name in kinds.labels if name in kinds.texts}
 
     def body(self, first: bytes) -> bytes:
         """Return the rows of the first lines of a file."""
-        return first.removeprefix(_BOM)
+        return _begun(first)
 
     def row(self, line: bytes) -> Mapping[str, Any] | None:
         """Return the cells of a line by their columns; None where it is damaged."""
@@ -213,10 +254,20 @@ class _Form:
             if (row := self.row(line)) is None:
                 self.lost += 1
                 continue
-            kinds = [_seconds if name == self.kinds.time else _number for name in self.names]
-            table.append([number(row.get(name)) for name, number in zip(self.names, kinds, strict=True)])
-            self.odd += sum(_is_odd(row.get(name)) for name in self.names if name != self.kinds.time)
+            numbers, texts = self.names[: self.n_numbers], self.kinds.texts
+            cells = [_number(row.get(name)) for name in numbers if name != self.kinds.time]
+            cells += [_seconds(row.get(name)) for name in numbers if name == self.kinds.time]
+            table.append([*cells, *(self.coded(name, [row.get(name)])[0] for name in texts)])
+            self.odd += sum(_is_odd(row.get(name)) for name in numbers if name != self.kinds.time)
         return np.array(table, np.float64).reshape(-1, len(self.names))
+
+    def coded(self, name: str, texts: Sequence[Any]) -> Float64:
+        """Return the cells of a column of texts as numbers."""
+        if name not in self.codes:
+            return _all_seconds(texts)
+        codes = self.codes[name]
+        codings = [np.nan if text is None else codes.setdefault(str(text), len(codes)) for text in texts]
+        return np.array(codings, np.float64)
 
 
 class _JsonLines(_Form):
@@ -228,35 +279,31 @@ class _JsonLines(_Form):
 
     def fast(self, lines: bytes) -> Float64:
         """Return the numbers of lines that are objects."""
-        decoder, cells = _decoder_of(tuple(self.names), self.texts)
+        if self.kinds.nested:
+            raise ValueError("members of members")
+        decoder, cells = _decoder_of(tuple(self.names), len(self.kinds.texts))
         rows, width = decoder.decode_lines(lines), len(self.names)
-        if not self.texts:
+        if not self.kinds.texts:
             with contextlib.suppress(TypeError):  # null
                 flat = itertools.chain.from_iterable(map(cells, rows))
                 return np.fromiter(flat, np.float64, len(rows) * width).reshape(-1, width)
         table = list(itertools.chain.from_iterable(map(cells, rows)))
-        if self.texts:
-            table[width - 1 :: width] = _all_seconds(table[width - 1 :: width]).tolist()
+        for at, name in enumerate(self.kinds.texts, self.n_numbers):
+            table[at::width] = self.coded(name, table[at::width]).tolist()
         return np.array(table, np.float64).reshape(-1, width)
 
 
 @lru_cache(maxsize=8)
-def _decoder_of(names: Sequence[str], texts: bool) -> tuple[msgspec.json.Decoder[Any], Callable[[Any], Any]]:
+def _decoder_of(names: Sequence[str], n_texts: int) -> tuple[msgspec.json.Decoder[Any], Callable[[Any], Any]]:
     """Return a decoder of objects with these members as structs, and a function from these to the members.
 
-    The last is a text where `texts`. ValueError for names with a quote or a control character.
+    The last are texts. ValueError for names with a quote or a control character.
     """
     fields = [f"f{i}" for i in range(len(names))]
-    types = [float | None] * (len(names) - texts) + [str | None] * texts
-    row = msgspec.defstruct(
-        "Row",
-        [
-            (name, kind, np.nan if kind == float | None else None)
-            for name, kind in zip(fields, types, strict=True)
-        ],
-        rename=dict(zip(fields, names, strict=True)),
-        gc=False,
-    )
+    members: list[Any] = [(name, float | None, np.nan) for name in fields]
+    if n_texts:
+        members[-n_texts:] = [(name, str | None, None) for name in fields[-n_texts:]]
+    row = msgspec.defstruct("Row", members, rename=dict(zip(fields, names, strict=True)), gc=False)
     return msgspec.json.Decoder(row), attrgetter(*fields)  # a step and how long it took, at least
 
 
@@ -265,7 +312,7 @@ class _Csv(_Form):
 
     def body(self, first: bytes) -> bytes:
         """Return the rows after the names."""
-        return first.lstrip().partition(b"\n")[2]
+        return _begun(first).partition(b"\n")[2]
 
     def row(self, line: bytes) -> Mapping[str, Any] | None:
         """Return the cells of a line; None where it has more or fewer than the header, or is it again."""
@@ -289,14 +336,13 @@ class _Csv(_Form):
     def _loaded(self, lines: bytes) -> Float64:
         read = partial(np.loadtxt, delimiter=self.delimiter, comments=None, quotechar='"', ndmin=2)
         columns = [self.header.index(name) for name in self.names]
-        n_numbers = len(columns) - self.texts
-        table: Float64 = read(io.BytesIO(lines), usecols=columns[:n_numbers])
+        table: Float64 = read(io.BytesIO(lines), usecols=columns[: self.n_numbers])
         if len(table) != lines.count(b"\n") + 1:
             raise ValueError("a quote without an end: what follows is within it")
-        if not self.texts:
+        if not self.kinds.texts:
             return table
-        times = read(io.BytesIO(lines), usecols=columns[n_numbers:], dtype="U40")
-        return np.column_stack([table, _all_seconds(times[:, 0].tolist())])
+        texts = read(io.BytesIO(lines), usecols=columns[self.n_numbers :], dtype="U300").T.tolist()
+        return np.column_stack([table, *map(self.coded, self.kinds.texts, texts)])
 
 
 # ---- columns
@@ -305,41 +351,58 @@ class _Csv(_Form):
 def _kinds(rows: Sequence[Mapping[str, Any]]) -> _Kinds | None:
     """Return which columns these rows have; None where they are not steps."""
     named = dict.fromkeys(name for row in rows for name in row)
-    names = [name for name in named if clean_text(name) == name]  # others cannot be written
-    numeric = {name for name in names if _are_numbers([row.get(name) for row in rows])}
-    step = next(
-        (name for name in names if name in numeric and _STEP_NAME.fullmatch(_words_apart(name))), None
-    )
-    if "ph" in names:
+    if "ph" in named:
         return None
-    rank = next(
-        (name for name in names if name in numeric and _RANK_NAME.fullmatch(_words_apart(name))), None
+    names = [
+        name for name in named if clean_text(name) == name and name[-1:] != "/"
+    ]  # others cannot be written
+    cells = {name: [row.get(name) for row in rows] for name in names}
+    numeric = {name for name in names if _are_numbers(cells[name])}
+    times = {name for name in names if _are_times(rows, name)}
+    own = {name: _own_name(name) for name in sorted(names, key=lambda name: name.count("/"))}
+    step, rank = (
+        next((name for name in own if name in numeric and rule.fullmatch(own[name])), None)
+        for rule in (_STEP_NAME, _RANK_NAME)
     )
-    time = next(
-        (name for name in names if _TIME_NAME.fullmatch(_words_apart(name)) and _are_times(rows, name)), None
-    )
+    time = next((name for name in own if name in times and _TIME_NAME.fullmatch(own[name])), None)
     durations = {}
     for name in names:
-        if name in numeric and name not in (step, rank, time) and (duration := _duration(name)):
+        duration = _duration(name) if name in numeric and name not in (step, rank, time) else None
+        if duration is not None and (duration[1] or name not in times):
             durations[name] = duration
     if (not durations and None in (step, time)) or (step is None and len(rows) < 2):
         return None
     known = {step, rank, time, *durations}
     values = [name for name in names if name in numeric and name not in known]
-    return _Kinds(step, rank, time, durations, values)
+    texts = {name for name in names if _in_most([isinstance(one, str) for one in cells[name]])} - numeric
+    labels = [
+        next((name for name in own if name in texts | {*values} and rule.fullmatch(own[name])), None)
+        for rule in _WHOSE
+    ]
+    return _Kinds(
+        step, rank, time, durations, values,
+        labels=[] if rank else [name for name in labels if name],
+        texts=[name for name in names if name in texts & {time, *(() if rank else labels)}],
+        nested=any(name[-1:] == "/" for name in named),
+    )  # fmt: skip
+
+
+def _own_name(name: str) -> str:
+    """Return a name without the objects, or the groups of columns, in which it lies."""
+    return _words_apart(name if name.lower().startswith(("time/", "timing/")) else name.rpartition("/")[2])
 
 
 def _duration(name: str) -> tuple[str, int] | None:
-    """Return the name of a column of durations and its unit in ns; None for any other column."""
+    """Return the name of a column of durations and its unit (ns, or 0); None for any other column."""
     if len(name) > _LONGEST_NAME:  # the patterns take its square
         return None
     name = _words_apart(name)
     if _RATE.search(name) and not _TIMED.match(name):
         return None
-    if match := _PER.match(name) or _DURATION.match(name):
+    if match := _PER.match(name) or _DURATION.match(name) or _TIMED_IN.match(name):
         return match["name"].strip("_ /.-(") or name, _NS[match["unit"][0].lower()]
     match = _TIMED.match(name)
-    return (match["name"] or match["other"], _NS["s"]) if match else None
+    return (match["name"] or match["other"], 0) if match else None
 
 
 def _words_apart(name: str) -> str:
@@ -403,7 +466,7 @@ def _times_ns(numbers: Float64) -> Int64:
     """Return times of day (n,) in ns since the epoch, to a microsecond; 0 for anything else."""
     found = np.zeros(len(numbers), np.int64)
     for unit_ns in (_NS["s"], _NS["m"], _NS["u"], _NS["n"]):
-        is_time = (numbers * unit_ns >= _EARLIEST_NS) & (numbers * unit_ns <= FARTHEST_NS) & (found == 0)
+        is_time = (numbers >= _EARLIEST_NS / unit_ns) & (numbers <= FARTHEST_NS / unit_ns) & (found == 0)
         found[is_time] = np.rint(numbers[is_time] * (unit_ns / 1_000)).astype(np.int64) * 1_000
     return found
 
@@ -428,9 +491,10 @@ class _RowsByRank:
     `n` counts the rows, `lost` those of which the rank is damaged.
     """
 
-    def __init__(self, names: Sequence[str], rank: str | None) -> None:
+    def __init__(self, names: Sequence[str], whose: str | Sequence[str]) -> None:
         self.names, self.n, self.lost = names, 0, 0
-        self._rank = None if rank is None else names.index(rank)
+        self.labels = [whose] if isinstance(whose, str) else whose
+        self.known: dict[int, int] = {}  # the rank of each number in the rows, where that is another one
         self._blocks: list[Float64] = []  # (rows, columns) that are in no piece yet
         self._pieces: list[tuple[Int64, Int64, Float64]] = []  # ranks, where the rows of each begin, rows
         self._spill = Spill()
@@ -444,7 +508,10 @@ class _RowsByRank:
     def _end_piece(self) -> None:
         table = np.concatenate(self._blocks)
         self._blocks = []
-        rank = np.full(len(table), -1.0) if self._rank is None else table[:, self._rank]
+        labels = [table[:, self.names.index(name)] for name in self.labels]
+        rank = np.full(len(table), -1.0)
+        for label in labels:
+            rank = label if len(labels) == 1 else np.maximum(rank, 0) * _MOST_LOCAL + label
         is_known = (np.abs(rank) < 1 << 31) & (np.rint(rank) == rank)  # not NaN
         if not is_known.all():
             self.lost += int((~is_known).sum())
@@ -457,11 +524,42 @@ class _RowsByRank:
         self._pieces.append((rank[first].astype(np.int64), bounds, *self._spill.put_arrays([table])))
         self.n += len(rank)
 
-    def ranks(self) -> list[int]:
-        """Return the ranks, ascending; no rows are added after."""
+    def end(self) -> None:
+        """Know that no rows are added after."""
         if self._blocks:
             self._end_piece()
-        return sorted({rank for ranks, _, _ in self._pieces for rank in ranks.tolist()})
+
+    def ranks(self) -> list[int]:
+        """Return the numbers of the ranks in the rows, in the order of the ranks."""
+        found = {rank for ranks, _, _ in self._pieces for rank in ranks.tolist()}
+        return sorted(found, key=lambda rank: self.known.get(rank, rank))
+
+    def number(self, step: str | None, codes: Mapping[str, Mapping[str, int]]) -> list[str]:
+        """Give the ranks that labels tell their numbers, and return a note.
+
+        They are one rank where each has steps of its own, as where the label is a measurement.
+        """
+        ranks = self.ranks()
+        one, other = (self.of(rank)[step] if step else np.zeros(0) for rank in (ranks * 2)[:2])
+        if len(ranks) < 2 or not np.isin(one, other).mean() >= _SHARED_STEPS:
+            unknown = np.array([-1])
+            self._pieces = [(unknown, np.array([0, len(table)]), table) for _, _, table in self._pieces]
+            return []
+        texts = [{code: text for text, code in codes.get(name, {}).items()} for name in self.labels]
+
+        def told(rank: int) -> str:
+            labels = divmod(rank, _MOST_LOCAL) if len(texts) > 1 else [rank]
+            return " ".join(one.get(label, str(label)) for one, label in zip(texts, labels, strict=True))
+
+        def natural(rank: int) -> list[Any]:
+            parts = re.split(r"(\d+)", told(rank))
+            return [int(part) if at % 2 else part for at, part in enumerate(parts)]
+
+        ranks.sort(key=natural)
+        if len(texts) > 1 or codes:
+            self.known = {rank: place for place, rank in enumerate(ranks)}
+        first, last = (f"rank {self.known.get(rank, rank)} is {told(rank)}" for rank in (ranks[0], ranks[-1]))
+        return [f"ranks are told apart by {' and '.join(self.labels)}: {first}, {last}"]
 
     def some(self) -> dict[str, Float64]:
         """Return the columns of enough rows of all ranks to tell what they are."""
@@ -494,9 +592,11 @@ def _trace(
     Rows of one step that differ in one of the columns `apart` are not the same step again.
     """
     ranks = rows.ranks()
+    kinds, unit = _with_units(kinds, rows.of(ranks[0])) if ranks else (kinds, "")
     some = rows.some() if rows.n else dict.fromkeys(rows.names, np.empty(0))
     looked_at = [np.nan_to_num(some[name]) * unit for name, (_, unit) in kinds.durations.items()]
     at = _whole(looked_at, list(kinds.durations))
+    kinds, at = _without_again(kinds, at)
     parts = _names(kinds, at)
     room, told, lost = None, list[int](), np.array([rows.lost, 0, 0, 0])
     n, first = 0, slice(0)
@@ -510,7 +610,7 @@ def _trace(
         if room is None:
             names, room = list(own), Room(rows.n, [column.dtype for column in own.values()])
         room.add(own.values())
-        told.append(rank)
+        told.append(rows.known.get(rank, rank))
         first, n = first if first.stop else slice(0, stop), stop
     if room is None:
         raise TraceError(f"{path}: no row tells how long its step took")
@@ -522,6 +622,7 @@ def _trace(
     remedy = " (--rank_by COLUMN tells ranks apart)" if kinds.rank is None and n_again >= n else ""
     notes = [
         *damage,
+        unit,
         n_untold and f"{counted(n_untold, 'row')} without a step or its durations left out",
         n_again
         and f"{counted(n_again, 'row')} of steps that were run again; the last of a step holds{remedy}",
@@ -540,6 +641,27 @@ def _trace(
         header={PARTS: parts}, phases={"row": n}, rank=_known(told[0]) if len(told) == 1 else None,
         repairs=[note for note in notes if note],
     )  # fmt: skip
+
+
+def _with_units(kinds: _Kinds, columns: Mapping[str, Float64]) -> tuple[_Kinds, str]:
+    """Return the kinds with a unit of all durations, and what is assumed, in words.
+
+    Where no name tells it, it is the largest in which none is longer than steps are by the times of day.
+    """
+    names = [name for name, (_, unit) in kinds.durations.items() if not unit]
+    if not names:
+        return kinds, ""
+    longest = max(float(np.median(np.nan_to_num(columns[name]))) for name in names)
+    unit, between = "s", 0.0
+    if kinds.time is not None and kinds.step is not None and len(columns[kinds.time]) > 1:
+        after, steps = np.diff(_times_ns(columns[kinds.time])), np.diff(columns[kinds.step])
+        between = float(np.median(after / np.where(steps > 0, steps, 1)))
+    if between > 0:
+        unit = next((one for one in _UNITS if longest * _NS[one] <= _LONGER * between), "n")
+    durations = {name: (own, of or _NS[unit]) for name, (own, of) in kinds.durations.items()}
+    how = f"{listed(names, 3)} taken for {_UNITS[unit]}"
+    told = "as the times of day tell" if between > 0 else "as no unit is told"
+    return replace(kinds, durations=durations), "" if between > 0 and unit == "s" else f"{how}, {told}"
 
 
 def _of_rank(
@@ -589,6 +711,17 @@ def _last_of_each(keys: Sequence[Float64], rows: Int64) -> Int64:
     rows = rows[np.lexsort((rows, *(key[rows] for key in keys)))]
     differs = np.any([np.diff(key[rows]) != 0 for key in keys], axis=0)
     return np.asarray(rows[np.append(differs, True)] if len(rows) else rows)
+
+
+def _without_again(kinds: _Kinds, at: int | None) -> tuple[_Kinds, int | None]:
+    """Return the kinds without parts that are called like the step, as it is, and the place of the step."""
+    called = [name for name, (own, _) in kinds.durations.items() if _LONG_STEP.fullmatch(_own_name(own))]
+    whole = None if at is None else [*kinds.durations][at]
+    if whole not in called or len(called) == 1:
+        return kinds, at
+    durations = {name: one for name, one in kinds.durations.items() if name == whole or name not in called}
+    values = [*kinds.values, *(name for name in called if name != whole)]
+    return replace(kinds, durations=durations, values=values), [*durations].index(str(whole))
 
 
 def _names(kinds: _Kinds, whole: int | None) -> dict[str, str]:

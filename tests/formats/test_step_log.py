@@ -148,6 +148,60 @@ def test_a_pause_between_steps_is_kept_and_rounded_times_of_day_are_not(tmp_path
     assert slices(trace) == [(STEP, 0, 100_000), (STEP, 100_000, 100_000), (STEP, 5_199_000, 100_000)]
 
 
+TWO = ("0,0,80,100", "0,1,70,100", "1,0,80,100", "1,1,70,100")  # step, rank, ms of work, ms of the step
+
+
+@pytest.mark.parametrize(
+    ("row", "note"),
+    [
+        (
+            '{{"step": {0}, "worker": {1}, "work_ms": {2}, "step_ms": {3}}}',
+            "worker: rank 0 is 0, rank 1 is 1",
+        ),
+        (
+            '{{"step": {0}, "host": "n{1}0", "local_rank": 3, "work_ms": {2}, "step_ms": {3}}}',
+            "host and local_rank: rank 0 is n00 3, rank 1 is n10 3",
+        ),
+        ("{0},w{1},{2},{3}", "worker: rank 0 is w0, rank 1 is w1"),
+        ('{{"step": {0}, "meta": {{"rank": {1}}}, "ms": {{"work_ms": {2}, "all": {{"step_ms": {3}}}}}}}', ""),
+        ('{{"trainer/global_step": {0}, "rank": {1}, "perf/work_ms": {2}, "perf/step_ms": {3}}}', ""),
+        ('{{"step": {0}, "rank": {1}, "work_ms": {2}, "step_ms": {3}, "step_time_ms": 90}}', ""),
+    ],
+)
+def test_ranks_are_told_apart_and_members_of_members_are_columns(tmp_path: Path, row: str, note: str) -> None:
+    lines = [row.format(*cells.split(",")) for cells in TWO]
+    trace = log(
+        tmp_path / "a.x",
+        "# a run\n\n" + "\n".join(lines if row[:2] == "{{" else ["step,worker,work_ms,step_ms", *lines]),
+    )
+    assert [track.pid for track in trace.tracks] == [0, 1]
+    (part,) = trace.header[PARTS]
+    assert [took // 1_000_000 for took in trace.args[part].values] == [80, 80, 70, 70]
+    assert set(trace.dur_ns.tolist()) == {100_000_000}
+    assert trace.repairs == ([f"ranks are told apart by {note}"] if note else [])
+
+
+def test_a_number_that_differs_from_step_to_step_tells_no_ranks(tmp_path: Path) -> None:
+    trace = log(
+        tmp_path / "a.csv", "step,gpu,step_ms\n" + "".join(f"{i},{90 + i % 7},5\n" for i in range(30))
+    )
+    assert ([track.pid for track in trace.tracks], len(trace), trace.repairs) == ([None], 30, [])
+
+
+@pytest.mark.parametrize(
+    ("ends", "took", "unit"),
+    [((0, 0.1, 0.2), 100, "milliseconds"), ((0, 0.1, 0.2), 1e5, "microseconds"), ((0, 100, 200), 100, "")],
+)
+def test_times_of_day_tell_a_unit_that_no_name_tells(
+    tmp_path: Path, ends: tuple[float, ...], took: float, unit: str
+) -> None:
+    rows = [f"{step},{1.7e9 + end},{took},{took / 4}\n" for step, end in enumerate(ends)]
+    trace = log(tmp_path / "a.csv", "step,end_time,step_time,data_time\n" + "".join(rows))
+    assert set(trace.dur_ns.tolist()) == {round(ends[1] * 1e9)}
+    expected = [f"step_time and data_time taken for {unit}, as the times of day tell"] if unit else []
+    assert trace.repairs == expected
+
+
 def test_all_ranks_in_one_file_packed(tmp_path: Path) -> None:
     path = tmp_path / "all.csv.gz"
     path.write_bytes(gzip.compress(b"step,rank,step_ms\n1,0,5\n1,1,6\n2,0,7\n2,1,8\n"))
