@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import io
+import itertools
 import logging
 import os
 import shutil
@@ -22,6 +24,7 @@ from formats import native
 
 if TYPE_CHECKING:
     from selenium import webdriver
+    from selenium.webdriver.support.wait import WebDriverWait
 
 # These assert as well, and what differs is to be told there, too.
 pytest.register_assert_rewrite("answers", "system_laws")
@@ -29,6 +32,8 @@ pytest.register_assert_rewrite("answers", "system_laws")
 # What this process compiles, others find: it starts some, and is one of several that run the tests.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+_numbers = itertools.count()
 
 REPO = Path(__file__).resolve().parent.parent
 SHARED = REPO.parent / "shared" / "data"
@@ -103,12 +108,25 @@ def _fresh_logging() -> Iterator[None]:
         root.handlers, root.level = handlers, level
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Let every other process begin with the last tests: it finds compiled what others began with."""
+    if config.args == ["tests"] and int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 2:
+        config.args = [str(path) for path in sorted(REPO.glob("tests/**/test_*.py"), reverse=True)]
+    gc.disable()  # what is collected stays: each look for cycles among it takes 0.2 s
+
+
+def pytest_collection_finish() -> None:
+    """Look for cycles again, but not among the tests."""
+    gc.freeze()
+    gc.enable()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as `slow` what reads recorded traces, or starts a browser or a cluster.
 
     Tests in a browser come first: of several processes one begins there, and only that starts a browser.
     """
-    items.sort(key=lambda item: "browser" not in getattr(item, "fixturenames", ()))
+    items.sort(key=lambda item: ("browser" not in getattr(item, "fixturenames", ()), item.path))
     for item in items:
         if {"shared_data", "browser", "two_workers"} & {*getattr(item, "fixturenames", ())}:
             item.add_marker("slow")
@@ -179,16 +197,26 @@ def small_window(browser: webdriver.Chrome) -> Iterator[None]:
     browser.set_window_size(size["width"], size["height"])
 
 
-def open_page(browser: webdriver.Chrome, path: Path) -> list[str]:
-    """Load a page that the HTML face wrote; return the browser's errors once it is built."""
+def waiting(browser: webdriver.Chrome) -> WebDriverWait[webdriver.Chrome]:
+    """Return what waits for something in a page, and looks often: selenium's own looks twice a second."""
     from selenium.webdriver.support.wait import WebDriverWait
 
+    return WebDriverWait(browser, 30, poll_frequency=0.02)
+
+
+def open_page(browser: webdriver.Chrome, path: Path) -> list[str]:
+    """Load a page that the HTML face wrote; return the browser's errors once it is built."""
     browser.get_log("browser")  # type: ignore[no-untyped-call]  # what earlier pages said
     browser.get(path.resolve().as_uri())
-    wait = WebDriverWait(browser, 30, poll_frequency=0.02)
-    wait.until(lambda page: page.execute_script("return document.documentElement.dataset.ready"))
+    waiting(browser).until(lambda page: page.execute_script("return document.documentElement.dataset.ready"))
     entries = browser.get_log("browser")  # type: ignore[no-untyped-call]
     return [entry["message"] for entry in entries if entry["level"] == "SEVERE"]
+
+
+@pytest.fixture
+def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a new directory; pytest's own looks through those of all tests before for a free number."""
+    return tmp_path_factory.mktemp(f"test{next(_numbers)}", numbered=False)
 
 
 @pytest.fixture

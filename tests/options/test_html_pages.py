@@ -13,10 +13,9 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.support.wait import WebDriverWait
 
 import options
-from conftest import REPO, few, open_page, small_window
+from conftest import REPO, few, open_page, small_window, waiting
 from errors import printable
 from options import arguments
 from options.diagnose.diagnosis_charts import _to_one_scale
@@ -200,7 +199,7 @@ def test_the_page_of_a_diagnosis_answers_on_its_first_screen(
         assert (first.get_property("open"), second.get_property("open")) == (True, False)
         second.find_element(By.TAG_NAME, "summary").send_keys(Keys.ENTER)
         assert second.get_property("open")
-        WebDriverWait(browser, 10).until(lambda _: not first.get_property("open"))
+        waiting(browser).until(lambda _: not first.get_property("open"))
         browser.execute_script("window.copied = async (text) => { window.pasted = text; }")
         browser.find_element(By.CSS_SELECTOR, "header button").click()
         pasted = browser.execute_script("return window.pasted")

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -50,6 +51,9 @@ def two_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     dask, distributed = pytest.importorskip("dask"), pytest.importorskip("distributed")
     scratch = tmp_path_factory.mktemp("dask")
     with (
+        patch.object(
+            distributed.scheduler, "heartbeat_interval", lambda n: 0.2
+        ),  # else a word each half second
         dask.config.set({"temporary-directory": str(scratch), "distributed.scheduler.allowed-failures": 1}),
         distributed.LocalCluster(
             n_workers=2,
@@ -284,8 +288,8 @@ def test_a_worker_with_other_code_is_refused(
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for who is silent for a second or two, not for half a minute."""
-    for name, seconds in (("SAID_SECONDS", 0.5), ("SILENT_SECONDS", 1.5), ("_LOOK_SECONDS", 0.2)):
+    """Wait a second for who is silent, not half a minute."""
+    for name, seconds in (("SAID_SECONDS", 0.5), ("SILENT_SECONDS", 1.0), ("_LOOK_SECONDS", 0.1)):
         monkeypatch.setattr(attempts, name, seconds)
 
 
@@ -368,7 +372,7 @@ def test_a_link_that_is_dropped_is_a_line(scheduler: str, tmp_path: Path, impati
     with link(scheduler) as (address, passes), cluster.connected(address) as one:
         assert len(list(one.map(sizes, shared_files(tmp_path, 2), None, int))) == 2
         passes.clear()
-        with pytest.raises(AnalyzeError, match="no word from the scheduler for 2 s"):
+        with pytest.raises(AnalyzeError, match="no word from the scheduler for 1 s"):
             list(one.map(sizes, shared_files(tmp_path, 2), None, int))
         passes.set()
 
@@ -384,7 +388,7 @@ def test_a_scheduler_that_stops_is_a_line(tmp_path: Path, impatient: None) -> No
                 time.sleep(0.05)
             with distributed.Client(scheduler_file=file, timeout=1, set_as_default=False) as client:
                 process.send_signal(signal.SIGSTOP)
-                with pytest.raises(AnalyzeError, match="--cluster x: no word from the scheduler for 2 s"):
+                with pytest.raises(AnalyzeError, match="--cluster x: no word from the scheduler for 1 s"):
                     cluster.Cluster(client, "x").wait_for_worker()
         finally:
             process.kill()

@@ -19,9 +19,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.select import Select
-from selenium.webdriver.support.wait import WebDriverWait
 
-from conftest import open_page, small_window
+from conftest import open_page, small_window, waiting
 from errors import printable
 from report import html
 from report.tables import cell_texts
@@ -128,7 +127,7 @@ def marks(browser: Chrome) -> list[str]:
 
 def until(browser: Chrome, script: str) -> None:
     """Wait until `script` returns true in the page."""
-    WebDriverWait(browser, 20).until(lambda page: page.execute_script(script))
+    waiting(browser).until(lambda page: page.execute_script(script))
 
 
 def many_spans(count: int) -> Timeline:
@@ -261,19 +260,41 @@ def test_every_kind_of_chart_is_drawn_without_an_error(browser: Chrome, tmp_path
     assert len(browser.find_elements(By.CSS_SELECTOR, ".board canvas")) == 2
 
 
-def test_bars_and_a_map_beside_a_grid_are_drawn_as_the_grid_is(
+def test_bars_and_a_map_beside_a_grid_are_drawn_as_the_grid_is_after_the_answer_is_shown(
     browser: Chrome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("report.plot._converted", lambda spec: pytest.fail("Vega takes 0.8 s to start"))
     ratios = HeatMap(
         "R", "run", "op", "times", ["b", EVIL], ["x", EVIL], [[4.0, 0.5], [None, 0.0]], ratios=True
     )
-    with small_window(browser):
-        _check_grid_with_others(browser, page(tmp_path / "a.html", GRID, ratios, BARS))
+    path = page(tmp_path / "a.html", GRID, ratios, BARS)
+    hold = """
+        window.held = []; const own = [requestAnimationFrame, setTimeout];
+        window.requestAnimationFrame = window.setTimeout = go => held.push(go);
+        window.letGo = () => {
+            [window.requestAnimationFrame, window.setTimeout] = own;
+            for (const go of held) setTimeout(go);
+        };
+    """
+    script = browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": hold})
+    state = "return [document.querySelector('h1').textContent, typeof Plotly,"
+    state += " document.querySelectorAll('.plot').length]"
+    try:
+        with small_window(browser):
+            browser.get_log("browser")  # type: ignore[no-untyped-call]
+            browser.get(path.as_uri())
+            assert browser.execute_script(state) == ["A run", "undefined", 0]
+            browser.execute_script("letGo()")
+            until(browser, "return document.documentElement.dataset.ready")
+            assert browser.execute_script(state) == ["A run", "object", 3]
+            _check_grid_with_others(browser)
+    finally:
+        browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)
 
 
-def _check_grid_with_others(browser: Chrome, path: Path) -> None:
-    assert open_page(browser, path) == []
+def _check_grid_with_others(browser: Chrome) -> None:
+    entries = browser.get_log("browser")  # type: ignore[no-untyped-call]
+    assert [entry["message"] for entry in entries if entry["level"] == "SEVERE"] == []
     assert browser.execute_script("return window.pwned") is None
     assert browser.find_elements(By.TAG_NAME, "img") == []
     grid, of_ratios, bars = browser.execute_script(
@@ -356,7 +377,7 @@ def test_a_mark_says_its_name_and_value_under_the_pointer_and_to_the_keys(
     browser: Chrome, tmp_path: Path
 ) -> None:
     open_page(browser, page(tmp_path / "a.html", HEAT))
-    ActionChains(browser).move_to_element(
+    ActionChains(browser, 0).move_to_element(
         browser.find_element(By.CSS_SELECTOR, "[aria-label='r1, 2: 3.00']")
     ).perform()
     tip = browser.find_element(By.CSS_SELECTOR, ".chart .tip")
@@ -392,7 +413,7 @@ def test_a_step_that_is_picked_in_one_chart_is_picked_in_all(browser: Chrome, tm
     mark = browser.find_element(By.CSS_SELECTOR, "[aria-label='8: 9.00']")
     mark.send_keys(Keys.ENTER)
     assert browser.find_element(By.CSS_SELECTOR, ".detail").text == "Step 8: 9.00"
-    ActionChains(browser).send_keys(Keys.ESCAPE).move_to_element(mark).click().perform()
+    ActionChains(browser, 0).send_keys(Keys.ESCAPE).move_to_element(mark).click().perform()
     shown = (
         "return [...document.querySelectorAll('[role=graphics-symbol]:not(.aside)')]"
         ".filter(mark => ['bar', 'rect mark'].includes(mark.ariaRoleDescription)).map(mark => mark.ariaLabel)"
@@ -404,7 +425,7 @@ def test_a_step_that_is_picked_in_one_chart_is_picked_in_all(browser: Chrome, tm
     said = [one.text for one in browser.find_elements(By.CSS_SELECTOR, ".detail")]
     assert said[0] == "Step 8: 9.00"
     assert said[2] == "Step 8: 7 1.50"
-    ActionChains(browser).send_keys(Keys.ESCAPE).perform()
+    ActionChains(browser, 0).send_keys(Keys.ESCAPE).perform()
     assert browser.execute_script("return document.querySelectorAll('.aside').length") == 0
 
 
@@ -439,9 +460,9 @@ def test_the_pictures_of_the_step_that_is_picked_are_shown_and_of_one_to_compare
     assert ends() == pytest.approx([20, 20], rel=0.05)  # to one scale, that of the longer one
     step.select_by_visible_text("8")
     assert shown() == ["Parts of 9", "Parts of 8", "Step 9", "Step 8"]
-    ActionChains(browser).move_to_element(mark_of(browser, "9: 20.0")).click().perform()
+    ActionChains(browser, 0).move_to_element(mark_of(browser, "9: 20.0")).click().perform()
     assert shown() == ["Parts of 9", "Step 9"]  # nothing is compared with itself
-    ActionChains(browser).move_to_element(mark_of(browser, "10: 4.00")).click().perform()
+    ActionChains(browser, 0).move_to_element(mark_of(browser, "10: 4.00")).click().perform()
     assert "Step 10 is not drawn in this page" in browser.find_element(By.CSS_SELECTOR, ".picker").text
     assert shown() == ["Parts of 9", "Step 9"]
 
@@ -546,7 +567,7 @@ def test_a_row_goes_to_what_it_is_about_and_a_box_to_its_rows(browser: Chrome, t
         "const top = laidOut(data.charts[0]).lanes[0].top;"
         "return [Math.round(25 * view.scale + view.x - width / 2), Math.round(top + 9 - height / 2)]"
     )
-    ActionChains(browser).move_to_element_with_offset(canvas, *at).click().perform()
+    ActionChains(browser, 0).move_to_element_with_offset(canvas, *at).click().perform()
     assert browser.execute_script(MARKED) == ["FW.a"]
 
 
@@ -617,7 +638,7 @@ def test_a_range_that_is_dragged_along_the_times_says_how_long_it_is(browser: Ch
         "return [from, to, 12 - height / 2]"
     )
     start, end, y = browser.execute_script(at)
-    ActionChains(browser).move_to_element_with_offset(canvas, end, int(y)).click_and_hold().move_by_offset(
+    ActionChains(browser, 0).move_to_element_with_offset(canvas, end, int(y)).click_and_hold().move_by_offset(
         start - end, 30
     ).release().perform()
     said = browser.find_element(By.CSS_SELECTOR, ".detail").text
@@ -628,7 +649,7 @@ def test_a_range_that_is_dragged_along_the_times_says_how_long_it_is(browser: Ch
     assert [first, last] == pytest.approx([10, 60], abs=0.2)
     now = browser.execute_script("return timelines[0].range()")
     assert now == pytest.approx(before, abs=0.1)  # nothing was moved; the line may bring a scroll bar
-    ActionChains(browser).move_to_element_with_offset(canvas, end, int(y)).click().perform()
+    ActionChains(browser, 0).move_to_element_with_offset(canvas, end, int(y)).click().perform()
     assert browser.find_element(By.CSS_SELECTOR, ".detail").text == ""
 
 
@@ -648,7 +669,7 @@ def test_timelines_of_one_page_are_to_one_scale(browser: Chrome, tmp_path: Path)
     open_page(browser, page(tmp_path / "a.html", short, long))
     ranges = "return timelines.map((one) => one.range())"
     # a scrollbar that the second one brings makes the first narrower, a moment later
-    WebDriverWait(browser, 5).until(lambda one: len({*map(tuple, one.execute_script(ranges))}) == 1)
+    waiting(browser).until(lambda one: len({*map(tuple, one.execute_script(ranges))}) == 1)
     from_a, to_a = browser.execute_script(ranges)[0]
     assert from_a == pytest.approx(0, abs=0.1)
     assert to_a == pytest.approx(10, rel=0.05)
@@ -873,21 +894,6 @@ def test_the_answer_and_its_proof_are_shown_before_the_rest_is_made(browser: Chr
         assert browser.execute_script("return document.documentElement.dataset.ready") == "yes"
         top = "return document.getElementById('table-1').getBoundingClientRect().top < innerHeight"
         assert browser.execute_script(top)
-    finally:
-        browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)
-
-
-def test_what_draws_in_3d_is_run_after_the_answer_is_shown(browser: Chrome, tmp_path: Path) -> None:
-    hold = "window.held = []; window.requestAnimationFrame = window.setTimeout = go => held.push(go);"
-    script = browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": hold})
-    try:
-        with small_window(browser):
-            browser.get(page(tmp_path / "page.html", GRID).as_uri())
-            state = "return [document.querySelector('h1').textContent, typeof Plotly,"
-            state += " document.querySelectorAll('.plot').length]"
-            assert browser.execute_script(state) == ["A run", "undefined", 0]
-            browser.execute_script("for (let i = 0; i < 9; i += 1) for (const one of held.splice(0)) one()")
-            assert browser.execute_script(state) == ["A run", "object", 1]
     finally:
         browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)
 
