@@ -92,7 +92,7 @@ def _cluster(args: Namespace) -> Iterator[None]:
     from parallel import cluster
 
     address = cluster.checked_address(args.cluster)
-    with cluster.connected(address, args.jobs) as connected, parallel.working_on(connected):
+    with cluster.connected(address, args.jobs) as connected, parallel.working_on(connected.map):
         yield
 
 

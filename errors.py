@@ -156,7 +156,7 @@ class UsageError(AnalyzeError):
 
 
 class TraceError(AnalyzeError):
-    """A trace, or a path that should hold one, cannot be used."""
+    """A recording, its graph, or a path that should hold one, cannot be used."""
 
 
 def missing(path: Path) -> TraceError:
@@ -166,10 +166,6 @@ def missing(path: Path) -> TraceError:
     except OSError:
         names = []
     return TraceError(f"{path}: no such file or directory{meant(path.name, names)}")
-
-
-class DagError(AnalyzeError):
-    """A dependency graph cannot be used: broken GML, a cycle, no operation in common with its trace."""
 
 
 class OutputError(AnalyzeError):

@@ -52,15 +52,6 @@ class Heads:
         return self._laid_out
 
 
-class HeadColumns(NamedTuple):
-    """Properties of the events of each head (n,)."""
-
-    is_slice: NDArray[np.bool_]
-    role: Int64  # as anchors
-    fate: NDArray[np.int8]
-    is_front: NDArray[np.bool_]
-
-
 class Placed(NamedTuple):
     """How the events of one name, category, process and thread are rewritten."""
 
@@ -87,7 +78,7 @@ class HeadTable:
         self._args = [b""]
         self._texts = [b""]
         self.placed = [_NOWHERE._replace(fate=KEPT)]  # by head
-        self._columns: HeadColumns | None = None
+        self._columns: tuple[NDArray[Any], ...] = ()
 
     def extend(self, keys: Iterable[Sequence[Any]]) -> None:
         """Add the heads of further kinds; their keys are as of `ScannedWhole`."""
@@ -104,17 +95,17 @@ class HeadTable:
             if kind.pid == pid:
                 self._place_head(number)
 
-    def columns(self) -> HeadColumns:
-        """Return the properties of the heads."""
-        if self._columns is None:
+    def columns(self) -> tuple[NDArray[Any], ...]:
+        """Return for each head (n,) whether its events are slices, and their role, fate and `is_front`."""
+        if not self._columns:
             *_, role, fate, is_front = zip(*self.placed, strict=True)
             is_slice = np.array([kind.ph == "X" for kind in self.kinds])
-            self._columns = HeadColumns(is_slice, np.array(role), np.array(fate, np.int8), np.array(is_front))
+            self._columns = is_slice, np.array(role), np.array(fate, np.int8), np.array(is_front)
         return self._columns
 
     def heads(self) -> Heads:
         """Return all heads."""
-        return Heads(self._texts, self.columns().is_slice)
+        return Heads(self._texts, self.columns()[0])
 
     def _place_head(self, number: int) -> None:
         kind = self.kinds[number]
@@ -123,7 +114,7 @@ class HeadTable:
             event = WholeEvent(kind.ph, placed.name, kind.cat, placed.pid, placed.tid, bp=kind.bp, s=kind.s)
             self._texts[number] = member(_ENCODE(event)) + self._args[number]
         self.placed[number] = placed
-        self._columns = None
+        self._columns = ()
 
 
 def member(text: bytes) -> bytes:

@@ -108,10 +108,10 @@ class _Rewriter:
         """Take the events that the scanner in C scanned."""
         self.heads.extend(scanned.new_keys)
         heads = scanned.key + np.int32(1)
-        columns = self.heads.columns()
+        _, role, fate, is_front = self.heads.columns()
         ts = scanned.ts_ns if self._place.axis is None else self._place.axis.moved(scanned.ts_ns)
         at = begins(scanned.lengths)
-        roles = columns.role[heads]
+        roles = role[heads]
         if roles.any():
 
             def look(row: int) -> WholeEvent:
@@ -121,10 +121,10 @@ class _Rewriter:
                 return WholeEvent(name=kind.name, cat=kind.cat, args=msgspec.Raw(text))
 
             self.anchors.add(look, roles, ts, scanned.dur_ns)
-        if (fronts := heads[columns.is_front[heads]]).size:
+        if (fronts := heads[is_front[heads]]).size:
             self.front_tid = self.heads.placed[int(fronts[-1])].tid
         events = Events(ts, scanned.dur_ns, heads, at, scanned.lengths, scanned.text)
-        fates = columns.fate[heads]
+        fates = fate[heads]
         if fates.any():
             self.dropped += int(np.count_nonzero(fates == DROPPED))
             events = events.in_order(np.flatnonzero(fates == KEPT))

@@ -19,7 +19,7 @@ from arrays import Int64
 from dag.join_ranks import by_link
 from dag.step_graph import StepGraph, operation_edges
 from dialects.step_parts import EdgeKind
-from errors import DagError
+from errors import TraceError
 
 #: `Stretch.event` of time that belongs to no event of the path.
 NO_EVENT = -1
@@ -212,7 +212,7 @@ def slack_ns(step: StepGraph) -> Int64:
 
     Raises
     ------
-    DagError
+    TraceError
         Events wait for each other.
     """
     ends = _ends_ns(step)
@@ -258,4 +258,4 @@ def _tighten(latest_ns: Int64, cost_ns: Int64, source: Int64, target: Int64) -> 
             if waiting[before] == 0:
                 free.append(before)
     if done < n:
-        raise DagError(f"{n - done} starts and ends of events wait for each other: the graph has a cycle")
+        raise TraceError(f"{n - done} starts and ends of events wait for each other: the graph has a cycle")

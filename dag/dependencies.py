@@ -17,7 +17,7 @@ from arrays.numbering import unique
 from dag.model import Dag, cycles, new_dag
 from dialects import Need, Role
 from dialects.step_parts import EdgeKind
-from errors import DagError, counted, missing
+from errors import TraceError, counted, missing
 from formats.columns import Trace
 from formats.gml import Gml, is_gml, read_gml
 from formats.stream import find_file
@@ -36,14 +36,14 @@ def dag_from_gml(gml: Gml, path: str = "GML") -> Dag:
 
     Raises
     ------
-    DagError
+    TraceError
         The graph is undirected, two labels are the same text, or a cycle remains within the step.
     """
     if not gml.directed:
-        raise DagError(f"{path}: the graph is undirected: nothing says which of two operations waits")
+        raise TraceError(f"{path}: the graph is undirected: nothing says which of two operations waits")
     names = [str(label) for label in gml.labels]
     if len(set(names)) < len(names):
-        raise DagError(f"{path}: two nodes have the same label")
+        raise TraceError(f"{path}: two nodes have the same label")
     cats = [str(a["cat"]) if "cat" in a else category(n) for n, a in zip(names, gml.node_attrs, strict=True)]
     kinds = [_KINDS.get(str(attrs.get("kind")), EdgeKind.DATA) for attrs in gml.edge_attrs]
     edges = np.column_stack([gml.source, gml.target, np.array(kinds, np.int64)])
@@ -71,8 +71,8 @@ def _one_step(dag: Dag, edges: Int64, path: str) -> Dag:
     dag = replace(dag, edges=edges[~cut], next_edges=edges[cut, :2])
     try:
         dag.order()
-    except DagError as error:
-        raise DagError(f"{path}: {error}") from error
+    except TraceError as error:
+        raise TraceError(f"{path}: {error}") from error
     return dag
 
 
@@ -83,7 +83,7 @@ def _avg_ns(attrs: Mapping[str, Any], path: str) -> int:
             raise ValueError
         return round(ms * 1e6)
     except (TypeError, ValueError, OverflowError) as error:
-        raise DagError(f"{path}: avg {value!r} is not a duration in milliseconds") from error
+        raise TraceError(f"{path}: avg {value!r} is not a duration in milliseconds") from error
 
 
 def dag_from_inputs(trace: Trace) -> Dag | None:
@@ -95,7 +95,7 @@ def dag_from_inputs(trace: Trace) -> Dag | None:
 
     Raises
     ------
-    DagError
+    TraceError
         A cycle within the step.
     """
     columns = [column for key, column in trace.args.items() if _INPUT.fullmatch(key)]
@@ -150,10 +150,8 @@ def mean_dags(paths: Sequence[Path], *, jobs: int | None = None, progress: bool 
 
     Raises
     ------
-    DagError
-        Nothing there says what waits for what, or a graph is broken.
     TraceError
-        There is no such path, or nothing under it is a trace.
+        Nothing there says what waits for what, a graph is broken, or there is no trace or no such path.
     """
     if is_gml(paths[0]):
         if not paths[0].exists():
@@ -173,7 +171,7 @@ def _structure(source: Source, trace: Trace) -> Dag:
     gml = find_file(source.path.parent, "dag.gml")
     dag = dag_from_inputs(trace) if gml is None else dag_from_gml(read_gml(gml), str(gml))
     if dag is None:
-        raise DagError(f"{source.path}: neither a dag.gml beside it nor its events say what waits for what")
+        raise TraceError(f"{source.path}: neither a dag.gml beside it nor its events say what waits for what")
     return dag
 
 

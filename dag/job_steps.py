@@ -17,7 +17,7 @@ from dag.join_ranks import join, number_ranges
 from dag.rank_record import Partitions, RankFacts, RankRecord, record_rank
 from dag.step_graph import Recording
 from dialects import Need
-from errors import AnalyzeError, DagError, TraceError
+from errors import AnalyzeError, TraceError
 from formats.columns import Trace
 from traces.paths import JobFiles, hosts_of
 from traces.ranks import PLAIN, Ranks, Request, load_paths, map_again, map_ranks
@@ -85,9 +85,7 @@ def load_steps(
     Raises
     ------
     TraceError
-        No trace there, traces of different systems, or no step in them.
-    DagError
-        The graphs of all GPUs are broken.
+        No trace there, traces of different systems, no step in them, or the graphs of all GPUs are broken.
     AnalyzeError
         A name in `asked.only` is not a communication of the job.
     """
@@ -185,11 +183,11 @@ def _with_operations(job: Ranks[RankRecord]) -> tuple[Ranks[RankRecord], list[st
 
 
 def _broken_graphs(job: Ranks[RankRecord]) -> list[str]:
-    """Return a line for each ``dag.gml`` that cannot be used; DagError where that is so of all of them."""
+    """Return a line for each ``dag.gml`` that cannot be used; TraceError where that is so of all of them."""
     broken = {rank.source.path.parent: rank.made.broken for rank in job.ranks}
     errors = [error for error in broken.values() if error]
     if errors and len(errors) == len(broken):
-        raise DagError(errors[0])
+        raise TraceError(errors[0])
     return [f"{error}; left out" for error in errors]
 
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 from arrays import Int64, NDArray
 from arrays.numbering import connected, unique
 from dialects.step_parts import EdgeKind
-from errors import DagError
+from errors import TraceError
 
 _CYCLE_SHOWN = 5  # operations of a cycle that a message names
 _TRIMMED = 20  # layers that are taken off a graph before it is searched for cycles
@@ -59,7 +59,7 @@ class Dag(Struct, frozen=True):
 
         Raises
         ------
-        DagError
+        TraceError
             A cycle; the message prints it.
         """
         try:
@@ -68,7 +68,7 @@ class Dag(Struct, frozen=True):
             names = [self.names[node] for node in error.args[1]]
             if len(names) > _CYCLE_SHOWN + 1:
                 names[_CYCLE_SHOWN:] = [f"… ({len(names) - 1} operations)"]
-            raise DagError(f"the graph has a cycle: {' -> '.join(names)}") from error
+            raise TraceError(f"the graph has a cycle: {' -> '.join(names)}") from error
 
     def depths(self) -> list[int]:
         """Return for every node the number of nodes on the longest chain that ends in it (at least 1)."""
@@ -79,7 +79,7 @@ class Dag(Struct, frozen=True):
 
         Raises
         ------
-        DagError
+        TraceError
             A cycle.
         """
         inputs, end = self.inputs(), list(lengths)
@@ -144,7 +144,7 @@ def longest_path(dag: Dag) -> LongestPath:
 
     Raises
     ------
-    DagError
+    TraceError
         A cycle.
     """
     inputs, dur = dag.inputs(), dag.dur_ns.tolist()

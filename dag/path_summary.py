@@ -64,18 +64,6 @@ class NameShare(NamedTuple):
     share: float  # of the path
 
 
-class Cover(NamedTuple):
-    """A Python function, an annotation, or a call in which the host only `waits`, around a gap."""
-
-    name: str
-    waits: bool
-
-    @property
-    def words(self) -> str:
-        """The name of the gap."""
-        return f"{'waiting' if self.waits else 'idle'} in {self.name}"
-
-
 class NamedPath(Struct, frozen=True):
     """A path in words: k stretches in time order.
 
@@ -126,8 +114,9 @@ def named_path(
     """
     labels, label = _labelled(recording, path, parts=parts)
     place: dict[Label, int] = {}
-    for at, cover in gap_covers(recording, path).items():
-        covered = Label(cover.words, GAP, recording.owners[path.owners[at]])
+    for at, (name, waits) in gap_covers(recording, path).items():
+        words = f"{'waiting' if waits else 'idle'} in {name}"
+        covered = Label(words, GAP, recording.owners[path.owners[at]])
         label[at] = place.setdefault(covered, len(labels) + len(place))
     is_first = np.ones(len(label), np.bool_)
     if merged:
@@ -138,23 +127,23 @@ def named_path(
     return NamedPath(labels, label[first], start_ns, dur, path.kind[first], frozenset(place.values()))
 
 
-def gap_covers(recording: Recording, path: CriticalPath) -> dict[int, Cover]:
+def gap_covers(recording: Recording, path: CriticalPath) -> dict[int, tuple[str, bool]]:
     """Return the Python function, annotation or call around most of each long gap of a path, by its place.
 
-    Gaps that nothing covers are not in it.
+    And whether the host only waits in it. Gaps that nothing covers are not in it.
     """
     if not any(frames is not None for frames in recording.frames):
         return {}
     dur_ns = path.end_ns - path.start_ns
     long_ns = min(_LONG_NS, _LONG * float(dur_ns.sum()))
-    found: dict[int, Cover] = {}
+    found: dict[int, tuple[str, bool]] = {}
     for at in np.flatnonzero((path.cat == CATS.index(GAP)) & (dur_ns >= long_ns)).tolist():
         frames = recording.frames[int(path.owners[at])]
         name, waits = (
             ("", False) if frames is None else frames.during(*map(int, (path.start_ns[at], path.end_ns[at])))
         )
         if name:
-            found[at] = Cover(name, waits)
+            found[at] = name, waits
     return found
 
 

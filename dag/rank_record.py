@@ -21,7 +21,7 @@ from dialects.step_parts import RankSteps, RankTrace
 from dialects.steps import Step
 from dialects.sync_points import SyncPoints
 from dialects.system import Frames, MemorySamples, Origin
-from errors import AnalyzeError, DagError
+from errors import AnalyzeError, TraceError
 from formats.columns import Trace
 from formats.gml import read_gml
 from formats.stream import find_file
@@ -135,7 +135,7 @@ def _graph(source: Source, trace: Trace) -> tuple[list[tuple[str, str]] | None, 
     given = Path(trace.path).parent / path.name
     try:
         dag = dag_from_gml(read_gml(path), str(given))
-    except DagError as error:
+    except TraceError as error:
         return None, str(error).replace(str(path), str(given))
     pairs = [*dag.edges[:, :2].tolist(), *dag.next_edges.tolist()]
     return [(dag.names[a], dag.names[b]) for a, b in pairs], ""

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from arrays import Int32, Int64, NDArray
 from formats.event import KEY, NO_TIME, UNDECODABLE, Event, args_object
-from formats.rows import END, LONGEST_NS, META, OTHER, ROLE, SLICE, Interner, Rows
+from formats.rows import END, LONGEST_NS, META, OTHER, ROLE, SLICE, Rows, numbers
 from formats.times import times_ns
 from formats.values import cleaned
 
@@ -59,7 +59,7 @@ class Builder:
         self.wanted = frozenset(wanted)
         self.with_points = points
         self._prefixes = tuple(key[:-1] for key in wanted if key.endswith("*"))
-        self._ids = Interner()
+        self._ids = numbers()
         self._scanned_ids = np.empty(0, np.int32)  # of the keys as the scanner numbers them
         self._kinds = np.empty(0, np.int8)
         self._counts = np.empty(0, np.int64)

@@ -31,7 +31,7 @@ from msgspec.structs import replace
 from errors import TraceError
 from formats.columns import Trace, Track
 from formats.event import UNDECODABLE
-from formats.rows import Interner, Rows, columns, odd_phases
+from formats.rows import Rows, columns, numbers, odd_phases
 from formats.values import FARTHEST_NS, cleaned
 from inputs import opened, unreadable
 
@@ -165,7 +165,7 @@ class _Builder:
         self.phases: Counter[str] = Counter()
         self._wanted = wanted
         self._keep_points = points
-        self._ids = Interner()
+        self._ids = numbers()
         self._key, self._ts_ns, self._dur_ns = array("i"), array("q"), array("q")
         self._args: defaultdict[str, tuple[array[int], list[Any]]] = defaultdict(lambda: (array("q"), []))
         self._point_key, self._point_ts_ns = array("i"), array("q")

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from arrays import NDArray
 from arrays.numbering import unique
-from errors import DagError, TraceError
+from errors import TraceError
 from formats.stream import ByteStream, text_pieces
 from formats.values import GREATEST_INT, LEAST_INT, clean_text
 
@@ -70,25 +70,22 @@ def is_gml(path: Path) -> bool:
 
 
 def read_gml(path: Path) -> Gml:
-    """Read a GML file (``.gz`` too); DagError where it cannot be read, or where and why it is not GML."""
-    try:
-        stream = ByteStream(path)
-        data = b"".join(text_pieces(stream))
-    except TraceError as error:
-        raise DagError(str(error)) from error
+    """Read a GML file (``.gz`` too); TraceError where it cannot be read, or where and why it is not GML."""
+    stream = ByteStream(path)
+    data = b"".join(text_pieces(stream))
     if stream.damage:
-        raise DagError(f"{path}: cannot be read: {stream.damage}")
+        raise TraceError(f"{path}: cannot be read: {stream.damage}")
     try:
         return parse_gml(data.decode("ascii"), str(path))
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
-        raise DagError(f"{path}: line {line}: not ASCII, which GML has to be (others as &#N;)") from error
+        raise TraceError(f"{path}: line {line}: not ASCII, which GML has to be (others as &#N;)") from error
 
 
 def parse_gml(text: str, path: str = "GML") -> Gml:
     """Return the graph that `text` describes; `path` is for the messages.
 
-    Raises DagError where it is not GML, an edge names a missing node, or ids or labels are doubled.
+    Raises TraceError where it is not GML, an edge names a missing node, or ids or labels are doubled.
     """
     with contextlib.suppress(_OtherLayoutError):
         return _parse_blocks(text)
@@ -159,24 +156,24 @@ def _parse_by_networkx(text: str, path: str) -> Gml:
     try:
         graph = nx.parse_gml(text.split("\n"))
     except nx.NetworkXError as error:
-        raise DagError(f"{path}: {' '.join(str(error).split())}") from error
+        raise TraceError(f"{path}: {' '.join(str(error).split())}") from error
     except (TypeError, AttributeError, KeyError, IndexError, ValueError, OverflowError) as error:
-        raise DagError(
+        raise TraceError(
             f"{path}: not a valid GML graph: a node, an edge or a value has the wrong form"
         ) from error
     except RecursionError as error:
-        raise DagError(f"{path}: values are nested too deeply") from error
+        raise TraceError(f"{path}: values are nested too deeply") from error
     try:
         return _within_border(graph)
-    except (DagError, RecursionError) as error:
-        raise DagError(f"{path}: {error}") from error
+    except (TraceError, RecursionError) as error:
+        raise TraceError(f"{path}: {error}") from error
 
 
 def _within_border(graph: nx.Graph[Any]) -> Gml:
     """Return the graph, if its integers fit into 64 bits; of its texts, what can be encoded."""
     labels = [_fitting(label) if isinstance(label, str) else label for label in graph]
     if len(set(map(str, labels))) < len(labels):
-        raise DagError("two nodes have the same name once lone surrogates are replaced")
+        raise TraceError("two nodes have the same name once lone surrogates are replaced")
     index = {label: i for i, label in enumerate(graph)}
     edges = list(graph.edges(data=True))
     ends = np.array([(index[a], index[b]) for a, b, _ in edges], np.int64).reshape(-1, 2)
@@ -191,7 +188,7 @@ def _fitting(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _fitting(item) for key, item in value.items()}
     if isinstance(value, int) and not LEAST_INT <= value <= GREATEST_INT:
-        raise DagError(f"a number of more than 64 bits in the graph: {str(value)[:40]}…")
+        raise TraceError(f"a number of more than 64 bits in the graph: {str(value)[:40]}…")
     return [_fitting(item) for item in value] if isinstance(value, list) else value
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -38,12 +39,9 @@ class Rule(Enum):
     NEIGHBOURS = "the one right before it in the file, of its track and name; else the innermost open one"
 
 
-class Interner(dict[Key, int]):
-    """Numbers the keys in order of first appearance."""
-
-    def __missing__(self, key: Key) -> int:
-        number = self[key] = len(self)
-        return number
+def numbers() -> defaultdict[Key, int]:
+    """Return a dictionary that numbers the keys it is asked for, in order of first appearance."""
+    return defaultdict(itertools.count().__next__)
 
 
 class Rows(Struct):
@@ -68,7 +66,7 @@ def join(parts: Sequence[Rows]) -> Rows:
     """Return the rows of consecutive parts of one file as one."""
     if len(parts) == 1:
         return parts[0]
-    ids = Interner()
+    ids = numbers()
     maps = [np.array([ids[key] for key in part.keys], np.int32) for part in parts]
     counts = np.zeros(len(ids), np.int64)
     for part, new in zip(parts, maps, strict=True):

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
-from errors import AnalyzeError, DagError, UsageError, whole_number
+from errors import AnalyzeError, TraceError, UsageError, whole_number
 from options import READING, WHAT_IF, asked, command, is_drawn
 from result import Bars, Cell, Chart, Column, LazySequence, Result, Table, in_ms, ms_column
 
@@ -332,7 +332,7 @@ def _mean(args: Namespace) -> Result:
     loaded = mean_dags(args.path, jobs=args.jobs, progress=args.progress)
     if not any(dag.dur_ns.any() for _, _, dag in loaded.gpus):
         why = f" ({'; '.join(loaded.repairs)})" if loaded.repairs else ""
-        raise DagError(
+        raise TraceError(
             f"{args.path[0]}: the graph has no durations{why}; give the GPU's directory with its trace"
         )
     scopes: list[Scope] = []

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
@@ -45,27 +45,20 @@ class FilePart(Struct, frozen=True):
 Work = Callable[[FilePart, OnRead], _T]  # a function of a module (or a partial one), so that it can be sent
 
 
-class Engine(Protocol):
-    """Where `map_files` works instead of this machine."""
-
-    def map(
-        self, work: Work[_T], parts: Sequence[FilePart], jobs: int | None, on_read: OnRead
-    ) -> Iterator[_T]:
-        """Yield the result of `work` for each part, in their order; at most `jobs` at a time."""
-
-
+#: Yields the result of some work for each part, in their order; at most so many at a time (None: any number).
+Elsewhere = Callable[[Work[Any], Sequence[FilePart], "int | None", OnRead], Iterator[Any]]
 _spare_cores: ContextVar[int] = ContextVar("spare_cores", default=1)
-_engine: ContextVar[Engine | None] = ContextVar("engine", default=None)
+_elsewhere: ContextVar[Elsewhere | None] = ContextVar("elsewhere", default=None)
 
 
-def working_on(engine: Engine) -> contextlib.AbstractContextManager[None]:
-    """Let `map_files` work on `engine` in the block."""
-    return _being(_engine, engine)
+def working_on(elsewhere: Elsewhere) -> contextlib.AbstractContextManager[None]:
+    """Let `map_files` work there in the block, instead of on this machine."""
+    return _being(_elsewhere, elsewhere)
 
 
 def is_elsewhere() -> bool:
     """Whether `map_files` works on other machines or processes than this one's own."""
-    return _engine.get() is not None
+    return _elsewhere.get() is not None
 
 
 def map_files(
@@ -81,14 +74,13 @@ def map_files(
     Work that a user can mend the failure of returns its error: what it raises ends all of it. In this
     process, if there is little to read; else in `jobs` processes (None: as many as this one may use
     cores), of which this one is one if there are few parts, or in threads, where work leaves the
-    interpreter to others. On an engine (`working_on`) whatever other hosts
-    may see.
+    interpreter to others. Elsewhere (`working_on`) whatever other hosts may see.
     """
-    engine = _engine.get()
-    if engine is None:
+    elsewhere = _elsewhere.get()
+    if elsewhere is None:
         yield from _map_here(work, parts, jobs or cores(), on_read, in_threads)
         return
-    shared = engine.map(work, [part for part in parts if part.is_shared], jobs, on_read)
+    shared = elsewhere(work, [part for part in parts if part.is_shared], jobs, on_read)
     unshared = [part for part in parts if not part.is_shared]
     own = _map_here(work, unshared, jobs or cores(), on_read, in_threads)
     for part in parts:
@@ -255,7 +247,7 @@ def end_with(parent: int) -> None:
 
 def _start(parent: int, initializer: Callable[..., object] | None, initargs: tuple[Any, ...]) -> None:
     end_with(parent)
-    _engine.set(None)  # its connection is the parent's
+    _elsewhere.set(None)  # its connection is the parent's
     if initializer is not None:
         initializer(*initargs)
 

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 
 from arrays import Float64, Int64
-from errors import DagError
+from errors import TraceError
 from formats import native
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def simulate(plan: Plan, *, compiled: bool | None = None, earliest_ns: Int64 | N
 
     Raises
     ------
-    DagError
+    TraceError
         Operations wait for each other, so that some can never start.
     """
     if compiled is None:
@@ -150,7 +150,7 @@ def simulate(plan: Plan, *, compiled: bool | None = None, earliest_ns: Int64 | N
         done = _loop(n_devices, *lists) if contends else _loop_without_queues(*lists)
         dur, waiting, start = (np.array(lists[i], np.int64) for i in (0, -2, -1))
     if done < len(plan):
-        raise DagError(f"{np.count_nonzero(waiting)} operations wait for each other: the graph has a cycle")
+        raise TraceError(f"{np.count_nonzero(waiting)} operations wait for each other: the graph has a cycle")
     return Schedule(start, start + dur)
 
 

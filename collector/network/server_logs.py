@@ -43,7 +43,7 @@ class Interval(NamedTuple):
     key: int
 
 
-class Second(Struct):
+class _Second(Struct):
     """The events of one second of the day, in a log whose clock has a resolution of one second."""
 
     n: int = 0
@@ -63,7 +63,7 @@ class Log(Struct):
     #: Of a van log, by ids of sender and receiver.
     transfers: dict[tuple[int, int], list[Interval]] = field(default_factory=lambda: defaultdict(list))
     #: (kind, what, second counted from the first midnight) -> what happened in it.
-    seconds: dict[tuple[str, str, int], Second] = field(default_factory=lambda: defaultdict(Second))
+    seconds: dict[tuple[str, str, int], _Second] = field(default_factory=lambda: defaultdict(_Second))
     requests: Counter[tuple[int, str]] = field(
         default_factory=Counter
     )  # of a key log: (key, "push" or "pull")

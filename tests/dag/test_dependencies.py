@@ -12,7 +12,7 @@ import pytest
 from conftest import run_cli
 from dag.dependencies import dag_from_gml, dag_from_inputs
 from dag.model import Dag, longest_path
-from errors import DagError
+from errors import TraceError
 from formats.columns import ArgColumn, Trace, Track
 from formats.gml import parse_gml
 
@@ -95,7 +95,7 @@ def test_the_longest_chain_ends_with_the_step() -> None:
 
 
 def test_a_cycle_without_communication_is_an_error() -> None:
-    with pytest.raises(DagError, match="the graph has a cycle: FW"):
+    with pytest.raises(TraceError, match="the graph has a cycle: FW"):
         graph(("FW.a", "FW.b"), ("FW.b", "FW.a"), ("FW.b", "Comm.b"))
 
 
@@ -139,7 +139,7 @@ def test_weights_of_the_step_before_cost_no_option_its_answer(tmp_path: Path, wi
 
 
 def test_an_undirected_graph_says_nothing_about_who_waits() -> None:
-    with pytest.raises(DagError, match=r"dag\.gml: the graph is undirected"):
+    with pytest.raises(TraceError, match=r"dag\.gml: the graph is undirected"):
         dag_from_gml(parse_gml(gml_of(("a", "b")).replace("directed 1", "")), "dag.gml")
 
 
@@ -150,10 +150,10 @@ def test_avg_is_the_duration_in_milliseconds() -> None:
 
 @pytest.mark.parametrize("avg", ['"x"', "-1", "NAN", "+INF"])
 def test_an_avg_that_is_no_duration_is_refused(avg: str) -> None:
-    with pytest.raises(DagError, match="not a duration"):
+    with pytest.raises(TraceError, match="not a duration"):
         dag_from_gml(parse_gml(gml_of(("a", "b")).replace("avg 1", f"avg {avg}", 1)))
 
 
 def test_a_cycle_within_the_step_is_printed() -> None:
-    with pytest.raises(DagError, match=r"dag.gml: the graph has a cycle: (a -> b -> a|b -> a -> b)$"):
+    with pytest.raises(TraceError, match=r"dag.gml: the graph has a cycle: (a -> b -> a|b -> a -> b)$"):
         graph(("a", "b"), ("b", "a"))

@@ -18,7 +18,7 @@ from conftest import examples
 from dag.critical_path import NO_EVENT, critical_path, slack_ns
 from dag.model import Dag, longest_path, new_dag
 from dialects.step_parts import Edge
-from errors import DagError
+from errors import TraceError
 from make import random_dags, rank_steps, recording
 
 _PAIRS = st.lists(st.tuples(st.integers(0, 29), st.integers(0, 29)), max_size=60)
@@ -84,13 +84,13 @@ def test_one_operation_and_none() -> None:
 
 
 def test_a_cycle_is_an_error_that_prints_it() -> None:
-    with pytest.raises(DagError, match=r"^the graph has a cycle: (a -> b -> a|b -> a -> b)$"):
+    with pytest.raises(TraceError, match=r"^the graph has a cycle: (a -> b -> a|b -> a -> b)$"):
         longest_path(new_dag("abc", [""] * 3, [1, 1, 1], [(0, 1), (1, 0), (1, 2)]))
 
 
 def test_a_long_cycle_is_shortened() -> None:
     n = 100
-    with pytest.raises(DagError, match=r"n4 -> … \(100 operations\)"):
+    with pytest.raises(TraceError, match=r"n4 -> … \(100 operations\)"):
         longest_path(
             new_dag([f"n{i}" for i in range(n)], [""] * n, [1] * n, [(i, (i + 1) % n) for i in range(n)])
         )

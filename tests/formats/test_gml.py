@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import recorded
 from conftest import examples
-from errors import DagError
+from errors import TraceError
 from formats import gml as gml_module
 from formats.gml import Gml, format_gml, parse_gml, read_gml
 
@@ -97,7 +97,7 @@ def test_any_text_is_read_as_networkx_reads_it_or_refused(text: str) -> None:
     try:
         expected = _content(nx.parse_gml(text.split("\n")))
     except Exception:  # networkx lets several kinds through
-        with pytest.raises(DagError):
+        with pytest.raises(TraceError):
             parse_gml(text)
     else:
         assert _content_of(parse_gml(text)) == expected
@@ -144,7 +144,7 @@ def test_layouts_that_other_programs_write(text: str) -> None:
     ],
 )
 def test_broken_gml_is_one_line(text: str, what: str) -> None:
-    with pytest.raises(DagError, match=what) as caught:
+    with pytest.raises(TraceError, match=what) as caught:
         parse_gml(text, "dag.gml")
     assert str(caught.value).startswith("dag.gml: ")
     assert "\n" not in str(caught.value)
@@ -157,7 +157,7 @@ def test_the_usual_layout_is_read_by_the_fast_reader() -> None:
 def test_bytes_that_are_not_ascii_are_refused_with_their_line(tmp_path: Path) -> None:
     path = tmp_path / "dag.gml"
     path.write_bytes((TINY.replace('"b"', '"é"') + EDGE).encode())
-    with pytest.raises(DagError, match=r"dag.gml: line 9: not ASCII"):
+    with pytest.raises(TraceError, match=r"dag.gml: line 9: not ASCII"):
         read_gml(path)
 
 
@@ -170,7 +170,7 @@ def test_a_gzipped_file_is_read(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(DagError, match=r"dag.gml: no such file"):
+    with pytest.raises(TraceError, match=r"dag.gml: no such file"):
         read_gml(tmp_path / "dag.gml")
 
 

@@ -80,7 +80,7 @@ def scheduler(two_workers: str) -> str:
 
 @pytest.fixture
 def connected(scheduler: str) -> Iterator[cluster.Cluster]:
-    with cluster.connected(scheduler) as made, working_on(made):
+    with cluster.connected(scheduler) as made, working_on(made.map):
         yield made
 
 
@@ -269,7 +269,7 @@ def test_a_worker_that_does_not_see_the_files_is_named_before_anything_begins(
     log = tmp_path / "log"
     with (
         cluster.connected(scheduler) as connected,
-        working_on(connected),
+        working_on(connected.map),
         pytest.raises(AnalyzeError) as caught,
     ):
         list(map_files(partial(sizes, log=log), parts))
@@ -454,7 +454,7 @@ def test_ctrl_c_ends_a_local_cluster(tmp_path: Path) -> None:
         "if __name__ == '__main__':\n"
         "    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background\n"
         "    try:\n"
-        "        with parallel.cluster.connected('local:1') as engine, parallel.working_on(engine):\n"
+        "        with parallel.cluster.connected('local:1') as engine, parallel.working_on(engine.map):\n"
         f"            part = parallel.FilePart(pathlib.Path({str(file)!r}), is_shared=True)\n"
         "            list(parallel.map_files(sent_work.sleep, [part]))\n"
         "    except KeyboardInterrupt:\n"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from conftest import examples
-from errors import DagError
+from errors import TraceError
 from replay.engine import UNLIMITED, Plan, make_plan, simulate
 
 
@@ -69,7 +69,7 @@ def test_an_empty_plan_takes_no_time() -> None:
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("device", [UNLIMITED, 0])
 def test_a_cycle_is_refused_in_one_line(device: int, compiled: bool) -> None:
-    with pytest.raises(DagError, match="2 operations wait for each other"):
+    with pytest.raises(TraceError, match="2 operations wait for each other"):
         simulate(make_plan([1, 1, 1], [(0, 1), (1, 2), (2, 1)], device=device), compiled=compiled)
 
 
