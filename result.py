@@ -292,6 +292,30 @@ class Network(NamedTuple):
         path = set(self.path)
         return [(a, b, "critical" if (a, b) in path else kind) for a, b, kind in self.edges]
 
+    def rows(self) -> list[float | None]:
+        """Return along which row each edge is drawn so that it crosses no box; None: straight to its target.
+
+        It runs down or up beside its source's box, along that row, and beside its target's box: forward along
+        the row of one of the two where that is empty between them, else above all boxes of its target's band.
+        """
+        places: list[tuple[int, int]] = [(round(node["x"]), round(node["y"])) for node in self.nodes]
+        taken, path = set(places), set(self.path)
+        occupied = {y for _, y in taken}
+        above: dict[int, int] = {}  # of a row that has boxes, the next one up that has none
+        for y in sorted(occupied):
+            above[y] = above.get(y - 1, y - 1)
+
+        def row(a: int, b: int) -> float | None:
+            (x0, y0), (x1, y1) = places[a], places[b]
+            if x1 == x0 + 1:
+                return None
+            for y in (y1, y0) if x1 > x0 else ():
+                if not any((x, y) in taken for x in range(x0 + 1, x1)):
+                    return y
+            return above[y1] + (0.3 if (a, b) in path else -0.1 * float(a % 4))
+
+        return [row(a, b) for a, b, _ in self.edges]
+
 
 class Card(NamedTuple):
     """One thing that was found: a short name, and what there is to say of it, each with its label."""

@@ -262,8 +262,8 @@ def further(diagnosis: Diagnosis) -> str:
     """Return the sentences after the headline: how steps differ, the next finding, where the time goes."""
     if diagnosis.answer:
         return ""
-    lasts = diagnosis.iteration_ns
-    n_steps = counted(len(diagnosis.iteration_ns), diagnosis.one_step.split(" ", 1)[1])
+    lasts = diagnosis.job_ns[-len(diagnosis.iteration_ns) :]
+    n_steps = counted(len(lasts), diagnosis.one_step.split(" ", 1)[1])
     of = f"{counted(len(diagnosis.ranks), 'rank')}, {n_steps}"
     low, high = in_ms(lasts.min(), unit=""), in_ms(lasts.max())
     span = high if high.startswith(f"{low} ") else f"{low} to {high}"

@@ -132,11 +132,11 @@ def resized(picture: str, scale: float) -> str:
 def _edges(chart: Network, places: Sequence[_Place]) -> Iterator[str]:
     """Yield every edge as a curve from the right of its source to the left of its target, by looks."""
     curves: dict[str, list[str]] = {}
-    for a, b, kind in chart.looks():
+    for (a, b, kind), row in zip(chart.looks(), chart.rows(), strict=True):
         start, end = (places[a][0] + _BOX[0] / 2, places[a][1]), (places[b][0] - _BOX[0] / 2, places[b][1])
         near = end[0] - start[0] < _LONG * _UNIT[0] and abs(end[1] - start[1]) < _NEAR_ROWS * _UNIT[1]
         look = kind if kind in _EDGES else "short" if near and end[0] > start[0] else "long"
-        curves.setdefault(look, []).append(_curve(start, end))
+        curves.setdefault(look, []).append(_curve(start, end, row))
         curves.setdefault(f"{look} heads", []).append(f"M{end[0]:g} {end[1]:g}l-6 -3.2v6.4z")
     for look, (colour, opacity, width, dashes) in _EDGES.items():
         if look not in curves:
@@ -148,14 +148,10 @@ def _edges(chart: Network, places: Sequence[_Place]) -> Iterator[str]:
         yield f'<path {faint} d="{"".join(curves[f"{look} heads"])}"/>'
 
 
-def _curve(start: _Place, end: _Place) -> str:
+def _curve(start: _Place, end: _Place, row: float | None) -> str:
     (x0, y0), (x1, y1) = start, end
-    if x1 <= x0:  # back to the left, in the gap between two bands
-        between = y1 - 0.7 * _UNIT[1] if y1 > y0 else y1 + 0.7 * _UNIT[1]
-        return f"M{x0:g} {y0:g}h12V{between:g}H{x1 - 12:g}V{y1:g}H{x1:g}"
-    if x1 - x0 > _UNIT[0] and y1 == y0:  # past the boxes between them
-        aside = y0 + 0.65 * _UNIT[1]
-        return f"M{x0:g} {y0:g}C{x0 + 20:g} {aside:g} {x1 - 20:g} {aside:g} {x1:g} {y1:g}"
+    if row is not None:
+        return f"M{x0:g} {y0:g}h12V{row * _UNIT[1]:g}H{x1 - 12:g}V{y1:g}H{x1:g}"
     bend = max(10.0, min(0.5 * _UNIT[0], (x1 - x0) / 2))
     return f"M{x0:g} {y0:g}C{x0 + bend:g} {y0:g} {x1 - bend:g} {y1:g} {x1:g} {y1:g}"
 

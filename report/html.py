@@ -105,7 +105,11 @@ def write(result: Result, path: Path) -> None:
 
 def _document(result: Result) -> dict[str, Any]:
     keys = _Numbered()
-    tables = [_table(table, keys) for table in _fitting(result.tables)]
+    names = {chart.title for chart in result.charts}
+    tables = [
+        _table(table._replace(title=f"{table.title}, as a table") if table.title in names else table, keys)
+        for table in _fitting(result.tables)
+    ]
     cards = [_card(card, keys) for card in result.cards]
     scripted = _scripted(result)
     charts = [chart for chart in result.charts if isinstance(chart, scripted) or plot.can_draw()]
@@ -240,7 +244,8 @@ def _payload(chart: Chart, keys: Mapping[str, int], scripted: tuple[type, ...]) 
         kinds = _Numbered()
         path = set(chart.path)
         payload["edges"] = [
-            (a, b, kinds[kind], *((1,) if (a, b) in path else ())) for a, b, kind in chart.edges
+            (a, b, kinds[kind], int((a, b) in path), row)
+            for (a, b, kind), row in zip(chart.edges, chart.rows(), strict=True)
         ]
         payload |= {"kinds": list(kinds), "path": None, "folded": None}
         few = len(chart.nodes) <= _MOST_SHORT_NAMES

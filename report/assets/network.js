@@ -136,16 +136,16 @@ drawers.network = (chart, place) => {
   function drawEdges(context, view, seen, ink) {
     const made = () => dashes.map(() => new Path2D());
     const groups = { plain: made(), faded: made(), path: made(), near: made(), picked: made() };
-    edges.forEach(([source, target, kind], index) => {
+    edges.forEach(([source, target, kind, , row], index) => {
       const [a, b] = [nodes[source], nodes[target]];
       if (Math.max(a.x, b.x) < seen.left || Math.min(a.x, b.x) > seen.right) return;
-      if (Math.max(a.y, b.y) < seen.top || Math.min(a.y, b.y) > seen.bottom) return;
+      if (Math.max(a.y, b.y, row ?? a.y) < seen.top || Math.min(a.y, b.y, row ?? a.y) > seen.bottom) return;
       const near = source === chosen || target === chosen;
       const picked = pressedKinds.has(kind);
       const faded = fadedNode(source) || fadedNode(target) || (pressedKinds.size && !picked);
       const usual = faded || chosen >= 0 ? "faded" : picked ? "picked" : "plain";
       const group = near ? "near" : graph.critical[index] && !(faded && pressedKinds.size) ? "path" : usual;
-      addEdge(groups[group][kind % dashes.length], a, b, view.scale);
+      addEdge(groups[group][kind % dashes.length], a, b, row, view.scale);
     });
     const thin = 1 / Math.max(view.scale, 0.25);
     const styles = [
@@ -208,9 +208,10 @@ drawers.network = (chart, place) => {
   if (nodes.some((node) => node.critical)) legend.append(pathButton());
   aside.style.maxHeight = `${height}px`;
   frame.append(board.board, aside);
+  const isTimed = nodes.some((node) => node.dur_ms !== null);
   const hint = element("p", { className: "soft" },
     `${counting(nodes.length, "node")}, ${counting(edges.length, "edge")}. ` +
-    `${chart.short ? "A box has its milliseconds. " : ""}Time goes to the right. Drag to move; click, then use the wheel to zoom; keys ← ↑ → ↓ + − 0.`);
+    `${!isTimed ? "" : chart.short ? "A box has its milliseconds. Time goes to the right. " : "Time goes to the right. "}Drag to move; click, then use the wheel to zoom; keys ← ↑ → ↓ + − 0.`);
   place.append(toolbar(finder, board.buttons), legend, edgeLegend(), frame, hint);
   board.resize();
 
@@ -278,7 +279,8 @@ function viewOf({ box }, state) {
   return { scale, x, y: state.height / 2 - middleY };
 }
 
-function addEdge(path, a, b, scale) {
+/** An edge as a curve to the next layer; else beside its source's box, along a row without boxes, beside its target's. */
+function addEdge(path, a, b, row, scale) {
   const [x1, y1] = [a.x * UNIT_X + BOX_X / 2, a.y * UNIT_Y];
   const [x2, y2] = [b.x * UNIT_X - BOX_X / 2, b.y * UNIT_Y];
   path.moveTo(x1, y1);
@@ -286,8 +288,13 @@ function addEdge(path, a, b, scale) {
     path.lineTo(x2, y2);
     return;
   }
-  const bend = Math.max(14, Math.min(120, Math.abs(x2 - x1) / 2));
-  path.bezierCurveTo(x1 + bend, y1, x2 - bend, y2, x2, y2);
+  if (row === null) {
+    const bend = Math.max(10, Math.min(95, (x2 - x1) / 2));
+    path.bezierCurveTo(x1 + bend, y1, x2 - bend, y2, x2, y2);
+  } else {
+    const y = row * UNIT_Y;
+    for (const [x, at] of [[x1 + 12, y1], [x1 + 12, y], [x2 - 12, y], [x2 - 12, y2], [x2, y2]]) path.lineTo(x, at);
+  }
   if (scale < LEGIBLE) return;
   path.moveTo(x2 - 7, y2 - 4);
   path.lineTo(x2, y2);

@@ -8,6 +8,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from conftest import few, run_cli
@@ -375,3 +377,26 @@ def test_a_legend_is_no_wider_than_its_chart() -> None:
         (names,) = (one["value"] for one in spec["params"] if one["name"] == "names_s")
         assert max(map(len, names)) <= 24 and len(set(names)) == 8
     assert plot.specification(BARS)["config"]["legend"]["columns"] >= 3
+
+
+PLACES = st.sets(st.tuples(st.integers(0, 6), st.integers(0, 9)), min_size=2, max_size=25).map(sorted)
+
+
+@given(PLACES, st.data())
+def test_edges_of_a_graph_cross_no_box(places: list[tuple[int, int]], data: st.DataObject) -> None:
+    """Boxes are 156 by 26 pixels on a grid of 190 by 34; beside a box an edge goes up or down in the gap."""
+    nodes = [{"label": "", "cat": "", "x": x, "y": y, "dur_ms": None, "critical": False} for x, y in places]
+    at = st.integers(0, len(places) - 1)
+    pairs = data.draw(st.lists(st.tuples(at, at).filter(lambda pair: pair[0] != pair[1]), max_size=10))
+    rows = Network("", nodes, [(a, b, "data") for a, b in pairs], path=pairs[:2]).rows()
+    for (a, b), row in zip(pairs, rows, strict=True):
+        if row is None:  # a curve within the gap between two columns
+            assert places[b][0] == places[a][0] + 1
+            continue
+        left, right = sorted((190 * places[a][0] + 90, 190 * places[b][0] - 90))
+        crossed = [
+            (x, y)
+            for x, y in places
+            if abs(row - y) * 34 <= 13 and 190 * x - 78 < right and left < 190 * x + 78
+        ]
+        assert not crossed
