@@ -20,7 +20,7 @@ _FUNCTION = (
 _OWNER = r"(?:wk\d+\.)?(?:rank\d+\.)?"
 _EDIT = re.compile(r"(.*?)(|=[\w.%+-]+)", re.DOTALL)  # what `--set` says of a function
 _CLONE = re.compile(r" ?\[clone [^]]*\]$|\.kd$")
-_NAMESPACE = r"(?:\w+|\(anonymous namespace\)|\{[^{}]*\})::"
+_NAMESPACE = r"(?:\b\w+|\(anonymous namespace\)|\{[^{}]*\})::"
 _UNNAMED = r"(?s)\(anonymous namespace\)::|::\{lambda.*|::operator\(\).*"
 #: Functions that only run what their template's argument says.
 _RUNS_ANOTHER = r"[Kk]ernel\d?|device_kernel|globalKernel|trampoline_kernel|launch\w*|run_kernel"

@@ -180,7 +180,7 @@ def with_ranks(members: Sequence[Member], dialect: str, sources: Sequence[Rewrit
 
 def timing(members: Sequence[Member], sources: Sequence[Rewritten], *, align: bool) -> Timing:
     """Return the shift that puts each source on the common clock."""
-    bases = [dialects.named(source.about.dialect).epoch_ns(source.about) for source in sources]
+    bases = [dialects.epoch_ns(dialects.named(source.about.dialect), source.about) for source in sources]
     base_ns = bases[0] if all(BASE in source.about.header for source in sources) and all(bases) else 0
     hosts = _hosts(members, sources, bases)
     clocks, by, warnings = _clocks(hosts) if align else ([Clock() for _ in hosts], "none", [])

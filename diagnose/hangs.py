@@ -19,13 +19,16 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import inf
 from typing import Any, NamedTuple
 
+import numpy as np
 from msgspec import Struct
 
 import dialects
+from arrays import Int64
+from arrays.numbering import places_by_value, unique
 from diagnose.finding_thresholds import FEWEST_CALLS, HALF, OUTLYING
 from errors import in_words
 from formats.columns import Trace
@@ -70,7 +73,8 @@ class Hang(Struct):
     caveat: str = ""
 
 
-_Key = tuple[str, Sequence[int]]  # of a group
+_Group = Sequence[int]  # its members
+_Key = tuple[str, _Group]
 _Node = Hashable  # a rank, or an open call
 
 
@@ -81,9 +85,10 @@ def find_hang(ranks: Mapping[int, Standing]) -> Hang:
     roots = _merged(job.ends())
     known = [root for root in roots if root.cause is not HangCause.NO_DUMP]
     named = {rank for root in known or roots for rank in root.ranks}
-    moved, lost = job.moved(), in_words(sorted(job.lost))
+    moved, missing = job.moved(), job.all_of([*job.lost])
+    lost = in_words(missing)
     reason = caveat = ""
-    if roots and not known and len(job.lost) >= len(ranks):
+    if roots and not known and len(missing) >= len(ranks):
         reason = f"the others wait for {lost} without a dump; give the dumps of all ranks"
     elif moved and (len(moved) >= HALF * len(ranks) or not named <= {*moved}):
         reason = (
@@ -98,7 +103,8 @@ def find_hang(ranks: Mapping[int, Standing]) -> Hang:
         caveat = f"{lost} left no dump: whether they wait, too, is not known"
     roots = [*(known or roots), *(root for rank, root in job.frozen.items() if rank not in named)]
     reason = reason or job.signs_of_life(roots)
-    return Hang([] if reason else sorted(roots, key=_since), waits, reason, caveat)
+    roots = [] if reason else [root._replace(ranks=job.all_of(root.ranks)) for root in roots]
+    return Hang(sorted(roots, key=_since), waits, reason, caveat)
 
 
 def _since(root: Root) -> tuple[bool, bool, int]:
@@ -124,8 +130,10 @@ def _merged(roots: Iterable[Root]) -> list[Root]:
 class _Job:
     """The standings of all ranks, side by side.
 
-    `frozen` are the ranks whose record stopped. `reached` are, of each group and member with a dump, the
-    numbers of its last call and of the last completed one; -1 where unknown.
+    `lost` are the ranks without a dump, by the first of those that are in the same groups: these wait for
+    nobody and are awaited alike, so the first is the node of all of them. `frozen` are the ranks whose record
+    stopped. `reached` are, of each group and member with a dump, the numbers of its last call and of the last
+    completed one; -1 where unknown.
     """
 
     def __init__(self, ranks: Mapping[int, Standing]) -> None:
@@ -135,11 +143,16 @@ class _Job:
             for lane in one.lanes.values():
                 self.lanes[lane.group.key][rank] = lane
         peers = {call.peer for one in ranks.values() for call in one.messages if call.peer is not None}
-        self.lost = peers.union(*(members for _, members in self.lanes)) - ranks.keys()
+        groups: set[_Group] = {*(members for _, members in self.lanes), *((peer,) for peer in peers)}
+        present = {group: [rank for rank in group if rank in ranks] for group in groups}
+        absent = (
+            (group, np.array([rank for rank in group if rank not in ranks], np.int64)) for group in groups
+        )
+        self.lost, self._lost_in = _alike({group: own for group, own in absent if len(own)})
         self.reached: dict[_Key, dict[int, tuple[int, int]]] = {}
         for key, lanes in self.lanes.items():
             with_counters = not any(lane.has_messages for lane in lanes.values())
-            known = {rank: (-1, -1) for rank in key[1] if rank in ranks}
+            known = dict.fromkeys(present[key[1]], (-1, -1))
             own = {rank: lane.reached(with_counters=with_counters) for rank, lane in lanes.items()}
             self.reached[key] = known | own
         self.frozen: dict[int, Root] = {}
@@ -223,7 +236,7 @@ class _Job:
         key = call.group.key
         reached = self.reached[key]
         absent = [rank for rank, (entered, _) in reached.items() if entered < call.number]
-        absent = absent or [rank for rank in key[1] if rank in self.lost]
+        absent = absent or self._lost_in.get(key[1], [])
         if absent:
             return absent, False
         own = {rank: one.order for rank, one in self._calls(key, call.number).items()}
@@ -257,8 +270,14 @@ class _Job:
         for call in self.opens[rank][:1]:
             on, is_held = self.targets(rank, call)
             on = [one for one in on if one != rank]
-            return Wait(call, on, is_held) if on else None
+            return Wait(call, self.all_of(on), is_held) if on else None
         return None
+
+    def all_of(self, nodes: Sequence[int]) -> Sequence[int]:
+        """Return ranks, and those without a dump for which one of them stands."""
+        if self.lost.keys().isdisjoint(nodes):
+            return nodes
+        return sorted(chain.from_iterable(self.lost.get(rank, (rank,)) for rank in nodes))
 
     # ---- where the ways end
 
@@ -439,6 +458,20 @@ class _Job:
         )  # it may fall behind ever more
         longest_ns = max(behind[late]) + max(growth_ns, 0)
         return sum(behind[late]) > OUTLYING * others and last_ns - root.call.at_ns <= longest_ns
+
+
+def _alike(groups: Mapping[_Group, Int64]) -> tuple[dict[int, list[int]], dict[_Group, list[int]]]:
+    """Return ranks by the first of those that are in the same groups, and these first ones in each group."""
+    ranks = unique(np.concatenate([np.empty(0, np.int64), *groups.values()]))
+    part, n = np.zeros(len(ranks), np.int64), 0
+    places = {group: np.searchsorted(ranks, own) for group, own in groups.items()}
+    for own in places.values():  # splits each part into the ranks in the group, and the others
+        before, new = np.unique(part[own], return_inverse=True)
+        part[own], n = n + 1 + new, n + len(before)
+    _, first, turn = np.unique(part, return_index=True, return_inverse=True)
+    firsts = {group: ranks[unique(first[turn[own]])].tolist() for group, own in places.items()}
+    parts = (ranks[alike].tolist() for alike in places_by_value(turn))
+    return {alike[0]: alike for alike in parts}, firsts
 
 
 def _node(rank: int, call: DumpedCall) -> _Node:

@@ -28,6 +28,7 @@ from dialects.step_log import StepLog
 from dialects.system import Need, System
 from formats import chrome as files
 from formats.columns import Trace
+from formats.values import FARTHEST_NS
 
 __all__ = [
     "SYSTEMS", "Need", "Role", "System", "finish", "is_communication", "keys_for", "named", "of", "recognise",
@@ -86,9 +87,15 @@ def finish(path: Path, parts: Sequence[files.Part]) -> Trace:
     return recognised(files.assemble(path, part, by_metadata.pairing))
 
 
+def epoch_ns(system: System, trace: Trace) -> int:
+    """Return the offset of a file's times from the epoch in ns; 0 where that is unknown, or cannot be."""
+    base = system.epoch_ns(trace)
+    return base if 0 <= base <= FARTHEST_NS else 0
+
+
 def recognised(raw: Trace) -> Trace:
     """Return a trace as its system understands it, from the columns as they were read."""
     system = recognise(raw)
     rank, world_size = system.rank(raw)
-    trace = raw.shifted(system.epoch_ns(raw))
+    trace = raw.shifted(epoch_ns(system, raw))
     return system.finished(replace(trace, dialect=system.name, rank=rank, world_size=world_size))

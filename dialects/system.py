@@ -26,7 +26,6 @@ from dialects.sync_points import SyncPart, SyncPoints, collected
 from formats.columns import Trace
 from formats.event import NO_TIME
 from formats.rows import Rule
-from formats.values import FARTHEST_NS
 from opname import OpName
 
 if TYPE_CHECKING:
@@ -215,10 +214,10 @@ class System:
     def epoch_ns(self, trace: Trace) -> int:
         """Return the offset of the file's times from nanoseconds since the epoch; 0 where it does not say.
 
+        `dialects.epoch_ns` takes one that cannot be for 0.
         The header's `baseTimeNanoseconds`, which PyTorch's profiler and this program write.
         """
-        base = int_or_zero(trace.header.get(BASE))
-        return base if 0 <= base <= FARTHEST_NS else 0
+        return int_or_zero(trace.header.get(BASE))
 
     def common_clock(self, trace: Trace) -> str:
         """Return which metadata puts the times of all ranks on one clock; "" where none does."""

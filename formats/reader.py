@@ -89,6 +89,9 @@ class Damage(Struct):
         return [*self.notes, *(f"{counted(n, noun)} {fate}" for n, noun, fate in counts if n)]
 
 
+_LONG_ROW = f"its first row is longer than {PIECE >> 20} MiB, which no row of a step log is"
+
+
 def _what_it_is(head: bytes) -> str:
     """Return in words what a file is that is not a trace, from its beginning."""
     if head.startswith(b"PK\x03\x04") or head[257:262] == b"ustar":
@@ -101,6 +104,8 @@ def _what_it_is(head: bytes) -> str:
         and not first.startswith(("[", "{"))
         and max(map(first.count, ",;\t"))
     ):
+        if len(head) >= PIECE > len(first) and head.count(b"\n") == 1:
+            return _LONG_ROW
         return "a table without rows of a step log: its number (step, iteration) and a duration (_ms, _s)"
     return "neither JSON nor a DASF profile"
 
@@ -466,7 +471,9 @@ class EventReader:
         if is_event(value):  # a single event, over several lines
             return data
         if value is None:
-            raise TraceError(f"{self.path}: not a trace: the JSON is cut or broken before any event")
+            is_row = tolerant(first := data.split(b"\n", 1)[0]) is not None and len(first) > PIECE
+            reason = _LONG_ROW if is_row else "the JSON is cut or broken before any event"
+            raise TraceError(f"{self.path}: not a trace: {reason}")
         raise TraceError(f'{self.path}: JSON, but no trace: there is no list "traceEvents"')
 
     def _note_open_end(self, rest: bytes) -> None:

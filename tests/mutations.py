@@ -36,6 +36,7 @@ _TEXTS = (
     b'"\\ud800"', b'"\xed\xa0\x80"', b'"\xff"', b'"\\u0000"', b'"\x1b[31m"', b'""', b'"FW."', b'"=1+1"',
     b'"Comm.t.PUSH"', b'"Comm.t.PUSH.' + b"8" * 4400 + b'"', b'"ProfilerStep#' + b"5" * 4400 + b'"',
     b'"' + b"x" * 70_000 + b'"', b'"</script>"', '"\u202e\u00b2\u0663"'.encode(), b"{}", b"3", b'["FW.a"]',
+    b'"' + b"a_1." * 9000 + b'"', b'"void ' + b"apply<" * 9000 + b'"',
 )  # fmt: skip
 _NOISE = (
     b"\0",

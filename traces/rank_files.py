@@ -114,7 +114,8 @@ def find_rank_files(path: Path, given: Sequence[Path]) -> JobFiles:
     if not files:
         deeper = _holding(path, _MOST_FOLDERS)
         remedy = f"; give the directories below it that hold some: {deeper}" if deeper else ""
-        raise TraceError(f"{path}: no trace in this directory{remedy}")
+        left = f" ({listed([note.removeprefix(f'{path}/') for note in notes])})" if notes else ""
+        raise TraceError(f"{path}: no trace in this directory{left}{remedy}")
     if len(files) == 1:
         return JobFiles(path, "ranks", [Source(files[0], rank=rank_of_file(files[0]))], notes)
     if not any(rank_of.get(file) is not None for file in files):

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 from msgspec import Struct, field
@@ -70,16 +71,16 @@ def _operation(node: str) -> str:
 # ---- from the symbol dump
 
 
-def from_symbols(model: str, losses: Sequence[str | None] = ()) -> Graph | None:
-    """Return the DAG of a model and its losses (k-th: of output k), texts of ``Symbol.debug_str()``.
+def from_symbols(model: str, losses: Mapping[int, str] = MappingProxyType({})) -> Graph | None:
+    """Return the DAG of a model and its losses by output, which are texts of ``Symbol.debug_str()``.
 
     None where the model has no operation.
     """
     graph = _from_symbol(model, is_model=True)
     if graph is None:
         return None
-    for k, text in enumerate(losses):
-        loss = _from_symbol(text, is_model=False) if text else None
+    for k, text in losses.items():
+        loss = _from_symbol(text, is_model=False)
         if loss is not None:
             _join_loss(graph, loss, f"OUTPUT{k}")
     return graph

@@ -229,8 +229,7 @@ class _Gathering(Struct):
         if model is None:
             return None
         losses = {int(m[1]): p for p in sorted(self.gpu.path.iterdir()) if (m := _LOSS.fullmatch(p.name))}
-        texts = [read_text(losses[k]) if k in losses else None for k in range(max(losses, default=-1) + 1)]
-        graph = from_symbols(read_text(model), texts)
+        graph = from_symbols(read_text(model), {k: read_text(losses[k]) for k in sorted(losses)})
         if graph is None:
             self.repairs.add(model, "describes no operation")
         return graph

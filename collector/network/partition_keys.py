@@ -38,6 +38,7 @@ _KEY = re.compile(r"[0-9]{1,20}")
 _TEXT = {".txt", ".log", ".out", ".err", ""}
 _SNIFF = 4096  # bytes in which a binary file shows itself
 _LONGEST_LINE = 1 << 16
+_MOST_PARTS = 1 << 20  # of all tensors: 4 TB, as BytePS cuts them
 _MOST_DEPTH = 4  # directories below the job root in which logs and captures are looked for
 
 
@@ -101,6 +102,10 @@ def read_keys(root: Path, repairs: Repairs) -> Keys:
                 _read_key_dict(read_text(path).splitlines(), keys)
             else:
                 _read_debug_log(lines_of(path), keys)
+    if sum(tensor.n_parts or 0 for tensor in keys.tensors.values()) > _MOST_PARTS:
+        repairs.add(root, f"logs tell more than {_MOST_PARTS:,} partitions of tensors: taken as unknown")
+        for tensor in keys.tensors.values():
+            tensor.n_parts = None
     home = root.parent if is_gpu_file(root.name) and root.is_file() else root
     for gpu in find_gpus(home):
         with attempt(gpu.path, repairs):

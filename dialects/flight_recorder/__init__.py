@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -46,8 +47,8 @@ class FlightRecorder(System):
         """Return (rank, world size), by the file's name and the groups in it."""
         from dialects.flight_recorder.dumped_calls import groups_of, rank_of
 
-        members = [group.members for group in groups_of(trace.header["recorder"]).values() if group.members]
-        world = 1 + max((max(ranks) for ranks in members), default=-1)
+        members = {group.members for group in groups_of(trace.header["recorder"]).values()}
+        world = 1 + max(map(partial(max, default=-1), members), default=-1)
         return rank_of(trace)[0], world or None
 
     def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:

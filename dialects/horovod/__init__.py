@@ -20,7 +20,6 @@ from dialects.roles import Role
 from dialects.steps import NO_STEPS, Steps, rounds
 from dialects.system import Metadata, Need, System, int_or_zero
 from formats.columns import Points, Trace
-from formats.values import FARTHEST_NS
 
 if TYPE_CHECKING:
     from dialects.step_parts import RankSteps, RankTrace
@@ -59,8 +58,7 @@ class Horovod(System):
     def epoch_ns(self, trace: Trace) -> int:
         """Return `start_time_since_epoch_in_micros`."""
         starts = (event["args"].get(_START) for event in trace.metadata)
-        base = 1000 * next((int_or_zero(start) for start in starts if start is not None), 0)
-        return base if 0 <= base <= FARTHEST_NS else 0
+        return 1000 * next((int_or_zero(start) for start in starts if start is not None), 0)
 
     def common_clock(self, trace: Trace) -> str:
         """Return the metadata of the start since the epoch: clocks are taken to agree."""

@@ -39,7 +39,7 @@ _LOADS = re.compile(
 #: The halves of an asynchronous operation: all-gather-start.1, all-gather-done.1.
 _HALF = re.compile(r"(.*)-(start|done)(\W.*|)")
 _AROUND = re.compile(r"%?(?:while|conditional|call)(?:[.\s].*)?")
-_NUMBER = re.compile(r"(?:[._]\d+|\.clone|\.remat\d*)+$")
+_NUMBER = re.compile(r"\A(?:\d+[._]|enolc\.|\d*tamer\.)+")  # of a name backwards: it is tried once
 #: In these each device waits for one other, or for a root, and not for all.
 _ONE_WAITS_FOR_ONE = re.compile(r"%?(?:collective[-_](?:permute|broadcast)|ppermute|pbroadcast|send|recv)")
 
@@ -107,7 +107,7 @@ def kind_of(name: str) -> str:
     >>> kind_of("loop_fusion.12"), kind_of("$array.py:240 __array__")
     ('loop_fusion', 'python')
     """
-    return "python" if name.startswith("$") else _NUMBER.sub("", name)
+    return "python" if name.startswith("$") else _NUMBER.sub("", name[::-1], count=1)[::-1]
 
 
 def is_noise(name: str) -> bool:

@@ -27,7 +27,7 @@ _ENGINE, _UPDATE = "autograd::engine::", "Optimizer."
 #: A Python function in a file that is not PyTorch's own.
 _OWN_LINE = re.compile(r"(?!(?:.*/)?torch/).*\.py\(\d+\): .*")
 #: What comes before the last two modules of a path, and before the name of a file.
-_PLACE = re.compile(r"(?:\w+_\d+\.)*(?=\w+_\d+\.\w+_\d+$)|.*/(?=\S+\.py)")
+_PLACE = re.compile(r"\A(?:(?:\w+_\d+\.)*(?=\w+_\d+\.\w+_\d+$)|.*/(?=[^\s/]+\.py))")
 NO_LAUNCH = "(not attributed: no launch in the file)"
 _NONE = {
     "operator": "(no operator around the launch)",
@@ -69,7 +69,7 @@ def _scope(hierarchy: str) -> str:
     >>> _scope("TOP(Net)::forward.layer1(Sequential)::forward.SELF(Sequential)::f.0(Block)::forward")
     'Net.layer1.0'
     """
-    parts = re.findall(r"(\w+)\((\w+)\)::\w+", hierarchy)
+    parts = re.findall(r"\b(\w+)\((\w+)\)::\w+", hierarchy)
     return ".".join(of_class if name == "TOP" else name for name, of_class in parts if name != "SELF")
 
 

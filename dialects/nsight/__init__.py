@@ -79,7 +79,8 @@ class Nsight(Kineto):
         marked = super().marked_steps(trace)
         if marked.whole:
             return marked
-        rows = outer_rows(trace, lambda name: re.fullmatch(_STEP, name) is not None)
-        numbers = [int(re.sub(_STEP, r"\1", trace.names[i])) for i in trace.name_id[rows].tolist()]
+        numbered = {name: int(match[1]) for name in trace.names if (match := re.fullmatch(_STEP, name))}
+        rows = outer_rows(trace, numbered.__contains__)
+        numbers = [numbered[trace.names[i]] for i in trace.name_id[rows].tolist()]
         steps = with_slices(trace, spans(trace, rows, numbers))
         return Steps(steps, (), "ranges of NVTX called after a step") if steps else NO_STEPS

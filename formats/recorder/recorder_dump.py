@@ -186,7 +186,7 @@ def _document(path: Path, repairs: list[str]) -> Mapping[str, Any]:
 
 # ---- JSON
 
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[\]{}]', re.DOTALL)  # the last text may be cut
 
 
 def _from_json(path: Path, data: bytes, repairs: list[str]) -> Any:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import os
 import random
+import tracemalloc
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from made_hangs import Made, Op, Run, parallel_job, small_job
 
 import dialects
 from conftest import SHARED, THOROUGH, run_cli
-from diagnose.hangs import Hang, HangCause, find_hang
+from diagnose.hangs import Hang, HangCause, _alike, find_hang
 from formats.recorder.recorder_dump import read
-from formats.recorder.standing import Standing
+from formats.recorder.standing import DumpedCall, Group, Lane, Standing
 
 
 def hang_of(
@@ -92,6 +95,44 @@ def test_the_peer_of_a_message_may_be_in_no_group_and_without_a_dump(tmp_path: P
         path.write_text(path.read_text().replace('"[0, 1, 2]"', '"[]"'))
     code, answer, _ = run_cli(str(tmp_path))
     assert (code, answer.partition(", and")[0]) == (0, "The job hangs: rank 1 left no dump")
+
+
+def test_of_ranks_without_a_dump_those_in_the_same_groups_are_one_node() -> None:
+    groups = [
+        Group(str(i), "", members)
+        for i, members in enumerate((range(1 << 17), range(0, 1 << 17, 2), (0, 1, 6)))
+    ]
+    ranks = {}
+    for rank in (0, 1):
+        own = [group for group in groups if rank in group.members]
+        calls = [
+            DumpedCall(group, "all_reduce", 1, i, None, True, "", "", -1, False)
+            for i, group in enumerate(own)
+        ]
+        lanes = {one.group.name: Lane(one.group, 1, 0, [one], n_open=1) for one in calls}
+        ranks[rank] = Standing(lanes, [], calls[-1], 0, 0, 0, False)
+    tracemalloc.start()
+    hang = find_hang(ranks)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert hang.reason == "the others wait for ranks 2 to 131071 without a dump; give the dumps of all ranks"
+    assert [list(wait.on) for wait in hang.waits.values()] == [[*range(2, 1 << 17)]] * 2
+    assert peak < 40 << 20  # a node for each takes 270 MB
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_ranks_are_alike_that_are_in_the_same_groups(seed: int) -> None:
+    rng = random.Random(seed)
+    groups = {(i,): sorted(rng.sample(range(30), rng.randint(1, 12))) for i in range(rng.randint(1, 6))}
+    alike, firsts = _alike({key: np.array(own) for key, own in groups.items()})
+    by_groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for rank in sorted({rank for own in groups.values() for rank in own}):
+        by_groups[tuple(key for key, own in groups.items() if rank in own)].append(rank)
+    assert sorted(alike.values()) == sorted(by_groups.values())
+    assert {key: sorted(own) for key, own in firsts.items()} == {
+        key: [own[0] for of, own in sorted(by_groups.items(), key=lambda one: one[1]) if key in of]
+        for key in groups
+    }
 
 
 def test_a_lost_dump_of_a_victim_is_not_accused(tmp_path: Path) -> None:

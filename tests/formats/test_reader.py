@@ -18,6 +18,7 @@ import recorded
 import reference
 from conftest import THOROUGH
 from dialects import finish
+from dialects.chrome import Chrome
 from errors import TraceError
 from formats import native, reader, stream
 from formats.chrome import read_part
@@ -112,6 +113,11 @@ def test_invalid_utf8_costs_no_event(tmp_path: Path) -> None:
         (b'{"a": 1}', 'no list "traceEvents"'),
         (b'{"traceEvents": 3}', 'no list "traceEvents"'),
         (b'{"a": ', "cut or broken before any event"),
+        (
+            b'{"step": 1, "step_ms": 2, "a": "' + b"x" * (9 << 17) + b'"}\n{"step": 2}',
+            "first row is longer than",
+        ),
+        (b"step,step_ms,a\n1,2," + b"x" * (1 << 20), "first row is longer than 1 MiB"),
     ],
 )
 def test_what_is_no_trace_is_refused_in_a_line(tmp_path: Path, content: bytes, message: str) -> None:
@@ -462,6 +468,14 @@ def test_a_file_of_many_pieces_is_read_as_one_of_few(tmp_path: Path, monkeypatch
 def test_an_absurd_base_of_time_is_ignored(tmp_path: Path, base: object) -> None:
     path = written(tmp_path, json.dumps({"baseTimeNanoseconds": base, "traceEvents": [EVENT]}))
     assert read_trace(path).ts_ns.tolist() == [10_000]
+
+
+@pytest.mark.parametrize(("base", "begin_ns"), [(1 << 70, 10_000), (-1, 10_000), (10**18, 10**18 + 10_000)])
+def test_what_a_system_says_of_its_epoch_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: int, begin_ns: int
+) -> None:
+    monkeypatch.setattr(Chrome, "epoch_ns", lambda self, trace: base)
+    assert read_trace(written(tmp_path, text(EVENT))).ts_ns.tolist() == [begin_ns]
 
 
 @by_both

@@ -282,7 +282,7 @@ def test_a_shared_weight_belongs_to_all_its_operations() -> None:
 def test_a_loss_stands_behind_the_output() -> None:
     loss = "Symbol Outputs:\n\toutput[0]=mean(0)\nVariable:data0\n" + "-" * 20
     loss += "\nOp:mean, Name=mean\nInputs:\n\targ[0]=data0(0) version=0\n"
-    graph = from_symbols(MODEL, [loss])
+    graph = from_symbols(MODEL, {0: loss, 10**18: ""})
     assert graph is not None
     inputs = graph.inputs()
     assert inputs["FW.mean"] == ["FW.dense"]

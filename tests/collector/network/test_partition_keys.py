@@ -41,3 +41,11 @@ def test_recorded_logs_have_every_size(shared_data: Path) -> None:
     sizes = keys.partition_bytes()
     assert len(sizes) == 414 and max(sizes.values()) == 4096000
     assert sum(sizes.values()) == sum(tensor.total_bytes or 0 for tensor in keys.tensors.values())
+
+
+def test_more_partitions_than_a_job_has_are_not_listed(tmp_path: Path) -> None:
+    line = "] t{0} partitioned to 99999 part(s), total_len=999999, key_range=[{1}, 0]\n"
+    (tmp_path / "worker_0.log").write_text("".join(line.format(i, i << 16) for i in range(11)))
+    repairs = Repairs()
+    assert read_keys(tmp_path, repairs).partition_bytes() == {}
+    assert "more than 1,048,576 partitions" in repairs.lines[0]
