@@ -53,7 +53,7 @@ from errors import counted
 from formats import native
 from formats.columns import Trace, no_slices
 from formats.event import NO_TIME, args_object
-from formats.native.rewriter import ScannedWhole, ScanningWholeReader, WholeScanner
+from formats.native.rewriter import ScannedWhole, WholeScanner
 from formats.times import FLOAT_LIMIT_US, InexactError
 from formats.values import cleaned
 from formats.whole import ARGUMENTS, ExactWholeEvent, OddEvent, WholeEvent, WholeReader, encode
@@ -313,12 +313,11 @@ def rewrite(place: SourcePlace, spill: Path) -> Rewritten:
                     events = reader.decode_again(piece)
             work.add(*exact_times(events))
 
-        if library is None:
-            reader = WholeReader(place.path)
-        else:
+        reader = WholeReader(place.path)
+        if library is not None:
             ids_from = first_id(place.number) if place.number < EXACT_SOURCES else None
             scanner = WholeScanner(library, ids_from, place.table_bytes, args_are_key=work.packs_args)
-            reader = ScanningWholeReader(place.path, scanner, work.add_scanned, add)
+            reader.scan_by(scanner.scan, work.add_scanned, add)
         for events, piece in reader:
             if not _is_text(piece):
                 work.n_mistaken += 1

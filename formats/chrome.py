@@ -15,7 +15,7 @@ from formats.builder import ALL as ALL
 from formats.builder import Builder
 from formats.columns import Trace
 from formats.event import TYPES, ExactEvent
-from formats.native.scanner import Scanner, ScanningReader
+from formats.native.scanner import Scanner
 from formats.reader import Damage, EventReader
 from formats.rows import Rows, Rule, columns, join
 from formats.times import InexactError
@@ -72,12 +72,9 @@ def read_part(
 
     scan = scan and not (points and ALL in args)  # those of events that are not slices are Python's
     library = scan if isinstance(scan, CDLL) else native.library() if scan else None
-    reader: EventReader
-    if library is None:
-        reader = EventReader(path, types=TYPES, start=start, stop=stop)
-    else:
-        reader = scanning = ScanningReader(path, types=TYPES, start=start, stop=stop)
-        scanning.scan_by(Scanner(library, args, points).scan, builder.add_scanned, add)
+    reader = EventReader(path, types=TYPES, start=start, stop=stop)
+    if library is not None:
+        reader.scan_by(Scanner(library, args, points).scan, builder.add_scanned, add)
     reader.pieces = pieces
     for events, piece in reader:
         add(events, piece)

@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import math
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import GenericAlias
 from typing import Any
@@ -110,6 +110,18 @@ def _what_it_is(head: bytes) -> str:
     return "neither JSON nor a DASF profile"
 
 
+MORE, ODD, FULL, CLOSED = range(4)  # why a scan stopped, as in scan.c
+_NEAR_END = 64 << 10  # an event that has begun this close to the end of a scanned piece goes on in the next
+#: Odd events that are taken by themselves in Python, at first and for so many scanned events; after more,
+#: decoding whole pieces in Python is faster.
+_TRUST = 1000
+_SCANNED_PER_ODD = 16
+_MOST_ODD = 64  # in a row that are taken at once: what follows odd events is often odd
+
+_Scan = Callable[[bytearray, int], tuple[int, int, Any]]  # why it stopped, where, and what it found
+_Add = Callable[[list[Any], memoryview], object]
+
+
 class EventReader:
     """Iterates over lists of events; what surrounds them is in `header` when the iteration is over.
 
@@ -144,7 +156,21 @@ class EventReader:
         self._walked: tuple[bytes | bytearray, int, int, dict[str, Any]] | None = None  # how, the last time
         self._is_adrift = False  # between a damaged event, whose end is not in sight, and the next one
         self._patience = _PATIENCE + _PATIENCE_PER_BYTE * self.stream.size
+        self._by_scan: tuple[_Scan, Callable[[Any], object], _Add] | None = None
+        self._trust = 0  # odd events that the scanner may still meet
         self.use(*types)
+
+    def scan_by(
+        self,
+        scan: _Scan,
+        take: Callable[[Any], object],
+        add: _Add,
+    ) -> None:
+        """Read pieces by `scan` (`formats.native.scanner.Scanner.scan`), as long as its finds are many.
+
+        What it finds goes to `take`, the other events of these pieces to `add`, in the order of the file.
+        """
+        self._by_scan, self._trust = (scan, take, add), _TRUST
 
     def use(self, *types: Any) -> None:
         """Decode what follows as the first of `types` that fits."""
@@ -177,7 +203,8 @@ class EventReader:
             if self._is_adrift and not self._land(data):
                 carry = bytes(data[-_BEGIN:])
                 continue
-            events, end = self._decode_piece(data)
+            scans = self._trust > 0 and self._may_be_scanned(data)
+            events, end = ([], self._scan_piece(data)) if scans else self._decode_piece(data)
             carry = bytes(memoryview(data)[end:])
             if events:
                 yield events, memoryview(data)[1:end]
@@ -197,6 +224,7 @@ class EventReader:
             self._note_open_end(carry)
         if self.stream.damage:
             self.damage.notes.append(self.stream.damage)
+        self._by_scan = None  # its functions refer to this reader, and have large buffers
 
     def _check_damage(self) -> None:
         damaged = self.damage.lost + self.damage.mended + self.damage.strays
@@ -221,6 +249,42 @@ class EventReader:
         return min(EVENT_LIMIT, self._patience)
 
     # -- the list of events ------------------------------------------------------------------
+
+    def _may_be_scanned(self, data: bytearray) -> bool:
+        """Whether a piece is one that the scanner reads as Python does."""
+        return True
+
+    def _scan_piece(self, data: bytearray) -> int:
+        """Give away the events of `data` (after its first byte, a bracket); return where they end."""
+        assert self._by_scan is not None
+        scan, take, add = self._by_scan
+        at, most = 1, 1
+        while self._trust > 0:
+            why, at, found = scan(data, at)
+            if len(found.key):
+                take(found)
+                self._trust += len(found.key) // _SCANNED_PER_ODD
+                most = 1
+            if why == FULL:
+                continue
+            if why == CLOSED and not self._lines:
+                self._ended = True
+                return at + 1
+            if why == MORE and len(data) - at < _NEAR_END:
+                return at
+            self.uniform = self._event_type
+            events, end, self._ended = self._walk(data, at, at_end=False, most=most)
+            add(events, memoryview(data)[at:end])
+            if self._ended or self._is_adrift or end == at:
+                return end
+            at = end
+            self._trust -= most
+            most = min(2 * most, _MOST_ODD)
+        rest = bytearray(b"[")
+        rest += memoryview(data)[at:]
+        events, end = self._decode_piece(rest)
+        add(events, memoryview(rest)[1:end])
+        return at + end - 1
 
     def _decode_piece(self, data: bytearray) -> tuple[list[Any], int]:
         """Return the events of `data` (after its first byte, a bracket) up to a cut, and where the cut is."""

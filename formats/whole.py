@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,16 @@ class WholeReader(EventReader):
         many: Any = _Fallback(list[fast], list[dict[str, msgspec.Raw]])  # type: ignore[valid-type]
         self._one: Any = _Fallback(fast, dict[str, msgspec.Raw])
         self._ladder = [(fast, many)]
+
+    def _may_be_scanned(self, data: bytearray) -> bool:
+        """Whether `data`, which the scanner copies, is UTF-8; a character at its end may go on."""
+        if data.isascii():
+            return True
+        try:
+            codecs.utf_8_decode(data, "strict", False)
+        except UnicodeDecodeError:
+            return False
+        return True
 
     def _mended(self, members: dict[str, Any]) -> OddEvent:
         return _odd({key: msgspec.Raw(msgspec.json.encode(member)) for key, member in members.items()})

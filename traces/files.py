@@ -85,8 +85,8 @@ def read_args(path: Path, names: Collection[str], *, slices: bool = False) -> li
     """
     if not (reader_of(head_of(path)) or READERS[-1]).in_ranges:
         return []
-    from formats.native.rewriter import ScannedWhole, ScanningWholeReader, WholeScanner
-    from formats.whole import ARGUMENTS
+    from formats.native.rewriter import ScannedWhole, WholeScanner
+    from formats.whole import ARGUMENTS, WholeReader
 
     found: list[dict[str, Any]] = []
     is_wanted: list[bool] = []  # by the numbers that the scanner gives to kinds of events
@@ -106,10 +106,10 @@ def read_args(path: Path, names: Collection[str], *, slices: bool = False) -> li
 
     n_bytes = parallel.unpacked_size([FilePart(path, size=parallel.size_of(path))])
     library = native.library() if native.is_worth(n_bytes) else None
-    reader: EventReader = EventReader(path)
+    reader = EventReader(path) if library is None else WholeReader(path)
     if library is not None:
         scanner = WholeScanner(library, 0, _KEPT_KEYS, args_are_key=False)
-        reader = ScanningWholeReader(path, scanner, take, add)
+        reader.scan_by(scanner.scan, take, add)
     for events, piece in reader:
         add(events, piece)
     return found

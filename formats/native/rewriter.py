@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import codecs
 import ctypes
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -14,7 +12,7 @@ from msgspec import Struct
 
 from arrays import Int32, Int64, NDArray
 from formats.native import scanner
-from formats.whole import KEY, WholeReader
+from formats.whole import KEY
 
 _SLACK = 64  # bytes that a rewriter may write beyond a text's end
 _NO_IDS = -1
@@ -126,39 +124,6 @@ class WholeScanner:
         if not self._place.args_are_key:
             return keys
         return [(*key[:-1], b"" if bytes(key[-1]) == b"null" else bytes(key[-1])) for key in keys]
-
-
-class ScanningWholeReader(scanner.ScanningReader, WholeReader):
-    """Reads as `WholeReader` does; what is scanned goes to `take`, other events to `add`, in order.
-
-    Pieces that are not for the scanner at all are yielded.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        whole_scanner: WholeScanner,
-        take: Callable[[ScannedWhole], object],
-        add: Callable[[list[Any], memoryview], object],
-    ) -> None:
-        super().__init__(path)
-        self.scan_by(whole_scanner.scan, take, add)
-
-    def _decode_piece(self, data: bytearray) -> tuple[list[Any], int]:
-        if self._trust > 0 and _can_be_copied(data):
-            return super()._decode_piece(data)
-        return WholeReader._decode_piece(self, data)
-
-
-def _can_be_copied(data: bytearray) -> bool:
-    """Whether `data` is UTF-8; a character at its end may go on in the next piece."""
-    if data.isascii():
-        return True
-    try:
-        codecs.utf_8_decode(data, "strict", False)
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def gathered(library: ctypes.CDLL, text: bytes, at: Int64, lengths: Int32) -> memoryview:

@@ -1,9 +1,9 @@
-"""Reads a chrome trace by the scanner in C, and event by event in Python where that is not sure."""
+"""The scanner in C of events of a chrome trace."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection
 from typing import Any
 from weakref import finalize
 
@@ -11,18 +11,10 @@ import numpy as np
 
 from arrays import NDArray
 from formats.builder import Scanned
-from formats.reader import EventReader
 
-_MORE, _ODD, _FULL, _CLOSED = range(4)  # why a scan stopped, as in scan.c
 _MOST = 1 << 14  # events of one call
 PLAIN = False  # do without AVX2, as on processors that have none
 _SLACK = 64  # bytes that the scanner may write beyond a text's end
-_WAIT = 64 << 10  # an event that has begun this close to the end of a piece goes on in the next
-#: Odd events that are taken by themselves in Python, at first and for so many scanned events; after more,
-#: decoding whole pieces in Python is faster.
-_TRUST = 1000
-_SCANNED_PER_ODD = 16
-_MOST_ODD = 64  # in a row that are taken at once: what follows odd events is often odd
 
 
 class _Columns(ctypes.Structure):
@@ -103,51 +95,3 @@ def new_state(owner: object, library: ctypes.CDLL, names: bytes = b"", points: b
         raise MemoryError
     finalize(owner, library.free_scanner, state)
     return state
-
-
-class ScanningReader(EventReader):
-    """Scans pieces; what is found goes to `take`, the other events to `add`, in the order of the file."""
-
-    def scan_by(
-        self,
-        scan: Callable[[bytearray, int], tuple[int, int, Any]],
-        take: Callable[[Any], object],
-        add: Callable[[list[Any], memoryview], object],
-    ) -> None:
-        """Read by `scan`; see `Scanner.scan`."""
-        self._scan, self._take_found, self._add = scan, take, add
-        self._trust = _TRUST
-
-    def __iter__(self) -> Iterator[tuple[list[Any], memoryview]]:
-        """Yield as an `EventReader` what is not scanned."""
-        yield from super().__iter__()
-        del self._scan, self._take_found, self._add  # which refer to this reader, and have large buffers
-
-    def _decode_piece(self, data: bytearray) -> tuple[list[Any], int]:
-        at, most = 1, 1
-        while self._trust > 0:
-            why, at, found = self._scan(data, at)
-            if len(found.key):
-                self._take_found(found)
-                self._trust += len(found.key) // _SCANNED_PER_ODD
-                most = 1
-            if why == _FULL:
-                continue
-            if why == _CLOSED and not self._lines:
-                self._ended = True
-                return [], at + 1
-            if why == _MORE and len(data) - at < _WAIT:
-                return [], at
-            self.uniform = self._event_type
-            events, end, self._ended = self._walk(data, at, at_end=False, most=most)
-            self._add(events, memoryview(data)[at:end])
-            if self._ended or self._is_adrift or end == at:
-                return [], end
-            at = end
-            self._trust -= most
-            most = min(2 * most, _MOST_ODD)
-        rest = bytearray(b"[")
-        rest += memoryview(data)[at:]
-        events, end = super()._decode_piece(rest)
-        self._add(events, memoryview(rest)[1:end])
-        return [], at + end - 1

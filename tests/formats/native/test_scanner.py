@@ -20,6 +20,7 @@ from formats import chrome, stream
 from formats.chrome import assemble, read_part
 from formats.columns import Trace
 from formats.native import scanner
+from formats.reader import CLOSED, MORE, ODD
 
 WANTED = ("correlation", "stream", "input*")
 X = '{"ph":"X","name":"a","pid":1,"tid":2,"ts":10,"dur":5}'
@@ -79,7 +80,7 @@ def test_an_events_members_become_columns(library: ctypes.CDLL, width: str) -> N
     text = X + ', {"ts": -1.5, "args": {"x": [1, {"y": "}"}], "stream": 7, "input0": "i"}, "ph": "B"} ]'
     why, at, found = scanned_alone(library, text.encode(), WANTED)
     assert text[at:] == "]"
-    assert why == scanner._CLOSED
+    assert why == CLOSED
     assert found.key.tolist() == [0, 1]
     assert found.ts_ns.tolist() == [10_000, -1_500]
     assert found.dur_ns.tolist() == [5_000, -(1 << 63)]
@@ -114,7 +115,7 @@ def test_args_of_one_key(tmp_path: Path, values: list[str], expected: list[Any])
 def test_an_id_may_have_64_bits(library: ctypes.CDLL, number: str, width: str) -> None:
     text = f'{{"ph":"X","tid":{number},"ts":1}}]'
     why, _, found = scanned_alone(library, text.encode())
-    assert why == scanner._CLOSED
+    assert why == CLOSED
     assert found.new_keys == f'["X",null,null,null,{number}],'.encode()
 
 
@@ -175,7 +176,7 @@ def test_an_id_may_have_64_bits(library: ctypes.CDLL, number: str, width: str) -
 def test_what_is_not_sure_is_left_to_python(library: ctypes.CDLL, width: str, odd: str) -> None:
     text = f"{X}, {odd}, {X} ]".encode()
     why, at, found = scanned_alone(library, text, WANTED)
-    assert (why, len(found.key)) == (scanner._ODD, 1)
+    assert (why, len(found.key)) == (ODD, 1)
     assert text[at:].lstrip(b", ").startswith(odd.encode())
 
 
@@ -183,8 +184,8 @@ def test_an_event_that_is_cut_needs_more(library: ctypes.CDLL, width: str) -> No
     text = f'{X},{{"ph":"X","name":"b","args":{{"stream":[1.5,true,"x"]}},"ts":12.5}}'.encode()
     for cut in range(len(X) + 1, len(text)):
         why, at, found = scanned_alone(library, text[:cut], WANTED)
-        assert (why, at, len(found.key)) == (scanner._MORE, len(X) + 1, 1), text[:cut]
-    assert scanned_alone(library, text)[::2][0] == scanner._MORE
+        assert (why, at, len(found.key)) == (MORE, len(X) + 1, 1), text[:cut]
+    assert scanned_alone(library, text)[::2][0] == MORE
     assert len(scanned_alone(library, text)[2].key) == 2
 
 
@@ -228,7 +229,7 @@ def test_what_a_scan_needs_is_given_back_at_its_end(
 def test_a_file_of_odd_events_is_read_as_before(
     library: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scanner, "_TRUST", 5)
+    monkeypatch.setattr("formats.reader._TRUST", 5)
     path = tmp_path / "t.json"
     names = ["é" if i % 2 else "e" for i in range(3000)]
     path.write_text("[" + ",".join(f'{{"ph":"X","name":"{n}","ts":{i}}}' for i, n in enumerate(names)) + "]")
