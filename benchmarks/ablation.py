@@ -88,7 +88,7 @@ RULES: dict[str, Callable[[], Any]] = {
     "messages that are served in turn stay whole": lambda: patch.object(edit, "_in_turn", lambda _: False),
     "steps go round three times": lambda: patch.object(forecast, "_ROUNDS", 1),
     "… from the recorded rhythm each time": lambda: patch.object(
-        row.Row, "lead_ns", lambda own, at, step: step.lead_ns * (at == 0)
+        row.Row, "lead_ns", lambda _, at, own: own * (at == 0)
     ),
     "servers may be on a worker's machine": lambda: patch.object(links, "local_servers", lambda _: {}),
     "nodes may have limits of their own": lambda: patch.object(links, "_slow_nodes", lambda *_: {}),
@@ -101,7 +101,7 @@ RULES: dict[str, Callable[[], Any]] = {
     "interval: kernels beside collectives": lambda: patch.object(
         bandwidth, "crowded_ns", lambda _: (0.0, 0.0)
     ),
-    "interval: other rhythms": lambda: patch.object(Forecasts, "_other_rhythms", lambda *_: []),
+    "workers may find another rhythm": lambda: patch.object(forecast, "_STARTS", ()),
     "computation and transfers may share cores": lambda: patch.object(shared_cores, "_LONGER", np.inf),
     **{f"guessed: {what}": partial(_without, field) for field, what in GUESSES.items()},
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from math import exp, hypot, log
@@ -32,6 +31,9 @@ from replay.uncertainty import (
 
 #: So often steps go round that share a network, until workers have found their rhythm in it.
 _ROUNDS = 3
+#: Beside the recorded start they begin so far apart, as a share of a step over their number: by which rhythm
+#: that leads to, runs of one job differ.
+_STARTS = 0.125, 0.5
 #: This share of a device's work has a launch in each of the later steps, if launches are recorded.
 _LAUNCHED = 0.99
 #: Of a step, what is left of it at least: a logarithm needs some.
@@ -194,6 +196,12 @@ def _without_device(recording: Recording) -> Callable[[StepGraph], StepGraph]:
     return edited
 
 
+def _mean(starts: Int64) -> Int64:
+    """Return how long steps take (positions, m) in the mean over starts."""
+    mean: Int64 = starts[0] if len(starts) == 1 else np.rint(starts.mean(axis=0)).astype(np.int64)
+    return mean
+
+
 def _usual_ns(simulated: Int64) -> float:
     """Return the mean step, without outliers."""
     return float(without_outliers(simulated.mean(axis=1)).mean())
@@ -218,7 +226,7 @@ class Forecasts:
     def recorded(self) -> Answer:
         """The job as it was recorded."""
         recording = self.job.recording
-        return answer(recording, self.rows, self._last(self._simulated(recording, own_gaps=True)))
+        return answer(recording, self.rows, self._simulated(recording, own_gaps=True)[0])
 
     def of(self, requests: Sequence[EditRequest], above: Sequence[EditRequest] = ()) -> Forecast:
         """Return the forecast of the requested edits, in the job with those `above` already made."""
@@ -229,13 +237,13 @@ class Forecasts:
         own_gaps, both = any(edit.as_recorded for edit in edits), [*above, *edits]
 
         def bounds() -> list[Int64]:  # which only an interval needs
-            return [*self._guessed(edits, both, own_gaps), *self._other_rhythms(both, own_gaps)]
+            return [*self._guessed(edits, both, own_gaps), *self._after(both, own_gaps)]
 
         return Forecast(
             name,
             self.recorded,
-            self._last(self._after(above, own_gaps)),
-            self._last(self._after(both, own_gaps)),
+            _mean(self._after(above, own_gaps)),
+            _mean(self._after(both, own_gaps)),
             bounds,
             max((edit.error for edit in edits), default=EXTRAPOLATED),
             float(np.linalg.norm([edit.error_ns for edit in edits])),
@@ -266,42 +274,25 @@ class Forecasts:
     def _guessed(self, edits: Sequence[Edit], both: Sequence[Edit], own_gaps: bool) -> list[Int64]:
         """Return how long steps take under the other guesses of some edits."""
         guesses = [guess for edit in edits for guess in edit.guesses]
-        return [self._last(self._simulated(self._edited.after(both, guess), own_gaps)) for guess in guesses]
+        return [_mean(self._simulated(self._edited.after(both, guess), own_gaps)) for guess in guesses]
 
-    def _other_rhythms(self, edits: Sequence[Edit], own_gaps: bool) -> list[Int64]:
-        """Return how long steps take with workers as far apart as recorded, and with workers in turn."""
-        rounds, n = self._after(edits, own_gaps), len(self.rows)
-        if len(rounds) == n:
-            return []
-        apart_ns = float(rounds.mean()) / len(self.job.recording.owners)
-        in_turn = self._simulated(self._edited.after(edits), own_gaps, apart_ns=apart_ns)
-        return [rounds[:n], self._last(in_turn)]
-
-    def _last(self, rounds: Int64) -> Int64:
-        """Return how long steps take (positions, m) when workers have found their rhythm."""
-        return rounds[-len(self.rows) :]
-
-    def _simulated(self, recording: Recording, own_gaps: bool, *, apart_ns: float | None = None) -> Int64:
-        """Return how long the steps of a recording take (rounds * positions, m).
+    def _simulated(self, recording: Recording, own_gaps: bool) -> Int64:
+        """Return how long the steps of a recording take (starts, positions, m).
 
         A single one counts from when it was recorded to begin: an owner that begins it earlier gains that.
-        With `apart_ns` each owner begins the first one so much later than the one before: where they then go
-        on to push in turn, which rhythm the edited job finds is chance.
+        Owners that share a network begin the first one as recorded, and otherwise: which rhythm they find in
+        it is chance.
         """
         rows = self.rows
-        if recording.sides and len(rows) > 1:
+        is_shared = len(recording.sides) > 0 and len(rows) > 1
+        if is_shared:
             rows = [*rows] * _ROUNDS
         runs = self._runs_of(recording, rows)
-        steps = self._steps(recording, own_gaps, rows)
-        if apart_ns is not None:
-            first = next(steps)
-            begin = first.begin_ns.min() + (np.arange(len(first.begin_ns)) * apart_ns).astype(np.int64)
-            steps = itertools.chain([replace(first, begin_ns=begin)], steps)
-        schedule = runs.simulate(steps)
-        lengths = runs.iteration_ns(schedule)
-        if len(lengths) == 1:
+        schedules = runs.simulate_from(self._steps(recording, own_gaps, rows), _STARTS if is_shared else ())
+        lengths = np.array([runs.iteration_ns(one) for one in schedules])[:, -len(self.rows) :]
+        if len(rows) == 1:
             lead_ns = self.job.recording.steps[rows[0]].lead_ns
-            lengths += schedule.start_ns[runs.begin_run] - lead_ns
+            lengths += schedules[0].start_ns[runs.begin_run] - lead_ns
         share = self._asked_here
         if share < 1 and recording is not self.job.recording:
             # a host that was ahead of the recorded device need not be ahead of the edited one

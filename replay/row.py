@@ -57,16 +57,16 @@ class Row:
             edges.append(self._asked_for(position))
         return edges
 
-    def lead_ns(self, position: int, step: StepGraph) -> Int64:
-        """Return how much later than the first owner each begins a step (m,) that follows no other.
+    def lead_ns(self, position: int, own: Int64) -> Int64:
+        """Return how much later than the first owner each begins a step (m,), `own` if it follows no other.
 
         Where steps that share a network come round again, owners get back the time by which they came closer
         or went apart meanwhile: that was chance, and would add up.
         """
         if position == 0 or self._follows_a_pause(position):
-            return step.lead_ns
+            return own
         if self._in_turn(position) or not self.recording.sides:
-            return np.zeros(len(step.begin_ns), np.int64)
+            return np.zeros_like(own)
         moved = self.step(position).lead_ns - self.step(position - 1).next_ns
         back: Int64 = moved - moved.min()
         return back

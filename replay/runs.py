@@ -7,6 +7,7 @@ where an edge leads into one or out of one.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -64,6 +65,9 @@ class Runs:
         del cuts, alone, is_first, is_alone
         #: (positions, m) the runs at which each owner's step begins and ends
         self.begin_run, self.end_run = run_of[row.begin_op], run_of[row.end_op]
+        n = len(set(rows))
+        #: How many steps pass until they come round again.
+        self._round = n if all(one == rows[i % n] for i, one in enumerate(rows)) else len(rows)
         self._plan = self._planned(edges)
 
     def fits(self, recording: Recording) -> bool:
@@ -85,15 +89,36 @@ class Runs:
         )
 
     def simulate(self, steps: Iterable[StepGraph]) -> Schedule:
-        """Return when each run starts and ends with the times of `steps`, the recorded ones as edited."""
+        """Return when each run starts and ends with the times of `steps`, the recorded ones as edited.
+
+        Of rows that come round again, those of the first round are enough.
+        """
+        return self.simulate_from(steps)[0]
+
+    def simulate_from(self, steps: Iterable[StepGraph], starts: Sequence[float] = ()) -> list[Schedule]:
+        """Return the same, and when owners begin the first step one after the other.
+
+        So far apart are all of them together, as a share (`starts`) of how long a step takes them.
+        """
         dur, gap = np.zeros((2, len(self._plan)), np.int64)
-        for position, step in enumerate(steps):
-            begin, end = self.begin_run[position], self.end_run[position]
-            gap[begin], dur[end] = self._row.lead_ns(position, step), step.tail_ns
-            inside = self._inside(position)
-            dur[inside], gap[inside] = _Times(self, position, step).of_runs(*self._bounds(position))
-        plan = self._plan
-        return simulate(replace(plan, dur_ns=dur, gap_ns=gap))
+        round_ = self._round
+        leads: list[Int64] = []
+        for position, step in enumerate(itertools.islice(steps, round_)):
+            leads.append(step.lead_ns)
+            dur[self.end_run[position::round_]] = step.tail_ns
+            times = _Times(self, position, step).of_runs(*self._bounds(position))
+            for again in range(position, len(self.rows), round_):
+                inside = self._inside(again)
+                dur[inside], gap[inside] = times
+        for position, begin in enumerate(self.begin_run):
+            gap[begin] = self._row.lead_ns(position, leads[position % round_])
+        found = [simulate(replace(self._plan, dur_ns=dur, gap_ns=gap))]
+        first, owners = self.begin_run[0], np.arange(len(self.begin_run[0]))
+        apart_ns = self.iteration_ns(found[0]).mean() / len(owners)
+        for share in starts:
+            gap[first] = np.rint(owners * share * apart_ns)
+            found.append(simulate(replace(self._plan, dur_ns=dur, gap_ns=gap)))
+        return found
 
     def iteration_ns(self, schedule: Schedule) -> Int64:
         """Return how long each owner took for the step at each position (positions, m)."""

@@ -79,10 +79,11 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
             )  # on faster links at best none
         if links is not None and recording.sides:
             limited = guess.receives if times < 1 and may_receive_more else links.receives is not False
-            slow = {node: rate * (ratio or 0.0) / times for node, rate in links.slow.items()}
-            edited = links._replace(slow=slow if ratio else {})
-            sides, carries = edited.limits(recording.links, receives=limited)
-            carries[-1] /= times  # within machines nothing changes
+            sides, _ = links.limits(recording.links, receives=limited)
+            *carries, within = recording.carries  # where nothing changes
+            # of nodes that are slow a ratio stays one; an absolute bandwidth is that of all
+            carries = [min(one * ratio / times, 1.0) if ratio and one < 1 else 1.0 for one in carries]
+            carries.append(within / times)
             recording = replace(recording, sides=sides, carries=carries)
         rate = None if links is None else links.at_most
         return times_faster(recording, times, rate)

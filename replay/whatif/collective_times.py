@@ -14,7 +14,7 @@ from dag.step_graph import Bool, Recording, StepGraph
 from dialects.roles import Role
 from dialects.step_parts import narrow_ns
 from replay.edit import Edit, EditRequest, Job, measured
-from replay.even_work import for_all, scaled
+from replay.even_work import for_all, ratio_of, scaled
 from replay.whatif.sized_collectives import events_by_owner, turns
 
 NAME = "collectives=peers|merged"
@@ -102,9 +102,23 @@ def at_bandwidth(
     factor = np.where(moves, 1 / times, 1.0)
     if target:
         operation, _, rate, _, _, _, took, _ = job.collectives.rates
+        now = took * _times_as_long(job.recording, recording)[operation]
         factor[:] = 1.0
-        factor[operation] = rate * took / target / np.maximum(took - latency[operation], 1.0)
+        factor[operation] = rate * took / target / np.maximum(now - latency[operation], 1.0)
     return scaled(recording, factor, latency)
+
+
+def _times_as_long(recorded: Recording, edited: Recording) -> Float64:
+    """Return how many times as long each recorded operation (n,) takes after an edit, where it takes time."""
+    means = []
+    n = len(recorded.operations)
+    for recording in (recorded, edited):
+        total, count = np.zeros((2, len(recording.operations)))
+        for step in map(recording.steps.__getitem__, recording.whole_steps):
+            total += np.bincount(step.operation, step.work_ns, len(total))
+            count += np.bincount(step.operation, step.work_ns > 0, len(total))
+        means.append(total[:n] / np.maximum(count[:n], 1))
+    return ratio_of(means[1], means[0])
 
 
 def with_latency(recording: Recording, latency: Float64, times: float) -> Recording:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 from msgspec.structs import replace
@@ -74,12 +75,13 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     if full >= cap:  # it may be the recorded one: buckets are closed by what takes them beyond it
         return Edit(lambda recording, _: recording)
     known = job.collectives.latency
+    price = cache(lambda latency, alike: time_per_byte(job, getattr(known, latency), alike=alike))
 
     def apply(recording: Recording, guess: Guess) -> Recording:
         if cores is not None and not guess.contends:
             recording = scaled(recording, cores.at(_still_beside(reduced, cap)))
         latency_ns = getattr(known, guess.latency)
-        per_byte = time_per_byte(job, latency_ns, alike=cores is None or guess.contends)
+        per_byte = price(guess.latency, cores is None or guess.contends)
         return joined(job, recording, cap, latency_ns, per_byte, within=guess.within_cap)
 
     others = () if known.is_told else OTHER_LATENCIES

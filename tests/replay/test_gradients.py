@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from itertools import permutations
 
@@ -144,6 +145,26 @@ def test_bytes_have_a_pace_beside_computation_and_one_without() -> None:
 
 def test_what_two_collectives_do_at_once_is_half_of_each() -> None:
     assert shared_out_ns(np.array([0, 5]), np.array([10, 15])).tolist() == [5 + 2.5, 2.5 + 5]
+
+
+def test_at_an_absolute_bandwidth_no_collective_is_slower_than_its_peers() -> None:
+    times = {
+        "FW.a": (0, 10),
+        "reduce_a": (10, 26),
+        "reduce_b": (26, 42),
+        "reduce_c": (42, 58),
+        "reduce_d": (58, 106),
+    }
+    order = list(times)
+    inputs = {b: [a] for a, b in itertools.pairwise(order)}
+    recording = reducing(times, times, inputs=inputs, end=106, extra=["reduce_c", "reduce_d"])
+    edited = EditedJob(sized(recording, times, dict.fromkeys(order[1:], 4)))
+
+    def last(*edits: str) -> float:
+        return ends_of(edited.after([edited.parse(EditRequest.of(one)) for one in edits]))["reduce_d"]
+
+    assert last("collectives=peers") == pytest.approx(10 + 4 * 16)
+    assert last("bandwidth=16Gbit") == last("collectives=peers", "bandwidth=16Gbit") < 10 + 4 * 16
 
 
 def in_buckets(sizes: Mapping[str, int], cap: str, *edits: str) -> dict[str, float]:

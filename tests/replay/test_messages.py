@@ -145,10 +145,11 @@ def two_rhythms(tmp_path_factory: pytest.TempPathFactory) -> Recording:
 
 
 def test_steps_that_come_round_again_keep_the_recorded_rhythm(two_rhythms: Recording) -> None:
-    found = foreseen(two_rhythms, "partition_bytes=65536")
+    as_recorded, *others = foreseen(two_rhythms, "FW=1").bounds()  # by when workers begin
     rows = two_rhythms.whole_steps
     # a step of the job as it is, simulated in the third round, and as it was recorded
-    assert found.before.mean() == pytest.approx(measured_ns(two_rhythms)[rows].mean(), rel=0.03)
+    assert as_recorded.mean() == pytest.approx(measured_ns(two_rhythms)[rows].mean(), rel=0.03)
+    assert max(one.mean() for one in others) == pytest.approx(202e6, rel=0.02)  # the longest of its runs
 
 
 def test_the_interval_holds_the_other_rhythm(two_rhythms: Recording) -> None:
@@ -171,6 +172,15 @@ def test_a_server_with_a_slower_network_has_its_own_rate(tmp_path: Path) -> None
     found = link_rate(read(tmp_path / "job"))
     assert found is not None and list(found.slow) == ["server 0 PULL"]
     assert found.slow["server 0 PULL"] == pytest.approx(job.rate / job.far[0] / 1.045 / 1e6, rel=0.05)
+
+
+def test_a_server_that_is_not_slow_any_more_stays_so_beside_a_bandwidth(tmp_path: Path) -> None:
+    other_job(5).run(4, 1, tmp_path / "job")
+    recording = read(tmp_path / "job")
+    slow = [min(apply(recording, [edit]).carries) for edit in ("FW=1", "bandwidth=2", "bandwidth=1Gbit")]
+    assert slow[0] == slow[1] < 0.6 and slow[2] == 1
+    for edit in ("bandwidth=2", "bandwidth=0.5"):
+        assert min(apply(recording, ["servers=even", edit]).carries) == 1
 
 
 def test_of_two_servers_the_one_with_the_slower_network_is_compared_with_the_other(tmp_path: Path) -> None:
