@@ -99,7 +99,10 @@ def meant(word: str, words: Iterable[str], most: int = 1) -> str:
     known = {one.lower(): one for one in words}
     low = word.lower()
     near = [one for one in known if low in one] if len(low) >= _LEAST_PART else []
-    near = sorted(near, key=lambda one: (len(one), one)) or get_close_matches(low, known, n=most)
+    alike = [] if near else get_close_matches(low, known, n=most)
+    if not near and not alike and most > 1:  # a part of a name may be meant
+        near = [one for one in known if get_close_matches(low, one.replace("_", ".").split("."), 1, 0.8)]
+    near = alike or sorted(near, key=lambda one: (len(one), one))
     *others, last = [known[one] for one in near[:most]] or [""]
     if most > 1 and len(near) > most:
         others, last = [*others, last], f"one of {len(near) - most:,} more"
@@ -160,12 +163,13 @@ class TraceError(AnalyzeError):
 
 
 def missing(path: Path) -> TraceError:
-    """Return the error of a path that does not exist, with the name beside it that is most like it."""
+    """Return the error of a path that does not exist, and the name most like its first missing part."""
+    first = next((one for one in (path, *path.parents) if one.parent.is_dir()), path)
     try:
-        names = [beside.name for beside in path.parent.iterdir() if beside != path]
+        names = [beside.name for beside in first.parent.iterdir() if beside != first]
     except OSError:
         names = []
-    return TraceError(f"{path}: no such file or directory{meant(path.name, names)}")
+    return TraceError(f"{path}: no such file or directory{meant(first.name, names)}")
 
 
 class OutputError(AnalyzeError):

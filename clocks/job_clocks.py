@@ -63,7 +63,7 @@ def doubts(names: Sequence[str], alignment: Alignment) -> list[str]:
         pair = " and ".join(names[host] for host in alignment.contradicting)
         text = (
             f"no offsets make every operation possible: {pair} contradict each other by "
-            f"{in_digits(alignment.contradiction_ns / 1e3)} µs (did a clock jump?)"
+            f"{in_digits(alignment.contradiction_ns / 1e3)} µs (did a clock jump, or are these several jobs?)"
         )
         lines.append(Note(text, NoteKind.UNALIGNED))
     return lines

@@ -318,4 +318,6 @@ def _goes_to(parts: Sequence[PathPart]) -> list[str]:
 def _with_gain(one: Ranked) -> str:
     if one.gain is None or one.share is None:
         return one.finding.title
-    return f"{one.finding.title}; up to {in_ms(one.gain.mid_ns)} ({in_percent(one.share)}) can be saved"
+    saved = f"up to {in_ms(one.gain.mid_ns)} ({in_percent(one.share)})"
+    of_these = " of each of these steps" if one.finding.span else ""
+    return f"{one.finding.title}; {saved}{of_these} can be saved"

@@ -15,6 +15,11 @@ whatif lenet bandwith=2
 whatif lenet conv1=0.5
     --set conv1=0.5: no operation has the name conv1; did you mean BW.hybridsequential0_conv1, \
 FW.hybridsequential0_conv1, BW.hybridsequential0_conv1_relu or one of 33 more?
+whatif lenet cnv1=0.5
+    --set cnv1=0.5: no operation has the name cnv1; did you mean BW.hybridsequential0_conv1, \
+FW.hybridsequential0_conv1, BW.hybridsequential0_conv1_relu or one of 33 more?
+statistic lennet/worker_0
+    ! lennet/worker_0: no such file or directory; did you mean lenet?
 whatif lenet bw=0.5
     --set bw=0.5: no operation has the name bw; did you mean BW?
 whatif lenet rank7=2
