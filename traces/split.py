@@ -66,7 +66,9 @@ def rank_names(sources: Sequence[Source], hold_any: Sequence[bool]) -> list[str]
 
     A rank that is not known is its place among the traces that hold any slice.
     """
-    places = np.cumsum(hold_any) - 1
+    places = (
+        np.cumsum([one and source.host is None for one, source in zip(hold_any, sources, strict=True)]) - 1
+    )
     names = [
         (source if source.is_known else replace(source, rank=place)).prefix.rstrip(".")
         for source, place in zip(sources, places.tolist(), strict=True)
@@ -161,7 +163,7 @@ def ranked(job: JobFiles, parts: Sequence[RankFile], notes: list[str]) -> list[l
 
 def _taken_for_ranks(job: JobFiles, ranks: Sequence[RankFile]) -> list[str]:
     """Return a line that tells which file became which rank, where nothing tells that of several."""
-    recorded = [one.source for one in ranks if one.n_slices]
+    recorded = [one.source for one in ranks if one.n_slices and one.source.host is None]
     unknown = [(i, one.path.name) for i, one in enumerate(recorded) if not one.is_known]
     names = {name for _, name in unknown}
     if len(names) < 2:

@@ -39,8 +39,8 @@ class Nsight(Kineto):
     def split(self, trace: Trace) -> Sequence[Owned]:
         """Return the events of each device that runs kernels, with those of its process.
 
-        A process with several devices shares its threads among them; such ranks have the devices' order as
-        numbers. Others are numbered by the job, from file to file.
+        A process with several devices shares its threads among them. Ranks are numbered by the job, from file
+        to file.
         """
         process_of: Mapping[Any, Any] = trace.header["nsight"]
         has_kernels = unique(trace.track_id[by_cat(trace, KERNEL_CATS.__contains__)]).tolist()
@@ -55,8 +55,6 @@ class Nsight(Kineto):
         ]
         of_track = np.array([own[0] if len(own) == 1 else SHARED for own in owners], np.int64)
         owned = split_by_slices(trace, of_track[trace.track_id], range(len(devices)))
-        if any(part.is_host for part in owned):
-            return owned
         return [replace(part, rank=None) for part in owned]
 
     def _every_step(self, trace: Trace, by: str | None) -> tuple[Steps, Sequence[str]]:

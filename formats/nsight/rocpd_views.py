@@ -54,11 +54,17 @@ _VIEWS = {
 
 def add_views(path: Path, db: sqlite3.Connection, tables: Collection[str]) -> Collection[str]:
     """Return the tables and views of a database, to which Nsight's are added where it is ROCm's."""
-    if not {"rocpd_string", "rocpd_event", "rocpd_info_process"} <= {*tables} or "StringIds" in tables:
-        return tables
-    if sum(table.startswith("rocpd_string_") for table in tables) > 1:
+    of_recording = [table[len("rocpd_string") :] for table in tables if table.startswith("rocpd_string_")]
+    if len(of_recording) > 1:
         raise TraceError(f"{path}: several recordings in one database; give each in a file of its own")
+    suffixed = [table for table in tables if of_recording and table.endswith(of_recording[0])]
+    plain = {table.removesuffix(of_recording[0]): f'* FROM "{table}"' for table in suffixed}
+    if (
+        not {"rocpd_string", "rocpd_event", "rocpd_info_process"} <= {*tables, *plain}
+        or "StringIds" in tables
+    ):
+        return tables
     db.execute("PRAGMA temp_store = MEMORY")
-    for view, chosen in _VIEWS.items():
-        db.execute(f"CREATE TEMP VIEW {view} AS SELECT {chosen}")
+    for view, chosen in ({name: told for name, told in plain.items() if name not in tables} | _VIEWS).items():
+        db.execute(f'CREATE TEMP VIEW "{view}" AS SELECT {chosen}')
     return [*tables, *_VIEWS]

@@ -88,6 +88,10 @@ def test_devices_of_one_process_are_ranks_that_share_its_threads(tmp_path: Path)
     own = [{trace.names[i] for i in trace.own.name_id.tolist()} for trace in loaded.made]
     assert own[:2] == [{"gemm"}] * 2
     assert sorted(own[2]) == ["Memcpy PtoP (Device -> Device)", "cudaLaunchKernel"]
+    (tmp_path / "other.sqlite").write_bytes(made.path.read_bytes())
+    loaded = load_paths([tmp_path], Request(jobs=1, progress=False, hosts=True))
+    assert loaded.names == ["rank0", "rank1", "host0", "rank2", "rank3", "host1"]
+    assert loaded.repairs[0].endswith("rank0 is job, rank1 is job, rank2 is other and rank3 is other")
 
 
 def test_a_process_that_sees_its_device_as_the_first_one_is_another_rank(tmp_path: Path) -> None:
