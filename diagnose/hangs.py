@@ -158,12 +158,8 @@ class _Job:
         self.frozen: dict[int, Root] = {}
         self._seen_through: dict[tuple[_Key, int], int] = {}  # group and rank: calls up to this one are done
         self._differ = self._mismatched()
-        # a group known by a number alone, which is the process's own, may be several
-        self._sure = [
-            key
-            for key, lanes in self.lanes.items()
-            if key[1] or any(one.group.is_named for one in lanes.values())
-        ]
+        # one of which no ranks are listed may be several
+        self._sure = [key for key in self.lanes if key[1]]
         for key in self._sure:
             self._find_frozen(key)
         self.opens = {rank: self._open_calls(rank) for rank in ranks}
@@ -182,7 +178,7 @@ class _Job:
     def _mismatched(self) -> dict[tuple[_Key, int], dict[str, list[int]]]:
         """Return the open collectives that members called, but not alike: what was called, and by whom."""
         found = {}
-        for key, lanes in self.lanes.items():
+        for key, lanes in ((key, lanes) for key, lanes in self.lanes.items() if key[1]):
             for number in {lane.first[0].number for lane in lanes.values() if lane.first}:
                 by: dict[str, list[int]] = defaultdict(list)
                 for rank, lane in lanes.items():
@@ -383,6 +379,8 @@ class _Job:
             return self._several_moments()
         if not any(one.last for one in self.ranks.values()):
             return "the dumps hold no call" + self._by_counters()
+        if any(not call.group.members for calls in self.opens.values() for call in calls):
+            return "calls are open, and the dumps do not list the ranks of their groups"
         if any(self.opens.values()):
             return "every open call has been made by all of its members: they may still be running"
         return "no call is open: every rank has completed all that it called"

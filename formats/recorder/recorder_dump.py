@@ -98,7 +98,7 @@ def _read(path: Path, args: Collection[str]) -> Trace:
     groups = [_group_of(group) for group in distinct]
     if None in groups:  # a process's own numbers
         given = zip(group_id.tolist(), _column(kept, "pg_id"), strict=True)
-        groups, group_id = numbered(groups[at] or (str(whole(own)),) * 2 for at, own in given)
+        groups, group_id = numbered(groups[at] or (f"#{whole(own)}",) * 2 for at, own in given)
     is_message = _column(kept, "is_p2p")
     if not {*map(type, is_message)} <= {bool}:
         pairs = zip(is_message, kinds, strict=True)
@@ -231,7 +231,7 @@ def _trace(path: Path, dump: Dump, repairs: list[str], args: Collection[str]) ->
     measured_ms = _column(dump.entries, "duration_ms")
     dur_ns = np.full(len(dump.entries), -1)
     for at, ms in enumerate(measured_ms) if any(measured_ms) else ():
-        if type(ms) is float and 0 <= ms < 1e9:
+        if type(ms) in (float, int) and 0 <= ms < 1e9:
             dur_ns[at] = int(ms * 1e6)
     dur_ns = dur_ns[done]
     begin = np.where(started > 0, started, np.where(dur_ns >= 0, completed - dur_ns, created))

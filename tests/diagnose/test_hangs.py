@@ -268,6 +268,10 @@ def test_of_groups_known_by_a_number_alone_one_is_not_behind_the_other(tmp_path:
         del document["pg_config"], document["pg_status"]
 
     assert named(edited(tmp_path, as_in_version_1)) == {"ABSENT": [2]}
+    made = small_job()
+    Run(changed(made, 2, 9, sizes=(7,)), random.Random(1)).write(tmp_path, form="json")
+    hang = edited(tmp_path, as_in_version_1)  # two groups with one number call differently, too
+    assert (named(hang), "do not list the ranks of their groups" in hang.reason) == ({}, True)
 
 
 def test_ranks_that_number_their_own_groups_give_one_name_to_several(tmp_path: Path) -> None:
