@@ -105,11 +105,7 @@ def write(result: Result, path: Path) -> None:
 
 def _document(result: Result) -> dict[str, Any]:
     keys = _Numbered()
-    names = {chart.title for chart in result.charts}
-    tables = [
-        _table(table._replace(title=f"{table.title}, as a table") if table.title in names else table, keys)
-        for table in _fitting(result.tables)
-    ]
+    tables = [_table(table, keys) for table in _fitting(result.tables)]
     cards = [_card(card, keys) for card in result.cards]
     scripted = _scripted(result)
     charts = [chart for chart in result.charts if isinstance(chart, scripted) or plot.can_draw()]

@@ -207,7 +207,7 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
         headline=where_time_goes(job.settled.ranks)
         if group_of(args) is None
         else whose_time(stats, len(job.ranks)),
-        charts=_charts(job, stats, cats) if _is_drawn(args) else (),
+        charts=_charts(job.settled, stats, cats) if _is_drawn(args) else (),
         figures=(
             (operations.title.lower(), f"{len(rows):,}{of_ranks}{of_all}"),
             ("slices", f"{job.n_slices:,}"),

@@ -311,7 +311,8 @@ function afterPaint(go) {
 
 /** The sections of the page in order, each a function that puts one into `main`, or the `first` ones beside the cards. */
 function sections(main, first) {
-  const tables = [...data.tables];
+  const drawn = new Set(data.charts.map(({ title }) => title)); // no two headings are the same
+  const tables = data.tables.map((one) => ({ ...one, title: one.title + (drawn.has(one.title) ? ", as a table" : "") }));
   const table = (one) => () => main.append(tableSection(one));
   const others = data.charts.findIndex((chart) => !chart.narrow || chart.step);
   const nFirst = first ? Math.min(others < 0 ? data.charts.length : others, MOST_BESIDE) : 0;

@@ -161,6 +161,26 @@ def test_one_step_has_one_length_in_headline_and_charts(
     assert "wk1.rank0 may lie up to 134 ms to either side" in _timelines(result)[0].note
 
 
+def test_drawings_of_before_and_after_fit_a_phone(
+    browser: Chrome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    html.write(result_of("compare", [LENET, SLOW], ["--html", "a.html"]), tmp_path / "a.html")
+    phone = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
+    try:
+        assert open_page(browser, tmp_path / "a.html") == []
+        drawn = browser.find_elements(By.CSS_SELECTOR, ".drawing")
+        assert len(drawn) == 2
+        for one in drawn:
+            beyond = "return arguments[0].scrollWidth - arguments[0].clientWidth"
+            assert browser.execute_script(beyond, one) <= 1
+        titles = [one.text for one in browser.find_elements(By.CSS_SELECTOR, "h2")]
+        assert len(set(titles)) == len(titles)
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
 def test_the_page_of_a_diagnosis_answers_on_its_first_screen(
     browser: Chrome, tmp_path: Path, lenet: Result
 ) -> None:
