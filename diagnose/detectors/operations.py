@@ -7,7 +7,7 @@ from math import erfc, sqrt
 
 import numpy as np
 
-from arrays.change_points import LEAST_STEPS, higher_spans
+from arrays.change_points import LEAST_STEPS, Change, higher_spans, why_higher
 from arrays.distributions import rank_sum
 from arrays.median import FEWEST, WARM_UP
 from dag.step_graph import Bool
@@ -158,21 +158,25 @@ def outlier_steps(view: JobView) -> Iterator[Finding | Skipped]:
 
 
 def slower_span(view: JobView) -> Iterator[Finding]:
-    """Find since when, or from when to when, steps take longer: the level changes and stays."""
-    times, others = view.job_ns, np.ones(len(view.rows), np.bool_)
-    others[view.far_longer] = False  # a finding of their own
-    n = int(others.sum())
-    if n < 2 * LEAST_STEPS:
+    """Find since when, or from when to when, steps take longer, or that they take longer and longer."""
+    times, kept = view.job_ns, np.delete(np.arange(len(view.rows)), view.far_longer)  # a finding of their own
+    if (n := len(kept)) < 2 * LEAST_STEPS:
         return
-    kept, sure = np.flatnonzero(others), float(np.sqrt(2 * np.log(n**2)))
+    sure = float(np.sqrt(2 * np.log(n**2)))
     for begin, end in higher_spans(times[kept], NOTICEABLE * view.step_ns, sure)[:1]:
-        inside = np.isin(np.arange(len(times)), kept[begin:end])
-        outside = others & ~inside
+        change = why_higher(times[kept], begin, end)
+        grows = change is Change.RAMP and end == n
+        if not grows and change is not Change.LEVEL:
+            continue
+        inside, outside = np.zeros((2, len(times)), np.bool_)
+        inside[kept[n - LEAST_STEPS :] if grows else kept[begin:end]] = True
+        outside[kept[:LEAST_STEPS] if grows else np.delete(kept, np.s_[begin:end])] = True
         usual, longer = (float(np.median(times[which])) for which in (outside, inside))
         middle_ns = (usual + longer) / 2
         if min(np.mean(times[inside] > middle_ns), np.mean(times[outside] < middle_ns)) < NEARLY_ALL:
             continue  # two kinds of steps in turn, by chance more of one there
-        more_ns, lost_ns = longer - usual, float((times[inside] - usual).sum())
+        begin = 0 if grows else begin
+        more_ns, lost_ns = longer - usual, float((times[kept[begin:end]] - usual).sum())
         grown = [
             np.median(ns[inside], axis=0) - np.median(ns[outside], axis=0)
             for ns in (view.work_by_kind, view.gap_by_kind)
@@ -182,10 +186,11 @@ def slower_span(view: JobView) -> Iterator[Finding]:
         ranks = [view.recording.owners[one.owner]]
         what = f"{'the time before ' if of_gaps else ''}{brief(one.label)} on {ranks[0]}"
         first, last = (view.numbers[kept[at]] for at in (begin, end - 1))
-        goes_on = end == len(kept)
         yield Finding(
             kind="outlier_steps",
-            title=f"from step {first} {'on' if goes_on else f'to step {last}'} a step takes "
+            title=f"steps take longer and longer, by {in_ms(more_ns)} from step {first} to step {last}"
+            if grows
+            else f"from step {first} {'on' if end == n else f'to step {last}'} a step takes "
             f"{in_ms(more_ns)} longer",
             cause=f"{in_ms(longer)} instead of {in_ms(usual, unit='')}; what grew most is {what}, by "
             f"{in_ms(max(map(np.max, grown)))} a step",

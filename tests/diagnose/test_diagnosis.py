@@ -173,11 +173,14 @@ def test_the_first_step_is_warm_up_and_no_outlier(tmp_path: Path, system: str) -
     assert float(took[1]) == pytest.approx(200.0, rel=0.002)
 
 
-def hiccups(directory: Path, slow: tuple[int, ...], more_ms: int) -> Path:
-    """Write a rank with 12 steps of 100 ms, of which the `slow` ones (from 0) take `more_ms` more."""
+def hiccups(directory: Path, slow: tuple[int, ...], more_ms: int, each_ms: int = 0) -> Path:
+    """Write a rank with 12 steps of 100 ms, of which the `slow` ones (from 0) take `more_ms` more.
+
+    Each takes `each_ms` more than the one before.
+    """
     events, at = [], 0
     for i in range(12):
-        work = 90_000 + 1000 * more_ms * (i in slow)
+        work = 90_000 + 1000 * (more_ms * (i in slow) + each_ms * i)
         own = (f"ProfilerStep#{i}", at, work + 10_000), ("aten::mm", at, work - 30_000)
         for name, begin, dur in (*own, ("aten::add", at + work - 30_000, 30_000)):
             cat = "cpu_op" if "::" in name else "user_annotation"
@@ -196,6 +199,14 @@ def test_since_when_steps_take_longer_is_said(tmp_path: Path) -> None:
     assert (found.span, found.lost_ns, found.operations) == ((7, 11), 150e6, ["aten::mm"])
     other = diagnosed(hiccups(tmp_path / "other", (3, 5, 6, 9, 11), 30))  # now and then
     assert not any(one.finding.span for one in other.findings)
+
+
+def test_a_drift_is_no_change_of_level(tmp_path: Path) -> None:
+    diagnosis = diagnosed(hiccups(tmp_path / "job", (), 0, each_ms=3))
+    # medians of the first and last five steps, 100 to 112 and 121 to 133 ms; 3 * (0 + ... + 11) less 12 * 6
+    assert "steps take longer and longer, by 21.0 ms from step 0 to step 11" in headline(diagnosis)
+    (found,) = [one.finding for one in diagnosis.findings if one.finding.span]
+    assert (found.span, found.lost_ns) == ((0, 11), 126e6)
 
 
 @pytest.mark.parametrize("more_ms", [30, 180])
