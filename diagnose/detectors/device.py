@@ -28,6 +28,30 @@ NO_DEVICE = "no work of a device is recorded"
 NO_COMPUTATION = "no computation is recorded; the time before a transfer stands for it"
 
 
+def long_operation(view: JobView) -> Iterator[Finding]:
+    """Find one operation of the host that alone keeps the device waiting for much of the step."""
+    launching = view.which(prepares)
+    on_path = view.path_work_ns(launching)
+    largest, is_largest = view.largest(launching & view.which(lambda one: one.role is not Role.CALL))
+    alone = launching & is_largest
+    alone_ns = view.path_work_ns(alone)
+    is_long = _longest_ns(view.usual_step, alone) >= NOTICEABLE * view.step_ns
+    if not _on_device(view).any() or not is_long or alone_ns < EXPOSED * view.step_ns:
+        return
+    if on_path >= HALF * view.step_ns and alone_ns <= HALF * on_path:
+        return  # that is launching
+    yield Finding(
+        kind="host_bound",
+        title=f"the device waits for {brief(largest[0])}",
+        cause=f"it takes {in_ms(alone_ns)} a step of the critical path",
+        action="make this faster, or do it ahead: in another thread or process, while the device works",
+        edits=[edit(largest[0], NO_TIME)],
+        from_ns=alone_ns,
+        operations=largest[:1],
+        evidence=view.show(alone, 3),
+    )
+
+
 def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
     """Find steps whose length the host decides, because it launches more slowly than the device works."""
     if not _on_device(view).any():
@@ -35,24 +59,7 @@ def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
         return
     launching = view.which(prepares)
     on_path = view.path_work_ns(launching)
-    step = view.usual_step
-    largest, is_largest = view.largest(launching & view.which(lambda one: one.role is not Role.CALL))
-    alone = launching & is_largest
-    alone_ns = view.path_work_ns(alone)
-    is_long = alone_ns >= EXPOSED * view.step_ns and _longest_ns(step, alone) >= NOTICEABLE * view.step_ns
-    if is_long and (on_path < HALF * view.step_ns or alone_ns > HALF * on_path):
-        yield Finding(
-            kind="host_bound",
-            title=f"the device waits for {brief(largest[0])}",
-            cause=f"it takes {in_ms(alone_ns)} a step of the critical path",
-            action="make this faster, or do it ahead: in another thread or process, while the device works",
-            edits=[edit(largest[0], NO_TIME)],
-            from_ns=alone_ns,
-            operations=largest[:1],
-            evidence=view.show(alone, 3),
-        )
-        return
-    if on_path < HALF * view.step_ns or _longest_ns(step, launching) > HALF * on_path:
+    if on_path < HALF * view.step_ns or _longest_ns(view.usual_step, launching) > HALF * on_path:
         return  # one long call is not launching
     largest, is_largest = view.largest(launching)
     kernels, usual_ns = _kernels(view)

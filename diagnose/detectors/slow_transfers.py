@@ -25,6 +25,7 @@ from diagnose.job_view import JobView
 from dialects.step_parts import Operation
 from errors import counted
 from figures.time_by_role import Slices, time_of_ids
+from function_names import brief
 from replay.links import is_sized
 from replay.whatif.collective_times import LATENCY, MERGED, short_collectives, slow_collectives
 from replay.whatif.scaling import NO_TIME
@@ -120,11 +121,12 @@ def slow_ones(view: JobView) -> Iterator[Finding | Skipped]:
     n_slow = len({one.turn for one in slow})
     chosen = np.zeros(len(operations), np.bool_)
     chosen[[one.operation for one in slow]] = True
+    is_slow, whose = ("is slower", "its") if n_slow == 1 else ("are slower", "their")
     yield Finding(
         kind="slow_collective",
-        title=f"{counted(n_slow, 'collective')} {'is' if n_slow == 1 else 'are'} slower than others of "
-        f"{'its' if n_slow == 1 else 'their'} size, {operations[worst.operation].main}"
-        f"{'' if n_slow == 1 else ' most'}",
+        title=f"{counted(n_slow, 'collective')} {is_slow} than others of {whose} size"
+        + (f", or wait{'s' * (n_slow == 1)} for ranks that are not recorded" if view.lacks_ranks else "")
+        + f", {brief(operations[worst.operation].main)}{'' if n_slow == 1 else ' most'}",
         cause=f"its bus bandwidth is {in_digits(worst.rate)} GB/s where others of its kind and size have "
         f"{in_digits(worst.usual)}",
         action="look at what runs beside it, at the ranks of its group, and at the links between their hosts",

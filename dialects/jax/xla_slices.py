@@ -34,7 +34,7 @@ _INPUT = re.compile(r"%?infeed(?:-done)?(?:[.\s].*)?", re.IGNORECASE)
 #: What the host does to get the next batch: TensorFlow's iterators, and Python's functions by their names.
 _LOADS = re.compile(
     r"(?:MultiDevice)?Iterator(?:::|GetNext).*|InfeedEnqueue.*"
-    r"|\$\S+ (?:__next__|_?(?:get_)?next(?:_data|_batch)?|_?(?:get|load|fetch|make)_batch)"
+    r"|(?:\$\S+ )?(?:__next__|_?(?:get_)?next(?:_data|_batch)?|_?(?:get|load|fetch|make)_batch)"
 )
 #: The halves of an asynchronous operation: all-gather-start.1, all-gather-done.1.
 _HALF = re.compile(r"(.*)-(start|done)(\W.*|)")
@@ -47,7 +47,7 @@ _NOISE = re.compile(r"ThreadpoolListener::.*|end: .*")
 _UNTIMED = re.compile(r"PythonRefManager::.*|ThunkExecutor::Execute")
 _WAIT = re.compile(
     r"Wait(?:\b.*|For.*)|.*\(wait for completion\)|.*::Await\w*|Rendezvous|EventFDAsyncWorker.*"
-    r"|\$\S+ (?:_?block_until_ready|_single_device_array_to_np_array\w*|__array__|_value|wait|acquire|sleep)"
+    r"|(?:\$\S+ )?(?:_?block_until_ready|_single_device_array_to_np_array\w*|__array__|_value|wait|acquire|sleep)"
     r"|(?:\S+::)?(?:BlockUntilReady|BlockHostUntilDone|AwaitReady)\w*.*"
 )
 

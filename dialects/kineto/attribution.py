@@ -16,7 +16,7 @@ from arrays import Int64
 from arrays.intervals import innermost
 from arrays.numbering import numbered, unique
 from dialects.kineto.collectives import step_mark
-from dialects.kineto.kineto_device import integers, with_value
+from dialects.kineto.kineto_device import integers, with_correlation, with_value
 from dialects.masks import by_cat, by_name
 from dialects.system import CPU_OP_CATS, RUNTIME_CATS, Origin, WorkGroups
 from formats.columns import Trace
@@ -122,7 +122,7 @@ class _Launches:
     def __init__(self, trace: Trace, rows: Int64) -> None:
         self.trace = trace
         calls = np.flatnonzero(by_cat(trace, RUNTIME_CATS.__contains__))
-        self.call = with_value(trace, "correlation", calls, integers(trace, "correlation", rows))
+        self.call = with_correlation(trace, calls, rows)
         self.at_ns = np.append(trace.ts_ns, 0)[self.call]
         self.thread = np.append(trace.track_id, -1)[self.call].astype(np.int64)
         self.is_operator = by_cat(trace, CPU_OP_CATS.__contains__)
@@ -222,7 +222,7 @@ class _Launches:
         trace, operators = self.trace, np.flatnonzero(self.is_operator)
         ids = integers(trace, "External id", rows)
         ids = np.where(ids < 0, integers(trace, "external id", rows), ids)
-        found = with_value(trace, "External id", operators, np.where(ids > 0, ids, -1))
+        found = with_value(trace, "External id", operators, np.where(ids > 0, ids, -1), trace.ts_ns[rows])
         both = (found >= 0) & (operator >= 0)
         agree = (found == operator)[both] if both.any() else ids != integers(trace, "correlation", rows)
         return np.where(operator < 0, found, operator) if 2 * int(agree.sum()) > len(agree) else operator

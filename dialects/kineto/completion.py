@@ -69,8 +69,7 @@ def _launched(trace: Trace) -> Launched:
     row = np.flatnonzero(by_cat(trace, DEVICE_CATS.__contains__))
     row = row[np.lexsort((trace.ts_ns[row], trace.track_id[row]))]
     calls = np.flatnonzero(by_cat(trace, RUNTIME_CATS.__contains__))
-    correlation = integers(trace, "correlation", row)
-    call = with_correlation(trace, calls, correlation)
+    call = with_correlation(trace, calls, row)
     call_ns = np.where(call >= 0, trace.ts_ns[call], -FARTHEST_NS)
     track = trace.track_id[row].astype(np.int64)
     is_first = np.zeros(len(row), np.bool_)
@@ -78,7 +77,7 @@ def _launched(trace: Trace) -> Launched:
         low, high = np.searchsorted(track, [one, one + 1])
         is_first[low : low + int((call[low:high] >= 0).argmax())] = True
     is_known = 2 * int((call >= 0).sum()) > len(call)
-    is_leftover = is_first & (correlation >= 0) & is_known
+    is_leftover = is_first & (integers(trace, "correlation", row) >= 0) & is_known
     by_loop = np.sort(np.bincount(trace.track_id[call[call >= 0]]))[-2:].sum() > BY_LOOP * (call >= 0).sum()
     return Launched(row, track, trace.ts_ns[row], trace.end_ns[row], call_ns, is_leftover, is_known, by_loop)
 

@@ -77,7 +77,7 @@ def read_works(trace: Trace, end_ns: Int64, counts: Mask) -> Works:
     order = np.lexsort((rows, end_ns[rows], trace.ts_ns[rows], number))
     rows, number = rows[order], number[order]
     calls = np.flatnonzero(by_cat(trace, RUNTIME_CATS.__contains__))
-    call = with_correlation(trace, calls, integers(trace, "correlation", rows))
+    call = with_correlation(trace, calls, rows)
     start, end = trace.ts_ns[rows], end_ns[rows]
     call_start = np.where(call >= 0, trace.ts_ns[call], start)
     call_end = np.where(call >= 0, end_ns[call], start)
@@ -119,21 +119,32 @@ def _streams(trace: Trace, rows: Int64) -> tuple[Int64, list[tuple[Any, Any]]]:
     return np.array(numbers, np.int64)[which.reshape(-1)], list(place)
 
 
-def with_correlation(trace: Trace, calls: Int64, wanted: Int64) -> Int64:
-    """Return which of `calls` has each of the correlations; -1 for none."""
-    return with_value(trace, "correlation", calls, wanted)
+def with_correlation(trace: Trace, calls: Int64, rows: Int64, key: str = "correlation") -> Int64:
+    """Return which of `calls` has the correlation that each of `rows` (k,) has under `key`; -1 for none."""
+    return with_value(trace, "correlation", calls, integers(trace, key, rows), trace.ts_ns[rows])
 
 
-def with_value(trace: Trace, key: str, rows: Int64, wanted: Int64) -> Int64:
-    """Return which of `rows` has each of the values of an argument, the last one; -1 for none."""
+def with_value(trace: Trace, key: str, rows: Int64, wanted: Int64, at_ns: Int64) -> Int64:
+    """Return which of `rows` has each of the values (k,) of an argument, -1 for none.
+
+    Of several (files of one rank may each count from the same number) it is the one that began nearest to
+    `at_ns` (k,).
+    """
     values = integers(trace, key, rows)
     rows, values = rows[values >= 0], values[values >= 0]
     if not len(rows):
         return np.full(len(wanted), -1, np.int64)
-    order = np.argsort(values, kind="stable")
+    order = np.lexsort((trace.ts_ns[rows], values))
     rows, values = rows[order], values[order]
-    at = np.searchsorted(values, wanted, side="right") - 1
-    return np.where((at >= 0) & (wanted >= 0) & (values[at] == wanted), rows[at], -1)
+    first, behind = np.searchsorted(values, wanted), np.searchsorted(values, wanted, side="right")
+    at, begins = behind - 1, trace.ts_ns[rows]
+    for one in np.flatnonzero(behind - first > 1).tolist():
+        low, high, moment = first[one], behind[one], at_ns[one]
+        next_one = low + int(np.searchsorted(begins[low:high], moment))
+        at[one] = min(max(next_one - 1, low), at[one])
+        if next_one < high and begins[next_one] - moment < abs(moment - begins[at[one]]):
+            at[one] = next_one
+    return np.where((at >= first) & (wanted >= 0), rows[at], -1)
 
 
 # ---- what device work waits for
@@ -170,8 +181,8 @@ def _recorded_waits(trace: Trace, works: Works, rows: Int64) -> Int64:
     That is its last work by then, and what the stream itself had been told to wait for since.
     """
     calls = np.flatnonzero(by_cat(trace, RUNTIME_CATS.__contains__))
-    waits = with_correlation(trace, calls, integers(trace, "correlation", rows))
-    records = with_correlation(trace, calls, integers(trace, "wait_on_cuda_event_record_corr_id", rows))
+    waits = with_correlation(trace, calls, rows)
+    records = with_correlation(trace, calls, rows, "wait_on_cuda_event_record_corr_id")
     records = np.where(records >= 0, records, waits)
     launched = {where: (low, works.call_start_ns[low:high]) for where, low, high in works.by_stream()}
     device = [trace.tracks[one].pid for one in trace.track_id[rows].tolist()]
@@ -315,7 +326,7 @@ def _awaited_streams(trace: Trace, works: Works, calls: Int64) -> Int64:
     """Return the only stream (its number) that each of `calls` waits for, -1 where that is not recorded."""
     rows = np.flatnonzero(by_cat(trace, "cuda_sync".__eq__))
     rows = rows[integers(trace, "wait_on_stream", rows) < 0]
-    of_call = with_correlation(trace, calls, integers(trace, "correlation", rows))
+    of_call = with_correlation(trace, calls, rows)
     number = {where: i for i, where in enumerate(works.streams)}
     only = np.full(len(trace) + 1, -1, np.int64)
     for row, call, stream in zip(

@@ -169,7 +169,7 @@ def _around(
     kept = begins[np.searchsorted(ends[:-1], trace.ts_ns, side="right")] < trace.end_ns
     works = np.flatnonzero(kept & by_cat(trace, DEVICE_CATS.__contains__))
     calls = np.flatnonzero(by_cat(trace, RUNTIME_CATS.__contains__))
-    launches = with_correlation(trace, calls, integers(trace, "correlation", works))
+    launches = with_correlation(trace, calls, works)
     kept[launches[launches >= 0]] = True
     at_ns = trace.points.ts_ns
     points = trace.points.select(

@@ -25,7 +25,7 @@ from dialects.kineto.collectives import (
     step_mark,
     transfers,
 )
-from dialects.kineto.kineto_device import integers, with_correlation
+from dialects.kineto.kineto_device import with_correlation
 from dialects.masks import by_cat, by_name
 from dialects.name_rules import is_library_call
 from dialects.recorded_collectives import NO_COLLECTIVES, Call, Collectives, kind_of
@@ -68,7 +68,7 @@ def _of_device(rank: RankTrace, rows: Int64) -> tuple[list[Call], Int64, Int64]:
     trace = rank.trace
     columns = {key: trace.args[key].as_dict() for key in (*SIZE_ARGS, *SYNC_ARGS) if key in trace.args}
     runtime = np.flatnonzero(by_cat(trace, RUNTIME_CATS.__contains__))
-    launch = with_correlation(trace, runtime, integers(trace, "correlation", rows))
+    launch = with_correlation(trace, runtime, rows)
     named = columns.get("Collective name", {})
     bare = np.array([row not in named for row in rows.tolist()], np.bool_) & (launch >= 0)
     around = dict(zip(rows[bare].tolist(), _around(rank, launch[bare]), strict=True))

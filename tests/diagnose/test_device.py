@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -50,6 +50,34 @@ def test_the_device_waits_for_one_long_operation_of_the_host(tmp_path: Path) -> 
     diagnosis = diagnosed(directory)
     assert "the device waits for aten::sort; up to 40.0 ms" in headline(diagnosis)
     holds(winning(diagnosis)[0], 40.0)
+
+
+def test_one_long_operation_is_a_cause_and_waiting_before_it_a_symptom(tmp_path: Path) -> None:
+    # 40 kernels of 0.5 ms, for which the host waits at the end of the step; then 40 ms of its own
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": waiting_before_a_long_operation()}))
+    (first, *_) = winning(diagnosed(path))
+    assert first.finding.kind == "host_bound"
+    holds(first, 40.0)
+
+
+def waiting_before_a_long_operation() -> list[dict[str, Any]]:
+    """Return eight steps of 40 kernels of 0.5 ms, a call that waits for them, and 40 ms of an optimizer."""
+    events = []
+    for step in range(8):
+        at, number = 61_000 * step, 41 * step
+        own = [(f"ProfilerStep#{step}", "user_annotation", 0, 60_999, None)]
+        own += [("cudaLaunchKernel", "cuda_runtime", 10 * i, 5, number + i) for i in range(40)]
+        own.append(("cudaStreamSynchronize", "cuda_runtime", 400, 19_620, number + 40))
+        own.append(("Optimizer.step#CPUAdam.step", "user_annotation", 20_500, 40_000, None))
+        own += [("kernel", "kernel", 10 + 500 * i, 499, number + i) for i in range(40)]
+        for name, cat, begin, dur, correlation in own:
+            args = {} if correlation is None else {"correlation": correlation}
+            thread = {"pid": 0, "tid": 7} if cat == "kernel" else {"pid": 5, "tid": 5}
+            events.append(
+                {"ph": "X", "name": name, "cat": cat, **thread, "ts": at + begin, "dur": dur, "args": args}
+            )
+    return events
 
 
 def test_a_host_is_not_the_limit_alone_where_the_device_is_as_busy(

@@ -353,9 +353,9 @@ def test_steps_last_from_completion_to_completion_and_wait_for_what_the_host_loa
         at = 100 * step
         events += [
             span("train", HOST, PYTHON, at, 100, step_num=step),
-            span("$data.py:30 next_batch", HOST, PYTHON, at, 60),
+            span("next_batch", HOST, PYTHON, at, 60),
             span("$image.py:9 decode", HOST, PYTHON, at + 5, 50),
-            span("$array.py:1 block_until_ready", HOST, PYTHON, at + 60, 40),
+            span("block_until_ready", HOST, PYTHON, at + 60, 40),
             span(str(step), 1, 2, at + 60, 40),
             span("fusion.1", 1, 3, at + 60, 40.001),  # rounded otherwise
         ]

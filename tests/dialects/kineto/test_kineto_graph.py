@@ -315,6 +315,21 @@ def test_a_short_call_does_not_wait_however_many_launches_are_outstanding(steps_
     assert EdgeKind.QUEUE not in {kind for *_, kind in inputs(found, found.steps[0], "hipLaunchKernel")}
 
 
+def test_of_calls_with_one_correlation_the_nearest_launched_the_work(steps_of: Any) -> None:
+    """As where two files of a rank each count from the same number."""
+    found = steps_of(
+        [
+            call("cudaLaunchKernel", 0, 4, 7),
+            work("first", 5, 10, 7),
+            call("hipLaunchKernel", 1000, 4, 7),
+            work("second", 1005, 10, 7),
+        ]
+    )
+    (step,) = found.steps
+    for name, launch in (("first", "cudaLaunchKernel"), ("second", "hipLaunchKernel")):
+        assert (launch, Joint.START_TO_HEAD, EdgeKind.LAUNCH) in inputs(found, step, name)
+
+
 @pytest.mark.parametrize("name", ["cudaDeviceSynchronize", "hipStreamSynchronize", "cudaMemcpy", "cudaFree"])
 def test_a_call_that_blocks_waits_for_what_was_launched_before(steps_of: Any, name: str) -> None:
     found = steps_of(
