@@ -89,7 +89,7 @@ class Change(Enum):
 
 
 def why_higher(values: Float64, begin: int, end: int) -> Change:
-    """Return what explains best that a series is higher from `begin` to `end`; see `higher_span`.
+    """Return the best explanation why a series is higher from `begin` to `end`; see `higher_span`.
 
     In each explanation the level may wander as well: a random walk with noise around it (Harvey, Forecasting,
     1989, 2.4). Sines make its differences independent, so that each has a likelihood; what has more numbers

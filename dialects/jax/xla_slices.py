@@ -47,7 +47,8 @@ _NOISE = re.compile(r"ThreadpoolListener::.*|end: .*")
 _UNTIMED = re.compile(r"PythonRefManager::.*|ThunkExecutor::Execute")
 _WAIT = re.compile(
     r"Wait(?:\b.*|For.*)|.*\(wait for completion\)|.*::Await\w*|Rendezvous|EventFDAsyncWorker.*"
-    r"|(?:\$\S+ )?(?:_?block_until_ready|_single_device_array_to_np_array\w*|__array__|_value|wait|acquire|sleep)"
+    r"|(?:\$\S+ )?(?:_?block_until_ready|_single_device_array_to_np_array\w*|__array__|_value|wait|acquire)"
+    r"|\$\S+ sleep"
     r"|(?:\S+::)?(?:BlockUntilReady|BlockHostUntilDone|AwaitReady)\w*.*"
 )
 

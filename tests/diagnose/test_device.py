@@ -63,20 +63,20 @@ def test_one_long_operation_is_a_cause_and_waiting_before_it_a_symptom(tmp_path:
 
 def waiting_before_a_long_operation() -> list[dict[str, Any]]:
     """Return eight steps of 40 kernels of 0.5 ms, a call that waits for them, and 40 ms of an optimizer."""
-    events = []
+    events: list[dict[str, Any]] = []
+
+    def add(name: str, cat: str, ts: int, dur: int, **args: int) -> None:
+        thread = {"pid": 0, "tid": 7} if cat == "kernel" else {"pid": 5, "tid": 5}
+        events.append({"ph": "X", "name": name, "cat": cat, **thread, "ts": ts, "dur": dur, "args": args})
+
     for step in range(8):
-        at, number = 61_000 * step, 41 * step
-        own = [(f"ProfilerStep#{step}", "user_annotation", 0, 60_999, None)]
-        own += [("cudaLaunchKernel", "cuda_runtime", 10 * i, 5, number + i) for i in range(40)]
-        own.append(("cudaStreamSynchronize", "cuda_runtime", 400, 19_620, number + 40))
-        own.append(("Optimizer.step#CPUAdam.step", "user_annotation", 20_500, 40_000, None))
-        own += [("kernel", "kernel", 10 + 500 * i, 499, number + i) for i in range(40)]
-        for name, cat, begin, dur, correlation in own:
-            args = {} if correlation is None else {"correlation": correlation}
-            thread = {"pid": 0, "tid": 7} if cat == "kernel" else {"pid": 5, "tid": 5}
-            events.append(
-                {"ph": "X", "name": name, "cat": cat, **thread, "ts": at + begin, "dur": dur, "args": args}
-            )
+        at = 61_000 * step
+        add(f"ProfilerStep#{step}", "user_annotation", at, 60_999)
+        for i in range(40):
+            add("cudaLaunchKernel", "cuda_runtime", at + 10 * i, 5, correlation=40 * step + i)
+            add("kernel", "kernel", at + 10 + 500 * i, 499, correlation=40 * step + i)
+        add("cudaStreamSynchronize", "cuda_runtime", at + 400, 19_620)
+        add("Optimizer.step#CPUAdam.step", "user_annotation", at + 20_500, 40_000)
     return events
 
 
