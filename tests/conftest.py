@@ -197,11 +197,11 @@ def small_window(browser: webdriver.Chrome) -> Iterator[None]:
     browser.set_window_size(size["width"], size["height"])
 
 
-def waiting(browser: webdriver.Chrome) -> WebDriverWait[webdriver.Chrome]:
+def waiting(browser: webdriver.Chrome, seconds: float = 30) -> WebDriverWait[webdriver.Chrome]:
     """Return what waits for something in a page, and looks often: selenium's own looks twice a second."""
     from selenium.webdriver.support.wait import WebDriverWait
 
-    return WebDriverWait(browser, 30, poll_frequency=0.02)
+    return WebDriverWait(browser, seconds, poll_frequency=0.02)
 
 
 def open_page(browser: webdriver.Chrome, path: Path) -> list[str]:

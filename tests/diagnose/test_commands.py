@@ -78,7 +78,8 @@ def test_the_command_of_a_finding_answers_its_gain_and_its_interval_and_leaves_n
         assert found, f"job {number} has no {kind}"
         for one in found:
             assert answers(one) or one["gain_ms"]["mid"] is None
-            told(one["look"])
+            if number == 0 or THOROUGH:
+                told(one["look"])
         assert files_in(tmp_path) == before
 
 
