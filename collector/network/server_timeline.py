@@ -10,19 +10,16 @@ from pathlib import Path
 from msgspec import Struct
 
 from collector.network.endpoints import index_in_path
-from collector.network.partition_keys import Keys, attempt, key_of_id, lines_of, read_keys, text_files
+from collector.network.partition_keys import Keys, attempt, lines_of, read_keys, text_files
 from collector.network.pslite import key_base, role_of
 from collector.network.server_logs import Interval, Log, read_log
 from errors import TraceError, missing
 from formats.chrome_writer import Process, Slice, write_timeline
-from formats.columns import Trace
 from opname import OpName, split_key
 from parallel import progress as bars
 from result import Repairs
-from traces.files import read_trace
 
 TIMELINE = "server_timeline.json"
-OLD_PROFILE = "server_profile.json"  # of BytePS's former server: push-<id> and pull-<id> by key
 _LOG_NAMES = ("key_log", "pslite_profile", "van_verbose_log", "server_log")
 _SECOND_NS = 10**9
 _DAY_S = 86_400
@@ -65,10 +62,9 @@ class ServerKey(Struct, frozen=True):
 
 
 class Served(Struct, frozen=True):
-    """The logs of a job's servers; `profiles` are those of the former server."""
+    """The logs of a job's servers."""
 
     logs: Sequence[Log]
-    profiles: Sequence[tuple[Path, Trace]]
     names: Keys
     operations: Sequence[ServerOperation]
     keys: Sequence[ServerKey]
@@ -86,11 +82,7 @@ def read_served(root: Path, *, progress: bool | None = None) -> Served:
     home = root if root.is_dir() else root.parent
     repairs = Repairs()
     logs = _read_logs(root, repairs, progress)
-    profiles = []
-    for path in sorted(root.rglob(OLD_PROFILE)) if root.is_dir() else []:
-        with attempt(path, repairs):
-            profiles.append((path, read_trace(path)))
-    if not logs and not profiles:
+    if not logs:
         why = f" ({'; '.join(repairs.lines)})" if repairs.lines else ""
         raise TraceError(
             f"{root}: no server log or ps-lite profile here; run the servers with PS_KEY_LOG=1 or "
@@ -98,14 +90,12 @@ def read_served(root: Path, *, progress: bool | None = None) -> Served:
         )
     keys = read_keys(home, repairs)
     operations, requests = list(_operations(logs)), list(_server_keys(logs, keys))
-    return Served(logs, profiles, keys, operations, requests, repairs.lines)
+    return Served(logs, keys, operations, requests, repairs.lines)
 
 
 def write_served(found: Served, output: Path) -> int:
     """Write the timeline of the servers; return the number of its events. Raises OutputError."""
-    processes = _processes(found.logs, found.names)
-    processes += [_old_profile(path, trace, found.names) for path, trace in found.profiles]
-    return write_timeline(output, processes, "Server")
+    return write_timeline(output, _processes(found.logs, found.names), "Server")
 
 
 def served_keys(root: Path) -> dict[str, set[int]]:
@@ -148,19 +138,6 @@ def _node(path: Path, log: Log) -> str:
         node_id, role = next(iter(log.ids.items()))
         return f"{role} ps{node_id}"
     return path.name.partition(".")[0]
-
-
-def _old_profile(path: Path, trace: Trace, keys: Keys) -> Process:
-    """Return `server_profile.json` with its keys named; pid and tid are the key."""
-    tracks: dict[str, list[Slice]] = {}
-    ends_ns = trace.end_ns
-    for i in trace.ts_ns.argsort(kind="stable").tolist():
-        key = key_of_id(trace.tracks[trace.track_id[i]].pid)
-        row = Interval(trace.names[trace.name_id[i]], int(trace.ts_ns[i]), int(ends_ns[i]), key or 0)
-        named = Slice(*row[:3]) if key is None else _named(row, keys)
-        tracks.setdefault(f"key {key}", []).append(named)
-    index = index_in_path(path, "server")
-    return Process(f"server_{index}" if index is not None else "server", tracks)
 
 
 def _processes(logs: Sequence[Log], keys: Keys) -> list[Process]:

@@ -225,17 +225,6 @@ def test_the_clock_of_a_key_log_is_set_by_a_profile(tmp_path: Path) -> None:
     assert [(e["name"], e["ts"]) for e in found] == [("1 x push", 1_795_220_381_000_000)]
 
 
-def test_the_profile_of_the_former_server(tmp_path: Path) -> None:
-    (tmp_path / "log.txt").write_text(DEBUG_LOG)
-    trace = [
-        {"ph": ph, "name": "push-9", "pid": 262144, "tid": 262144, "ts": ts}
-        for ph, ts in (("B", 5), ("E", 9))
-    ]
-    (tmp_path / "server_profile.json").write_text(json.dumps({"traceEvents": trace}))
-    found = [e for e in events(timeline(tmp_path, tmp_path)) if e["ph"] == "X"]
-    assert [(e["name"], e["ts"], e["dur"]) for e in found] == [("byteps.gradient_0.push-9", 5, 4)]
-
-
 def test_nothing_there_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("nothing of this kind\n")
     with pytest.raises(TraceError, match="no server log or ps-lite profile") as caught:
