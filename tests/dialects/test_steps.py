@@ -239,11 +239,11 @@ def test_an_annotation_with_nothing_in_it_is_no_step() -> None:
     assert whole_steps(make(slices, dialect="kineto")) == [Step(1, 0, 90)]
 
 
-def test_composer_steps_are_its_batches() -> None:
+def test_composer_steps_are_its_batches_with_what_passes_before_them() -> None:
     slices = [("event/batch", 10, 50), ("ProfilerStep#4", 0, 80), ("event/batch", 100, 60)]
-    assert whole_steps(make(slices, dialect="composer")) == [Step(1, 10, 60), Step(2, 100, 160)]
+    assert whole_steps(make(slices, dialect="composer")) == [Step(1, 10, 60), Step(2, 60, 160)]
     numbered = make(slices, dialect="composer", args={"batch": {0: 3, 2: 4}})
-    assert whole_steps(numbered) == [Step(3, 10, 60), Step(4, 100, 160)]
+    assert whole_steps(numbered) == [Step(3, 10, 60), Step(4, 60, 160)]
 
 
 def test_a_horovod_step_is_one_round_over_all_tensors() -> None:
