@@ -257,6 +257,7 @@ function linked({ nodes, edges }) {
     box.left = nodes.reduce((least, node) => Math.min(least, node.x), Infinity);
     box.right = nodes.reduce((most, node) => Math.max(most, node.x), -Infinity);
     box.top = nodes.reduce((least, node) => Math.min(least, node.y), Infinity);
+    box.top = edges.reduce((least, [, , , , row]) => Math.min(least, row ?? least), box.top);
     box.bottom = nodes.reduce((most, node) => Math.max(most, node.y), -Infinity);
   }
   return { before, after, critical, box };
