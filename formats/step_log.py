@@ -78,7 +78,7 @@ _BOM = b"\xef\xbb\xbf"
 _MANY_ROWS = 100_000  # of which some tell the whole step
 _PIECE_ROWS = 250_000  # that are sorted together
 _PIECES = 4  # of which some rows are looked at together
-_MOST_LOCAL = 1 << 16  # ranks of a host
+_MOST = 1 << 31  # of ranks, and of numbers that are labels
 _SHARED_STEPS = 0.5  # that two ranks have, at least
 _LONGER = 2  # than the steps by their times of day no duration is
 _HEAD_ROWS = 20  # of which the kinds of columns are told
@@ -266,7 +266,10 @@ class _Form:
         if name not in self.codes:
             return _all_seconds(texts)
         codes = self.codes[name]
-        codings = [np.nan if text is None else codes.setdefault(str(text), len(codes)) for text in texts]
+        codings = [
+            np.nan if text is None else codes.setdefault(clean_text(str(text)[:_LONGEST_NAME]), len(codes))
+            for text in texts
+        ]
         return np.array(codings, np.float64)
 
 
@@ -355,7 +358,7 @@ def _kinds(rows: Sequence[Mapping[str, Any]]) -> _Kinds | None:
         return None
     names = [
         name for name in named if clean_text(name) == name and name[-1:] != "/"
-    ]  # others cannot be written
+    ]  # else not to be written
     cells = {name: [row.get(name) for row in rows] for name in names}
     numeric = {name for name in names if _are_numbers(cells[name])}
     times = {name for name in names if _are_times(rows, name)}
@@ -493,6 +496,7 @@ class _RowsByRank:
 
     def __init__(self, names: Sequence[str], whose: str | Sequence[str]) -> None:
         self.names, self.n, self.lost = names, 0, 0
+        self.is_rank = isinstance(whose, str)  # else labels may tell ranks
         self.labels = [whose] if isinstance(whose, str) else whose
         self.known: dict[int, int] = {}  # the rank of each number in the rows, where that is another one
         self._blocks: list[Float64] = []  # (rows, columns) that are in no piece yet
@@ -508,12 +512,17 @@ class _RowsByRank:
     def _end_piece(self) -> None:
         table = np.concatenate(self._blocks)
         self._blocks = []
-        labels = [table[:, self.names.index(name)] for name in self.labels]
         rank = np.full(len(table), -1.0)
-        for label in labels:
-            rank = label if len(labels) == 1 else np.maximum(rank, 0) * _MOST_LOCAL + label
-        is_known = (np.abs(rank) < 1 << 31) & (np.rint(rank) == rank)  # not NaN
-        if not is_known.all():
+        if self.is_rank:
+            rank = table[:, self.names.index(self.labels[0])]
+        elif self.labels:  # maybe measurements, which a row may lack: it stays
+            labels = [
+                np.rint(np.nan_to_num(table[:, self.names.index(name)], nan=-1)) for name in self.labels
+            ]
+            host, local = (np.clip(label, -1, _MOST) for label in (0 * labels[-1], *labels)[-2:])
+            rank = host * _MOST + local
+        is_known = (np.abs(rank) < _MOST) & (np.rint(rank) == rank)  # not NaN
+        if self.is_rank and not is_known.all():
             self.lost += int((~is_known).sum())
             table, rank = table[is_known], rank[is_known]
         if (np.diff(rank) < 0).any():
@@ -548,7 +557,7 @@ class _RowsByRank:
         texts = [{code: text for text, code in codes.get(name, {}).items()} for name in self.labels]
 
         def told(rank: int) -> str:
-            labels = divmod(rank, _MOST_LOCAL) if len(texts) > 1 else [rank]
+            labels = divmod(rank, _MOST)[-len(texts) :]
             return " ".join(one.get(label, str(label)) for one, label in zip(texts, labels, strict=True))
 
         def natural(rank: int) -> list[Any]:

@@ -182,9 +182,8 @@ def test_ranks_are_told_apart_and_members_of_members_are_columns(tmp_path: Path,
 
 
 def test_a_number_that_differs_from_step_to_step_tells_no_ranks(tmp_path: Path) -> None:
-    trace = log(
-        tmp_path / "a.csv", "step,gpu,step_ms\n" + "".join(f"{i},{90 + i % 7},5\n" for i in range(30))
-    )
+    rows = [f"{i},{'' if i % 3 else 90.5 + i % 7},5\n" for i in range(30)]
+    trace = log(tmp_path / "a.csv", "step,gpu,step_ms\n" + "".join(rows))
     assert ([track.pid for track in trace.tracks], len(trace), trace.repairs) == ([None], 30, [])
 
 
