@@ -12,7 +12,7 @@ from arrays.intervals import union_length
 from arrays.numbering import unique
 from dag.step_graph import Bool, StepGraph
 from diagnose.finding import Finding, Skipped, edit
-from diagnose.finding_thresholds import EXPOSED, HALF, NEARLY_ALL, NOTICEABLE, SHORT_KERNEL_NS
+from diagnose.finding_thresholds import EXPOSED, HALF, LIMIT, NEARLY_ALL, NOTICEABLE, SHORT_KERNEL_NS
 from diagnose.job_view import JobView, what_runs
 from dialects.roles import Role
 from dialects.step_parts import Operation
@@ -28,8 +28,8 @@ NO_DEVICE = "no work of a device is recorded"
 NO_COMPUTATION = "no computation is recorded; the time before a transfer stands for it"
 
 
-def long_operation(view: JobView) -> Iterator[Finding]:
-    """Find one operation of the host that alone keeps the device waiting for much of the step."""
+def long_operation(view: JobView, least: float = LIMIT) -> Iterator[Finding]:
+    """Find one operation of the host for which alone the device waits, for `least` of its idle time."""
     launching = view.which(prepares)
     on_path = view.path_work_ns(launching)
     largest, is_largest = view.largest(launching & view.which(lambda one: one.role is not Role.CALL))
@@ -40,6 +40,8 @@ def long_operation(view: JobView) -> Iterator[Finding]:
         return
     if on_path >= HALF * view.step_ns and alone_ns <= HALF * on_path:
         return  # that is launching
+    if alone_ns < least * (1 - _busy_share(view)) * view.step_ns:
+        return
     yield Finding(
         kind="host_bound",
         title=f"the device waits for {brief(largest[0])}",
@@ -56,6 +58,9 @@ def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
     """Find steps whose length the host decides, because it launches more slowly than the device works."""
     if not _on_device(view).any():
         yield Skipped("host_bound", NO_DEVICE)
+        return
+    if found := list(long_operation(view, least=0.0)):
+        yield from found
         return
     launching = view.which(prepares)
     on_path = view.path_work_ns(launching)
