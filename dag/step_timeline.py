@@ -110,7 +110,7 @@ def path_waterfall(title: str, recording: Recording, step: StepGraph, path: Crit
         sums[key] = sums.get(key, 0) + ns
     last = f" on {recording.owners[path.owner]}, which ends last" if len(recording.owners) > 1 else ""
     return waterfall(
-        title, f"ms of the step{last}, along its critical path", sums, "the step" + last.split(",")[0]
+        title, f"ms{last or ' of the step'}, along its critical path", sums, "the step" + last.split(",")[0]
     )
 
 
