@@ -12,14 +12,7 @@ import dialects
 from arrays import Float64
 from dag_utils import LoadedSteps
 from diagnose.detectors.capture import capture_quality
-from diagnose.detectors.device import (
-    allocations,
-    copies,
-    host_bound,
-    host_sync,
-    idle,
-    long_operation,
-)
+from diagnose.detectors.device import allocations, copies, host_bound, host_sync, idle, long_operation
 from diagnose.detectors.exposed import exposed_communication, idle_stages, slow_input
 from diagnose.detectors.late_ranks import late_ranks, uneven_work
 from diagnose.detectors.memory import memory

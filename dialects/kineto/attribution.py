@@ -16,9 +16,9 @@ from arrays import Int64
 from arrays.intervals import innermost
 from arrays.numbering import numbered, unique
 from dialects.kineto.collectives import step_mark
-from dialects.kineto.kineto_device import integers, with_correlation, with_value
+from dialects.kineto.kineto_device import calls_of, integers, with_value
 from dialects.masks import by_cat, by_name
-from dialects.system import CPU_OP_CATS, RUNTIME_CATS, Origin, WorkGroups
+from dialects.system import CPU_OP_CATS, Origin, WorkGroups
 from formats.columns import Trace
 from function_names import without_numbers
 
@@ -121,8 +121,7 @@ class _Launches:
 
     def __init__(self, trace: Trace, rows: Int64) -> None:
         self.trace = trace
-        calls = np.flatnonzero(by_cat(trace, RUNTIME_CATS.__contains__))
-        self.call = with_correlation(trace, calls, rows)
+        self.call = calls_of(trace, rows)
         self.at_ns = np.append(trace.ts_ns, 0)[self.call]
         self.thread = np.append(trace.track_id, -1)[self.call].astype(np.int64)
         self.is_operator = by_cat(trace, CPU_OP_CATS.__contains__)

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from arrays import Int64, Mask
 from arrays.numbering import unique
-from dialects.kineto.kineto_device import CALLS_THAT_WAIT, integers, with_correlation
+from dialects.kineto.kineto_device import CALLS_THAT_WAIT, calls_of, integers
 from dialects.masks import by_cat, by_name
 from dialects.step_windows import windows
 from dialects.steps import Steps
@@ -68,8 +68,7 @@ def launched(trace: Trace) -> Launched:
 def _launched(trace: Trace) -> Launched:
     row = np.flatnonzero(by_cat(trace, DEVICE_CATS.__contains__))
     row = row[np.lexsort((trace.ts_ns[row], trace.track_id[row]))]
-    calls = np.flatnonzero(by_cat(trace, RUNTIME_CATS.__contains__))
-    call = with_correlation(trace, calls, row)
+    call = calls_of(trace, row)
     call_ns = np.where(call >= 0, trace.ts_ns[call], -FARTHEST_NS)
     track = trace.track_id[row].astype(np.int64)
     is_first = np.zeros(len(row), np.bool_)

@@ -11,7 +11,7 @@ import numpy as np
 from arrays import Int64
 from arrays.median import median
 from arrays.numbering import unique
-from dialects.kineto.kineto_device import with_correlation
+from dialects.kineto.kineto_device import calls_of
 from dialects.masks import by_cat, by_name
 from dialects.steps import NO_STEPS, Steps, between, outer_rows, rest, spans
 from dialects.system import KERNEL_CATS, RUNTIME_CATS
@@ -102,7 +102,7 @@ def graph_replays(trace: Trace) -> Steps:
     kernels = kernels[np.argsort(trace.ts_ns[kernels], kind="stable")]
     place = np.full(len(trace) + 1, -1)
     place[calls] = np.arange(len(calls))
-    of_call = place[with_correlation(trace, calls, kernels)]
+    of_call = place[calls_of(trace, kernels)]
     kernels, of_call = kernels[of_call >= 0], of_call[of_call >= 0]
     count = np.bincount(of_call, minlength=len(calls))
     first = np.full(len(calls), -1)

@@ -76,8 +76,7 @@ def read_works(trace: Trace, end_ns: Int64, counts: Mask) -> Works:
     number, streams = _streams(trace, rows)
     order = np.lexsort((rows, end_ns[rows], trace.ts_ns[rows], number))
     rows, number = rows[order], number[order]
-    calls = np.flatnonzero(by_cat(trace, RUNTIME_CATS.__contains__))
-    call = with_correlation(trace, calls, rows)
+    call = calls_of(trace, rows)
     start, end = trace.ts_ns[rows], end_ns[rows]
     call_start = np.where(call >= 0, trace.ts_ns[call], start)
     call_end = np.where(call >= 0, end_ns[call], start)
@@ -119,8 +118,9 @@ def _streams(trace: Trace, rows: Int64) -> tuple[Int64, list[tuple[Any, Any]]]:
     return np.array(numbers, np.int64)[which.reshape(-1)], list(place)
 
 
-def with_correlation(trace: Trace, calls: Int64, rows: Int64, key: str = "correlation") -> Int64:
-    """Return which of `calls` has the correlation that each of `rows` (k,) has under `key`; -1 for none."""
+def calls_of(trace: Trace, rows: Int64, key: str = "correlation") -> Int64:
+    """Return the call of the host with the correlation that each of `rows` (k,) has as `key`; -1 for none."""
+    calls = np.flatnonzero(by_cat(trace, RUNTIME_CATS.__contains__))
     return with_value(trace, "correlation", calls, integers(trace, key, rows), trace.ts_ns[rows])
 
 
@@ -180,9 +180,7 @@ def _recorded_waits(trace: Trace, works: Works, rows: Int64) -> Int64:
 
     That is its last work by then, and what the stream itself had been told to wait for since.
     """
-    calls = np.flatnonzero(by_cat(trace, RUNTIME_CATS.__contains__))
-    waits = with_correlation(trace, calls, rows)
-    records = with_correlation(trace, calls, rows, "wait_on_cuda_event_record_corr_id")
+    waits, records = calls_of(trace, rows), calls_of(trace, rows, "wait_on_cuda_event_record_corr_id")
     records = np.where(records >= 0, records, waits)
     launched = {where: (low, works.call_start_ns[low:high]) for where, low, high in works.by_stream()}
     device = [trace.tracks[one].pid for one in trace.track_id[rows].tolist()]
@@ -326,7 +324,7 @@ def _awaited_streams(trace: Trace, works: Works, calls: Int64) -> Int64:
     """Return the only stream (its number) that each of `calls` waits for, -1 where that is not recorded."""
     rows = np.flatnonzero(by_cat(trace, "cuda_sync".__eq__))
     rows = rows[integers(trace, "wait_on_stream", rows) < 0]
-    of_call = with_correlation(trace, calls, rows)
+    of_call = calls_of(trace, rows)
     number = {where: i for i, where in enumerate(works.streams)}
     only = np.full(len(trace) + 1, -1, np.int64)
     for row, call, stream in zip(

@@ -36,11 +36,11 @@ from dialects.kineto.kineto_device import (
     after_on_stream,
     after_other_streams,
     awaited_by_calls,
+    calls_of,
     integers,
     polled,
     read_works,
     waiting_for_room,
-    with_correlation,
 )
 from dialects.kineto.kineto_host import Segments, segments
 from dialects.masks import by_cat, by_name
@@ -168,8 +168,7 @@ def _around(
     _, begins, ends = np.array([*bounds, (0, FARTHEST_NS, FARTHEST_NS)], np.int64).T
     kept = begins[np.searchsorted(ends[:-1], trace.ts_ns, side="right")] < trace.end_ns
     works = np.flatnonzero(kept & by_cat(trace, DEVICE_CATS.__contains__))
-    calls = np.flatnonzero(by_cat(trace, RUNTIME_CATS.__contains__))
-    launches = with_correlation(trace, calls, works)
+    launches = calls_of(trace, works)
     kept[launches[launches >= 0]] = True
     at_ns = trace.points.ts_ns
     points = trace.points.select(

@@ -25,13 +25,13 @@ from dialects.kineto.collectives import (
     step_mark,
     transfers,
 )
-from dialects.kineto.kineto_device import with_correlation
+from dialects.kineto.kineto_device import calls_of
 from dialects.masks import by_cat, by_name
 from dialects.name_rules import is_library_call
 from dialects.recorded_collectives import NO_COLLECTIVES, Call, Collectives, kind_of
 from dialects.roles import Role
 from dialects.step_parts import EdgeKind, RankTrace
-from dialects.system import COPY_CATS, DEVICE_CATS, RUNTIME_CATS, int_or_zero
+from dialects.system import COPY_CATS, DEVICE_CATS, int_or_zero
 from formats.columns import Trace
 
 #: Bytes of an element, by a word of its type's name (``c10::Half``, ``unsigned char``); of any other 4.
@@ -67,8 +67,7 @@ def _of_device(rank: RankTrace, rows: Int64) -> tuple[list[Call], Int64, Int64]:
     """Return kernels and copies (k,) as calls, their sequence numbers (-1: none), and their launches (ns)."""
     trace = rank.trace
     columns = {key: trace.args[key].as_dict() for key in (*SIZE_ARGS, *SYNC_ARGS) if key in trace.args}
-    runtime = np.flatnonzero(by_cat(trace, RUNTIME_CATS.__contains__))
-    launch = with_correlation(trace, runtime, rows)
+    launch = calls_of(trace, rows)
     named = columns.get("Collective name", {})
     bare = np.array([row not in named for row in rows.tolist()], np.bool_) & (launch >= 0)
     around = dict(zip(rows[bare].tolist(), _around(rank, launch[bare]), strict=True))
