@@ -138,7 +138,8 @@ def read(path: Path, asked: Collection[str] = ()) -> Trace:
     rows.end()
     if form.kinds.rank is None and rows.labels:
         repairs += rows.number(form.kinds.step, form.codes)
-    return _trace(path, form.kinds, rows, apart, repairs)
+    with np.errstate(over="ignore"):  # what is no length of time is left out
+        return _trace(path, form.kinds, rows, apart, repairs)
 
 
 # ---- rows
@@ -356,9 +357,8 @@ def _kinds(rows: Sequence[Mapping[str, Any]]) -> _Kinds | None:
     named = dict.fromkeys(name for row in rows for name in row)
     if "ph" in named:
         return None
-    names = [
-        name for name in named if clean_text(name) == name and name[-1:] != "/"
-    ]  # else not to be written
+    # others cannot be written; one without a name is the index of a table
+    names = [name for name in named if name.strip() and clean_text(name) == name and name[-1] != "/"]
     cells = {name: [row.get(name) for row in rows] for name in names}
     numeric = {name for name in names if _are_numbers(cells[name])}
     times = {name for name in names if _are_times(rows, name)}
@@ -454,8 +454,10 @@ def _seconds(cell: Any) -> float:
 def _all_seconds(texts: Sequence[str | None]) -> Float64:
     """Return many times of day as numbers; see `_seconds`."""
     try:  # text of the universal time, as nearly all is
-        plain = "\n".join(texts).replace("Z", "").replace("+00:00", "").split("\n")  # type: ignore[arg-type]
-        return np.array(plain, "datetime64[us]").astype(np.int64) / 1e6
+        plain = "\n".join(texts).replace("Z", "").replace("+00:00", "")  # type: ignore[arg-type]
+        if "+" in plain or plain.count("-") != 2 * len(texts):
+            raise ValueError("of another zone")
+        return np.array(plain.split("\n"), "datetime64[us]").astype(np.int64) / 1e6
     except (TypeError, ValueError):
         return np.array(list(map(_seconds, texts)), np.float64)
 
@@ -621,7 +623,7 @@ def _trace(
         room.add(own.values())
         told.append(rows.known.get(rank, rank))
         first, n = first if first.stop else slice(0, stop), stop
-    if room is None:
+    if room is None or not n:
         raise TraceError(f"{path}: no row tells how long its step took")
     columns = {name: column[:n] for name, column in zip(names, room.arrays, strict=True)}
     begin, whole, number = (columns[name] for name in (_BEGIN, _WHOLE, NUMBER))

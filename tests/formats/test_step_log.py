@@ -56,6 +56,7 @@ def test_a_row_is_a_step_with_its_parts_in_order(tmp_path: Path) -> None:
         ("step,load_ns,iter (ns)", "1,2000000,10000000"),
         ("globalStep,dataTimeMs,stepTimeMs", "1,2,10"),
         ("step,data [ms],ms_per_step,tokens_per_sec,samples/s,GB_s", "1,2,10,9e6,512,30"),
+        (",step,data_ms,step_ms", "0,1,2,10"),  # with the index of a table
     ],
 )
 def test_durations_by_their_units(tmp_path: Path, head: str, row: str) -> None:
