@@ -138,7 +138,7 @@ def read(path: Path, asked: Collection[str] = ()) -> Trace:
     rows.end()
     if form.kinds.rank is None and rows.labels:
         repairs += rows.number(form.kinds.step, form.codes)
-    with np.errstate(over="ignore"):  # what is no length of time is left out
+    with np.errstate(over="ignore"):  # too long for a duration: left out
         return _trace(path, form.kinds, rows, apart, repairs)
 
 
