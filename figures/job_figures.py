@@ -16,6 +16,7 @@ from arrays import Float64, Int64
 from arrays.median import n_warm_up
 from arrays.spill import Spill, let_go
 from dialects import Need
+from dialects.steps import step_table
 from figures.durations import Durations, joined
 from figures.operations_by_step import Operations, merged
 from figures.rank_figures import RankFigures, Wanted, rank_figures, shapes_of
@@ -80,18 +81,17 @@ class JobFigures(Struct, frozen=True):
     @property
     def iteration_ns(self) -> Float64:
         """How long each whole step took, the mean over the ranks (k,), by number; empty without steps."""
-        return np.array(list(self._lengths_ns.values()), np.float64)
+        return self._lengths[1]
 
     @property
-    def _lengths_ns(self) -> dict[int, float]:
-        """The length of each step that all ranks with steps have; of every step where they share none."""
-        by_label: dict[int, list[int]] = {}
-        for rank in self.ranks:
-            for step in rank.steps.whole:
-                by_label.setdefault(step.label, []).append(step.dur_ns)
-        most = sum(bool(rank.steps.whole) for rank in self.ranks)
-        common = sorted(label for label, own in by_label.items() if len(own) == most) or sorted(by_label)
-        return {label: float(np.mean(by_label[label])) for label in common}
+    def _lengths(self) -> tuple[Int64, Float64]:
+        """Numbers and lengths (k,) of the steps that all ranks with steps have; else of every step."""
+        tables = [step_table(rank.steps.whole) for rank in self.ranks if rank.steps.whole]
+        number, begin, end = np.concatenate([step_table(()), *tables]).T
+        numbers, place, n = np.unique(number, return_inverse=True, return_counts=True)
+        mean_ns = np.bincount(place, end - begin, len(n)) / np.maximum(n, 1)
+        common = n == len(tables)
+        return (numbers[common], mean_ns[common]) if common.any() else (numbers, mean_ns)
 
     @property
     def warm_up(self) -> Sequence[int]:
@@ -101,7 +101,9 @@ class JobFigures(Struct, frozen=True):
         """
         if not all(dialects.named(name).has_events for name in self.dialects):
             return ()
-        return list(self._lengths_ns)[: n_warm_up(self.iteration_ns)]
+        numbers, lengths_ns = self._lengths
+        first: list[int] = numbers[: n_warm_up(lengths_ns)].tolist()
+        return first
 
     @property
     def settled(self) -> JobFigures:

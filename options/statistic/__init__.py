@@ -197,6 +197,7 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
     rows, of_ranks = (grouped, f" on {len(groups):,} ranks") if brief else (stats, "")
     n_shown = len(rows[: args.head])
     of_all = f" ({n_shown:,} shown)" if n_shown < len(rows) else ""
+    settled = job.settled
     spans = sum(file.phases.get(phase, 0) for file in job.files for phase in ("b", "S"))
     note = f"{spans:,} asynchronous spans (phases b and S) are not counted: they belong to no track."
     return _result(
@@ -204,10 +205,10 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
         job.files[0].path,
         {"traces": traces, **({"quantile_error": error[0]} if error else {})},
         tables,
-        headline=where_time_goes(job.settled.ranks)
+        headline=where_time_goes(settled.ranks)
         if group_of(args) is None
         else whose_time(stats, len(job.ranks)),
-        charts=_charts(job.settled, stats, cats) if _is_drawn(args) else (),
+        charts=_charts(settled, stats, cats) if _is_drawn(args) else (),
         figures=(
             (operations.title.lower(), f"{len(rows):,}{of_ranks}{of_all}"),
             ("slices", f"{job.n_slices:,}"),
