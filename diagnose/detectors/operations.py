@@ -141,12 +141,20 @@ def outlier_steps(view: JobView) -> Iterator[Finding | Skipped]:
     numbers = [view.numbers[place] for place in places]
     worst = rows[int(np.argmax(times[places]))]
     grown = _grown(view, worst)
+    runs = view.work_by_kind > 0
+    alone = runs[places[int(np.argmax(times[places]))]] & ~np.delete(runs, places, axis=0).any(axis=0)
+    only = [
+        kind.name
+        for kind, is_alone in zip(recording.table.kinds, alone.tolist(), strict=True)
+        if is_alone and kind.is_span
+    ]
     yield Finding(
         kind="outlier_steps",
         title=f"step{'s' if len(rows) > 1 else ''} {listed([str(one) for one in numbers], 5)} "
         f"take{'' if len(rows) > 1 else 's'} much longer than the others",
         cause=f"up to {in_ms(times[places].max())} instead of {in_ms(middle, unit='')}; "
-        f"what grew most in step {recording.steps[worst].number}: {brief(grown.name)} on {grown.rank}",
+        f"what grew most in step {recording.steps[worst].number}: {brief(grown.name)} on {grown.rank}"
+        + (f"; {named(only[:3])} ran in no usual step" if only else ""),
         action="look at what else ran then: checkpoints, evaluation, other processes, garbage collection",
         edits=[edit(",".join(f"step{one}" for one in numbers), "usual")],
         ranks=[grown.rank],

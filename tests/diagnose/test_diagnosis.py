@@ -223,6 +223,18 @@ def test_what_comes_again_is_no_warm_up_and_comes_before_a_saving_that_is_assume
     assert "makes up" not in said
 
 
+def test_what_runs_in_an_outlier_alone_is_told(tmp_path: Path) -> None:
+    directory = hiccups(tmp_path / "job", (7,), 180)
+    document = json.loads((directory / "rank0.json").read_text())
+    # step 7 begins after seven of 100 ms; its operators take 270 ms, and 10 pass before the next one
+    own = {"ts": 971_000, "dur": 8_000, "name": "evaluate", "cat": "user_annotation"}
+    document["traceEvents"].append({"ph": "X", "pid": 1, "tid": 1, **own})
+    (directory / "rank0.json").write_text(json.dumps(document))
+    (outlier, *_) = winning(diagnosed(directory))
+    assert outlier.finding.steps == [7]
+    assert outlier.finding.cause.endswith("aten::mm on rank0; evaluate ran in no usual step")
+
+
 def test_steps_that_wait_for_the_loader_now_and_then_are_input_and_no_outliers(tmp_path: Path) -> None:
     # twelve steps of 100 ms; before four of them the loader takes 200 ms
     directory = hiccups(tmp_path / "job", (3, 6, 9, 10), 200)
