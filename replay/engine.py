@@ -102,7 +102,7 @@ class Schedule(NamedTuple):
     end_ns: Int64
 
 
-def simulate(plan: Plan, *, compiled: bool | None = None, earliest_ns: Int64 | None = None) -> Schedule:
+def simulate(plan: Plan, *, compiled: bool | None = None) -> Schedule:
     """Run every operation once its inputs have ended, its gap is over and its device is free.
 
     A free device takes, of the operations that wait for it, the one with the smallest (priority, time
@@ -116,7 +116,6 @@ def simulate(plan: Plan, *, compiled: bool | None = None, earliest_ns: Int64 | N
     ----------
     plan : n operations and e edges; the cost is O((n + e) log n) with a small logarithm
     compiled : run the loop in C if it can be had; None means as `pays` says. The schedule is the same.
-    earliest_ns : (n,) before when none starts, whatever the plan says; not for plans with devices
 
     Raises
     ------
@@ -128,26 +127,22 @@ def simulate(plan: Plan, *, compiled: bool | None = None, earliest_ns: Int64 | N
     n_devices = int(plan.device.max(initial=UNLIMITED)) + 1
     contends = n_devices > 0
     start = np.zeros(len(plan), np.int64) if contends else plan.gap_ns.copy()
-    if earliest_ns is not None:
-        np.maximum(start, earliest_ns, out=start)
     waiting = np.bincount(plan.after, minlength=len(plan))
-    dur = plan.dur_ns
+    dur = np.array(plan.dur_ns) if contends else plan.dur_ns  # what shares a side is given its own
     columns: list[Int64 | Float64] = [plan.gap_ns, plan.after_ptr, plan.after]
     sides = np.full((n_devices, 2), -1)
     if plan.sides is not None:
         sides[: len(plan.sides)] = plan.sides[:n_devices]  # what is beyond has none
-    if contends:
-        columns += [plan.priority, plan.device, np.ascontiguousarray(sides)]
-        columns.append(np.zeros(0) if plan.carries is None else plan.carries)
-        dur = np.array(dur)  # what shares a side is given its own
+    carries = np.zeros(0) if plan.carries is None else plan.carries
+    queues: list[Int64 | Float64] = [plan.priority, plan.device, np.ascontiguousarray(sides), carries]
     library = native.library() if compiled else None
     if library is not None:
         run = library.run_with_queues if contends else library.run_without_queues
-        done = _run(run, n_devices, [dur, *columns, waiting, start])
+        done = _run(run, n_devices, [dur, *columns, *(queues if contends else ()), waiting, start])
     else:
         # Lists, because Python reads an element of a list several times faster than one of an array.
-        lists: list[Any] = [column.tolist() for column in (dur, *columns, waiting, start)]
-        done = _loop(n_devices, *lists) if contends else _loop_without_queues(*lists)
+        lists: list[Any] = [column.tolist() for column in (dur, *columns, *queues, waiting, start)]
+        done = _loop(n_devices, *lists)
         dur, waiting, start = (np.array(lists[i], np.int64) for i in (0, -2, -1))
     if done < len(plan):
         raise TraceError(f"{np.count_nonzero(waiting)} operations wait for each other: the graph has a cycle")
@@ -183,32 +178,9 @@ def _run(run: Callable[[Any], int], n_devices: int, columns: Sequence[Int64 | Fl
     return done
 
 
-# ---- the loops of simulate.c in Python
+# ---- the loop of simulate.c in Python
 
 _Numbers = list[int]
-
-
-def _loop_without_queues(
-    dur: _Numbers, gap: _Numbers, after_ptr: _Numbers, after: _Numbers, waiting: _Numbers, start: _Numbers
-) -> int:
-    """Do what `_loop` does where no operation has a device: each starts when its last input lets it.
-
-    `start` holds the gaps when it is called, or when each may start at the earliest.
-    """
-    ready = [op for op in range(len(dur)) if waiting[op] == 0]
-    done = 0
-    while len(ready) > 0:
-        op = ready.pop()
-        done += 1
-        end = start[op] + dur[op]
-        for edge in range(after_ptr[op], after_ptr[op + 1]):
-            then = after[edge]
-            if end + gap[then] > start[then]:
-                start[then] = end + gap[then]
-            waiting[then] -= 1
-            if waiting[then] == 0:
-                ready.append(then)
-    return done
 
 
 class _Connections:

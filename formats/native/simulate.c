@@ -54,7 +54,7 @@ void place_successors(int64_t n, const int64_t *source, const int64_t *target, i
     for (int64_t edge = 0; edge < n; edge++) after[place[source[edge]]++] = target[edge];
 }
 
-/* Where no operation has a device; `start` holds the gaps, or when each may start at the earliest. Returns how
+/* Where no operation has a device; `start` holds the gaps. Returns how
  * many operations ended, -1 for lack of memory. */
 int64_t run_without_queues(const plan *p) {
     int64_t *ready = malloc(((size_t)p->n + 1) * sizeof *ready), n_ready = 0, done = 0;
