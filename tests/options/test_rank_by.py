@@ -96,16 +96,16 @@ def test_files_without_a_common_step_say_which_steps_each_has(tmp_path: Path) ->
 
 
 def test_a_column_of_a_step_log_tells_whose_a_row_is(tmp_path: Path) -> None:
-    """GPU 3 loads 12 ms longer in steps 30 to 59; no column is called after ranks."""
+    """Lane 3 loads 12 ms longer in steps 30 to 59; no column is called after ranks."""
     slow = range(30, 60)
     rows = [
-        f"{step},{gpu},{100 + 12 * (step in slow)},{2 + 12 * (step in slow and gpu == 3)}"
+        f"{step},{lane},{100 + 12 * (step in slow)},{2 + 12 * (step in slow and lane == 3)}"
         for step in range(100)
-        for gpu in range(4)
+        for lane in range(4)
     ]
     path = tmp_path / "log.csv"
-    path.write_text("\n".join(["step,gpu,step_ms,load_ms", *rows]))
-    for field in ("gpu", "args.gpu"):
+    path.write_text("\n".join(["step,lane,step_ms,load_ms", *rows]))
+    for field in ("lane", "args.lane"):
         (found,) = answer("--path", path, "--rank_by", field)["findings"]
         assert (found["scope"]["ranks"], found["scope"]["operations"]) == (["rank3"], ["load"])
     _, _, err = run_cli("--path", path)
