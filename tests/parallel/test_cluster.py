@@ -28,7 +28,7 @@ import parallel
 from conftest import REPO, few, run_cli
 from errors import AnalyzeError
 from parallel import FilePart, attempts, cluster, map_files, working_on
-from sent_work import die_once, forget, hide, sizes, stop_once
+from sent_work import die_once, fill_disk, forget, hide, sizes, slow_once, stop_once
 from traces.files import read_trace
 
 pytestmark = pytest.mark.slow
@@ -339,6 +339,42 @@ def test_where_all_workers_have_stopped_a_line_names_one(
         list(map_files(sizes, shared_files(tmp_path, 3)))
 
 
+def test_what_a_slow_worker_has_to_do_is_done_by_one_of_another_host(
+    connected: cluster.Cluster, scheduler: str, tmp_path: Path, impatient: None
+) -> None:
+    command = [sys.executable, "-m", "distributed.cli.dask_worker", "--host", "127.0.0.2", "--nthreads", "1"]
+    command += ["--no-nanny", "--no-dashboard", "--local-directory", tmp_path / "worker", scheduler]
+    with subprocess.Popen(
+        command, stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    ) as other:
+        try:
+            while not any("127.0.0.2" in address for address in connected._look()):
+                time.sleep(0.05)
+            assert list(map_files(slow_once, shared_files(tmp_path, 4))) == [
+                "0.txt",
+                "1.txt",
+                "2.txt",
+                "3.txt",
+            ]
+            assert (tmp_path / "1.txt").read_text() == "slow"  # the first attempt has not ended
+        finally:
+            (tmp_path / "1.txt").write_text("done")
+            other.terminate()
+
+
+def test_a_worker_whose_disk_is_full_gives_the_same_answer(scheduler: str) -> None:
+    import distributed
+
+    command = ["--option", "diagnose", "--path", LENET, "--format", "json"]
+    with distributed.Client(scheduler, set_as_default=False) as client:
+        assert run_cli(*command, "--cluster", scheduler) == run_cli(*command)
+        client.run(fill_disk, True)
+        try:
+            assert run_cli(*command, "--cluster", scheduler) == run_cli(*command)
+        finally:
+            client.run(fill_disk, False)
+
+
 @contextlib.contextmanager
 def link(to: str) -> Iterator[tuple[str, threading.Event]]:
     """Pass on what comes and goes for an address; yield another one for it, and what stops that if clear."""
@@ -428,7 +464,14 @@ def test_an_own_cluster_lets_nobody_else_in_and_leaves_nothing(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with cluster.connected("local:1") as engine:
         address, security = engine._client.scheduler.address, engine._client.security
-        for name, other in ((address, distributed.Security()), (address.replace("tls", "tcp"), None)):
+        (tmp_path / "other").mkdir()
+        strangers = (
+            (address, distributed.Security()),
+            (address, cluster._own_certificate(tmp_path / "other")),
+            (address.replace("tls", "tcp"), None),
+        )
+        shutil.rmtree(tmp_path / "other")
+        for name, other in strangers:
             with pytest.raises((OSError, TypeError)):
                 distributed.Client(name, security=other, timeout=0.5, set_as_default=False)
         ours = {
