@@ -19,7 +19,7 @@ _FUNCTION = (
 )
 _OWNER = r"(?:wk\d+\.)?(?:rank\d+\.)?"
 _EDIT = re.compile(r"(.*?)(|=[\w.%+-]+)", re.DOTALL)  # what `--set` says of a function
-_CLONE = re.compile(r" ?\[clone [^]]*\]$|\.kd$")
+_CLONE = re.compile(r" ?\[clone [^][]*\]$|\.kd$")
 _NAMESPACE = r"(?:\b\w+|\(anonymous namespace\)|\{[^{}]*\})::"
 _UNNAMED = r"(?s)\(anonymous namespace\)::|::\{lambda.*|::operator\(\).*"
 #: Functions that only run what their template's argument says.
@@ -39,6 +39,7 @@ _PLUMBING = (
 )
 _TENSILE = r"(Cijk_[^\W_]+_[^\W_]+_[A-Z0-9]+(?:_BH)?(?:_Bias)?)_.*?(MT\d+x\d+x\d+).*"
 _LENGTH = re.compile(r"\d+")
+_DEEPEST = 16  # adaptors in one another
 MOST = 72  # characters of a name in a sentence
 
 
@@ -124,7 +125,7 @@ def _identity(function: str) -> str:
     return inner or "::".join([*spaces[-1:], own])
 
 
-def _what_runs(argument: str) -> str:
+def _what_runs(argument: str, depth: int = 0) -> str:
     """Return the name in an argument of a template that tells most; "" where it is plumbing."""
     argument = argument.strip()
     argument = argument[: next(_at_depth_0(argument, "("), len(argument))]
@@ -132,8 +133,10 @@ def _what_runs(argument: str) -> str:
     own = last[: last.find("<")] if "<" in last else last
     if not own or re.fullmatch(_PLUMBING, own) or re.fullmatch(_PLUMBING, argument):
         return ""
-    inner = _arguments(last) if "<" in last and re.fullmatch(_ADAPTS_ANOTHER, own) else ()
-    return next(filter(None, map(_what_runs, inner)), own)
+    adapts = depth < _DEEPEST and "<" in last and re.fullmatch(_ADAPTS_ANOTHER, own)
+    return next(
+        filter(None, (_what_runs(one, depth + 1) for one in (_arguments(last) if adapts else ()))), own
+    )
 
 
 def _arguments(function: str) -> list[str]:

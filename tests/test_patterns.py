@@ -11,6 +11,8 @@ from collections.abc import Iterator
 import pytest
 from test_floors import MODULES, nodes
 
+from function_names import brief
+
 _N = 4000  # characters: their square takes 50 ms and more, a pattern that is tried once 0.1 ms
 _MOST_S = 0.02
 _REPEATED = (
@@ -64,3 +66,8 @@ def test_no_pattern_takes_the_square_of_a_text() -> None:
                 slow.append(f"{place} {method} of {part!r}")
                 break
     assert slow == []
+
+
+def test_templates_that_adapt_one_another_are_followed_some_way_down() -> None:
+    assert brief("void work<" + "apply<" * 3 + "add>>>>()") == "work<add>"
+    assert brief("void work<" + "apply<" * 2000 + "add" + ">" * 2001 + "()") == "work<apply>"

@@ -343,7 +343,7 @@ def test_what_a_slow_worker_has_to_do_is_done_by_one_of_another_host(
     connected: cluster.Cluster, scheduler: str, tmp_path: Path, impatient: None
 ) -> None:
     command = [sys.executable, "-m", "distributed.cli.dask_worker", "--host", "127.0.0.2", "--nthreads", "1"]
-    command += ["--no-nanny", "--no-dashboard", "--local-directory", tmp_path / "worker", scheduler]
+    command += ["--no-nanny", "--no-dashboard", "--local-directory", str(tmp_path / "worker"), scheduler]
     with subprocess.Popen(
         command, stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     ) as other:
