@@ -516,8 +516,9 @@ def is_of_recording(tid: object) -> bool:
 
 
 def int_or_zero(value: Any) -> int:
-    """Return a whole number, written as such or as text; 0 for anything else."""
-    return int(value) if re.fullmatch(r"-?\d{1,30}", str(value)) else 0
+    """Return a whole number of 64 bits, written as such or as text; 0 for anything else."""
+    number = int(value) if re.fullmatch(r"-?\d{1,19}", str(value)) else 0
+    return number if -(1 << 63) <= number < 1 << 63 else 0
 
 
 def integer(value: Any) -> int | None:

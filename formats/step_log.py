@@ -202,11 +202,9 @@ def _object(line: bytes) -> Mapping[str, Any] | None:
 
 def _members(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, cell in row.items():
+        yield name, cell
         if isinstance(cell, dict):
-            yield f"{name}/", None
             yield from ((f"{name}/{inner}", one) for inner, one in _members(cell))
-        else:
-            yield name, cell
 
 
 def _cells(line: bytes, delimiter: str) -> list[str]:
@@ -358,7 +356,7 @@ def _kinds(rows: Sequence[Mapping[str, Any]]) -> _Kinds | None:
     if "ph" in named:
         return None
     # others cannot be written; one without a name is the index of a table
-    names = [name for name in named if name.strip() and clean_text(name) == name and name[-1] != "/"]
+    names = [name for name in named if name.strip() and clean_text(name) == name]
     cells = {name: [row.get(name) for row in rows] for name in names}
     numeric = {name for name in names if _are_numbers(cells[name])}
     times = {name for name in names if _are_times(rows, name)}
@@ -386,7 +384,7 @@ def _kinds(rows: Sequence[Mapping[str, Any]]) -> _Kinds | None:
         step, rank, time, durations, values,
         labels=[] if rank else [name for name in labels if name],
         texts=[name for name in names if name in texts & {time, *(() if rank else labels)}],
-        nested=any(name[-1:] == "/" for name in named),
+        nested=any(isinstance(cell, dict) for own in cells.values() for cell in own),
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import time
 from pathlib import Path
 
@@ -105,6 +106,12 @@ def test_a_log_that_was_cut_and_has_a_broken_row(tmp_path: Path) -> None:
         "2 damaged rows left out",
         "1 step between the first and the last not in the log",
     ]
+
+
+def test_an_object_in_a_column_of_numbers_is_counted(tmp_path: Path) -> None:
+    rows = [{"step": step, "step_ms": 9, "data_ms": {"a": 1} if step == 3 else 2} for step in range(9)]
+    trace = log(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
+    assert trace.repairs == ["1 cell without a number in columns of numbers: taken as empty"]
 
 
 @pytest.mark.parametrize("row", [3, 41])  # among those by which columns are told, and after them

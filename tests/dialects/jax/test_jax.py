@@ -292,6 +292,15 @@ def test_steps_of_a_tpu_are_its_own_else_the_runs_of_the_main_program(tmp_path: 
     assert runs == tuple(step._replace(label=step.label + 1) for step in own[1:])
 
 
+def test_a_number_of_a_step_that_64_bits_do_not_hold_is_none(tmp_path: Path) -> None:
+    odd = [
+        {**event, "args": {"step_num": str(1 << 64)}} if event["name"] == "train" else event
+        for event in tpu()
+    ]
+    first, *_ = steps_of(write(tmp_path, odd))
+    assert [step.label for step in first] == [1, 2, 3]  # in their order
+
+
 def test_numbers_of_the_host_win_where_those_of_the_device_count_something_else(tmp_path: Path) -> None:
     renumbered = [
         {**event, "args": {"step_num": "40"}} if event["name"] == "train" else event for event in tpu()
