@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -153,25 +154,35 @@ def _score(of: _Asked, known: dict[Job, Forecasts]) -> str:
         for text, then in asked:
             found = forecasts.of([EditRequest.of(one) for one in text.split()])
             score.cells(found.after_ns / 1e6, found.interval_ns, then)
-    median, p90, _, inside, width = score.summary().split(" | ")
-    return f"{median} | {p90} | {inside} | {width}"
+    median, p90, _, inside, _ = score.summary().split(" | ")
+    return f"{median} | {p90} | {inside} | {np.mean(score.widths):.1%}"
 
 
 def table(data: Path) -> Iterator[str]:
     """Yield the lines of the table."""
     yield (
-        "Of the pairs of question 3, five jobs of question 5 (one with two rhythms, one with "
-        "servers on the workers' machines, one with a slow server), two of question 6 and two of question 4:"
+        "Of the pairs of table 2, five jobs of a cluster (one with two rhythms, one with servers on the "
+        "workers' machines, one with a slow server), two on GPUs and two whose answer is arithmetic; widths "
+        "are means."
     )
     yield ""
     sets = {"pairs": _pairs(data), "cluster": _cluster(), "GPUs": _nccl(), "arithmetic": _known()}
     yield ("| left out | " + " | ".join(f"{name}: median | p90 | inside | width" for name in sets) + " |")
     yield "| --- |" + " --: |" * 4 * len(sets)
     unchanged: dict[Job, Forecasts] = {}
+    whole, same = "", []
     for name, rule in {"nothing": ExitStack, **RULES}.items():
         known = unchanged if rule is ExitStack or name.startswith("guessed") else {}
         with rule():
-            yield f"| {name} | " + " | ".join(_score(of, known) for of in sets.values()) + " |"
+            cells = " | ".join(_score(of, known) for of in sets.values())
+        whole = whole or cells
+        if cells == whole and name != "nothing":
+            same.append(name)
+        else:
+            yield f"| {name} | {cells} |"
+    yield ""
+    yield from textwrap.wrap(f"Without effect in these jobs: {'; '.join(same)}.", 118)
+    yield ""
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ NCCL_EDITS = (
 )  # fmt: skip
 #: How long recording may take.
 _LONGEST_S = 600
-_DDP_TABLE = 7  # which needs recordings
+_DDP_TABLE = 4  # which needs recordings
 
 
 def load(path: Path) -> Forecasts:
@@ -167,13 +167,10 @@ def tables(data: Path, ddp: Path | None, chosen: Sequence[int]) -> Iterator[tupl
     rounds = [] if ddp is None else [path for path in sorted(ddp.iterdir()) if path.is_dir()]
     recordings = {job: found.job.recording for job, found in jobs.items()}
     every = (
-        ("The model: what a step's own gaps and the order of its links add", _model(recordings)),
-        ("The prediction: the second half of the steps from the first", _halves(recordings)),
-        ("The what-if: one recording predicted from another", _pairs(jobs)),
-        ("Jobs whose answer is arithmetic", _known()),
-        ("BytePS jobs in a simulated cluster", _cluster()),
-        ("PyTorch jobs on simulated GPUs", _nccl()),
-        ("The what-if: pairs of PyTorch jobs, recorded on one machine", _ddp(rounds)),
+        ("What a step's own gaps and the order of its links add", _model(recordings)),
+        ("One recording predicted from another", _pairs(jobs)),
+        ("Simulated jobs, run with and without the edit", _simulated(recordings)),
+        ("Pairs of PyTorch jobs, recorded on one machine", _ddp(rounds)),
         (
             "What `diagnose` claims for a slow worker, or server",
             itertools.chain(known_gains.table(), known_gains.server_table()),
@@ -187,46 +184,32 @@ def tables(data: Path, ddp: Path | None, chosen: Sequence[int]) -> Iterator[tupl
 
 
 def _model(recordings: dict[str, Recording]) -> Iterator[str]:
-    yield (
-        "| jobs | steps | links first come, first served: median | p90 "
-        "| gaps of the other steps: median | p90 |"
+    jobs = recordings.values()
+    errors = [np.abs(leave_one_out(one, with_gaps_of_others(one))) for one in jobs]
+    links, gaps = (
+        " and ".join(f"{np.percentile(np.concatenate(of_jobs), quantile):.2%}" for quantile in (50, 90))
+        for of_jobs in (list(map(queue_errors, jobs)), errors)
     )
-    yield "| --- | --: | --: | --: | --: | --: |"
-    together: list[list[Float64]] = [[], []]
-    for system, named in itertools.groupby(recordings.items(), lambda one: one[0].partition("/")[0]):
-        jobs = [recording for _, recording in named]
-        errors = [np.abs(leave_one_out(one, with_gaps_of_others(one))) for one in jobs]
-        kinds = [np.concatenate(list(map(queue_errors, jobs))), np.concatenate(errors)]
-        for all_of_kind, of_system in zip(together, kinds, strict=True):
-            all_of_kind.append(of_system)
-        n_steps = sum(len(one.whole_steps) for one in jobs)
-        yield f"| {len(jobs)} of {system} | {n_steps} | {_percentiles(kinds)} |"
-    yield f"| **all steps together** | | {_percentiles([np.concatenate(kind) for kind in together])} |"
+    n_steps = sum(len(one.whole_steps) for one in jobs)
+    yield (
+        f"{n_steps} steps of {len(jobs)} recorded jobs: links that serve who comes first miss {links} "
+        f"(median, p90), the gaps of the other steps {gaps}."
+    )
     yield ""
 
 
-def _percentiles(kinds: Sequence[Float64]) -> str:
-    cells = []
-    for errors in kinds:
-        known = len(errors) > 0
-        cells += [f"{np.median(errors):.2%}", f"{np.percentile(errors, 90):.2%}"] if known else ["–", "–"]
-    return " | ".join(cells)
+#: An edit's or a set's name, the predicted step (ms), its interval (ns), and what was then measured (ms).
+_Asked: TypeAlias = tuple[str, float, tuple[float, float] | None, float]
 
 
-def _halves(recordings: dict[str, Recording]) -> Iterator[str]:
-    yield "| job | steps | predicted (ms) | 95 % interval (ms) | recorded (ms) | error | inside |"
-    yield "| --- | --: | --: | --: | --: | --: | --- |"
-    score = Score()
-    for job, recording in recordings.items():
+def _halves(recordings: dict[str, Recording]) -> Iterator[_Asked]:
+    """Yield the mean of the second half of the steps of jobs, predicted from the first half."""
+    for recording in recordings.values():
         recorded = step_means(recording)
         half = len(recorded) // 2
-        if half < FEWEST:
-            continue  # too few steps
-        then = float(recorded[half:].mean())
-        interval = mean_interval(recorded[:half] * 1e6, len(recorded) - half)
-        cells = score.cells(float(recorded[:half].mean()), interval, then)
-        yield f"| {_name(job)} | {half} + {len(recorded) - half} | {cells} |"
-    yield from score.lines()
+        if half >= FEWEST:
+            interval = mean_interval(recorded[:half] * 1e6, len(recorded) - half)
+            yield "", float(recorded[:half].mean()), interval, float(recorded[half:].mean())
 
 
 def _pairs(jobs: dict[str, Forecasts]) -> Iterator[str]:
@@ -242,42 +225,67 @@ def _pairs(jobs: dict[str, Forecasts]) -> Iterator[str]:
     yield from score.lines()
 
 
-def _known() -> Iterator[str]:
-    yield (
-        f"{_KNOWN_JOBS} jobs of 2 to 8 ranks, {STEPS} recorded steps each, against the mean of {STEPS} "
-        "other steps of the edited job."
-    )
-    yield ""
-    yield "| `--set` | error: median | p90 | worst | inside the interval | its width: median |"
-    yield "| --- | --: | --: | --: | --: | --: |"
-    scores = {edit: Score() for edit in EDITS}
+def _known() -> Iterator[_Asked]:
+    """Yield edits of jobs whose answer is arithmetic, against the mean of other steps of the edited job."""
     for seed in range(_KNOWN_JOBS):
         job = random_job(seed)
         recording, _ = job.run(STEPS, 2 * seed)
         forecasts = Forecasts(Job(recording), recording.whole_steps)
-        for edit, score in scores.items():
+        for edit in EDITS:
             found = _foreseen(forecasts, edit)
             _, then = job.edited(edit).run(STEPS, 2 * seed + 1)
-            score.cells(found.after_ns / 1e6, found.interval_ns, float(then.mean()))
-    for edit, score in scores.items():
-        yield f"| `{edit}` | {score.summary()} |"
-    yield ""
+            yield edit, found.after_ns / 1e6, found.interval_ns, float(then.mean())
 
 
-def _simulated(
-    jobs: Iterable[tuple[_Simulated, int]], edits: Sequence[str], then_steps: int
-) -> Iterator[str]:
-    """Yield the rows of edits of simulated jobs, each with its seed; what a job refuses is not asked."""
-    yield "| `--set` | jobs | error: median | p90 | worst | inside the interval | its width: median |"
-    yield "| --- | --: | --: | --: | --: | --: | --: |"
-    scores = {edit: Score() for edit in (*edits, "")}
-    for job, seed in jobs:
-        for edit, predicted, then in asked(job, seed, edits, then_steps):
-            for one in (scores[edit], scores[""]):
-                one.cells(predicted.after_ns / 1e6, predicted.interval_ns, then)
-    for edit, score in scores.items():
-        if score.errors:
-            yield f"| {f'`{edit}`' if edit else '**all**'} | {len(score.errors)} | {score.summary()} |"
+_HEAD = (
+    "| jobs | `--set` | asked | error: median | p90 | worst | inside | width: median |",
+    "| --- | --- | --: | --: | --: | --: | --: | --: |",
+)
+
+
+def _kind(edits: str) -> str:
+    """Return the kind of an edit."""
+    name = edits.partition("=")[0]
+    if edits == "Emulated=1":
+        return "nothing"
+    if name in ("bandwidth", "latency"):
+        return "network"
+    if name in ("partition_bytes", "bucket_cap", "overlap"):
+        return "partitions, buckets"
+    return "computation"
+
+
+def _rows(jobs: str, asked: Iterable[_Asked]) -> Iterator[str]:
+    """Yield a row for each kind of edit that is asked of some `jobs`, and one of all but "nothing"."""
+    scores: dict[str, Score] = {}
+    together = Score()
+    for edits, predicted, interval, then in asked:
+        for one in (scores.setdefault(_kind(edits), Score()), together)[: 1 + (edits != "Emulated=1")]:
+            one.cells(predicted, interval, then)
+    for kind, score in sorted(scores.items()) if len(scores) > 1 else ():
+        yield f"| {jobs} | {kind} | {len(score.errors)} | {score.summary()} |"
+        jobs = ""
+    yield f"| {jobs} | **all** | {len(together.errors)} | {together.summary()} |"
+
+
+def _simulated(recordings: dict[str, Recording]) -> Iterator[str]:
+    def run(jobs: Iterable[tuple[_Simulated, int]], edits: Sequence[str], n: int) -> Iterator[_Asked]:
+        for job, seed in jobs:
+            for edit, found, then in asked(job, seed, edits, n):
+                yield edit, found.after_ns / 1e6, found.interval_ns, then
+
+    yield from _HEAD
+    clusters = ((known_byteps.random_job(seed), seed) for seed in _CLUSTER_SEEDS)
+    yield from _rows(f"{len(_CLUSTER_SEEDS)} in a cluster", run(clusters, CLUSTER_EDITS, STEPS))
+    others = ((known_byteps.other_job(seed), seed) for seed in _OTHER_SEEDS)
+    yield from _rows(
+        f"{len(_OTHER_SEEDS)} with servers on workers' machines, or a slow one",
+        run(others, CLUSTER_EDITS, STEPS),
+    )
+    gpus = ((known_nccl.random_job(seed), seed) for seed in _NCCL_SEEDS)
+    yield from _rows(f"{len(_NCCL_SEEDS)} on GPUs", run(gpus, NCCL_EDITS, 2 * STEPS))
+    yield from _rows(f"{_KNOWN_JOBS} whose answer is arithmetic", _known())
+    yield from _rows("recorded jobs: the second half of their steps from the first", _halves(recordings))
     yield ""
 
 
@@ -296,32 +304,6 @@ def asked(
                 yield edit, predicted, float(np.mean(then))
 
 
-def _cluster() -> Iterator[str]:
-    yield (
-        f"{len(_CLUSTER_SEEDS)} jobs of 2 to 4 workers, {STEPS} recorded steps each, against {STEPS} steps "
-        "of the edited job when it is run."
-    )
-    yield ""
-    yield from _simulated(
-        ((known_byteps.random_job(seed), seed) for seed in _CLUSTER_SEEDS), CLUSTER_EDITS, STEPS
-    )
-    yield f"{len(_OTHER_SEEDS)} jobs with servers on the workers' machines, or with a slow server:"
-    yield ""
-    others = ((known_byteps.other_job(seed), seed) for seed in _OTHER_SEEDS)
-    yield from _simulated(others, CLUSTER_EDITS, STEPS)
-
-
-def _nccl() -> Iterator[str]:
-    yield (
-        f"{len(_NCCL_SEEDS)} jobs of 2 to 8 ranks, {STEPS} recorded steps each, against {2 * STEPS} "
-        "steps of the edited job when it is run. Not asked: stages where there are none, and caps below the "
-        "recorded one."
-    )
-    yield ""
-    jobs = ((known_nccl.random_job(seed), seed) for seed in _NCCL_SEEDS)
-    yield from _simulated(jobs, NCCL_EDITS, 2 * STEPS)
-
-
 def _step_logs() -> Iterator[str]:
     from benchmarks.step_logs import about_and_table
 
@@ -331,26 +313,23 @@ def _step_logs() -> Iterator[str]:
 def _ddp(rounds: Sequence[Path]) -> Iterator[str]:
     yield (
         f"{len(rounds)} rounds of all conditions; each recording of one condition predicts each one of the "
-        "other, and with `Emulated=1`, which changes nothing, each other one of the same."
+        "other, and where nothing changes each other one of the same."
     )
     yield ""
-    yield "| recorded | `--set` | then | error: median | p90 | worst | inside the interval | median width |"
-    yield "| --- | --- | --- | --: | --: | --: | --: | --: |"
     names = {name for job, _, then in DDP_PAIRS for name in (job, then)}
     jobs = {(at, name): load(at / name) for at in rounds for name in sorted(names)}
     means = {key: float(step_means(found.job.recording).mean()) for key, found in jobs.items()}
-    together = Score()
-    for job, edit, then in DDP_PAIRS:
-        score = Score()
-        for at in rounds:
-            found = _foreseen(jobs[at, job], edit)
-            for other in rounds:
-                if job == then and at == other:
-                    continue
-                for one in (score, together)[: 1 + (job != then)]:
-                    one.cells(found.after_ns / 1e6, found.interval_ns, means[other, then])
-        yield f"| {job} | `{edit}` | {then} | {score.summary()} |"
-    yield f"| **all but `Emulated=1`** | | | {together.summary()} |"
+
+    def pairs() -> Iterator[_Asked]:
+        for job, edit, then in DDP_PAIRS:
+            for at in rounds:
+                found = _foreseen(jobs[at, job], edit)
+                for other in rounds:
+                    if job != then or at != other:
+                        yield edit, found.after_ns / 1e6, found.interval_ns, means[other, then]
+
+    yield from _HEAD
+    yield from _rows("PyTorch DDP over gloo", pairs())
     yield ""
 
 
@@ -408,7 +387,7 @@ def main() -> int:
     parser.add_argument("--torch", metavar="PYTHON", help="a Python with torch, to record further pairs")
     parser.add_argument("--ddp", type=Path, metavar="DIR", help="where those lie, or are to lie")
     parser.add_argument("--write", type=Path, help="put the tables into this document")
-    parser.add_argument("--tables", type=int, nargs="*", default=range(1, 11), help="only these (1 to 10)")
+    parser.add_argument("--tables", type=int, nargs="*", default=range(1, 8), help="only these (1 to 7)")
     args = parser.parse_args()
     if not args.data.is_dir():
         print(f"{args.data}: no directory of recorded jobs", file=sys.stderr)
@@ -433,7 +412,7 @@ def main() -> int:
 def _put(document: Path, made: Sequence[str]) -> None:
     """Put a table where the document has the one of its number, or behind all others; with the date."""
     date = datetime.datetime.now(datetime.timezone.utc).date()
-    text = "\n".join([made[0], "", f"Measured on {date}.", *made[1:]]).rstrip() + "\n"
+    text = "\n".join([f"{made[0]} ({date})", *made[1:]]).rstrip() + "\n"
     head, *parts = re.split(r"^(?=## \d+\. )", document.read_text(encoding="utf-8"), flags=re.MULTILINE)
     of_number = {int(part[3:].partition(".")[0]): part for part in parts}
     of_number[int(made[0][3:].partition(".")[0])] = text

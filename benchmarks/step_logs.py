@@ -310,13 +310,9 @@ def table(found: Sequence[Found], wrong: Sequence[int], in_even: Sequence[int]) 
 
 
 #: What the table is of, for docs/accuracy.md.
-_ABOUT = """made logs of 8 to 1,024 ranks and 150 to 2,500 steps of 20 ms to 8 s, in seven layouts of columns (waiting in
-communication, in the backward pass, in a column of its own, in nothing), as CSV, TSV and JSON lines, some rows missing.
-The job is an event model that shares nothing with the diagnosis. Sixteen kinds of noise beside a scatter of 0.3 to 2 %:
-heavy tails, noise that holds for 30 steps, a network that does, ranks unlike each other, lengths of sequences by step
-and by rank, stalls of hosts, drift, evaluations, warm-up, a busy rank 0, collections of garbage, clocks, slow loads, and
-four at a time. Faults are of 1 to 100 % of a step, in spans from 5 steps on, or in all steps, in one rank or two; a fault
-of which no column shows a quarter is not counted. Found are:
+_ABOUT = """made logs of 8 to 1,024 ranks and 150 to 2,500 steps, in seven layouts of columns, with sixteen kinds of noise (tails,
+stalls, drift, sequences of other lengths, other hosts). Faults are of 1 to 100 % of a step, from 5 steps on; one of which
+no column shows a quarter is not counted. The jobs are an event model that shares nothing with the diagnosis. Found are:
 """  # noqa: E501
 
 

@@ -145,7 +145,8 @@ class SizedCollectives:
         is_whole = max((rank.world_size or 0 for rank in self._ranks), default=0) <= len(self._ranks)
         for one in unique(known.line) if is_whole else ():
             members = np.flatnonzero(known.line == one)
-            told[members] = _at_no_bytes(known.n_bytes[members], known.took_ns[members])
+            least = float(hops[members[0]] * _HOPS_NS[0])
+            told[members] = _at_no_bytes(known.n_bytes[members], known.took_ns[members], least)
         is_told = np.isfinite(told[:, 1])
         hop = _HOPS_NS
         if is_told.any():
@@ -169,11 +170,12 @@ class SizedCollectives:
         return found
 
 
-def _at_no_bytes(n_bytes: Float64, took: Float64) -> tuple[float, float, float]:
+def _at_no_bytes(n_bytes: Float64, took: Float64, least: float) -> tuple[float, float, float]:
     """Return where the line through times (k,) by bytes is at 0 bytes: at least, likely, at most; else NaN.
 
     Each time weighs as much as another, whatever it is (their errors are shares). The bounds are two standard
-    errors away.
+    errors away. A line below the `least` that a latency can be tells none: large ones take longer for another
+    reason.
     """
     if n_bytes.max() < _LARGER * n_bytes.min():
         return (np.nan,) * 3
@@ -183,8 +185,9 @@ def _at_no_bytes(n_bytes: Float64, took: Float64) -> tuple[float, float, float]:
     if slope <= 0:
         return (np.nan,) * 3
     off = float(np.sqrt(np.sum((rows @ (at, slope) - 1) ** 2) / max(len(took) - 2, 1) * inverse[0, 0]))
-    most = float(took.min())
-    low, mid, high = np.clip((at - 2 * off, at, at + 2 * off), 0.0, most)
+    if at + 2 * off < least:
+        return (np.nan,) * 3
+    low, mid, high = np.clip((at - 2 * off, at, at + 2 * off), 0.0, float(took.min()))
     return float(low), float(mid), float(high)
 
 

@@ -167,6 +167,21 @@ def test_at_an_absolute_bandwidth_no_collective_is_slower_than_its_peers() -> No
     assert last("bandwidth=16Gbit") == last("collectives=peers", "bandwidth=16Gbit") < 10 + 4 * 16
 
 
+@pytest.mark.parametrize(("ends", "told_ms"), [((26, 52, 98), 6.0), ((20, 44, 96), None)])
+def test_a_line_through_times_tells_a_latency_that_can_be(
+    ends: tuple[int, int, int], told_ms: float | None
+) -> None:
+    # 1, 2 and 4 MB: 10 ms for each and 6 more, or 14 for each and 4 less
+    names = ("reduce_a", "reduce_b", "reduce_c")
+    times = {"FW.a": (0, 10), **dict(zip(names, itertools.pairwise((10, *ends)), strict=True))}
+    inputs = {b: [a] for a, b in itertools.pairwise(times)}
+    recording = reducing(times, times, inputs=inputs, end=ends[-1], extra=["reduce_c"])
+    known = sized(recording, times, dict(zip(names, (1, 2, 4), strict=True))).collectives.latency
+    assert (max(known.at_most - known.at_least) < 1) == (told_ms is not None), "rounded"
+    if told_ms is not None:
+        assert max(known.likely) == pytest.approx(told_ms * MS)
+
+
 def in_buckets(sizes: Mapping[str, int], cap: str, *edits: str) -> dict[str, float]:
     """When each event ends, with buckets of so many MB that take 1 ms and 4 more for each MB."""
     times = {"FW.a": (0, 10), "BW.b": (10, 20), "BW.c": (20, 25), "BW.a": (25, 45), "reduce_b": (20, 29),
