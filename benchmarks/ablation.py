@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import sys
 import tempfile
-import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -181,7 +180,7 @@ def table(data: Path) -> Iterator[str]:
         else:
             yield f"| {name} | {cells} |"
     yield ""
-    yield from textwrap.wrap(f"Without effect in these jobs: {'; '.join(same)}.", 118)
+    yield f"Without effect in these jobs: {'; '.join(same)}."
     yield ""
 
 

@@ -78,9 +78,7 @@ class Guess(NamedTuple):
     part: float = 0.5  # the quantile of what small partitions cost that stands for each
     latency: Literal["at_least", "likely", "at_most"] = "likely"  # of collectives whose sizes do not tell it
     within_cap: bool = False  # whether buckets of gradients that are joined stay below the cap
-    contends: bool = (
-        False  # whether computation meets transfers otherwise than is likely, where cores are shared
-    )
+    contends: bool = False  # whether computation meets transfers otherwise than likely, on shared cores
     in_turn: bool = False  # whether the least that a message waits is served in turn: by one thread
     same_server: bool = False  # whether new partitions go where the recorded ones at their place did
 

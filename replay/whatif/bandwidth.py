@@ -18,11 +18,7 @@ from replay.even_work import scaled
 from replay.links import bytes_of, is_sized, with_sizes
 from replay.selection import as_ratio
 from replay.uncertainty import CROWDED
-from replay.whatif.collective_times import (
-    at_bandwidth,
-    crowded_ns,
-    with_latency,
-)
+from replay.whatif.collective_times import at_bandwidth, crowded_ns, with_latency
 
 NAME = "bandwidth=R|200Mbit, latency=R"
 HELP = (
@@ -74,9 +70,8 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
             )
         times = factor(guess)
         if guess.contends and cores is not None:
-            recording = scaled(
-                recording, cores.at(0.0 if times > 1 else 1 / times)
-            )  # on faster links at best none
+            at_most = 0.0 if times > 1 else 1 / times  # on faster links at best none
+            recording = scaled(recording, cores.at(at_most))
         if links is not None and recording.sides:
             limited = guess.receives if times < 1 and may_receive_more else links.receives is not False
             sides, _ = links.limits(recording.links, receives=limited)

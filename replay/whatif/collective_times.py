@@ -110,8 +110,7 @@ def at_bandwidth(
 
 def _times_as_long(recorded: Recording, edited: Recording) -> Float64:
     """Return how many times as long each recorded operation (n,) takes after an edit, where it takes time."""
-    means = []
-    n = len(recorded.operations)
+    means, n = [], len(recorded.operations)
     for recording in (recorded, edited):
         total, count = np.zeros((2, len(recording.operations)))
         for step in map(recording.steps.__getitem__, recording.whole_steps):
