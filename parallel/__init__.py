@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from concurrent.futures import ProcessPoolExecutor
 
 _PR_SET_PDEATHSIG = 1
-_LOOK_SECONDS = 0.2  # between looks at the parent, where it cannot be arranged otherwise
+_LOOK_SECONDS = 0.2  # between looks at another process, where it cannot be arranged otherwise
+_STILL_SECONDS = 60  # for which a process may be stopped before its work is given up, as a cluster's may
 _FORK_WORTH = 8 << 20  # bytes (unpacked) below which a second process costs more than it saves
 _UNPACKED = 12  # what a gzip file's size is taken to grow by
 
@@ -158,23 +159,46 @@ def process_pool(
 ) -> Iterator[ProcessPoolExecutor]:
     """Start `n` processes that run functions; any error in the block ends them at once.
 
-    Raises AnalyzeError where a process was killed.
+    Raises AnalyzeError where a process was killed, or stands still (SIGSTOP, a debugger) for a minute.
     """
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor  # costs small jobs more than it gives them
     from concurrent.futures.process import BrokenProcessPool
 
     pool = ProcessPoolExecutor(n, fork_context(), _start, (os.getpid(), initializer, initargs))
+    is_over, given_up = threading.Event(), list[int]()
+    threading.Thread(target=_give_up_stopped, args=(is_over, given_up), daemon=True).start()
     try:
         yield pool
     except BaseException as error:
         for child in multiprocessing.active_children():
             child.kill()
         if isinstance(error, BrokenProcessPool):
-            raise AnalyzeError("a worker process was killed (memory?); try --jobs 1") from error
+            what = f"was stopped for {_STILL_SECONDS} s" if given_up else "was killed (memory?)"
+            raise AnalyzeError(f"a worker process {what}; try --jobs 1") from error
         raise
     finally:
+        is_over.set()
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _give_up_stopped(is_over: threading.Event, given_up: list[int]) -> None:
+    """Kill each child that stays stopped, and note its number, until the work is over."""
+    import multiprocessing
+
+    if not hasattr(os, "waitid"):
+        return
+    how = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
+    since: dict[int, float] = {}
+    while not is_over.wait(_LOOK_SECONDS):
+        for child in multiprocessing.active_children():
+            pid = child.ident or 0
+            with contextlib.suppress(OSError):  # it ended meanwhile
+                if not os.waitid(os.P_PID, pid, how):
+                    since.pop(pid, None)
+                elif time.monotonic() - since.setdefault(pid, time.monotonic()) > _STILL_SECONDS:
+                    given_up.append(pid)
+                    child.kill()
 
 
 @contextlib.contextmanager

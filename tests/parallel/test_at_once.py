@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from functools import partial
@@ -9,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+import parallel
 from conftest import REPO, is_alive
+from errors import AnalyzeError
 from figures.durations import statistics
 from figures.rank_figures import Wanted, rank_figures
-from parallel import at_once, run_program, spare_cores
+from parallel import at_once, process_pool, run_program, spare_cores
 from trace_utils import load_paths
 
 
@@ -57,3 +61,27 @@ def test_what_a_program_started_ends_with_it_when_it_takes_too_long(tmp_path: Pa
     while is_alive(int(child.read_text())) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not is_alive(int(child.read_text()))
+
+
+def test_a_process_that_stays_stopped_ends_the_work_with_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "_STILL_SECONDS", 0.3)
+    with (
+        pytest.raises(AnalyzeError, match=r"^a worker process was stopped for 0\.3 s; try --jobs 1$"),
+        process_pool(1) as pool,
+    ):
+        child = pool.submit(os.getpid).result()
+        os.kill(child, signal.SIGSTOP)
+        pool.submit(int).result(timeout=20)
+    assert not is_alive(child)
+
+
+def test_a_process_that_goes_on_in_time_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "_STILL_SECONDS", 0.8)
+    with process_pool(1) as pool:
+        child = pool.submit(os.getpid).result()
+        for _ in range(2):  # longer than that together
+            os.kill(child, signal.SIGSTOP)
+            time.sleep(0.5)
+            os.kill(child, signal.SIGCONT)
+            time.sleep(0.3)
+        assert pool.submit(os.getpid).result(timeout=20) == child
