@@ -190,7 +190,8 @@ def _give_up_stopped(is_over: threading.Event, given_up: list[int]) -> None:
         return
     how = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
     since: dict[int, float] = {}
-    while not is_over.wait(_LOOK_SECONDS):
+    while not is_over.is_set():
+        time.sleep(_LOOK_SECONDS)
         for child in multiprocessing.active_children():
             pid = child.ident or 0
             with contextlib.suppress(OSError):  # it ended meanwhile
