@@ -14,7 +14,7 @@ import pytest
 from conftest import REPO
 
 FIRST = int(os.environ.get("FUZZ_SEED", "1"))
-COUNT = int(os.environ.get("FUZZ_COUNT", "36"))
+COUNT = int(os.environ.get("FUZZ_COUNT", "24"))
 _BLOCK = 1000
 
 

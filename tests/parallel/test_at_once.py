@@ -76,12 +76,12 @@ def test_a_process_that_stays_stopped_ends_the_work_with_a_line(monkeypatch: pyt
 
 
 def test_a_process_that_goes_on_in_time_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "_STILL_SECONDS", 0.8)
+    monkeypatch.setattr(parallel, "_STILL_SECONDS", 0.5)
     with process_pool(1) as pool:
         child = pool.submit(os.getpid).result()
         for _ in range(2):  # longer than that together
             os.kill(child, signal.SIGSTOP)
-            time.sleep(0.5)
+            time.sleep(0.3)
             os.kill(child, signal.SIGCONT)
             time.sleep(0.3)
         assert pool.submit(os.getpid).result(timeout=20) == child
