@@ -2,9 +2,8 @@
 
     python3 gpu_job.py DIRECTORY [--rounds N] [--seconds S] [--only A,B]
 
-Traces lie in ``DIRECTORY/<round>/<condition>/rank<r>.pt.trace.json``, and beside them `untraced.json`: the mean
-length of the same job's steps without the profiler (ms). One model keeps the device busy all the time, a
-smaller one waits for its host to launch; a condition changes one of them by something that is known.
+Traces lie in ``DIRECTORY/<round>/<condition>/rank<r>.pt.trace.json``. One model keeps the device busy all the
+time, a smaller one waits for its host to launch; a condition changes one of them by something that is known.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
-import json
 import os
 import subprocess
 import sys
@@ -23,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-_WARM_UP, _STEPS, _UNTRACED = 3, 10, 20
+_WARM_UP, _STEPS = 3, 10
 _SLEEP_CYCLES_A_MS = 1_980_000  # of the clock that `torch.cuda._sleep` counts, in a busy Hopper GPU
 _RANKS = 2
 _WIDTH = 1024
@@ -137,14 +135,7 @@ def _record(torch: Any, condition: Condition, path: Path) -> None:
     for _ in range(5):
         job.step()
     torch.cuda.synchronize()
-    began = time.perf_counter()
-    for _ in range(_UNTRACED):
-        job.step()
-    torch.cuda.synchronize()
-    untraced_ms = (time.perf_counter() - began) / _UNTRACED * 1e3
-    (path / "untraced.json").write_text(json.dumps({"step_ms": untraced_ms}))
     _traced(torch, job.step, path / "rank0.pt.trace.json")
-    print(f"   untraced {untraced_ms:.2f} ms", flush=True)
     del job
     torch._dynamo.reset() if condition.runner == "compile" else None
     torch.cuda.empty_cache()
@@ -310,7 +301,15 @@ def _ranks(directory: Path, rounds: int, wanted: set[str], seconds: float) -> No
                 "NCCL_HOSTID": f"host{rank}", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "NCCL_NET": "Socket",
                 "GLOO_SOCKET_IFNAME": "lo", "BACKEND": backend, "STORE": str(store),
             }  # fmt: skip
-            arguments = [str(directory), "--rank", str(rank), "--rounds", str(rounds), "--only", ",".join(wanted)]
+            arguments = [
+                str(directory),
+                "--rank",
+                str(rank),
+                "--rounds",
+                str(rounds),
+                "--only",
+                ",".join(wanted),
+            ]
             processes.append(subprocess.Popen([sys.executable, __file__, *arguments], env=environment))
         codes = []
         for process in processes:
@@ -338,15 +337,9 @@ def _rank(directory: Path, rank: int, rounds: int, wanted: set[str]) -> None:
             step()
         torch.cuda.synchronize()
         torch.distributed.barrier()
-        started = time.perf_counter()
-        for _ in range(_UNTRACED):
-            step()
-        torch.cuda.synchronize()
-        untraced_ms = (time.perf_counter() - started) / _UNTRACED * 1e3
-        (path / "untraced.json").write_text(json.dumps({"step_ms": untraced_ms}))
         _traced(torch, step, path / f"rank{rank}.pt.trace.json")
         if rank == 0:
-            print(backend, turn, name, f"{time.monotonic() - began:.1f} s, {untraced_ms:.1f} ms", flush=True)
+            print(backend, turn, name, f"{time.monotonic() - began:.1f} s", flush=True)
     torch.distributed.destroy_process_group()
 
 

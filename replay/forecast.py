@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from arrays import Float64, Int64
 from arrays.median import longest_usual
-from dag.step_graph import LazySteps, Recording, StepBounds, StepGraph
+from dag.step_graph import Bool, LazySteps, Recording, StepBounds, StepGraph
 from dialects.step_parts import EdgeKind
 from replay.answer import Answer, answer
 from replay.edit import Edit, EditRequest, Job
@@ -293,33 +293,32 @@ class Forecasts:
         if len(rows) == 1:
             lead_ns = self.job.recording.steps[rows[0]].lead_ns
             lengths += schedules[0].start_ns[runs.begin_run] - lead_ns
-        share = self._asked_here
-        if share < 1 and recording is not self.job.recording:
+        is_asked = self._is_asked_here
+        if not is_asked.all() and recording is not self.job.recording:
             # a host that was ahead of the recorded device need not be ahead of the edited one
             steps = map(_without_device(recording), self._steps(recording, own_gaps, rows))
-            host_ns = runs.iteration_ns(runs.simulate(steps)).mean() / share
-            lengths = np.rint(lengths * max(host_ns / max(lengths.mean(), 1.0), 1.0)).astype(np.int64)
+            host_ns = runs.iteration_ns(runs.simulate(steps))[is_asked].mean()
+            lengths = lengths if host_ns < lengths.mean() else np.full_like(lengths, round(host_ns))
         return lengths
 
     @cached_property
-    def _asked_here(self) -> float:
-        """The share of a device's work in these steps that its host launched within them.
+    def _is_asked_here(self) -> Bool:
+        """At which positions (positions,) the host launched within these steps what the device does.
 
-        1 where the host is not ahead, or where launches are not recorded.
+        All where the host is not ahead, or where launches are not recorded.
         """
         recording, rows = self.job.recording, self.rows
         on_device = recording.which(lambda one: one.on_device)
+        found = np.ones(len(rows), np.bool_)
         if not on_device.any() or (np.diff(rows) != 1).any():
-            return 1.0
-        asked = []
+            return found
         for position, step in enumerate(map(recording.steps.__getitem__, rows)):
             works, is_asked = on_device[step.operation], np.zeros(len(step), np.bool_)
             works[step.continued[:, 1]] = False
             is_asked[step.edges[step.edges[:, 3] == EdgeKind.LAUNCH, 1]] = True
             is_asked[step.across[step.across[:, 3] <= position, 1]] = True
-            asked.append(float(is_asked[works].mean()) if works.any() else 1.0)
-        share = np.array(asked)
-        return float(share.mean()) if share[len(share) // 2 :].min() > _LAUNCHED else 1.0
+            found[position] = not works.any() or is_asked[works].mean() > _LAUNCHED
+        return found | (not found[len(found) // 2 :].all())
 
     def _steps(self, recording: Recording, own_gaps: bool, rows: Sequence[int]) -> Iterator[StepGraph]:
         """Yield the steps to simulate, with usual gaps where they are not to have their own."""

@@ -77,7 +77,8 @@ MORE = {
 
 #: Of a step: how exactly times of host and device are recorded.
 _ALMOST = 0.002
-#: In a graph work that seems to begin before its launch begins with that.
+#: In a graph work that seems to begin before its launch begins with that; a copy from memory that is not
+#: pinned is over when its call returns.
 _ROUNDED_NS = 2_000
 
 
@@ -281,7 +282,8 @@ def assert_one_clock(path: Path, view: JobView) -> None:
             )
             told = part.compute_ns, part.comm_ns, part.overlap_ns, part.idle_ns
             known = computed, moved, computed + moved - either, part.wall_ns - busy
-            assert told == pytest.approx(known, abs=_ROUNDED_NS)
+            exactly_ns = _ALMOST * part.wall_ns if copies.any() else _ROUNDED_NS
+            assert told == pytest.approx(known, abs=exactly_ns)
             limits += busy, np.inf, moved
             shares.append(1 - part.idle_ns / part.wall_ns)
             exposed[at, owner] = part.exposed_comm_ns
@@ -535,10 +537,11 @@ def test_a_host_that_is_steps_ahead_holds_the_device_up_where_it_is_slower(
 ) -> None:
     """A step of 20 launches of 5 µs and 20 kernels of 50; the host waits at its begin for an earlier one.
 
-    With launches of 150 µs a step takes 3,001, with kernels of 2.5 the host's 101; as soon as those steps are
-    over whose launches the recording has from before its first step. Where these are nearly all, the interval
-    holds that.
+    With launches of 150 µs a step takes the host's 3,001, with kernels of 2.5 its 101; of which it waits 1 in
+    the last kernel where it waits for the step just before. That is so as soon as those steps are over whose
+    launches the recording has from before its first step. Where these are nearly all, the interval holds it.
     """
+    slow_us, fast_us = (3_001, 101) if steps_ahead > 1 else (3_000 + 50, 100 + 2.5)
     job = Made()
     done: list[float] = []
     for number in range(1, n_steps + 1):
@@ -555,12 +558,12 @@ def test_a_host_that_is_steps_ahead_holds_the_device_up_where_it_is_slower(
     device, launches = (
         recording.which(of) for of in (lambda one: one.on_device, lambda one: one.role is Role.CALL)
     )
-    for chosen, factor, expected in ((launches, 30.0, 3_001), (device, 0.05, 101), (launches, 2.0, 1_000)):
+    for chosen, factor, expected in ((launches, 30.0, slow_us), (device, 0.05, fast_us), (launches, 2.0, 1_000)):
         edited = changed(recording, Selection(chosen, np.zeros(1, np.bool_)), factor)
         steps = replayed_ns(edited, recording.whole_steps).max(axis=1)[2 * steps_ahead :] / 1000
         assert steps == pytest.approx(np.full(len(steps), expected), rel=0.01)
     forecasts = Forecasts(Job(recording), recording.whole_steps)
-    for name, value, expected in (("cudaLaunchKernel", "30", 3_001), ("kernel", "0.05", 101)):
+    for name, value, expected in (("cudaLaunchKernel", "30", slow_us), ("kernel", "0.05", fast_us)):
         found = forecasts.of([EditRequest(name, value)])
         least, most = found.gain_ns.low_ns, found.gain_ns.high_ns
         assert least is not None and most is not None

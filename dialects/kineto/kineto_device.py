@@ -37,6 +37,8 @@ CALLS_THAT_WAIT = re.compile(
     r"(?i:\w*synchronize\w*)|(cuda|hip)Memcpy(To|From)?(Symbol|2D|3D)?|(cuda|hip)Free"
     r"|(ur|pi)(QueueFinish|Events?Wait)|clFinish|clWaitForEvents|cn(rt)?(QueueSync|SyncDevice)"
 )
+#: A copy from or to such memory goes on when its call has returned.
+_PINNED = "Pinned"
 
 
 class Works(Struct, frozen=True):
@@ -82,9 +84,12 @@ def read_works(trace: Trace, end_ns: Int64, counts: Mask) -> Works:
     call_end = np.where(call >= 0, end_ns[call], start)
     early = (call_start > start) & (call_start <= start + TOLERANCE_NS)
     start = np.where(early, np.minimum(call_start, end), start)
+    jitter = np.clip((end - start) * OVERLAP, TOLERANCE_NS, JITTER_NS)
+    # What a copy from memory that is not pinned still has to move when its call returns is on the way.
+    rests = _blocking_copies(trace, rows) & (call_start <= start) & (start <= call_end)
+    end = np.where(rests & (call_end + jitter >= end), np.minimum(call_end, end), end)
     following = np.append(start[1:], 0)
     overlaps = np.append(number[1:] == number[:-1], np.zeros(min(len(rows), 1), np.bool_))
-    jitter = np.clip((end - start) * OVERLAP, TOLERANCE_NS, JITTER_NS)
     overlaps &= (following < end) & (following + jitter >= end) & (following >= start)
     return Works(rows, start, np.where(overlaps, following, end), number, call, call_start, call_end, streams)
 
@@ -295,9 +300,15 @@ def awaited_by_calls(trace: Trace, end_ns: Int64, works: Works) -> tuple[Int64, 
     late_ns = (works.call_end_ns - works.end_ns)[is_over].sum()
     blocks = 2 * int(is_over.sum()) > int((works.call >= 0).sum())
     if not blocks or late_ns > (works.end_ns - works.start_ns)[is_over].sum():  # else launches wait, too
-        is_over &= by_cat(trace, COPY_CATS.__contains__)[works.row]
+        is_over &= _blocking_copies(trace, works.row)
     own, found = np.flatnonzero(is_over), work >= 0
     return np.concatenate([work[found], own]), np.concatenate([calls[found], works.call[own]])
+
+
+def _blocking_copies(trace: Trace, rows: Int64) -> Mask:
+    """Return which of `rows` (k,) are copies whose calls may return only when they are done."""
+    copies = by_cat(trace, COPY_CATS.__contains__)
+    return (copies & ~by_name(trace, lambda name: _PINNED in name, copies))[rows]
 
 
 def polled(works: Works, start_ns: Int64, end_ns: Int64, most_late: Float64) -> Int64:

@@ -309,7 +309,7 @@ def _edges(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
         *_handed_over(rank),
         _moved(after_on_stream(works), rank.first_work),
         elsewhere,
-        _launches(rank, first),
+        *_launches(rank, first, last),
         _to_calls(rank, awaited, last[calls], Joint.END_TO_BODY, EdgeKind.SYNCHRONISE),
         _to_calls(rank, begun, last[blocked], Joint.START_TO_BODY, EdgeKind.QUEUE),
         _handed_on(rank, last),
@@ -330,12 +330,25 @@ def _threads(host: Segments) -> Int64:
     return edge_rows(source, source + 1, Joint.END_TO_HEAD, EdgeKind.DEVICE)
 
 
-def _launches(rank: _Rank, first: Int64) -> Int64:
-    """Return edges from the start of each launch call to what it launched."""
+def _launches(rank: _Rank, first: Int64, last: Int64) -> list[Int64]:
+    """Return edges from each launch call to what it launched.
+
+    That is from its end, unless the work began before: what passes until then is the call's time, which work
+    that waits in the queue of its device does not wait for again.
+    """
     works = rank.works
-    source = np.where(works.call >= 0, first[works.call], -1)
-    launched = np.flatnonzero((source >= 0) & (works.call_start_ns <= works.start_ns))
-    return edge_rows(source[launched], rank.first_work + launched, Joint.START_TO_HEAD, EdgeKind.LAUNCH)
+    is_launched = (works.call >= 0) & (works.call_start_ns <= works.start_ns)
+    is_over = (works.call_end_ns <= works.start_ns) & (works.call_end_ns < works.end_ns)
+    edges = []
+    for segment, joint, which in (
+        (last, Joint.END_TO_HEAD, is_launched & is_over),
+        (first, Joint.START_TO_HEAD, is_launched & ~is_over),
+    ):
+        launched = np.flatnonzero(which)
+        source = segment[works.call[launched]]
+        launched, source = launched[source >= 0], source[source >= 0]
+        edges.append(edge_rows(source, rank.first_work + launched, joint, EdgeKind.LAUNCH))
+    return edges
 
 
 def _to_calls(rank: _Rank, works: Int64, segments: Int64, joint: Joint, kind: EdgeKind) -> Int64:

@@ -8,6 +8,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from arrays import Int64
+from arrays.median import median
+from arrays.numbering import occurrence_number
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.roles import Phase, Role
 from dialects.step_parts import narrow_ns
@@ -66,15 +68,16 @@ def changed(
 
     Of the time between two steps (`Selection.tails`) the share that is `forward` is work.
 
-    What is added comes once in a step and owner, before the first that is chosen; an operation that is
+    What is added comes once in an iteration and owner, before the first that is chosen; an operation that is
     recorded in pieces is not delayed by each.
     """
+    often = _often(recording, chosen) if added_ns else np.ones(0, np.int64)
     partly = 1 + forward * (factor - 1)
 
     def edited(step: StepGraph) -> StepGraph:
         events = chosen.events(step)
         work = _times(step.work_ns, factor, events)
-        first = _first_of_owner(step, events)
+        first = _first_of_owner(step, events, often) if added_ns else np.empty(0, np.int64)
         work[first] += added_ns
         tail = _times(step.tail_ns, partly, chosen.tails)
         late = chosen.tails.copy()
@@ -89,11 +92,27 @@ def _times(time_ns: Int64, factor: float, chosen: Bool) -> Int64:
     return np.where(chosen, np.rint(time_ns * factor), time_ns).astype(np.int64)
 
 
-def _first_of_owner(step: StepGraph, chosen: Bool) -> Int64:
-    """Return of the `chosen` events (n,) the one of each owner that starts first."""
+def _often(recording: Recording, chosen: Selection) -> Int64:
+    """Return how often what is `chosen` occurs in an iteration of each owner (m,).
+
+    Of a host that is ahead of its device a step may hold the begins of two iterations, or of none.
+    """
+    n_owners = len(recording.owners)
+    counts = [np.bincount(step.owner[chosen.events(step)], minlength=n_owners) for step in recording.steps]
+    return np.array([median(one[one > 0]) if one.any() else 1 for one in np.array(counts).T], np.int64)
+
+
+def _first_of_owner(step: StepGraph, chosen: Bool, often: Int64) -> Int64:
+    """Return of the `chosen` events (n,) the first one of each iteration of each owner.
+
+    `often` (m,) as of `_often`.
+    """
     events = np.flatnonzero(chosen)
     events = events[np.lexsort((step.start_ns[events], step.owner[events]))]
-    return events[np.unique(step.owner[events], return_index=True)[1]]
+    owner = step.owner[events]
+    number = occurrence_number(owner)
+    n_iterations = np.rint(np.bincount(owner, minlength=len(often)) / often)
+    return events[(number % often[owner] == 0) & (number < np.maximum(n_iterations, 1)[owner] * often[owner])]
 
 
 def forward_share(recording: Recording) -> float:

@@ -327,7 +327,7 @@ def test_of_calls_with_one_correlation_the_nearest_launched_the_work(steps_of: A
     )
     (step,) = found.steps
     for name, launch in (("first", "cudaLaunchKernel"), ("second", "hipLaunchKernel")):
-        assert (launch, Joint.START_TO_HEAD, EdgeKind.LAUNCH) in inputs(found, step, name)
+        assert (launch, Joint.END_TO_HEAD, EdgeKind.LAUNCH) in inputs(found, step, name)
 
 
 @pytest.mark.parametrize("name", ["cudaDeviceSynchronize", "hipStreamSynchronize", "cudaMemcpy", "cudaFree"])
@@ -376,11 +376,42 @@ def test_one_graph_launch_starts_all_of_its_kernels(steps_of: Any) -> None:
         [call("cudaGraphLaunch", 0, 10, 7), *(work(f"k{i}", 12 + 10 * i, 10, 7) for i in range(3))]
     )
     for i in range(3):
-        launch = ("cudaGraphLaunch", Joint.START_TO_HEAD, EdgeKind.LAUNCH)
+        launch = ("cudaGraphLaunch", Joint.END_TO_HEAD, EdgeKind.LAUNCH)
         assert launch in inputs(found, found.steps[0], f"k{i}")
     assert path_of(join([found])) == {
-        ("rank0", "k0", "gap"): 12, ("rank0", "k0", ""): 10, ("rank0", "k1", ""): 10, ("rank0", "k2", ""): 10,
+        ("rank0", "cudaGraphLaunch", ""): 10, ("rank0", "k0", "gap"): 2,
+        ("rank0", "k0", ""): 10, ("rank0", "k1", ""): 10, ("rank0", "k2", ""): 10,
     }  # fmt: skip
+
+
+def test_work_that_begins_during_its_launch_waits_for_the_begin_of_that(steps_of: Any) -> None:
+    found = steps_of([call("cudaLaunchKernel", 0, 10, 7), work("kernel", 6, 10, 7)])
+    assert ("cudaLaunchKernel", Joint.START_TO_HEAD, EdgeKind.LAUNCH) in inputs(
+        found, found.steps[0], "kernel"
+    )
+
+
+def test_a_copy_from_pageable_memory_holds_its_call_up_though_a_little_of_it_is_on_the_way(
+    steps_of: Any,
+) -> None:
+    """Of a copy of 1,000 µs the last 5 are moved when the call has returned, and the host goes on."""
+    way = "Memcpy HtoD (Pageable -> Device)"
+    events = [
+        call("cudaMemcpyAsync", 0, 1010, 1),
+        call("cudaLaunchKernel", 1020, 5, 2),
+        work("k", 1030, 20, 2),
+    ]
+    found = steps_of([*events, work(way, 15, 1000, 1, cat="gpu_memcpy")])
+    assert (way, Joint.END_TO_BODY, EdgeKind.SYNCHRONISE) in inputs(found, found.steps[0], "cudaMemcpyAsync")
+    path = path_of(join([found]))
+    assert path["rank0", way, ""] == 995
+
+
+def test_a_copy_from_pinned_memory_does_not_hold_its_call_up(steps_of: Any) -> None:
+    """That it was over before the call had returned is chance: another time the device is busy then."""
+    way = "Memcpy HtoD (Pinned -> Device)"
+    found = steps_of([call("cudaMemcpyAsync", 0, 30, 1), work(way, 10, 8, 1, cat="gpu_memcpy")])
+    assert EdgeKind.SYNCHRONISE not in {kind for *_, kind in inputs(found, found.steps[0], "cudaMemcpyAsync")}
 
 
 def test_a_stream_waits_for_another_ones_recorded_event(steps_of: Any) -> None:
