@@ -2,6 +2,8 @@
 
     python3 gpu_job.py DIRECTORY [--rounds N] [--seconds S] [--only A,B]
 
+Two ranks of the jobs called ``ddp`` share the device: side by side under CUDA's MPS
+(``nvidia-cuda-mps-control -d``), else by turns, which no trace tells.
 Traces lie in ``DIRECTORY/<round>/<condition>/rank<r>.pt.trace.json``. One model keeps the device busy all the
 time, a smaller one waits for its host to launch; a condition changes one of them by something that is known.
 """
@@ -225,7 +227,7 @@ class _Job:
     def _loaded(self) -> Iterator[Any]:
         torch, condition = self.torch, self.condition
         ids = torch.randint(0, 1000, (condition.batch, self.tokens)).pin_memory()
-        frames = torch.rand(16, 1 << 20) if condition.frames else None
+        frames: Any = torch.rand(16, 1 << 20) if condition.frames else None
         if condition.frames in ("pinned", "prefetched"):
             frames = frames.pin_memory()
 
@@ -290,44 +292,31 @@ def _model(torch: Any, condition: Condition) -> Any:
 
 
 def _ranks(directory: Path, rounds: int, wanted: set[str], seconds: float) -> None:
-    """Record the jobs of two ranks, by NCCL where it takes two ranks on one device, else by gloo."""
-    for backend in ("nccl", "gloo"):
-        began = time.monotonic()
-        processes = []
-        store = directory.resolve() / f"store-{backend}"
-        for rank in range(_RANKS):
-            # NCCL refuses two ranks on one device of one host; each says that its host is another one.
-            environment = os.environ | {
-                "NCCL_HOSTID": f"host{rank}", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "NCCL_NET": "Socket",
-                "GLOO_SOCKET_IFNAME": "lo", "BACKEND": backend, "STORE": str(store),
-            }  # fmt: skip
-            arguments = [
-                str(directory),
-                "--rank",
-                str(rank),
-                "--rounds",
-                str(rounds),
-                "--only",
-                ",".join(wanted),
-            ]
-            processes.append(subprocess.Popen([sys.executable, __file__, *arguments], env=environment))
-        codes = []
+    """Record the jobs of two ranks."""
+    # NCCL refuses two ranks on one device of one host; each says that its host is another one.
+    over_loopback = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "NCCL_NET": "Socket"}
+    arguments = [str(directory), "--rounds", str(rounds), "--only", ",".join(wanted)]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, __file__, *arguments, "--rank", str(rank)],
+            env=os.environ | over_loopback | {"NCCL_HOSTID": f"host{rank}"},
+        )
+        for rank in range(_RANKS)
+    ]
+    ends = time.monotonic() + seconds
+    try:
         for process in processes:
-            try:
-                codes.append(process.wait(max(1.0, seconds - (time.monotonic() - began))))
-            except subprocess.TimeoutExpired:
-                codes.append(-1)
-                process.kill()
-        print(backend, "of two ranks:", codes, f"{time.monotonic() - began:.1f} s", flush=True)
-        if codes == [0] * _RANKS:
-            return
+            process.wait(max(1.0, ends - time.monotonic()))
+    finally:
+        for process in processes:
+            process.kill()
 
 
 def _rank(directory: Path, rank: int, rounds: int, wanted: set[str]) -> None:
     torch: Any = importlib.import_module("torch")
     torch.cuda.set_device(0)
-    backend, store = os.environ["BACKEND"], f"file://{os.environ['STORE']}"
-    torch.distributed.init_process_group(backend, init_method=store, rank=rank, world_size=_RANKS)
+    store = f"file://{directory.resolve()}/store"
+    torch.distributed.init_process_group("nccl", init_method=store, rank=rank, world_size=_RANKS)
     for turn, name in [(turn, name) for turn in range(rounds) for name in PARALLEL if name in wanted]:
         path = directory / str(turn) / name
         path.mkdir(parents=True, exist_ok=True)
@@ -339,7 +328,7 @@ def _rank(directory: Path, rank: int, rounds: int, wanted: set[str]) -> None:
         torch.distributed.barrier()
         _traced(torch, step, path / f"rank{rank}.pt.trace.json")
         if rank == 0:
-            print(backend, turn, name, f"{time.monotonic() - began:.1f} s", flush=True)
+            print(turn, name, f"{time.monotonic() - began:.1f} s", flush=True)
     torch.distributed.destroy_process_group()
 
 

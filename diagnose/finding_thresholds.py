@@ -78,5 +78,6 @@ SMALL_BYTES, LARGE_BYTES = 256 << 10, 4 << 20
 #: GB/s that the slowest link between GPUs of one host carries: of the 15.75 of PCI Express 3.0 x16 (8 GT/s,
 #: 128b/130b coding) copies reach about 12. Bytes of each rank from which on a collective is not only latency.
 SLOWEST_LINK_GBS, BYTES_OF_A_RANK = 12.0, 512 << 10
-#: A kernel that takes no longer than its launch does: some 5 to 10 µs (ns).
-SHORT_KERNEL_NS = 10_000
+#: A launch takes some 5 to 10 µs (ns): a kernel that takes no longer is short, and a device that pauses for
+#: less waits for none; from kernel to kernel an H200 pauses for 0.4 to 5 µs.
+LAUNCH_NS = 10_000

@@ -16,7 +16,7 @@ from arrays.numbering import unique
 from dag.step_graph import Bool, Recording, StepGraph, job_lengths
 from dag_utils import CATS, GAP, CriticalPath, LoadedSteps, choose_step, critical_path, gap_covers
 from diagnose.finding import Evidence
-from diagnose.finding_thresholds import HALF, NEARLY_ALL, NOTICEABLE, SPIKY
+from diagnose.finding_thresholds import HALF, LAUNCH_NS, NEARLY_ALL, NOTICEABLE, SPIKY
 from diagnose.meetings import Arrivals, meetings_of
 from dialects.kernel_kinds import OTHER, kernel_kind
 from dialects.roles import Phase, Role
@@ -29,6 +29,7 @@ from function_names import brief
 from replay.edit import Job
 from replay.even_work import begun_by_owners, done_by_all, is_own_work
 from replay.even_work import stages as pipeline
+from replay.occurrences import pace
 from replay.whatif.host import PAUSE_NS, prepares
 from result import in_percent
 
@@ -249,6 +250,13 @@ class JobView:
         return self._sums("work_ns")
 
     @cached_property
+    def device_pace(self) -> Float64:
+        """How many times as long as usual the kernels of the devices take in each whole step (steps,)."""
+        return pace(
+            self.work_by_kind[:, [one.on_device and one.is_compute for one in self.recording.table.kinds]]
+        )
+
+    @cached_property
     def gap_by_kind(self) -> Float64:
         """The gaps before all operations of a kind in each whole step (steps, k)."""
         return self._sums("gap_ns")
@@ -457,6 +465,24 @@ class JobView:
                 took = float(path.end_ns[at] - path.start_ns[at]) / len(self.path_rows)
                 covers[cover] = covers.get(cover, 0.0) + took
         return covers
+
+    @cached_property
+    def path_pauses(self) -> tuple[float, float]:
+        """How long the path is between works of a device, and how often; means over steps.
+
+        Those are gaps so short that the device just goes on from one to the next.
+        """
+        on_device = self.which(lambda one: one.on_device)
+        took_ns, number = 0, 0
+        for row in self.path_rows:
+            step = self.recording.steps[row]
+            path = critical_path(step)
+            of_device = (path.event >= 0) & on_device[np.append(step.operation, 0)[path.event]]
+            lasts = path.end_ns - path.start_ns
+            pauses = of_device & np.append(False, of_device[:-1])[: len(lasts)]
+            pauses &= (path.cat == CATS.index(GAP)) & (lasts < LAUNCH_NS)
+            took_ns, number = took_ns + int(lasts[pauses].sum()), number + int(pauses.sum())
+        return took_ns / len(self.path_rows), number / len(self.path_rows)
 
     @cached_property
     def is_frame(self) -> Bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from math import exp, hypot, log
@@ -11,13 +12,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from arrays import Float64, Int64
-from arrays.median import longest_usual
+from arrays.median import FEWEST, longest_usual
 from dag.step_graph import Bool, LazySteps, Recording, StepBounds, StepGraph
 from dialects.step_parts import EdgeKind
 from replay.answer import Answer, answer
 from replay.edit import Edit, EditRequest, Job
 from replay.edits import EditedJob, in_order
-from replay.occurrences import UsualGaps, with_usual_gaps
+from replay.occurrences import UsualGaps, pace, with_usual_gaps
 from replay.runs import Runs, Simulation
 from replay.uncertainty import (
     DEVICE_ERROR,
@@ -254,12 +255,29 @@ class Forecasts:
 
     @cached_property
     def _model(self) -> float:
-        """The error of the model: smaller where the work of all ranks is recorded on devices."""
-        recording, ranks = self.job.recording, self.job.ranks
-        works = recording.which(lambda one: one.on_device and one.is_compute)
-        owners = set(recording.column(lambda one: one.owner)[works].tolist())
-        is_whole = max((one.world_size or 0 for one in ranks), default=0) <= len(owners)
-        return DEVICE_ERROR if len(owners) == len(recording.owners) and is_whole else MODEL_ERROR
+        """The error of the model: smaller as far as devices that are all recorded work in a step.
+
+        A device whose clock changes from step to step has another one in another run.
+        """
+        recording, ranks, rows = self.job.recording, self.job.ranks, self.rows
+        kinds, kind = recording.table.kinds, recording.table.kind
+        of_device = np.array([one.on_device for one in kinds], np.bool_)
+        computes = np.array([one.is_compute for one in kinds], np.bool_)[of_device]
+        owners = {one.owner for one in itertools.compress(kinds, of_device) if one.is_compute}
+        if not owners:
+            return MODEL_ERROR
+        steps = map(recording.steps.__getitem__, rows)
+        work = np.array(
+            [np.bincount(kind[one.operation], one.work_ns, len(kinds))[of_device] for one in steps],
+            np.float64,
+        )
+        error = MODEL_ERROR
+        if len(owners) == max([len(recording.owners), *(one.world_size or 0 for one in ranks)]):
+            whole_ns = len(owners) * sum(recording.bounds[row].mean_ns for row in rows)
+            error -= (MODEL_ERROR - DEVICE_ERROR) * min(float(work.sum()) / max(whole_ns, 1.0), 1.0)
+        if len(rows) < FEWEST:
+            return error
+        return hypot(error, float(np.log(pace(work[:, computes])).std(ddof=1)))
 
     def edits(self, requests: Sequence[EditRequest]) -> list[Edit]:
         """Return the edits that are requested; raises `UsageError` for one that cannot be made."""

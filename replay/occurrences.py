@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from arrays import Int64, NDArray
+from arrays import Float64, Int64, NDArray
 from arrays.numbering import narrowest, occurrence_number
 from dag.step_graph import Recording, StepGraph
 
@@ -115,6 +115,25 @@ class Middles:
         low = np.where(before < value, before, middle)
         high = np.where(self.count[slot] % 2, np.where(middle < value, middle, after), low)
         return np.where(self.count[slot] > 1, (low + high) // 2, -1)
+
+
+def pace(works: Float64) -> Float64:
+    """Return how many times as long as usual all kinds of operations take in each step (steps,).
+
+    It is the median over those that every step has, by their time; `works` (steps, k) is that. When a device
+    lowers its clock all of its kernels are slower alike, and nothing else makes them so.
+
+    >>> pace(np.array([[30, 20, 10], [30, 20, 90], [33, 22, 11]])).round(3).tolist()
+    [1.0, 1.0, 1.1]
+    """
+    works = works[:, (works > 0).all(axis=0)]
+    if not works.size:
+        return np.ones(len(works))
+    usual = np.median(works, axis=0)
+    ratio = works / usual
+    order = np.argsort(ratio, axis=1)
+    half = np.cumsum(usual[order], axis=1) >= usual.sum() / 2
+    return np.take_along_axis(np.take_along_axis(ratio, order, 1), half.argmax(axis=1)[:, None], 1)[:, 0]
 
 
 class UsualGaps:

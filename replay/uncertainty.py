@@ -13,8 +13,8 @@ from arrays.median import FEWEST, longest_usual
 
 #: What a what-if is wrong by where nothing varies: the standard deviation of its relative error.
 MODEL_ERROR = 0.05
-#: The same where work runs on devices of ranks that are all recorded: nothing else runs there. In simulated
-#: jobs (docs/accuracy.md, simulated GPUs) nine in ten edits are off by less.
+#: The same of a step that is all work of devices of ranks that are all recorded: nothing else runs there. In
+#: simulated jobs (docs/accuracy.md, simulated GPUs) nine in ten edits are off by less.
 DEVICE_ERROR = 0.02
 #: So much longer kernels may take while collectives move bytes beside them (95 %): arXiv 2507.03114 measured
 #: 19 % in the mean and 40 % at most, on four kinds of GPU.

@@ -558,7 +558,11 @@ def test_a_host_that_is_steps_ahead_holds_the_device_up_where_it_is_slower(
     device, launches = (
         recording.which(of) for of in (lambda one: one.on_device, lambda one: one.role is Role.CALL)
     )
-    for chosen, factor, expected in ((launches, 30.0, slow_us), (device, 0.05, fast_us), (launches, 2.0, 1_000)):
+    for chosen, factor, expected in (
+        (launches, 30.0, slow_us),
+        (device, 0.05, fast_us),
+        (launches, 2.0, 1_000),
+    ):
         edited = changed(recording, Selection(chosen, np.zeros(1, np.bool_)), factor)
         steps = replayed_ns(edited, recording.whole_steps).max(axis=1)[2 * steps_ahead :] / 1000
         assert steps == pytest.approx(np.full(len(steps), expected), rel=0.01)

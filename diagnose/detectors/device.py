@@ -12,7 +12,7 @@ from arrays.intervals import union_length
 from arrays.numbering import unique
 from dag.step_graph import Bool, StepGraph
 from diagnose.finding import Finding, Skipped, edit
-from diagnose.finding_thresholds import EXPOSED, HALF, LIMIT, NEARLY_ALL, NOTICEABLE, SHORT_KERNEL_NS
+from diagnose.finding_thresholds import EXPOSED, HALF, LAUNCH_NS, LIMIT, NEARLY_ALL, NOTICEABLE
 from diagnose.job_view import JobView, what_runs
 from dialects.roles import Role
 from dialects.step_parts import Operation
@@ -74,7 +74,7 @@ def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
         title=f"{'launching is' if busy < NEARLY_ALL else 'the host and the device are both'} the limit",
         cause=f"{in_percent(on_path / view.step_ns)} of the critical path is the host's; the device is busy "
         f"{in_percent(busy)} of the step, with {kernels:,.0f} kernels of "
-        f"{usual_ns / 1e3:.0f} µs{', shorter than their launches' if usual_ns < SHORT_KERNEL_NS else ''}; "
+        f"{usual_ns / 1e3:.0f} µs{', shorter than their launches' if usual_ns < LAUNCH_NS else ''}; "
         f"most of the host's time is in {named(largest)}",
         action="launch less and larger: CUDA graphs, compiled or fused operations, a larger batch",
         edits=[edit("host", "none")],
@@ -208,6 +208,14 @@ def idle(view: JobView) -> Iterator[Finding | Skipped]:
         else "record more (Python stacks, annotations around your own code) to see what runs there"
     )
     covered_ns, path_ns = sum(view.path_covers_ns.values()), idle_ns / share
+    pauses_ns, n_pauses = view.path_pauses
+    if pauses_ns > HALF * idle_ns:
+        title = f"{in_percent(pauses_ns / path_ns)} of the step passes between kernels"
+        cause = (
+            f"{in_ms(pauses_ns)} in {n_pauses:,.0f} pauses of {pauses_ns / n_pauses / 1e3:.2g} µs, in which "
+        )
+        cause += "the device goes on from one to the next; the host is ahead"
+        action = "run fewer and larger kernels: compiled or fused operations, a fused optimizer"
     leads = False
     for waits in (True, False):
         covers = {name: ns for (name, only_waits), ns in view.path_covers_ns.items() if only_waits is waits}

@@ -57,13 +57,13 @@ def _late_ranks(view: JobView) -> Iterator[Finding]:
     )
     if pauses_more:  # what takes most is named first: the rest counts with that done
         yield _by_gaps(view, pausing)
+    more = {*behind_peers(view, view.owner_work_ns(is_own_work(view.recording))), *_with_extra_work(view)}
+    alone = _by_extra_work(view, sorted(more)) or _by_extra_work(view, sorted(more - {*late}))
+    if alone is not None:
+        yield alone
     if late:
         begins_late = bool((_later_ns(view)[late] > NEGLIGIBLE * view.step_ns).any())
         yield _by_work(view, late, but_gaps=pauses_more or begins_late)
-    behind = behind_peers(view, view.owner_work_ns(is_own_work(view.recording)))
-    others = sorted({*behind, *_with_extra_work(view)} - {*late})
-    if others and (alone := _by_extra_work(view, others)) is not None:
-        yield alone
     loading = behind_peers(view, view.owner_work_ns(view.is_input))
     if loading:
         yield _by_input(view, loading)
@@ -262,8 +262,11 @@ def _slow_stage(view: JobView) -> Finding | None:
 def _by_extra_work(view: JobView, late: Sequence[int]) -> Finding | None:
     """Return that some owners do what not all do, as far as they work longer in all; None if it is not that.
 
-    What takes the place of something else on another rank (a kernel of another name) is no more work.
+    It is most of what they work longer. What takes the place of something else on another rank (a kernel of
+    another name) is no more work.
     """
+    if not late:
+        return None
     recording, own = view.recording, is_own_work(view.recording)
     extra = own & ~view.is_compared
     excess, its_time = (excess_ns(view.owner_work_ns(which), late, view.stage) for which in (own, extra))
@@ -272,12 +275,14 @@ def _by_extra_work(view: JobView, late: Sequence[int]) -> Finding | None:
         return None
     ranks = [recording.owners[owner] for owner in late]
     names = _most_of(view, chosen, view.work_by_kind)
+    loads = bool((view.which(lambda one: one.name in names) & chosen <= view.is_input).all())
+    what = f"in {named(names)}" + ("" if loads else ", which not all do")
     return Finding(
         kind="late_rank",
-        title=f"{listed(ranks)} {_holds(ranks)} up {_others(view)}, in {named(names)}, which not all do",
+        title=f"{listed(ranks)} {_holds(ranks)} up {_others(view)}, {what}",
         cause=f"{in_ms(min(excess, its_time))} more a step; all its own work takes {in_ms(excess)} longer "
         f"than its peers'{_last_in(view, late)}",
-        action="do it less often, on another thread or process, or share it out",
+        action=_ITS_LOADER if loads else "do it less often, on another thread or process, or share it out",
         edits=[edit(f"{','.join(ranks)}.extra", "peers")],
         from_ns=min(excess, its_time),
         ranks=ranks,

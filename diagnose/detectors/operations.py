@@ -153,7 +153,8 @@ def outlier_steps(view: JobView) -> Iterator[Finding | Skipped]:
         title=f"step{'s' if len(rows) > 1 else ''} {listed([str(one) for one in numbers], 5)} "
         f"take{'' if len(rows) > 1 else 's'} much longer than the others",
         cause=f"up to {in_ms(times[places].max())} instead of {in_ms(middle, unit='')}; "
-        f"what grew most in step {recording.steps[worst].number}: {brief(grown.name)} on {grown.rank}"
+        + _by_clock(view.device_pace[places].max(), times[places].max() / middle)
+        + f"what grew most in step {recording.steps[worst].number}: {brief(grown.name)} on {grown.rank}"
         + (f"; {named(only[:3])} ran in no usual step" if only else ""),
         action="look at what else ran then: checkpoints, evaluation, other processes, garbage collection",
         edits=[edit(",".join(f"step{one}" for one in numbers), "usual")],
@@ -184,6 +185,7 @@ def slower_span(view: JobView) -> Iterator[Finding]:
         if min(np.mean(times[inside] > middle_ns), np.mean(times[outside] < middle_ns)) < NEARLY_ALL:
             continue  # two kinds of steps in turn, by chance more of one there
         begin = 0 if grows else begin
+        pace = view.device_pace
         more_ns, lost_ns = longer - usual, float((times[kept[begin:end]] - usual).sum())
         grown = [
             np.median(ns[inside], axis=0) - np.median(ns[outside], axis=0)
@@ -200,8 +202,9 @@ def slower_span(view: JobView) -> Iterator[Finding]:
             if grows
             else f"from step {first} {'on' if end == n else f'to step {last}'} a step takes "
             f"{in_ms(more_ns)} longer",
-            cause=f"{in_ms(longer)} instead of {in_ms(usual, unit='')}; what grew most is {what}, by "
-            f"{in_ms(max(map(np.max, grown)))} a step",
+            cause=f"{in_ms(longer)} instead of {in_ms(usual, unit='')}; "
+            + _by_clock(np.median(pace[inside]) / np.median(pace[outside]), longer / usual)
+            + f"what grew most is {what}, by {in_ms(max(map(np.max, grown)))} a step",
             action="look at what changed then: clocks and temperature of a device, other processes, input",
             ranks=ranks,
             operations=[one.label],
@@ -210,6 +213,14 @@ def slower_span(view: JobView) -> Iterator[Finding]:
             span=(first, last),
             lost_ns=lost_ns,
         )
+
+
+def _by_clock(pace: float, length: float) -> str:
+    """Return as words that a device's clock makes steps longer, if half of that is so; each is a ratio."""
+    if pace - 1 < HALF * (length - 1) or length < 1:
+        return ""
+    longer = in_percent(pace - 1)
+    return f"kernels of all kinds take {longer} longer, as where a device lowers its clock (power, heat); "
 
 
 def _warm_up(view: JobView, n_first: int) -> Finding:

@@ -112,7 +112,9 @@ def _first_of_owner(step: StepGraph, chosen: Bool, often: Int64) -> Int64:
     owner = step.owner[events]
     number = occurrence_number(owner)
     n_iterations = np.rint(np.bincount(owner, minlength=len(often)) / often)
-    return events[(number % often[owner] == 0) & (number < np.maximum(n_iterations, 1)[owner] * often[owner])]
+    most = np.maximum(n_iterations, 1)[owner] * often[owner]
+    first: Int64 = events[(number % often[owner] == 0) & (number < most)]
+    return first
 
 
 def forward_share(recording: Recording) -> float:
