@@ -1,11 +1,11 @@
 """How wrong replay is: on recorded jobs, on recorded pairs of jobs, and on jobs whose answer is arithmetic.
 
-    python3 -m benchmarks.accuracy [DATA] [--torch PYTHON | --ddp DIR] [--write docs/accuracy.md]
+    python3 -m benchmarks.accuracy [DATA] [--torch PYTHON | --ddp DIR] [--gpu DIR] [--write docs/accuracy.md]
 
 DATA is a directory of recorded jobs (default: ``../shared/data`` beside the project). With ``--torch``, a
 Python that has torch records further pairs on this machine first (`benchmarks/ddp_job.py`, a minute), into
-DIR where ``--ddp`` is given too; with ``--ddp`` alone they are those of an earlier run. Nothing is fitted to
-what is predicted.
+DIR where ``--ddp`` is given too; with ``--ddp`` alone they are those of an earlier run. ``--gpu`` has what
+`benchmarks/gpu_job.py` recorded. Nothing is fitted to what is predicted.
 """
 
 from __future__ import annotations
@@ -91,6 +91,47 @@ DDP_PAIRS = (
     ("middle", "bucket_cap=25MB", "base"),
 )
 
+#: The same for those of `benchmarks/gpu_job.py` on one device, and where two ranks share it.
+GPU_PAIRS = (
+    ("busy", "kernel=1", "busy"),
+    ("busy_layers", "kernel=1", "busy_layers"),
+    ("tiny", "kernel=1", "tiny"),
+    ("busy", "FW=2 BW=2", "busy_batch"),
+    ("busy_batch", "FW=0.5 BW=0.5", "busy"),
+    ("busy_spin5", "spin_kernel=2", "busy_spin10"),
+    ("busy_spin10", "spin_kernel=0.5", "busy_spin5"),
+    ("busy_spin5", "drop=spin_kernel", "busy"),
+    ("busy_spin10", "drop=spin_kernel", "busy"),
+    ("tiny_spin1", "drop=spin_kernel", "tiny"),
+    ("tiny_spin1", "spin_kernel=20", "tiny_spin20"),
+    ("tiny_spin20", "spin_kernel=0.05", "tiny_spin1"),
+    ("busy", "I/O=+10ms", "busy_loader"),
+    ("busy", "I/O=+60ms", "busy_starves"),
+    ("busy_loader", "I/O=+50ms", "busy_starves"),
+    ("busy_loader", "I/O=0.001", "busy"),
+    ("busy_starves", "I/O=0.001", "busy"),
+    ("tiny", "I/O=+10ms", "tiny_loader"),
+    ("tiny_loader", "I/O=0.001", "tiny"),
+    ("busy_item", "sync=none", "busy"),
+    ("busy_items", "sync=none", "busy"),
+    ("tiny_items", "sync=none", "tiny"),
+    ("tiny_synchronize", "sync=none", "tiny"),
+    ("busy_empty_cache", "allocations=none", "busy"),
+    ("busy_pageable", "gpu_memcpy=0.001", "busy"),
+    ("busy_pinned", "gpu_memcpy=0.001", "busy_prefetch"),
+    ("busy_saves", "drop=save_checkpoint", "busy"),
+    ("tiny_python", "drop=extra", "tiny"),
+    ("tiny", "host=none", "tiny_graph"),
+    ("ddp_small", "bucket_cap=9MB", "ddp_middle"),
+    ("ddp_small", "bucket_cap=25MB", "ddp"),
+    ("ddp_middle", "bucket_cap=25MB", "ddp"),
+    ("ddp_small", "overlap=off", "ddp_one"),
+    ("ddp_spin", "straggler=none", "ddp"),
+    ("ddp_loader", "straggler=none", "ddp"),
+    ("ddp_backward", "BW=0.5", "ddp"),
+    ("ddp", "BW=2", "ddp_backward"),
+)
+
 #: What is asked of the jobs whose answer is known, and of how many of them.
 EDITS = ("FW=0.5", "BW=2", "reduce=0.5", "reduce=3", "rank0=0.7")
 _KNOWN_JOBS = 40
@@ -110,7 +151,7 @@ NCCL_EDITS = (
 )  # fmt: skip
 #: How long recording may take.
 _LONGEST_S = 600
-_DDP_TABLE = 4  # which needs recordings
+_DDP_TABLE, _GPU_TABLE = 4, 8  # which need recordings
 
 
 def load(path: Path) -> Forecasts:
@@ -157,29 +198,36 @@ def queue_errors(recording: Recording) -> Float64:
     return np.asarray(errors[~np.isnan(errors)], np.float64)
 
 
-def tables(data: Path, ddp: Path | None, chosen: Sequence[int]) -> Iterator[tuple[str, Iterator[str]]]:
-    """Yield titles and lines of the `chosen` tables; `ddp` is where those of `benchmarks/ddp_job.py` lie."""
+def tables(
+    data: Path, ddp: Path | None, gpu: Path | None, chosen: Sequence[int]
+) -> Iterator[tuple[str, Iterator[str]]]:
+    """Yield titles and lines of the `chosen` tables.
+
+    `ddp` and `gpu` are where the recordings of `benchmarks/ddp_job.py` and `benchmarks/gpu_job.py` lie; None:
+    the document keeps their table.
+    """
     from benchmarks import ablation  # they ask this module, or all of `diagnose`
 
     jobs: dict[str, Forecasts] = {}
     if {1, 2, 3} & set(chosen):
         jobs = {job: load(data / job) for job in JOBS if (data / job).is_dir()}
-    rounds = [] if ddp is None else [path for path in sorted(ddp.iterdir()) if path.is_dir()]
     recordings = {job: found.job.recording for job, found in jobs.items()}
     every = (
         ("What a step's own gaps and the order of its links add", _model(recordings)),
         ("One recording predicted from another", _pairs(jobs)),
         ("Simulated jobs, run with and without the edit", _simulated(recordings)),
-        ("Pairs of PyTorch jobs, recorded on one machine", _ddp(rounds)),
+        ("Pairs of PyTorch jobs, recorded on one machine", _rounds("PyTorch DDP over gloo", ddp, DDP_PAIRS)),
         (
             "What `diagnose` claims for a slow worker, or server",
             itertools.chain(known_gains.table(), known_gains.server_table()),
         ),
         ("Late ranks in step logs", _step_logs()),
         ("Each rule left out alone", ablation.table(data)),
+        ("Pairs of PyTorch jobs, recorded on a GPU", _rounds("one H200", gpu, GPU_PAIRS)),
     )
+    has = {_DDP_TABLE: ddp, _GPU_TABLE: gpu}
     for number, (title, lines) in enumerate(every, 1):
-        if number in chosen and (rounds or number != _DDP_TABLE):
+        if number in chosen and has.get(number, data) is not None:
             yield f"## {number}. {title}", lines
 
 
@@ -243,11 +291,19 @@ _HEAD = (
 )
 
 
+#: Of a GPU's job: what takes away its copies, or what only its host does.
+_OF_HOST = ("gpu_memcpy=0.001", "drop=save_checkpoint", "drop=extra")
+
+
 def _kind(edits: str) -> str:
     """Return the kind of an edit."""
     name = edits.partition("=")[0]
-    if edits == "Emulated=1":
+    if edits.endswith("=1"):
         return "nothing"
+    if name in ("sync", "host", "allocations") or edits in _OF_HOST:
+        return "host, memory, copies"
+    if name == "I/O":
+        return "input"
     if name in ("bandwidth", "latency"):
         return "network"
     if name in ("partition_bytes", "bucket_cap", "overlap"):
@@ -260,7 +316,7 @@ def _rows(jobs: str, asked: Iterable[_Asked]) -> Iterator[str]:
     scores: dict[str, Score] = {}
     together = Score()
     for edits, predicted, interval, then in asked:
-        for one in (scores.setdefault(_kind(edits), Score()), together)[: 1 + (edits != "Emulated=1")]:
+        for one in (scores.setdefault(_kind(edits), Score()), together)[: 1 + (_kind(edits) != "nothing")]:
             one.cells(predicted, interval, then)
     for kind, score in sorted(scores.items()) if len(scores) > 1 else ():
         yield f"| {jobs} | {kind} | {len(score.errors)} | {score.summary()} |"
@@ -310,26 +366,31 @@ def _step_logs() -> Iterator[str]:
     yield from about_and_table().splitlines()
 
 
-def _ddp(rounds: Sequence[Path]) -> Iterator[str]:
+def _rounds(label: str, directory: Path | None, questions: Sequence[tuple[str, str, str]]) -> Iterator[str]:
+    if directory is None:
+        return
+    rounds = [path for path in sorted(directory.iterdir()) if path.is_dir()]
     yield (
         f"{len(rounds)} rounds of all conditions; each recording of one condition predicts each one of the "
         "other, and where nothing changes each other one of the same."
     )
     yield ""
-    names = {name for job, _, then in DDP_PAIRS for name in (job, then)}
-    jobs = {(at, name): load(at / name) for at in rounds for name in sorted(names)}
-    means = {key: float(step_means(found.job.recording).mean()) for key, found in jobs.items()}
+    names = {name for job, _, then in questions for name in (job, then)}
+    found = {(at, name): at / name for at in rounds for name in sorted(names)}
+    jobs = {key: load(path) for key, path in found.items() if path.is_dir()}
+    means = {key: float(step_means(one.job.recording).mean()) for key, one in jobs.items()}
 
     def pairs() -> Iterator[_Asked]:
-        for job, edit, then in DDP_PAIRS:
-            for at in rounds:
-                found = _foreseen(jobs[at, job], edit)
-                for other in rounds:
-                    if job != then or at != other:
-                        yield edit, found.after_ns / 1e6, found.interval_ns, means[other, then]
+        for job, edit, then in questions:
+            for at, name in jobs:
+                if name == job:
+                    foreseen = _foreseen(jobs[at, job], edit)
+                    for other in means.keys() - {(at, job)}:
+                        if other[1] == then:
+                            yield edit, foreseen.after_ns / 1e6, foreseen.interval_ns, means[other]
 
     yield from _HEAD
-    yield from _rows("PyTorch DDP over gloo", pairs())
+    yield from _rows(label, pairs())
     yield ""
 
 
@@ -386,8 +447,9 @@ def main() -> int:
     parser.add_argument("data", nargs="?", type=Path, default=ROOT.parent / "shared" / "data")
     parser.add_argument("--torch", metavar="PYTHON", help="a Python with torch, to record further pairs")
     parser.add_argument("--ddp", type=Path, metavar="DIR", help="where those lie, or are to lie")
+    parser.add_argument("--gpu", type=Path, metavar="DIR", help="where recordings of a GPU lie")
     parser.add_argument("--write", type=Path, help="put the tables into this document")
-    parser.add_argument("--tables", type=int, nargs="*", default=range(1, 8), help="only these (1 to 7)")
+    parser.add_argument("--tables", type=int, nargs="*", default=range(1, 9), help="only these (1 to 8)")
     args = parser.parse_args()
     if not args.data.is_dir():
         print(f"{args.data}: no directory of recorded jobs", file=sys.stderr)
@@ -398,7 +460,7 @@ def main() -> int:
             if args.torch:
                 ddp = ddp or Path(scratch)
                 record(args.torch, ddp)
-            for title, lines in tables(args.data, ddp, args.tables):
+            for title, lines in tables(args.data, ddp, args.gpu, args.tables):
                 made = [title, "", *lines]
                 print("\n".join(made), flush=True)
                 if args.write:

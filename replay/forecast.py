@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from math import exp, hypot, log
@@ -240,44 +239,54 @@ class Forecasts:
         def bounds() -> list[Int64]:  # which only an interval needs
             return [*self._guessed(edits, both, own_gaps), *self._after(both, own_gaps)]
 
+        after = _mean(self._after(both, own_gaps))
         return Forecast(
             name,
             self.recorded,
             _mean(self._after(above, own_gaps)),
-            _mean(self._after(both, own_gaps)),
+            after,
             bounds,
             max((edit.error for edit in edits), default=EXTRAPOLATED),
             float(np.linalg.norm([edit.error_ns for edit in edits])),
             own_gaps,
             self.of_edits(name, edits).scale_of_recorded if above else 0.0,
-            self._model,
+            self._model_error(both, after),
         )
+
+    def _model_error(self, edits: Sequence[Edit], lengths: Int64) -> float:
+        """Return the error of the model: smaller where devices that are all recorded work for half of a step.
+
+        `lengths` (positions, m) are those of the steps after some edits. A device whose clock changes from
+        step to step has another one in another run.
+        """
+        error = MODEL_ERROR
+        if self._all_devices:
+            edited = self._edited.after(edits)
+            on_device = edited.which(lambda one: one.on_device)
+            steps = map(edited.steps.__getitem__, self.rows)
+            work_ns = sum(int(one.work_ns[on_device[one.operation]].sum()) for one in steps)
+            error -= (MODEL_ERROR - DEVICE_ERROR) * min(2 * work_ns / max(int(lengths.sum()), 1), 1.0)
+        return hypot(error, self._clock_error)
 
     @cached_property
-    def _model(self) -> float:
-        """The error of the model: smaller as far as devices that are all recorded work in a step.
+    def _all_devices(self) -> bool:
+        """Whether the work of the device of each rank of the job is recorded."""
+        recording = self.job.recording
+        owners = {one.owner for one in recording.table.kinds if one.on_device and one.is_compute}
+        known = max([len(recording.owners), *(one.world_size or 0 for one in self.job.ranks)])
+        return len(owners) == known
 
-        A device whose clock changes from step to step has another one in another run.
-        """
-        recording, ranks, rows = self.job.recording, self.job.ranks, self.rows
+    @cached_property
+    def _clock_error(self) -> float:
+        """How much the pace of all kernels varies from step to step: a standard deviation, as a share."""
+        recording = self.job.recording
         kinds, kind = recording.table.kinds, recording.table.kind
-        of_device = np.array([one.on_device for one in kinds], np.bool_)
-        computes = np.array([one.is_compute for one in kinds], np.bool_)[of_device]
-        owners = {one.owner for one in itertools.compress(kinds, of_device) if one.is_compute}
-        if not owners:
-            return MODEL_ERROR
-        steps = map(recording.steps.__getitem__, rows)
-        work = np.array(
-            [np.bincount(kind[one.operation], one.work_ns, len(kinds))[of_device] for one in steps],
-            np.float64,
-        )
-        error = MODEL_ERROR
-        if len(owners) == max([len(recording.owners), *(one.world_size or 0 for one in ranks)]):
-            whole_ns = len(owners) * sum(recording.bounds[row].mean_ns for row in rows)
-            error -= (MODEL_ERROR - DEVICE_ERROR) * min(float(work.sum()) / max(whole_ns, 1.0), 1.0)
-        if len(rows) < FEWEST:
-            return error
-        return hypot(error, float(np.log(pace(work[:, computes])).std(ddof=1)))
+        kernels = np.array([one.on_device and one.is_compute for one in kinds], np.bool_)
+        if len(self.rows) < FEWEST or not kernels.any():
+            return 0.0
+        steps = map(recording.steps.__getitem__, self.rows)
+        work = [np.bincount(kind[one.operation], one.work_ns, len(kinds))[kernels] for one in steps]
+        return float(np.log(pace(np.array(work, np.float64))).std(ddof=1))
 
     def edits(self, requests: Sequence[EditRequest]) -> list[Edit]:
         """Return the edits that are requested; raises `UsageError` for one that cannot be made."""

@@ -145,7 +145,7 @@ class Row:
         else:
             edges = [np.stack([ends, begin], axis=1)]
         resumed = first + 2 * continued.astype(np.int64) + np.array([1, 0])
-        # a host's rest begins with the step, and waits in its course
+        # what ends in the step before beyond its end begins here with the step, and waits in its course
         resumed[~self._runs_on(position), 1] += 1
         edges.append(resumed)
         return np.concatenate([*edges, *self._streams(position)])
@@ -157,11 +157,17 @@ class Row:
         return np.stack([done, self.first_op[position] + 2 * target], axis=1)
 
     def _runs_on(self, position: int) -> Bool:
-        """Return which of what was begun in the step before (c,) runs on, on a device, as this one begins."""
+        """Return which of what was begun in the step before (c,) just runs on as this one begins.
+
+        So does work of a device, and of a host what was cut there.
+        """
         continued, _ = self._from_before(position)
         if not len(continued):
             return np.empty(0, np.bool_)
-        return self.stream_of[self.step(position).operation[continued[:, 1]]] >= 0
+        step, (earlier, resumed) = self.step(position), continued.T
+        is_cut = self.step(position - 1).end_ns[earlier] <= step.start_ns[resumed]
+        runs_on: Bool = is_cut | (self.stream_of[step.operation[resumed]] >= 0)
+        return runs_on
 
     def _from_before(self, position: int) -> tuple[Int64, Int64]:
         """Return `continued` and `across` of a step; nothing where it does not come in its turn."""

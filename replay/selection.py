@@ -13,6 +13,7 @@ from dialects.name_rules import is_point_to_point
 from dialects.roles import Phase, Role
 from dialects.step_parts import EdgeKind, Operation
 from errors import UsageError, meant
+from function_names import brief
 from replay.edit import EditRequest
 
 _OWNER = re.compile(r"(?:wk(?P<worker>\d{1,18})\.?)?(?:rank(?P<rank>\d{1,18})\.?)?(?P<target>.*)", re.DOTALL)
@@ -79,8 +80,9 @@ def select(
 ) -> Selection:
     """Return the selection that `name` means in the requested edit.
 
-    ``wk<i>.`` before it means those of that worker; ``rank<r>.`` those of that local rank, or where all
-    have the same (one GPU per worker) or none has it, the r-th rank of the job.
+    It is a name as it was recorded, or as tables show it. ``wk<i>.`` before it means those of that worker;
+    ``rank<r>.`` those of that local rank, or where all have the same (one GPU per worker) or none has it, the
+    r-th rank of the job.
 
     Raises
     ------
@@ -109,6 +111,10 @@ def select_of(recording: Recording, request: EditRequest, target: str, owners: B
     found = _matching(recording, target, owners)
     if not found and not owners.any():
         raise request.refused(f"no such rank; there are {', '.join(recording.owners)}")
+    if not found:  # as tables show it
+        alike = {name for name in {one.name for one in recording.table.kinds} if brief(name) == target}
+        chosen = recording.which(lambda one: owners[one.owner] and one.name in alike)
+        found = Selection(chosen, np.zeros(len(owners), np.bool_))
     if not found:
         name = target or request.name
         raise request.refused(f"no operation has the name {name}{meant(name, _known(recording), most=3)}")

@@ -13,7 +13,7 @@ from arrays.median import FEWEST, longest_usual
 
 #: What a what-if is wrong by where nothing varies: the standard deviation of its relative error.
 MODEL_ERROR = 0.05
-#: The same of a step that is all work of devices of ranks that are all recorded: nothing else runs there. In
+#: The same where devices of ranks that are all recorded work for half of a step: nothing else runs there. In
 #: simulated jobs (docs/accuracy.md, simulated GPUs) nine in ten edits are off by less.
 DEVICE_ERROR = 0.02
 #: So much longer kernels may take while collectives move bytes beside them (95 %): arXiv 2507.03114 measured

@@ -77,7 +77,7 @@ def changed(
     def edited(step: StepGraph) -> StepGraph:
         events = chosen.events(step)
         work = _times(step.work_ns, factor, events)
-        first = _first_of_owner(step, events, often) if added_ns else np.empty(0, np.int64)
+        first = _first_of_owner(step, _begun(step, chosen), often) if added_ns else np.empty(0, np.int64)
         work[first] += added_ns
         tail = _times(step.tail_ns, partly, chosen.tails)
         late = chosen.tails.copy()
@@ -98,16 +98,19 @@ def _often(recording: Recording, chosen: Selection) -> Int64:
     Of a host that is ahead of its device a step may hold the begins of two iterations, or of none.
     """
     n_owners = len(recording.owners)
-    counts = [np.bincount(step.owner[chosen.events(step)], minlength=n_owners) for step in recording.steps]
+    counts = [np.bincount(step.owner[_begun(step, chosen)], minlength=n_owners) for step in recording.steps]
     return np.array([median(one[one > 0]) if one.any() else 1 for one in np.array(counts).T], np.int64)
 
 
-def _first_of_owner(step: StepGraph, chosen: Bool, often: Int64) -> Int64:
-    """Return of the `chosen` events (n,) the first one of each iteration of each owner.
+def _begun(step: StepGraph, chosen: Selection) -> Int64:
+    """Return the events of what is `chosen` that begin in a step; others go on from the step before."""
+    events = chosen.events(step)
+    events[step.continued[:, 1]] = False
+    return np.flatnonzero(events)
 
-    `often` (m,) as of `_often`.
-    """
-    events = np.flatnonzero(chosen)
+
+def _first_of_owner(step: StepGraph, events: Int64, often: Int64) -> Int64:
+    """Return of some `events` (k,) the first one of each iteration of each owner; `often` as of `_often`."""
     events = events[np.lexsort((step.start_ns[events], step.owner[events]))]
     owner = step.owner[events]
     number = occurrence_number(owner)
