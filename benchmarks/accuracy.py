@@ -26,7 +26,7 @@ import numpy as np
 
 from arrays import Float64
 from arrays.median import FEWEST
-from benchmarks import known_byteps, known_gains, known_nccl
+from benchmarks import gpu_findings, known_byteps, known_gains, known_nccl
 from benchmarks.known_jobs import random_job
 from dag_utils import Recording, load_steps, read_partitions
 from errors import AnalyzeError, UsageError
@@ -96,6 +96,10 @@ GPU_PAIRS = (
     ("busy", "kernel=1", "busy"),
     ("busy_layers", "kernel=1", "busy_layers"),
     ("tiny", "kernel=1", "tiny"),
+    ("tiny_items", "kernel=1", "tiny_items"),
+    ("tiny_python", "kernel=1", "tiny_python"),
+    ("tiny_loader", "kernel=1", "tiny_loader"),
+    ("ddp", "kernel=1", "ddp"),
     ("busy", "FW=2 BW=2", "busy_batch"),
     ("busy_batch", "FW=0.5 BW=0.5", "busy"),
     ("busy_spin5", "spin_kernel=2", "busy_spin10"),
@@ -122,9 +126,9 @@ GPU_PAIRS = (
     ("busy_saves", "drop=save_checkpoint", "busy"),
     ("tiny_python", "drop=extra", "tiny"),
     ("tiny", "host=none", "tiny_graph"),
-    ("ddp_small", "bucket_cap=9MB", "ddp_middle"),
-    ("ddp_small", "bucket_cap=25MB", "ddp"),
-    ("ddp_middle", "bucket_cap=25MB", "ddp"),
+    ("ddp_small", "bucket_cap=20MB", "ddp_middle"),
+    ("ddp_small", "bucket_cap=40MB", "ddp"),
+    ("ddp_middle", "bucket_cap=40MB", "ddp"),
     ("ddp_small", "overlap=off", "ddp_one"),
     ("ddp_spin", "straggler=none", "ddp"),
     ("ddp_loader", "straggler=none", "ddp"),
@@ -216,14 +220,14 @@ def tables(
         ("What a step's own gaps and the order of its links add", _model(recordings)),
         ("One recording predicted from another", _pairs(jobs)),
         ("Simulated jobs, run with and without the edit", _simulated(recordings)),
-        ("Pairs of PyTorch jobs, recorded on one machine", _rounds("PyTorch DDP over gloo", ddp, DDP_PAIRS)),
+        ("Pairs of PyTorch jobs, recorded on one machine", _ddp(ddp)),
         (
             "What `diagnose` claims for a slow worker, or server",
             itertools.chain(known_gains.table(), known_gains.server_table()),
         ),
         ("Late ranks in step logs", _step_logs()),
         ("Each rule left out alone", ablation.table(data)),
-        ("Pairs of PyTorch jobs, recorded on a GPU", _rounds("one H200", gpu, GPU_PAIRS)),
+        ("Pairs of PyTorch jobs, recorded on a GPU", _gpu(gpu)),
     )
     has = {_DDP_TABLE: ddp, _GPU_TABLE: gpu}
     for number, (title, lines) in enumerate(every, 1):
@@ -366,9 +370,7 @@ def _step_logs() -> Iterator[str]:
     yield from about_and_table().splitlines()
 
 
-def _rounds(label: str, directory: Path | None, questions: Sequence[tuple[str, str, str]]) -> Iterator[str]:
-    if directory is None:
-        return
+def _rounds(label: str, directory: Path, questions: Sequence[tuple[str, str, str]]) -> Iterator[str]:
     rounds = [path for path in sorted(directory.iterdir()) if path.is_dir()]
     yield (
         f"{len(rounds)} rounds of all conditions; each recording of one condition predicts each one of the "
@@ -392,6 +394,17 @@ def _rounds(label: str, directory: Path | None, questions: Sequence[tuple[str, s
     yield from _HEAD
     yield from _rows(label, pairs())
     yield ""
+
+
+def _ddp(directory: Path | None) -> Iterator[str]:
+    if directory is not None:
+        yield from _rounds("PyTorch DDP over gloo", directory, DDP_PAIRS)
+
+
+def _gpu(directory: Path | None) -> Iterator[str]:
+    if directory is not None:
+        yield from _rounds("one H200", directory, GPU_PAIRS)
+        yield from gpu_findings.table(directory)
 
 
 def _foreseen(forecasts: Forecasts, edits: str) -> Forecast:

@@ -23,16 +23,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-_WARM_UP, _STEPS = 3, 10
+_WARM_UP, _STEPS = 3, 12
 _SLEEP_CYCLES_A_MS = 1_980_000  # of the clock that `torch.cuda._sleep` counts, in a busy Hopper GPU
 _RANKS = 2
-_WIDTH = 1024
+_WIDTH = 1536
 
 
 class Condition(NamedTuple):
     """How a job differs from the plain one of its size."""
 
-    batch: int = 64  # rows of 512 tokens
+    batch: int = 40  # rows of 512 tokens
     spin_ms: float = 0.0  # a kernel more in the forward pass of the middle layer
     loader_ms: float = 0.0  # what the loader sleeps
     frames: str = ""  # 64 MB of input more: pageable, pinned, or prefetched
@@ -44,13 +44,13 @@ class Condition(NamedTuple):
     optimizer: str = "foreach"
     runner: str = "eager"  # graph: the step is captured, compile: the model is compiled
     dtype: str = "bfloat16"
-    layers: int = 4
+    layers: int = 3
 
 
 _TINY = Condition(batch=1)
 CONDITIONS = {
     "busy": Condition(),
-    "busy_batch": Condition(batch=128),
+    "busy_batch": Condition(batch=80),
     "busy_spin5": Condition(spin_ms=5),
     "busy_spin10": Condition(spin_ms=10),
     "busy_item": Condition(item="step"),
@@ -63,7 +63,7 @@ CONDITIONS = {
     "busy_empty_cache": Condition(empty_cache=True),
     "busy_saves": Condition(save_every=4),
     "busy_float32": Condition(dtype="float32"),
-    "busy_layers": Condition(layers=6),
+    "busy_layers": Condition(layers=5),
     "tiny": _TINY,
     "tiny_spin1": _TINY._replace(spin_ms=1),
     "tiny_spin20": _TINY._replace(spin_ms=20),
@@ -83,19 +83,19 @@ class Parallel(NamedTuple):
 
     spin_ms: float = 0.0  # more in the forward pass of rank 1
     loader_ms: float = 0.0  # what rank 1's loader sleeps
-    bucket_mb: float = 25
-    forward_ms: float = 2.0  # a layer
-    backward_ms: float = 4.0
+    bucket_mb: float = 40
+    forward_ms: float = 1.5  # a layer
+    backward_ms: float = 3.0
 
 
 PARALLEL = {
     "ddp": Parallel(),
-    "ddp_middle": Parallel(bucket_mb=9),
+    "ddp_middle": Parallel(bucket_mb=20),
     "ddp_small": Parallel(bucket_mb=1),
     "ddp_one": Parallel(bucket_mb=1000),
     "ddp_spin": Parallel(spin_ms=10),
     "ddp_loader": Parallel(loader_ms=40),
-    "ddp_backward": Parallel(backward_ms=8),
+    "ddp_backward": Parallel(backward_ms=6),
 }
 
 
@@ -270,7 +270,7 @@ def _model(torch: Any, condition: Condition) -> Any:
         block.up, block.down = nn.Linear(_WIDTH, 4 * _WIDTH), nn.Linear(4 * _WIDTH, _WIDTH)
 
     def forward(block: Any, values: Any) -> Any:
-        heads = block.qkv(block.first(values)).unflatten(-1, (3, 16, -1)).permute(2, 0, 3, 1, 4)
+        heads = block.qkv(block.first(values)).unflatten(-1, (3, 24, -1)).permute(2, 0, 3, 1, 4)
         attended = nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
         values = values + block.out(attended.transpose(1, 2).flatten(2))
         values = values + block.down(nn.functional.gelu(block.up(block.second(values))))

@@ -55,6 +55,7 @@ class Forecast(Struct, frozen=True, dict=True):
     error_ns : by how much more than that the effect may be off (95 %)
     as_recorded : whether it is about single recorded steps, so that it cannot be chance
     model : what it is wrong by where nothing varies, in the same way; `error` is where that is `MODEL_ERROR`
+    host : the share of a step in which the host of devices decides: its pace is another one in each run
     scale : recorded over simulated time, where `before` has other edits already; 0: it is the recorded job
     """
 
@@ -68,6 +69,7 @@ class Forecast(Struct, frozen=True, dict=True):
     as_recorded: bool = False
     scale: float = 0.0
     model: float = MODEL_ERROR
+    host: float = 0.0
 
     @cached_property
     def ratio(self) -> float:
@@ -99,13 +101,14 @@ class Forecast(Struct, frozen=True, dict=True):
         """Where the mean step of the edited job will lie (95 %); None for too few steps.
 
         It holds the chance in the change of these steps, the model's error, and, as far as the edits change
-        the step, what further steps may take more or less: so much of it is not common to both jobs.
+        the step, what further steps may take more or less: so much of it is not common to both jobs. Of a
+        host of devices all of that is not.
         """
         paired, steps = self.paired, self.after.mean(axis=1)[: len(set(self.recorded.rows))]
         further = mean_interval(steps)
         if paired is None or further is None:
             return None
-        moved, mean = min(abs(log(self.ratio)), 1.0), max(float(steps.mean()), 1.0)
+        moved, mean = min(max(abs(log(self.ratio)), self.host), 1.0), max(float(steps.mean()), 1.0)
         low, high = (
             hypot(log(max(1 + change, _LEAST) / self.ratio), moved * log(end / mean), Z_95 * self.model_error)
             for change, end in zip(paired, further, strict=True)
@@ -250,23 +253,25 @@ class Forecasts:
             float(np.linalg.norm([edit.error_ns for edit in edits])),
             own_gaps,
             self.of_edits(name, edits).scale_of_recorded if above else 0.0,
-            self._model_error(both, after),
+            *self._model_error(both, after),
         )
 
-    def _model_error(self, edits: Sequence[Edit], lengths: Int64) -> float:
-        """Return the error of the model: smaller where devices that are all recorded work for half of a step.
+    def _model_error(self, edits: Sequence[Edit], lengths: Int64) -> tuple[float, float]:
+        """Return the error of the model, and in what share of a step the host of devices decides.
 
+        It is smaller where devices that are all recorded work for half of a step.
         `lengths` (positions, m) are those of the steps after some edits. A device whose clock changes from
         step to step has another one in another run.
         """
-        error = MODEL_ERROR
+        error, host = MODEL_ERROR, 0.0
         if self._all_devices:
             edited = self._edited.after(edits)
             on_device = edited.which(lambda one: one.on_device)
             steps = map(edited.steps.__getitem__, self.rows)
             work_ns = sum(int(one.work_ns[on_device[one.operation]].sum()) for one in steps)
-            error -= (MODEL_ERROR - DEVICE_ERROR) * min(2 * work_ns / max(int(lengths.sum()), 1), 1.0)
-        return hypot(error, self._clock_error)
+            host = max(1 - 2 * work_ns / max(int(lengths.sum()), 1), 0.0)
+            error = DEVICE_ERROR + host * (MODEL_ERROR - DEVICE_ERROR)
+        return hypot(error, self._clock_error), host
 
     @cached_property
     def _all_devices(self) -> bool:

@@ -198,6 +198,8 @@ class DeviceStep:
     names: int = 8  # of kernels
     twins: bool = False
     peak_gb: Sequence[float] = ()  # of memory, in each step; of 40 GB
+    pace: Sequence[float] = ()  # how many times as long kernels take, in each step; 1
+    pause: float = 0.0  # of the device between two kernels
 
 
 def device(directory: Path, job: DeviceStep, steps: int = 8) -> tuple[Path, float]:
@@ -217,13 +219,14 @@ def device(directory: Path, job: DeviceStep, steps: int = 8) -> tuple[Path, floa
             events.add("enumerate(DataLoader)#It.__next__", at, at + job.load, **loads)
             at += job.load
         works = [("Memcpy HtoD (Pinned -> Device)", "gpu_memcpy", job.copy)] if job.copy else []
-        works += [(f"kernel_{k % job.names}", "kernel", job.kernel) for k in range(job.kernels)]
+        lasts = job.kernel * (job.pace[i] if job.pace else 1)
+        works += [(f"kernel_{k % job.names}", "kernel", lasts) for k in range(job.kernels)]
         for k, (name, cat, lasts) in enumerate(works):
             correlation += 1
             events.add(f"aten::op_{k % 8}", at, at + job.launch, cat="cpu_op", pid=1, tid=1, args={})
             call: Event = {"cat": "cuda_runtime", "pid": 1, "tid": 1, "args": {"correlation": correlation}}
             events.add("cudaLaunchKernel", at + job.launch / 4, at + job.launch / 2, **call)
-            free = max(free, at + job.launch / 2) + lasts
+            free = max(free + job.pause, at + job.launch / 2) + lasts
             args = {"correlation": correlation, "stream": 7}
             events.add(name, free - lasts, free, cat=cat, pid=0, tid=7, args=args)
             if job.twins:

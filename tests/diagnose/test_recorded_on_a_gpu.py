@@ -1,0 +1,41 @@
+"""Jobs recorded on a GPU under two conditions: what one of them says against what the other one took."""
+
+from __future__ import annotations
+
+import json
+
+from answers import answer
+
+from conftest import REPO, run_cli
+
+_DDP = REPO / "examples/ddp-h200"
+_JAX = REPO / "examples/jax-h200"
+#: Milliseconds of a step of the same job, recorded a second before, in which rank 1 loads as fast as rank 0.
+_DDP_WITHOUT_MS = 28.18
+
+
+def test_the_loader_of_a_rank_is_named_with_what_it_costs() -> None:
+    document = answer(_DDP)
+    finding = document["findings"][0]
+    assert (finding["kind"], finding["scope"]["ranks"]) == ("late_rank", ["rank1"])
+    assert "enumerate(DataLoader)" in finding["title"]
+    cost_ms = document["iteration_ms"]["mean"] - _DDP_WITHOUT_MS
+    assert finding["gain_ms"]["low"] <= cost_ms <= finding["gain_ms"]["high"]
+
+
+def test_a_job_without_its_straggler_is_foreseen() -> None:
+    _, out, _ = run_cli("whatif", _DDP, "straggler=none", "--format", "json")
+    (found,) = json.loads(out)["whatif"]
+    low, high = found["interval_ms"]
+    assert low <= _DDP_WITHOUT_MS <= high
+    assert abs(found["after_ms"] / _DDP_WITHOUT_MS - 1) < 0.02
+
+
+def test_what_the_device_of_jax_waits_for_is_named_with_what_it_costs() -> None:
+    """The loader of one of two recordings sleeps for 30 ms in each step."""
+    base, loader = answer(_JAX / "base"), answer(_JAX / "loader")
+    finding = loader["findings"][0]
+    cost_ms = loader["iteration_ms"]["mean"] - base["iteration_ms"]["mean"]
+    assert "sleep" in finding["title"]
+    assert finding["gain_ms"]["low"] <= cost_ms <= finding["gain_ms"]["high"]
+    assert abs(finding["gain_ms"]["mid"] - cost_ms) < 1.0
