@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from answers import diagnosed, titles
+from made_jobs import DeviceStep, device
 
 from dag_utils import load_steps
-from made_jobs import DeviceStep, device
 from replay.edit import EditRequest, Job
 from replay.forecast import Forecasts
 from trace_utils import Request
