@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+import dialects
 from arrays import Int64
 from arrays.intervals import union_length
 from arrays.numbering import unique
@@ -81,9 +82,20 @@ def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
         from_ns=on_path,
         operations=largest,
         evidence=view.show(launching & is_largest, 3),
-        caveat="an upper bound: a host that takes no time at all, so that the device is the limit",
+        caveat="an upper bound: a host that takes no time at all, so that the device is the limit"
+        + _recording(view, launching),
         look=("critical", "--head", "10"),
     )
+
+
+def _recording(view: JobView, launching: Bool) -> str:
+    """Return as words how much of a step the recording of what launches may have taken; "" if unknown."""
+    costs_us = dialects.named(view.loaded.files[0].dialect).recording_us
+    events = int(launching[view.usual_step.operation].sum()) / len(view.recording.owners)
+    low, high = (min(one * 1e3 * events, view.step_ns) for one in costs_us)
+    if high < NOTICEABLE * view.step_ns:
+        return ""
+    return f"; about {in_ms(low, unit='')} to {in_ms(high)} of a step is the profiler's own time"
 
 
 def host_sync(view: JobView) -> Iterator[Finding | Skipped]:
