@@ -80,3 +80,6 @@ SMALL_BYTES, LARGE_BYTES = 256 << 10, 4 << 20
 SLOWEST_LINK_GBS, BYTES_OF_A_RANK = 12.0, 512 << 10
 #: A kernel that takes no longer than its launch does: some 5 to 10 µs (ns).
 SHORT_KERNEL_NS = 10_000
+#: After a call's timeout dumps are written within so long (ns): watchdogs look each second, monitors tell
+#: other ranks each few seconds, and a dump takes seconds to write.
+DUMPED_WITHIN_NS = 60 * 10**9

@@ -90,6 +90,11 @@ def _finding(
             "; ".join(_circle(hang, guilty)),
             "call the groups in one order on all ranks",
         ),
+        HangCause.ELSEWHERE: (
+            f"{who} has not come to {what}, where {those}{when}, but waits for them in another call",
+            "; ".join(_circle(hang, [*guilty, *waiting])),
+            f"compare the calls of {who} with those of the others: one is missing, or in another order",
+        ),
         HangCause.MISMATCH: (
             f"{who} called {what} differently from the others{when}",
             "; ".join(f"{in_words(own)}: {words}" for words, own in root.differ.items()),

@@ -6,7 +6,7 @@ earlier call holds. Whoever waits has a way out of its node. Where ways end is t
 
 - a rank that waits for nobody: it has not come, while others wait for it;
 - a rank without a dump, where nothing else explains the waiting: it has died, or could not write;
-- ranks that wait for each other in a circle;
+- ranks that wait for each other in a circle, or the one of them without which nobody would;
 - a call that all members have made, with different arguments, or that some devices have not started.
 
 Beside these, a rank whose record lacks completions that all members of a group took part in has stopped by
@@ -29,7 +29,7 @@ from msgspec import Struct
 import dialects
 from arrays import Int64
 from arrays.numbering import places_by_value, unique
-from diagnose.finding_thresholds import FEWEST_CALLS, HALF, OUTLYING
+from diagnose.finding_thresholds import DUMPED_WITHIN_NS, FEWEST_CALLS, HALF, OUTLYING
 from errors import in_words
 from formats.columns import Trace
 from formats.recorder.standing import DumpedCall, Lane, Standing
@@ -42,6 +42,7 @@ class HangCause(Enum):
     BEHIND = "its record stopped"
     NO_DUMP = "left no dump"
     CYCLE = "wait for each other"
+    ELSEWHERE = "waits elsewhere"
     MISMATCH = "calls differ"
     NOT_STARTED = "its device has not started"
 
@@ -292,6 +293,13 @@ class _Job:
         """Return the strongly connected parts of the graph from which no way leads out."""
         import networkx
 
+        parts: Iterable[set[_Node]] = networkx.attracting_components(self._graph(ways))
+        return parts
+
+    def _graph(self, ways: Mapping[int, Sequence[DumpedCall]]) -> Any:
+        """Return the graph of these ranks and calls (a `networkx.DiGraph`): who waits for whom."""
+        import networkx
+
         graph: Any = networkx.DiGraph()
         graph.add_nodes_from(ways)
         for rank, calls in ways.items():
@@ -300,8 +308,7 @@ class _Job:
                 if node not in graph:
                     graph.add_edges_from((node, on) for on in self.targets(rank, call)[0])
                 graph.add_edge(rank, node)
-        parts: Iterable[set[_Node]] = networkx.attracting_components(graph)
-        return parts
+        return graph
 
     def _end(self, part: Iterable[_Node]) -> Root | None:
         ranks = sorted(node for node in part if isinstance(node, int))
@@ -314,6 +321,9 @@ class _Job:
             late = [rank for rank in ranks if rank not in begun and self.ranks[rank].tells_start]
             if begun and 0 < len(late) <= HALF * len(ranks):
                 return Root(HangCause.NOT_STARTED, late, self.opens[late[0]][0], sorted(begun))
+            if (odd := self._odd_one(ranks)) is not None:
+                first, waiting = self._waiting_in(tuple(self._awaited[odd]))
+                return first and Root(HangCause.ELSEWHERE, [odd], first, waiting)
             return Root(HangCause.CYCLE, ranks, min(calls, key=_age), ranks)
         if not ranks:
             (node,) = part
@@ -330,6 +340,24 @@ class _Job:
         first, waiting = self._waiting_in(tuple(self._awaited.get(ranks[0], ())))
         cause = HangCause.NO_DUMP if ranks[0] in self.lost else HangCause.ABSENT
         return Root(cause, ranks, first, waiting) if first else None
+
+    def _odd_one(self, circle: Sequence[int]) -> int | None:
+        """Return the one rank without which none of the others would wait in a circle, if there is one.
+
+        It has left a call out, or made it in another order than they have.
+        """
+        import networkx
+
+        graph = self._graph({rank: self.opens[rank][:1] for rank in circle})
+        maybe = {node for node, _ in networkx.find_cycle(graph) if isinstance(node, int)}
+        found: list[int] = []
+        while maybe and len(found) < 2:
+            rank = maybe.pop()
+            try:  # who is not in each circle is not the one
+                maybe &= {node for node, _ in networkx.find_cycle(graph.subgraph(graph.nodes - {rank}))}
+            except networkx.NetworkXNoCycle:
+                found.append(rank)
+        return found[0] if len(found) == 1 else None
 
     @cached_property
     def _awaited(self) -> Mapping[int, Sequence[_Node]]:
@@ -426,6 +454,13 @@ class _Job:
         if 0 < HALF * waited_ns < longest_ns:
             took = f"calls took up to {longest_ns / 1e6:,.0f} ms before"
             return f"the dumps were written {waited_ns / 1e6:,.0f} ms later, and {took}"
+        for call in (root.call for root in roots):
+            if 0 < call.timeout_ns < written_ns - call.at_ns < call.timeout_ns + DUMPED_WITHIN_NS:
+                return ""  # the watchdog had the dumps written
+        named = {rank for root in roots for rank in root.ranks}
+        if idle := sorted(rank for rank, calls in self.opens.items() if not calls and rank not in named):
+            wait = "waits" if len(idle) == 1 else "wait"
+            return f"{in_words(idle)} {wait} for nobody, and nobody for them: they may run"
         if not all(self._is_usual(root, last_ns) for root in roots):
             return ""
         late = in_words(sorted(rank for root in roots for rank in root.ranks))

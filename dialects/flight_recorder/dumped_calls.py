@@ -128,6 +128,7 @@ def _call(dump: Dump, names: Sequence[Group], i: int, *, frames: bool = True) ->
         group, kind, int(dump.number[i]), i, peer, peer is None and not is_rooted(kind),
         *_data_of(kind, entry), int(dump.times[0, i]),
         bool(dump.state[i] == STARTED), _frames(entry.get("frames")) if frames else (),
+        whole(entry.get("timeout_ms")) * 1_000_000,
     )  # fmt: skip
 
 

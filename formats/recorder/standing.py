@@ -47,6 +47,7 @@ class DumpedCall(NamedTuple):
     at_ns: int  # -1 where unknown
     has_started: bool
     frames: Sequence[str] = ()  # of the Python stack, the innermost first
+    timeout_ns: int = -1  # for which the watchdog lets it wait; -1 where unknown
 
     @property
     def title(self) -> str:

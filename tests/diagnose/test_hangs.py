@@ -172,6 +172,34 @@ def test_two_groups_that_wait_for_each_other(tmp_path: Path) -> None:
     assert hang.waits[2].on == [0, 1]
 
 
+def test_in_a_circle_the_one_rank_without_which_nobody_would_wait(tmp_path: Path) -> None:
+    """Rank 2 leaves the call of A out: the others wait for it there, and it for them in the next call."""
+    groups = {"0": ("default_pg", [0, 1, 2]), "1": ("A", [0, 1, 2])}
+    first, last = Op("1", "all_reduce", waits=True), Op("0", "all_reduce", waits=True)
+    hang = hang_of(
+        Run(Made(groups, {0: [first, last], 1: [first, last], 2: [last]}), random.Random(1)), tmp_path
+    )
+    assert named(hang) == {"ELSEWHERE": [2]}
+    assert (hang.roots[0].call.group.description, hang.roots[0].waiting) == ("A", [0, 1])
+    _, answer, _ = run_cli(str(tmp_path))
+    assert answer.startswith(
+        "The job hangs: rank 2 has not come to all_reduce 1 of A (1), where ranks 0 and 1"
+    )
+
+
+def test_where_ranks_neither_wait_nor_are_awaited_the_job_may_live(tmp_path: Path) -> None:
+    """Of the groups of ranks 0 and 1, and of 2 and 3, only the first one waits for a rank."""
+    groups = {"0": ("A", [0, 1]), "1": ("B", [2, 3])}
+    programs = {rank: [Op(str(rank // 2), "all_reduce", waits=True)] * 4 for rank in range(4)}
+    hang = hang_of(Run(Made(groups, programs), random.Random(1), {0: 2, 2: 2, 3: 2}), tmp_path)
+    assert (named(hang), hang.waits[1].on) == ({}, [0])
+    assert hang.reason == "ranks 2 and 3 wait for nobody, and nobody for them: they may run"
+    for path in tmp_path.iterdir():  # written by the watchdog, after the 600 s of each call
+        at_ns = hang.waits[1].call.at_ns + 603 * 10**9
+        os.utime(path, ns=(at_ns, at_ns))
+    assert named(find_hang(standings(tmp_path))) == {"ABSENT": [0]}
+
+
 def test_a_message_that_nobody_receives(tmp_path: Path) -> None:
     groups = {"0": ("default_pg", [0, 1, 2]), "1": ("PIPELINE", [0, 1, 2])}
     programs = {0: [Op("1", "send", 1)], 1: [Op("1", "recv", 0), Op("1", "send", 2)], 2: [Op("1", "recv", 1)]}
