@@ -116,14 +116,15 @@ def diagnose_step_log(job: JobFigures) -> Diagnosis:
 
 def _stalls(log: LogSteps) -> Mask:
     """Return which steps (k,) are far longer than those around them, a few at a time, or again and again."""
-    near = around(log.step_ns, _AROUND)
-    far: Mask = log.step_ns - near > np.maximum(STALL * near, FAR_NOISES * spread_of(log.step_ns))
-    closed = far.copy()
-    closed[1:-1] |= far[:-2] & far[2:]
+    more, noise = log.step_ns - (near := around(log.step_ns, _AROUND)), spread_of(log.step_ns)
+    least = np.maximum(STALL * near, FAR_NOISES * noise)
+    far: Mask = more > least
+    closed = more > HALF * least  # or else slow steps near the border would be some stalls
+    closed[1:-1] |= closed[:-2] & closed[2:]
     edges = stretches(closed)
     n_far = np.diff(np.append(0, far.cumsum())[edges], axis=1)[:, 0]
     width = edges[:, 1] - edges[:, 0]
-    again = log.step_ns - near > np.maximum(NOTICEABLE * near, OUTLYING * spread_of(log.step_ns))
+    again = more > np.maximum(NOTICEABLE * near, OUTLYING * noise)
     for begin, end in edges[(width >= LEAST_STEPS) | (n_far < width) & (n_far * 2 > LEAST_STEPS)].tolist():
         far[begin:end] = False
     return far | _again(log, again)
