@@ -32,7 +32,7 @@ from arrays.numbering import places_by_value, unique
 from diagnose.finding_thresholds import DUMPED_WITHIN_NS, FEWEST_CALLS, HALF, OUTLYING
 from errors import in_words
 from formats.columns import Trace
-from formats.recorder.standing import DumpedCall, Lane, Standing
+from formats.recorder.standing import UNKNOWN, DumpedCall, Lane, Standing
 
 
 class HangCause(Enum):
@@ -143,7 +143,8 @@ class _Job:
         for rank, one in ranks.items():
             for lane in one.lanes.values():
                 self.lanes[lane.group.key][rank] = lane
-        peers = {call.peer for one in ranks.values() for call in one.messages if call.peer is not None}
+        messages = [call for one in ranks.values() for call in one.messages]
+        peers = {call.peer for call in messages if call.peer is not None and call.peer != UNKNOWN}
         groups: set[_Group] = {*(members for _, members in self.lanes), *((peer,) for peer in peers)}
         present = {group: [rank for rank in group if rank in ranks] for group in groups}
         absent = (
@@ -266,7 +267,7 @@ class _Job:
         """Return for whom a rank waits in its first open call; None where none is open, or all have come."""
         for call in self.opens[rank][:1]:
             on, is_held = self.targets(rank, call)
-            on = [one for one in on if one != rank]
+            on = [one for one in on if one not in (rank, UNKNOWN)]
             return Wait(call, self.all_of(on), is_held) if on else None
         return None
 
@@ -339,7 +340,7 @@ class _Job:
             return root
         first, waiting = self._waiting_in(tuple(self._awaited.get(ranks[0], ())))
         cause = HangCause.NO_DUMP if ranks[0] in self.lost else HangCause.ABSENT
-        return Root(cause, ranks, first, waiting) if first else None
+        return Root(cause, ranks, first, waiting) if first and ranks != [UNKNOWN] else None
 
     def _odd_one(self, circle: Sequence[int]) -> int | None:
         """Return the one rank without which none of the others would wait in a circle, if there is one.

@@ -200,6 +200,21 @@ def test_where_ranks_neither_wait_nor_are_awaited_the_job_may_live(tmp_path: Pat
     assert named(find_hang(standings(tmp_path))) == {"ABSENT": [0]}
 
 
+def test_the_place_of_a_peer_in_a_group_without_ranks_is_no_rank(tmp_path: Path) -> None:
+    """Ranks 0 and 1 receive from places 1 and 0 of two groups: from ranks 2 and 3, not from each other."""
+    groups = {"0": ("default_pg", [0, 1, 2, 3]), "1": ("PIPELINE", [0, 2]), "2": ("PIPELINE", [3, 1])}
+    programs = {
+        0: [Op("1", "recv", 2)],
+        1: [Op("2", "recv", 3)],
+        2: [Op("1", "send", 0)],
+        3: [Op("2", "send", 1)],
+    }
+    Run(Made(groups, programs), random.Random(1), {2: 0, 3: 0}).write(tmp_path, form="json")
+    hang = edited(tmp_path, lambda _, document: document.pop("pg_config"))
+    assert (named(hang), hang.waits) == ({}, {})
+    assert hang.reason == "calls are open, and the dumps do not list the ranks of their groups"
+
+
 def test_a_message_that_nobody_receives(tmp_path: Path) -> None:
     groups = {"0": ("default_pg", [0, 1, 2]), "1": ("PIPELINE", [0, 1, 2])}
     programs = {0: [Op("1", "send", 1)], 1: [Op("1", "recv", 0), Op("1", "send", 2)], 2: [Op("1", "recv", 1)]}
