@@ -47,6 +47,7 @@ NUMBER, PARTS = "step's number", "parts"
 _STEP_NAME = re.compile(
     r"(?i)(?:global|train(?:ing)?)?[_ /.]?(?:step|iter(?:ation)?)(?:_?(?:num(?:ber)?|id|idx))?"
 )
+_EPOCH_NAME = re.compile(r"(?i)epoch(?:_?(?:num(?:ber)?|id|idx))?")
 _RANK_NAME = re.compile(r"(?i)(?:global_?)?rank(?:_?id)?|process_?index")
 #: Columns that tell ranks apart together where no other does: of a host, and within it.
 _WHOSE = tuple(
@@ -607,7 +608,7 @@ def _trace(
     at = _whole(looked_at, list(kinds.durations))
     kinds, at = _without_again(kinds, at)
     parts = _names(kinds, at)
-    room, told, lost = None, list[int](), np.array([rows.lost, 0, 0, 0])
+    room, told, lost = None, list[int](), np.array([rows.lost, 0, 0, 0, 0])
     n, first = 0, slice(0)
     for rank in ranks:
         own, of_rank = _of_rank(rows.of(rank), kinds, at, apart)
@@ -627,7 +628,7 @@ def _trace(
     begin, whole, number = (columns[name] for name in (_BEGIN, _WHOLE, NUMBER))
     is_back = np.append(np.diff(number[first]) < 1, True) if kinds.step else np.ones(1)
     turn = slice(0, 1 + int(is_back.argmax()))
-    n_untold, n_again, n_timeless, n_cut = lost.tolist()
+    n_untold, n_again, n_timeless, n_cut, n_over = lost.tolist()
     remedy = " (--rank_by COLUMN tells ranks apart)" if kinds.rank is None and n_again >= n else ""
     notes = [
         *damage,
@@ -635,6 +636,7 @@ def _trace(
         n_untold and f"{counted(n_untold, 'row')} without a step or its durations left out",
         n_again
         and f"{counted(n_again, 'row')} of steps that were run again; the last of a step holds{remedy}",
+        n_over and "each epoch begins the steps again: they are numbered over all epochs",
         n_timeless and f"{counted(n_timeless, 'row')} without a time of day",
         _missing(number[turn]),
         _pauses(number[turn], begin[turn], whole[turn]),
@@ -679,10 +681,10 @@ def _of_rank(
     """Return the columns of a rank's slices, None where no row has a step and its durations.
 
     And how many rows have not, are of steps that were run again, have no time of day, are shorter than their
-    parts. `at` is which of the durations is the whole step.
+    parts; and whether steps are numbered over epochs. `at` is which of the durations is the whole step.
     """
     row = np.arange(len(next(iter(columns.values()))), dtype=np.float64)
-    number = columns[kinds.step] if kinds.step else row
+    number = _over_epochs(columns[kinds.step], kinds, columns) if kinds.step else row
     is_told = (np.abs(number) < 1 << 53) & (np.rint(number) == number)  # not NaN
     spent = []
     for place, (name, (_, unit)) in enumerate(kinds.durations.items()):
@@ -692,7 +694,8 @@ def _of_rank(
         is_told &= (took >= 0) & (took < FARTHEST_NS / 4)
         spent.append(took)
     rows = _last_of_each([number, *(columns[name] for name in apart)], np.flatnonzero(is_told))
-    lost = np.array([(~is_told).sum(), is_told.sum() - len(rows), 0, 0])
+    is_over = kinds.step is not None and number is not columns[kinds.step]
+    lost = np.array([(~is_told).sum(), is_told.sum() - len(rows), 0, 0, is_over])
     if not len(rows):
         return None, lost
     steps, told_ns = number[rows].astype(np.int64), [took[rows].astype(np.int64) for took in spent]
@@ -713,6 +716,16 @@ def _of_rank(
         found[name] = part[kept]
     lost[3] = is_cut[kept].sum()
     return found | {name: columns[name][rows[kept]] for name in kinds.values}, lost
+
+
+def _over_epochs(number: Float64, kinds: _Kinds, columns: Mapping[str, Float64]) -> Float64:
+    """Return the steps' numbers (n,), one after the other over the epochs where each begins them again."""
+    for epoch in (columns[name] for name in kinds.values if _EPOCH_NAME.fullmatch(_own_name(name))):
+        rises = np.diff(epoch) > 0
+        if rises.any() and (np.diff(number)[rises] < 0).all():
+            first, last = np.nanmin(number), np.nanmax(number)
+            return np.asarray(number + (epoch - np.nanmin(epoch)) * (last - first + 1))
+    return number
 
 
 def _last_of_each(keys: Sequence[Float64], rows: Int64) -> Int64:

@@ -36,8 +36,8 @@ class DumpedCall(NamedTuple):
     """A call of a collective, or of a send or a receive, by one rank.
 
     `number` counts the collectives of the group, and is the same on all members; `order` counts all calls of
-    the rank. `peer` is the other rank of a message, or `UNKNOWN`. `all_wait`: no member completes it before all
-    have come.
+    the rank. `peer` is the other rank of a message, or `UNKNOWN`. `all_wait`: no member completes it before
+    all have come.
     """
 
     group: Group

@@ -97,6 +97,13 @@ def test_steps_that_are_not_logged(tmp_path: Path, numbers: tuple[int, ...], not
     assert log(tmp_path / "a.csv", f"step,step_ms\n{rows}").repairs == note
 
 
+def test_steps_that_each_epoch_begins_again_are_numbered_over_all_epochs(tmp_path: Path) -> None:
+    rows = [f"{epoch},{step},{10 * epoch + step}" for epoch in (1, 2, 3) for step in range(4)]
+    trace = log(tmp_path / "r.csv", "\n".join(["epoch,step,step_ms", *rows[:10]]))
+    assert list(trace.args[NUMBER].values) == [*range(10)]
+    assert trace.repairs == ["each epoch begins the steps again: they are numbered over all epochs"]
+
+
 def test_a_log_that_was_cut_and_has_a_broken_row(tmp_path: Path) -> None:
     row = '{"step": %d, "step_ms": 5}\n'
     text = row % 1 + '{"step": 2, "step_ms"\n' + row % 3 + '{"step": 4, "st'
