@@ -54,6 +54,8 @@ _WHOSE = tuple(
     re.compile(rf"(?i){name}(?:_?(?:name|rank|id|index|idx))?")
     for name in ("(?:host|node|machine)", "(?:local|worker|process|proc|replica|gpu|device)")
 )
+#: A rank's own column, in rows of all ranks: ``rank3_data_ms``, ``data_ms/rank3``, ``rank3 - step_ms``.
+_OF_RANK = re.compile(r"(?i)(?P<before>.*?)(?<![a-z])rank[ _:=#-]?(?P<rank>\d{1,7})(?!\d)(?P<after>.*)")
 _TIME_NAME = re.compile(
     r"(?i)ts|_?time(?:stamp)?|date(?:time)?|wall[_ ]?time|epoch_?(?:s|time)|end(?:_?(?:ts|time(?:stamp)?))?"
 )
@@ -86,8 +88,12 @@ _HEAD_ROWS = 20  # of which the kinds of columns are told
 _RESOLUTION = 0.05  # of a step: what times of day may differ from the end of the step before, and 2 ms
 _RESOLUTION_NS = 2_000_000
 _EARLIEST_NS = 10**17  # of times of day: 1973
+_RANK = "rank"
 _ROW, _BEGIN, _WHOLE, _TRACK = range(4)  # columns of slices, beside those that have names
 _PAUSE_STEPS, _PAUSE_NS = 10, 60 * 10**9  # between two steps, from which a pause is told: longer than both
+
+
+_OwnColumns = Mapping[int, Mapping[str, str]]  # of ranks: the names without the rank -> those in the file
 
 
 class _Kinds(Struct, frozen=True):
@@ -157,11 +163,19 @@ def _blocks(stream: ByteStream) -> Iterator[bytes]:
         yield rest
 
 
-def _form_of(head: bytes) -> _Form | None:
+def _form_of(head: bytes) -> _Form | _Wide | None:
     """Return how the rows of a log that begins so are read; None where they are not steps."""
     lines = [line for line in _begun(head).split(b"\n", 2 * _HEAD_ROWS) if line.strip()]
     told = _told(b"\n".join(lines[: _HEAD_ROWS + 1]))
-    return None if told is None else told[0](*told[1:])
+    if told is None:
+        return None
+    form, kinds, ranks, header, delimiter = told
+    if not ranks:
+        return form(kinds, header, delimiter)
+    names = [name for name in (kinds.step, *kinds.durations, *kinds.values) if name is not None]
+    every = dict.fromkeys(own.get(name, name) for own in ranks.values() for name in names)
+    of_rows = _Kinds(None, None, kinds.time, {}, [*every], texts=kinds.texts, nested=kinds.nested)
+    return _Wide(form(of_rows, header, delimiter), kinds, ranks)
 
 
 def _begun(head: bytes) -> bytes:
@@ -170,8 +184,8 @@ def _begun(head: bytes) -> bytes:
 
 
 @lru_cache(maxsize=8)  # a file is recognised, and then read
-def _told(head: bytes) -> tuple[type[_Form], _Kinds, Sequence[str], str] | None:
-    """Return form and columns that the first lines show, header, delimiter."""
+def _told(head: bytes) -> tuple[type[_Form], _Kinds, _OwnColumns, Sequence[str], str] | None:
+    """Return form and columns that the first lines show, those of each rank, header, delimiter."""
     lines = head.split(b"\n")
     if lines[0].lstrip().startswith(b"{"):
         form: type[_Form] = _JsonLines
@@ -185,8 +199,34 @@ def _told(head: bytes) -> tuple[type[_Form], _Kinds, Sequence[str], str] | None:
             return None
         table = [_cells(line, delimiter) for line in lines[1:]]
         rows = [dict(zip(header, cells, strict=True)) for cells in table if len(cells) == len(header)]
-    kinds = _kinds(rows)
-    return None if kinds is None else (form, kinds, header, delimiter)
+    ranks = _columns_by_rank(rows)
+    own = {name for columns in ranks.values() for name in columns.values()}
+    kinds = _kinds(
+        [
+            {name: cell for name, cell in row.items() if name not in own}
+            | {_RANK: rank, **{name: row.get(full) for name, full in columns.items()}}
+            for row in rows
+            for rank, columns in ranks.items()
+        ]
+        or rows
+    )
+    return None if kinds is None else (form, kinds, ranks, header, delimiter)
+
+
+def _columns_by_rank(rows: Sequence[Mapping[str, Any]]) -> _OwnColumns:
+    """Return the columns of numbers that each rank has of its own, by what they are called without the rank.
+
+    None where they are not of several ranks, which all have the same, durations among them.
+    """
+    found: dict[int, dict[str, str]] = {}
+    for name in dict.fromkeys(name for row in rows for name in row):
+        if len(name) > _LONGEST_NAME or not (match := _OF_RANK.fullmatch(name)):
+            continue
+        parts = [match[part].strip(" _-:./") for part in ("before", "after")]
+        if any(parts) and _are_numbers([row.get(name) for row in rows]):
+            found.setdefault(int(match["rank"]), {})["_".join(filter(None, parts))] = name
+    alike = {frozenset(own) for own in found.values()}
+    return found if len(found) > 1 and len(alike) == 1 and any(map(_duration, *alike)) else {}
 
 
 def _object(line: bytes) -> Mapping[str, Any] | None:
@@ -273,6 +313,38 @@ class _Form:
         return np.array(codings, np.float64)
 
 
+class _Wide:
+    """Rows of all ranks at once, as a row for each rank."""
+
+    def __init__(self, form: _Form, kinds: _Kinds, ranks: _OwnColumns) -> None:
+        self.form, self.kinds, self.ranks = form, kinds, ranks
+        names = (kinds.step, *kinds.durations, *kinds.values, kinds.rank, kinds.time)
+        self.names = [name for name in names if name is not None]
+        self.body, self.codes = form.body, form.codes
+
+    @property
+    def lost(self) -> int:
+        """See `_Form`."""
+        return self.form.lost
+
+    @property
+    def odd(self) -> int:
+        """See `_Form`."""
+        return self.form.odd
+
+    def table(self, lines: bytes) -> Float64:
+        """Return the numbers (rows of ranks, columns); see `_Form.table`."""
+        every = dict(zip(self.form.names, self.form.table(lines).T, strict=True))
+        of_ranks = [
+            np.broadcast_arrays(
+                *(every[own[name]] if name in own else every.get(name, rank) for name in self.names)
+            )
+            for rank, own in self.ranks.items()
+        ]
+        table: Float64 = np.concatenate(of_ranks, axis=1, dtype=np.float64).T
+        return table
+
+
 class _JsonLines(_Form):
     """An object per line."""
 
@@ -356,8 +428,13 @@ def _kinds(rows: Sequence[Mapping[str, Any]]) -> _Kinds | None:
     named = dict.fromkeys(name for row in rows for name in row)
     if "ph" in named:
         return None
-    # others cannot be written; one without a name is the index of a table
-    names = [name for name in named if name.strip() and clean_text(name) == name]
+    # others cannot be written; one without a name is the index of a table; W&B has bounds beside its columns
+    names = [
+        name
+        for name in named
+        if name.strip() and clean_text(name) == name
+        if not (name.endswith(("__MIN", "__MAX")) and name[:-5] in named)
+    ]
     cells = {name: [row.get(name) for row in rows] for name in names}
     numeric = {name for name in names if _are_numbers(cells[name])}
     times = {name for name in names if _are_times(rows, name)}
