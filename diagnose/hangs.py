@@ -47,6 +47,10 @@ class HangCause(Enum):
     NOT_STARTED = "its device has not started"
 
 
+#: Causes that time may end.
+_LATE = {HangCause.ABSENT, HangCause.BEHIND, HangCause.NO_DUMP, HangCause.NOT_STARTED}
+
+
 class Root(NamedTuple):
     """One cause: the guilty `ranks`, the call that does not complete, and who waits in it."""
 
@@ -104,6 +108,7 @@ def find_hang(ranks: Mapping[int, Standing]) -> Hang:
         caveat = f"{lost} left no dump: whether they wait, too, is not known"
     roots = [*(known or roots), *(root for rank, root in job.frozen.items() if rank not in named)]
     reason = reason or job.signs_of_life(roots)
+    caveat = caveat or job.doubt(roots)
     roots = [] if reason else [root._replace(ranks=job.all_of(root.ranks)) for root in roots]
     return Hang(sorted(roots, key=_since), waits, reason, caveat)
 
@@ -441,10 +446,7 @@ class _Job:
         """Return why a job with these causes may only be slow; "" where nothing speaks for that."""
         if any(root.cause is HangCause.MISMATCH for root in roots):
             return ""
-        last_ns, written_ns, longest_ns = (
-            max(getattr(one, f"{what}_ns") for one in self.ranks.values())
-            for what in ("last", "written", "longest")
-        )
+        last_ns, written_ns, longest_ns = self._times()
         if running := [call for call in self.running if last_ns - call.at_ns < longest_ns]:
             return f"{running[0].title} is still running, as it has been made by all of its members"
         since_ns = min(root.call.at_ns for root in roots)
@@ -455,9 +457,8 @@ class _Job:
         if 0 < HALF * waited_ns < longest_ns:
             took = f"calls took up to {longest_ns / 1e6:,.0f} ms before"
             return f"the dumps were written {waited_ns / 1e6:,.0f} ms later, and {took}"
-        for call in (root.call for root in roots):
-            if 0 < call.timeout_ns < written_ns - call.at_ns < call.timeout_ns + DUMPED_WITHIN_NS:
-                return ""  # the watchdog had the dumps written
+        if any(_timeouts(roots, written_ns)):
+            return ""
         named = {rank for root in roots for rank in root.ranks}
         if idle := sorted(rank for rank, calls in self.opens.items() if not calls and rank not in named):
             wait = "waits" if len(idle) == 1 else "wait"
@@ -469,6 +470,30 @@ class _Job:
             f"{late} came as late to each of the last calls, and the dumps end before the others have waited "
             "for longer than then"
         )
+
+    def doubt(self, roots: Sequence[Root]) -> str:
+        """Return why a job in which ranks have not come may only be slow; "" where that cannot be.
+
+        Files that are older than a timeout are copies: only the times in them tell how long ranks waited.
+        """
+        last_ns, written_ns, longest_ns = self._times()
+        waited_ns = last_ns - min((root.call.at_ns for root in roots), default=0)
+        is_late = {root.cause for root in roots} <= _LATE
+        if not is_late or waited_ns >= longest_ns or _timeouts(roots, written_ns):
+            return ""
+        waited, took = (f"{took_ns / 1e6:,.0f} ms" for took_ns in (waited_ns, longest_ns))
+        return (
+            f"the times in the dumps end after {waited} of waiting, and calls took up to {took} before: "
+            "if no timeout made the job write them, it may only be slow"
+        )
+
+    def _times(self) -> tuple[int, int, int]:
+        """Return the last time in the dumps, when they were written, and what a call took at most (ns)."""
+        last_ns, written_ns, longest_ns = (
+            max(getattr(one, f"{what}_ns") for one in self.ranks.values())
+            for what in ("last", "written", "longest")
+        )
+        return last_ns, written_ns, longest_ns
 
     def _is_usual(self, root: Root, last_ns: int) -> bool:
         """Whether who has not come is as late in every call, or ever later, and now not later still."""
@@ -492,6 +517,15 @@ class _Job:
         )  # it may fall behind ever more
         longest_ns = max(behind[late]) + max(growth_ns, 0)
         return sum(behind[late]) > OUTLYING * others and last_ns - root.call.at_ns <= longest_ns
+
+
+def _timeouts(roots: Iterable[Root], written_ns: int) -> list[bool]:
+    """Return of the calls that waited no longer when the dumps were written whether their timeout had passed.
+
+    No longer than to the timeout, and as long as writing takes then: else the files are copies.
+    """
+    waits = ((root.call.timeout_ns, written_ns - root.call.at_ns) for root in roots)
+    return [waited > timeout for timeout, waited in waits if 0 < waited < timeout + DUMPED_WITHIN_NS]
 
 
 def _alike(groups: Mapping[_Group, Int64]) -> tuple[dict[int, list[int]], dict[_Group, list[int]]]:

@@ -68,6 +68,10 @@ def test_a_rank_that_never_enters(tmp_path: Path) -> None:
     )
     assert root.waiting == [3]  # the others wait further on, for it and for rank 3
     assert root.call.at_ns == run.called_ns[3, 9]
+    assert hang.caveat.endswith("if no timeout made the job write them, it may only be slow")
+    for path in tmp_path.iterdir():
+        os.utime(path, ns=(root.call.at_ns + 9 * 10**9,) * 2)  # seconds after: longer than any call
+    assert find_hang(standings(tmp_path)).caveat == ""
 
 
 def test_a_rank_an_iteration_behind(tmp_path: Path) -> None:
