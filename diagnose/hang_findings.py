@@ -40,7 +40,8 @@ def _answer(hang: Hang, findings: Sequence[Finding], ranks: Mapping[int, Standin
     guilty = {rank for root in hang.roots for rank in root.ranks}
     waiting = len(hang.waits.keys() - guilty)
     rest = f"; {waiting} of {len(ranks)} ranks wait for these, directly or through others" if waiting else ""
-    return f"The job hangs: {'; and '.join(one.title for one in findings)}{rest}."
+    hangs = "hangs, or is slow" if hang.doubt else "hangs"
+    return f"The job {hangs}: {'; and '.join(one.title for one in findings)}{rest}."
 
 
 def _alike(roots: Sequence[Root]) -> Iterator[list[Root]]:
@@ -114,7 +115,7 @@ def _finding(
         ranks=[f"rank{rank}" for rank in guilty],
         operations=sorted({str(one) for one in calls}),
         evidence=list(_evidence(hang, waiting, ranks, paths)),
-        caveat=hang.caveat,
+        caveat="; ".join(filter(None, (hang.caveat, hang.doubt))),
         look=_CLOSER,
     )
 

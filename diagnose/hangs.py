@@ -70,12 +70,16 @@ class Wait(NamedTuple):
 
 
 class Hang(Struct):
-    """The answer of some dumps; `reason` says why no hang is claimed where there is no root."""
+    """The answer of some dumps; `reason` says why no hang is claimed where there is no root.
+
+    `doubt` says why the job may only be slow, `caveat` what else is not known.
+    """
 
     roots: Sequence[Root]
     waits: Mapping[int, Wait]
     reason: str = ""
     caveat: str = ""
+    doubt: str = ""
 
 
 _Group = Sequence[int]  # its members
@@ -108,9 +112,8 @@ def find_hang(ranks: Mapping[int, Standing]) -> Hang:
         caveat = f"{lost} left no dump: whether they wait, too, is not known"
     roots = [*(known or roots), *(root for rank, root in job.frozen.items() if rank not in named)]
     reason = reason or job.signs_of_life(roots)
-    caveat = caveat or job.doubt(roots)
     roots = [] if reason else [root._replace(ranks=job.all_of(root.ranks)) for root in roots]
-    return Hang(sorted(roots, key=_since), waits, reason, caveat)
+    return Hang(sorted(roots, key=_since), waits, reason, caveat, job.doubt(roots))
 
 
 def _since(root: Root) -> tuple[bool, bool, int]:

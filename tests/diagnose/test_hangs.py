@@ -68,10 +68,10 @@ def test_a_rank_that_never_enters(tmp_path: Path) -> None:
     )
     assert root.waiting == [3]  # the others wait further on, for it and for rank 3
     assert root.call.at_ns == run.called_ns[3, 9]
-    assert hang.caveat.endswith("if no timeout made the job write them, it may only be slow")
+    assert hang.doubt.endswith("if no timeout made the job write them, it may only be slow")
     for path in tmp_path.iterdir():
         os.utime(path, ns=(root.call.at_ns + 9 * 10**9,) * 2)  # seconds after: longer than any call
-    assert find_hang(standings(tmp_path)).caveat == ""
+    assert find_hang(standings(tmp_path)).doubt == ""
 
 
 def test_a_rank_an_iteration_behind(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_rank_an_iteration_behind(tmp_path: Path) -> None:
 def test_a_rank_without_a_dump_has_died_where_nothing_else_explains_the_waiting(tmp_path: Path) -> None:
     assert named(hang_of(Run(small_job(), random.Random(1), {2: 9}), tmp_path, (2,))) == {"NO_DUMP": [2]}
     code, answer, _ = run_cli(str(tmp_path))
-    assert (code, answer.partition(", and")[0]) == (0, "The job hangs: rank 2 left no dump")
+    assert (code, answer.partition(", and")[0]) == (0, "The job hangs, or is slow: rank 2 left no dump")
 
 
 def test_the_peer_of_a_message_may_be_in_no_group_and_without_a_dump(tmp_path: Path) -> None:
@@ -464,7 +464,9 @@ def test_the_answer_of_the_command_line(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     code, out, errors = run_cli("--path", tmp_path / "job", "--html", page)
     assert code == 0, errors
-    assert out.startswith("The job hangs: rank 2 has not come to all_reduce 6 of TENSOR_GROUP (2), where")
+    assert out.startswith(
+        "The job hangs, or is slow: rank 2 has not come to all_reduce 6 of TENSOR_GROUP (2), where"
+    )
     assert "train_step (train.py:18)" in out  # its last call is its ninth
     assert "1 of its files is not a dump" in errors
     assert "dump_1: an empty file" in errors
