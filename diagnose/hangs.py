@@ -95,10 +95,9 @@ def find_hang(ranks: Mapping[int, Standing]) -> Hang:
     known = [root for root in roots if root.cause is not HangCause.NO_DUMP]
     named = {rank for root in known or roots for rank in root.ranks}
     moved, missing = job.moved(), job.all_of([*job.lost])
-    lost = in_words(missing)
     reason = caveat = ""
     if roots and not known and len(missing) >= len(ranks):
-        reason = f"the others wait for {lost} without a dump; give the dumps of all ranks"
+        reason = f"the others wait for {in_words(missing)} without a dump; give the dumps of all ranks"
     elif moved and (len(moved) >= HALF * len(ranks) or not named <= {*moved}):
         reason = (
             f"others completed calls that {in_words(moved)} had not made: the dumps are of different "
@@ -108,8 +107,8 @@ def find_hang(ranks: Mapping[int, Standing]) -> Hang:
         reason = job.why_not()
     elif moved:
         caveat = f"the record of {in_words(moved)} ends before calls that others completed with it"
-    elif known and job.lost:
-        caveat = f"{lost} left no dump: whether they wait, too, is not known"
+    elif left := sorted({*missing}.difference(job.all_of([*named]))):
+        caveat = f"{in_words(left)} left no dump: whether they wait, too, is not known"
     roots = [*(known or roots), *(root for rank, root in job.frozen.items() if rank not in named)]
     reason = reason or job.signs_of_life(roots)
     roots = [] if reason else [root._replace(ranks=job.all_of(root.ranks)) for root in roots]

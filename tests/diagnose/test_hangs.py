@@ -145,6 +145,17 @@ def test_a_lost_dump_of_a_victim_is_not_accused(tmp_path: Path) -> None:
     assert "rank 5 left no dump" in hang.caveat
 
 
+def test_of_two_lost_dumps_the_one_that_nobody_waits_for_is_told(tmp_path: Path) -> None:
+    """Ranks 0 and 4 wait for rank 1, and rank 2 for rank 0; rank 3 is awaited by nobody."""
+    groups = {"0": ("default_pg", [0, 1, 2, 3, 4]), "1": ("A", [0, 1, 4]), "2": ("B", [2, 3])}
+    first, second = Op("1", "all_reduce", waits=True), Op("2", "all_reduce", waits=True)
+    programs = {0: [first, Op("0", "send", 2)], 1: [first], 2: [second, Op("0", "recv", 0)]}
+    programs |= {3: [second], 4: [first]}
+    hang = hang_of(Run(Made(groups, programs), random.Random(1), {1: 0}), tmp_path, (1, 3))
+    assert named(hang) == {"NO_DUMP": [1]}
+    assert hang.caveat == "rank 3 left no dump: whether they wait, too, is not known"
+
+
 def test_of_one_dump_alone_nobody_is_accused(tmp_path: Path) -> None:
     hang = hang_of(Run(small_job(), random.Random(1), {2: 9}), tmp_path, (0, 1, 2))
     assert named(hang) == {}
