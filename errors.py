@@ -42,7 +42,7 @@ def in_words(ranks: Sequence[int], kind: str = "rank") -> str:
             spans[-1][1] = rank
         else:
             spans.append([rank, rank])
-    words = [str(a) if a == b else f"{a} to {b}" if b > a + 1 else f"{a}, {b}" for a, b in spans]
+    words = [word for a, b in spans for word in ([f"{a} to {b}"] if b > a + 1 else map(str, sorted({a, b})))]
     return f"{kind}{'s' if len(ranks) > 1 else ''} {listed(words, 8)}"
 
 

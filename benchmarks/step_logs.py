@@ -224,7 +224,10 @@ def _finds(one: Mapping[str, Any], fault: Fault) -> bool:
 
 
 class Found(NamedTuple):
-    """A fault, its cost as a share of a step, the finding of it, and by what span and cost are off."""
+    """A fault, its cost as a share of a step, the finding of it, and by what span and cost are off.
+
+    That of every n-th step is spread over n steps.
+    """
 
     kind: str
     share: float
@@ -267,13 +270,14 @@ def trial(seed: int) -> tuple[list[Found], int, bool]:
             )
         if fault.rank >= 0 and not _is_seen(fault, told, whole, columns[6], cost):
             continue
+        share = cost / usual / (fault.end if kind == "every n-th" else 1)
         if (one := next((one for one in findings if _finds(one, fault)), None)) is None:
-            found.append(Found(fault.kind, cost / usual, False))
+            found.append(Found(fault.kind, share, False))
             continue
         scope = one["scope"]
         off = max(abs(scope["from_step"] - fault.begin), abs(scope["to_step"] + 1 - fault.end))
         gain = one["gain_ms"]["mid"]
-        found.append(Found(fault.kind, cost / usual, True, off, abs(gain - cost) / usual))
+        found.append(Found(fault.kind, share, True, off, abs(gain - cost) / usual))
     guilty = {f"rank{fault.rank}" for fault in faults}
     return found, sum(not guilty.issuperset(one["scope"]["ranks"]) for one in findings), kind == "none"
 

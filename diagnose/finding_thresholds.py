@@ -81,3 +81,6 @@ SLOWEST_LINK_GBS, BYTES_OF_A_RANK = 12.0, 512 << 10
 #: A launch takes some 5 to 10 µs (ns): a kernel that takes no longer is short, and a device that pauses for
 #: less waits for none; from kernel to kernel an H200 pauses for 0.4 to 5 µs.
 LAUNCH_NS = 10_000
+#: After a call's timeout dumps are written within so long (ns): watchdogs look each second, monitors tell
+#: other ranks each few seconds, and a dump takes seconds to write.
+DUMPED_WITHIN_NS = 60 * 10**9

@@ -40,7 +40,8 @@ def _answer(hang: Hang, findings: Sequence[Finding], ranks: Mapping[int, Standin
     guilty = {rank for root in hang.roots for rank in root.ranks}
     waiting = len(hang.waits.keys() - guilty)
     rest = f"; {waiting} of {len(ranks)} ranks wait for these, directly or through others" if waiting else ""
-    return f"The job hangs: {'; and '.join(one.title for one in findings)}{rest}."
+    hangs = "hangs, or is slow" if hang.doubt else "hangs"
+    return f"The job {hangs}: {'; and '.join(one.title for one in findings)}{rest}."
 
 
 def _alike(roots: Sequence[Root]) -> Iterator[list[Root]]:
@@ -90,6 +91,11 @@ def _finding(
             "; ".join(_circle(hang, guilty)),
             "call the groups in one order on all ranks",
         ),
+        HangCause.ELSEWHERE: (
+            f"{who} has not come to {what}, where {those}{when}, but waits for them in another call",
+            "; ".join(_circle(hang, [*guilty, *waiting])),
+            f"compare the calls of {who} with those of the others: one is missing, or in another order",
+        ),
         HangCause.MISMATCH: (
             f"{who} called {what} differently from the others{when}",
             "; ".join(f"{in_words(own)}: {words}" for words, own in root.differ.items()),
@@ -109,7 +115,7 @@ def _finding(
         ranks=[f"rank{rank}" for rank in guilty],
         operations=sorted({str(one) for one in calls}),
         evidence=list(_evidence(hang, waiting, ranks, paths)),
-        caveat=hang.caveat,
+        caveat="; ".join(filter(None, (hang.caveat, hang.doubt))),
         look=_CLOSER,
     )
 

@@ -6,7 +6,7 @@ earlier call holds. Whoever waits has a way out of its node. Where ways end is t
 
 - a rank that waits for nobody: it has not come, while others wait for it;
 - a rank without a dump, where nothing else explains the waiting: it has died, or could not write;
-- ranks that wait for each other in a circle;
+- ranks that wait for each other in a circle, or the one of them without which nobody would;
 - a call that all members have made, with different arguments, or that some devices have not started.
 
 Beside these, a rank whose record lacks completions that all members of a group took part in has stopped by
@@ -29,10 +29,10 @@ from msgspec import Struct
 import dialects
 from arrays import Int64
 from arrays.numbering import places_by_value, unique
-from diagnose.finding_thresholds import FEWEST_CALLS, HALF, OUTLYING
+from diagnose.finding_thresholds import DUMPED_WITHIN_NS, FEWEST_CALLS, HALF, OUTLYING
 from errors import in_words
 from formats.columns import Trace
-from formats.recorder.standing import DumpedCall, Lane, Standing
+from formats.recorder.standing import UNKNOWN, DumpedCall, Lane, Standing
 
 
 class HangCause(Enum):
@@ -42,8 +42,13 @@ class HangCause(Enum):
     BEHIND = "its record stopped"
     NO_DUMP = "left no dump"
     CYCLE = "wait for each other"
+    ELSEWHERE = "waits elsewhere"
     MISMATCH = "calls differ"
     NOT_STARTED = "its device has not started"
+
+
+#: Causes that time may end.
+_LATE = {HangCause.ABSENT, HangCause.BEHIND, HangCause.NO_DUMP, HangCause.NOT_STARTED}
 
 
 class Root(NamedTuple):
@@ -65,12 +70,16 @@ class Wait(NamedTuple):
 
 
 class Hang(Struct):
-    """The answer of some dumps; `reason` says why no hang is claimed where there is no root."""
+    """The answer of some dumps; `reason` says why no hang is claimed where there is no root.
+
+    `doubt` says why the job may only be slow, `caveat` what else is not known.
+    """
 
     roots: Sequence[Root]
     waits: Mapping[int, Wait]
     reason: str = ""
     caveat: str = ""
+    doubt: str = ""
 
 
 _Group = Sequence[int]  # its members
@@ -86,10 +95,9 @@ def find_hang(ranks: Mapping[int, Standing]) -> Hang:
     known = [root for root in roots if root.cause is not HangCause.NO_DUMP]
     named = {rank for root in known or roots for rank in root.ranks}
     moved, missing = job.moved(), job.all_of([*job.lost])
-    lost = in_words(missing)
     reason = caveat = ""
     if roots and not known and len(missing) >= len(ranks):
-        reason = f"the others wait for {lost} without a dump; give the dumps of all ranks"
+        reason = f"the others wait for {in_words(missing)} without a dump; give the dumps of all ranks"
     elif moved and (len(moved) >= HALF * len(ranks) or not named <= {*moved}):
         reason = (
             f"others completed calls that {in_words(moved)} had not made: the dumps are of different "
@@ -99,12 +107,12 @@ def find_hang(ranks: Mapping[int, Standing]) -> Hang:
         reason = job.why_not()
     elif moved:
         caveat = f"the record of {in_words(moved)} ends before calls that others completed with it"
-    elif known and job.lost:
-        caveat = f"{lost} left no dump: whether they wait, too, is not known"
+    elif left := sorted({*missing}.difference(job.all_of([*named]))):
+        caveat = f"{in_words(left)} left no dump: whether they wait, too, is not known"
     roots = [*(known or roots), *(root for rank, root in job.frozen.items() if rank not in named)]
     reason = reason or job.signs_of_life(roots)
     roots = [] if reason else [root._replace(ranks=job.all_of(root.ranks)) for root in roots]
-    return Hang(sorted(roots, key=_since), waits, reason, caveat)
+    return Hang(sorted(roots, key=_since), waits, reason, caveat, job.doubt(roots))
 
 
 def _since(root: Root) -> tuple[bool, bool, int]:
@@ -142,7 +150,8 @@ class _Job:
         for rank, one in ranks.items():
             for lane in one.lanes.values():
                 self.lanes[lane.group.key][rank] = lane
-        peers = {call.peer for one in ranks.values() for call in one.messages if call.peer is not None}
+        messages = [call for one in ranks.values() for call in one.messages]
+        peers = {call.peer for call in messages if call.peer is not None and call.peer != UNKNOWN}
         groups: set[_Group] = {*(members for _, members in self.lanes), *((peer,) for peer in peers)}
         present = {group: [rank for rank in group if rank in ranks] for group in groups}
         absent = (
@@ -265,7 +274,7 @@ class _Job:
         """Return for whom a rank waits in its first open call; None where none is open, or all have come."""
         for call in self.opens[rank][:1]:
             on, is_held = self.targets(rank, call)
-            on = [one for one in on if one != rank]
+            on = [one for one in on if one not in (rank, UNKNOWN)]
             return Wait(call, self.all_of(on), is_held) if on else None
         return None
 
@@ -292,6 +301,13 @@ class _Job:
         """Return the strongly connected parts of the graph from which no way leads out."""
         import networkx
 
+        parts: Iterable[set[_Node]] = networkx.attracting_components(self._graph(ways))
+        return parts
+
+    def _graph(self, ways: Mapping[int, Sequence[DumpedCall]]) -> Any:
+        """Return the graph of these ranks and calls (a `networkx.DiGraph`): who waits for whom."""
+        import networkx
+
         graph: Any = networkx.DiGraph()
         graph.add_nodes_from(ways)
         for rank, calls in ways.items():
@@ -300,8 +316,7 @@ class _Job:
                 if node not in graph:
                     graph.add_edges_from((node, on) for on in self.targets(rank, call)[0])
                 graph.add_edge(rank, node)
-        parts: Iterable[set[_Node]] = networkx.attracting_components(graph)
-        return parts
+        return graph
 
     def _end(self, part: Iterable[_Node]) -> Root | None:
         ranks = sorted(node for node in part if isinstance(node, int))
@@ -314,6 +329,9 @@ class _Job:
             late = [rank for rank in ranks if rank not in begun and self.ranks[rank].tells_start]
             if begun and 0 < len(late) <= HALF * len(ranks):
                 return Root(HangCause.NOT_STARTED, late, self.opens[late[0]][0], sorted(begun))
+            if (odd := self._odd_one(ranks)) is not None:
+                first, waiting = self._waiting_in(tuple(self._awaited[odd]))
+                return first and Root(HangCause.ELSEWHERE, [odd], first, waiting)
             return Root(HangCause.CYCLE, ranks, min(calls, key=_age), ranks)
         if not ranks:
             (node,) = part
@@ -329,7 +347,25 @@ class _Job:
             return root
         first, waiting = self._waiting_in(tuple(self._awaited.get(ranks[0], ())))
         cause = HangCause.NO_DUMP if ranks[0] in self.lost else HangCause.ABSENT
-        return Root(cause, ranks, first, waiting) if first else None
+        return Root(cause, ranks, first, waiting) if first and ranks != [UNKNOWN] else None
+
+    def _odd_one(self, circle: Sequence[int]) -> int | None:
+        """Return the one rank without which none of the others would wait in a circle, if there is one.
+
+        It has left a call out, or made it in another order than they have.
+        """
+        import networkx
+
+        graph = self._graph({rank: self.opens[rank][:1] for rank in circle})
+        maybe = {node for node, _ in networkx.find_cycle(graph) if isinstance(node, int)}
+        found: list[int] = []
+        while maybe and len(found) < 2:
+            rank = maybe.pop()
+            try:  # who is not in each circle is not the one
+                maybe &= {node for node, _ in networkx.find_cycle(graph.subgraph(graph.nodes - {rank}))}
+            except networkx.NetworkXNoCycle:
+                found.append(rank)
+        return found[0] if len(found) == 1 else None
 
     @cached_property
     def _awaited(self) -> Mapping[int, Sequence[_Node]]:
@@ -412,10 +448,7 @@ class _Job:
         """Return why a job with these causes may only be slow; "" where nothing speaks for that."""
         if any(root.cause is HangCause.MISMATCH for root in roots):
             return ""
-        last_ns, written_ns, longest_ns = (
-            max(getattr(one, f"{what}_ns") for one in self.ranks.values())
-            for what in ("last", "written", "longest")
-        )
+        last_ns, written_ns, longest_ns = self._times()
         if running := [call for call in self.running if last_ns - call.at_ns < longest_ns]:
             return f"{running[0].title} is still running, as it has been made by all of its members"
         since_ns = min(root.call.at_ns for root in roots)
@@ -426,6 +459,12 @@ class _Job:
         if 0 < HALF * waited_ns < longest_ns:
             took = f"calls took up to {longest_ns / 1e6:,.0f} ms before"
             return f"the dumps were written {waited_ns / 1e6:,.0f} ms later, and {took}"
+        if any(_timeouts(roots, written_ns)):
+            return ""
+        named = {rank for root in roots for rank in root.ranks}
+        if idle := sorted(rank for rank, calls in self.opens.items() if not calls and rank not in named):
+            wait = "waits" if len(idle) == 1 else "wait"
+            return f"{in_words(idle)} {wait} for nobody, and nobody for them: they may run"
         if not all(self._is_usual(root, last_ns) for root in roots):
             return ""
         late = in_words(sorted(rank for root in roots for rank in root.ranks))
@@ -433,6 +472,30 @@ class _Job:
             f"{late} came as late to each of the last calls, and the dumps end before the others have waited "
             "for longer than then"
         )
+
+    def doubt(self, roots: Sequence[Root]) -> str:
+        """Return why a job in which ranks have not come may only be slow; "" where that cannot be.
+
+        Files that are older than a timeout are copies: only the times in them tell how long ranks waited.
+        """
+        last_ns, written_ns, longest_ns = self._times()
+        waited_ns = last_ns - min((root.call.at_ns for root in roots), default=0)
+        is_late = {root.cause for root in roots} <= _LATE
+        if not is_late or waited_ns >= longest_ns or _timeouts(roots, written_ns):
+            return ""
+        waited, took = (f"{took_ns / 1e6:,.0f} ms" for took_ns in (waited_ns, longest_ns))
+        return (
+            f"the times in the dumps end after {waited} of waiting, and calls took up to {took} before: "
+            "if no timeout made the job write them, it may only be slow"
+        )
+
+    def _times(self) -> tuple[int, int, int]:
+        """Return the last time in the dumps, when they were written, and what a call took at most (ns)."""
+        last_ns, written_ns, longest_ns = (
+            max(getattr(one, f"{what}_ns") for one in self.ranks.values())
+            for what in ("last", "written", "longest")
+        )
+        return last_ns, written_ns, longest_ns
 
     def _is_usual(self, root: Root, last_ns: int) -> bool:
         """Whether who has not come is as late in every call, or ever later, and now not later still."""
@@ -456,6 +519,15 @@ class _Job:
         )  # it may fall behind ever more
         longest_ns = max(behind[late]) + max(growth_ns, 0)
         return sum(behind[late]) > OUTLYING * others and last_ns - root.call.at_ns <= longest_ns
+
+
+def _timeouts(roots: Iterable[Root], written_ns: int) -> list[bool]:
+    """Return of the calls that waited no longer when the dumps were written whether their timeout had passed.
+
+    No longer than to the timeout, and as long as writing takes then: else the files are copies.
+    """
+    waits = ((root.call.timeout_ns, written_ns - root.call.at_ns) for root in roots)
+    return [waited > timeout for timeout, waited in waits if 0 < waited < timeout + DUMPED_WITHIN_NS]
 
 
 def _alike(groups: Mapping[_Group, Int64]) -> tuple[dict[int, list[int]], dict[_Group, list[int]]]:

@@ -116,14 +116,15 @@ def diagnose_step_log(job: JobFigures) -> Diagnosis:
 
 def _stalls(log: LogSteps) -> Mask:
     """Return which steps (k,) are far longer than those around them, a few at a time, or again and again."""
-    near = around(log.step_ns, _AROUND)
-    far: Mask = log.step_ns - near > np.maximum(STALL * near, FAR_NOISES * spread_of(log.step_ns))
-    closed = far.copy()
-    closed[1:-1] |= far[:-2] & far[2:]
+    more, noise = log.step_ns - (near := around(log.step_ns, _AROUND)), spread_of(log.step_ns)
+    least = np.maximum(STALL * near, FAR_NOISES * noise)
+    far: Mask = more > least
+    closed = more > HALF * least  # or else slow steps near the border would be some stalls
+    closed[1:-1] |= closed[:-2] & closed[2:]
     edges = stretches(closed)
     n_far = np.diff(np.append(0, far.cumsum())[edges], axis=1)[:, 0]
     width = edges[:, 1] - edges[:, 0]
-    again = log.step_ns - near > np.maximum(NOTICEABLE * near, OUTLYING * spread_of(log.step_ns))
+    again = more > np.maximum(NOTICEABLE * near, OUTLYING * noise)
     for begin, end in edges[(width >= LEAST_STEPS) | (n_far < width) & (n_far * 2 > LEAST_STEPS)].tolist():
         far[begin:end] = False
     return far | _again(log, again)
@@ -506,14 +507,13 @@ def _elsewhere(log: LogSteps, free: Mask, part: int, late: Int64, begin: int, en
 
 def _of_span(log: LogSteps, span: _Span, usual: Mask, in_span: Mask) -> Ranked:
     """Return the finding of a span: whose fault it is, in which part, since when, and at what cost."""
-    inside = span.begin + np.flatnonzero(usual[span.begin : span.end])
     outside = _beside(usual & ~in_span, span.begin, span.end)
     step = log.step_ns
     always = len(outside) < LEAST_STEPS
     base = float(np.median(step) - span.cost_ns if always else np.median(step[outside]))
-    lost = float((step[span.begin : span.end] - base).sum())
-    more = step[inside] - base
-    mean = float(more.mean()) if span.grows else float(np.median(more))
+    more = step[span.begin : span.end] - base
+    mean = float(around(more, LEAST_STEPS).mean()) if span.grows else float(np.median(more))
+    lost = float(more.sum())
     from_step, to_step = int(log.number[span.begin]), int(log.number[span.end - 1])
     if log.width > 1 and span.end < len(step):  # up to the start of the next stretch
         to_step = int(log.number[span.end]) - 1
@@ -521,7 +521,8 @@ def _of_span(log: LogSteps, span: _Span, usual: Mask, in_span: Mask) -> Ranked:
     where = "in all steps" if always else where
     part = log.parts[span.part]
     names = [log.ranks[rank] for rank in span.ranks]
-    is_inside = np.isin(np.arange(len(usual)), inside)
+    is_inside = np.zeros(len(usual), np.bool_)
+    is_inside[span.begin : span.end] = True
     changed = list(_changed_values(log, log.stretches_of(is_inside), log.stretches_of(usual & ~in_span)))
     went = "".join(
         f"; {name} of {log.ranks[rank]} is {_plain(new)} there instead of {_plain(old)}"

@@ -47,12 +47,15 @@ NUMBER, PARTS = "step's number", "parts"
 _STEP_NAME = re.compile(
     r"(?i)(?:global|train(?:ing)?)?[_ /.]?(?:step|iter(?:ation)?)(?:_?(?:num(?:ber)?|id|idx))?"
 )
+_EPOCH_NAME = re.compile(r"(?i)epoch(?:_?(?:num(?:ber)?|id|idx))?")
 _RANK_NAME = re.compile(r"(?i)(?:global_?)?rank(?:_?id)?|process_?index")
 #: Columns that tell ranks apart together where no other does: of a host, and within it.
 _WHOSE = tuple(
     re.compile(rf"(?i){name}(?:_?(?:name|rank|id|index|idx))?")
     for name in ("(?:host|node|machine)", "(?:local|worker|process|proc|replica|gpu|device)")
 )
+#: A rank's own column, in rows of all ranks: ``rank3_data_ms``, ``data_ms/rank3``, ``rank3 - step_ms``.
+_OF_RANK = re.compile(r"(?i)(?P<before>.*?)(?<![a-z])rank[ _:=#-]?(?P<rank>\d{1,7})(?!\d)(?P<after>.*)")
 _TIME_NAME = re.compile(
     r"(?i)ts|_?time(?:stamp)?|date(?:time)?|wall[_ ]?time|epoch_?(?:s|time)|end(?:_?(?:ts|time(?:stamp)?))?"
 )
@@ -85,8 +88,12 @@ _HEAD_ROWS = 20  # of which the kinds of columns are told
 _RESOLUTION = 0.05  # of a step: what times of day may differ from the end of the step before, and 2 ms
 _RESOLUTION_NS = 2_000_000
 _EARLIEST_NS = 10**17  # of times of day: 1973
+_RANK = "rank"
 _ROW, _BEGIN, _WHOLE, _TRACK = range(4)  # columns of slices, beside those that have names
 _PAUSE_STEPS, _PAUSE_NS = 10, 60 * 10**9  # between two steps, from which a pause is told: longer than both
+
+
+_OwnColumns = Mapping[int, Mapping[str, str]]  # of ranks: the names without the rank -> those in the file
 
 
 class _Kinds(Struct, frozen=True):
@@ -156,11 +163,19 @@ def _blocks(stream: ByteStream) -> Iterator[bytes]:
         yield rest
 
 
-def _form_of(head: bytes) -> _Form | None:
+def _form_of(head: bytes) -> _Form | _Wide | None:
     """Return how the rows of a log that begins so are read; None where they are not steps."""
     lines = [line for line in _begun(head).split(b"\n", 2 * _HEAD_ROWS) if line.strip()]
     told = _told(b"\n".join(lines[: _HEAD_ROWS + 1]))
-    return None if told is None else told[0](*told[1:])
+    if told is None:
+        return None
+    form, kinds, ranks, header, delimiter = told
+    if not ranks:
+        return form(kinds, header, delimiter)
+    names = [name for name in (kinds.step, *kinds.durations, *kinds.values) if name is not None]
+    every = dict.fromkeys(own.get(name, name) for own in ranks.values() for name in names)
+    of_rows = _Kinds(None, None, kinds.time, {}, [*every], texts=kinds.texts, nested=kinds.nested)
+    return _Wide(form(of_rows, header, delimiter), kinds, ranks)
 
 
 def _begun(head: bytes) -> bytes:
@@ -169,8 +184,8 @@ def _begun(head: bytes) -> bytes:
 
 
 @lru_cache(maxsize=8)  # a file is recognised, and then read
-def _told(head: bytes) -> tuple[type[_Form], _Kinds, Sequence[str], str] | None:
-    """Return form and columns that the first lines show, header, delimiter."""
+def _told(head: bytes) -> tuple[type[_Form], _Kinds, _OwnColumns, Sequence[str], str] | None:
+    """Return form and columns that the first lines show, those of each rank, header, delimiter."""
     lines = head.split(b"\n")
     if lines[0].lstrip().startswith(b"{"):
         form: type[_Form] = _JsonLines
@@ -184,8 +199,34 @@ def _told(head: bytes) -> tuple[type[_Form], _Kinds, Sequence[str], str] | None:
             return None
         table = [_cells(line, delimiter) for line in lines[1:]]
         rows = [dict(zip(header, cells, strict=True)) for cells in table if len(cells) == len(header)]
-    kinds = _kinds(rows)
-    return None if kinds is None else (form, kinds, header, delimiter)
+    ranks = _columns_by_rank(rows)
+    own = {name for columns in ranks.values() for name in columns.values()}
+    kinds = _kinds(
+        [
+            {name: cell for name, cell in row.items() if name not in own}
+            | {_RANK: rank, **{name: row.get(full) for name, full in columns.items()}}
+            for row in rows
+            for rank, columns in ranks.items()
+        ]
+        or rows
+    )
+    return None if kinds is None else (form, kinds, ranks, header, delimiter)
+
+
+def _columns_by_rank(rows: Sequence[Mapping[str, Any]]) -> _OwnColumns:
+    """Return the columns of numbers that each rank has of its own, by what they are called without the rank.
+
+    None where they are not of several ranks, which all have the same, durations among them.
+    """
+    found: dict[int, dict[str, str]] = {}
+    for name in dict.fromkeys(name for row in rows for name in row):
+        if len(name) > _LONGEST_NAME or not (match := _OF_RANK.fullmatch(name)):
+            continue
+        parts = [match[part].strip(" _-:./") for part in ("before", "after")]
+        if any(parts) and _are_numbers([row.get(name) for row in rows]):
+            found.setdefault(int(match["rank"]), {})["_".join(filter(None, parts))] = name
+    alike = {frozenset(own) for own in found.values()}
+    return found if len(found) > 1 and len(alike) == 1 and any(map(_duration, *alike)) else {}
 
 
 def _object(line: bytes) -> Mapping[str, Any] | None:
@@ -272,6 +313,38 @@ class _Form:
         return np.array(codings, np.float64)
 
 
+class _Wide:
+    """Rows of all ranks at once, as a row for each rank."""
+
+    def __init__(self, form: _Form, kinds: _Kinds, ranks: _OwnColumns) -> None:
+        self.form, self.kinds, self.ranks = form, kinds, ranks
+        names = (kinds.step, *kinds.durations, *kinds.values, kinds.rank, kinds.time)
+        self.names = [name for name in names if name is not None]
+        self.body, self.codes = form.body, form.codes
+
+    @property
+    def lost(self) -> int:
+        """See `_Form`."""
+        return self.form.lost
+
+    @property
+    def odd(self) -> int:
+        """See `_Form`."""
+        return self.form.odd
+
+    def table(self, lines: bytes) -> Float64:
+        """Return the numbers (rows of ranks, columns); see `_Form.table`."""
+        every = dict(zip(self.form.names, self.form.table(lines).T, strict=True))
+        of_ranks = [
+            np.broadcast_arrays(
+                *(every[own[name]] if name in own else every.get(name, rank) for name in self.names)
+            )
+            for rank, own in self.ranks.items()
+        ]
+        table: Float64 = np.concatenate(of_ranks, axis=1, dtype=np.float64).T
+        return table
+
+
 class _JsonLines(_Form):
     """An object per line."""
 
@@ -355,8 +428,13 @@ def _kinds(rows: Sequence[Mapping[str, Any]]) -> _Kinds | None:
     named = dict.fromkeys(name for row in rows for name in row)
     if "ph" in named:
         return None
-    # others cannot be written; one without a name is the index of a table
-    names = [name for name in named if name.strip() and clean_text(name) == name]
+    # others cannot be written; one without a name is the index of a table; W&B has bounds beside its columns
+    names = [
+        name
+        for name in named
+        if name.strip() and clean_text(name) == name
+        if not (name.endswith(("__MIN", "__MAX")) and name[:-5] in named)
+    ]
     cells = {name: [row.get(name) for row in rows] for name in names}
     numeric = {name for name in names if _are_numbers(cells[name])}
     times = {name for name in names if _are_times(rows, name)}
@@ -607,7 +685,7 @@ def _trace(
     at = _whole(looked_at, list(kinds.durations))
     kinds, at = _without_again(kinds, at)
     parts = _names(kinds, at)
-    room, told, lost = None, list[int](), np.array([rows.lost, 0, 0, 0])
+    room, told, lost = None, list[int](), np.array([rows.lost, 0, 0, 0, 0])
     n, first = 0, slice(0)
     for rank in ranks:
         own, of_rank = _of_rank(rows.of(rank), kinds, at, apart)
@@ -627,7 +705,7 @@ def _trace(
     begin, whole, number = (columns[name] for name in (_BEGIN, _WHOLE, NUMBER))
     is_back = np.append(np.diff(number[first]) < 1, True) if kinds.step else np.ones(1)
     turn = slice(0, 1 + int(is_back.argmax()))
-    n_untold, n_again, n_timeless, n_cut = lost.tolist()
+    n_untold, n_again, n_timeless, n_cut, n_over = lost.tolist()
     remedy = " (--rank_by COLUMN tells ranks apart)" if kinds.rank is None and n_again >= n else ""
     notes = [
         *damage,
@@ -635,6 +713,7 @@ def _trace(
         n_untold and f"{counted(n_untold, 'row')} without a step or its durations left out",
         n_again
         and f"{counted(n_again, 'row')} of steps that were run again; the last of a step holds{remedy}",
+        n_over and "each epoch begins the steps again: they are numbered over all epochs",
         n_timeless and f"{counted(n_timeless, 'row')} without a time of day",
         _missing(number[turn]),
         _pauses(number[turn], begin[turn], whole[turn]),
@@ -679,10 +758,10 @@ def _of_rank(
     """Return the columns of a rank's slices, None where no row has a step and its durations.
 
     And how many rows have not, are of steps that were run again, have no time of day, are shorter than their
-    parts. `at` is which of the durations is the whole step.
+    parts; and whether steps are numbered over epochs. `at` is which of the durations is the whole step.
     """
     row = np.arange(len(next(iter(columns.values()))), dtype=np.float64)
-    number = columns[kinds.step] if kinds.step else row
+    number = _over_epochs(columns[kinds.step], kinds, columns) if kinds.step else row
     is_told = (np.abs(number) < 1 << 53) & (np.rint(number) == number)  # not NaN
     spent = []
     for place, (name, (_, unit)) in enumerate(kinds.durations.items()):
@@ -692,7 +771,8 @@ def _of_rank(
         is_told &= (took >= 0) & (took < FARTHEST_NS / 4)
         spent.append(took)
     rows = _last_of_each([number, *(columns[name] for name in apart)], np.flatnonzero(is_told))
-    lost = np.array([(~is_told).sum(), is_told.sum() - len(rows), 0, 0])
+    is_over = kinds.step is not None and number is not columns[kinds.step]
+    lost = np.array([(~is_told).sum(), is_told.sum() - len(rows), 0, 0, is_over])
     if not len(rows):
         return None, lost
     steps, told_ns = number[rows].astype(np.int64), [took[rows].astype(np.int64) for took in spent]
@@ -713,6 +793,16 @@ def _of_rank(
         found[name] = part[kept]
     lost[3] = is_cut[kept].sum()
     return found | {name: columns[name][rows[kept]] for name in kinds.values}, lost
+
+
+def _over_epochs(number: Float64, kinds: _Kinds, columns: Mapping[str, Float64]) -> Float64:
+    """Return the steps' numbers (n,), one after the other over the epochs where each begins them again."""
+    for epoch in (columns[name] for name in kinds.values if _EPOCH_NAME.fullmatch(_own_name(name))):
+        rises = np.diff(epoch) > 0
+        if rises.any() and (np.diff(number)[rises] < 0).all():
+            first, last = np.nanmin(number), np.nanmax(number)
+            return np.asarray(number + (epoch - np.nanmin(epoch)) * (last - first + 1))
+    return number
 
 
 def _last_of_each(keys: Sequence[Float64], rows: Int64) -> Int64:

@@ -32,7 +32,8 @@ class FlightRecorder(System):
     name = "flight_recorder"
     counted_by = (
         "A flight recorder holds collectives and messages only: all of them communicate, from the moment at "
-        "which they were found to have started, or else were called."
+        "which they were found to have started, or else were called, until they were found to be complete, "
+        "up to a second later (TORCH_NCCL_ENABLE_TIMING=1 measures them)."
     )
 
     without_slices = "no call in the dumps is completed, with its times; diagnose says who waits for whom"

@@ -16,11 +16,12 @@ from arrays import Mask
 from arrays.numbering import ids_in
 from formats.columns import Trace
 from formats.recorder.recorder_dump import COMPLETED, STARTED, Dump, shapes_of, text_of, whole
-from formats.recorder.standing import DumpedCall, Group, Lane, Standing
+from formats.recorder.standing import UNKNOWN, DumpedCall, Group, Lane, Standing
 
 _MOST = 16  # calls of each kind that are kept of a lane, and tensors of a call
 _MOST_MESSAGES = 64
 _MOST_RANKS = 1 << 20
+_ALL_RANKS, _WORLDS = range(_MOST_RANKS), ("0", "#0")  # the group of all is made first
 _MOST_FRAMES = 3
 _DEEPEST_STACK = 256
 _MOST_KNOWN = 4096
@@ -120,14 +121,15 @@ def _members(text: str) -> Sequence[int]:
 
 def _call(dump: Dump, names: Sequence[Group], i: int, *, frames: bool = True) -> DumpedCall:
     entry, group, kind = dump.entries[i], names[int(dump.group_id[i])], dump.kind[i]
-    peer = None
-    if dump.is_message[i] and (match := _MESSAGE.search(text_of(entry.get("profiling_name")))):
-        place = int(match[2])
-        peer = group.members[place] if place < len(group.members) else None if group.members else place
+    peer = UNKNOWN if dump.is_message[i] else None
+    if peer is not None and (match := _MESSAGE.search(text_of(entry.get("profiling_name")))):
+        place, members = int(match[2]), group.members or (_ALL_RANKS if group.name in _WORLDS else ())
+        peer = members[place] if place < len(members) else UNKNOWN
     return DumpedCall(
         group, kind, int(dump.number[i]), i, peer, peer is None and not is_rooted(kind),
         *_data_of(kind, entry), int(dump.times[0, i]),
         bool(dump.state[i] == STARTED), _frames(entry.get("frames")) if frames else (),
+        whole(entry.get("timeout_ms")) * 1_000_000,
     )  # fmt: skip
 
 

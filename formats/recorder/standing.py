@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+#: The peer of a message in a group whose ranks are not listed.
+UNKNOWN = -1
+
 
 class Group(NamedTuple):
     """A group of ranks, in its order: a `range` where that is possible; () where none is listed."""
@@ -33,7 +36,8 @@ class DumpedCall(NamedTuple):
     """A call of a collective, or of a send or a receive, by one rank.
 
     `number` counts the collectives of the group, and is the same on all members; `order` counts all calls of
-    the rank. `peer` is the other rank of a message. `all_wait`: no member completes it before all have come.
+    the rank. `peer` is the other rank of a message, or `UNKNOWN`. `all_wait`: no member completes it before
+    all have come.
     """
 
     group: Group
@@ -47,10 +51,13 @@ class DumpedCall(NamedTuple):
     at_ns: int  # -1 where unknown
     has_started: bool
     frames: Sequence[str] = ()  # of the Python stack, the innermost first
+    timeout_ns: int = -1  # for which the watchdog lets it wait; -1 where unknown
 
     @property
     def title(self) -> str:
         """The call with its number and group: ``all_reduce 17 of DP (3)``."""
+        if self.peer == UNKNOWN:
+            return f"{self.kind} in {self.group}"
         if self.peer is not None:
             way = "to" if self.kind.startswith("send") else "from"
             return f"{self.kind} {way} rank {self.peer} in {self.group}"

@@ -68,6 +68,10 @@ def test_a_rank_that_never_enters(tmp_path: Path) -> None:
     )
     assert root.waiting == [3]  # the others wait further on, for it and for rank 3
     assert root.call.at_ns == run.called_ns[3, 9]
+    assert hang.doubt.endswith("if no timeout made the job write them, it may only be slow")
+    for path in tmp_path.iterdir():
+        os.utime(path, ns=(root.call.at_ns + 9 * 10**9,) * 2)  # seconds after: longer than any call
+    assert find_hang(standings(tmp_path)).doubt == ""
 
 
 def test_a_rank_an_iteration_behind(tmp_path: Path) -> None:
@@ -84,7 +88,7 @@ def test_a_rank_an_iteration_behind(tmp_path: Path) -> None:
 def test_a_rank_without_a_dump_has_died_where_nothing_else_explains_the_waiting(tmp_path: Path) -> None:
     assert named(hang_of(Run(small_job(), random.Random(1), {2: 9}), tmp_path, (2,))) == {"NO_DUMP": [2]}
     code, answer, _ = run_cli(str(tmp_path))
-    assert (code, answer.partition(", and")[0]) == (0, "The job hangs: rank 2 left no dump")
+    assert (code, answer.partition(", and")[0]) == (0, "The job hangs, or is slow: rank 2 left no dump")
 
 
 def test_the_peer_of_a_message_may_be_in_no_group_and_without_a_dump(tmp_path: Path) -> None:
@@ -141,6 +145,17 @@ def test_a_lost_dump_of_a_victim_is_not_accused(tmp_path: Path) -> None:
     assert "rank 5 left no dump" in hang.caveat
 
 
+def test_of_two_lost_dumps_the_one_that_nobody_waits_for_is_told(tmp_path: Path) -> None:
+    """Ranks 0 and 4 wait for rank 1, and rank 2 for rank 0; rank 3 is awaited by nobody."""
+    groups = {"0": ("default_pg", [0, 1, 2, 3, 4]), "1": ("A", [0, 1, 4]), "2": ("B", [2, 3])}
+    first, second = Op("1", "all_reduce", waits=True), Op("2", "all_reduce", waits=True)
+    programs = {0: [first, Op("0", "send", 2)], 1: [first], 2: [second, Op("0", "recv", 0)]}
+    programs |= {3: [second], 4: [first]}
+    hang = hang_of(Run(Made(groups, programs), random.Random(1), {1: 0}), tmp_path, (1, 3))
+    assert named(hang) == {"NO_DUMP": [1]}
+    assert hang.caveat == "rank 3 left no dump: whether they wait, too, is not known"
+
+
 def test_of_one_dump_alone_nobody_is_accused(tmp_path: Path) -> None:
     hang = hang_of(Run(small_job(), random.Random(1), {2: 9}), tmp_path, (0, 1, 2))
     assert named(hang) == {}
@@ -170,6 +185,49 @@ def test_two_groups_that_wait_for_each_other(tmp_path: Path) -> None:
     hang = hang_of(Run(made, random.Random(1)), tmp_path)
     assert named(hang) == {"CYCLE": [0, 1]}
     assert hang.waits[2].on == [0, 1]
+
+
+def test_in_a_circle_the_one_rank_without_which_nobody_would_wait(tmp_path: Path) -> None:
+    """Rank 2 leaves the call of A out: the others wait for it there, and it for them in the next call."""
+    groups = {"0": ("default_pg", [0, 1, 2]), "1": ("A", [0, 1, 2])}
+    first, last = Op("1", "all_reduce", waits=True), Op("0", "all_reduce", waits=True)
+    hang = hang_of(
+        Run(Made(groups, {0: [first, last], 1: [first, last], 2: [last]}), random.Random(1)), tmp_path
+    )
+    assert named(hang) == {"ELSEWHERE": [2]}
+    assert (hang.roots[0].call.group.description, hang.roots[0].waiting) == ("A", [0, 1])
+    _, answer, _ = run_cli(str(tmp_path))
+    assert answer.startswith(
+        "The job hangs: rank 2 has not come to all_reduce 1 of A (1), where ranks 0 and 1"
+    )
+
+
+def test_where_ranks_neither_wait_nor_are_awaited_the_job_may_live(tmp_path: Path) -> None:
+    """Of the groups of ranks 0 and 1, and of 2 and 3, only the first one waits for a rank."""
+    groups = {"0": ("A", [0, 1]), "1": ("B", [2, 3])}
+    programs = {rank: [Op(str(rank // 2), "all_reduce", waits=True)] * 4 for rank in range(4)}
+    hang = hang_of(Run(Made(groups, programs), random.Random(1), {0: 2, 2: 2, 3: 2}), tmp_path)
+    assert (named(hang), hang.waits[1].on) == ({}, [0])
+    assert hang.reason == "ranks 2 and 3 wait for nobody, and nobody for them: they may run"
+    for path in tmp_path.iterdir():  # written by the watchdog, after the 600 s of each call
+        at_ns = hang.waits[1].call.at_ns + 603 * 10**9
+        os.utime(path, ns=(at_ns, at_ns))
+    assert named(find_hang(standings(tmp_path))) == {"ABSENT": [0]}
+
+
+def test_the_place_of_a_peer_in_a_group_without_ranks_is_no_rank(tmp_path: Path) -> None:
+    """Ranks 0 and 1 receive from places 1 and 0 of two groups: from ranks 2 and 3, not from each other."""
+    groups = {"0": ("default_pg", [0, 1, 2, 3]), "1": ("PIPELINE", [0, 2]), "2": ("PIPELINE", [3, 1])}
+    programs = {
+        0: [Op("1", "recv", 2)],
+        1: [Op("2", "recv", 3)],
+        2: [Op("1", "send", 0)],
+        3: [Op("2", "send", 1)],
+    }
+    Run(Made(groups, programs), random.Random(1), {2: 0, 3: 0}).write(tmp_path, form="json")
+    hang = edited(tmp_path, lambda _, document: document.pop("pg_config"))
+    assert (named(hang), hang.waits) == ({}, {})
+    assert hang.reason == "calls are open, and the dumps do not list the ranks of their groups"
 
 
 def test_a_message_that_nobody_receives(tmp_path: Path) -> None:
@@ -417,7 +475,9 @@ def test_the_answer_of_the_command_line(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     code, out, errors = run_cli("--path", tmp_path / "job", "--html", page)
     assert code == 0, errors
-    assert out.startswith("The job hangs: rank 2 has not come to all_reduce 6 of TENSOR_GROUP (2), where")
+    assert out.startswith(
+        "The job hangs, or is slow: rank 2 has not come to all_reduce 6 of TENSOR_GROUP (2), where"
+    )
     assert "train_step (train.py:18)" in out  # its last call is its ninth
     assert "1 of its files is not a dump" in errors
     assert "dump_1: an empty file" in errors

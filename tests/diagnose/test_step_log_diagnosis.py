@@ -80,6 +80,32 @@ def test_a_late_rank_has_its_span_its_part_and_its_cost(tmp_path: Path) -> None:
     assert finding["lost_s"] == pytest.approx(30 * 0.012)
 
 
+def test_what_a_late_rank_costs_is_a_median_of_all_steps_of_its_span(tmp_path: Path) -> None:
+    """Rank 2 loads 10, 30, 90, 90 and 20 ms longer in turn: those of 90 alone are no stalls of their own."""
+
+    def times(step: int, rank: int) -> Times:
+        parts, more = even(step, rank), (10, 30, 90, 90, 20)[step % 5] * (40 <= step < 90)
+        parts["data" if rank == 2 else "comm"] += more
+        return {**parts, "step": 100.0 + more}
+
+    (finding,) = diagnosis(write(tmp_path / "job", times))["findings"]
+    assert (finding["scope"]["from_step"], finding["scope"]["to_step"]) == (40, 89)
+    assert finding["gain_ms"]["mid"] == pytest.approx(30)
+
+
+def test_slow_steps_some_of_which_are_as_long_as_stalls_are_one_span(tmp_path: Path) -> None:
+    """Rank 2 loads 30 to 50 ms longer in steps 60 to 67; from 40 ms on a step alone would be a stall."""
+
+    def times(step: int, rank: int) -> Times:
+        parts, more = even(step, rank), dict(enumerate((50, 45, 50, 50, 35, 30, 33, 50), 60)).get(step, 0)
+        parts["data" if rank == 2 else "comm"] += more
+        return {**parts, "step": 100.0 + more}
+
+    (finding,) = diagnosis(write(tmp_path / "job", times))["findings"]
+    assert (finding["kind"], finding["scope"]["ranks"]) == ("late_rank", ["rank2"])
+    assert (finding["scope"]["from_step"], finding["scope"]["to_step"]) == (60, 67)
+
+
 def test_a_rank_that_is_late_in_all_steps_is_named(tmp_path: Path) -> None:
     """Rank 2 loads 12 ms longer all the time: it waits 12 ms less than the others."""
 

@@ -97,6 +97,35 @@ def test_steps_that_are_not_logged(tmp_path: Path, numbers: tuple[int, ...], not
     assert log(tmp_path / "a.csv", f"step,step_ms\n{rows}").repairs == note
 
 
+def test_steps_that_each_epoch_begins_again_are_numbered_over_all_epochs(tmp_path: Path) -> None:
+    rows = [f"{epoch},{step},{10 * epoch + step}" for epoch in (1, 2, 3) for step in range(4)]
+    trace = log(tmp_path / "r.csv", "\n".join(["epoch,step,step_ms", *rows[:10]]))
+    assert list(trace.args[NUMBER].values) == [*range(10)]
+    assert trace.repairs == ["each epoch begins the steps again: they are numbered over all epochs"]
+
+
+@pytest.mark.parametrize(
+    ("head", "row"),
+    [
+        ("step,rank0_load_ms,rank1_load_ms,step_ms/rank0,step_ms/rank1", "7,1,2,10,11"),
+        ('"Step","rank0 - load_ms","rank0 - load_ms__MIN","rank0 - step_ms",'
+         '"rank1 - load_ms","rank1 - load_ms__MIN","rank1 - step_ms"', '7,"1","1","10","2","2","11"'),
+    ],
+)  # fmt: skip
+def test_a_row_may_have_columns_of_each_rank(tmp_path: Path, head: str, row: str) -> None:
+    trace = log(tmp_path / "all.csv", f"{head}\n{row}\n{row.replace('7', '8', 1)}\n")
+    assert [track.pid for track in trace.tracks] == [0, 1]
+    assert trace.track_id.tolist() == [0, 0, 1, 1]
+    assert (trace.dur_ns // 1_000_000).tolist() == [10, 10, 11, 11]
+    assert [[n // 1_000_000 for n in trace.args[key].values] for key in trace.header[PARTS]] == [[1, 1, 2, 2]]
+    assert list(trace.args[NUMBER].values) == [7, 8, 7, 8]
+
+
+def test_other_numbers_of_each_rank_make_no_ranks(tmp_path: Path) -> None:
+    trace = log(tmp_path / "all.csv", "step,step_ms,rank0_mem,rank1_mem\n7,10,1,2\n8,10,1,2\n")
+    assert (len(trace), len(trace.tracks)) == (2, 1)
+
+
 def test_a_log_that_was_cut_and_has_a_broken_row(tmp_path: Path) -> None:
     row = '{"step": %d, "step_ms": 5}\n'
     text = row % 1 + '{"step": 2, "step_ms"\n' + row % 3 + '{"step": 4, "st'
