@@ -106,7 +106,10 @@ def _what_it_is(head: bytes) -> str:
     ):
         if len(head) >= PIECE > len(first) and head.count(b"\n") == 1:
             return _LONG_ROW
-        return "a table without rows of a step log: its number (step, iteration) and a duration (_ms, _s)"
+        return (
+            "a table without rows of a step log: its number (step, iteration) and a duration "
+            "(_ms, _s), numbers without a unit and with a decimal point"
+        )
     return "neither JSON nor a DASF profile"
 
 

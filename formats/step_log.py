@@ -1,4 +1,4 @@
-"""Step logs: a row for each rank and step with a few durations, as JSON lines, CSV or TSV -> columns.
+"""Step logs: a row for each rank and step with a few durations, as JSON, CSV or TSV -> columns.
 
 Facts by which the columns are told, as no two jobs name them alike:
 
@@ -6,6 +6,7 @@ Facts by which the columns are told, as no two jobs name them alike:
   `_sec`, …) or by a name that ends in ``time``; every other column of numbers is a value;
 - the whole step is the duration that is at least the sum of the others in nearly all rows; without one,
   the difference of the times of day, which are those of the steps' ends;
+- a row of one number, and a text that names it, is a part of such a row;
 - a repeated step, as after a restart from a checkpoint, holds as it was written last.
 
 In the trace a row is a slice; its other columns are the slice's arguments.
@@ -31,7 +32,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from arrays import Float64, Int64, NDArray
+from arrays import Float64, Int64, Mask, NDArray
 from arrays.spill import Room, Spill, let_go
 from errors import TraceError, counted, listed
 from formats.columns import ArgColumn, Trace, Track
@@ -56,6 +57,12 @@ _WHOSE = tuple(
 )
 #: A rank's own column, in rows of all ranks: ``rank3_data_ms``, ``data_ms/rank3``, ``rank3 - step_ms``.
 _OF_RANK = re.compile(r"(?i)(?P<before>.*?)(?<![a-z])rank[ _:=#-]?(?P<rank>\d{1,7})(?!\d)(?P<after>.*)")
+#: Columns of rows that hold one number each: what it is, and the number.
+_METRIC_NAME = re.compile(
+    r"(?i)(?:metric|variable|measure(?:ment)?|series|tag|key|phase|stage|part|section|timer|span|op(?:eration)?|event)"
+    r"(?:_?name)?|name"
+)
+_MEASURE_NAME = re.compile(r"(?i)val(?:ue)?")
 _TIME_NAME = re.compile(
     r"(?i)ts|_?time(?:stamp)?|date(?:time)?|wall[_ ]?time|epoch_?(?:s|time)|end(?:_?(?:ts|time(?:stamp)?))?"
 )
@@ -77,10 +84,12 @@ _UNITS = {"s": "seconds", "m": "milliseconds", "u": "microseconds", "n": "nanose
 _NS = {"n": 1, "u": 1_000, "m": 1_000_000, "s": 1_000_000_000}
 _NEARLY_ALL, _ROUNDING = 0.95, 0.005  # of rows; of a step, which its parts may be longer by
 _LONGEST_NAME = 300
+_ROW_AFTER_ROW, _ONE_LINE = re.compile(rb"\}\s*,\s*\{"), bytes.maketrans(b"\r\n", b"  ")  # in an array
 _BOM = b"\xef\xbb\xbf"
 _MANY_ROWS = 100_000  # of which some tell the whole step
 _PIECE_ROWS = 250_000  # that are sorted together
 _PIECES = 4  # of which some rows are looked at together
+_MOST_METRICS = 1_000
 _MOST = 1 << 31  # of ranks, and of numbers that are labels
 _SHARED_STEPS = 0.5  # that two ranks have, at least
 _LONGER = 2  # than the steps by their times of day no duration is
@@ -101,7 +110,8 @@ class _Kinds(Struct, frozen=True):
 
     Durations are (name, ns of one, 0 where the name tells no unit), `values` other numbers; `labels` tell
     ranks apart where no column is a rank. Of `texts` are labels and times of day; in `nested` rows some lie
-    in objects.
+    in objects. Where a row holds one number, `metric` tells which, and `measure` is the number.
+    Columns `unread` are called durations, and hold texts.
     """
 
     step: str | None
@@ -112,11 +122,14 @@ class _Kinds(Struct, frozen=True):
     labels: Sequence[str] = ()
     texts: Sequence[str] = ()
     nested: bool = False
+    metric: str | None = None
+    measure: str = ""
+    unread: Sequence[str] = ()
 
 
 def recognises(head: bytes) -> bool:
     """Whether a file that begins with `head` holds rows of steps."""
-    return _form_of(head) is not None
+    return _form_of(b"\n".join(_blocks([head]))) is not None
 
 
 def read(path: Path, asked: Collection[str] = ()) -> Trace:
@@ -134,7 +147,8 @@ def read(path: Path, asked: Collection[str] = ()) -> Trace:
     if form is None:
         raise TraceError(f"{path}: not a step log: its rows lack a step's number or a duration")
     apart = [name for name in asked if name in form.kinds.values and form.kinds.rank is None]
-    rows = _RowsByRank(form.names, () if apart else form.kinds.rank or form.kinds.labels)
+    whose = () if apart else form.kinds.rank or form.kinds.labels
+    rows = _RowsByRank(form.names, whose) if form.kinds.metric is None else _Metrics(form, whose, apart)
     for block in itertools.chain([form.body(first)], blocks):
         rows.add(form.table(block))
     repairs = [stream.damage] if stream.damage is not None else []
@@ -142,23 +156,32 @@ def read(path: Path, asked: Collection[str] = ()) -> Trace:
         repairs.append(f"{counted(form.lost, 'damaged row')} left out")
     if form.odd:
         repairs.append(f"{counted(form.odd, 'cell')} without a number in columns of numbers: taken as empty")
+    if form.kinds.unread:
+        repairs.append(f"{listed(form.kinds.unread, 3)} left out: no plain numbers, such as 12.3")
     rows.end()
     if form.kinds.rank is None and rows.labels:
         repairs += rows.number(form.kinds.step, form.codes)
     with np.errstate(over="ignore"):  # too long for a duration: left out
-        return _trace(path, form.kinds, rows, apart, repairs)
+        return _trace(path, rows.kinds(path, form.kinds), rows, apart, repairs)
 
 
 # ---- rows
 
 
-def _blocks(stream: ByteStream) -> Iterator[bytes]:
-    """Yield whole lines, many at a time; the last may be incomplete."""
-    rest = b""
-    for piece in stream:
-        whole, newline, rest = (rest + piece).rpartition(b"\n")
+def _blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield whole lines, many at a time; the last may be incomplete. Rows of a JSON array are lines."""
+    rest, is_array = b"", None
+    for piece in pieces:
+        if is_array is None and (is_array := _begun(piece).lstrip().startswith(b"[")):
+            piece = _begun(piece).lstrip()[1:]
+        text = rest + (piece.translate(_ONE_LINE) if is_array else piece)
+        if is_array:
+            text = _ROW_AFTER_ROW.sub(b"}\n{", text)
+        whole, newline, rest = text.rpartition(b"\n")
         if newline:
             yield whole
+    if is_array:
+        rest = rest.strip().removesuffix(b"]")
     if rest.strip():
         yield rest
 
@@ -174,7 +197,7 @@ def _form_of(head: bytes) -> _Form | _Wide | None:
         return form(kinds, header, delimiter)
     names = [name for name in (kinds.step, *kinds.durations, *kinds.values) if name is not None]
     every = dict.fromkeys(own.get(name, name) for own in ranks.values() for name in names)
-    of_rows = _Kinds(None, None, kinds.time, {}, [*every], texts=kinds.texts, nested=kinds.nested)
+    of_rows = replace(kinds, step=None, rank=None, durations={}, values=[*every], labels=())
     return _Wide(form(of_rows, header, delimiter), kinds, ranks)
 
 
@@ -271,7 +294,8 @@ class _Form:
         self.names = [*(name for name in names if name not in kinds.texts), *kinds.texts]
         self.n_numbers = len(self.names) - len(kinds.texts)
         self.lost = self.odd = 0
-        self.codes: dict[str, dict[str, int]] = {name: {} for name in kinds.labels if name in kinds.texts}
+        coded = {*kinds.labels, kinds.metric}
+        self.codes: dict[str, dict[str, int]] = {name: {} for name in kinds.texts if name in coded}
 
     def body(self, first: bytes) -> bytes:
         """Return the rows of the first lines of a file."""
@@ -318,7 +342,7 @@ class _Wide:
 
     def __init__(self, form: _Form, kinds: _Kinds, ranks: _OwnColumns) -> None:
         self.form, self.kinds, self.ranks = form, kinds, ranks
-        names = (kinds.step, *kinds.durations, *kinds.values, kinds.rank, kinds.time)
+        names = (kinds.step, *kinds.durations, *kinds.values, kinds.rank, kinds.time, kinds.metric)
         self.names = [name for name in names if name is not None]
         self.body, self.codes = form.body, form.codes
 
@@ -449,11 +473,15 @@ def _kinds(rows: Sequence[Mapping[str, Any]]) -> _Kinds | None:
         duration = _duration(name) if name in numeric and name not in (step, rank, time) else None
         if duration is not None and (duration[1] or name not in times):
             durations[name] = duration
-    if (not durations and None in (step, time)) or (step is None and len(rows) < 2):
-        return None
     known = {step, rank, time, *durations}
     values = [name for name in names if name in numeric and name not in known]
     texts = {name for name in names if _in_most([isinstance(one, str) for one in cells[name]])} - numeric
+    metric = next((name for name in own if name in texts and _METRIC_NAME.fullmatch(own[name])), None)
+    is_again = any(len({*map(str, cells[name])}) < len(rows) for name in (step, metric) if name is not None)
+    measure = _measure(durations, values) if None not in (step, metric) and is_again else ""
+    metric = metric if measure else None
+    if metric is None and ((not durations and None in (step, time)) or (step is None and len(rows) < 2)):
+        return None
     labels = [
         next((name for name in own if name in texts | {*values} and rule.fullmatch(own[name])), None)
         for rule in _WHOSE
@@ -461,9 +489,19 @@ def _kinds(rows: Sequence[Mapping[str, Any]]) -> _Kinds | None:
     return _Kinds(
         step, rank, time, durations, values,
         labels=[] if rank else [name for name in labels if name],
-        texts=[name for name in names if name in texts & {time, *(() if rank else labels)}],
+        texts=[name for name in names if name in texts & {time, metric, *(() if rank else labels)}],
         nested=any(isinstance(cell, dict) for own in cells.values() for cell in own),
+        metric=metric,
+        measure=measure,
+        unread=[name for name in names if name in texts - times and _duration(name)],
     )  # fmt: skip
+
+
+def _measure(durations: Collection[str], values: Collection[str]) -> str:
+    """Return the column that holds the only measured number of a row: by its name, or the only duration."""
+    called = [name for name in values if _MEASURE_NAME.fullmatch(_own_name(name))]
+    took = [*durations, *(name for name in values if _duration(f"it {name}"))]
+    return next((some[0] for some in (called, took) if len(some) == 1), "")
 
 
 def _own_name(name: str) -> str:
@@ -569,13 +607,14 @@ def _whole(spent: Sequence[Float64], names: Sequence[str]) -> int | None:
 class _RowsByRank:
     """The numbers in rows of a log, by their rank; what memory should not hold is put aside.
 
-    `n` counts the rows, `lost` those of which the rank is damaged.
+    `n` counts the rows, `lost` those of which the rank is damaged, `added` those added to others, by rank.
     """
 
     def __init__(self, names: Sequence[str], whose: str | Sequence[str]) -> None:
         self.names, self.n, self.lost = names, 0, 0
         self.is_rank = isinstance(whose, str)  # else labels may tell ranks
         self.labels = [whose] if isinstance(whose, str) else whose
+        self.added: dict[int, int] = {}
         self.known: dict[int, int] = {}  # the rank of each number in the rows, where that is another one
         self._blocks: list[Float64] = []  # (rows, columns) that are in no piece yet
         self._pieces: list[tuple[Int64, Int64, Float64]] = []  # ranks, where the rows of each begin, rows
@@ -620,6 +659,10 @@ class _RowsByRank:
         """Return the numbers of the ranks in the rows, in the order of the ranks."""
         found = {rank for ranks, _, _ in self._pieces for rank in ranks.tolist()}
         return sorted(found, key=lambda rank: self.known.get(rank, rank))
+
+    def kinds(self, path: Path, of_file: _Kinds) -> _Kinds:
+        """Return which of the rows' columns is what; `of_file` are those of the columns in the file."""
+        return of_file
 
     def number(self, step: str | None, codes: Mapping[str, Mapping[str, int]]) -> list[str]:
         """Give the ranks that labels tell their numbers, and return a note.
@@ -671,6 +714,80 @@ class _RowsByRank:
         return dict(zip(self.names, np.concatenate(parts).T.copy(), strict=True))
 
 
+class _Metrics(_RowsByRank):
+    """Rows of one number each, which a metric names, as a row of all metrics for each step."""
+
+    def __init__(self, form: _Form | _Wide, whose: str | Sequence[str], apart: Sequence[str]) -> None:
+        super().__init__(form.names, whose)
+        self._metric, self._measure = str(form.kinds.metric), form.kinds.measure
+        self._keys = [str(form.kinds.step), *apart]
+        self._codes = form.codes[self._metric]
+
+    def add(self, table: Float64) -> None:
+        """Add rows (n, columns); those without a metric are lost."""
+        is_named = ~np.isnan(table[:, self.names.index(self._metric)])
+        self.lost += int((~is_named).sum())
+        super().add(table[is_named])
+
+    def metrics(self) -> list[str]:
+        """Return the names of the metrics as columns, in the order of their codes."""
+        return [name if name not in self.names else f"{name} {self._measure}" for name in self._codes]
+
+    def kinds(self, path: Path, of_file: _Kinds) -> _Kinds:
+        """Return the metrics that are durations, by their names or that of the number, and all others."""
+        if len(self._codes) > _MOST_METRICS:
+            raise TraceError(
+                f"{path}: column {self._metric} has more than {_MOST_METRICS:,} names of metrics"
+            )
+        in_all = _duration(f"it {self._measure}")
+        found = {name: _duration(name) for name in self.metrics() if name}
+        if in_all is not None:
+            found = {name: one if one and one[1] else (name, in_all[1]) for name, one in found.items()}
+        durations = {name: one for name, one in found.items() if one is not None}
+        if not durations:
+            raise TraceError(
+                f"{path}: which of its metrics are durations is not told: call them such as forward_ms, "
+                f"or column {self._measure} such as value_ms"
+            )
+        values = [name for name in of_file.values if name != self._measure]
+        values += [name for name in found if name not in durations]
+        return replace(of_file, durations=durations, values=values)
+
+    def of(self, rank: int) -> dict[str, Float64]:
+        """Return the columns of a rank's steps, in the order of the file.
+
+        Numbers of one metric that follow each other in a step are added up. What comes after other steps is
+        the step run again, and a row of its own.
+        """
+        columns = super().of(rank)
+        keys, metric = [columns[name] for name in self._keys], columns[self._metric]
+        visit = np.cumsum(_changes(keys))
+        order = np.lexsort((visit, metric, *keys))
+        is_first = _changes([key[order] for key in (visit, metric, *keys)])
+        total = np.add.reduceat(columns[self._measure][order], np.flatnonzero(is_first))
+        last = order[np.append(is_first[1:], True)]  # of each sum: its last row
+        self.added[rank] = len(order) - len(last)
+        keys, metric, at = [key[last] for key in keys], metric[last], np.arange(len(last))
+        again = at - np.maximum.accumulate(np.where(_changes([metric, *keys]), at, 0))
+        order = np.lexsort((last, again, *keys))
+        is_first = _changes([key[order] for key in (again, *keys)])
+        table = np.full((len(self._codes), int(is_first.sum())), np.nan)
+        table[metric[order].astype(np.int64), np.cumsum(is_first) - 1] = total[order]
+        last = last[order][np.append(is_first[1:], True)]
+        in_file = np.argsort(last)
+        found = {name: column[last[in_file]] for name, column in columns.items()}
+        return found | dict(zip(self.metrics(), table[:, in_file], strict=True))
+
+    def some(self) -> dict[str, Float64]:
+        """Return the columns of the first rank, which tell what they are."""
+        return self.of(self.ranks()[0])
+
+
+def _changes(keys: Sequence[NDArray[Any]]) -> Mask:
+    """Return which rows (n,) have another key than the one before; the first one has."""
+    return np.asarray(np.any([np.diff(key, prepend=np.nan) != 0 for key in keys], axis=0))
+
+
 def _trace(
     path: Path, kinds: _Kinds, rows: _RowsByRank, apart: Sequence[str], damage: Sequence[str]
 ) -> Trace:
@@ -706,13 +823,15 @@ def _trace(
     is_back = np.append(np.diff(number[first]) < 1, True) if kinds.step else np.ones(1)
     turn = slice(0, 1 + int(is_back.argmax()))
     n_untold, n_again, n_timeless, n_cut, n_over = lost.tolist()
-    remedy = " (--rank_by COLUMN tells ranks apart)" if kinds.rank is None and n_again >= n else ""
+    n_added = sum(rows.added.values())
+    remedy = " (--rank_by COLUMN tells ranks apart)" if kinds.rank is None and n_again + n_added >= n else ""
     notes = [
         *damage,
         unit,
         n_untold and f"{counted(n_untold, 'row')} without a step or its durations left out",
         n_again
         and f"{counted(n_again, 'row')} of steps that were run again; the last of a step holds{remedy}",
+        n_added and f"{counted(n_added, 'row')} added to those of the same metric before them{remedy}",
         n_over and "each epoch begins the steps again: they are numbered over all epochs",
         n_timeless and f"{counted(n_timeless, 'row')} without a time of day",
         _missing(number[turn]),

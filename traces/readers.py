@@ -72,7 +72,8 @@ def _read_dump(path: Path, decoding: Decoding) -> Trace:
 
 def _is_step_log(head: bytes) -> bool:
     """Whether a file that begins with `head` is a step log; for most traces its reader is not loaded."""
-    if head[:_FIRST].lstrip().startswith(b"[") or b'"traceEvents"' in head:
+    is_array = head[:_FIRST].lstrip().startswith(b"[")
+    if b'"traceEvents"' in head or (is_array and b'"ph"' in head):
         return False
     from formats import step_log
 

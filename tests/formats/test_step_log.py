@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import time
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -126,6 +128,66 @@ def test_other_numbers_of_each_rank_make_no_ranks(tmp_path: Path) -> None:
     assert (len(trace), len(trace.tracks)) == (2, 1)
 
 
+_MEASURED = [
+    (step, rank, metric, ms)
+    for step in (7, 8)
+    for rank in (0, 1)
+    for metric, ms in (("load", 1 + rank), ("step", 10 + rank))
+]
+
+
+def _by_metric(rows: Sequence[tuple[int, int, str, int]]) -> list[tuple[int, int, str, int]]:
+    return sorted(rows, key=lambda row: row[2])
+
+
+@pytest.mark.parametrize("order", [list, reversed, _by_metric])
+@pytest.mark.parametrize(
+    ("name", "head", "row"),
+    [
+        ("a.csv", "step,rank,metric,value\n", "{},{},{}_ms,{}\n"),
+        ("a.csv", "step,rank,metric,value_ms\n", "{},{},{},{}\n"),
+        ("a.tsv", "step\trank\tphase\ttime\tepoch\n", "{}\t{}\t{}\t0.0{:02}\t1\n"),
+        ("a.jsonl", "", '{{"step": {}, "host": "n{}", "name": "{}", "duration_ms": {}}}\n'),
+    ],
+)
+def test_a_row_may_hold_one_metric_of_a_step(
+    tmp_path: Path, order: Callable[..., Iterable[Any]], name: str, head: str, row: str
+) -> None:
+    trace = log(tmp_path / name, head + "".join(row.format(*one) for one in order(_MEASURED)))
+    assert [track.pid for track in trace.tracks] == [0, 1]
+    assert trace.track_id.tolist() == [0, 0, 1, 1]
+    assert list(trace.args[NUMBER].values) == [7, 8, 7, 8]
+    assert (trace.dur_ns // 1_000_000).tolist() == [10, 10, 11, 11]
+    assert [[n // 1_000_000 for n in trace.args[key].values] for key in trace.header[PARTS]] == [[1, 1, 2, 2]]
+
+
+def test_a_metric_may_come_twice_in_a_step_that_is_run_again(tmp_path: Path) -> None:
+    first = ["1,load,1", "1,sync,3", "1,sync,4", "2,load,1", "2,sync,3", "2,sync,4"]
+    trace = log(tmp_path / "a.csv", "\n".join(["step,metric,value_ms", *first, "1,load,2", "1,sync,9", ""]))
+    assert slices(trace)[:3] == [(STEP, 0, 11_000), ("load", 0, 2_000), ("sync", 2_000, 9_000)]
+    assert slices(trace)[3:] == [(STEP, 11_000, 8_000), ("load", 11_000, 1_000), ("sync", 12_000, 7_000)]
+    assert trace.repairs == [
+        "1 row of steps that were run again; the last of a step holds (--rank_by COLUMN tells ranks apart)",
+        "2 rows added to those of the same metric before them (--rank_by COLUMN tells ranks apart)",
+    ]
+
+
+def test_a_text_of_each_row_names_no_metric(tmp_path: Path) -> None:
+    trace = log(tmp_path / "a.csv", "step,name,step_ms\n1,batch 1,10\n2,batch 2,11\n")
+    assert not trace.header[PARTS]
+    assert (trace.dur_ns // 1_000_000).tolist() == [10, 11]
+
+
+def test_metrics_in_rows_of_all_ranks(tmp_path: Path) -> None:
+    trace = log(tmp_path / "a.csv", "step,metric,rank0_ms,rank1_ms\n7,load,1,2\n7,step,10,11\n")
+    assert (trace.dur_ns // 1_000_000).tolist() == [10, 11]
+
+
+def test_metrics_of_which_none_is_a_duration_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="call them such as forward_ms, or column value such as value_ms"):
+        log(tmp_path / "a.csv", "step,rank,metric,value\n1,0,forward,3\n1,0,loss,2\n")
+
+
 def test_a_log_that_was_cut_and_has_a_broken_row(tmp_path: Path) -> None:
     row = '{"step": %d, "step_ms": 5}\n'
     text = row % 1 + '{"step": 2, "step_ms"\n' + row % 3 + '{"step": 4, "st'
@@ -150,6 +212,26 @@ def test_a_damaged_cell_is_counted_and_an_empty_one_is_not(tmp_path: Path, row: 
     trace = log(tmp_path / "a.csv", "\n".join(["step,step_ms,data_ms", *rows]))
     assert trace.repairs == ["1 cell without a number in columns of numbers: taken as empty"]
     assert sum(name == "data" for name, _, _ in slices(trace)) == 42
+
+
+@pytest.mark.parametrize("cell", ["12.3 ms", "12,3"])
+def test_durations_that_are_no_numbers_are_told(tmp_path: Path, cell: str) -> None:
+    trace = log(tmp_path / "a.csv", f"step;data_ms;step_ms\n1;{cell};20\n2;{cell};21\n")
+    assert trace.repairs == ["data_ms left out: no plain numbers, such as 12.3"]
+    assert not recognises(f"step;data_ms\n1;{cell}\n2;{cell}\n".encode())
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("lost", [0, 9])
+def test_rows_in_an_array_are_those_in_lines(tmp_path: Path, indent: int | None, lost: int) -> None:
+    rows = [{"step": n, "step_ms": 5.0 + n % 7, "loss": np.nan} for n in range(60_000)]  # of several pieces
+    text = json.dumps(rows, indent=indent)
+    trace = log(tmp_path / "a.json", text[: len(text) - lost])
+    n = len(rows) - bool(lost)
+    assert list(trace.args[NUMBER].values) == [*range(n)]
+    assert trace.dur_ns[[0, n // 2, -1]].tolist() == [1_000_000 * (5 + one % 7) for one in (0, n // 2, n - 1)]
+    assert trace.repairs == (["1 damaged row left out"] if lost else [])
+    assert recognises(text[:1000].encode())
 
 
 def test_a_quote_without_an_end_costs_no_row(tmp_path: Path) -> None:
