@@ -280,12 +280,15 @@ def _told(diagnosis: Diagnosis) -> tuple[str, list[str]]:
     heavy = [one for one in found if one.finding.weight and _is_on_path(one.finding)][:1]
     parts = [one for one in diagnosis.goes_to if one.share > EXPOSED]
     is_limit = bool(parts) and parts[0].what == ON_DEVICE and parts[0].share > LIMIT
+    limit = []
     if is_limit and not any(
         one.finding.leads or (one.share or one.finding.weight) > EXPOSED for one in first or heavy
     ):
         of_kinds = f": {parts[0].name}" if parts[0].name else ""
-        step += f", and the device is the limit ({in_percent(parts[0].share)} of the critical path{of_kinds})"
-    clauses = [_with_gain(one) for one in first or heavy]
+        limit.append(f"the device is the limit ({in_percent(parts[0].share)} of the critical path{of_kinds})")
+    if limit and not first:
+        step += f", and {limit.pop()}"
+    clauses = [*map(_with_gain, first or heavy), *limit]
     if len(first) == 1 and heavy and heavy[0] not in first and heavy[0].finding.weight > EXPOSED:
         clauses += map(_with_gain, heavy)
     if not first and not is_limit:
@@ -294,7 +297,9 @@ def _told(diagnosis: Diagnosis) -> tuple[str, list[str]]:
         is_larger = bool(shares) and bool(parts) and parts[0].share > shares[0]
         clauses = [*goes_to, *clauses] if is_larger else [*clauses, *goes_to]
     if not any(one.gain for one in first):
-        nothing = f"nothing{' else' if first or heavy else ''} stands out that would make it 1 % shorter"
+        hot = [named(one.finding.operations) for one in found if one.finding.is_assumed][:1]
+        but = [" else"] * bool(first or heavy) + [f" but a faster {name}" for name in hot]
+        nothing = f"nothing{''.join(but)} stands out that would make it 1 % shorter"
         clauses = [*clauses, nothing] if first or heavy else [nothing, *clauses]
     return f"{step}{':' if first or heavy else ';'}", clauses
 
@@ -310,7 +315,7 @@ def _is_on_path(finding: Finding) -> bool:
 
 def _goes_to(parts: Sequence[PathPart]) -> list[str]:
     """Return where the time of a step goes, as at most one clause."""
-    names = [f" ({named([one.name])})" if one.name else "" for one in parts]
+    names = [f" ({one.name})" if one.name else "" for one in parts]
     shares = [f"{in_percent(one.share)} {one.what}{name}" for one, name in zip(parts, names, strict=True)]
     shares[:1] = [one.replace("%", "% of it is", 1) for one in shares[:1]]
     return [listed(shares)] if shares else []

@@ -180,7 +180,7 @@ def _result(
         further=further(diagnosis),
         document=_document(args, diagnosis, ranked),
         tables=[
-            Table.of("findings", "Findings", _FINDINGS, rows, about=about, brief=brief),
+            Table.of("findings", "Findings", _FINDINGS, rows, about=about, brief=brief, detail=not rows),
             *([skipped] if diagnosis.skipped else []),
         ],
         charts=charts,
