@@ -711,6 +711,28 @@ def test_cards_come_before_the_notes_and_show_what_they_are_about(browser: Chrom
     assert browser.execute_script("return timelines[0].range()")[0] > 0
 
 
+def test_how_far_to_trust_an_answer_stands_below_it_and_before_the_steps(
+    browser: Chrome, tmp_path: Path
+) -> None:
+    card = Card("A", "5.00 ms", [("", "Why.")])
+    charts = [LINKED._replace(step=step) for step in ("1", "2")]
+    for repairs, words in (
+        (("a: cut off",), "Repaired or left out: a: cut off"),
+        (("a", "b"), "left out (2)"),
+    ):
+        result = Result("diagnose", "A", {}, (), charts, cards=[card], notes=["A note."], repairs=repairs)
+        html.write(result, tmp_path / "a.html")
+        assert open_page(browser, tmp_path / "a.html") == []
+        text = browser.find_element(By.TAG_NAME, "main").text
+        assert text.index("Why.") < text.index("A note.") < text.index(words) < text.index("compare with")
+
+
+def test_the_title_in_a_tab_is_how_the_sentence_begins(tmp_path: Path) -> None:
+    html.write(Result("o", "", {}, headline="A step takes 20 ms. " * 10), tmp_path / "a.html")
+    (title,) = re.findall("<title>(.*)</title>", (tmp_path / "a.html").read_text())
+    assert title == ("A step takes 20 ms. " * 10)[:90]
+
+
 def test_a_table_that_is_too_large_for_a_page_says_what_it_leaves_out(tmp_path: Path) -> None:
     rows = [(f"operation {i:09}", i) for i in range(200_000)]
     path = page(tmp_path / "a.html", tables=(OPERATIONS, Table("t", "T", (NAME, COUNT), rows)))
