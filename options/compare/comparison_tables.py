@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from figures.job_figures import JobFigures
 
 _MOST_SHOWN = 10  # operations in a terminal
-_LEAST_DRAWN = 0.005  # of the longest bar: what is shorter cannot be seen
 _MOST = "Operations that explain most of the change"
 
 
@@ -251,7 +250,7 @@ def input_table(run: JobFigures, name: str) -> Table:
 
 def charts_of(pair: Comparison) -> list[Chart]:
     """Return from where to where the step changed, by category, and which operations changed it most."""
-    from options.step_charts import MOST_BARS, before_after
+    from options.step_charts import LEAST_DRAWN, MOST_BARS, before_after
 
     charts: list[Chart] = []
     if any(each.explained.ns for each in pair.categories):
@@ -260,7 +259,7 @@ def charts_of(pair: Comparison) -> list[Chart]:
     rows = _explaining(pair)[:MOST_BARS]
     by_step = any(row.explains_ms for row in rows)
     changes_ms = {row.name: row.explains_ms if by_step else row.longer_ms for row in rows}
-    least = _LEAST_DRAWN * max(map(abs, changes_ms.values()), default=0.0)
+    least = LEAST_DRAWN * max(map(abs, changes_ms.values()), default=0.0)
     if most := {name: ms for name, ms in changes_ms.items() if abs(ms) > least}:
         label = "change of a step (ms)" if by_step else "change (ms)"
         title = _MOST if by_step else "Averages that changed most"

@@ -108,6 +108,6 @@ def test_a_waterfall_leads_from_one_step_to_the_other() -> None:
     assert names == ("old", "FW", "Comm (uncertain)", "rest (2)")
     assert [round(value, 9) for value in values] == [15.02, 6.0, -1.0, 0.01]
     assert groups == ("", "FW", "Comm", "other")
-    assert first.between == [None, (5.0, 7.0), (-3.0, 1.0)]
+    assert first.between == [None, (5.0, 7.0), (-3.0, 1.0), None, None]
     assert first.pale == [2]
     assert (first.total, round(sum(values), 9)) == ("new", 20.03)
