@@ -145,7 +145,7 @@ def diagnose(
             search.judge(one.detect(looked_at), above)
     never = dialects.named(loaded.files[0].dialect).never_shows
     return Diagnosis(
-        findings=_ranked(search),
+        findings=_ranked(search, float(view.iteration_ns.mean())),
         skipped=[one for one in search.skipped if one.kind not in never],
         small=search.small,
         iteration_ns=view.iteration_ns,
@@ -206,8 +206,11 @@ class _Search(Struct):
         return None
 
 
-def _ranked(search: _Search) -> list[Ranked]:
-    """Return the findings in order, each with the saving left when those before it are done."""
+def _ranked(search: _Search, step_ns: float) -> list[Ranked]:
+    """Return the findings in order, each with the saving left when those before it are done.
+
+    Savings are shares of the mean step of the headline, `step_ns`; of a finding about some steps, of these.
+    """
     ranked: list[Ranked] = []
     done: tuple[EditRequest, ...] = ()
     for finding, forecast in sorted(search.known, key=_place):
@@ -217,7 +220,7 @@ def _ranked(search: _Search) -> list[Ranked]:
         gain = forecast.gain_ns
         left_ns = search.forecasts.of(finding.edits, done).saved_ns if done else gain.mid_ns
         change = () if forecast.scale else finding.edits
-        share = gain.mid_ns / search.forecasts.of(finding.edits).before_ns
+        share = gain.mid_ns / (search.forecasts.of(finding.edits).before_ns if finding.span else step_ns)
         ranked.append(Ranked(_bounded(finding, gain), gain, share, max(left_ns, 0.0), change))
         done = (*done, *finding.edits)
     return ranked
