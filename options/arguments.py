@@ -107,7 +107,7 @@ def _read_words(args: argparse.Namespace) -> None:
 
 
 def _variants(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield the words that are no path but a variant of an option, after that option."""
+    """Yield the words that name a variant of an option and no path, each after its option."""
     for word in words:
         if not os.path.exists(word):
             yield from (
