@@ -128,7 +128,9 @@ class _Explaining(NamedTuple):
 
 
 def _explaining(comparison: Comparison) -> list[_Explaining]:
-    """Return operations that explain most of the change first; of those that explain none, only if all do."""
+    """Return operations that explain most of the change first, without those that explain next to nothing."""
+    from options.step_charts import LEAST_DRAWN
+
     alike: dict[str, list[OpChange]] = {}
     for op in comparison.of_either:
         alike.setdefault(without_partition(op.name), []).append(op)
@@ -143,8 +145,9 @@ def _explaining(comparison: Comparison) -> list[_Explaining]:
         )
         for name, ops in alike.items()
     ]
-    explaining = [row for row in rows if row.explains_ms] or rows
-    return sorted(explaining, key=lambda row: (-abs(row.explains_ms), -abs(row.longer_ms)))
+    rows.sort(key=lambda row: (-abs(row.explains_ms), -abs(row.longer_ms)))
+    least = LEAST_DRAWN * max((abs(row.explains_ms) for row in rows), default=0.0)
+    return [row for row in rows if abs(row.explains_ms) > least] or rows
 
 
 def _mean_ms(values_ns: Sequence[float | None]) -> float | None:
@@ -250,7 +253,7 @@ def input_table(run: JobFigures, name: str) -> Table:
 
 def charts_of(pair: Comparison) -> list[Chart]:
     """Return from where to where the step changed, by category, and which operations changed it most."""
-    from options.step_charts import LEAST_DRAWN, MOST_BARS, before_after
+    from options.step_charts import MOST_BARS, before_after
 
     charts: list[Chart] = []
     if any(each.explained.ns for each in pair.categories):
@@ -259,8 +262,7 @@ def charts_of(pair: Comparison) -> list[Chart]:
     rows = _explaining(pair)[:MOST_BARS]
     by_step = any(row.explains_ms for row in rows)
     changes_ms = {row.name: row.explains_ms if by_step else row.longer_ms for row in rows}
-    least = LEAST_DRAWN * max(map(abs, changes_ms.values()), default=0.0)
-    if most := {name: ms for name, ms in changes_ms.items() if abs(ms) > least}:
+    if most := {name: ms for name, ms in changes_ms.items() if ms}:
         label = "change of a step (ms)" if by_step else "change (ms)"
         title = _MOST if by_step else "Averages that changed most"
         charts.append(

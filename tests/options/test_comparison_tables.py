@@ -53,6 +53,15 @@ def test_head_limits_what_only_one_run_has() -> None:
     assert len(_tables(_comparison(only_a=30, only_b=3))["only_in"].rows) == 33
 
 
+def test_what_explains_next_to_nothing_is_left_out() -> None:
+    changed = {"FW.a": 10.0, "FW.b": 0.06, "FW.c": 0.04}  # of 10 ms 0.5 % are 0.05
+    ops = [OpChange(name, "c", "c", (5, 5), _change(5, 6), _change(0, ms)) for name, ms in changed.items()]
+    table = _tables(replace(_comparison(), operations=ops))["operations"].brief
+    assert table is not None
+    assert [row[0] for row in table.rows] == ["FW.a", "FW.b"]
+    assert table.note.startswith("2 of 3 operations")
+
+
 def test_what_only_one_run_has_is_among_what_explains_most() -> None:
     both = OpChange("FW.a", "c", "c", (5, 5), _change(5.0, 6.0), _change(5.0, 6.0))
     new = OpChange("spin", "c", "c", (0, 5), Change(None, 20e6), Change(0.0, 20e6, p=0.001))
