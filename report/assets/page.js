@@ -310,20 +310,20 @@ function afterPaint(go) {
   setTimeout(once, 250);
 }
 
-/** The sections of the page in order, each a function that puts one into `main`, or the `first` ones beside the cards. */
+/** The sections of the page in order, each a function that puts one into `main`; the first ones into `first`, or a row. */
 function sections(main, first) {
   const drawn = new Set(data.charts.map(({ title }) => title)); // no two headings are the same
   const tables = data.tables.map((one) => ({ ...one, title: one.title + (drawn.has(one.title) ? ", as a table" : "") }));
   const table = (one) => () => main.append(tableSection(one));
   const others = data.charts.findIndex((chart) => !chart.narrow || chart.step);
-  const nFirst = first ? Math.min(others < 0 ? data.charts.length : others, MOST_BESIDE) : 0;
+  const nFirst = Math.min(others < 0 ? data.charts.length : others, MOST_BESIDE);
   let row = null;
   const charts = data.charts.flatMap((chart, index) => {
     const put = () => {
       const { section, draw } = chartSection(chart);
       if (index === nFirst && steps.drawn.length > 1) main.append(stepPicker());
-      if (!chart.narrow) row = null;
-      if (index < nFirst) first.append(section);
+      if (!chart.narrow || index === nFirst) row = null;
+      if (first && index < nFirst) first.append(section);
       else {
         if (chart.narrow && !row) main.append((row = element("div", { className: "beside" })));
         (row ?? main).append(section);
