@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from argparse import Namespace
 from collections.abc import Callable
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from errors import printable
 from report import tables, text
-from result import Card, Column, Command, Result, Table
+from result import Bars, Card, Column, Command, Result, Table
 
 NAME = Column("name", "Name")
 COUNT = Column("count", "Count", "int")
@@ -65,6 +66,26 @@ def test_a_result_at_the_width_of_a_terminal(
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     golden(f"report_{columns}.txt", shown(RESULT))
+
+
+def test_a_bar_in_one_line_has_room_for_bars_and_keeps_the_largest_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parts = {
+        "GEMM": 50.0,
+        "elementwise": 20.0,
+        "normalisation": 12.0,
+        "reduction": 10.0,
+        "copy": 5.0,
+        "rest": 3.0,
+    }
+    series = {name: [share] for name, share in parts.items()}
+    bars = Bars("Where", "%", "", ["a step"], series, stacked=True, horizontal=True)
+    monkeypatch.setenv("COLUMNS", "70")
+    (line,) = shown(Result("o", "", {}, charts=[bars])).splitlines()
+    assert len(line) <= 70
+    assert re.sub("[█▏▎▍▌▋▊▉]+", "#", line) == "GEMM # 50 %  elementwise # 20 %  rest # 30 %"
+    assert len(re.sub("[^█▏▎▍▌▋▊▉]", "", line)) >= 20
 
 
 def test_a_pipe_gets_every_name_in_full(golden: Callable[[str, str], None]) -> None:
