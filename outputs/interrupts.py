@@ -23,6 +23,7 @@ _WAIT_S, _MOST_WAITS = 0.005, 400
 
 def ended(main: Callable[[], int]) -> int:
     """Return the exit code of `main`, or 128 + n where signal n ended it, whatever error that led to."""
+    _hear_of_the_last_second()
     for number in _ENDING:
         if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` and a shell's background ignore some
             signal.signal(number, _end)
@@ -44,6 +45,17 @@ def ended(main: Callable[[], int]) -> int:
         with contextlib.suppress(AttributeError, OSError, ValueError):
             abandon(stream)
     return 128 + _received[0]
+
+
+def _hear_of_the_last_second() -> None:
+    """Let SIGXCPU come a second before the time of `ulimit -t`, which ends a process at once."""
+    try:
+        import resource
+    except ImportError:  # not on this system
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    if soft == hard > 1:
+        resource.setrlimit(resource.RLIMIT_CPU, (hard - 1, hard))
 
 
 def abandon(stream: TextIO) -> None:

@@ -46,6 +46,16 @@ def test_a_signal_leaves_nothing_and_ends_with_its_number(tmp_path: Path, name: 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
+def test_a_limit_of_time_leaves_nothing(tmp_path: Path) -> None:
+    """The shell's `ulimit -t` sets both limits, the second of which kills."""
+    busy = _SCRIPT.format(root=str(REPO), folder=str(tmp_path), name="SIGXCPU", then="pass", before="SIG_DFL")
+    busy = busy.replace("os.kill(os.getpid(), signal.SIGXCPU)", "while True: pass")
+    command = ["bash", "-c", 'ulimit -t 2; exec "$@"', "-", sys.executable, "-c", busy]
+    assert subprocess.run(command, timeout=60, check=False).returncode == 128 + signal.SIGXCPU
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_error_on_the_way_out_does_not_change_the_exit_code(tmp_path: Path) -> None:
     assert run(tmp_path, "SIGINT", then="raise AttributeError") == (130, "")
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from errors import printable
 from report import tables, text
-from result import Card, Column, Command, Result, Table
+from result import Bars, Card, Column, Command, Result, Table
 
 NAME = Column("name", "Name")
 COUNT = Column("count", "Count", "int")
@@ -83,6 +83,13 @@ def test_no_line_of_a_table_is_wider_than_the_terminal(columns: int, monkeypatch
     monkeypatch.setenv("COLUMNS", str(columns))
     lines = shown(Result("o", "", {}, (OPERATIONS,))).splitlines()
     assert max(map(tables.display_width, lines)) <= columns
+
+
+@pytest.mark.parametrize("columns", ["9" * 11, "9" * 4000])
+def test_a_width_beyond_all_terminals_takes_no_memory(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    parts = Bars("t", "", "ms", ["job"], {"a": [1.0], "b": [2.0]}, stacked=True, horizontal=True)
+    assert len(shown(Result("o", "", {}, charts=(parts,)))) < 20_000
 
 
 class Terminal(io.StringIO):
