@@ -560,6 +560,8 @@ class EventReader:
         text = data.strip()
         if not text or text == b"}":
             return
+        if LIST_KEY.search(text) or text[:1] == b"[":
+            self.damage.notes.append("a further list of events after the first was not read")
         closed = text.endswith(b"}")
         members = members_of(text[:-1] if closed else text)
         if members is None:
