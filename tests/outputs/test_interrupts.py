@@ -82,6 +82,29 @@ def test_a_module_that_is_being_loaded_is_loaded_first(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "whole\n", "")
 
 
+def test_another_signal_while_files_are_removed_leaves_nothing(tmp_path: Path) -> None:
+    script = (
+        f"import os, signal, sys; sys.path[:0] = [{str(REPO)!r}]\n"
+        "from pathlib import Path\n"
+        "from outputs import atomic, interrupts\n"
+        "class Disturbed(atomic.Outputs):\n"
+        "    def _discard(self):\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        super()._discard()\n"
+        "def main():\n"
+        "    with Disturbed() as outputs:\n"
+        "        for name in 'abc':\n"
+        f"            with outputs.open(Path({str(tmp_path)!r}, name)) as file: file.write(b'half')\n"
+        "        os.kill(os.getpid(), signal.SIGHUP)\n"
+        "    return 0\n"
+        "sys.exit(interrupts.ended(main))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr, list(tmp_path.iterdir())) == (129, "", [])
+
+
 def test_a_signal_while_a_directory_is_made_leaves_nothing(tmp_path: Path) -> None:
     """It is held back, and raises before the directory is used."""
     script = (
