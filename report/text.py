@@ -35,6 +35,7 @@ _BOLD, _DIM, _GOOD, _BAD, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[31m",
 _SCREEN = 24  # lines in which what was found is told in full, at least the first of it
 _LEAST = "Example"  # the label of what is left out first
 _WIDE = 100  # columns of what is drawn where nothing limits them
+_WIDEST = 10_000  # columns: wider than all terminals
 _LONGEST_BAR, _SHORTEST_BAR = 20, 6  # columns beside a value
 _LEAST_BARS, _FEWEST_BARS = 20, 3  # columns of all parts of a bar in one line, and parts that it keeps
 _REST = "rest"
@@ -135,7 +136,7 @@ def _width(stream: TextIO) -> int | None:
         return None
     import shutil
 
-    return max(shutil.get_terminal_size().columns, 20)
+    return min(max(shutil.get_terminal_size().columns, 20), _WIDEST)
 
 
 def _figures(figures: Sequence[tuple[str, str]], width: int | None) -> Iterator[str]:

@@ -106,6 +106,13 @@ def test_no_line_of_a_table_is_wider_than_the_terminal(columns: int, monkeypatch
     assert max(map(tables.display_width, lines)) <= columns
 
 
+@pytest.mark.parametrize("columns", ["9" * 11, "9" * 4000])
+def test_a_width_beyond_all_terminals_takes_no_memory(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    parts = Bars("t", "", "ms", ["job"], {"a": [1.0], "b": [2.0]}, stacked=True, horizontal=True)
+    assert len(shown(Result("o", "", {}, charts=(parts,)))) < 20_000
+
+
 class Terminal(io.StringIO):
     """A stream that calls itself a terminal."""
 
