@@ -70,9 +70,11 @@ def brief(name: str) -> str:
     'before cutlass_80_simt_sgemm_128x32_8x5_nn_align1'
     >>> brief("_ZN5aiter24add_rmsnorm_quant_kernelIDF16bLi256EEEvPT0_i"), brief("aten::add_")
     ('add_rmsnorm_quant_kernel', 'aten::add_')
+    >>> brief("$numpy asarray")  # `$` marks the functions of Python in traces of JAX
+    'numpy asarray'
     """
     owner = re.match(_OWNER, name)[0]  # type: ignore[index]  # it matches any text
-    words = _split(_CLONE.sub("", name[len(owner) :]), " ")
+    words = _split(_CLONE.sub("", name[len(owner) :].removeprefix("$")), " ")
     places = [at for at, word in enumerate(words) if _is_function(word, words[at - 1] if at else "")]
     if places:
         first = last = places[-1]

@@ -147,7 +147,7 @@ class Waterfall(NamedTuple):
     total: str  # name of the last bar
     is_small: bool = True  # as of `Bars`
     most: float | None = None  # where the axis ends: those to be compared have one scale
-    between: Sequence[tuple[float, float] | None] = ()  # the lowest and the highest that each part may be
+    between: Sequence[tuple[float, float] | None] = ()  # least and most that each part, and the total, may be
     pale: Collection[int] = ()  # the places of parts that may be chance
     step: str = ""  # of pictures that have one: shown are those of the first step, and of one that is picked
 

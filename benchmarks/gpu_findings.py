@@ -1,4 +1,4 @@
-"""What `diagnose` says of jobs recorded on a GPU whose cause is known, against the same jobs without it.
+"""Findings in jobs recorded on a GPU whose cause is known, against the same jobs without it.
 
 The recordings are those of `benchmarks/gpu_job.py`.
 """

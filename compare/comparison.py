@@ -82,14 +82,19 @@ class Comparison(Struct, frozen=True):
     a: JobFigures
     b: JobFigures
     names: tuple[str, str]
-    operations: Sequence[OpChange]  # by first appearance in a
-    only_in: tuple[Sequence[OpKey], Sequence[OpKey]]
+    operations: Sequence[OpChange]  # of both runs, by first appearance in a
+    only_in: tuple[Sequence[OpChange], Sequence[OpChange]]  # which took nothing of the other run's steps
     categories: Sequence[OpChange]  # largest change of the step's time first
     ranks: Sequence[RankChange]
     iteration: Change
     steps: tuple[int, int]
     late_ns: dict[str, float]  # how much later each rank became ready (Horovod's ticks)
     notes: Sequence[str]
+
+    @property
+    def of_either(self) -> list[OpChange]:
+        """The operations of both runs, and those of one."""
+        return [*self.operations, *self.only_in[0], *self.only_in[1]]
 
     @property
     def straggler(self) -> RankChange | None:
@@ -143,13 +148,16 @@ def compare(
         notes.append(f"different kinds of traces: {', '.join(a.dialects)} against {', '.join(b.dialects)}")
     iteration, steps = _iteration(a, b)
     op_changes = _op_changes(base, new, rows)
-    alone = ([base.ops.keys[i] for i in only[0]], [new.ops.keys[j] for j in only[1]])
+    alone = _alone(base, new, only)
     if wanted:
         of_a, of_b = (
             set(run.operations(tell_workers=tell_workers)[0].keys) for run in filtered((a, b), wanted)
         )
-        op_changes = [op for op in op_changes if OpKey(op.name, op.cat) in of_a]
-        alone = ([key for key in alone[0] if key in of_a], [key for key in alone[1] if key in of_b])
+        op_changes, *listed = (
+            [op for op in ops if OpKey(op.name, op.cat) in keys]
+            for ops, keys in ((op_changes, of_a), (alone[0], of_a), (alone[1], of_b))
+        )
+        alone = (listed[0], listed[1])
     by_category, by_rank = _categories(base, new), rank_changes(base, new, iteration)
     later = later_ns(a, b)
     return Comparison(a, b, names, op_changes, alone, by_category, by_rank, iteration, steps, later, notes)
@@ -207,6 +215,28 @@ def _op_changes(a: _Side, b: _Side, rows: Sequence[tuple[int, int]]) -> list[OpC
             rows, keys, others, zip(*counts, strict=True), averages, explained, strict=True
         )
     ]  # fmt: skip
+
+
+def _alone(
+    a: _Side, b: _Side, only: tuple[Sequence[int], Sequence[int]]
+) -> tuple[list[OpChange], list[OpChange]]:
+    """Return the operations that only one run has."""
+
+    def found(side: _Side, other: _Side, of: Sequence[int], place: int) -> list[OpChange]:
+        spent = sample(side.ops.spent_ns[:, of].T)
+        nothing = sample(np.zeros((len(of), len(other.ops.spent_ns))))
+        counts, means = side.ops.count[of].sum(1).tolist(), side.ops.mean_ns[of].tolist()
+        explained = changes(nothing, spent) if place else changes(spent, nothing)
+        return [
+            OpChange(
+                side.ops.keys[i].name, side.ops.keys[i].cat, side.categories[i],
+                (0, count) if place else (count, 0),
+                Change(None, mean) if place else Change(mean, None), part,
+            )
+            for i, count, mean, part in zip(of, counts, means, explained, strict=True)
+        ]  # fmt: skip
+
+    return found(a, b, only[0], 0), found(b, a, only[1], 1)
 
 
 def _categories(a: _Side, b: _Side) -> list[OpChange]:

@@ -145,7 +145,7 @@ def diagnose(
             search.judge(one.detect(looked_at), above)
     never = dialects.named(loaded.files[0].dialect).never_shows
     return Diagnosis(
-        findings=_ranked(search),
+        findings=_ranked(search, float(view.iteration_ns.mean())),
         skipped=[one for one in search.skipped if one.kind not in never],
         small=search.small,
         iteration_ns=view.iteration_ns,
@@ -206,8 +206,11 @@ class _Search(Struct):
         return None
 
 
-def _ranked(search: _Search) -> list[Ranked]:
-    """Return the findings in order, each with the saving left when those before it are done."""
+def _ranked(search: _Search, step_ns: float) -> list[Ranked]:
+    """Return the findings in order, each with the saving left when those before it are done.
+
+    Savings are shares of the mean step of the headline, `step_ns`; of a finding about some steps, of these.
+    """
     ranked: list[Ranked] = []
     done: tuple[EditRequest, ...] = ()
     for finding, forecast in sorted(search.known, key=_place):
@@ -217,7 +220,7 @@ def _ranked(search: _Search) -> list[Ranked]:
         gain = forecast.gain_ns
         left_ns = search.forecasts.of(finding.edits, done).saved_ns if done else gain.mid_ns
         change = () if forecast.scale else finding.edits
-        share = gain.mid_ns / search.forecasts.of(finding.edits).before_ns
+        share = gain.mid_ns / (search.forecasts.of(finding.edits).before_ns if finding.span else step_ns)
         ranked.append(Ranked(_bounded(finding, gain), gain, share, max(left_ns, 0.0), change))
         done = (*done, *finding.edits)
     return ranked
@@ -280,12 +283,15 @@ def _told(diagnosis: Diagnosis) -> tuple[str, list[str]]:
     heavy = [one for one in found if one.finding.weight and _is_on_path(one.finding)][:1]
     parts = [one for one in diagnosis.goes_to if one.share > EXPOSED]
     is_limit = bool(parts) and parts[0].what == ON_DEVICE and parts[0].share > LIMIT
+    limit = []
     if is_limit and not any(
         one.finding.leads or (one.share or one.finding.weight) > EXPOSED for one in first or heavy
     ):
         of_kinds = f": {parts[0].name}" if parts[0].name else ""
-        step += f", and the device is the limit ({in_percent(parts[0].share)} of the critical path{of_kinds})"
-    clauses = [_with_gain(one) for one in first or heavy]
+        limit.append(f"the device is the limit ({in_percent(parts[0].share)} of the critical path{of_kinds})")
+    if limit and not first:
+        step += f", and {limit.pop()}"
+    clauses = [*map(_with_gain, first or heavy), *limit]
     if len(first) == 1 and heavy and heavy[0] not in first and heavy[0].finding.weight > EXPOSED:
         clauses += map(_with_gain, heavy)
     if not first and not is_limit:
@@ -294,7 +300,9 @@ def _told(diagnosis: Diagnosis) -> tuple[str, list[str]]:
         is_larger = bool(shares) and bool(parts) and parts[0].share > shares[0]
         clauses = [*goes_to, *clauses] if is_larger else [*clauses, *goes_to]
     if not any(one.gain for one in first):
-        nothing = f"nothing{' else' if first or heavy else ''} stands out that would make it 1 % shorter"
+        hot = [named(one.finding.operations) for one in found if one.finding.is_assumed][:1]
+        but = [" else"] * bool(first or heavy) + [f" but a faster {name}" for name in hot]
+        nothing = f"nothing{''.join(but)} stands out that would make it 1 % shorter"
         clauses = [*clauses, nothing] if first or heavy else [nothing, *clauses]
     return f"{step}{':' if first or heavy else ';'}", clauses
 
@@ -310,7 +318,7 @@ def _is_on_path(finding: Finding) -> bool:
 
 def _goes_to(parts: Sequence[PathPart]) -> list[str]:
     """Return where the time of a step goes, as at most one clause."""
-    names = [f" ({named([one.name])})" if one.name else "" for one in parts]
+    names = [f" ({one.name})" if one.name else "" for one in parts]
     shares = [f"{in_percent(one.share)} {one.what}{name}" for one, name in zip(parts, names, strict=True)]
     shares[:1] = [one.replace("%", "% of it is", 1) for one in shares[:1]]
     return [listed(shares)] if shares else []

@@ -39,7 +39,10 @@ def _answer(hang: Hang, findings: Sequence[Finding], ranks: Mapping[int, Standin
         return f"No hang is claimed of {counted(len(ranks), 'rank')}: {hang.reason}."
     guilty = {rank for root in hang.roots for rank in root.ranks}
     waiting = len(hang.waits.keys() - guilty)
-    rest = f"; {waiting} of {len(ranks)} ranks wait for these, directly or through others" if waiting else ""
+    verb, whom = "waits" if waiting == 1 else "wait", "it" if len(guilty) == 1 else "these"
+    rest = (
+        f"; {waiting} of {len(ranks)} ranks {verb} for {whom}, directly or through others" if waiting else ""
+    )
     hangs = "hangs, or is slow" if hang.doubt else "hangs"
     return f"The job {hangs}: {'; and '.join(one.title for one in findings)}{rest}."
 

@@ -383,7 +383,7 @@ class JobView:
                 ns += float(self.path_gaps_by_kind.sum())
             elif not ns:
                 continue
-            name = self.kind_of[0][int(by_name.argmax())] if by_name.max() > HALF * ns else ""
+            name = brief(self.kind_of[0][int(by_name.argmax())]) if by_name.max() > HALF * ns else ""
             if words == ON_DEVICE:
                 name = self._kinds_of_kernels(by_kind / total_ns) or name
             parts.append(PathPart(words, ns / total_ns, name))
@@ -396,13 +396,19 @@ class JobView:
         """
         of_kind: dict[str, float] = {}
         for i in np.flatnonzero(shares).tolist():
-            kind = kernel_kind(self.recording.table.kinds[i].name)
+            kind = self.kernel_kind(i) or OTHER
             of_kind[kind] = of_kind.get(kind, 0.0) + float(shares[i])
         largest = sorted(of_kind, key=lambda kind: -of_kind[kind])[:3]
         largest = [kind for kind in largest if of_kind[kind] > NOTICEABLE]
         return (
             "" if largest == [OTHER] else listed([f"{in_percent(of_kind[kind])} {kind}" for kind in largest])
         )
+
+    def kernel_kind(self, i: int) -> str:
+        """Return the kind of kernel of the kind of operation `i`; "" for other work and other kernels."""
+        one = self.recording.table.kinds[i]
+        kind = kernel_kind(one.name) if self._purpose(one) == ON_DEVICE else OTHER
+        return "" if kind == OTHER else kind
 
     def whose(self, name: str) -> str:
         """Return the kind of a kernel, and the operator and module that launch most of it, as words."""
@@ -412,7 +418,8 @@ class JobView:
         launched = (
             " ".join(f"{word} {brief(part)}" for word, part in parts if part) if origin.operator else ""
         )
-        return f"{kernel_kind(name)}{launched}"
+        kind = kernel_kind(name)
+        return f"{'a kernel of no known kind' if kind == OTHER else kind}{launched}"
 
     def _purpose(self, one: Operation) -> str:
         if one.is_communication:

@@ -63,6 +63,7 @@ _DAMAGED_PER_BYTE = 1 / 4
 _TO_MEND = 8 << 20  # of it, what is kept for events whose end is known without looking further
 _LEAST_EVENT = len('{"ph":"X"},')
 _BEGIN = 1 << 10  # no event's first member begins later than so many bytes after its bracket
+_HEAD = 1 << 10  # bytes by which it is judged what a file is
 _WAIT = 64 << 10  # an event this close to the end of what was read may go on there, however damaged the file
 _MOST_LISTS = 64  # places that may be the beginning of the list of events
 _BOM = b"\xef\xbb\xbf"
@@ -98,7 +99,7 @@ def _what_it_is(head: bytes) -> str:
         return "an archive; unpack it and give what was in it"
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "text in UTF-16; write it in UTF-8"
-    first = head.split(b"\n", 1)[0].decode("utf-8", "replace").strip()
+    first = head[:_HEAD].split(b"\n", 1)[0].decode("utf-8", "replace").strip()
     if (
         first.replace("\t", "").isprintable()
         and not first.startswith(("[", "{"))
@@ -493,18 +494,16 @@ class EventReader:
     # -- what surrounds it -------------------------------------------------------------------
 
     def _read_head(self, chunks: Iterator[bytes]) -> bytes:
-        data = next(chunks, b"")
-        data = data[3:] if data.startswith(_BOM) else data
-        while not data.strip() and (more := next(chunks, b"")):
-            data = more
-        text = data.lstrip()
+        text = next(chunks, b"").removeprefix(_BOM)
+        while len(text := text.lstrip()) < _HEAD and (more := next(chunks, b"")):
+            text += more
         if not text:
             reason = f"is damaged: {self.stream.damage}" if self.stream.damage else "is empty"
             raise TraceError(f"{self.path}: the file {reason}")
         if text[:1] == b"[":
             return text[1:]
         if text[:1] != b"{":
-            raise TraceError(f"{self.path}: not a trace: {_what_it_is(data)}")
+            raise TraceError(f"{self.path}: not a trace: {_what_it_is(text)}")
         return self._read_object_head(text, chunks)
 
     def _read_object_head(self, data: bytes, chunks: Iterator[bytes]) -> bytes:
@@ -563,6 +562,8 @@ class EventReader:
         text = data.strip()
         if not text or text == b"}":
             return
+        if LIST_KEY.search(text) or text[:1] == b"[":
+            self.damage.notes.append("a further list of events after the first was not read")
         closed = text.endswith(b"}")
         members = members_of(text[:-1] if closed else text)
         if members is None:

@@ -903,6 +903,8 @@ def _of_rank(
         lost[2] = (end_ns == 0).sum()
     begin, whole = _placed(steps, end_ns, whole_ns, told_ns)
     kept = np.flatnonzero(whole)
+    if at is not None:
+        lost[0] += len(rows) - len(kept)
     left, is_cut = whole.copy(), np.zeros(len(whole), np.bool_)
     found: dict[Any, NDArray[Any]] = {NUMBER: steps[kept], _BEGIN: begin[kept], _WHOLE: whole[kept]}
     for name, part in zip(_names(kinds, at), told_ns, strict=True):

@@ -51,7 +51,8 @@ def names() -> Sequence[str]:
 class Option(Protocol):
     """The names that each module of this package defines.
 
-    One with flags of its own has ``add_arguments(group)``, which declares them.
+    One with flags of its own has ``add_arguments(group)``, which declares them, one with variants (of
+    `--sub_option`) their names as ``VARIANTS``.
     """
 
     HELP: str  # one line

@@ -6,9 +6,10 @@ import argparse
 import logging
 import os
 import re
+import shlex
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -55,7 +56,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     args, unknown = parser.parse_known_intermixed_args(argv)
     if unknown:
         flags = [flag for action in parser._actions for flag in action.option_strings]
-        raise UsageError(f"unrecognized argument: {unknown[0]}{meant(unknown[0].split('=')[0], flags)}")
+        names = [flag.lstrip("-") for flag in flags]
+        near = (
+            meant(unknown[0].split("=")[0].lstrip("-"), names).replace("mean ", "mean --") or " (see --help)"
+        )
+        raise UsageError(f"unrecognized argument: {unknown[0]}{near}")
     _read_words(args)
     _check_flags(parser, args)
     if args.path is None and not os.environ.get(_DIRECTORY):
@@ -71,6 +76,10 @@ def _read_words(args: argparse.Namespace) -> None:
     if words and args.option is None and words[0] in options.names():
         args.option = words.pop(0)
     edits = [word for word in words if _is_edit(word)]
+    for name, variant in _variants(words):
+        raise UsageError(
+            f"{variant}: no such file; as a variant: analyze.py {name} JOB --sub_option {variant}"
+        )
     if words and args.option is None and not os.path.exists(words[0]) and "," not in words[0]:
         near = meant(words[0], options.names())
         if near:
@@ -80,8 +89,9 @@ def _read_words(args: argparse.Namespace) -> None:
         given, args.path = [*words, *(args.path or ())], None
         words = [word for word in given if not _is_edit(word)]
         args.set = [*args.set, *filter(_is_edit, given)]
-        if words[1:] and not os.path.exists(words[-1]) and "/" not in words[-1]:
-            raise UsageError(f"{words[-1]}: no such file, and an edit is name=value, such as bandwidth=2")
+        for word in words[1:]:
+            if not os.path.exists(word) and "/" not in word:
+                raise UsageError(f"{word}: no such file, and an edit is name=value, such as bandwidth=2")
     elif edits[:1] == ["help"]:
         raise UsageError("analyze.py --help lists all options, analyze.py OPTION --help the flags of one")
     elif edits and "/" not in edits[0]:
@@ -94,6 +104,17 @@ def _read_words(args: argparse.Namespace) -> None:
         value = getattr(args, flag)
         if args.path is None and isinstance(value, str) and os.path.exists(value):
             raise UsageError(f"--{flag} {value}: is taken as the value of --{flag}; write paths before it")
+
+
+def _variants(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the words that name a variant of an option and no path, each after its option."""
+    for word in words:
+        if not os.path.exists(word):
+            yield from (
+                (name, word)
+                for name in options.MODULES
+                if word in getattr(options.load(name), "VARIANTS", ())
+            )
 
 
 def _is_edit(word: str) -> bool:
@@ -125,6 +146,9 @@ def _check_flags(parser: argparse.ArgumentParser, args: argparse.Namespace) -> N
             flag = action.option_strings[0]
             heeding = [name for name in options.MODULES if action.dest in options.load(name).FLAGS]
             others = "; --html, --xlsx and --picture write what is shown" if action.dest == "output" else ""
+            others += (
+                f": analyze.py whatif JOB --set {shlex.quote(args.set[0])}" if action.dest == "set" else ""
+            )
             names = listed(heeding, len(heeding))
             raise UsageError(f"{flag} has no effect with {args.option}; it is for {names}{others}")
 

@@ -29,12 +29,13 @@ _PARTS: Mapping[str, tuple[PartName, ...]] = {
     "io": ("io", "step"),
 }
 _NETWORK = ("pcap", "server")
+VARIANTS = ("iter_time", *_PARTS, *_NETWORK)
 
 
 def run(args: Namespace) -> Result:
     """Collect every GPU directory below `--path`, or do what `--sub_option` names."""
     variant = args.sub_option
-    check_variant(args, "iter_time", *_PARTS, *_NETWORK)
+    check_variant(args, *VARIANTS)
     if variant in _NETWORK:
         check_heeded(args, "sort", "step_by")
         return _one_source(args, variant)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: Bars of operations in a chart.
 MOST_BARS = 20
+#: Of the longest bar: a shorter one cannot be seen.
+LEAST_DRAWN = 0.005
 #: Ranks, and steps of all of them, that are drawn as strips of bars.
 MOST_STRIPS, _MOST_STACKS = 16, 800
 #: More ranks, and those of more cells, are summed up: quantiles over all, and those that differ most.
@@ -38,14 +40,21 @@ def breakdown_charts(parts: Sequence[Breakdown]) -> list[Chart]:
 
 
 def before_after(
-    title: str, names: tuple[str, str], changes: Mapping[str, Change], label: str = "time of a step (ms)"
+    title: str,
+    names: tuple[str, str],
+    changes: Mapping[str, Change],
+    label: str = "time of a step (ms)",
+    *,
+    after_ns: tuple[float, float] | None = None,
 ) -> Waterfall:
-    """Return from where to where a step changed, by category, the largest change first; small ones as one."""
+    """Return from where to where a step changed, by category, the largest change first; small ones as one.
+
+    `after_ns` is the interval of the step after the change.
+    """
     base = sum(change.a_ns or 0.0 for change in changes.values())
     by_size = sorted(changes, key=lambda cat: -abs(_ns(changes[cat])))
     shown = [cat for cat in by_size if abs(_ns(changes[cat])) > LEAST_SHOWN * base][:MOST_BARS]
     rest = [_ns(changes[cat]) for cat in by_size if cat not in shown]
-    ends = [(changes[cat].low_ns, changes[cat].high_ns) for cat in shown]
     parts = [
         (names[0], base / 1e6, ""),
         *(
@@ -54,9 +63,11 @@ def before_after(
         ),
         *([(f"rest ({len(rest)})", sum(rest) / 1e6, "other")] if any(rest) else []),
     ]
+    ends = [(changes[cat].low_ns, changes[cat].high_ns) for cat in shown]
+    ends = [(None, None), *ends, *[(None, None)] * any(rest), after_ns or (None, None)]
     between = [None if low is None or high is None else (low / 1e6, high / 1e6) for low, high in ends]
     pale = [place for place, cat in enumerate(shown, 1) if doubt(changes[cat])]
-    return Waterfall(title, label, parts, names[1], between=[None, *between], pale=pale)
+    return Waterfall(title, label, parts, names[1], between=between, pale=pale)
 
 
 def doubt(change: Change) -> str:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TextIO
@@ -16,13 +17,15 @@ _ENDING = {
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGXCPU")
     if (number := getattr(signal, name, None)) is not None
 }
-_received: list[int] = []
+_received: list[tuple[int, float]] = []  # and when
 _waited: list[int] = []  # for a module that is being loaded
 _WAIT_S, _MOST_WAITS = 0.005, 400
+_CLEAN_UP_S = 5.0  # after a signal, in which another one does not disturb the removal of files
 
 
 def ended(main: Callable[[], int]) -> int:
     """Return the exit code of `main`, or 128 + n where signal n ended it, whatever error that led to."""
+    _hear_of_the_last_second()
     for number in _ENDING:
         if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` and a shell's background ignore some
             signal.signal(number, _end)
@@ -43,7 +46,18 @@ def ended(main: Callable[[], int]) -> int:
     for stream in (sys.stderr, sys.stdout):  # they may have gone with their terminal
         with contextlib.suppress(AttributeError, OSError, ValueError):
             abandon(stream)
-    return 128 + _received[0]
+    return 128 + _received[0][0]
+
+
+def _hear_of_the_last_second() -> None:
+    """Let SIGXCPU come a second before the time of `ulimit -t`, which ends a process at once."""
+    try:
+        import resource
+    except ImportError:  # not on this system
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    if soft == hard > 1:
+        resource.setrlimit(resource.RLIMIT_CPU, (hard - 1, hard))
 
 
 def abandon(stream: TextIO) -> None:
@@ -56,12 +70,14 @@ def _end(number: int, frame: FrameType | None) -> None:
 
     A module that is being loaded is loaded first: an error while a library makes a class may crash all.
     """
+    if _received and time.monotonic() - _received[-1][1] < _CLEAN_UP_S:
+        return
     if _is_loading(frame) and len(_waited) < _MOST_WAITS and hasattr(signal, "setitimer"):
         _waited.append(number)
         signal.signal(signal.SIGALRM, lambda _, frame: _end(number, frame))
         signal.setitimer(signal.ITIMER_REAL, _WAIT_S)
         return
-    _received.append(number)
+    _received.append((number, time.monotonic()))
     if number == signal.SIGINT:
         raise KeyboardInterrupt
     sys.exit(128 + number)

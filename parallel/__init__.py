@@ -161,7 +161,6 @@ def process_pool(
 
     Raises AnalyzeError where a process was killed, or stands still (SIGSTOP, a debugger) for a minute.
     """
-    import multiprocessing
     from concurrent.futures import ProcessPoolExecutor  # costs small jobs more than it gives them
     from concurrent.futures.process import BrokenProcessPool
 
@@ -171,8 +170,7 @@ def process_pool(
     try:
         yield pool
     except BaseException as error:
-        for child in multiprocessing.active_children():
-            child.kill()
+        kill_children()
         if isinstance(error, BrokenProcessPool):
             what = f"was stopped for {_STILL_SECONDS} s" if given_up else "was killed (memory?)"
             raise AnalyzeError(f"a worker process {what}; try --jobs 1") from error
@@ -180,6 +178,14 @@ def process_pool(
     finally:
         is_over.set()
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def kill_children() -> None:
+    """Kill the processes that this one started: one that has stopped would be waited for at the end."""
+    import multiprocessing
+
+    for child in multiprocessing.active_children():
+        child.kill()
 
 
 def _give_up_stopped(is_over: threading.Event, given_up: list[int]) -> None:

@@ -11,6 +11,7 @@ import os
 import pickle
 import re
 import signal
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -22,7 +23,7 @@ from errors import AnalyzeError, UsageError, listed
 from inputs import opened
 from outputs.interrupts import uninterrupted
 from outputs.temporary import temporary_directory
-from parallel import FilePart, OnRead, Work, attempts, cores, run_program
+from parallel import FilePart, OnRead, Work, attempts, cores, kill_children, run_program
 from parallel.attempts import Attempts, WorkerState, silence
 
 VARIABLE = "DASK_SCHEDULER_ADDRESS"  # the environment's address of a scheduler
@@ -292,7 +293,6 @@ def _own_scheduler(n: int) -> Iterator[tuple[str, Any]]:
     from multiprocessing import resource_tracker
 
     import dask
-    from distributed import LocalCluster
 
     quiet: dict[str, Any] = {f"distributed.{who}.http.routes": [] for who in ("scheduler", "worker")}
     with temporary_directory() as scratch, dask.config.set({"temporary-directory": str(scratch), **quiet}):
@@ -301,20 +301,35 @@ def _own_scheduler(n: int) -> Iterator[tuple[str, Any]]:
             with uninterrupted():  # a signal to all that this process started is for this one alone
                 resource_tracker.ensure_running()  # where it is begun later, it lets some through again
             with uninterrupted(signal.SIGINT):  # workers inherit it: a terminal's Ctrl-C is for this process
-                own = stack.enter_context(
-                    LocalCluster(
-                        n_workers=n,
-                        threads_per_worker=1,
-                        processes=True,
-                        dashboard_address="127.0.0.1:0",
-                        scheduler_kwargs={"dashboard": False},  # whoever is on this machine could read it
-                        memory_limit=0,
-                        silence_logs=logging.CRITICAL,
-                        protocol="tls://" if security.require_encryption else None,
-                        security=security,
-                    )
-                )
+                own = stack.enter_context(_started(n, security))
             yield own.scheduler_address, security
+
+
+def _started(n: int, security: Any) -> Any:
+    """Start a `LocalCluster`. AnalyzeError where a worker does not start, or has stopped before."""
+    from distributed import LocalCluster
+
+    words = f"--cluster local: {silence('its workers')}"
+    line = threading.Timer(attempts.SAID_SECONDS, logging.warning, [words])
+    line.start()
+    try:
+        return LocalCluster(
+            n_workers=n,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address="127.0.0.1:0",
+            scheduler_kwargs={"dashboard": False},  # whoever is on this machine could read it
+            memory_limit=0,
+            silence_logs=logging.CRITICAL,
+            protocol="tls://" if security.require_encryption else None,
+            security=security,
+            death_timeout=_WORKER_SECONDS,
+        )
+    except Exception as error:  # whatever keeps a process from beginning
+        kill_children()
+        raise AnalyzeError("--cluster local: a worker does not start; --jobs needs none") from error
+    finally:
+        line.cancel()
 
 
 def _own_certificate(directory: Path) -> Any:

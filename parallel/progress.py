@@ -28,7 +28,7 @@ class Bar:
         """Vanish."""
 
 
-def bar(total: float | None = None, unit: str = "it", *, what: str = "", enabled: bool | None = None) -> Bar:
+def bar(total: float | None = None, unit: str = "it", *, what: str, enabled: bool | None = None) -> Bar:
     """Return a bar of rate and remaining time, for ``with bar(...) as progress: progress.update(n)``.
 
     Parameters
@@ -46,7 +46,7 @@ def bar(total: float | None = None, unit: str = "it", *, what: str = "", enabled
         total=total,
         unit=unit if unit == "B" else f" {unit}",
         unit_scale=unit == "B" or (total is not None and total >= _SCALED_FROM),
-        desc=what or None,
+        desc=what,
         file=sys.stderr,
         leave=False,
         dynamic_ncols=True,

@@ -151,14 +151,16 @@ def waterfall(chart: Waterfall, width: int) -> Spec:
         words = f"{described([name], value)} of {in_digits(whole)} ({in_percent(value / (whole or 1))})"
         size = in_digits(value, sign="+") if are_changes and group else in_digits(value)
         ends: Spec = {"a": at, "b": at + value, "end": max(at, at + value), "pale": n in chart.pale}
-        if n < len(chart.between) and (between := chart.between[n]):
-            low, high = between
-            ends |= {"low": at + low, "high": at + high, "end": max(at, at + value, at + high)}
-            words = f"{described([name], value)} (95 %: {in_digits(low)} to {in_digits(high)})"
         values.append({"n": n, **ends, "s": number[group], "d": words, "t": size})
         at += value
     last = {"n": len(chart.parts), "a": 0.0, "b": at, "end": at, "s": len(groups)}
     values.append({**last, "d": described([chart.total], at), "t": in_digits(at)})
+    for bar, between in zip(values, chart.between, strict=False):  # few waterfalls have them
+        if between:
+            low, high = (bar["a"] + bound for bound in between)
+            bar |= {"low": low, "high": high, "end": max(bar["end"], high)}
+            what = described([names[bar["n"]]], bar["b"] - bar["a"])
+            bar["d"] = f"{what} (95 %: {' to '.join(map(in_digits, between))})"
     colour = series(groups, always=True)
     colour["scale"] = {
         "domain": [*range(len(groups) + 1)],

@@ -25,21 +25,25 @@ _COPIES = ("#bd0bb0",)
 _OTHER = ("#406c66", "#ff4bb1")
 #: Of words, and of the critical path: it lies on boxes of every colour, on a wider line in white.
 INK = "#1b1f24"
-#: All of them, no two alike: for names without a meaning, those that mean something last.
-_NEUTRAL = (*_OTHER, *_COMPUTATION, *_COMMUNICATION, *_WAITING, *_COPIES, *_INPUT)
+#: All of them, no two alike: for names without a meaning, those that mean most last.
+_NEUTRAL = (
+    _COMPUTATION[2], _OTHER[0], *_WAITING, _OTHER[1], _COMPUTATION[1], *_COMMUNICATION, _COMPUTATION[0],
+    *_COPIES, *_INPUT,
+)  # fmt: skip
 #: Names that mean something (patterns of a whole name in any case, or of what follows its last slash), each
 #: with its colour, whatever else is in a picture or a page; the first that fits.
 _MEANINGS: tuple[tuple[str, str], ...] = (
     ("idle|gap|untraced|.*not(hing)? recorded.*", _WAITING[1]),
     (".*wait.*|.*negotiat.*|.*coordinate.*|.*sync.*", _WAITING[0]),
-    ("i/o|io|.*input.*|.*load.*", _INPUT[0]),
+    ("cpu_op|operator|user_annotation", _WAITING[0]),  # of the host, whatever phase they are of
+    (r"i/o|io|.*input.*|.*loader.*|(.*[\W_])?load(ing)?([\W_].*)?", _INPUT[0]),
     ("(gpu_)?mem(cpy|set|ory).*|cop(y|ies).*", _COPIES[0]),
     ("push", _COMMUNICATION[2]),
     ("pull", _COMMUNICATION[1]),
     ("comm|wire|link|.*communication.*|exposed.*", _COMMUNICATION[0]),
     (".*push.*|.*pull.*|.*broadcast.*|.*reduce.*|.*gather.*|.*nccl.*|.*gloo.*", _COMMUNICATION[0]),
     ("fw|forward.*|comput.*|rank", _COMPUTATION[0]),
-    ("bw|backward.*|cpu_op|operator", _COMPUTATION[1]),
+    ("bw|backward.*", _COMPUTATION[1]),
     ("operation|both|kernel", _COMPUTATION[2]),
     ("step|update.*|output.*|optimizer.*", _OTHER[1]),
     ("others?|category|rest|far longer.*", _OTHER[0]),

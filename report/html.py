@@ -19,6 +19,7 @@ from report import colours, markdown, plot
 from report.charts import place_along
 from report.json import encode
 from report.names import IN_A_LANE, bounded, labels, short_functions
+from report.tables import beginning
 from report.timeline_chart import flag_texts
 from report.vega import WIDTH
 from result import (
@@ -90,7 +91,7 @@ def write(result: Result, path: Path) -> None:
     OutputError
         The file cannot be written.
     """
-    title = html.escape(bounded(result.headline or result.title, _TAB) or result.option)
+    title = html.escape(beginning(result.headline or result.title, _TAB) or result.option)
     head = _PAGE.format(mark=MARK, policy=_POLICY, title=title, style=_asset("page.css"))
     with open_output(path) as stream:
         stream.write(head.encode("utf-8", "backslashreplace"))

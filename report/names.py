@@ -44,7 +44,8 @@ def short_names(names: Sequence[str], width: int) -> list[str]:
     common = {word: n for word, n in words.items() if n >= max(2, len(bare) * _COMMON) and len(word) > 1}
     short = {name: _shortest(name, width, common) for name in names}
     for same in _alike(short):
-        differ = _apart if any(brief(name) == name for name in same) else _with_arguments
+        are_functions = all(_OF_CODE.search(name) and brief(name) != name for name in same)
+        differ = _with_arguments if are_functions else _apart
         short.update(zip(same, differ(same, width), strict=True))
     still = [name for same in _alike(short) for name in same[1:]] if width >= _NARROW else []
     for i, name in enumerate(still, start=2):

@@ -40,6 +40,7 @@ _LONGEST_SIDE = 14_400  # points, what PDF allows
 _HANDLES = 24
 _SHAPE, _FINE = re.compile(r' d="[^"]*"'), re.compile(r"(?<=\.\d\d)\d+")  # nobody sees thousandths of a pixel
 _ADDRESS_SPACE = 80 << 30  # the engine that runs Vega reserves most of this, and aborts where it cannot
+_MEMORY = 1 << 30  # this, too, it takes at once, half of it for code
 
 #: What an SVG of Vega holds: nothing that runs, loads or leads anywhere.
 _INERT = {
@@ -142,20 +143,24 @@ def _converted(spec: Spec) -> str:
 
 
 def can_draw() -> bool:
-    """Whether there are address space and file handles enough for charts (`ulimit -v`, `ulimit -n`)."""
+    """Whether there are memory and file handles enough for charts (`ulimit -v`, `ulimit -d`, `ulimit -n`)."""
     try:
         import resource
     except ImportError:  # not on this system
         return True
-    needed = ((resource.RLIMIT_AS, _ADDRESS_SPACE), (resource.RLIMIT_NOFILE, _HANDLES))
-    limits = [(resource.getrlimit(which)[0], least) for which, least in needed]
+    needed = {
+        resource.RLIMIT_AS: _ADDRESS_SPACE,
+        resource.RLIMIT_DATA: _MEMORY,
+        resource.RLIMIT_NOFILE: _HANDLES,
+    }
+    limits = [(resource.getrlimit(which)[0], least) for which, least in needed.items()]
     return all(limit == resource.RLIM_INFINITY or limit >= least for limit, least in limits)
 
 
 def _check_limits() -> None:
     if not can_draw():
-        room = f"{_ADDRESS_SPACE >> 30} GiB of address space and {_HANDLES} file handles"
-        raise AnalyzeError(f"charts need {room} (ulimit -v, ulimit -n)")
+        room = f"{_ADDRESS_SPACE >> 30} GiB of address space, {_MEMORY >> 30} GiB of memory"
+        raise AnalyzeError(f"charts need {room} and {_HANDLES} file handles (ulimit -v, -d and -n)")
 
 
 def _encoded(picture: str, suffix: str) -> bytes:

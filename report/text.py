@@ -15,7 +15,7 @@ from typing import TextIO
 from msgspec import Struct
 
 from errors import counted, printable
-from report.names import short_names, with_short_functions
+from report.names import IN_A_LANE, labels, short_names, with_short_functions
 from report.tables import GAP, cell_texts, display_width, is_text, shorten
 from result import Bars, Card, Cell, Column, Command, Result, Table, in_percent
 
@@ -35,7 +35,10 @@ _BOLD, _DIM, _GOOD, _BAD, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[31m",
 _SCREEN = 24  # lines in which what was found is told in full, at least the first of it
 _LEAST = "Example"  # the label of what is left out first
 _WIDE = 100  # columns of what is drawn where nothing limits them
+_WIDEST = 10_000  # columns: wider than all terminals
 _LONGEST_BAR, _SHORTEST_BAR = 20, 6  # columns beside a value
+_LEAST_BARS, _FEWEST_BARS = 20, 3  # columns of all parts of a bar in one line, and parts that it keeps
+_REST = "rest"
 
 
 def write(result: Result, stream: TextIO, args: Namespace) -> None:
@@ -97,13 +100,22 @@ def _styled(style: str, lines: Iterable[str]) -> list[str]:
 
 
 def _shares(chart: Bars, width: int | None) -> list[str]:
-    """Return a single stacked bar as a line of its parts; nothing for other bars."""
+    """Return a single stacked bar as a line of its parts, the last ones as one where bars had no room.
+
+    Nothing for other bars.
+    """
     if len(chart.x) > 1 or not (chart.stacked and chart.horizontal):
         return []
-    values = {name: value or 0.0 for name, (value,) in chart.series.items()}
+    short = labels([*chart.series], IN_A_LANE)
+    values = {name: value or 0.0 for name, (value,) in zip(short, chart.series.values(), strict=True)}
     whole = sum(values.values()) or 1.0
-    words = {name: in_percent(value / whole) for name, value in values.items()}
-    room = (width or _WIDE) - sum(len(name) + len(words[name]) + 5 for name in values)
+    while True:
+        words = {name: in_percent(value / whole) for name, value in values.items()}
+        room = (width or _WIDE) - sum(len(name) + len(words[name]) + 5 for name in values)
+        if room >= _LEAST_BARS or len(values) <= _FEWEST_BARS:
+            break
+        least = [name for name in values if name != _REST][-1]
+        values[_REST] = values.pop(least) + values.pop(_REST, 0.0)
     parts = [f"{name} {bar_of(value / whole, room)} {words[name]}" for name, value in values.items()]
     return ["  ".join(map(printable, parts))]
 
@@ -124,7 +136,7 @@ def _width(stream: TextIO) -> int | None:
         return None
     import shutil
 
-    return max(shutil.get_terminal_size().columns, 20)
+    return min(max(shutil.get_terminal_size().columns, 20), _WIDEST)
 
 
 def _figures(figures: Sequence[tuple[str, str]], width: int | None) -> Iterator[str]:

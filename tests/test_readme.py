@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 MANUAL = REPO / "docs/options"
 #: Pages whose commands are run.
-PAGES = [REPO / "README.md", *sorted(MANUAL.glob("*.md"))]
+PAGES = [REPO / "README.md", REPO / "examples/README.md", *sorted(MANUAL.glob("*.md"))]
 PROSE = [
     *PAGES,
     *(REPO / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "docs/ARCHITECTURE.md", "docs/cluster.md")),
@@ -57,7 +57,7 @@ def run_command(command: str) -> list[str]:
     return [line.rstrip() for line in out.rstrip("\n").split("\n")]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPO)))
 def test_commands_print_what_is_shown(
     page: Path, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

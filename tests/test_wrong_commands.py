@@ -59,7 +59,49 @@ statistic runs/lr=0.1
 replay lenet --set bandwidth=2
     --set belongs to whatif: analyze.py whatif JOB bandwidth=2
 lenet --set bandwidth=2
-    --set has no effect with diagnose; it is for replay
+    --set has no effect with diagnose; it is for replay: analyze.py whatif JOB --set bandwidth=2
+--set help
+    --set has no effect with diagnose; it is for replay: analyze.py whatif JOB --set help
+whatif lenet bandwith 2
+    bandwith: no such file, and an edit is name=value, such as bandwidth=2
+breakdown lenet
+    breakdown: no such file; as a variant: analyze.py statistic JOB --sub_option breakdown
+replay lenet bottleneck
+    bottleneck: no such file; as a variant: analyze.py replay JOB --sub_option bottleneck
+lenet --top 3
+    unrecognized argument: --top (see --help)
+lenet --open
+    unrecognized argument: --open (see --help)
+-v
+    unrecognized argument: -v (see --help)
+lenet --sub-option breakdown
+    unrecognized argument: --sub-option; did you mean --sub_option?
+whatif lenet FW=50%
+    --set FW=50%: 50% is not a ratio such as 2 or 0.5
+whatif lenet FW==0.5
+    --set FW==0.5: no operation has the name FW=; did you mean FW?
+whatif lenet =0.5
+    --set =0.5: an edit is name=value, e.g. BW=0.8, bandwidth=2, schedule=priority; --set help lists all
+lenet.tar.gz
+    ! lenet.tar.gz: no such file or directory
+lenet json
+    ! json: no such file or directory
+lenet/worker_0/0/dag.gml
+    ! lenet/worker_0/0/dag.gml: a DAG, not a trace; give the trace or the GPU's directory
+compare lenet lenet-100mbitt
+    ! lenet-100mbitt: no such file or directory; did you mean lenet-100mbit?
+combine lenet lenet/worker_0
+    lenet/worker_0/0/bps_trace_final.json.gz: given twice
+what-if lenet bandwidth=2
+    what-if: no such file or directory, nor an option; did you mean whatif?
+whatif lenet bandwidth=10Gbit/s
+    ! bandwidth: the bytes of the transfers are not recorded; give a ratio (bandwidth=2)
+compare lenet lenet --fail_above=-3
+    --fail_above: '-3' is not a percentage (see --help)
+critical lenet --scope gpu
+    --scope: invalid choice: 'gpu' (choose from 'GPU', 'worker', 'job', 'all') (see --help)
+critical lenet --step
+    --step: expected one argument (see --help)
 statistic lenet --filter Comm.hybridsequential0_conv1_bais
     ! --filter Comm.hybridsequential0_conv1_bais: no communication in this job has that name; did you mean \
 Comm.hybridsequential0_conv1_bias, Comm.hybridsequential0_conv0_bias or \

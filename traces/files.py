@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 import dialects
 import parallel
-from errors import TraceError, missing
+from errors import TraceError, counted, missing
 from formats import chrome, native
 from formats.columns import Trace
 from formats.event import args_object
@@ -124,7 +124,7 @@ def read_all(
     decoding = _decoding(args, points, parts)
     work = partial(_read, decoding=decoding, most_unpacked=max_unpacked.get())
     in_threads = decoding.scan and len(paths) == 1  # the scanner leaves the interpreter to others
-    with bars.bar(total=sum(part.size for part in parts), unit="B", enabled=progress) as bar:
+    with _reading(len(paths), parts, progress) as bar:
         read = parallel.map_files(work, parts, jobs=jobs, on_read=bar.update, in_threads=in_threads)
         found = [list(itertools.islice(read, len(own))) for own in parts_of]
     return [_joined(path, own, work) for path, own in zip(paths, found, strict=True)]
@@ -162,7 +162,7 @@ def map_traces(
     parts = [_group(own, told) for own, told in zip(groups, about, strict=True)]
     decoding = _decoding(args, points, parts)
     task = partial(_read_group, work=work, decoding=decoding, most_unpacked=max_unpacked.get())
-    with bars.bar(total=sum(part.size for part in parts), unit="B", enabled=progress) as bar:
+    with _reading(sum(map(len, groups)), parts, progress) as bar:
         results = parallel.map_files(task, parts, jobs=jobs, on_read=bar.update)
         for result, group in zip(results, groups, strict=True):
             yield _as_given(result, group) if isinstance(result, TraceError) else result
@@ -172,6 +172,12 @@ def _decoding(args: Collection[str], points: bool, parts: Sequence[FilePart]) ->
     """Return how files are decoded; the keys for `Need.ALWAYS` are decoded whatever is asked for."""
     scan = native.is_worth(parallel.unpacked_size(parts)) and native.library() is not None
     return Decoding(tuple(dict.fromkeys((*dialects.keys_for(()), *args))), points, scan)
+
+
+def _reading(n_files: int, parts: Sequence[FilePart], progress: bool | None) -> bars.Bar:
+    """Return the bar of the bytes of some files."""
+    size = sum(part.size for part in parts)
+    return bars.bar(size, "B", what=f"reading {counted(n_files, 'file')}", enabled=progress)
 
 
 def _group(paths: Sequence[Path], about: Any) -> FilePart:

@@ -14,13 +14,14 @@ from inputs import unreadable
 from outputs.marks import is_digest
 from traces.gpu_folders import find_gpu_folders, gpu_sources, is_gpu_file, local_rank
 from traces.paths import JobFiles, Source, head_of, skipped_notes
-from traces.rank_files import find_dumps, find_profiles, find_rank_files, rank_of_file
+from traces.rank_files import find_dumps, find_profiles, find_rank_files, holding, rank_of_file
 from traces.readers import Holds, reader_of
 
 #: Returns the job in a directory that has this layout, else None; also gets all paths of the command.
 Layout = Callable[[Path, Sequence[Path]], JobFiles | None]
 #: In the order in which they are tried: the last takes every directory.
 LAYOUTS: Sequence[Layout] = (find_gpu_folders, find_profiles, find_dumps, find_rank_files)
+_MOST_SEARCHED = 50  # folders, for traces beside those of a job
 _JOB_SUFFIX = r"\.(gml|pcap|pcapng|cap|txt|log|out|err|msgpack)\d*$"  # tcpdump numbers its files
 
 
@@ -44,8 +45,12 @@ def find_job(path: Path, given: Sequence[Path] = ()) -> JobFiles:
     except OSError as error:
         raise unreadable(path, error) from error
     job = next(job for find in LAYOUTS if (job := find(path, given)) is not None)
-    homes = dict.fromkeys([path, *(source.path.parent for source in job.sources)])
-    return replace(job, notes=[*job.notes, *(note for home in homes for note in skipped_notes(home))])
+    own = dict.fromkeys(source.path.parent for source in job.sources)
+    notes = [*job.notes, *(note for home in dict.fromkeys([path, *own]) for note in skipped_notes(home))]
+    others = (one for one in given if one != path)
+    if left := holding(path, _MOST_SEARCHED, {*own, *others, *job.told}):
+        notes.append(f"{path}: traces in {left} are not read; if of this job, give those, too")
+    return replace(job, notes=notes)
 
 
 def held_by(paths: Sequence[Path]) -> Holds:

@@ -66,11 +66,10 @@ def find_profiles(path: Path, given: Sequence[Path]) -> JobFiles | None:
             f"{path}: several log directories in it hold different runs; give one, or all if they are one "
             f"job: {names}"
         )
-    older = [f"{run}: an earlier run, left out; give it to read it" for own in runs for run in own[:-1]]
-    return _profiles(path, newest, older)
+    return _profiles(path, newest, [run for own in runs for run in own[:-1]])
 
 
-def _profiles(path: Path, runs: Sequence[Path], notes: Sequence[str]) -> JobFiles | None:
+def _profiles(path: Path, runs: Sequence[Path], older: Sequence[Path]) -> JobFiles | None:
     """Return the traces in the directories of runs, one for each host; several hosts are workers."""
     files = [file for run in runs for file in listing(run) if file.is_file()]
     traces = [file for file in files if file.name.endswith(_PROFILES)]
@@ -79,13 +78,13 @@ def _profiles(path: Path, runs: Sequence[Path], notes: Sequence[str]) -> JobFile
         raise TraceError(f"{runs[0]}: no trace in this run (<host>.trace.json.gz)")
     again = [f"{file}: a copy of the trace beside it, left out" for file in copies]
     sources = [Source(file, worker=i if len(traces) > 1 else None) for i, file in enumerate(traces)]
-    return JobFiles(path, "ranks", sources, [*notes, *again])
+    notes = [f"{run}: an earlier run, left out; give it to read it" for run in older]
+    return JobFiles(path, "ranks", sources, [*notes, *again], older)
 
 
 #: What Composer calls the file in which it puts those of all ranks once more, beside them.
 _MERGED = "merged_trace"
 _MOST_FOLDERS, _MOST_FILES = 1000, 10  # that are searched for a hint; files of each
-_MOST_SEARCHED = 50  # folders below a job's files
 
 
 def find_rank_files(path: Path, given: Sequence[Path]) -> JobFiles:
@@ -103,16 +102,12 @@ def find_rank_files(path: Path, given: Sequence[Path]) -> JobFiles:
                 "they are one job"
             )
     if files:
-        if left := _holding(path, _MOST_SEARCHED, {*(file.parent for file in files), *given}):
-            notes.append(
-                f"{path}: traces further below are not read: {left}; if of this job, give those, too"
-            )
         again = [file for file in (*products, *below) if file.name.startswith(_MERGED)]
         notes += [f"{file}: the files of all ranks once more, left out" for file in again]
     # a replay is of the other one
     files = files or [file for file in products if not file.name.startswith("synthetic.")] or products
     if not files:
-        deeper = _holding(path, _MOST_FOLDERS)
+        deeper = holding(path, _MOST_FOLDERS)
         remedy = f"; give the directories below it that hold some: {deeper}" if deeper else ""
         left = f" ({listed([note.removeprefix(f'{path}/') for note in notes])})" if notes else ""
         raise TraceError(f"{path}: no trace in this directory{left}{remedy}")
@@ -159,10 +154,10 @@ def _find_files(path: Path, *, steps: bool) -> tuple[list[Path], list[Path], lis
     return files, products, below, notes
 
 
-def _holding(path: Path, most: int, known: Container[Path] = ()) -> str:
+def holding(path: Path, most: int, known: Container[Path] = ()) -> str:
     """Return which of the first directories from `path` on hold traces, but for those `known`, in words."""
     holding = (
-        str(Path(folder).relative_to(path))
+        "this directory" if Path(folder) == path else str(Path(folder).relative_to(path))
         for folder, _, names in itertools.islice(os.walk(path), most)
         if Path(folder) not in known
         and any(_holds_trace(Path(folder, name), bool(known)) for name in sorted(names)[:_MOST_FILES])

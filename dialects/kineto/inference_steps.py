@@ -29,7 +29,9 @@ _COUNTED = re.compile(
 _NAMED = re.compile(r"step\[(\w+)\b.*")
 _WORDS = {"extend": "prefill", "target_verify": "decode"}
 _ANY = re.compile(r"execute_\w.*")
-_BEGINS = ("execute_", "step[", "[Executor] ")
+#: What people call these steps themselves.
+_PLAIN = re.compile(r"(prefill|decode)(?:[ _-]?step)?(?:[ _#-]?\d+)?", re.IGNORECASE)
+_BEGINS = ("execute_", "step[", "[Executor] ", "prefill", "Prefill", "decode", "Decode")
 _GRAPH_LAUNCH = re.compile(r"[a-z]{2,4}GraphLaunch\w*")
 _LEAST = 3  # annotations without a kind, or replays of a graph, that make a loop
 
@@ -39,8 +41,8 @@ def kind_of_step(name: str) -> str | None:
 
     >>> [kind_of_step(f"execute_context_{n}(0)_generation_{m}(16)") for n, m in ((0, 16), (2, 0), (1, 15))]
     ['decode', 'prefill', 'mixed']
-    >>> kind_of_step("step[DECODE bs=32]"), kind_of_step("execute_model"), kind_of_step("aten::mm")
-    ('decode', '', None)
+    >>> [kind_of_step(name) for name in ("step[DECODE bs=32]", "Prefill 3", "execute_model", "decode_image")]
+    ['decode', 'prefill', '', None]
     """
     if not name.startswith(_BEGINS):  # names are many
         return None
@@ -48,7 +50,7 @@ def kind_of_step(name: str) -> str | None:
     if counted:
         prompts, others = (int(number) > 0 for number in counted.groups() if number is not None)
         return ("", "decode", "prefill", "mixed")[2 * prompts + others]
-    named = _NAMED.fullmatch(name)
+    named = _NAMED.fullmatch(name) or _PLAIN.fullmatch(name)
     if named:
         word = named[1].lower()
         return _WORDS.get(word, word)

@@ -34,6 +34,12 @@ from formats.values import FARTHEST_NS, clean_text
 from inputs import opened
 
 _PIECE = 1 << 16  # rows at a time
+#: Steps of SQLite's machine that a database may take; recorded ones take 0.6 for each byte.
+_FEW_STEPS, _STEPS_PER_BYTE, _LOOK_STEPS = 5_000_000, 20, 10_000
+#: What queries here call.
+_FUNCTIONS = frozenset(
+    ("coalesce", "count", "ifnull", "iif", "json_extract", "like", "max", "min", "sum", "typeof", "upper")
+)
 _ACTIVITY = "CUPTI_ACTIVITY_KIND_"
 _KERNELS, _CALLS, _NVTX = f"{_ACTIVITY}KERNEL", f"{_ACTIVITY}RUNTIME", "NVTX_EVENTS"
 _EXPORT = "`nsys export --type sqlite REPORT.nsys-rep` writes one that can be read"
@@ -77,10 +83,24 @@ def read(path: Path, args: Collection[str] = (), points: bool = False) -> Trace:
         raise TraceError(f"{path}: a database that was cut off: it had {n_bytes:,} bytes; {_EXPORT}")
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1&mode=ro", uri=True)) as db:
+            _limit(db, n_bytes)
             db.text_factory = lambda text: clean_text(text.decode(errors="replace"))
             return _Export(path, db, frozenset(args)).trace(points)
     except (sqlite3.Error, UnicodeDecodeError) as error:
-        raise TraceError(f"{path}: a damaged database ({error}); {_EXPORT}") from error
+        why = "its views do not end" if str(error) == "interrupted" else error
+        raise TraceError(f"{path}: a damaged database ({why}); {_EXPORT}") from error
+
+
+def _limit(db: sqlite3.Connection, n_bytes: int) -> None:
+    """Bound what a database of `n_bytes` may do: views may have no end, and make texts of any length."""
+    looks = iter(range((_FEW_STEPS + _STEPS_PER_BYTE * n_bytes) // _LOOK_STEPS))
+    db.set_progress_handler(lambda: next(looks, None) is None, _LOOK_STEPS)
+
+    def allow(action: int, _: str | None, name: str | None, *__: str | None) -> int:
+        is_other = action == sqlite3.SQLITE_FUNCTION and name not in _FUNCTIONS
+        return sqlite3.SQLITE_DENY if is_other else sqlite3.SQLITE_OK
+
+    db.set_authorizer(allow)
 
 
 class _Export:

@@ -6,7 +6,7 @@ import math
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opname import without_partition
 from result import Bars, Cell, Chart, Column, LazySequence, Table, ms_column, ms_of
@@ -111,32 +111,59 @@ def _operations(pair: Comparison, args: Namespace) -> Table:
     return Table.of("operations", "Operations", columns, ops, certain="significant", brief=brief)
 
 
-def _explaining(comparison: Comparison) -> list[tuple[str, float, float, float, bool, int]]:
-    """Return operations that explain most of the change first, those of one transfer's partitions as one.
+class _Explaining(NamedTuple):
+    """An operation, or all partitions of one transfer: what it explains and its averages (ms)."""
 
-    Those that explain nothing are left out, unless all do. Each with what it explains, its averages (ms),
-    whether these changed for certain, and of how many it is.
-    """
+    name: str
+    explains_ms: float
+    base_ms: float | None
+    new_ms: float | None
+    sure: bool
+    n_ops: int
+
+    @property
+    def longer_ms(self) -> float:
+        """How much longer it takes on average than in the base."""
+        return (self.new_ms or 0.0) - (self.base_ms or 0.0)
+
+
+def _explaining(comparison: Comparison) -> list[_Explaining]:
+    """Return operations that explain most of the change first, without those that explain next to nothing."""
+    from options.step_charts import LEAST_DRAWN
+
     alike: dict[str, list[OpChange]] = {}
-    for op in comparison.operations:
+    for op in comparison.of_either:
         alike.setdefault(without_partition(op.name), []).append(op)
-    rows = []
-    for name, ops in alike.items():
-        n = len(ops)
-        explains, base, new = (
-            sum(attrgetter(of)(op) or 0.0 for op in ops) / 1e6
-            for of in ("explained.ns", "average.a_ns", "average.b_ns")
+    rows = [
+        _Explaining(
+            f"{name} ×{len(ops)}" if len(ops) > 1 else ops[0].name,
+            sum(op.explained.ns or 0.0 for op in ops) / 1e6,
+            _mean_ms([op.average.a_ns for op in ops]),
+            _mean_ms([op.average.b_ns for op in ops]),
+            all(_is_certain(op) for op in ops),
+            len(ops),
         )
-        sure = all(op.average.significant for op in ops)
-        rows.append((f"{name} ×{n}" if n > 1 else ops[0].name, explains, base / n, new / n, sure, n))
-    explaining = [row for row in rows if row[1]] or rows
-    return sorted(explaining, key=lambda row: (-abs(row[1]), -abs(row[3] - row[2])))
+        for name, ops in alike.items()
+    ]
+    rows.sort(key=lambda row: (-abs(row.explains_ms), -abs(row.longer_ms)))
+    least = LEAST_DRAWN * max((abs(row.explains_ms) for row in rows), default=0.0)
+    return [row for row in rows if abs(row.explains_ms) > least] or rows
+
+
+def _mean_ms(values_ns: Sequence[float | None]) -> float | None:
+    known = [ns for ns in values_ns if ns is not None]
+    return sum(known) / len(known) / 1e6 if known else None
+
+
+def _is_certain(op: OpChange) -> bool:
+    """Whether its duration changed for certain; of one run only, whether it takes part of the steps."""
+    return (op.average if all(op.count) else op.explained).significant
 
 
 def _most(comparison: Comparison, n_rows: int) -> Table:
     """Return the operations that explain most of the change."""
     largest = _explaining(comparison)[:n_rows]
-    n_ops, n_all = sum(n for *_, n in largest), len(comparison.operations)
+    n_ops, n_all = sum(row.n_ops for row in largest), len(comparison.of_either)
     columns = (
         Column("name", "operation"),
         Column("explained_ms", "explains of the step (ms)", "float", scale="diverging", bar=True),
@@ -193,12 +220,17 @@ def _ranks(pair: Comparison) -> Table:
 
 
 def _only(pair: Comparison, args: Namespace) -> Table:
-    columns = (Column("run", "only in"), Column("name", "operation"), Column("cat", "category"))
+    columns = (
+        Column("run", "only in"),
+        Column("name", "operation"),
+        Column("cat", "category"),
+        Column("explained_ms", "explains of the step (ms)", "float", scale="diverging"),
+    )
     sides = zip(pair.names, pair.only_in, strict=True)
-    shown = [(name, key) for name, keys in sides for key in keys[: args.head]]
+    shown = [(name, op) for name, ops in sides for op in ops[: args.head]]
     hidden = sum(map(len, pair.only_in)) - len(shown)
     note = f"{hidden:,} more; without --head all are shown." if hidden else ""
-    rows = LazySequence(shown, lambda row: (row[0], *row[1]))
+    rows = LazySequence(shown, lambda row: (row[0], row[1].name, row[1].cat, ms_of(row[1].explained.ns)))
     return Table("only_in", "Operations of one run only", columns, rows, note)
 
 
@@ -228,8 +260,8 @@ def charts_of(pair: Comparison) -> list[Chart]:
         changes = {each.cat: each.explained for each in pair.categories}
         charts.append(before_after("What explains the change of the step", pair.names, changes))
     rows = _explaining(pair)[:MOST_BARS]
-    by_step = any(row[1] for row in rows)
-    changes_ms = {name: explains if by_step else new - base for name, explains, base, new, *_ in rows}
+    by_step = any(row.explains_ms for row in rows)
+    changes_ms = {row.name: row.explains_ms if by_step else row.longer_ms for row in rows}
     if most := {name: ms for name, ms in changes_ms.items() if ms}:
         label = "change of a step (ms)" if by_step else "change (ms)"
         title = _MOST if by_step else "Averages that changed most"

@@ -44,7 +44,7 @@ def _unsteady(comparison: Comparison) -> str:
     drift = [f"the {k} steps of the {name} drift and count as {n:.0f}" for name, k, n in worth if 2 * n <= k]
     if not drift:
         return "no more than chance"
-    sure = _largest(comparison, [op for op in comparison.operations if op.explained.significant])
+    sure = _largest(comparison, [op for op in comparison.of_either if op.explained.significant])
     but = "" if sure is None else f"; but {_part(sure)} is more than chance"
     return f"it may be chance, as {' and '.join(drift)}{but}"
 
@@ -116,8 +116,12 @@ def _categories(categories: Sequence[OpChange], iteration: Change) -> str:
 
 def _operations(comparison: Comparison) -> str:
     """Name the operation that explains most, where it says more than its category."""
-    top = _largest(comparison, comparison.operations)
-    return f"most of it in {_part(top)}" if top is not None and _suspect(comparison) is None else ""
+    top = _largest(comparison, comparison.of_either)
+    if top is None or _suspect(comparison) is not None:
+        return ""
+    sides = zip(comparison.names, top.count, strict=True)
+    alone = [f" (only in {name})" for name, count in sides if count == sum(top.count)]
+    return f"most of it in {_part(top)}{''.join(alone)}"
 
 
 def _largest(comparison: Comparison, ops: Sequence[OpChange]) -> OpChange | None:
@@ -134,7 +138,7 @@ def _part(op: OpChange) -> str:
 
 def _suspect(comparison: Comparison) -> RankChange | None:
     """Return the straggler; one that may be by chance only where what explains most is others' waiting."""
-    top = _largest(comparison, comparison.operations)
+    top = _largest(comparison, comparison.of_either)
     waits = top is not None and top.name in {rank.top_wait[0] for rank in comparison.ranks}
     return comparison.leading if waits else comparison.straggler
 

@@ -12,7 +12,7 @@ from function_names import brief
 from options import READING, asked, check_heeded, command
 from options.runs import check_digests
 from outputs.marks import is_digest
-from result import Card, Chart, Column, Result, Table, in_ms, in_percent, ms_of
+from result import Card, Chart, Column, Command, Result, Table, in_ms, in_percent, ms_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +34,7 @@ _QUALITY = "capture_quality"
 #: Keys of what a finding is about, at most.
 _MOST_KEYS = 2_000
 
-_BRIEF = (  # of a place, a `Ranked` and where it is: what a terminal shows
+_BRIEF = (  # of a place, a `Ranked`, where it is, and the command that answers it: what a terminal shows
     Column("id", "#", "int", value=lambda row: row[0]),
     Column("gain_ms", "saves per step (ms)", "float", bar=True, value=lambda row: _gain(row[1], "mid_ns")),
     Column("gain_low_ms", "95 %: from", "float", minor=1, value=lambda row: _gain(row[1], "low_ns")),
@@ -53,6 +53,7 @@ _FINDINGS = (
     Column("action", "what to do", value=lambda row: row[1].finding.action),
     Column("caveat", "caveat", value=lambda row: row[1].finding.caveat),
     Column("change", "what-if (--set)", value=lambda row: _change(row[1])),
+    Column("command", "command", value=lambda row: row[3]),
 )
 _SKIPPED = (
     Column("kind", "could not check", value=lambda one: _words(one.kind)),
@@ -169,7 +170,7 @@ def _result(
         from options.diagnose.diagnosis_charts import diagnosis_charts
 
         charts = diagnosis_charts(diagnosis, told, charts, parts())
-    rows = [(place, one, _where(one, len(diagnosis.ranks))) for place, one in told]
+    rows = [(place, one, _where(one, len(diagnosis.ranks)), _command(args, one)) for place, one in told]
     brief = Table.of("findings", "Findings", _BRIEF, rows)
     about = [_about(diagnosis, one) for _, one in told]
     skipped = Table.of("skipped", "Could not check", _SKIPPED, diagnosis.skipped, detail=not args.full)
@@ -180,7 +181,7 @@ def _result(
         further=further(diagnosis),
         document=_document(args, diagnosis, ranked),
         tables=[
-            Table.of("findings", "Findings", _FINDINGS, rows, about=about, brief=brief),
+            Table.of("findings", "Findings", _FINDINGS, rows, about=about, brief=brief, detail=not rows),
             *([skipped] if diagnosis.skipped else []),
         ],
         charts=charts,
@@ -253,6 +254,11 @@ def _change(one: Ranked) -> str:
 def _what_if(one: Ranked) -> list[str]:
     """Return the arguments of the command that answers the gain of a finding, and its interval."""
     return [options.WHAT_IF, *map(str, one.change)]
+
+
+def _command(args: Namespace, one: Ranked) -> Command:
+    """Return the command that answers the gain of a finding; else the one that shows more of it."""
+    return command(args, *(_what_if(one) if one.change else _look(one)))
 
 
 def _look(one: Ranked) -> Sequence[str]:
@@ -350,6 +356,6 @@ def _record(args: Namespace, place: int, one: Ranked) -> dict[str, Any]:
         "cause": finding.cause,
         "action": finding.action,
         "caveat": finding.caveat,
-        "command": str(command(args, *(_what_if(one) if one.change else _look(one)))),
+        "command": str(_command(args, one)),
         "look": str(command(args, *_look(one))),
     }

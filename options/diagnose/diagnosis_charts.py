@@ -61,8 +61,8 @@ def path_shares(view: JobView) -> list[Chart]:
     Not as milliseconds: the path is longer than a rank's step where ranks begin at different times.
     """
     sums = Counter({"gap": float(view.path_gaps_by_kind.sum())})
-    for one, ns in zip(view.recording.table.kinds, view.path_work_by_kind.tolist(), strict=True):
-        sums[group_of(one)] += ns
+    for i, ns in enumerate(view.path_work_by_kind.tolist()):
+        sums[view.kernel_kind(i) or group_of(view.recording.table.kinds[i])] += ns
     whole = sums.total()
     large = {group: ns for group, ns in sums.most_common(_MOST_SHARES) if ns >= _LEAST_SHARE * whole}
     rest = whole - sum(large.values())

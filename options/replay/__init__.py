@@ -50,6 +50,8 @@ _ALIKE = 0.995
 _BANDWIDTHS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
 #: Operations that are replayed at most for each of them.
 _MOST_SWEPT = 400_000
+#: Operations that a plain replay simulates at most to draw what gives most when 10 % faster.
+_MOST_IN_TURN = 50_000_000
 #: Bytes a nanosecond as Mbit/s.
 _MBIT = 8e3
 
@@ -145,7 +147,11 @@ def _replayed(args: Namespace, loaded: LoadedSteps, wanted: Path) -> Result:
         further=_ahead(found),
         document=_document(args, found, row, path, output),
         tables=[table.first(args.head) for table in tables],
-        charts=[*_sweep(args, loaded), *timelines("Recorded", recording, result, _position(found.rows, row))]
+        charts=[
+            *_in_turn(args, recording),
+            *_sweep(args, loaded),
+            *timelines("Recorded", recording, result, _position(found.rows, row)),
+        ]
         if is_drawn(args)
         else (),
         notes=[*recording.notes, *written],
@@ -159,7 +165,8 @@ def _headline(found: Answer, errors: Float64) -> str:
 
     answer = f"{found.recording.one_step} takes {in_ms(found.iteration_ns)}"
     if len(errors):
-        median, most = (in_percent(error, 1) for error in np.percentile(np.abs(errors), [50, 90]))
+        errors = np.maximum(np.percentile(np.abs(errors), [50, 90]), 0.001)  # so small an error is not none
+        median, most = (in_percent(error, 1) for error in errors)
         answer += f"; the model reproduces one that it has not seen to within {median} (9 in 10: {most})"
     return f"{answer}."
 
@@ -253,6 +260,21 @@ def _write(result: Simulation, output: Path | None) -> tuple[Path | None, list[s
         return None, []
     n_events = write_synthetic(result, output)
     return output, [f"replayed timeline: {output} ({n_events:,} events)"]
+
+
+def _in_turn(args: Namespace, recording: Recording) -> list[Chart]:
+    """Return the chart of `bottleneck`; nothing of a job for which that takes long."""
+    from options.replay.replay_tables import effect_chart
+    from replay.sensitivity import changed_in_turn
+
+    n_ops = sum(len(recording.steps[row]) for row in recording.whole_steps)
+    if n_ops * len(recording.table.kinds) > _MOST_IN_TURN:
+        return []
+    effects, _ = changed_in_turn(
+        recording, _FASTER, parts=args.del_queue, groups=True, jobs=args.jobs, progress=args.progress
+    )
+    chart = effect_chart("What gives most when 10 % faster", effects, is_delay=False)
+    return [chart._replace(is_small=True)] if effects else []
 
 
 def _sweep(args: Namespace, loaded: LoadedSteps) -> list[Chart]:
@@ -367,11 +389,13 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
         *shown.path_tables(recording.steps[row].number, after, full=args.full),
         *(() if slower is None else (shown.slowdown_table(slower),)),
     ]
-    charts: list[Chart] = [shown.whatif_chart(found), shown.moved_chart(*paths)]
+    charts: list[Chart] = [shown.moved_chart(paths[0], paths[1], last.interval_ns)]
+    if len(found) > 1:
+        charts.append(shown.whatif_chart(found))
     if is_drawn(args):
-        charts += shown.timelines("Recorded", recording, result, position)
         if any(one.name == "bandwidth" for one in _requests(args)):
             charts += _sweep(args, loaded)
+        charts += shown.timelines("Recorded", recording, result, position)
     ahead = "" if last.interval_ns is None else f" ({_range(last.interval_ns)}, 95 %)"
     cut = _outliers(last)
     mean = f" ({in_ms(last.recorded.recorded_ns or 0.0, unit='')} with outliers in full)" if cut else ""

@@ -11,7 +11,7 @@ from arrays import Float64
 from compare.significance import Change
 from dag.step_graph import Recording
 from dag_utils import BY_NAME, PATH, NamedPath, by_name, critical_path, key_of, step_timeline
-from options.step_charts import MOST_BARS, before_after
+from options.step_charts import LEAST_DRAWN, MOST_BARS, before_after
 from replay.answer import Answer, measured_ns
 from replay.forecast import Forecast
 from replay.runs import Simulation
@@ -185,18 +185,25 @@ def sweep_chart(found: Mapping[float, Forecast]) -> Lines:
     band = [ends and (ends[0] / 1e6, ends[1] / 1e6) for ends in low_high]
     across = "bandwidth, times what is recorded" + (" (band: 95 %)" if any(band) else "")
     title = "A step with other bandwidths"
-    return Lines(title, across, "step (ms)", list(found), {"step": times}, band=band, log=True)
+    return Lines(title, across, "step (ms)", list(found), {"iteration time": times}, band=band, log=True)
 
 
-def moved_chart(before: Mapping[str, float], after: Mapping[str, float]) -> Waterfall:
-    """Return from where to where the critical path of the mean step changes, by category."""
+def moved_chart(
+    before: Mapping[str, float], after: Mapping[str, float], after_ns: tuple[float, float] | None
+) -> Waterfall:
+    """Return from where to where the critical path of the mean step changes, by category.
+
+    `after_ns` is the interval of the step after the edit.
+    """
     changes = {cat: Change(before.get(cat, 0.0), after.get(cat, 0.0)) for cat in {**before, **after}}
-    return before_after(_MOVED, ("before", "after"), changes, "ms of the mean step, along its critical path")
+    label = "ms of the mean step, along its critical path" + (" (line: 95 %)" if after_ns else "")
+    return before_after(_MOVED, ("before", "after"), changes, label, after_ns=after_ns)
 
 
 def effect_chart(title: str, effects: Sequence[Effect], *, is_delay: bool) -> Bars:
     """Return the largest effects as bars, coloured by kind: what a delay adds, else what is saved."""
-    shown = effects[:MOST_BARS]
+    least = LEAST_DRAWN * max((abs(effect.effect_ns) for effect in effects), default=0.0)
+    shown = [effect for effect in effects[:MOST_BARS] if abs(effect.effect_ns) > least]
     names = [f"{effect.kind} {effect.name}" for effect in shown]
     label = "ms added to a step" if is_delay else "ms saved per step"
     ms = [(effect.effect_ns if is_delay else -effect.effect_ns) / 1e6 for effect in shown]

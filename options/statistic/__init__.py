@@ -39,6 +39,7 @@ _NAMED = 3  # kernels
 _MOST_RANKS = 16  # of which a terminal shows a row for each operation and rank
 
 _DASF = ("function_bottleneck", "task_bottleneck", "task_balance")
+VARIANTS = ("breakdown", "collectives", *_DASF)
 
 
 _OPERATIONS = (
@@ -108,7 +109,7 @@ def run(args: Namespace) -> Result:
     if args.sub_option in _DASF:
         check_heeded(args, "step_by", "save", "filter", "comm", "sort", "group_by", "rank_by")
         return _dasf(args)
-    check_variant(args, "breakdown", "collectives", *_DASF)
+    check_variant(args, *VARIANTS)
     if args.sub_option is not None:
         check_heeded(args, "group_by")
     if args.sub_option == "collectives":

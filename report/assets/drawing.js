@@ -77,7 +77,7 @@ function pickSteps(chart, place, drawing) {
       const label = mark.getAttribute("aria-label");
       const words = label.slice(0, label.lastIndexOf(": ")).split(", ");
       const [step] = words.splice(chart.place, 1);
-      return { mark, step, said: [words.join(", "), label.slice(label.lastIndexOf(": ") + 2)].filter(Boolean).join(" ") };
+      return { mark, step, said: [words.join(", "), label.slice(label.lastIndexOf(": ") + 2), chart.unit].filter(Boolean).join(" ") };
     });
   if (new Set(marks.map(({ step }) => step)).size < 2) return;
   const hint = `Click a step to pick it${steps.drawn.length > 1 ? " and to see it below" : ""}.`;

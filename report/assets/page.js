@@ -233,8 +233,14 @@ function cards() {
   return made.length ? [element("ol", { className: "cards", "aria-label": "What each fix would save" }, ...made)] : [];
 }
 
-function notes() {
+/** How far to trust the answer: what could not be known, and what of the input was repaired or left out. */
+function trust() {
   const lines = data.notes.map((note) => element("p", {}, note));
+  if (data.repairs.length === 1) lines.push(element("p", {}, `Repaired or left out: ${data.repairs[0]}`));
+  if (data.repairs.length > 1) {
+    const heading = element("summary", {}, `Repaired or left out (${formatted(data.repairs.length, 0)})`);
+    lines.push(element("details", {}, heading, list(data.repairs)));
+  }
   if (lines.length && data.cards.length) lines.unshift(element("h2", {}, "How far to trust this"));
   return lines.length ? [element("div", { className: "notes" }, ...lines)] : [];
 }
@@ -246,12 +252,7 @@ function summary() {
       element("div", {}, element("dt", {}, label), element("dd", {}, value)));
     parts.push(element("dl", { className: "figures" }, ...pairs));
   }
-  if (!data.cards.length) parts.push(...notes());
-  if (data.repairs.length) {
-    const heading = element("summary", {}, `Repaired or left out (${formatted(data.repairs.length, 0)})`);
-    parts.push(element("details", { className: "repairs", open: data.repairs.length < 2 }, heading, list(data.repairs)));
-  }
-  return parts;
+  return data.cards.length ? parts : [...parts, ...trust()];
 }
 
 /** What comes last: what was read, and what was said on the way. */
@@ -309,20 +310,20 @@ function afterPaint(go) {
   setTimeout(once, 250);
 }
 
-/** The sections of the page in order, each a function that puts one into `main`, or the `first` ones beside the cards. */
+/** The sections of the page in order, each a function that puts one into `main`; the first ones into `first`, or a row. */
 function sections(main, first) {
   const drawn = new Set(data.charts.map(({ title }) => title)); // no two headings are the same
   const tables = data.tables.map((one) => ({ ...one, title: one.title + (drawn.has(one.title) ? ", as a table" : "") }));
   const table = (one) => () => main.append(tableSection(one));
   const others = data.charts.findIndex((chart) => !chart.narrow || chart.step);
-  const nFirst = first ? Math.min(others < 0 ? data.charts.length : others, MOST_BESIDE) : 0;
+  const nFirst = Math.min(others < 0 ? data.charts.length : others, MOST_BESIDE);
   let row = null;
   const charts = data.charts.flatMap((chart, index) => {
     const put = () => {
       const { section, draw } = chartSection(chart);
       if (index === nFirst && steps.drawn.length > 1) main.append(stepPicker());
-      if (!chart.narrow) row = null;
-      if (index < nFirst) first.append(section);
+      if (!chart.narrow || index === nFirst) row = null;
+      if (first && index < nFirst) first.append(section);
       else {
         if (chart.narrow && !row) main.append((row = element("div", { className: "beside" })));
         (row ?? main).append(section);
@@ -341,12 +342,11 @@ function build() {
   const main = element("main", {}, header(), ...summary());
   document.body.append(main);
   const first = data.cards.length ? element("div", {}) : null; // what has room beside the cards
-  if (first) main.append(element("div", { className: "answer" }, ...cards(), first));
+  if (first) main.append(element("div", { className: "answer" }, ...cards(), first), ...trust());
   const others = sections(main, first);
   if (data.charts[0]?.kind !== "bars3d") others.shift()?.(); // what takes seconds comes after the answer
   afterPaint(() => {
     for (const put of others) put();
-    if (data.cards.length) main.append(...notes()); // the findings are what is to be read first
     main.append(...origin());
     if (location.hash) document.getElementById(location.hash.slice(1))?.scrollIntoView();
     document.documentElement.dataset.ready = "yes";

@@ -58,7 +58,9 @@ def answers(finding: dict[str, Any]) -> bool:
     else:
         low, high = found["interval_ms"]
         assert (gain["low"], gain["high"]) == pytest.approx((before - high, before - low))
-    assert finding["gain_share"] == pytest.approx(-found["change"])
+    is_of_span = "from_step" in finding["scope"]
+    share = -found["change"] if is_of_span else gain["mid"] / found["measured_ms"]
+    assert finding["gain_share"] == pytest.approx(share)
     return True
 
 

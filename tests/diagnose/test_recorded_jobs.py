@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from pathlib import Path
 
 import pytest
 from answers import answer
 
-from conftest import REPO, few
+from conftest import REPO, few, run_cli
 
 pytestmark = pytest.mark.slow
 
@@ -84,6 +85,15 @@ def test_a_verdict_from_one_of_two_ranks_says_so(shared_data: Path) -> None:
     found = answer(shared_data / "kineto/gpu-hta-rank1of2-memory")["findings"]
     (flaw,) = [one for one in found if one["kind"] == "capture_quality"]
     assert flaw["title"].endswith("rank 0 of 2 missing")
+
+
+def test_csv_has_what_a_script_would_post() -> None:
+    job = REPO / "examples" / "lenet-100mbit"
+    code, out, _ = run_cli("--path", job, "--format", "csv")
+    assert code == 0
+    rows = [*csv.DictReader(out.splitlines())]
+    told = [(one["title"], one["action"], one["command"]) for one in answer(job)["findings"]]
+    assert [(row["title"], row["action"], row["command"]) for row in rows] == told
 
 
 def test_the_document_has_the_promised_keys() -> None:

@@ -80,6 +80,9 @@ def text(*events: object, head: str = '{"traceEvents": [', tail: str = "]}") -> 
         ('{"traceEvents": [' + json.dumps(EVENT) + json.dumps(EVENT) + "]}", 2, None),
         (text(EVENT, tail='], "x": [{"a":1},{"b":2}], "y": "},{"}'), 1, None),
         ('{"traceEvents": []}', 0, None),
+        (text(EVENT) + text(EVENT, EVENT), 1, "a further list of events after the first was not read"),
+        (text(EVENT, head="[", tail="]") + text(EVENT, head="[", tail="]"), 1, "a further list of events"),
+        (text(EVENT, tail='], "traceEvents": []}'), 1, "a further list of events"),
         ("[]", 0, None),
     ],
 )
@@ -127,6 +130,15 @@ def test_what_is_no_trace_is_refused_in_a_line(tmp_path: Path, content: bytes, m
 
 
 @by_both
+@pytest.mark.parametrize("piece", [5, 50, 1 << 20])
+def test_what_a_file_is_does_not_depend_on_how_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    monkeypatch.setattr("formats.stream.PIECE", piece)
+    with pytest.raises(TraceError, match="neither JSON nor a DASF profile"):
+        events_of(written(tmp_path, "; all that can be printed; " * 3 + "\x01"))
+
+
 def test_times_as_text_large_ids_and_members_after_the_events(tmp_path: Path) -> None:
     event = '{"ph":"X","name":"a","pid":18446744073709551615,"tid":"x","ts":"1.5","dur":"2"}'
     path = written(tmp_path, f'{{"traceEvents":[{event}], "baseTimeNanoseconds": 1000, "schemaVersion": 1}}')

@@ -234,6 +234,12 @@ def test_rows_in_an_array_are_those_in_lines(tmp_path: Path, indent: int | None,
     assert recognises(text[:1000].encode())
 
 
+def test_a_step_that_took_no_time_is_left_out_and_counted(tmp_path: Path) -> None:
+    trace = log(tmp_path / "r.csv", "step,step_ms\n1,10\n2,0\n3,0\n4,10\n")
+    assert len(trace.dur_ns) == 2
+    assert "2 rows without a step or its durations left out" in trace.repairs
+
+
 def test_a_quote_without_an_end_costs_no_row(tmp_path: Path) -> None:
     rows = [f"{step},9,a" for step in range(44)]
     rows[5] = '5,9,"a'

@@ -118,6 +118,20 @@ def test_operations_of_one_side_and_renamed_ones(tmp_path: Path) -> None:
     assert named(found, "aten::mm")["renamed_to"] == "aten::mm_fused"
 
 
+def test_a_new_operation_that_explains_the_change_is_named(tmp_path: Path) -> None:
+    a, b = job(tmp_path / "a.json", 1), job(tmp_path / "b.json", 2)
+    document = json.loads(b.read_text())
+    events = document["traceEvents"]
+    starts = [event["ts"] for event in events if event["name"] == "aten::copy_"]
+    events += [x("aten::extra", ts + 42, 100 + at, "cpu_op") for at, ts in enumerate(starts)]
+    for event in events:
+        event["dur"] += 120 * event["name"].startswith("ProfilerStep")
+    b.write_text(json.dumps(document))
+    found = compared(a, b)
+    assert found["only_in"] == [[], ["aten::extra"]]
+    assert "most of it in aten::extra +0.103 ms (only in b.json)" in found["verdict"]
+
+
 def test_two_steps_are_too_few_and_that_is_said(tmp_path: Path) -> None:
     found = compared(job(tmp_path / "a.json", 1, steps=2), job(tmp_path / "b.json", 2, steps=2, push=35))
     assert {op["p_value"] for op in found["operations"]} == {None}

@@ -10,14 +10,17 @@ from msgspec.structs import replace
 
 from compare.comparison import Comparison, OpChange
 from compare.significance import Change
-from figures.operations_by_step import OpKey
 from options.compare.comparison_tables import change_record, charts_of, tables_of
 from report.html import _table as html_table
-from result import Table, Waterfall
+from result import Bars, Table, Waterfall
 
 
 def _comparison(*ops: OpChange, only_a: int = 0, only_b: int = 0) -> Comparison:
-    only = tuple([OpKey(f"{side}{i}", "c") for i in range(n)] for side, n in (("a", only_a), ("b", only_b)))
+    alone = {"a": (only_a, (5, 0), Change(1e6, None)), "b": (only_b, (0, 5), Change(None, 1e6))}
+    only = tuple(
+        [OpChange(f"{side}{i}", "c", "c", count, average, Change(0.0, 0.0)) for i in range(n)]
+        for side, (n, count, average) in alone.items()
+    )
     return Comparison(None, None, ("a", "b"), ops, only, (), (), Change(1e6, 2e6), (5, 5), {}, ())  # type: ignore[arg-type]
 
 
@@ -48,6 +51,29 @@ def test_head_limits_what_only_one_run_has() -> None:
     assert [row[1] for row in table.rows] == ["a0", "a1", "b0", "b1"]
     assert table.note.startswith("29 more")
     assert len(_tables(_comparison(only_a=30, only_b=3))["only_in"].rows) == 33
+
+
+def test_what_explains_next_to_nothing_is_left_out() -> None:
+    changed = {"FW.a": 10.0, "FW.b": 0.06, "FW.c": 0.04}  # of 10 ms 0.5 % are 0.05
+    ops = [OpChange(name, "c", "c", (5, 5), _change(5, 6), _change(0, ms)) for name, ms in changed.items()]
+    table = _tables(replace(_comparison(), operations=ops))["operations"].brief
+    assert table is not None
+    assert [row[0] for row in table.rows] == ["FW.a", "FW.b"]
+    assert table.note.startswith("2 of 3 operations")
+
+
+def test_what_only_one_run_has_is_among_what_explains_most() -> None:
+    both = OpChange("FW.a", "c", "c", (5, 5), _change(5.0, 6.0), _change(5.0, 6.0))
+    new = OpChange("spin", "c", "c", (0, 5), Change(None, 20e6), Change(0.0, 20e6, p=0.001))
+    gone = OpChange("old", "c", "c", (5, 0), Change(3e6, None), Change(3e6, 0.0))
+    found = replace(_comparison(), operations=[both], only_in=([gone], [new]))
+    table = _tables(found)["operations"].brief
+    assert table is not None
+    assert [tuple(row) for row in table.rows] == [
+        ("spin", 20.0, None, 20.0, True), ("old", -3.0, 3.0, None, False), ("FW.a", 1.0, 5.0, 6.0, False),
+    ]  # fmt: skip
+    [bars] = [chart for chart in charts_of(found) if isinstance(chart, Bars)]
+    assert bars.series == {"change": [20.0, -3.0, 1.0]}
 
 
 def test_the_page_colours_only_what_is_certain() -> None:
@@ -91,6 +117,6 @@ def test_a_waterfall_leads_from_one_step_to_the_other() -> None:
     assert names == ("old", "FW", "Comm (uncertain)", "rest (2)")
     assert [round(value, 9) for value in values] == [15.02, 6.0, -1.0, 0.01]
     assert groups == ("", "FW", "Comm", "other")
-    assert first.between == [None, (5.0, 7.0), (-3.0, 1.0)]
+    assert first.between == [None, (5.0, 7.0), (-3.0, 1.0), None, None]
     assert first.pale == [2]
     assert (first.total, round(sum(values), 9)) == ("new", 20.03)

@@ -84,7 +84,7 @@ def test_a_what_if_has_an_interval_of_its_own() -> None:
 def test_the_paths_before_and_after_add_up_to_the_steps_of_the_headline() -> None:
     for edit in ("step14=usual", "BW=0.5"):  # the one keeps the recorded gaps, the other has usual ones
         args = ("--option", "replay", "--path", str(LENET), "--sub_option", "whatif", "--set", edit)
-        found, (_, moved) = whatif(LENET, edit), replay.run(arguments.parse([*args, "--html"])).charts[:2]
+        found, moved = whatif(LENET, edit), replay.run(arguments.parse([*args, "--html"])).charts[0]
         assert isinstance(moved, Waterfall)
         name, before, _ = moved.parts[0]
         assert name == "before"
@@ -140,13 +140,31 @@ def charts(path: Path, *words: str) -> dict[str, Chart]:
 
 
 def test_the_interval_of_the_headline_is_the_one_that_is_drawn() -> None:
-    shown, found = charts(LENET, "--sub_option", "whatif", "--set", "BW=0.5"), whatif(LENET, "BW=0.5")
-    after = shown["Before and after"]
+    edits = ("--set", "FW=0.5", "--set", "BW=0.5")
+    found = document("--path", LENET, "--sub_option", "whatif", *edits)
+    shown = charts(LENET, "--sub_option", "whatif", *edits)
+    after, moved = shown["Before and after"], shown["Where a step's time goes, before and after"]
     assert isinstance(after, Bars)
-    assert list(after.x) == ["before", "after: BW=0.5"]
-    assert after.series["iteration time"] == pytest.approx([found["before_ms"], found["after_ms"]])
-    assert after.between[0] is None
-    assert after.between[1] == pytest.approx(found["interval_ms"])
+    assert isinstance(moved, Waterfall)
+    assert list(after.x) == ["before", "after: FW=0.5", "after: BW=0.5", "after: FW=0.5 BW=0.5"]
+    assert after.series["iteration time"][::3] == pytest.approx([found["before_ms"], found["after_ms"]])
+    assert after.between[0] is moved.between[0] is None
+    assert after.between[-1] == moved.between[-1] == pytest.approx(found["interval_ms"])
+    assert "Before and after" not in charts(LENET, "--sub_option", "whatif", "--set", "BW=0.5")
+
+
+def test_a_page_of_the_replay_draws_what_gives_most_when_faster_beside_the_sweep() -> None:
+    shown, alone = charts(LENET), charts(LENET, "--sub_option", "bottleneck")
+    first, second, *_ = shown.values()
+    assert isinstance(first, Bars)
+    assert first == alone[first.title]._replace(is_small=True)  # type: ignore[call-arg]
+    assert second.title == "A step with other bandwidths"
+
+
+def test_no_error_of_the_model_is_told_as_none(tmp_path: Path) -> None:
+    steady = [x for n in range(6) for x in (step(n, 100 * n, 100), span("aten::mm", 100 * n, 60, "cpu_op"))]
+    write(tmp_path / "rank0.pt.trace.json", steady, schemaVersion=1)
+    assert "to within 0.1 % (9 in 10: 0.1 %)" in document("--path", tmp_path, "--output", "-")["headline"]
 
 
 def test_what_would_be_saved_is_drawn_to_the_right_in_a_colour_for_each_kind() -> None:
@@ -167,7 +185,7 @@ def test_a_sweep_says_of_each_bandwidth_what_the_what_if_says() -> None:
     for ratio in (0.5, 4.0):
         alone = whatif(LENET, f"bandwidth={ratio}")
         at = list(sweep.x).index(ratio)
-        assert sweep.series["step"][at] == pytest.approx(alone["after_ms"])
+        assert sweep.series["iteration time"][at] == pytest.approx(alone["after_ms"])
         assert sweep.band[at] == pytest.approx(tuple(alone["interval_ms"]))
 
 

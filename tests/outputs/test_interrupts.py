@@ -46,6 +46,16 @@ def test_a_signal_leaves_nothing_and_ends_with_its_number(tmp_path: Path, name: 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
+def test_a_limit_of_time_leaves_nothing(tmp_path: Path) -> None:
+    """The shell's `ulimit -t` sets both limits, the second of which kills."""
+    busy = _SCRIPT.format(root=str(REPO), folder=str(tmp_path), name="SIGXCPU", then="pass", before="SIG_DFL")
+    busy = busy.replace("os.kill(os.getpid(), signal.SIGXCPU)", "while True: pass")
+    command = ["bash", "-c", 'ulimit -t 2; exec "$@"', "-", sys.executable, "-c", busy]
+    assert subprocess.run(command, timeout=60, check=False).returncode == 128 + signal.SIGXCPU
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_error_on_the_way_out_does_not_change_the_exit_code(tmp_path: Path) -> None:
     assert run(tmp_path, "SIGINT", then="raise AttributeError") == (130, "")
 
@@ -70,6 +80,29 @@ def test_a_module_that_is_being_loaded_is_loaded_first(tmp_path: Path) -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "whole\n", "")
+
+
+def test_another_signal_while_files_are_removed_leaves_nothing(tmp_path: Path) -> None:
+    script = (
+        f"import os, signal, sys; sys.path[:0] = [{str(REPO)!r}]\n"
+        "from pathlib import Path\n"
+        "from outputs import atomic, interrupts\n"
+        "class Disturbed(atomic.Outputs):\n"
+        "    def _discard(self):\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        super()._discard()\n"
+        "def main():\n"
+        "    with Disturbed() as outputs:\n"
+        "        for name in 'abc':\n"
+        f"            with outputs.open(Path({str(tmp_path)!r}, name)) as file: file.write(b'half')\n"
+        "        os.kill(os.getpid(), signal.SIGHUP)\n"
+        "    return 0\n"
+        "sys.exit(interrupts.ended(main))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr, list(tmp_path.iterdir())) == (129, "", [])
 
 
 def test_a_signal_while_a_directory_is_made_leaves_nothing(tmp_path: Path) -> None:

@@ -487,6 +487,42 @@ def test_an_own_cluster_lets_nobody_else_in_and_leaves_nothing(
     assert capfd.readouterr() == ("", "")
 
 
+def test_a_worker_that_stops_while_it_starts_is_a_line(tmp_path: Path) -> None:
+    script = f"""
+import multiprocessing, os, signal, sys, threading, time
+sys.path.insert(0, {str(REPO)!r})
+import analyze
+from parallel import attempts, cluster
+
+def stop():
+    while not (found := multiprocessing.active_children()):
+        time.sleep(0.01)
+    os.kill(found[0].pid, signal.SIGSTOP)
+
+if __name__ == "__main__":
+    attempts.SAID_SECONDS, cluster._WORKER_SECONDS = 0.5, 2
+    threading.Thread(target=stop).start()
+    sys.exit(analyze.main(["statistic", {str(LENET)!r}, "--cluster", "local:1"]))
+"""
+    (tmp_path / "script.py").write_text(script)
+    command = [sys.executable, str(tmp_path / "script.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    said, error = done.stderr.splitlines()
+    assert "--cluster local: no word from its workers for " in said
+    assert (done.returncode, error) == (
+        1,
+        "analyze.py: error: --cluster local: a worker does not start; --jobs needs none",
+    )
+
+
+def test_where_no_worker_can_be_started_a_line_says_so(tmp_path: Path) -> None:
+    command = [sys.executable, str(REPO / "analyze.py"), "statistic", str(LENET), "--cluster", "local:1"]
+    within = ["bash", "-c", f'cd {tmp_path}; rmdir {tmp_path}; exec "$@"', "-", *command]
+    done = subprocess.run(within, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "a worker does not start" in only_line(done.stderr)
+
+
 @pytest.mark.fuzz
 def test_ctrl_c_ends_a_local_cluster(tmp_path: Path) -> None:
     file = tmp_path / "worker"

@@ -134,6 +134,8 @@ def test_a_name_means_the_same_in_every_picture() -> None:
         ("event/backward", "BW"),
         ("NCCL_ALLREDUCE", "Comm"),
         ("optimizer.step", "STEP"),
+        ("data/load", "I/O"),
+        ("load_batch", "I/O"),
     ],
 )
 def test_a_role_has_one_colour_whatever_it_is_called(name: str, like: str) -> None:
@@ -146,6 +148,15 @@ def test_company_changes_no_colour_that_means_something(names: list[str]) -> Non
     meant = [name for name in names if name not in ("a run", "event/loss")]
     assert {name: among[name] for name in meant} == {name: colours.of(name) for name in meant}
     assert not {among["a run"], among["event/loss"]} & {colours.of("I/O"), colours.of("COPYD2H")}
+
+
+def test_a_word_within_another_one_means_nothing() -> None:
+    assert colours.of("RawLoadedExecutable::Execute") != colours.of("I/O")
+
+
+def test_what_is_called_after_the_host_has_the_colour_of_no_phase() -> None:
+    phases = {colours.of(name) for name in ("FW", "BW", "STEP", "I/O", "kernel")}
+    assert not {colours.of(name) for name in ("cpu_op", "user_annotation")} & phases
 
 
 def test_colours_recur_within_a_meaning_only() -> None:

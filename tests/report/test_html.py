@@ -412,7 +412,7 @@ def test_a_step_that_is_picked_in_one_chart_is_picked_in_all(browser: Chrome, tm
     assert len(browser.find_elements(By.CSS_SELECTOR, ".detail")) == 3  # a chart by rank has none
     mark = browser.find_element(By.CSS_SELECTOR, "[aria-label='8: 9.00']")
     mark.send_keys(Keys.ENTER)
-    assert browser.find_element(By.CSS_SELECTOR, ".detail").text == "Step 8: 9.00"
+    assert browser.find_element(By.CSS_SELECTOR, ".detail").text == "Step 8: 9.00 ms"
     ActionChains(browser, 0).send_keys(Keys.ESCAPE).move_to_element(mark).click().perform()
     shown = (
         "return [...document.querySelectorAll('[role=graphics-symbol]:not(.aside)')]"
@@ -423,8 +423,8 @@ def test_a_step_that_is_picked_in_one_chart_is_picked_in_all(browser: Chrome, tm
     assert {"8: 9.00", f"r0, 8, {evil}: 2.00", "7, 8: 1.50"} <= left
     assert not {"7: 5.00", f"r0, 7, {evil}: 1.00", f"8, 7, {evil}: 3.00", "7, 9: 2.00", "r1, 9: 3.00"} & left
     said = [one.text for one in browser.find_elements(By.CSS_SELECTOR, ".detail")]
-    assert said[0] == "Step 8: 9.00"
-    assert said[2] == "Step 8: 7 1.50"
+    assert said[0] == "Step 8: 9.00 ms"
+    assert said[2] == "Step 8: 7 1.50 ms"
     ActionChains(browser, 0).send_keys(Keys.ESCAPE).perform()
     assert browser.execute_script("return document.querySelectorAll('.aside').length") == 0
 
@@ -709,6 +709,43 @@ def test_cards_come_before_the_notes_and_show_what_they_are_about(browser: Chrom
     assert browser.execute_script("return window.pwned") is None
     browser.find_element(By.CSS_SELECTOR, ".cards button").click()
     assert browser.execute_script("return timelines[0].range()")[0] > 0
+
+
+def test_how_far_to_trust_an_answer_stands_below_it_and_before_the_steps(
+    browser: Chrome, tmp_path: Path
+) -> None:
+    card = Card("A", "5.00 ms", [("", "Why.")])
+    charts = [LINKED._replace(step=step) for step in ("1", "2")]
+    for repairs, words in (
+        (("a: cut off",), "Repaired or left out: a: cut off"),
+        (("a", "b"), "left out (2)"),
+    ):
+        result = Result("diagnose", "A", {}, (), charts, cards=[card], notes=["A note."], repairs=repairs)
+        html.write(result, tmp_path / "a.html")
+        assert open_page(browser, tmp_path / "a.html") == []
+        text = browser.find_element(By.TAG_NAME, "main").text
+        assert text.index("Why.") < text.index("A note.") < text.index(words) < text.index("compare with")
+
+
+def test_the_first_two_drawings_have_a_row_and_the_steps_begin_another(
+    browser: Chrome, tmp_path: Path
+) -> None:
+    first, second = (BARS._replace(title=title, is_small=True) for title in ("A", "B"))
+    of_steps = [Waterfall(f"Step {n}", "ms", [("FW", 1.0, "FW")], "the step", step=str(n)) for n in (1, 2)]
+    assert open_page(browser, page(tmp_path / "a.html", first, second, *of_steps)) == []
+    rows = browser.find_elements(By.CSS_SELECTOR, ".beside")
+    titles = [[h2.text for h2 in row.find_elements(By.TAG_NAME, "h2") if h2.is_displayed()] for row in rows]
+    assert titles == [["A", "B"], ["Step 1"]]
+    Select(browser.find_elements(By.CSS_SELECTOR, ".picker select")[1]).select_by_visible_text("2")
+    shown = [h2 for h2 in rows[1].find_elements(By.TAG_NAME, "h2") if h2.is_displayed()]
+    assert [h2.text for h2 in shown] == ["Step 1", "Step 2"]
+    assert len({h2.location["y"] for h2 in shown}) == 1
+
+
+def test_the_title_in_a_tab_is_how_the_sentence_begins(tmp_path: Path) -> None:
+    html.write(Result("o", "", {}, headline="A step takes 20 ms. " * 10), tmp_path / "a.html")
+    (title,) = re.findall("<title>(.*)</title>", (tmp_path / "a.html").read_text())
+    assert title == ("A step takes 20 ms. " * 10)[:90]
 
 
 def test_a_table_that_is_too_large_for_a_page_says_what_it_leaves_out(tmp_path: Path) -> None:

@@ -113,6 +113,14 @@ def test_functions_that_differ_in_their_templates_are_told_apart() -> None:
     assert second == "vectorized_…kernel<FillFunctor>"
 
 
+def test_long_names_of_one_word_show_where_they_differ() -> None:
+    names = [
+        f"sm80_xmma_gemm_f32f32_f32f32_f32_{a}_n_tilesize64x64x8_stage3_aligna4_alignc4_execute_kernel__5x"
+        for a in ("nn", "nt")
+    ]
+    assert short_names(names, 34) == ["sm80_xmma_gemm_…f32_nn_n_…5x", "sm80_xmma_gemm_…f32_nt_n_…5x"]
+
+
 def test_names_that_differ_in_the_middle_are_told_apart() -> None:
     names = [f"wk0.rank0.Comm.byteps_push_pull.stage{i}_layer_weight" for i in (1, 2)]
     assert short_names(names, 17) == ["…stage1_…weight", "…stage2_…weight"]

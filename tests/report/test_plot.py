@@ -316,12 +316,14 @@ def test_a_directory_that_is_not_there_is_one_error(tmp_path: Path) -> None:
         write_still(GRID, tmp_path / "nowhere" / "a.png")
 
 
-def test_too_little_address_space_is_one_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("limited", ["RLIMIT_AS", "RLIMIT_DATA", "RLIMIT_NOFILE"])
+def test_too_low_a_limit_is_one_error(limited: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import resource
 
     from errors import AnalyzeError
 
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (1 << 30, 1 << 30))
+    low = getattr(resource, limited)
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (20, 20) if which == low else (-1, -1))
     with pytest.raises(AnalyzeError, match="address space"):
         write_still(GRID, tmp_path / "a.png")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from argparse import Namespace
 from collections.abc import Callable
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from errors import printable
 from report import tables, text
-from result import Card, Column, Command, Result, Table
+from result import Bars, Card, Column, Command, Result, Table
 
 NAME = Column("name", "Name")
 COUNT = Column("count", "Count", "int")
@@ -67,6 +68,26 @@ def test_a_result_at_the_width_of_a_terminal(
     golden(f"report_{columns}.txt", shown(RESULT))
 
 
+def test_a_bar_in_one_line_has_room_for_bars_and_keeps_the_largest_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parts = {
+        "GEMM": 50.0,
+        "elementwise": 20.0,
+        "normalisation": 12.0,
+        "reduction": 10.0,
+        "copy": 5.0,
+        "rest": 3.0,
+    }
+    series = {name: [share] for name, share in parts.items()}
+    bars = Bars("Where", "%", "", ["a step"], series, stacked=True, horizontal=True)
+    monkeypatch.setenv("COLUMNS", "70")
+    (line,) = shown(Result("o", "", {}, charts=[bars])).splitlines()
+    assert len(line) <= 70
+    assert re.sub("[█▏▎▍▌▋▊▉]+", "#", line) == "GEMM # 50 %  elementwise # 20 %  rest # 30 %"
+    assert len(re.sub("[^█▏▎▍▌▋▊▉]", "", line)) >= 20
+
+
 def test_a_pipe_gets_every_name_in_full(golden: Callable[[str, str], None]) -> None:
     golden("report_pipe.txt", shown(RESULT))
 
@@ -83,6 +104,13 @@ def test_no_line_of_a_table_is_wider_than_the_terminal(columns: int, monkeypatch
     monkeypatch.setenv("COLUMNS", str(columns))
     lines = shown(Result("o", "", {}, (OPERATIONS,))).splitlines()
     assert max(map(tables.display_width, lines)) <= columns
+
+
+@pytest.mark.parametrize("columns", ["9" * 11, "9" * 4000])
+def test_a_width_beyond_all_terminals_takes_no_memory(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    parts = Bars("t", "", "ms", ["job"], {"a": [1.0], "b": [2.0]}, stacked=True, horizontal=True)
+    assert len(shown(Result("o", "", {}, charts=(parts,)))) < 20_000
 
 
 class Terminal(io.StringIO):

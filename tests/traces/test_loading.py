@@ -318,3 +318,11 @@ def test_the_args_of_chosen_events_are_read_whatever_surrounds_them(tmp_path: Pa
         assert trace_files.read_args(path, {"gloo:x", "z"}, slices=True) == found
         assert trace_files.read_args(path, {"gloo:x"}) == [{"n": 4}]
         assert trace_files.read_args(path, {"z"}) == []
+
+
+def test_a_bar_says_what_it_counts() -> None:
+    job = REPO / "examples" / "lenet"
+    for option in ("statistic", "diagnose"):
+        code, _, err = run_cli("--option", option, "--path", job, "--progress")
+        assert code == 0
+        assert "reading 2 files: " in err

@@ -192,8 +192,15 @@ def test_traces_below_those_of_a_job_are_said_to_be_left(tmp_path: Path) -> None
     make(tmp_path, "a.json", "x/b.json", "out/combined.json")
     make(tmp_path, "notes/config.json", content="{}")
     (line,) = find_job(tmp_path).notes
-    assert line == f"{tmp_path}: traces further below are not read: x; if of this job, give those, too"
+    assert line == f"{tmp_path}: traces in x are not read; if of this job, give those, too"
     assert not find_paths([tmp_path, tmp_path / "x"]).notes
+
+
+@pytest.mark.parametrize("trace", ["log/plugins/profile/1/vm.trace.json", "worker_0/0/comm.json"])
+def test_traces_beside_a_job_of_another_layout_are_said_to_be_left(tmp_path: Path, trace: str) -> None:
+    make(tmp_path, trace, "rank0.json", "other/rank1.json")
+    (line,) = find_job(tmp_path, [tmp_path]).notes
+    assert "traces in other and this directory are not read; if of this job, give those, too" in line
 
 
 def test_a_directory_for_each_rank(tmp_path: Path) -> None:

@@ -237,6 +237,8 @@ def test_diagnose_speaks_of_kinds_operators_and_modules(tmp_path: Path) -> None:
     assert code == 0, err
     answer = json.loads(out)
     assert "the device is the limit (97 % of the critical path: 97 % GEMM)" in answer["headline"]
+    assert "nothing but a faster ampere_sgemm_64x64_nn stands out" in answer["headline"]
+    assert run_cli("--path", tmp_path / "a.json")[1].splitlines()[3].startswith("GEMM ████")
     (hot,) = [one for one in answer["findings"] if one["kind"] == "hot_operation"]
     assert "(GEMM, launched by aten::mm in Net_0.Linear_3 at train.py(12): f)" in hot["cause"]
 

@@ -196,6 +196,25 @@ def test_a_damaged_file_is_a_line_or_a_trace(tmp_path: Path, seed: int) -> None:
         read_trace(tmp_path / "a.sqlite")
 
 
+def test_a_view_without_an_end_is_a_line(tmp_path: Path) -> None:
+    path = two_ranks(tmp_path / "report.sqlite", 1)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("ALTER TABLE NVTX_EVENTS RENAME TO marks")
+        numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
+        db.execute(f"CREATE VIEW NVTX_EVENTS AS {numbers} SELECT marks.* FROM marks, n")
+    with pytest.raises(TraceError, match=r"a damaged database \(its views do not end\)"):
+        nsight_tables.read(path)
+
+
+def test_a_view_that_makes_texts_is_a_line(tmp_path: Path) -> None:
+    path = two_ranks(tmp_path / "report.sqlite", 1)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("ALTER TABLE StringIds RENAME TO texts")
+        db.execute("CREATE VIEW StringIds AS SELECT id, hex(zeroblob(1000)) AS value FROM texts")
+    with pytest.raises(TraceError, match=r"a damaged database \(not authorized to use function: "):
+        nsight_tables.read(path)
+
+
 def test_a_packed_database_is_to_be_unpacked(tmp_path: Path) -> None:
     path = tmp_path / "a.sqlite.gz"
     path.write_bytes(gzip.compress(two_ranks(tmp_path / "a.sqlite").read_bytes()))
