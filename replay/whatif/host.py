@@ -70,8 +70,8 @@ def is_sync(edges: Int64, device: Bool) -> Bool:
 def without_synchronisation(recording: Recording, calls: Bool | None = None) -> Recording:
     """Return the recording in which no call of the host, or none of `calls` (n,), waits for a device.
 
-    A host that does not wait is ahead: what began a launch's latency later, while its call blocked, follows the
-    work before it.
+    A host that does not wait is ahead: what began a launch's latency later, while its call blocked, follows
+    the work before it.
     """
     device = recording.which(lambda one: one.on_device)
 
