@@ -68,14 +68,26 @@ def is_sync(edges: Int64, device: Bool) -> Bool:
 
 
 def without_synchronisation(recording: Recording, calls: Bool | None = None) -> Recording:
-    """Return the recording in which no call of the host, or none of `calls` (n,), waits for a device."""
+    """Return the recording in which no call of the host, or none of `calls` (n,), waits for a device.
+
+    A host that does not wait is ahead: what began a launch's latency later, while its call blocked, follows
+    the work before it.
+    """
     device = recording.which(lambda one: one.on_device)
 
     def edited(step: StepGraph) -> StepGraph:
         waits = is_sync(step.edges, device[step.operation])
         if calls is not None:
             waits &= calls[step.operation[step.edges[:, 1]]]
-        return replace(step, edges=step.edges[~waits]) if waits.any() else step
+        if not waits.any():
+            return step
+        call, work = step.edges[step.edges[:, 3] == EdgeKind.LAUNCH, :2].T
+        waited_ns = step.start_ns[work] - step.start_ns[call]
+        is_latency = (step.gap_ns[work] == waited_ns) & (waited_ns < PAUSE_NS)
+        late = work[device[step.operation[work]] & is_latency]
+        gap_ns = step.gap_ns.copy()
+        gap_ns[late] = np.minimum(gap_ns[late], BACK_TO_BACK_NS)
+        return replace(step, edges=step.edges[~waits], gap_ns=gap_ns)
 
     return recording.edited(edited)
 
