@@ -54,8 +54,8 @@ class Forecast(Struct, frozen=True, dict=True):
     error : of the effect, what the simulation misses: a standard deviation, as a share
     error_ns : by how much more than that the effect may be off (95 %)
     as_recorded : whether it is about single recorded steps, so that it cannot be chance
-    model : what it is wrong by where nothing varies, in the same way; `error` is where that is `MODEL_ERROR`
-    host : the share of a step in which the host of devices decides: its pace is another one in each run
+    model : what it is wrong by where nothing varies, in the same way (`error` is where that is `MODEL_ERROR`),
+        and the share of a step in which the host of devices decides: its pace is another one in each run
     scale : recorded over simulated time, where `before` has other edits already; 0: it is the recorded job
     """
 
@@ -68,8 +68,7 @@ class Forecast(Struct, frozen=True, dict=True):
     error_ns: float = 0.0
     as_recorded: bool = False
     scale: float = 0.0
-    model: float = MODEL_ERROR
-    host: float = 0.0
+    model: Callable[[], tuple[float, float]] = lambda: (MODEL_ERROR, 0.0)
 
     @cached_property
     def ratio(self) -> float:
@@ -108,7 +107,7 @@ class Forecast(Struct, frozen=True, dict=True):
         further = mean_interval(steps)
         if paired is None or further is None:
             return None
-        moved, mean = min(max(abs(log(self.ratio)), self.host), 1.0), max(float(steps.mean()), 1.0)
+        moved, mean = min(max(abs(log(self.ratio)), self._model[1]), 1.0), max(float(steps.mean()), 1.0)
         low, high = (
             hypot(log(max(1 + change, _LEAST) / self.ratio), moved * log(end / mean), Z_95 * self.model_error)
             for change, end in zip(paired, further, strict=True)
@@ -132,6 +131,10 @@ class Forecast(Struct, frozen=True, dict=True):
         )
 
     @cached_property
+    def _model(self) -> tuple[float, float]:
+        return self.model()
+
+    @cached_property
     def model_error(self) -> float:
         """The error of the edited step where nothing varies: the standard deviation of its logarithm.
 
@@ -140,8 +143,9 @@ class Forecast(Struct, frozen=True, dict=True):
         after = _usual_ns(self.after)
         apart = [abs(log(_usual_ns(one) / after)) for one in self.bounds()]
         more = self.error_ns / Z_95 / max(self.after_ns, 1.0)
-        extrapolated = self.error * self.model / MODEL_ERROR * log(self.ratio)
-        return hypot(self.model, extrapolated, max(apart, default=0.0) / 2, more)
+        model, _ = self._model
+        extrapolated = self.error * model / MODEL_ERROR * log(self.ratio)
+        return hypot(model, extrapolated, max(apart, default=0.0) / 2, more)
 
     @cached_property
     def paired(self) -> tuple[float, float] | None:
@@ -253,7 +257,7 @@ class Forecasts:
             float(np.linalg.norm([edit.error_ns for edit in edits])),
             own_gaps,
             self.of_edits(name, edits).scale_of_recorded if above else 0.0,
-            *self._model_error(both, after),
+            lambda: self._model_error(both, after),
         )
 
     def _model_error(self, edits: Sequence[Edit], lengths: Int64) -> tuple[float, float]:
