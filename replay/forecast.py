@@ -54,7 +54,7 @@ class Forecast(Struct, frozen=True, dict=True):
     error : of the effect, what the simulation misses: a standard deviation, as a share
     error_ns : by how much more than that the effect may be off (95 %)
     as_recorded : whether it is about single recorded steps, so that it cannot be chance
-    model : what it is wrong by where nothing varies, in the same way (`error` is where that is `MODEL_ERROR`),
+    model : what it is wrong by where nothing varies, in the same way; `error` is where that is `MODEL_ERROR`;
         and the share of a step in which the host of devices decides: its pace is another one in each run
     scale : recorded over simulated time, where `before` has other edits already; 0: it is the recorded job
     """
