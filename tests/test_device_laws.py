@@ -701,3 +701,19 @@ def test_steps_in_the_middle_hold_work_that_was_launched_before_them(
     assert 5 < len(rank.in_the_middle) < 20
     for step in rank.in_the_middle:
         assert (step.wall_ns, step.compute_ns, step.idle_ns) == (1_000_000, 1_000_000, 0)
+
+
+def test_a_device_that_becomes_the_limit_waits_for_no_launch(tmp_path: Path) -> None:
+    """Of 20 launches of 10 µs each hands a kernel of 5 over at its end; kernels of 100 stand in the queue."""
+    job = Made()
+    for number in range(1, 13):
+        begin = job.now
+        for _ in range(20):
+            job.launch(10, 5)
+        job.now += 6  # the last kernel is done
+        job.add(f"ProfilerStep#{number}", "user_annotation", begin, job.now)
+    recording = recording_of(job.write(tmp_path / "job"))
+    kernels = recording.which(lambda one: one.on_device)
+    edited = changed(recording, Selection(kernels, np.zeros(1, np.bool_)), 20.0)
+    steps = replayed_ns(edited, recording.whole_steps).max(axis=1)[2:] / 1000
+    assert steps == pytest.approx(np.full(len(steps), 2_000), rel=0.01)
