@@ -52,7 +52,7 @@ def _broken(copy: Path, test: str, *words: str) -> str:
     wrong: dict[Path, str] = {}
     left, path = iter(words), copy
     for word in left:
-        if word.endswith(".py"):
+        if word.endswith((".py", ".c")):
             path = copy / word
             whole[path] = wrong[path] = path.read_text(encoding="utf-8")
             continue
