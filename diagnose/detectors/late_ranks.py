@@ -58,7 +58,9 @@ def _late_ranks(view: JobView) -> Iterator[Finding]:
     if pauses_more:  # what takes most is named first: the rest counts with that done
         yield _by_gaps(view, pausing)
     more = {*behind_peers(view, view.owner_work_ns(is_own_work(view.recording))), *_with_extra_work(view)}
-    alone = _by_extra_work(view, sorted(more)) or _by_extra_work(view, sorted(more - {*late}))
+    alone = _by_extra_work(view, sorted(more))
+    if alone is None and more & {*late}:
+        alone = _by_extra_work(view, sorted(more - {*late}))
     if alone is not None:
         yield alone
     if late:
