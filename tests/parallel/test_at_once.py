@@ -57,7 +57,7 @@ def test_what_a_program_started_ends_with_it_when_it_takes_too_long(tmp_path: Pa
     script = f"sleep 60 >/dev/null 2>&1 & echo $! > {child}; wait"
     with pytest.raises(RuntimeError, match=r"not done after 0\.5 s"):
         run_program(["sh", "-c", script], 0.5)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while is_alive(int(child.read_text())) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not is_alive(int(child.read_text()))
