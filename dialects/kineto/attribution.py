@@ -78,6 +78,8 @@ def origins(trace: Trace, rows: Int64) -> dict[str, Origin]:
 
     Where one module launches no half of it, modules of its class do.
     """
+    if not len(rows):
+        return {}
     launch = _Launches(trace, rows)
     module = launch.first_known(launch.module, launch.of_forward(launch.modules))
     paths, path_of = launch.paths()
