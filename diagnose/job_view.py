@@ -29,7 +29,7 @@ from function_names import brief
 from replay.edit import Job
 from replay.even_work import begun_by_owners, done_by_all, is_own_work
 from replay.even_work import stages as pipeline
-from replay.occurrences import pace
+from replay.occurrences import device_pace
 from replay.whatif.host import PAUSE_NS, prepares
 from result import in_percent
 
@@ -252,9 +252,7 @@ class JobView:
     @cached_property
     def device_pace(self) -> Float64:
         """How many times as long as usual the kernels of the devices take in each whole step (steps,)."""
-        return pace(
-            self.work_by_kind[:, [one.on_device and one.is_compute for one in self.recording.table.kinds]]
-        )
+        return device_pace(self.recording, self.rows)
 
     @cached_property
     def gap_by_kind(self) -> Float64:

@@ -158,6 +158,11 @@ class Operation(NamedTuple):
         return not self.is_communication and self.phase is not Phase.INPUT
 
     @property
+    def is_kernel(self) -> bool:
+        """Whether a device computes in it: no copy, no communication."""
+        return self.on_device and self.role is Role.COMPUTE
+
+    @property
     def is_traced(self) -> bool:
         """Whether the trace has it as an event."""
         return self.role is not Role.UNTRACED and self.role is not Role.MEETING

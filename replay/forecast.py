@@ -17,7 +17,7 @@ from dialects.step_parts import EdgeKind
 from replay.answer import Answer, answer
 from replay.edit import Edit, EditRequest, Job
 from replay.edits import EditedJob, in_order
-from replay.occurrences import UsualGaps, pace, with_usual_gaps
+from replay.occurrences import UsualGaps, device_pace, with_usual_gaps
 from replay.runs import Runs, Simulation
 from replay.uncertainty import (
     DEVICE_ERROR,
@@ -281,21 +281,16 @@ class Forecasts:
     def _all_devices(self) -> bool:
         """Whether the work of the device of each rank of the job is recorded."""
         recording = self.job.recording
-        owners = {one.owner for one in recording.table.kinds if one.on_device and one.is_compute}
+        owners = {one.owner for one in recording.table.kinds if one.is_kernel}
         known = max([len(recording.owners), *(one.world_size or 0 for one in self.job.ranks)])
         return len(owners) == known
 
     @cached_property
     def _clock_error(self) -> float:
         """How much the pace of all kernels varies from step to step: a standard deviation, as a share."""
-        recording = self.job.recording
-        kinds, kind = recording.table.kinds, recording.table.kind
-        kernels = np.array([one.on_device and one.is_compute for one in kinds], np.bool_)
-        if len(self.rows) < FEWEST or not kernels.any():
+        if len(self.rows) < FEWEST:
             return 0.0
-        steps = map(recording.steps.__getitem__, self.rows)
-        work = [np.bincount(kind[one.operation], one.work_ns, len(kinds))[kernels] for one in steps]
-        return float(np.log(pace(np.array(work, np.float64))).std(ddof=1))
+        return float(np.log(device_pace(self.job.recording, self.rows)).std(ddof=1))
 
     def edits(self, requests: Sequence[EditRequest]) -> list[Edit]:
         """Return the edits that are requested; raises `UsageError` for one that cannot be made."""

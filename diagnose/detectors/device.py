@@ -284,11 +284,6 @@ def computes(one: Operation) -> bool:
     return one.is_compute and one.role not in (Role.UNTRACED, Role.WAIT)
 
 
-def computes_on_device(one: Operation) -> bool:
-    """Whether an operation is a kernel that computes: no copy, no communication."""
-    return one.on_device and one.role is Role.COMPUTE
-
-
 def _longest_ns(step: StepGraph, chosen: Bool) -> int:
     """Return the work of the longest event of the `chosen` operations (n,) in a step."""
     return int(step.work_ns[chosen[step.operation]].max(initial=0))
@@ -296,7 +291,7 @@ def _longest_ns(step: StepGraph, chosen: Bool) -> int:
 
 def _kernels(view: JobView) -> tuple[float, float]:
     """Return how many kernels an owner runs in a step, and their median duration (ns)."""
-    kernel = view.which(computes_on_device)
+    kernel = view.which(lambda one: one.is_kernel)
     works = [step.work_ns[kernel[step.operation]] for step in view.steps]
     per_step = float(np.median([len(work) for work in works])) / len(view.recording.owners)
     return per_step, float(np.median(np.concatenate(works))) if per_step else 0.0

@@ -9,7 +9,6 @@ import numpy as np
 from arrays import Float64
 from arrays.median import FEWEST
 from dag.step_graph import Bool
-from diagnose.detectors.device import computes_on_device
 from diagnose.detectors.slow_transfers import NO_COMMUNICATION
 from diagnose.finding import Finding, Skipped, edit
 from diagnose.finding_thresholds import EXPOSED, MOST_STEPS, NOTICEABLE
@@ -111,7 +110,7 @@ def idle_stages(view: JobView) -> Iterator[Finding | Skipped]:
     """Find a pipeline of which even the busiest stage mostly waits: it fills and drains in each step."""
     if not view.stage.any():
         return
-    on_device = view.which(computes_on_device)
+    on_device = view.which(lambda one: one.is_kernel)
     work = view.owner_work_ns(on_device if on_device.any() else view.is_own)
     by_stage = np.array([work[:, view.stage == one].mean(axis=1) for one in range(view.stage.max() + 1)])
     busiest = int(by_stage.mean(axis=1).argmax())

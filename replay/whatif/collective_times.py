@@ -132,7 +132,7 @@ def with_latency(recording: Recording, latency: Float64, times: float) -> Record
 
 def crowded_ns(recording: Recording) -> tuple[float, float]:
     """Return for how long an owner's kernels run in a step beside collectives that move bytes, and at all."""
-    works = recording.which(lambda one: one.on_device and one.is_compute)
+    works = recording.which(lambda one: one.is_kernel)
     moves = recording.which(lambda one: one.on_device and one.is_communication)
     beside, at_all = [0.0], [0.0]
     for step in map(recording.steps.__getitem__, recording.whole_steps):
