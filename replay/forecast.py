@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from arrays import Float64, Int64
 from arrays.median import FEWEST, longest_usual
 from dag.step_graph import Bool, LazySteps, Recording, StepBounds, StepGraph
+from dialects.roles import Phase
 from dialects.step_parts import EdgeKind
 from replay.answer import Answer, answer
 from replay.edit import Edit, EditRequest, Job
@@ -22,6 +23,7 @@ from replay.runs import Runs, Simulation
 from replay.uncertainty import (
     DEVICE_ERROR,
     EXTRAPOLATED,
+    HOST_ERROR,
     MODEL_ERROR,
     Z_95,
     mean_interval,
@@ -270,11 +272,18 @@ class Forecasts:
         error, host = MODEL_ERROR, 0.0
         if self._all_devices:
             edited = self._edited.after(edits)
-            on_device = edited.which(lambda one: one.on_device)
-            steps = map(edited.steps.__getitem__, self.rows)
-            work_ns = sum(int(one.work_ns[on_device[one.operation]].sum()) for one in steps)
-            host = max(1 - 2 * work_ns / max(int(lengths.sum()), 1), 0.0)
-            error = DEVICE_ERROR + host * (MODEL_ERROR - DEVICE_ERROR)
+            steps, most = [edited.steps[row] for row in self.rows], max(int(lengths.sum()), 1)
+
+            def share(chosen: Bool) -> float:
+                work_ns = sum(int(one.work_ns[chosen[one.operation]].sum()) for one in steps)
+                return min(work_ns / most, 1.0)
+
+            on_device, loads = (
+                share(edited.which(one))
+                for one in (lambda one: one.on_device, lambda one: one.phase is Phase.INPUT)
+            )
+            host = max(1 - 2 * on_device, 0.0) * (1 - loads)
+            error = DEVICE_ERROR + host * (HOST_ERROR - DEVICE_ERROR)
         return hypot(error, self._clock_error), host
 
     @cached_property

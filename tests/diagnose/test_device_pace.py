@@ -21,18 +21,37 @@ def test_kernels_that_all_take_longer_are_told_as_the_devices_clock(tmp_path: Pa
     assert "kernels of all kinds take 20 % longer, as where a device lowers its clock" in finding.cause
 
 
+def relative_width(job: DeviceStep, path: Path, edit: EditRequest, steps: int = 12) -> float:
+    """Return how wide the interval of an edited job is, as a share of its step."""
+    path, _ = device(path, job, steps=steps)
+    loaded = load_steps([path], Request(jobs=1, progress=False))
+    found = Forecasts(Job.of(loaded), loaded.recording.whole_steps).of([edit])
+    low, high = found.interval_ns or (0, 0)
+    return (high - low) / found.after_ns
+
+
 def test_a_forecast_allows_for_another_clock_in_another_run(tmp_path: Path) -> None:
-    widths = []
-    for name, pace in (("steady", [1.0] * 12), ("changing", [1.0, 1.1] * 6)):
-        path, _ = device(tmp_path / name, DeviceStep(pace=pace), steps=12)
-        loaded = load_steps([path], Request(jobs=1, progress=False))
-        forecasts = Forecasts(Job.of(loaded), loaded.recording.whole_steps)
-        found = forecasts.of([EditRequest("kernel", "0.98")])
-        low, high = found.interval_ns or (0, 0)
-        widths.append((high - low) / found.after_ns)
-    steady, changing = widths
+    steady, changing = (
+        relative_width(DeviceStep(pace=pace), tmp_path / name, EditRequest("kernel", "0.98"))
+        for name, pace in (("steady", [1.0] * 12), ("changing", [1.0, 1.1] * 6))
+    )
     # the paces 1 and 1.1 in turn have a standard deviation of 5 % of their logarithm
     assert steady < 0.09 < 0.18 < changing
+
+
+def test_a_forecast_allows_for_another_pace_of_launches_in_another_run(tmp_path: Path) -> None:
+    """A host that launches 100 kernels of 10 µs in 20 ms; beside it one that loads for 180 ms as well."""
+    launching, loading = (
+        relative_width(
+            DeviceStep(kernels=100, launch=0.2, kernel=0.01, load=load),
+            tmp_path / f"loads for {load}",
+            EditRequest("kernel", "1"),
+        )
+        for load in (0.0, 180.0)
+    )
+    # nine tenths of 15 % (the device works for a twentieth), to both sides 1.96 times; and a tenth of that
+    assert 0.45 < launching < 0.65
+    assert loading < 0.15
 
 
 def test_pauses_of_a_device_between_its_kernels_are_told_as_such(tmp_path: Path) -> None:
