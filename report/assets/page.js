@@ -155,8 +155,8 @@ function header() {
   const sections = [...lasting, ...data.tables];
   if (sections.length > 2) {
     const short = new Map();
-    for (const { id, title } of sections) {
-      const [words] = title.split(/[,:]/);
+    for (const { id, kind, title } of sections) {
+      const [words] = kind === "timeline" ? ["Timeline"] : title.replace(/^What .*?(waits|explains).*/, "What $1").split(/[,:]| (?:of|that|by|with|through|a) /);
       if (!short.has(words)) short.set(words, id); // of alike ones the first
     }
     const links = [...short].map(([words, id]) => element("a", { href: `#${id}` }, words));
