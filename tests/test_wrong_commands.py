@@ -11,7 +11,15 @@ from conftest import REPO, run_cli
 #: What is typed, and the line that comes back, within a directory that has the examples.
 DATA = """
 whatif lenet bandwith=2
-    --set bandwith=2: there is no such edit; did you mean bandwidth=2?
+    --set bandwith=2: there is no such edit; did you mean bandwidth=2? --set help lists all
+whatif lenet network=2
+    --set network=2: there is no such edit; did you mean bandwidth=2? --set help lists all
+whatif lenet server=2
+    --set server=2: there is no such edit; did you mean servers=even|none? --set help lists all
+whatif lenet servers=2
+    --set servers=2: it is servers=even|none; --set help lists all
+whatif lenet gpu=2
+    --set gpu=2: no operation has the name gpu; --set help lists all
 whatif lenet conv1=0.5
     --set conv1=0.5: no operation has the name conv1; did you mean BW.hybridsequential0_conv1, \
 FW.hybridsequential0_conv1, BW.hybridsequential0_conv1_relu or one of 33 more?
@@ -41,7 +49,7 @@ whatif lenet schedule=fast
 whatif lenet partition_bytes=big
     --set partition_bytes=big: big is not a number of bytes above 0
 whatif lenet drop=nothing
-    --set drop=nothing: no operation has the name nothing
+    --set drop=nothing: no operation has the name nothing; --set help lists all
 whatif lenet bandwidth
     bandwidth: no such file, and an edit is name=value, such as bandwidth=2
 whatif lenet bandwidth=
