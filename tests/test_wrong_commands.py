@@ -12,6 +12,16 @@ from conftest import REPO, run_cli
 DATA = """
 whatif lenet bandwith=2
     --set bandwith=2: there is no such edit; did you mean bandwidth=2? --set help lists all
+whatif lenet FW=+5
+    --set FW=+5: what is added has a unit: +5ms
+whatif lenet FW=-5ms
+    --set FW=-5ms: -5ms is not a ratio such as 2 or 0.5
+lenet whatif bandwidth=2
+    whatif: the option comes first: analyze.py whatif lenet bandwidth=2
+lenet compare lenet-100mbit
+    compare: the option comes first: analyze.py compare lenet lenet-100mbit
+lenet --json
+    unrecognized argument: --json; did you mean --format json?
 whatif lenet network=2
     --set network=2: there is no such edit; did you mean bandwidth=2? --set help lists all
 whatif lenet server=2
@@ -149,9 +159,9 @@ analyze.py statistic examples/lenet --sort --head 20
 --html lenet
     --html lenet: is taken as the value of --html; write paths before it
 compare lenet
-    compare needs two paths or more: --path BASE NEW
+    compare needs two paths or more: analyze.py compare BASE NEW
 3dcompare lenet
-    3dcompare needs two paths or more: --path BASE NEW
+    3dcompare needs two paths or more: analyze.py 3dcompare BASE NEW
 compare lenet lenet --fail_above five
     --fail_above: 'five' is not a percentage (see --help)
 statistic lenet --sub_option breakdwon
