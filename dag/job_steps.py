@@ -98,7 +98,10 @@ def load_steps(
     job = map_ranks(paths, record, request, kept=kept)
     systems = sorted({rank.files[0].dialect for rank in job.ranks if rank.n_slices})
     if len(systems) > 1:
-        raise TraceError(f"{paths[0]}: traces of different systems ({', '.join(systems)}) are not one job")
+        raise TraceError(
+            f"{paths[0]}: traces of different systems ({', '.join(systems)}) are not one job; "
+            "two jobs: analyze.py compare BASE NEW"
+        )
     job.check_any()
     job, empty = _with_operations(job)
     job, hosts, clocks, notes = _on_one_clock(job, record, request, kept)

@@ -132,7 +132,11 @@ def join(ranks: Sequence[RankSteps], spill: Spill | None = None) -> Recording:
         links=links,
         operations=operations,
         steps=steps,
-        notes=[*dict.fromkeys(note for rank in ranks for note in rank.notes), *_left_out(ranks)],
+        notes=[
+            *dict.fromkeys(note for rank in ranks for note in rank.notes),
+            *_before(ranks),
+            *_left_out(ranks),
+        ],
         step_kind=ranks[0].step_kind,
     )
 
@@ -158,6 +162,17 @@ def _numbered_alike(ranks: Sequence[RankSteps]) -> Sequence[RankSteps]:
         else replace(rank, steps=[replace(step, number=step.number + before) for step in rank.steps])
         for rank in ranks
     ]
+
+
+def _before(ranks: Sequence[RankSteps]) -> list[str]:
+    """Return a line on what devices did that was asked for before the recording began, and on which ranks."""
+    n_before = {rank.name: rank.n_before for rank in ranks if rank.n_before}
+    if not n_before:
+        return []
+    total = sum(n_before.values())
+    works = f"{total:,} kernels and copies" if total > 1 else "a kernel or copy"
+    on = f" (on {listed(list(n_before))})" if len(ranks) > 1 else ""
+    return [f"left out: {works} of the iteration before, launched before the recording began{on}"]
 
 
 def _left_out(ranks: Sequence[RankSteps]) -> list[str]:

@@ -365,6 +365,7 @@ class RankSteps(Struct, frozen=True):
     rank: int | None = None  # local to the worker where the job has workers
     is_numbered: bool = True  # by the job's own count; False: the first recorded step is called 1
     step_kind: str = ""  # what the steps do, where the recording has others as well
+    n_before: int = 0  # kernels and copies that were launched before the recording began
 
     def compact(self) -> RankSteps:
         """Return the steps in less memory, to be sent to another process."""

@@ -20,6 +20,7 @@ VERSION = "1.0.0"
 #: Where BytePS writes its traces.
 _DIRECTORY = "BYTEPS_TRACE_DIR"
 _HELP = ("-h", "--help")
+_FORMATS = ("table", "json", "csv", "markdown")
 _WIDTH = 100
 
 _BRIEF = """\
@@ -57,6 +58,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if unknown:
         flags = [flag for action in parser._actions for flag in action.option_strings]
         names = [flag.lstrip("-") for flag in flags]
+        if (name := unknown[0].lstrip("-")) in _FORMATS:
+            raise UsageError(f"unrecognized argument: {unknown[0]}; did you mean --format {name}?")
         near = (
             meant(unknown[0].split("=")[0].lstrip("-"), names).replace("mean ", "mean --") or " (see --help)"
         )
@@ -75,6 +78,10 @@ def _read_words(args: argparse.Namespace) -> None:
     words = args.words
     if words and args.option is None and words[0] in options.names():
         args.option = words.pop(0)
+    for word in words[1:]:
+        if word in options.names() and args.option is None and not os.path.exists(word):
+            others = [other for other in words if other != word]
+            raise UsageError(f"{word}: the option comes first: analyze.py {shlex.join([word, *others])}")
     edits = [word for word in words if _is_edit(word)]
     for name, variant in _variants(words):
         raise UsageError(
@@ -273,7 +280,7 @@ def _add_common(group: argparse._ArgumentGroup) -> None:
     add("--sort", action="store_true", help="longest (or largest change) first")
     number = options.whole_above_zero
     add("--head", metavar="N", type=number, help="only the first N rows")
-    add("--format", choices=("table", "json", "csv", "markdown"), default="table", help="of standard output")
+    add("--format", choices=_FORMATS, default="table", help="of standard output")
     add("--output", metavar="FILE", type=Path,
         help="where the trace (.json, .pftrace) or picture goes (.gz packs it)")  # fmt: skip
     add("--xlsx", metavar="FILE", nargs="?", const=True, help="also write the tables as a workbook")

@@ -68,7 +68,7 @@ def check_runs(args: Namespace) -> None:
     """Refuse (`UsageError`) a single path, files among directories, and a variant."""
     paths: list[Path] = args.path
     if len(paths) < 2:
-        raise UsageError(f"{args.option} needs two paths or more: --path BASE NEW")
+        raise UsageError(f"{args.option} needs two paths or more: analyze.py {args.option} BASE NEW")
     check_digests(args)
     files = [path for path in paths if path.is_file() and not is_digest(path)]
     folders = [path for path in paths if path.is_dir()]

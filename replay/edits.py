@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
 from collections.abc import Callable, Sequence
@@ -46,7 +47,16 @@ EDITS: Sequence[EditModule] = (
     bandwidth, partition, schedule, straggler, drop, negotiation, outliers, server_times, collective_times,
     gradients, host, peers, scaling,
 )  # fmt: skip
-_WORD = re.compile(r"\b([a-z_]{4,})=")
+_WORD = re.compile(r"[a-z_]{4,}")
+#: What others call what an edit changes.
+_MEANT = {
+    **dict.fromkeys(("network", "net", "band", "link", "links", "speed", "rate"), "bandwidth"),
+    **dict.fromkeys(("slow", "slowrank", "imbalance", "balance"), "straggler"),
+    **dict.fromkeys(("bucket", "buckets", "bucketsize"), "bucket_cap"),
+    **dict.fromkeys(("partition", "partitions"), "partition_bytes"),
+    **dict.fromkeys(("remove", "without", "delete"), "drop"),
+    **dict.fromkeys(("priority", "order"), "schedule"), **dict.fromkeys(("cpu", "launch"), "host"),
+}  # fmt: skip
 _ALIKE = 0.75  # of two words, the share of letters that makes them alike
 #: Recordings with edits that are kept at most; any other is made again when it is needed.
 _KEPT = 3
@@ -61,14 +71,23 @@ def parse(request: EditRequest, job: Job) -> Edit:
         A value that the edit does not have, or a name that nothing in the job has.
     """
     try:
-        found = next(edit for module in EDITS if (edit := module.parse(request, job)) is not None)
-        return replace(found, name=str(request))
+        for module in EDITS:
+            if (found := module.parse(request, job)) is not None:
+                return replace(found, name=str(request))
+        raise request.refused("no such edit")
     except UsageError as error:
-        words = [word for module in EDITS for word in _WORD.findall(module.NAME)]
+        forms = {form.partition("=")[0]: form for module in EDITS for form in module.NAME.split(", ")}
+        words = [word for word in forms if _WORD.fullmatch(word)]
+        if request.name in words and module is scaling:
+            raise request.refused(f"it is {forms[request.name]}; --set help lists all") from error
         near = difflib.get_close_matches(request.name, words, n=1, cutoff=_ALIKE)
-        if not near or request.name in words:
+        meant = _MEANT.get(request.name.lower().replace("_", ""), *near[:1] or [""])
+        if not meant or request.name in words:
             raise
-        raise request.refused(f"there is no such edit; did you mean {near[0]}={request.value}?") from error
+        told = forms[meant]
+        with contextlib.suppress(UsageError):
+            told = str(parse(EditRequest(meant, request.value), job).name)
+        raise request.refused(f"there is no such edit; did you mean {told}? --set help lists all") from error
 
 
 def in_order(edits: Sequence[Edit]) -> tuple[Edit, ...]:

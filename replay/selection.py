@@ -117,7 +117,8 @@ def select_of(recording: Recording, request: EditRequest, target: str, owners: B
         found = Selection(chosen, np.zeros(len(owners), np.bool_))
     if not found:
         name = target or request.name
-        raise request.refused(f"no operation has the name {name}{meant(name, _known(recording), most=3)}")
+        near = meant(name, _known(recording), most=3)
+        raise request.refused(f"no operation has the name {name}{near or '; --set help lists all'}")
     return found
 
 

@@ -1,4 +1,7 @@
-"""One meaning per colour everywhere: computation blue, communication warm, waiting grey, input green.
+"""One meaning per colour everywhere.
+
+Computation is blue, updates pink, communication warm, input green, copies purple, the host's part dark teal;
+greys have a tinge: waiting (warm), gaps (blue), the rest (none).
 
 Any two of these colours differ by 10 at least (CIEDE2000), also to eyes without one of the three kinds of
 cones, and each stands out 3 : 1 against the white and against the dark page; `tests/report/test_colours.py`
@@ -19,25 +22,28 @@ FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
 
 _COMPUTATION = ("#2850f4", "#7d84fd", "#1d9fb8")
 _COMMUNICATION = ("#d18200", "#e7013c", "#845d0a")
-_WAITING = ("#9a9283", "#727d8a")
-_INPUT = ("#008c50",)
-_COPIES = ("#bd0bb0",)
-_OTHER = ("#406c66", "#ff4bb1")
+_WAITING, _GAPS, _REST = "#a2907e", "#66788a", "#848484"
+_INPUT = "#008c50"
+_COPIES = "#bd0bb0"
+_HOST = "#406c66"  # its operators, the runtime's calls, and spans around these
+_UPDATE = "#ff4bb1"
 #: Of words, and of the critical path: it lies on boxes of every colour, on a wider line in white.
 INK = "#1b1f24"
-#: All of them, no two alike: for names without a meaning, those that mean most last.
+#: Those that names without a meaning take beside others, since no one reads them as moving, waiting or idle.
+_WORKING = (_COMPUTATION[2], _COMPUTATION[1], _UPDATE, _COMPUTATION[0], _HOST, _REST)
+#: All of them, no two alike: for names none of which means anything, those that mean most last.
 _NEUTRAL = (
-    _COMPUTATION[2], _OTHER[0], *_WAITING, _OTHER[1], _COMPUTATION[1], *_COMMUNICATION, _COMPUTATION[0],
-    *_COPIES, *_INPUT,
+    _COMPUTATION[2], _HOST, _WAITING, _GAPS, _UPDATE, _COMPUTATION[1], _REST, *_COMMUNICATION,
+    _COMPUTATION[0], _COPIES, _INPUT,
 )  # fmt: skip
 #: Names that mean something (patterns of a whole name in any case, or of what follows its last slash), each
 #: with its colour, whatever else is in a picture or a page; the first that fits.
 _MEANINGS: tuple[tuple[str, str], ...] = (
-    ("idle|gap|untraced|.*not(hing)? recorded.*", _WAITING[1]),
-    (".*wait.*|.*negotiat.*|.*coordinate.*|.*sync.*", _WAITING[0]),
-    ("cpu_op|operator|user_annotation", _WAITING[0]),  # of the host, whatever phase they are of
-    (r"i/o|io|.*input.*|.*loader.*|(.*[\W_])?load(ing)?([\W_].*)?", _INPUT[0]),
-    ("(gpu_)?mem(cpy|set|ory).*|cop(y|ies).*", _COPIES[0]),
+    ("idle|gap|untraced|.*not(hing)? recorded.*", _GAPS),
+    (".*wait.*|.*negotiat.*|.*coordinate.*|.*sync.*", _WAITING),
+    ("cpu_op|operator|(.*_)?(annotation|runtime|driver)|python.*|callbacks?|host", _HOST),
+    (r"i/o|io|.*input.*|.*loader.*|(.*[\W_])?load(ing)?([\W_].*)?", _INPUT),
+    ("(gpu_)?mem(cpy|set|ory).*|cop(y|ies).*", _COPIES),
     ("push", _COMMUNICATION[2]),
     ("pull", _COMMUNICATION[1]),
     ("comm|wire|link|.*communication.*|exposed.*", _COMMUNICATION[0]),
@@ -45,11 +51,11 @@ _MEANINGS: tuple[tuple[str, str], ...] = (
     ("fw|forward.*|comput.*|rank", _COMPUTATION[0]),
     ("bw|backward.*", _COMPUTATION[1]),
     ("operation|both|kernel", _COMPUTATION[2]),
-    ("step|update.*|output.*|optimizer.*", _OTHER[1]),
-    ("others?|category|rest|far longer.*", _OTHER[0]),
-    ("iteration time|change", _WAITING[1]),
-    ("slow steps", _WAITING[0]),
-    ("(.*_)?(runtime|driver)", _OTHER[1]),
+    ("step|update.*|output.*|optimizer.*", _UPDATE),
+    ("others?|category|rest", _REST),
+    ("iteration time|change", _GAPS),
+    ("slow steps", _WAITING),
+    ("far longer.*", _HOST),
 )
 #: What the pictures of a page gave names so far; None where there is no page.
 _given: ContextVar[Mapping[str, str] | None] = ContextVar("_given", default=None)
@@ -59,15 +65,17 @@ def assign(names: Iterable[str]) -> dict[str, str]:
     """Return a colour for each distinct name of a picture: that of its meaning.
 
     Names without a meaning (runs, series) have the one that an earlier picture of the page gave them, or
-    take what is left; colours recur when all are taken.
+    take what is left, beside names that mean something those of work; colours recur when all are taken.
     """
     given = _given.get() or {}
-    chosen = {name: _meant(name) or given.get(name, "") for name in names}
-    for name, colour in chosen.items():
+    meant = {name: _meant(name) for name in names}
+    chosen = {name: colour or given.get(name, "") for name, colour in meant.items()}
+    pool = _WORKING if any(meant.values()) else _NEUTRAL
+    for at, (name, colour) in enumerate(chosen.items()):
         if not colour:
-            free = [one for one in _NEUTRAL if one not in chosen.values()]
+            free = [one for one in pool if one not in chosen.values()]
             free.sort(key=lambda one: one in given.values())
-            chosen[name] = free[0] if free else _NEUTRAL[len(chosen) % len(_NEUTRAL)]
+            chosen[name] = free[0] if free else pool[at % len(pool)]
     if _given.get() is not None:
         _given.set({**given, **chosen})
     return chosen

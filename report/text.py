@@ -9,7 +9,6 @@ import textwrap
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import accumulate
 from typing import TextIO
 
 from msgspec import Struct
@@ -32,13 +31,18 @@ _SHELL_WORD = r"""(?:'[^']*'|"[^"]*"|[^\s'"])+"""
 _GOES_ON = " \\"
 _UNIT = re.compile(r"(?<=\d) (?=(?:ms|%)(?!\w))")
 _BOLD, _DIM, _GOOD, _BAD, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[31m", "\x1b[0m"
-_SCREEN = 24  # lines in which what was found is told in full, at least the first of it
-_LEAST = "Example"  # the label of what is left out first
+_SCREEN = 24 - 1  # lines of a terminal, without the one of the shell's next prompt
+_FEW_ROWS, _LEAST = 5, 2  # of a table where a screen has no room for more: rows, and `minor` of columns to go
+#: The first clause of a text, with what is in brackets, and brackets at its end, which hold a caveat.
+_BRACKETS = r"\((?:[^()]|\([^()]*\))*\)"
+_CLAUSE = re.compile(rf"(?:[^.;()]|\.(?! |$)|{_BRACKETS})+")
+_CAVEAT = re.compile(rf" {_BRACKETS}$")
 _WIDE = 100  # columns of what is drawn where nothing limits them
 _WIDEST = 10_000  # columns: wider than all terminals
 _LONGEST_BAR, _SHORTEST_BAR = 20, 6  # columns beside a value
 _LEAST_BARS, _FEWEST_BARS = 20, 3  # columns of all parts of a bar in one line, and parts that it keeps
 _REST = "rest"
+_Style = Callable[[Iterable[str]], list[str]]
 
 
 def write(result: Result, stream: TextIO, args: Namespace) -> None:
@@ -60,8 +64,30 @@ def _blocks(
     result: Result, width: int | None, n_rows: int | None, *, pretty: bool, colour: bool
 ) -> Iterator[str]:
     """Yield the parts of the page, in order, an empty line between them."""
-    shown = shown_tables(result)
     bold, dim = (partial(_styled, style) if colour else list for style in (_BOLD, _DIM))
+    parts: list[list[str]] = []
+    for shorter, n_shown in _ever_shorter(result, width, n_rows):
+        parts = _parts(shorter, width, n_shown, bold, dim, pretty=pretty, colour=colour)
+        if sum(len(part) + 1 for part in parts) - 1 <= _room(result, width):
+            break
+    between = ""
+    for part in parts:
+        yield "".join([between, *(f"{line}\n" for line in part)])
+        between = "\n"
+
+
+def _parts(
+    result: Result,
+    width: int | None,
+    n_rows: int | None,
+    bold: _Style,
+    dim: _Style,
+    *,
+    pretty: bool,
+    colour: bool,
+) -> list[list[str]]:
+    """Return the lines of the parts of the page."""
+    shown = shown_tables(result)
     headline = bold(_wrapped([result.headline] if result.headline else [], width))
     parts = [[*headline, *_wrapped([result.further] if result.further else [], width)]]
     if not pretty:
@@ -71,28 +97,69 @@ def _blocks(
     parts.append([*_figures(result.figures, width)])
     headed = len(shown) > 1
     parts += [[*_table(table, width, n_rows, headed=headed, colour=colour)] for table in shown]
-    notes = [*_wrapped(result.notes, width)]
-    cards = [_card(card, place, width, bold) for place, card in enumerate(result.cards, 1)]
-    if n_rows is not None and width is not None:
-        room = _SCREEN - sum(len(part) + 1 for part in filter(any, parts)) - len(notes) - bool(result.ask) - 1
-        if cards and len(cards[0]) > room:
-            first = result.cards[0]
-            few = first._replace(lines=[line for line in first.lines if line[0] != _LEAST])
-            cards[0] = _card(few, 1, width, bold)
-        taken = [*accumulate(len(card) + 1 for card in cards)]
-        n_shown = max(1, sum(lines <= room for lines in taken))
-        if n_shown < len(cards):
-            notes.insert(
-                0, f"--full says why and what to do for {counted(len(cards) - n_shown, 'more finding')}."
-            )
-        del cards[n_shown:]
+    parts += [_card(card, place, width, bold) for place, card in enumerate(result.cards, 1)]
     asked = [Command(f"next: {result.ask}")] if result.ask and width is not None and not pretty else []
-    last = dim(_wrapped(asked, width))
-    parts += [*cards, *([[*dim(notes), *last]] if cards else [notes, last])]
-    between = ""
-    for part in filter(any, parts):
-        yield "".join([between, *(f"{line}\n" for line in part)])
-        between = "\n"
+    notes, last = [*_wrapped(result.notes, width)], dim(_wrapped(asked, width))
+    parts += [[*dim(notes), *last]] if result.cards else [notes, last]
+    return [*filter(any, parts)]
+
+
+def _room(result: Result, width: int | None) -> int:
+    """Return how many lines of a screen the warnings leave that stand above an answer."""
+    return _SCREEN - sum(-(-len(line) // (width or _WIDEST)) for line in result.repairs)
+
+
+def _ever_shorter(
+    result: Result, width: int | None, n_rows: int | None
+) -> Iterator[tuple[Result, int | None]]:
+    """Yield the result and how many rows its tables have; if it has findings, then less and less of it.
+
+    The headline, the tables, and what the first finding says and asks for stay.
+    """
+    yield result, n_rows
+    if width is None or n_rows is None or not result.cards:
+        return
+    n, first, notes = len(result.cards), result.cards[0], [*result.notes]
+    said = ""
+    for n_cards in range(n - 1, 0, -1):
+        said = f"--full says why and what to do for {counted(n - n_cards, 'more finding')}"
+        result = result._replace(cards=result.cards[:n_cards], notes=[f"{said}.", *notes])
+        yield result, n_rows
+    lines = [line for line in first.lines if line[0] != "Example"]
+    yield (result := result._replace(cards=[first._replace(lines=lines)])), n_rows
+    n_rows = min(n_rows, _FEW_ROWS)
+    notes = [textwrap.shorten(_brief(note), width, placeholder=" …") for note in notes]
+    yield (result := result._replace(notes=[*result.notes[: n > 1], *notes])), n_rows
+    if any(label == "Try" for label, _ in lines):
+        lines = [line for line in lines if line[0] != "Look"]
+        yield (result := result._replace(cards=[first._replace(lines=lines)])), n_rows
+    yield (result := result._replace(further=result.further and _brief(result.further))), n_rows
+    lines = [(label, text if isinstance(text, Command) else _brief(text)) for label, text in lines]
+    yield (result := result._replace(cards=[first._replace(lines=lines)])), n_rows
+    for n_notes in range(len(notes) - 1, -1, -1):
+        left = counted(len(notes) - n_notes, "more note")
+        left = f"{said}, and has {left}." if said else f"--full has {left}."
+        yield (result := result._replace(notes=[left, *notes[:n_notes]])), n_rows
+    result = result._replace(tables=[_with_major(table) for table in shown_tables(result)])
+    yield result, n_rows
+    yield result._replace(further=""), n_rows
+
+
+def _with_major(table: Table) -> Table:
+    """Return the table without its least columns."""
+    kept = [at for at, column in enumerate(table.columns) if column.minor < _LEAST]
+    rows = [[row[at] for at in kept] for row in table.rows]
+    return table._replace(columns=[table.columns[at] for at in kept], rows=rows)
+
+
+def _brief(text: str) -> str:
+    """Return the first clause as a sentence, without a caveat in brackets at its end.
+
+    >>> _brief("2.5 ms of transfers (some; late) on the path (an upper bound); more. Even more.")
+    '2.5 ms of transfers (some; late) on the path.'
+    """
+    clause = _CLAUSE.match(text)
+    return f"{_CAVEAT.sub('', clause[0])}." if clause else text
 
 
 def _styled(style: str, lines: Iterable[str]) -> list[str]:
@@ -120,7 +187,7 @@ def _shares(chart: Bars, width: int | None) -> list[str]:
     return ["  ".join(map(printable, parts))]
 
 
-def _card(card: Card, place: int, width: int | None, bold: Callable[[Iterable[str]], list[str]]) -> list[str]:
+def _card(card: Card, place: int, width: int | None, bold: _Style) -> list[str]:
     """Return the lines of a card: its title and why, and each further text behind its label."""
     head, *rest = card.texts(place)
     lines = [*_wrapped([head], width)]

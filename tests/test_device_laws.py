@@ -24,6 +24,7 @@ import pytest
 from arrays.intervals import clipped_lengths, union
 from conftest import few, run_cli
 from dag.critical_path import CATS, critical_path
+from dag.join_ranks import _before
 from dag.step_graph import Bool, Recording, StepGraph
 from dag_utils import load_steps
 from diagnose.detectors.device import _busy_share
@@ -31,6 +32,7 @@ from diagnose.detectors.memory import _peaks
 from diagnose.detectors.slow_transfers import exposed_ns
 from diagnose.job_view import JobView
 from dialects import Role
+from dialects.step_parts import RankSteps
 from figures.job_figures import load_figures
 from figures.rank_figures import Wanted
 from replay.edit import EditRequest, Job
@@ -585,6 +587,12 @@ def test_the_first_step_begins_with_its_own_work_and_that_of_the_iteration_befor
     assert recording.notes == [
         "left out: a kernel or copy of the iteration before, launched before the recording began"
     ]
+
+
+def test_what_is_left_out_on_several_ranks_is_one_line_with_their_names() -> None:
+    ranks = [RankSteps(f"rank{i}", [], [], n_before=n) for i, n in enumerate((5, 0, 40))]
+    left = "left out: 45 kernels and copies of the iteration before, launched before the recording began"
+    assert _before(ranks) == [f"{left} (on rank0 and rank2)"]
 
 
 def test_a_step_without_work_that_the_device_overtakes_is_left_out(tmp_path: Path) -> None:

@@ -11,7 +11,25 @@ from conftest import REPO, run_cli
 #: What is typed, and the line that comes back, within a directory that has the examples.
 DATA = """
 whatif lenet bandwith=2
-    --set bandwith=2: there is no such edit; did you mean bandwidth=2?
+    --set bandwith=2: there is no such edit; did you mean bandwidth=2? --set help lists all
+whatif lenet FW=+5
+    --set FW=+5: what is added has a unit: +5ms
+whatif lenet FW=-5ms
+    --set FW=-5ms: -5ms is not a ratio such as 2 or 0.5
+lenet whatif bandwidth=2
+    whatif: the option comes first: analyze.py whatif lenet bandwidth=2
+lenet compare lenet-100mbit
+    compare: the option comes first: analyze.py compare lenet lenet-100mbit
+lenet --json
+    unrecognized argument: --json; did you mean --format json?
+whatif lenet network=2
+    --set network=2: there is no such edit; did you mean bandwidth=2? --set help lists all
+whatif lenet server=2
+    --set server=2: there is no such edit; did you mean servers=even|none? --set help lists all
+whatif lenet servers=2
+    --set servers=2: it is servers=even|none; --set help lists all
+whatif lenet gpu=2
+    --set gpu=2: no operation has the name gpu; --set help lists all
 whatif lenet conv1=0.5
     --set conv1=0.5: no operation has the name conv1; did you mean BW.hybridsequential0_conv1, \
 FW.hybridsequential0_conv1, BW.hybridsequential0_conv1_relu or one of 33 more?
@@ -41,7 +59,7 @@ whatif lenet schedule=fast
 whatif lenet partition_bytes=big
     --set partition_bytes=big: big is not a number of bytes above 0
 whatif lenet drop=nothing
-    --set drop=nothing: no operation has the name nothing
+    --set drop=nothing: no operation has the name nothing; --set help lists all
 whatif lenet bandwidth
     bandwidth: no such file, and an edit is name=value, such as bandwidth=2
 whatif lenet bandwidth=
@@ -141,9 +159,9 @@ analyze.py statistic examples/lenet --sort --head 20
 --html lenet
     --html lenet: is taken as the value of --html; write paths before it
 compare lenet
-    compare needs two paths or more: --path BASE NEW
+    compare needs two paths or more: analyze.py compare BASE NEW
 3dcompare lenet
-    3dcompare needs two paths or more: --path BASE NEW
+    3dcompare needs two paths or more: analyze.py 3dcompare BASE NEW
 compare lenet lenet --fail_above five
     --fail_above: 'five' is not a percentage (see --help)
 statistic lenet --sub_option breakdwon

@@ -118,6 +118,8 @@ def _workers(path: Path, depth: int) -> list[list[tuple[int, Path]]]:
     jobs = {child: found for child in children if (found := _workers(child, depth - 1))}
     if len(jobs) > 1:
         names = listed([child.name for child in jobs])
+        if others := [child.name for child in children if child not in jobs]:
+            names += f" (beside {listed(others)})"
         raise TraceError(f"{path}: holds several jobs: {names}; give one, e.g. {next(iter(jobs))}")
     return next(iter(jobs.values()), [])
 

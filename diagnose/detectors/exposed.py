@@ -87,7 +87,7 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
             title="communication is not overlapped",
             cause=f"{in_ms(on_path)} of transfers on the critical path, mostly {named(largest)}",
             action="overlap it with computation (smaller buckets, priorities), send less (compression, "
-            "fewer steps with synchronisation), or use a faster network",
+            "fewer synchronisations), or use a faster network",
             edits=[edit(Role.COMM.word, NO_TIME)],
             from_ns=on_path,
             operations=largest,

@@ -225,9 +225,11 @@ def _by_clock(pace: float, length: float) -> str:
 
 def _warm_up(view: JobView, n_first: int) -> Finding:
     """Return the finding of the warm-up; it claims no gain, since later steps do not repeat it."""
-    recording, usual = view.loaded.recording, float(np.median(view.job_ns))
+    recording = view.loaded.recording
+    lengths_ns = [recording.bounds[row].mean_ns for row in recording.every_whole_step]
     numbers = [recording.bounds[row].number for row in recording.every_whole_step[:n_first]]
-    more = float(np.mean(view.every_job_ns[:n_first])) - usual
+    usual = float(np.median(lengths_ns[n_first:]))
+    more = float(np.mean(lengths_ns[:n_first])) - usual
     return Finding(
         kind="profiling_overhead",
         title=f"the first {counted(n_first, 'recorded step')} took {in_ms(more)} longer than the others"

@@ -109,6 +109,7 @@ class Jax(System):
             loads,
             operations,
             role_of,
+            sleeps,
             with_others,
         )
 
@@ -119,6 +120,8 @@ class Jax(System):
         found = np.array(list(map(role_of, trace.names)), np.int8)[trace.name_id]
         found[~works] = Role.HOST
         found[~works & by_name(trace, is_wait)] = Role.IDLE
+        asks = trace.track_id[~works & ~by_name(trace, lambda name: name.startswith("$"))]
+        found[by_name(trace, sleeps) & np.isin(trace.track_id, unique(asks))] = Role.HOST  # it could work
         found[lines.waits[trace.track_id]] = Role.IDLE
         loading = ~works & by_name(trace, loads)
         loading |= lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, loading)

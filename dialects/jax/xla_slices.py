@@ -45,10 +45,11 @@ _ONE_WAITS_FOR_ONE = re.compile(r"%?(?:collective[-_](?:permute|broadcast)|pperm
 
 _NOISE = re.compile(r"ThreadpoolListener::.*|end: .*")
 _UNTIMED = re.compile(r"PythonRefManager::.*|ThunkExecutor::Execute")
+_SLEEP = re.compile(r"\$\S+ sleep")
 _WAIT = re.compile(
     r"Wait(?:\b.*|For.*)|.*\(wait for completion\)|.*::Await\w*|Rendezvous|EventFDAsyncWorker.*"
     r"|(?:\$\S+ )?(?:_?block_until_ready|_single_device_array_to_np_array\w*|__array__|_value|wait|acquire)"
-    r"|\$\S+ sleep"
+    rf"|{_SLEEP.pattern}"
     r"|(?:\S+::)?(?:BlockUntilReady|BlockHostUntilDone|AwaitReady)\w*.*"
 )
 
@@ -129,6 +130,11 @@ def loads(name: str) -> bool:
 def is_wait(name: str) -> bool:
     """Whether a thread of the host waits in it for a device, or for another thread."""
     return _WAIT.fullmatch(name) is not None
+
+
+def sleeps(name: str) -> bool:
+    """Whether a thread lets time pass in it."""
+    return _SLEEP.fullmatch(name) is not None
 
 
 # ---- devices, and their operations

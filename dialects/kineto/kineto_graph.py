@@ -152,12 +152,10 @@ def record(
             )
             if (asked & which).any()
         ]
-    if n_leftover:
-        works = f"{n_leftover:,} kernels and copies" if n_leftover > 1 else "a kernel or copy"
-        notes.append(f"left out: {works} of the iteration before, launched before the recording began")
     check_sizes(trace.path, events.start_ns, events.end_ns, looked_at)
     operations, found = cut_into_steps(events, looked_at)
-    return RankSteps(name, operations, [step for step in found if len(step)], [*notes, *left])
+    whole = [step for step in found if len(step)]
+    return RankSteps(name, operations, whole, [*notes, *left], n_before=n_leftover)
 
 
 def _around(

@@ -36,10 +36,10 @@ _MOST_KEYS = 2_000
 
 _BRIEF = (  # of a place, a `Ranked`, where it is, and the command that answers it: what a terminal shows
     Column("id", "#", "int", value=lambda row: row[0]),
-    Column("gain_ms", "saves per step (ms)", "float", bar=True, value=lambda row: _gain(row[1], "mid_ns")),
+    Column("gain_ms", "saves (ms)", "float", bar=True, value=lambda row: _gain(row[1], "mid_ns")),
     Column("gain_low_ms", "95 %: from", "float", minor=1, value=lambda row: _gain(row[1], "low_ns")),
     Column("gain_high_ms", "to", "float", minor=1, paired=True, value=lambda row: _gain(row[1], "high_ns")),
-    Column("gain_share", "of the step", "percent", 0, value=lambda row: row[1].share),
+    Column("gain_share", "of a step", "percent", 0, value=lambda row: row[1].share),
     Column("title", "what", value=lambda row: row[1].finding.title),
     Column("ranks", "where", minor=2, value=lambda row: row[2]),
 )
@@ -114,6 +114,7 @@ def _of_dumps(args: Namespace) -> Result:
         mapped.repairs,
     )
     tables = [table.first(args.head) for table in hang_tables(hang, ranks, paths)]
+    tables[1] = tables[1]._replace(detail=not args.full)
     waits = {table.name: table.records() for table in tables[:1]}
     return result._replace(
         document={**result.document, "waits": waits["ranks"]},

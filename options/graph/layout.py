@@ -31,6 +31,8 @@ _FEW = 60
 _CHAIN = 3  # operations
 #: What a page draws at most, and the stretches of a graph that is larger.
 _MOST_ON_A_PAGE, _STRETCHES = 1_000, 9
+#: Names in all boxes of such a graph; each takes 60 bytes of the page.
+_MOST_MEMBERS = 15_000
 #: Width and height of a node's place: what makes a page of bands look well filled.
 _PLACE = (190, 34)
 _ASPECT = 1.6
@@ -150,13 +152,14 @@ def _overview(dag: Dag, path: LongestPath, title: str) -> Network:
     y = [float(rows[cat]) for cat in cats]
     labels = [cat or "other" for cat in cats]
     chart = _placed(dag, path, title, group.astype(np.int64), labels, x, list(map(float, x)), y)
-    members = [
-        [
-            (f"{name} ×{count:,}" if count > 1 else name, ns / 1e6)
-            for name, (count, ns) in sorted(own.items(), key=lambda one: -one[1][1])
-        ]
-        for own in sums
-    ]
+    most = _MOST_MEMBERS // len(of)
+    members = []
+    for own in sums:
+        longest = sorted(own.items(), key=lambda one: -one[1][1])
+        named = [(f"{name} ×{n:,}" if n > 1 else name, ns / 1e6) for name, (n, ns) in longest[:most]]
+        if rest := longest[most:]:
+            named.append((f"{len(rest):,} more names", sum(ns for _, (_, ns) in rest) / 1e6))
+        members.append(named)
     nodes = [{**node, "members": own} for node, own in zip(chart.nodes, members, strict=True)]
     onward = [edge for edge in chart.edges if x[edge[0]] < x[edge[1]]]
     return chart._replace(nodes=nodes, edges=onward, note=note)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from argparse import Namespace, _ArgumentGroup
 from collections import Counter
 from functools import partial
@@ -492,10 +493,18 @@ def _row(edit: Forecast, slower: Slowdown | None) -> dict[str, Any]:
 def _cautions(args: Namespace, job: Job) -> list[str]:
     """Return the assumptions of the edits, or why one changes nothing."""
     from replay.links import is_sized
+    from replay.selection import named_owners
     from replay.whatif.collective_times import crowded_ns
     from replay.whatif.straggler import why_none
 
     notes = []
+    for text in args.set:
+        if (rank := re.match(r"rank\d+(?=[.=])", text)) and len({*job.recording.workers}) > 1:
+            whose = named_owners(job.recording, rank[0])[0]
+            told = listed(
+                [owner for owner, is_one in zip(job.recording.owners, whose, strict=True) if is_one]
+            )
+            notes.append(f"{rank[0]} is {told}; the job has {listed(job.recording.owners)}")
     if "straggler=none" in args.set and (why := why_none(job.recording)):
         notes.append(f"straggler=none changes nothing: {why}")
     if "straggler=mean" in args.set and len(job.recording.owners) < 2:

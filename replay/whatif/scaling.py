@@ -53,6 +53,8 @@ def _chosen(recording: Recording, request: EditRequest) -> Selection:
 def _change(request: EditRequest) -> tuple[float, int]:
     """Return factor and addend (ns) of a duration: ``1.5`` (times), ``+400ms``, ``+20us``, ``+1s``."""
     added = _ADDED.fullmatch(request.value)
+    if added is None and request.value.startswith("+"):
+        raise request.refused(f"what is added has a unit: {request.value}ms")
     if added is None:
         return as_ratio(request), 0
     added_ns = float(added[1]) * _UNITS_NS[added[2]]

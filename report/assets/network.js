@@ -193,7 +193,8 @@ drawers.network = (chart, place) => {
         context.fillStyle = inkOn(colourOf(node.cat));
         const took = chart.short && node.dur_ms !== null ? formatted(node.dur_ms, 6) : "";
         const room = BOX_X - 12 - (took ? widthOf(context, took) + 6 : 0);
-        context.fillText(fitted(context, chart.short?.[index] ?? node.label, room), x + 6, y + BOX_Y / 2 + 0.5);
+        const name = fitted(context, bare(chart.short?.[index] ?? node.label), room);
+        context.fillText(bare(name), x + 6, y + BOX_Y / 2 + 0.5);
         if (took) context.fillText(took, x + BOX_X - 6 - widthOf(context, took), y + BOX_Y / 2 + 0.5);
       }
     });
@@ -214,6 +215,18 @@ drawers.network = (chart, place) => {
     `${!isTimed ? "" : chart.short ? "A box has its milliseconds. Time goes to the right. " : "Time goes to the right. "}Drag to move; click, then use the wheel to zoom; keys ← ↑ → ↓ + − 0.`);
   place.append(toolbar(finder, board.buttons), legend, edgeLegend(), frame, hint);
   board.resize();
+  begin();
+
+  /** Shows the beginning of a graph whose names cannot be read where all of it is seen, if they can be in its width. */
+  function begin() {
+    const { state } = board;
+    const scale = Math.min(LARGEST, state.width / ((graph.box.right - graph.box.left + 1.1) * UNIT_X));
+    if (state.view.scale >= LEGIBLE || scale < LEGIBLE) return;
+    const middleX = ((graph.box.left + graph.box.right) / 2) * UNIT_X * scale;
+    state.view = { scale, x: state.width / 2 - middleX, y: (0.8 - graph.box.top) * UNIT_Y * scale };
+    state.fitted = false;
+    board.redraw();
+  }
 
   /** Why nodes wait: the kinds of edges with their lines; a click picks one out. */
   function edgeLegend() {
@@ -240,6 +253,11 @@ drawers.network = (chart, place) => {
     return button;
   }
 };
+
+/** A name without the points beside what is left out of it. */
+function bare(name) {
+  return name.replace(/[._]*…[._…]*/g, "…");
+}
 
 /** The edges at each node, which edges are the critical path, and the box around all nodes. */
 function linked({ nodes, edges }) {

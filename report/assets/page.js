@@ -154,12 +154,16 @@ function header() {
   const lasting = data.charts.filter((chart) => !chart.step || chart.step === steps.drawn[0]);
   const sections = [...lasting, ...data.tables];
   if (sections.length > 2) {
+    const words = sections.map(({ kind, title }) => kind === "timeline" ? "Timeline"
+      : title.replace(/^What .*?(waits|explains).*/, "What $1").split(/[,:]| (?:that|by|with|through|a) /)[0]);
+    const first = (text) => text.split(" of ")[0];
+    const isOne = (text) => new Set(words.filter((other) => first(other) === first(text))).size === 1;
     const short = new Map();
-    for (const { id, title } of sections) {
-      const [words] = title.split(/[,:]/);
-      if (!short.has(words)) short.set(words, id); // of alike ones the first
+    for (const [at, { id }] of sections.entries()) {
+      const text = isOne(words[at]) ? first(words[at]) : words[at];
+      if (!short.has(text)) short.set(text, id); // of alike ones the first
     }
-    const links = [...short].map(([words, id]) => element("a", { href: `#${id}` }, words));
+    const links = [...short].map(([text, id]) => element("a", { href: `#${id}` }, text));
     parts.push(element("nav", { "aria-label": "Contents" }, list(links)));
   }
   parts.push(element("h1", {}, unbroken(data.title)));

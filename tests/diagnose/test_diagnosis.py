@@ -15,13 +15,13 @@ from made_cells import WITH_WORK
 from made_jobs import WRITERS, Job, composer, iteration_ms, moments
 
 from arrays import Float64
-from conftest import THOROUGH, few, run_cli
+from conftest import REPO, THOROUGH, few, run_cli
 from diagnose.diagnosis import _bounded, further, headline
 from diagnose.finding import Finding
 from make import span, write
 from options.diagnose.diagnosis_charts import diagnosis_charts
 from replay.forecast import Gain
-from result import Bars
+from result import Bars, in_ms
 
 HEALTHY = Job()
 #: Systems whose traces tell what loads input.
@@ -537,6 +537,16 @@ def test_a_step_in_which_one_rank_pauses_is_long_and_not_the_next(tmp_path: Path
     assert far == [pytest.approx(300, rel=0.01)]
     assert usual == [pytest.approx(100, rel=0.01)] * 9
     holds(outlier, 200.0 / HEALTHY.steps)
+
+
+def test_where_the_mean_rank_is_through_sooner_than_the_last_both_lengths_are_told() -> None:
+    diagnosis = diagnosed(REPO / "examples/jax-h200")  # one rank takes 15 ms a step, the other one 45
+    lasts_ns = diagnosis.job_ns[-len(diagnosis.iteration_ns) :]
+    assert lasts_ns.min() > 1.4 * diagnosis.iteration_ns.mean()
+    mean, low, high = (in_ms(ns) for ns in (diagnosis.iteration_ns.mean(), lasts_ns.min(), lasts_ns.max()))
+    assert headline(diagnosis).startswith(f"A step takes {mean}: ")
+    span = f"{low.removesuffix(' ms')} to {high}"
+    assert f"9 steps: {mean} on the mean rank, {span} until the last is through." in further(diagnosis)
 
 
 def test_operations_that_are_others_in_each_step_are_refused(

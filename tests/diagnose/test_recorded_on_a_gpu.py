@@ -39,3 +39,12 @@ def test_what_the_device_of_jax_waits_for_is_named_with_what_it_costs() -> None:
     assert "sleep" in finding["title"]
     assert finding["gain_ms"]["low"] <= cost_ms <= finding["gain_ms"]["high"]
     assert abs(finding["gain_ms"]["mid"] - cost_ms) < 1.0
+
+
+def test_compare_names_what_jax_sleeps_in_as_diagnose_does() -> None:
+    _, out, _ = run_cli("compare", _JAX / "base", _JAX / "loader", "--format", "json")
+    document = json.loads(out)
+    most = max(document["operations"], key=lambda one: abs(one["explained_ms"] or 0.0))
+    assert "sleep" in most["name"] and most["significant"]
+    assert abs(most["explained_ms"] / (document["iteration_ms"][1] - document["iteration_ms"][0]) - 1) < 0.02
+    assert "sleep" in document["verdict"]

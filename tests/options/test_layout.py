@@ -87,6 +87,18 @@ def test_the_nearest_free_row_is_taken(wishes: list[int]) -> None:
         taken.add(expected)
 
 
+def test_a_box_of_an_overview_names_so_many_of_its_operations_that_a_page_stays_small() -> None:
+    n = 40_000
+    names = [f"rank{i}.op" for i in range(n)]
+    dag = new_dag(names, ["FW"] * n, [1_000_000] * n, [(i, i + 1, 0) for i in range(n // 2)])
+    boxes = draw_folded(dag, longest_path(dag)).nodes
+    assert sum(len(box["members"]) for box in boxes) <= 15_000 + len(boxes)
+    assert max(len(box["members"]) for box in boxes) > 1_000
+    for box in boxes:
+        assert sum(ms for _, ms in box["members"]) == box["dur_ms"]
+    assert any(box["members"][-1][0].endswith(" more names") for box in boxes)
+
+
 def test_a_graph_too_large_to_be_read_is_an_overview_of_categories_in_stretches() -> None:
     n = 540  # one after the other, but each also waits for one that nothing else knows: no chain
     names = [f"FW.a #{i}" for i in range(n)] + [f"I/O.b{i}" for i in range(n)]

@@ -81,6 +81,13 @@ def test_a_what_if_has_an_interval_of_its_own() -> None:
     assert found["headline"].startswith("With BW=0.5 a step takes")
 
 
+def test_a_rank_that_workers_have_each_is_told_whose_it_is() -> None:
+    code, out, err = run_cli("whatif", LENET, "rank1.FW=2", "BW=0.9")
+    assert code == 0, err
+    assert "rank1 is wk1.rank0; the job has wk0.rank0 and wk1.rank0" in out
+    assert "rank1 is" not in run_cli("whatif", LENET, "wk1.rank0.FW=2")[1]
+
+
 def test_the_paths_before_and_after_add_up_to_the_steps_of_the_headline() -> None:
     for edit in ("step14=usual", "BW=0.5"):  # the one keeps the recorded gaps, the other has usual ones
         args = ("--option", "replay", "--path", str(LENET), "--sub_option", "whatif", "--set", edit)

@@ -154,9 +154,20 @@ def test_a_word_within_another_one_means_nothing() -> None:
     assert colours.of("RawLoadedExecutable::Execute") != colours.of("I/O")
 
 
-def test_what_is_called_after_the_host_has_the_colour_of_no_phase() -> None:
-    phases = {colours.of(name) for name in ("FW", "BW", "STEP", "I/O", "kernel")}
-    assert not {colours.of(name) for name in ("cpu_op", "user_annotation")} & phases
+def test_the_host_has_one_colour_that_is_of_no_phase_and_no_wait() -> None:
+    roles = ("FW", "BW", "STEP", "I/O", "kernel", "Comm", "wait", "gap", "rest", "gpu_memcpy")
+    hosts = ("cpu_op", "user_annotation", "annotation", "cuda_runtime", "cuda_driver", "python", "callback")
+    assert len({colours.of(role) for role in roles}) == len(roles)
+    assert {colours.of(name) for name in hosts}.isdisjoint(map(colours.of, roles))
+    assert len({colours.of(name) for name in hosts}) == 1
+
+
+def test_beside_names_that_mean_something_others_are_neither_moved_nor_waited_for() -> None:
+    names = ["Comm", "GEMM", "convolution", "dot", "jit_step", "a", "b", "c", "d", "e", "rest"]
+    others = {colour for name, colour in colours.assign(names).items() if name not in ("Comm", "rest")}
+    roles = ("Comm", "PUSH", "PULL", "I/O", "gpu_memcpy", "wait", "gap")
+    assert others.isdisjoint(map(colours.of, roles))
+    assert len(others) >= 5
 
 
 def test_colours_recur_within_a_meaning_only() -> None:
@@ -166,8 +177,8 @@ def test_colours_recur_within_a_meaning_only() -> None:
 
 
 def test_names_without_a_meaning_differ_while_colours_last() -> None:
-    names = [f"run {i}" for i in range(12)]
-    assert len(set(colours.assign(names).values())) == 12
+    names = [f"run {i}" for i in range(13)]
+    assert len(set(colours.assign(names).values())) == 13
 
 
 def test_what_else_is_in_a_picture_does_not_change_the_main_colours() -> None:

@@ -243,6 +243,13 @@ def test_roles_on_a_cpu(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_sleep_is_what_a_thread_does_that_could_ask_for_work_and_waiting_elsewhere(tmp_path: Path) -> None:
+    asleep = [span("$time sleep", HOST, PYTHON, 90, 5), span("$threading sleep", HOST, 77, 10, 50)]
+    roles = roles_of(traces(write(tmp_path, [*cpu(), *asleep]))[-1])
+    assert roles["$time sleep"] is Role.HOST
+    assert roles["$threading sleep"] is Role.IDLE
+
+
 def test_roles_on_a_gpu(tmp_path: Path) -> None:
     rank, _, host = traces(write(tmp_path, gpu()))
     assert roles_of(rank.own) == {
