@@ -20,9 +20,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,7 +59,7 @@ class Case(NamedTuple):
     job: Job
     guilty: set[int]
     allowed: set[int]
-    stops: dict[int, int] = {}
+    stops: Mapping[int, int] = {}
     lost: Sequence[int] = ()
 
 
@@ -103,7 +104,7 @@ def write_case(fault: str, rng: random.Random, folder: Path) -> Case:
         at_ns, skew_ns = START_NS + span_ns * rng.uniform(0.2, 0.9), _LIVES[fault.partition(", ")[2]]
         if fault.endswith("pause"):
             made = sorted(call.created_ns for call in run.calls[case.lost[0]])
-            gap_ns, begin_ns = max((b - a, a) for a, b in zip(made, made[1:], strict=False))
+            gap_ns, begin_ns = max((b - a, a) for a, b in pairwise(made))
             at_ns = begin_ns + gap_ns * rng.uniform(0.2, 0.95)
         skew_ns *= span_ns if skew_ns < 1 else 1
         moments: dict[int, float] = {rank: at_ns + rng.uniform(-skew_ns, skew_ns) for rank in ranks}
@@ -207,7 +208,7 @@ def _put(fault: str, rng: random.Random, job: Job, rank: int) -> Case | None:
     if fault == "two calls exchanged":
         pairs = [
             (a, b)
-            for a, b in zip(places, places[1:], strict=False)
+            for a, b in pairwise(places)
             if program[a].group == program[b].group and signature(program[a]) != signature(program[b])
         ]
         if not pairs:
