@@ -1,23 +1,308 @@
-"""How long `diagnose` takes for the dumps of a job that hangs: hangs.py [RANKS [ENTRIES]] (512, 2,000)."""
+"""Whom `diagnose` names for jobs whose fault is known, and how long it takes.
+
+    python3 -m benchmarks.hangs [JOBS OF EACH FAULT [FIRST SEED [FAULT ...]]]
+    python3 -m benchmarks.hangs time [RANKS [ENTRIES]]
+
+Each job runs in the simulation of `hanging_jobs`, which shares nothing with the diagnosis, until nothing
+moves or, without a fault, until some moment. "Told" are second ranks that the answer mentions without
+accusing them.
+"""
 
 from __future__ import annotations
 
+import json
 import pickle
 import pickletools
+import random
 import resource
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from analyze import main as analyze
+from benchmarks.hanging_jobs import (
+    START_NS,
+    Do,
+    Job,
+    Simulation,
+    data_parallel,
+    parallel,
+    ring,
+    sharded,
+    signature,
+)  # fmt: skip
 
 REPO = Path(__file__).resolve().parents[1]
 _GROUP = 8  # ranks of a tensor group; the others are all ranks
-_START_NS = 1_700_000_000_000_000_000
+_S, _MS = 10**9, 10**6
+FAULTS = (
+    "a rank stops", "a rank dies, without a dump", "a rank stops, some dumps are lost",
+    "a rank is a step behind", "two ranks stop", "one stops, one dies", "two groups in two orders",
+    "another size", "another size, all-to-all", "another type", "another kind", "two calls exchanged",
+    "a call left out", "a device stops, starts recorded", "a device stops", "lives, at one moment",
+    "lives, dumps within 6 ms", "lives, dumps of many moments", "lives, in a pause",
+)  # fmt: skip
+_LIVES = {"at one moment": 0.0, "dumps within 6 ms": 3e6, "dumps of many moments": 0.5, "in a pause": 0.0}
 
 
-def main(n_ranks: int = 512, n_entries: int = 2000) -> None:
+class Case(NamedTuple):
+    """A job with its fault: the `guilty`, those who may be named, and what is done at which places."""
+
+    job: Job
+    guilty: set[int]
+    allowed: set[int]
+    stops: Mapping[int, int] = {}
+    lost: Sequence[int] = ()
+
+
+def main(n: int = 40, first: int = 5000, *, faults: Sequence[str] = FAULTS) -> None:
+    """Print a row for each fault."""
+    print("| fault | named | named and told | one of two | nobody | may be slow | another |")
+    print("| --- | --: | --: | --: | --: | --: | --: |")
+    for fault in faults:
+        found = Counter(_judged(fault, seed) for seed in range(first, first + n))
+        cells = (
+            f"{found[key]}" if found[key] else ""
+            for key in ("right", "told", "part", "none", "slow", "wrong")
+        )
+        print(f"| {fault} | {' | '.join(cells)} |", flush=True)
+
+
+def _judged(fault: str, seed: int) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        case = write_case(fault, random.Random(f"{fault}/{seed}"), Path(folder) / "dumps")
+        out = StringIO()
+        with redirect_stdout(out), redirect_stderr(StringIO()):
+            analyze(["--path", str(Path(folder) / "dumps"), "--format", "json"])
+    answer = json.loads(out.getvalue())
+    named = {int(rank[4:]) for one in answer["findings"] for rank in one["scope"]["ranks"]}
+    if not named:
+        return "none" if case.guilty else "right"
+    if not named <= case.allowed:
+        return "slow" if "or is slow" in answer["headline"] and not case.allowed else "wrong"
+    if case.guilty <= named:
+        return "right"
+    caveats = " ".join(one["caveat"] or "" for one in answer["findings"])
+    return "told" if "called less" in caveats or "left no dump" in caveats else "part"
+
+
+def write_case(fault: str, rng: random.Random, folder: Path) -> Case:
+    """Write the dumps of a random job with a fault."""
+    case, ahead = (_living if fault.startswith("lives") else _faulty)(fault, rng)
+    run = Simulation(case.job, rng, case.stops, ahead=ahead)
+    ranks = list(case.job.programs)
+    if fault.startswith("lives"):
+        span_ns = run.last_ns - START_NS
+        at_ns, skew_ns = START_NS + span_ns * rng.uniform(0.2, 0.9), _LIVES[fault.partition(", ")[2]]
+        if fault.endswith("pause"):
+            made = sorted(call.created_ns for call in run.calls[case.lost[0]])
+            gap_ns, begin_ns = max((b - a, a) for a, b in pairwise(made))
+            at_ns = begin_ns + gap_ns * rng.uniform(0.2, 0.95)
+        skew_ns *= span_ns if skew_ns < 1 else 1
+        moments: dict[int, float] = {rank: at_ns + rng.uniform(-skew_ns, skew_ns) for rank in ranks}
+        case = case._replace(lost=())
+    else:
+        moments = {rank: run.last_ns + 600 * _S + rng.randrange(3 * _S) for rank in ranks}
+        if case.stops:
+            reached = case.guilty & run.reached
+            case = case._replace(
+                guilty={rank for rank in reached if rank in case.lost or _is_missed(run, rank)}
+            )
+            case = case._replace(allowed=reached | {*case.lost} & case.stops.keys())
+        if not run.hangs:
+            case = case._replace(guilty=set(), allowed=set())
+    timing = fault.endswith("recorded") or (fault != "a device stops" and rng.random() < 0.2)
+    run.write(
+        folder, moments.__getitem__, lost=case.lost, as_json=rng.random() < 0.3,
+        keeps_times=rng.random() < 0.5,
+        kept=rng.choice([2000, 2000, 200, 60]), poll_ns=(100 if timing else rng.choice([100, 1000])) * _MS,
+        timing=timing,
+    )  # fmt: skip
+    return case
+
+
+def _job(rng: random.Random) -> tuple[Job, int]:
+    """Return a job, and how many tasks its hosts are ahead of their devices at most."""
+    made = rng.choices(
+        ("data", "no reads", "sharded", "ring", "alone", "small", "64"), (4, 2, 4, 2, 2, 3, 3)
+    )[0]
+    ahead = rng.choice([40, 300])
+    if made in ("data", "no reads"):
+        return data_parallel(rng, rng.choice([4, 8, 16, 32]), reads=made == "data"), ahead
+    if made == "sharded":
+        n = rng.choice([8, 16, 32])
+        return sharded(rng, n, shard=rng.choice([4, 8] if n > 8 else [4])), ahead
+    if made == "ring":
+        return ring(rng, rng.choice([4, 8])), ahead
+    if made == "alone":
+        return parallel(rng, *(rng.choice([2, 4]) for _ in range(3)), alone=True), max(ahead, 100)
+    sizes = (4, 4, 4) if made == "64" else (2, rng.choice([2, 4]), rng.choice([2, 4]))
+    return parallel(rng, *sizes), max(ahead, 100)
+
+
+def _places(job: Job, rank: int) -> list[int]:
+    """Return where a rank calls collectives with others, but for the first steps."""
+    program = job.programs[rank]
+    return [
+        i
+        for i, do in enumerate(program)
+        if do.what == "call" and len(job.groups[do.group][1]) > 1 and i > 0.15 * len(program)
+    ]
+
+
+def _with(job: Job, rank: int, program: Sequence[Do]) -> Job:
+    return job._replace(programs={**job.programs, rank: [*program]})
+
+
+def _changed(job: Job, rank: int, place: int, **change: Any) -> Job:
+    program = [*job.programs[rank]]
+    program[place] = program[place]._replace(**change)
+    return _with(job, rank, program)
+
+
+def _faulty(fault: str, rng: random.Random) -> tuple[Case, int]:
+    while True:
+        job, ahead = _job(rng)
+        rank = rng.choice(list(job.programs))
+        if fault == "a rank is a step behind":
+            ahead = 1000
+        if (case := _put(fault, rng, job, rank)) is not None:
+            return case, ahead
+
+
+def _put(fault: str, rng: random.Random, job: Job, rank: int) -> Case | None:
+    """Return a job with a fault; None where it cannot have that one."""
+    program, guilty = [*job.programs[rank]], {rank}
+    others = [one for one in job.programs if one != rank]
+    place = rng.randrange(len(program) // 10, len(program) * 19 // 20)
+    places = _places(job, rank)
+    if fault == "a rank is a step behind":
+        if any(do.what == "batch" for do in program):
+            return None
+        free = {one: [do for do in own if do.what != "read"] for one, own in job.programs.items()}
+        begins = [i for i, do in enumerate(free[rank]) if do.what == "pause"]
+        return Case(job._replace(programs=free), guilty, guilty, {rank: rng.choice(begins[1:])})
+    if "rank" in fault or "one stops" in fault:
+        lost = {"a rank dies, without a dump": [rank], "one stops, one dies": [rank]}.get(fault, [])
+        if "lost" in fault:
+            lost = rng.sample(others, max(1, len(others) // 8))
+        stops = {rank: place}
+        if fault in ("two ranks stop", "one stops, one dies"):
+            other = rng.choice(others)
+            length = len(job.programs[other])
+            stops[other] = min(length - 2, max(1, place * length // len(program) + rng.randint(-4, 4)))
+        return Case(job, {*stops}, {*stops}, stops, lost)
+    if "device" in fault:
+        works = [i for i, do in enumerate(program) if do.what == "work"]
+        return Case(_changed(job, rank, rng.choice(works[len(works) // 5 :]), label="stuck"), guilty, guilty)
+    if fault == "two groups in two orders":
+        return _in_two_orders(rng, job)
+    if fault == "two calls exchanged":
+        pairs = [
+            (a, b)
+            for a, b in pairwise(places)
+            if program[a].group == program[b].group and signature(program[a]) != signature(program[b])
+        ]
+        if not pairs:
+            return None
+        a, b = rng.choice(pairs)
+        program[a], program[b] = (
+            program[b]._replace(label=program[a].label),
+            program[a]._replace(label=program[b].label),
+        )
+        return Case(_with(job, rank, program), guilty, guilty)
+    if fault.startswith("another size"):
+        is_all = fault.endswith("all-to-all")
+        places = [i for i in places if (program[i].kind == "all_to_all") == is_all]
+    if not places:
+        return None
+    place = rng.choice(places)
+    do = program[place]
+    if fault == "a call left out":
+        program[place] = Do("pause", 1000)
+        wait = next(
+            (i for i in range(place, len(program)) if program[i] == Do("wait", label=do.label)), place
+        )
+        program[wait] = Do("pause", 1000)
+        return Case(_with(job, rank, program), guilty, guilty)
+    more = (do.given[0] + 1, *do.given[1:])
+    changes: dict[str, dict[str, Any]] = {
+        "another size": {"given": more, "taken": (do.taken[0] + 1, *do.taken[1:])},
+        "another size, all-to-all": {"given": more},
+        "another type": {"dtype": "Half"},
+        "another kind": {"kind": "all_reduce" if do.kind != "all_reduce" else "_allgather_base"},
+    }
+    return Case(_changed(job, rank, place, **changes[fault]), guilty, guilty)
+
+
+def _in_two_orders(rng: random.Random, job: Job) -> Case | None:
+    """Let some of the ranks of two groups call these in another order than the rest."""
+    members = {name: {*own} for name, (_, own) in job.groups.items()}
+    pairs = [(a, b) for a in members for b in members if a < b and len(members[a] & members[b]) > 1]
+    if not pairs:
+        return None
+    one, two = rng.choice(pairs)
+    both = sorted(members[one] & members[two])
+    turned = {*rng.sample(both, rng.randint(1, len(both) // 2))}
+    programs = {}
+    for rank, program in job.programs.items():
+        at = max(i for i, do in enumerate(program) if do.what == "pause")
+        new = [
+            Do("call", 0, "", name, "all_reduce", (31,), (31,))
+            for name in (one, two)
+            if rank in members[name]
+        ]
+        programs[rank] = program[:at] + new[:: -1 if rank in turned else 1] + program[at:]
+    return Case(job._replace(programs=programs), turned, {*both})
+
+
+def _living(fault: str, rng: random.Random) -> tuple[Case, int]:
+    """Return a job in which often one rank is slow, or pauses once."""
+    job, ahead = _job(rng)
+    rank = rng.choice(list(job.programs))
+    program = job.programs[rank]
+    if rng.random() < 0.6:
+        times = rng.choice([1.3, 2, 5])
+        program = [do._replace(ns=int(do.ns * times)) if do.what == "work" else do for do in program]
+    if fault.endswith("pause"):
+        place = rng.randrange(len(program) // 4, len(program) * 3 // 4)
+        program = [*program[:place], Do("pause", rng.choice([20, 100, 2000]) * _MS), *program[place:]]
+    return Case(_with(job, rank, program), set(), set(), lost=(rank,)), ahead
+
+
+def _is_missed(run: Simulation, rank: int) -> bool:
+    """Whether another rank made a call, or has a message, that this rank has not: no dump shows it else."""
+    calls: Counter[tuple[str, int]] = Counter()  # by group and rank
+    messages: Counter[tuple[str, int, int, str]] = Counter()  # by group, sender, receiver, and who counts
+    for own in run.calls.values():
+        for call in own:
+            calls[call.do.group, call.rank] += call.do.what == "call"
+            for way, peer, _ in call.do.messages:
+                pair = (call.rank, peer) if way == "send" else (peer, call.rank)
+                key = (call.do.group, *pair, way)
+                messages[key] += 1
+    for (group, other), n in calls.items():
+        if {rank, other} <= {*run.job.groups[group][1]} and n > calls[group, rank]:
+            return True
+    return any(
+        n > messages[group, sender, receiver, "send" if way == "recv" else "recv"]
+        for (group, sender, receiver, way), n in [*messages.items()]
+        if rank == (sender if way == "recv" else receiver)
+    )
+
+
+# ---- time
+
+
+def take_time(n_ranks: int = 512, n_entries: int = 2000) -> None:
     """Write the dumps of a job in which the last rank but one has not come, and diagnose it."""
     with tempfile.TemporaryDirectory() as folder:
         for rank in range(n_ranks):
@@ -46,12 +331,12 @@ def write(folder: Path, rank: int, n_ranks: int, n_entries: int) -> None:
             "process_group": (str(i % 2), groups[str(i % 2)][0]), "thread_name": "python3",
             "thread_id": "23456244340032", "collective_seq_id": i // 2 + 1, "p2p_seq_id": 0,
             "op_id": i // 2 + 1, "profiling_name": "nccl:all_reduce",
-            "time_created_ns": _START_NS + i * 1_000_003 + rank,
+            "time_created_ns": START_NS + i * 1_000_003 + rank,
             "input_sizes": [[4096, 1, 5120]], "input_dtypes": ["BFloat16"], "output_sizes": [[4096, 1, 5120]],
             "output_dtypes": ["BFloat16"], "state": "completed" if i < is_done else "scheduled",
             "time_discovered_started_ns": None, "retired": i < is_done, "timeout_ms": 600_000,
             "is_p2p": False,
-            "time_discovered_completed_ns": _START_NS + i * 1_000_003 + 900_000 if i < is_done else None,
+            "time_discovered_completed_ns": START_NS + i * 1_000_003 + 900_000 if i < is_done else None,
         }
         for i in range(called)
     ]  # fmt: skip
@@ -71,4 +356,7 @@ def write(folder: Path, rank: int, n_ranks: int, n_entries: int) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    if sys.argv[1:2] == ["time"]:
+        take_time(*map(int, sys.argv[2:]))
+    else:
+        main(*map(int, sys.argv[1:3]), faults=sys.argv[3:] or FAULTS)

@@ -84,3 +84,5 @@ LAUNCH_NS = 10_000
 #: After a call's timeout dumps are written within so long (ns): watchdogs look each second, monitors tell
 #: other ranks each few seconds, and a dump takes seconds to write.
 DUMPED_WITHIN_NS = 60 * 10**9
+#: Jobs that live pause for so long (ns), as to save their state: who waits for less may wait for a slow rank.
+PAUSE_NS = 30 * 10**9

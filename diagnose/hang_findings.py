@@ -9,7 +9,8 @@ import numpy as np
 
 from diagnose.diagnosis import Diagnosis, Ranked
 from diagnose.finding import Evidence, Finding, Skipped
-from diagnose.hangs import Hang, HangCause, Root
+from diagnose.hangs import Hang
+from diagnose.who_waits import HangCause, Root
 from errors import counted, in_words
 from formats.recorder.standing import DumpedCall, Standing
 
@@ -95,7 +96,8 @@ def _finding(
             "call the groups in one order on all ranks",
         ),
         HangCause.ELSEWHERE: (
-            f"{who} has not come to {what}, where {those}{when}, but waits for them in another call",
+            f"{who} has not come to {what}, where {those}{when}, but "
+            f"{'waits' if len(guilty) == 1 else 'wait'} for them in another call",
             "; ".join(_circle(hang, [*guilty, *waiting])),
             f"compare the calls of {who} with those of the others: one is missing, or in another order",
         ),

@@ -12,6 +12,7 @@ import contextlib
 import itertools
 import math
 import operator
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import GenericAlias
@@ -93,8 +94,18 @@ class Damage(Struct):
 _LONG_ROW = f"its first row is longer than {PIECE >> 20} MiB, which no row of a step log is"
 
 
+#: A line of a log, as of Megatron, DeepSpeed or `torchrun`: ``[2026-11-27 10:00:01] …``, ``[rank0]: …``.
+_LOG_LINE = re.compile(rb"\[(?:\d{4}-\d\d-\d\d[ T]|[a-z]*\d+\]:)")
+_WRITE_ROWS = (
+    "write a row for each rank and step, as JSON lines or CSV, with the step's number, the rank and "
+    "durations (step, rank, data_ms, step_ms)"
+)
+
+
 def _what_it_is(head: bytes) -> str:
     """Return in words what a file is that is not a trace, from its beginning."""
+    if _LOG_LINE.match(head):
+        return f"a log of text; {_WRITE_ROWS}"
     if head.startswith(b"PK\x03\x04") or head[257:262] == b"ustar":
         return "an archive; unpack it and give what was in it"
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -500,7 +511,7 @@ class EventReader:
         if not text:
             reason = f"is damaged: {self.stream.damage}" if self.stream.damage else "is empty"
             raise TraceError(f"{self.path}: the file {reason}")
-        if text[:1] == b"[":
+        if text[:1] == b"[" and not _LOG_LINE.match(text):
             return text[1:]
         if text[:1] != b"{":
             raise TraceError(f"{self.path}: not a trace: {_what_it_is(text)}")
@@ -540,6 +551,9 @@ class EventReader:
             is_row = tolerant(first := data.split(b"\n", 1)[0]) is not None and len(first) > PIECE
             reason = _LONG_ROW if is_row else "the JSON is cut or broken before any event"
             raise TraceError(f"{self.path}: not a trace: {reason}")
+        if isinstance(value, dict) and "log_history" in value:  # Hugging Face's trainer_state.json
+            what = "the state of a trainer, which has no durations of steps"
+            raise TraceError(f"{self.path}: not a trace: {what}; {_WRITE_ROWS}")
         raise TraceError(f'{self.path}: JSON, but no trace: there is no list "traceEvents"')
 
     def _note_open_end(self, rest: bytes) -> None:

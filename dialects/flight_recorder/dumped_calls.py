@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from arrays import Mask
+from arrays import Int64, Mask
 from arrays.numbering import ids_in
 from formats.columns import Trace
 from formats.recorder.recorder_dump import COMPLETED, STARTED, Dump, shapes_of, text_of, whole
 from formats.recorder.standing import UNKNOWN, DumpedCall, Group, Lane, Standing
+from formats.values import FARTHEST_NS
 
 _MOST = 16  # calls of each kind that are kept of a lane, and tensors of a call
 _MOST_MESSAGES = 64
@@ -25,13 +26,16 @@ _ALL_RANKS, _WORLDS = range(_MOST_RANKS), ("0", "#0")  # the group of all is mad
 _MOST_FRAMES = 3
 _DEEPEST_STACK = 256
 _MOST_KNOWN = 4096
-_DATA: dict[str, tuple[str, str]] = {}  # of calls with the same data, which most are; see `_data_of`
+_DATA: dict[
+    str, tuple[str, str, int, int]
+] = {}  # of calls with the same data, which most are; see `_data_of`
 _LAUNCH = "coalesced"
 #: Collectives that some members may complete before the others have come.
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 #: Kinds whose members may give sizes of their own.
 _UNEVEN = ("all_to_all", "alltoall", "_v", "coalesced", "gather", "scatter")
 _EVEN = ("all_gather", "reduce_scatter", "allgather")
+_ALL_TO_ALL = re.compile("all_?to_?all")
 _MESSAGE = re.compile(r"(?:send|recv)\D*(\d{1,9})\s*(?:->|<-)\s*(\d{1,9})")
 _OWN_CODE = re.compile(r"/torch/|/site-packages/|^<")
 
@@ -41,7 +45,7 @@ def standing_of(trace: Trace) -> Standing:
     dump: Dump = trace.header["recorder"]
     groups = groups_of(dump)
     names = [groups.get(name) or Group(name, description, ()) for name, description in dump.groups]
-    dump, is_launch = _with_launches(dump)
+    dump, order, is_launch = _with_launches(dump)
     is_done = dump.state == COMPLETED
     lanes = {name: Lane(group) for name, group in groups.items()}
     calls = np.flatnonzero(~dump.is_message & ~is_launch)
@@ -53,8 +57,8 @@ def standing_of(trace: Trace) -> Standing:
             names[at],
             int(dump.number[waiting].max(initial=-1)) if len(waiting) else completed,
             completed,
-            [_call(dump, names, i, frames=not n) for n, i in enumerate(waiting[:_MOST].tolist())],
-            [_call(dump, names, i, frames=False) for i in done[-_MOST:].tolist()],
+            [_call(dump, names, i, order, frames=not n) for n, i in enumerate(waiting[:_MOST].tolist())],
+            [_call(dump, names, i, order, frames=False) for i in done[-_MOST:].tolist()],
             len(waiting),
         )
     for at in ids_in(dump.group_id[dump.is_message]):
@@ -67,30 +71,46 @@ def standing_of(trace: Trace) -> Standing:
     created, _, completed = dump.times[:, (dump.times[[0, 2]] > 0).all(axis=0)]
     return Standing(
         lanes,
-        [_call(dump, names, i) for i in messages.tolist()],
-        _call(dump, names, n_calls - 1) if n_calls else None,
+        [_call(dump, names, i, order) for i in messages.tolist()],
+        _call(dump, names, n_calls - 1, order) if n_calls else None,
         int(dump.times.max(initial=-1)),
         dump.written_ns,
         int((completed - created).max(initial=0)),
         bool((dump.times[1] > 0).any()),
         rank_of(trace)[1],
+        _just_completed_ns(dump),
     )
 
 
-def _with_launches(dump: Dump) -> tuple[Dump, Mask]:
-    """Return the dump with the states of launches, and which calls (n,) only launch others, as one.
+def _just_completed_ns(dump: Dump) -> int:
+    """Return when the dump was made, if a call had completed that the watchdog had not seen yet; else -1.
 
-    Such a launch follows its calls, with their numbers, and only its own state is kept up to date.
+    It retires what it finds complete, some times a second; the rest is found while the dump is made.
+    """
+    is_done = dump.state == COMPLETED
+    is_retired = np.array([entry.get("retired") is not False for entry in dump.entries], np.bool_)
+    seen = dump.times[2]
+    latest_ns = int(seen[is_done & is_retired].max(initial=-1))
+    fresh = seen[is_done & ~is_retired]
+    return int(fresh.max()) if 0 < latest_ns < fresh.min(initial=FARTHEST_NS) < FARTHEST_NS else -1
+
+
+def _with_launches(dump: Dump) -> tuple[Dump, Int64, Mask]:
+    """Return the dump with the states of launches, the order of calls (n,), and which of them launch others.
+
+    Such a launch follows its calls, which are one: they have its number and place, and only its own state is
+    kept up to date.
     """
     state, is_launch = dump.state.copy(), np.zeros(len(dump.entries), np.bool_)
+    order = np.arange(len(dump.entries))
     launches: dict[Hashable, int] = {}
     for i in reversed(range(len(dump.entries)) if _LAUNCH in dump.kind else ()):
         key = (int(dump.group_id[i]), int(dump.number[i]), whole(dump.entries[i].get("p2p_seq_id")))
         if dump.kind[i] == _LAUNCH:
             launches[key] = i
         elif (launch := launches.get(key)) is not None:
-            state[i], is_launch[launch] = dump.state[launch], True
-    return dump._replace(state=state), is_launch
+            state[i], order[i], is_launch[launch] = dump.state[launch], launch, True
+    return dump._replace(state=state), order, is_launch
 
 
 def groups_of(dump: Dump) -> dict[str, Group]:
@@ -119,22 +139,23 @@ def _members(text: str) -> Sequence[int]:
     return span if list(span) == ranks else tuple(ranks)
 
 
-def _call(dump: Dump, names: Sequence[Group], i: int, *, frames: bool = True) -> DumpedCall:
+def _call(dump: Dump, names: Sequence[Group], i: int, order: Int64, *, frames: bool = True) -> DumpedCall:
     entry, group, kind = dump.entries[i], names[int(dump.group_id[i])], dump.kind[i]
     peer = UNKNOWN if dump.is_message[i] else None
     if peer is not None and (match := _MESSAGE.search(text_of(entry.get("profiling_name")))):
         place, members = int(match[2]), group.members or (_ALL_RANKS if group.name in _WORLDS else ())
         peer = members[place] if place < len(members) else UNKNOWN
+    of_data = _data_of(kind, entry)
     return DumpedCall(
-        group, kind, int(dump.number[i]), i, peer, peer is None and not is_rooted(kind),
-        *_data_of(kind, entry), int(dump.times[0, i]),
+        group, kind, int(dump.number[i]), int(order[i]), peer, peer is None and not is_rooted(kind),
+        *of_data[:2], int(dump.times[0, i]),
         bool(dump.state[i] == STARTED), _frames(entry.get("frames")) if frames else (),
-        whole(entry.get("timeout_ms")) * 1_000_000,
+        whole(entry.get("timeout_ms")) * 1_000_000, *of_data[2:],
     )  # fmt: skip
 
 
-def _data_of(kind: str, entry: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the signature of a call, and its data; see `DumpedCall`."""
+def _data_of(kind: str, entry: Mapping[str, Any]) -> tuple[str, str, int, int]:
+    """Return the signature of a call, its data, and what an all-to-all gives and takes; see `DumpedCall`."""
     given = [
         value[:_MOST] if isinstance(value := entry.get(f"{way}_{what}"), list | tuple) else ()
         for what in ("sizes", "dtypes")
@@ -153,10 +174,15 @@ def _data_of(kind: str, entry: Mapping[str, Any]) -> tuple[str, str]:
         )
         is_free = any(part in kind for part in _UNEVEN) and kind.strip("_").removesuffix("_base") not in _EVEN
         # a library sees elements, not shapes
-        elements = "->".join(str(sum(map(math.prod, part))) for part in shapes)
-        parts = [kind, dtypes, "" if is_free or not any(shapes) else f"{elements} elements"]
+        elements = [sum(map(math.prod, part)) for part in shapes]
+        words = f"{'->'.join(map(str, elements))} elements"
+        parts = [kind, dtypes, "" if is_free or not any(shapes) else words]
+        is_told = _ALL_TO_ALL.search(kind) and all(0 < len(part) < _MOST for part in shapes)
         shown = " -> ".join(dict.fromkeys(", ".join(map(str, part)) for part in shapes if part))
-        _DATA[key] = ", ".join(filter(None, parts)), f"{dtypes} {shown}" if shown else ""
+        _DATA[key] = (
+            ", ".join(filter(None, parts)), f"{dtypes} {shown}" if shown else "",
+            *(elements if is_told else (-1, -1)),
+        )  # fmt: skip
     return _DATA[key]
 
 

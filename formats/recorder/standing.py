@@ -52,6 +52,8 @@ class DumpedCall(NamedTuple):
     has_started: bool
     frames: Sequence[str] = ()  # of the Python stack, the innermost first
     timeout_ns: int = -1  # for which the watchdog lets it wait; -1 where unknown
+    given: int = -1  # elements that the rank gives, and takes; -1 where unknown
+    taken: int = -1
 
     @property
     def title(self) -> str:
@@ -100,3 +102,4 @@ class Standing(Struct):
     longest_ns: int  # what a completed call took at most, from the call on
     tells_start: bool  # whether the start of operations is recorded
     rank_by: str = ""  # what tells the rank
+    just_completed_ns: int = -1  # when the file was written, if a call had completed just before; else -1

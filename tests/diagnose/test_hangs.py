@@ -17,7 +17,8 @@ from made_hangs import Made, Op, Run, parallel_job, small_job
 
 import dialects
 from conftest import SHARED, THOROUGH, run_cli
-from diagnose.hangs import Hang, HangCause, _alike, find_hang
+from diagnose.hangs import Hang, find_hang
+from diagnose.who_waits import HangCause, alike_in
 from formats.recorder.recorder_dump import read
 from formats.recorder.standing import DumpedCall, Group, Lane, Standing
 
@@ -70,7 +71,7 @@ def test_a_rank_that_never_enters(tmp_path: Path) -> None:
     assert root.call.at_ns == run.called_ns[3, 9]
     assert hang.doubt.endswith("if no timeout made the job write them, it may only be slow")
     for path in tmp_path.iterdir():
-        os.utime(path, ns=(root.call.at_ns + 9 * 10**9,) * 2)  # seconds after: longer than any call
+        os.utime(path, ns=(root.call.at_ns + 31 * 10**9,) * 2)  # longer than jobs that live pause
     assert find_hang(standings(tmp_path)).doubt == ""
 
 
@@ -128,7 +129,7 @@ def test_of_ranks_without_a_dump_those_in_the_same_groups_are_one_node() -> None
 def test_ranks_are_alike_that_are_in_the_same_groups(seed: int) -> None:
     rng = random.Random(seed)
     groups = {(i,): sorted(rng.sample(range(30), rng.randint(1, 12))) for i in range(rng.randint(1, 6))}
-    alike, firsts = _alike({key: np.array(own) for key, own in groups.items()})
+    alike, firsts = alike_in({key: np.array(own) for key, own in groups.items()})
     by_groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for rank in sorted({rank for own in groups.values() for rank in own}):
         by_groups[tuple(key for key, own in groups.items() if rank in own)].append(rank)

@@ -107,6 +107,15 @@ def test_invalid_utf8_costs_no_event(tmp_path: Path) -> None:
         (b"", "is empty"),
         (b"   \n ", "is empty"),
         (b"hello", "neither JSON nor a DASF profile"),
+        (
+            b" [2026-11-27 10:00:01] iteration 1/ 9 | lm loss: 7.1 |\n" * 9,
+            "a log of text; write a row for each",
+        ),
+        (b"[rank0]: [W1127 10:00:01 init.cpp] a warning\n" * 9, "a log of text; write a row for each"),
+        (
+            b'{"global_step": 9, "log_history": [{"loss": 2.5, "step": 9}]}',
+            "no durations of steps; write a row",
+        ),
         (b"step,loss\n1,2\n", "a table without rows of a step log"),
         ("step,step_ms\n1,2\n".encode("utf-16"), "text in UTF-16; write it in UTF-8"),
         (b"\x7fELF\x00\x01\x02\x03" * 50, "neither JSON nor a DASF profile"),

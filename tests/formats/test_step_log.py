@@ -339,7 +339,7 @@ def test_rows_of_all_ranks_that_memory_should_not_hold_are_those_of_each_rank(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("formats.stream.PIECE", 200)
-    monkeypatch.setattr("formats.step_log._PIECE_ROWS", 30)
+    monkeypatch.setattr("formats.step_log.row_layouts._PIECE_ROWS", 30)
     monkeypatch.setattr("arrays.spill._IN_MEMORY", 1_000)
     rows = [f"{step},{rank},{1 + step + 100 * rank}\n" for step in range(300) for rank in (2, 0, 5)]
     trace = log(tmp_path / "a.csv", "step,rank,step_ms\n" + "".join(rows) + "7,5,9\nx")

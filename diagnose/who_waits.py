@@ -1,0 +1,433 @@
+"""Who waits for whom in which call, from where each rank stood, and where that ends.
+
+Ranks and open calls are the nodes of a graph: a rank leads to the first open call of each of its groups, a
+call to the members that have not made it, or else to those that an earlier call holds. Whoever waits has a
+way out of its node. Where ways end is the cause:
+
+- a rank that waits for nobody: it has not come, while others wait for it;
+- a rank without a dump, where nothing else explains the waiting: it has died, or could not write;
+- ranks that wait for each other in a circle, or those of them that others in groups alike show to be out of
+  order, or the one without which nobody would wait;
+- a call that all members have made, with different arguments, or that some devices have not started.
+
+Beside these, a rank whose record lacks completions that all members of a group took part in has stopped by
+itself: its device, or its library's thread, no longer answers.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from enum import Enum
+from functools import cached_property
+from itertools import chain
+from math import inf
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from arrays import Int64
+from arrays.numbering import places_by_value, unique
+from diagnose.differing_calls import DifferingCalls, Key, unbalanced
+from diagnose.finding_thresholds import HALF
+from formats.recorder.standing import UNKNOWN, DumpedCall, Lane, Standing
+
+
+class HangCause(Enum):
+    """Why calls do not complete; the words are those of tables."""
+
+    ABSENT = "has not come"
+    BEHIND = "its record stopped"
+    NO_DUMP = "left no dump"
+    CYCLE = "wait for each other"
+    ELSEWHERE = "waits elsewhere"
+    MISMATCH = "calls differ"
+    NOT_STARTED = "its device has not started"
+
+
+class Root(NamedTuple):
+    """One cause: the guilty `ranks`, the call that does not complete, and who waits in it."""
+
+    cause: HangCause
+    ranks: Sequence[int]
+    call: DumpedCall
+    waiting: Sequence[int] = ()
+    differ: Mapping[str, Sequence[int]] = {}  # what was called, and by whom
+
+
+class Wait(NamedTuple):
+    """A rank waits in its first open call for `on`: ranks that have not come, or are held (`is_held`)."""
+
+    call: DumpedCall
+    on: Sequence[int]
+    is_held: bool
+
+
+_Group = Sequence[int]  # its members
+_Node = Hashable  # a rank, or an open call
+
+
+class Waits:
+    """The standings of all ranks, side by side.
+
+    `lost` are the ranks without a dump, by the first of those that are in the same groups: these wait for
+    nobody and are awaited alike, so the first is the node of all of them. `frozen` are the ranks whose record
+    stopped. `reached` are, of each group and member with a dump, the numbers of its last call and of the last
+    completed one; -1 where unknown.
+    """
+
+    def __init__(self, ranks: Mapping[int, Standing]) -> None:
+        self.ranks = ranks
+        self.lanes: dict[Key, dict[int, Lane]] = defaultdict(dict)
+        for rank, one in ranks.items():
+            for lane in one.lanes.values():
+                self.lanes[lane.group.key][rank] = lane
+        messages = [call for one in ranks.values() for call in one.messages]
+        peers = {call.peer for call in messages if call.peer is not None and call.peer != UNKNOWN}
+        groups: set[_Group] = {*(members for _, members in self.lanes), *((peer,) for peer in peers)}
+        present = {group: [rank for rank in group if rank in ranks] for group in groups}
+        absent = (
+            (group, np.array([rank for rank in group if rank not in ranks], np.int64)) for group in groups
+        )
+        self.lost, self._lost_in = alike_in({group: own for group, own in absent if len(own)})
+        self.reached: dict[Key, dict[int, tuple[int, int]]] = {}
+        for key, lanes in self.lanes.items():
+            with_counters = not any(lane.has_messages for lane in lanes.values())
+            known = dict.fromkeys(present[key[1]], (-1, -1))
+            own = {rank: lane.reached(with_counters=with_counters) for rank, lane in lanes.items()}
+            self.reached[key] = known | own
+        self.frozen: dict[int, Root] = {}
+        self._seen_through: dict[tuple[Key, int], int] = {}  # group and rank: calls up to this one are done
+        self._differ = DifferingCalls(self.lanes)
+        # one of which no ranks are listed may be several
+        self.sure = [key for key in self.lanes if key[1]]
+        for key in self.sure:
+            self._find_frozen(key)
+        self.opens = {rank: self._open_calls(rank) for rank in ranks}
+        self._callers: dict[_Node, dict[int, DumpedCall]] = defaultdict(dict)
+        for rank, calls in self.opens.items():
+            for call in calls:
+                self._callers[_node(rank, call)][rank] = call
+        self._first = {rank: calls[0].order for rank, calls in self.opens.items() if calls}
+        # open ones that all members have made, as far as `ends` found them
+        self.running: list[DumpedCall] = []
+        # whose dump was made within moments of a completion
+        self.fresh = [rank for rank, one in ranks.items() if one.just_completed_ns > 0]
+        self.misfit = ""  # a call that cannot complete though nobody is known to be guilty
+        self._targets: dict[_Node, tuple[Sequence[int], bool]] = {}
+        self._waiting: dict[tuple[_Node, ...], tuple[DumpedCall | None, Sequence[int]]] = {}
+
+    # ---- what the records say
+
+    def _find_frozen(self, key: Key) -> None:
+        """Find the ranks with calls open that a member completed, as no one can without them."""
+        completed = {rank: done for rank, (_, done) in self.reached[key].items()}
+        top = max(completed.values())
+        unseen: dict[int, list[DumpedCall]] = {}
+        for rank, lane in self.lanes[key].items():
+            calls = [one for one in lane.first if one.number <= top and one.all_wait]
+            if calls and not any((key, one.number) in self._differ for one in calls):
+                unseen[rank] = calls
+        if len(unseen) > HALF * len(completed):
+            return
+        for rank, calls in unseen.items():
+            self._seen_through[key, rank] = calls[-1].number
+            if rank not in self.frozen or calls[0].order < self.frozen[rank].call.order:
+                done_by = [one for one, n in completed.items() if n >= calls[0].number]
+                self.frozen[rank] = Root(HangCause.BEHIND, (rank,), calls[0], done_by)
+
+    def _open_calls(self, rank: int) -> list[DumpedCall]:
+        """Return the first open call of each group, and of each kind of message to each peer, in order."""
+        found: dict[Hashable, DumpedCall] = {}
+        for lane in self.ranks[rank].lanes.values():
+            seen = self._seen_through.get((lane.group.key, rank), -1)
+            for call in [one for one in lane.first if one.number > seen][:1]:
+                found[lane.group.name] = call
+        # which of its messages are done a record that stopped does not know
+        for call in self.ranks[rank].messages if rank not in self.frozen else ():
+            found.setdefault((call.group.name, call.kind, call.peer), call)
+        return sorted(found.values(), key=lambda call: call.order)
+
+    # ---- who waits for whom
+
+    def targets(self, rank: int, call: DumpedCall) -> tuple[Sequence[int], bool]:
+        """Return the ranks that an open call of `rank` waits for, and whether they are only held."""
+        node = _node(rank, call)
+        if node not in self._targets:
+            found = self._call_targets(call) if call.peer is None else self._peers(rank, call)
+            self._targets[node] = found
+        return self._targets[node]
+
+    def _call_targets(self, call: DumpedCall) -> tuple[Sequence[int], bool]:
+        key = call.group.key
+        reached = self.reached[key]
+        absent = [rank for rank, (entered, _) in reached.items() if entered < call.number]
+        absent = absent or self._lost_in.get(key[1], [])
+        if absent:
+            return absent, False
+        own = {rank: one.order for rank, one in self._calls(key, call.number).items()}
+        waiting = [rank for rank, (_, completed) in reached.items() if completed < call.number]
+        return self._held({rank: own.get(rank, inf) for rank in waiting}), True
+
+    def _peers(self, rank: int, call: DumpedCall) -> tuple[Sequence[int], bool]:
+        """Return whom a message waits for, and those launched as one with it; see `targets`.
+
+        Of a batch that is open some messages may be done, and what answers them belongs to a later one. So a
+        batch may wait for all others in which its peers are.
+        """
+        batch = self._batch(rank, call)
+        answers = [self._answer(rank, one) for one in batch]
+        absent = [one.peer for one, answer in zip(batch, answers, strict=True) if answer is None]
+        if absent:
+            return list(dict.fromkeys(peer for peer in absent if peer is not None)), False
+        order = {
+            one.peer: answer.order
+            for one, answer in zip(batch, answers, strict=True)
+            if answer and one.peer is not None
+        }
+        several = [peer for peer in order if len(self._batch(peer, self.opens[peer][0])) > 1]
+        return self._held(order | {rank: call.order}) or several, True
+
+    def _may_run(self, rank: int) -> bool:
+        """Whether a rank is at messages that are all answered."""
+        call = self.opens[rank][0]
+        return (
+            call.peer is not None
+            and self.targets(rank, call)[1]
+            and not any(
+                self._first[peer] < answer.order
+                for one in self._batch(rank, call)
+                if (peer := one.peer) is not None and (answer := self._answer(rank, one))
+            )
+        )
+
+    def _batch(self, rank: int, call: DumpedCall) -> Sequence[DumpedCall]:
+        """Return the open messages of `rank` that were launched as one with this one."""
+        return [one for one in self.ranks[rank].messages if one.order == call.order]
+
+    def _answer(self, rank: int, call: DumpedCall) -> DumpedCall | None:
+        """Return the open message of the peer that belongs to this one of `rank`."""
+        wanted = "recv" if call.kind.startswith("send") else "send"
+        for one in self.opens.get(-1 if call.peer is None else call.peer, ()):
+            if one.peer == rank and one.kind.startswith(wanted) and one.group.name == call.group.name:
+                return one
+        return None
+
+    def _held(self, order: Mapping[int, float]) -> list[int]:
+        """Return the ranks for which another call is the first open one, by the place of this one."""
+        return [rank for rank, own in order.items() if self._first.get(rank, inf) < own]
+
+    def _calls(self, key: Key, number: int) -> dict[int, DumpedCall]:
+        """Return the open calls of a collective."""
+        lanes = self.lanes[key].items()
+        return {rank: call for rank, lane in lanes for call in lane.first if call.number == number}
+
+    def wait(self, rank: int) -> Wait | None:
+        """Return for whom a rank waits in its first open call; None where none is open, or all have come."""
+        for call in self.opens[rank][:1]:
+            on, is_held = self.targets(rank, call)
+            if call.peer is not None:  # of a batch the one that waits
+                call = next((one for one in self._batch(rank, call) if one.peer in on), call)
+            on = [one for one in on if one not in (rank, UNKNOWN)]
+            return Wait(call, self.all_of(on), is_held) if on else None
+        return None
+
+    def all_of(self, nodes: Sequence[int]) -> Sequence[int]:
+        """Return ranks, and those without a dump for which one of them stands."""
+        if self.lost.keys().isdisjoint(nodes):
+            return nodes
+        return sorted(chain.from_iterable(self.lost.get(rank, (rank,)) for rank in nodes))
+
+    # ---- where the ways end
+
+    def ends(self) -> list[Root]:
+        """Return the causes at which the ways end."""
+        found = []
+        for part in self._sinks(self.opens):
+            ranks = [node for node in part if isinstance(node, int)]
+            if len(ranks) < 2:
+                found.append(self._end(part))
+            else:  # a circle: in their first calls, whoever else follows
+                found += map(self._end, self._sinks({rank: self.opens[rank][:1] for rank in ranks}))
+        return [root for root in found if root is not None]
+
+    def _sinks(self, ways: Mapping[int, Sequence[DumpedCall]]) -> Iterable[set[_Node]]:
+        """Return the strongly connected parts of the graph from which no way leads out."""
+        import networkx
+
+        parts: Iterable[set[_Node]] = networkx.attracting_components(self._graph(ways))
+        return parts
+
+    def _graph(self, ways: Mapping[int, Sequence[DumpedCall]]) -> Any:
+        """Return the graph of these ranks and calls (a `networkx.DiGraph`): who waits for whom."""
+        import networkx
+
+        graph: Any = networkx.DiGraph()
+        graph.add_nodes_from(ways)
+        for rank, calls in ways.items():
+            for call in calls:
+                node = _node(rank, call)
+                if node not in graph:
+                    graph.add_edges_from((node, on) for on in self.targets(rank, call)[0])
+                graph.add_edge(rank, node)
+        return graph
+
+    def _end(self, part: Iterable[_Node]) -> Root | None:
+        ranks = sorted(node for node in part if isinstance(node, int))
+        if len(ranks) > 1:
+            calls = [self.opens[rank][0] for rank in ranks]
+            for call in calls:
+                if call.peer is None and (call.group.key, call.number) in self._differ:
+                    return self._differing(call.group.key, call.number)
+            if may_run := [rank for rank in ranks if self._may_run(rank)]:
+                self.running.append(self.opens[may_run[0]][0])
+                return None
+            begun = {rank for rank in ranks if any(call.has_started for call in self.opens[rank])}
+            late = [rank for rank in ranks if rank not in begun and self.ranks[rank].tells_start]
+            if begun and 0 < len(late) <= HALF * len(ranks):
+                return Root(HangCause.NOT_STARTED, late, self.opens[late[0]][0], sorted(begun))
+            odd = self._out_of_order(ranks) or self._odd_one(ranks)
+            first, waiting = self._waiting_in(tuple(node for rank in odd for node in self._awaited[rank]))
+            if first is not None:
+                return Root(HangCause.ELSEWHERE, odd, first, waiting)
+            return Root(HangCause.CYCLE, ranks, min(calls, key=age), ranks)
+        if not ranks:
+            (node,) = part
+            own = dict(self._callers[node])
+            call = next(iter(own.values()))
+            if call.peer is None and (root := self._differing(call.group.key, call.number)):
+                return root
+            messages = [(rank, one) for rank, mine in own.items() for one in self._batch(rank, mine)]
+            for by, one in messages:
+                if one.peer is not None and (answer := self._answer(by, one)):
+                    own[one.peer] = answer
+            root = self._unbalanced(own) or self._not_started(own)
+            if root is None:
+                self.running.append(max(own.values(), key=lambda call: call.at_ns))
+            return root
+        first, waiting = self._waiting_in(tuple(self._awaited.get(ranks[0], ())))
+        if first and first.peer is not None:
+            first = next((one for one in self._batch(waiting[0], first) if one.peer == ranks[0]), first)
+        cause = HangCause.NO_DUMP if ranks[0] in self.lost else HangCause.ABSENT
+        return Root(cause, ranks, first, waiting) if first and ranks != [UNKNOWN] else None
+
+    def _out_of_order(self, circle: Sequence[int]) -> list[int]:
+        """Return the ranks of a circle that made their call before one that all ranks alike make first.
+
+        Alike are other ranks, in the same groups or in groups of the same descriptions.
+        """
+        odd = set()
+        for rank in circle:
+            mine = self.opens[rank][0]
+            for other in self.targets(rank, mine)[0] if mine.peer is None else ():
+                theirs = self.opens[other][0] if other in circle else mine
+                first, then = (self._differ.made_alike(call) for call in (mine, theirs))
+                orders = {
+                    first[one].order < then[one].order for one in first.keys() & then.keys() - {*circle}
+                }
+                if theirs.peer is None and orders == {True}:
+                    odd.add(other)
+        return sorted(odd) if len(odd) <= HALF * len(circle) else []
+
+    def _odd_one(self, circle: Sequence[int]) -> list[int]:
+        """Return the one rank without which none of the others would wait in a circle, if there is one.
+
+        It has left a call out, or made it in another order than they have.
+        """
+        import networkx
+
+        graph = self._graph({rank: self.opens[rank][:1] for rank in circle})
+        maybe = {node for node, _ in networkx.find_cycle(graph) if isinstance(node, int)}
+        found: list[int] = []
+        while maybe and len(found) < 2:
+            rank = maybe.pop()
+            try:  # who is not in each circle is not the one
+                maybe &= {node for node, _ in networkx.find_cycle(graph.subgraph(graph.nodes - {rank}))}
+            except networkx.NetworkXNoCycle:
+                found.append(rank)
+        return found if len(found) == 1 else []
+
+    @cached_property
+    def _awaited(self) -> Mapping[int, Sequence[_Node]]:
+        """The open calls that wait for a rank, but not those of its own alone."""
+        found: dict[int, list[_Node]] = defaultdict(list)
+        for node, callers in self._callers.items():
+            for on in self.targets(*next(iter(callers.items())))[0]:
+                if callers.keys() != {on}:
+                    found[on].append(node)
+        return found
+
+    def _waiting_in(self, nodes: tuple[_Node, ...]) -> tuple[DumpedCall | None, Sequence[int]]:
+        """Return the first of open calls, and the ranks in it; those come first whose ranks have not come."""
+        if nodes not in self._waiting:  # thousands of ranks may be awaited in the same calls
+            pairs = [pair for node in nodes for pair in self._callers[node].items()]
+            pairs = [pair for pair in pairs if not self.targets(*pair)[1]] or pairs
+            by, first = min(
+                pairs, key=lambda pair: (pair[1].peer is not None, *age(pair[1])), default=(0, None)
+            )
+            self._waiting[nodes] = first, sorted(self._callers[_node(by, first)]) if first else ()
+        return self._waiting[nodes]
+
+    def _not_started(self, own: Mapping[int, DumpedCall]) -> Root | None:
+        """Return the members whose device has not started a call that others have started."""
+        started = sorted(rank for rank, call in own.items() if call.has_started)
+        late = sorted(rank for rank in own if rank not in started and self.ranks[rank].tells_start)
+        if not started or not late or len(late) > HALF * len(own):
+            return None
+        return Root(HangCause.NOT_STARTED, late, own[late[0]], started)
+
+    def _differing(self, key: Key, number: int) -> Root | None:
+        """Return the first call from this one on that members made differently."""
+        first = self._differ.from_number(key, number)
+        if first is None or any(entered < number for entered, _ in self.reached[key].values()):
+            return None
+        calls, by = self._calls(key, first), self._differ.by_signature(key, first)
+        guilty = self._differ.guilty(key, first)
+        return (
+            Root(HangCause.MISMATCH, guilty, min(calls.values(), key=age), sorted(calls), by)
+            if guilty
+            else None
+        )
+
+    def _unbalanced(self, own: Mapping[int, DumpedCall]) -> Root | None:
+        """Return an all-to-all whose members do not take what they give."""
+        call = min(own.values(), key=age)
+        if call.peer is not None or len(own) < len(call.group.members):
+            return None
+        more, guilty = unbalanced(own, self.lanes[call.group.key])
+        if not more:
+            return None
+        by: dict[str, list[int]] = defaultdict(list)
+        for rank, one in own.items():
+            by[f"gives {one.given:,} and takes {one.taken:,} elements"].append(rank)
+        self.misfit = (
+            f"all members have called {call.title}, but they give {abs(more):,} elements "
+            f"{'more' if more > 0 else 'fewer'} than they take: it cannot complete, and whose sizes "
+            "are wrong is not told"
+        )
+        return Root(HangCause.MISMATCH, guilty, call, sorted(own), by) if guilty else None
+
+
+def age(call: DumpedCall) -> tuple[bool, int]:
+    """Return a key that sorts calls by their time, those without one last."""
+    return call.at_ns < 0, call.at_ns
+
+
+def alike_in(groups: Mapping[_Group, Int64]) -> tuple[dict[int, list[int]], dict[_Group, list[int]]]:
+    """Return ranks by the first of those that are in the same groups, and these first ones in each group."""
+    ranks = unique(np.concatenate([np.empty(0, np.int64), *groups.values()]))
+    part, n = np.zeros(len(ranks), np.int64), 0
+    places = {group: np.searchsorted(ranks, own) for group, own in groups.items()}
+    for own in places.values():  # splits each part into the ranks in the group, and the others
+        before, new = np.unique(part[own], return_inverse=True)
+        part[own], n = n + 1 + new, n + len(before)
+    _, first, turn = np.unique(part, return_index=True, return_inverse=True)
+    firsts = {group: ranks[unique(first[turn[own]])].tolist() for group, own in places.items()}
+    parts = (ranks[alike].tolist() for alike in places_by_value(turn))
+    return {alike[0]: alike for alike in parts}, firsts
+
+
+def _node(rank: int, call: DumpedCall) -> _Node:
+    """Return an open call as a node: a collective is one of all its members, a batch of messages one."""
+    key = call.group.key
+    return (key, call.number) if call.peer is None else (key, rank, call.order)
