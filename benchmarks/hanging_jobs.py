@@ -337,7 +337,7 @@ class Simulation:
 
 
 def signature(do: Do) -> tuple[Any, ...]:
-    """Return the facts that all members of a collective must agree on; sizes of an all-to-all are each member's own."""
+    """Return the facts that all members of a collective must agree on (not the sizes of an all-to-all)."""
     is_uneven = do.kind.startswith("all_to_all")
     return (do.kind, do.dtype, *(() if is_uneven else (_elements(do.given), _elements(do.taken))))
 
