@@ -244,7 +244,7 @@ class Simulation:
     def document(
         self, rank: int, at_ns: float, *, kept: int = 2000, poll_ns: int = 100 * _MS, timing: bool = False
     ) -> dict[str, Any]:
-        """Return what the recorder of a rank writes at a moment; `poll_ns`: how often its watchdog looks."""
+        """Return the dump of a rank at a moment; `poll_ns`: how often its watchdog looks."""
         groups = {name: group for name, group in self.job.groups.items() if rank in group[1]}
         ids = {name: place for place, name in enumerate(groups)}
         counters = {name: [-1, -1, -1] for name in groups}
@@ -337,7 +337,7 @@ class Simulation:
 
 
 def signature(do: Do) -> tuple[Any, ...]:
-    """Return what all members of a collective must agree on; sizes of an all-to-all are each member's own."""
+    """Return the facts that all members of a collective must agree on (not the sizes of an all-to-all)."""
     is_uneven = do.kind.startswith("all_to_all")
     return (do.kind, do.dtype, *(() if is_uneven else (_elements(do.given), _elements(do.taken))))
 

@@ -37,7 +37,7 @@ class DifferingCalls:
         return node in self._by
 
     def by_signature(self, key: Key, number: int) -> Mapping[str, Sequence[int]]:
-        """Return what members called, and who; two or more."""
+        """Return the members by their signatures, two or more, of a differing call."""
         return self._by[key, number]
 
     def from_number(self, key: Key, number: int) -> int | None:

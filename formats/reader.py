@@ -551,7 +551,7 @@ class EventReader:
             is_row = tolerant(first := data.split(b"\n", 1)[0]) is not None and len(first) > PIECE
             reason = _LONG_ROW if is_row else "the JSON is cut or broken before any event"
             raise TraceError(f"{self.path}: not a trace: {reason}")
-        if isinstance(value, dict) and "log_history" in value:  # Hugging Face's trainer_state.json
+        if isinstance(value, dict) and "log_history" in value:  # `trainer_state.json` of transformers
             what = "the state of a trainer, which has no durations of steps"
             raise TraceError(f"{self.path}: not a trace: {what}; {_WRITE_ROWS}")
         raise TraceError(f'{self.path}: JSON, but no trace: there is no list "traceEvents"')
