@@ -203,11 +203,12 @@ class _Connections:
     def over(self, now: int) -> list[int]:
         """Return the operations that are over, and leave their connections."""
         passed = now - self._since
-        busy, gone = self.busy, []
-        self.busy = []
-        for one in busy:
+        gone: list[int] = []
+        busy: list[int] = []
+        for one in self.busy:
             is_over = self._left[one] - passed * self._speed[one] <= _ROUNDED
-            (gone if is_over else self.busy).append(one)
+            (gone if is_over else busy).append(one)
+        self.busy = busy
         return [self.operation[one] for one in gone]
 
     def share(self, now: int) -> None:
