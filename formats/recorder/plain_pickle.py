@@ -60,7 +60,7 @@ class _Values(pickle.Unpickler):
         raise pickle.UnpicklingError(f"{module}.{name}")
 
     def persistent_load(self, pid: Any) -> Any:
-        """Return what a tuple becomes."""
+        """Return a tuple of few texts as it is, any other one as a list."""
         is_name = len(pid) <= _LONGEST_TUPLE and all(type(one) is str for one in pid)
         return pid if is_name else list(pid)
 
