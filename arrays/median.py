@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from arrays import NDArray
+from arrays import Float64, NDArray
 
 #: Of normal values: median absolute deviation to standard deviation, and standard error of a median to that
 #: of a mean.
@@ -24,6 +24,22 @@ def median(values: NDArray[np.generic]) -> float:
     """Return the median of numbers (n,), at least one and none of them NaN; `np.median` loads `numpy.ma`."""
     ordered = np.sort(values).astype(np.float64)
     return float((ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2)
+
+
+def medians_of_others(values: Float64) -> Float64:
+    """Return for each value (k, m) the median of the others in its row; m is at least two.
+
+    >>> medians_of_others(np.array([[1.0, 2.0, 4.0, 9.0]]))
+    array([[4., 4., 2., 2.]])
+    """
+    order = np.argsort(values, axis=1)
+    ordered, place = np.take_along_axis(values, order, axis=1), np.argsort(order, axis=1)
+    n_others = values.shape[1] - 1
+    low, high = (
+        np.take_along_axis(ordered, middle + (middle >= place), axis=1)
+        for middle in ((n_others - 1) // 2, n_others // 2)
+    )
+    return (low + high) / 2
 
 
 def longest_usual(lengths: NDArray[np.number[Any]]) -> float:

@@ -35,7 +35,9 @@ def aligned(
 
     The parameters are of n ranks: name, host (0, 1, …), sync points, begin and end, and machine.
     """
-    members = [[i for i, own in enumerate(hosts) if own == host] for host in range(max(hosts) + 1)]
+    members: list[list[int]] = [[] for _ in range(max(hosts) + 1)]
+    for i, host in enumerate(hosts):
+        members[host].append(i)
     alignment = align(
         [merged(points[i] for i in own) for own in members],
         [(min(spans[i][0] for i in own), max(spans[i][1] for i in own)) for own in members],

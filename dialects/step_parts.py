@@ -414,5 +414,7 @@ def from_start(edges: Int64) -> NDArray[np.bool_]:
 
 def edge_rows(sources: Int64, targets: Int64, joint: Joint | Int64, kind: EdgeKind | Int64) -> Int64:
     """Return edges, of one joint and kind or of several (m,), as `RankStep.edges` has them (m, 4)."""
-    columns = np.broadcast_arrays(sources, targets, joint, kind)
-    return narrow(np.stack(columns, axis=1, dtype=np.int32, casting="unsafe"))
+    rows = np.empty((len(sources), 4), np.int32)
+    for column, values in enumerate((sources, targets, joint, kind)):
+        rows[:, column] = values
+    return narrow(rows)

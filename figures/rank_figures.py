@@ -223,13 +223,15 @@ def _middle(steps: Sequence[Step], n_slices: int) -> Sequence[Step]:
 def _of_middle(trace: Trace, whole: Sequence[Step]) -> dict[str, Any]:
     """Return the breakdown of steps in the middle, and what takes longest in the median one of them."""
     steps = _middle(whole, len(trace))
-    if not len(trace) or (len(trace) > _MOST_SLICES and not steps):
+    if len(trace) > _MOST_SLICES and not steps:
         return {}
     if len(trace) > _MOST_SLICES:
         # the args by which steps are found would make it seem that work launched earlier has no launch
         marks = dialects.of(trace).args.get(Need.STEPS, ())
         trace = replace(trace, args={key: one for key, one in trace.args.items() if key not in marks})
         trace = trace.select((trace.ts_ns < steps[-1].end_ns) & (trace.end_ns > steps[0].start_ns))
+    if not len(trace):  # or steps that take no time
+        return {}
     roles = dialects.of(trace).roles(trace)
     parts = breakdown(trace, roles, steps)
     by_length = sorted(parts, key=lambda part: part.wall_ns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from array import array
 from collections import Counter, defaultdict
@@ -72,14 +73,7 @@ class Builder:
         self._point_args: list[dict[str, Any]] = []
         self._metadata: list[dict[str, Any]] = []
         self._repairs: Counter[tuple[str, str]] = Counter()
-        fields = [key for key in self.wanted if not key.endswith("*")]
-        names = {f"a{i}": key for i, key in enumerate(fields)}
-        struct = msgspec.defstruct("Args", [(name, Any, None) for name in names], rename=names, gc=False)
-        self._arg_fields = list(names.items())
-        self._arg_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(struct)
-        self._args_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
-            GenericAlias(list, (dict if self._prefixes else struct,))
-        )
+        self._arg_fields, self._arg_decoder, self._args_decoder = _decoders(self.wanted)
 
     def add(self, events: Sequence[Any], event_type: type[Any]) -> None:
         """Append the events of one piece, decoded as `event_type`.
@@ -254,6 +248,19 @@ class Builder:
                 if (place := places[key]) is not None:
                     place[0].append(row)
                     place[1].append(value)
+
+
+_Decoders = tuple[list[tuple[str, str]], "msgspec.json.Decoder[Any]", "msgspec.json.Decoder[Any]"]
+
+
+@functools.lru_cache(maxsize=16)  # of all the files of a job the same
+def _decoders(wanted: frozenset[str]) -> _Decoders:
+    """Return the members for wanted args and their keys, and what decodes args and lists of them."""
+    names = {f"a{i}": key for i, key in enumerate(key for key in wanted if not key.endswith("*"))}
+    struct = msgspec.defstruct("Args", [(name, Any, None) for name in names], rename=names, gc=False)
+    listed = dict if any(key.endswith("*") for key in wanted) else struct
+    of_list = GenericAlias(list, (listed,))
+    return list(names.items()), msgspec.json.Decoder(struct), msgspec.json.Decoder(of_list)
 
 
 def _as_list(items: bytes) -> bytes:

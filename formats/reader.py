@@ -91,6 +91,7 @@ class Damage(Struct):
         return [*self.notes, *(f"{counted(n, noun)} {fate}" for n, noun, fate in counts if n)]
 
 
+_PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")  # gzip, bzip2, xz, zstd
 _LONG_ROW = f"its first row is longer than {PIECE >> 20} MiB, which no row of a step log is"
 
 
@@ -108,6 +109,8 @@ def _what_it_is(head: bytes) -> str:
         return f"a log of text; {_WRITE_ROWS}"
     if head.startswith(b"PK\x03\x04") or head[257:262] == b"ustar":
         return "an archive; unpack it and give what was in it"
+    if head.startswith(_PACKED):
+        return "packed, twice or not by gzip; unpack it"
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "text in UTF-16; write it in UTF-8"
     first = head[:_HEAD].split(b"\n", 1)[0].decode("utf-8", "replace").strip()

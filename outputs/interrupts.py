@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -19,6 +20,8 @@ _ENDING = {
 }
 _received: list[tuple[int, float]] = []  # and when
 _waited: list[int] = []  # for a module that is being loaded
+_held: list[set[int]] = []  # by each block of `uninterrupted` that the main thread is in
+_kept: list[int] = []  # signals that came in such a block
 _WAIT_S, _MOST_WAITS = 0.005, 400
 _CLEAN_UP_S = 5.0  # after a signal, in which another one does not disturb the removal of files
 
@@ -72,6 +75,9 @@ def _end(number: int, frame: FrameType | None) -> None:
     """
     if _received and time.monotonic() - _received[-1][1] < _CLEAN_UP_S:
         return
+    if _is_held(number):
+        _kept.append(number)
+        return
     if _is_loading(frame) and len(_waited) < _MOST_WAITS and hasattr(signal, "setitimer"):
         _waited.append(number)
         signal.signal(signal.SIGALRM, lambda _, frame: _end(number, frame))
@@ -81,6 +87,10 @@ def _end(number: int, frame: FrameType | None) -> None:
     if number == signal.SIGINT:
         raise KeyboardInterrupt
     sys.exit(128 + number)
+
+
+def _is_held(number: int) -> bool:
+    return any(number in held for held in _held)
 
 
 def _is_loading(frame: FrameType | None) -> bool:
@@ -103,11 +113,19 @@ def end_plainly() -> None:
 @contextlib.contextmanager
 def uninterrupted(*numbers: int) -> Iterator[None]:
     """Hold these signals, or `numbers`, back until the block is over; processes begun in it get none."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, numbers or _ENDING)
+    held, is_main = {*(numbers or _ENDING)}, threading.current_thread() is threading.main_thread()
+    has_mask = hasattr(signal, "pthread_sigmask")
+    if is_main:  # another thread may get a signal that this one has blocked, and `_end` is called here
+        _held.append(held)
     try:
-        yield
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, held) if has_mask else set()
+        try:
+            yield
+        finally:
+            if has_mask:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+        if is_main:
+            _held.pop()
+            if _kept and not _is_held(_kept[0]):
+                _end(_kept.pop(0), None)

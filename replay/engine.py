@@ -187,7 +187,9 @@ class _Connections:
     """The connections that are busy, how much each has left, and at what share of a side's speed."""
 
     def __init__(self, sides: Sequence[Sequence[int]], carries: Sequence[float]) -> None:
-        self.sides, self._carries = sides, carries
+        self._carries, self._sides = carries, [[side for side in both if side >= 0] for both in sides]
+        #: How fast each is where it shares no side.
+        self._alone = [min((carries[side] for side in own), default=math.inf) for own in self._sides]
         self.busy: list[int] = []
         self.operation = [0] * len(sides)
         self._left, self._speed = [0.0] * len(sides), [0.0] * len(sides)
@@ -201,36 +203,40 @@ class _Connections:
     def over(self, now: int) -> list[int]:
         """Return the operations that are over, and leave their connections."""
         passed = now - self._since
-        gone = [one for one in self.busy if self._left[one] - passed * self._speed[one] <= _ROUNDED]
-        self.busy = [one for one in self.busy if self._left[one] - passed * self._speed[one] > _ROUNDED]
+        gone: list[int] = []
+        busy: list[int] = []
+        for one in self.busy:
+            is_over = self._left[one] - passed * self._speed[one] <= _ROUNDED
+            (gone if is_over else busy).append(one)
+        self.busy = busy
         return [self.operation[one] for one in gone]
 
     def share(self, now: int) -> None:
         """Give each busy connection its share from now on: of the tightest side first."""
         passed, self._since = now - self._since, now
-        room, users = list(self._carries), [0] * len(self._carries)
+        used: list[int] = []
         for one in self.busy:
             self._left[one] -= passed * self._speed[one]
-            self._speed[one] = -1.0
-            for side in self.sides[one]:
-                if side >= 0:
-                    users[side] += 1
-        open_ = len(self.busy)
-        while open_ > 0:
-            tight, least = -1, math.inf
-            for side in range(len(room)):
-                if users[side] > 0 and room[side] / users[side] < least:
-                    tight, least = side, room[side] / users[side]
-            for one in self.busy:
-                if self._speed[one] < 0 and tight in self.sides[one]:
-                    self._speed[one] = least
-                    open_ -= 1
-                    for side in self.sides[one]:
-                        if side >= 0:
-                            users[side] -= 1
-                            room[side] -= least
-        ahead = (math.ceil(max(self._left[one], 0.0) / self._speed[one]) for one in self.busy)
+            self._speed[one] = self._alone[one]
+            used += self._sides[one]
+        if len(set(used)) < len(used):
+            self._divide(used)
+        ahead = [math.ceil(max(self._left[one], 0.0) / self._speed[one]) for one in self.busy]
         self.next_ns = now + min(ahead, default=0)
+
+    def _divide(self, used: list[int]) -> None:
+        """Set the speeds of busy connections, some of which share a side; `used` has the sides of all."""
+        users = {side: used.count(side) for side in sorted(used)}
+        room, waiting = {side: self._carries[side] for side in users}, self.busy
+        while waiting:
+            least, tight = min((room[side] / n, side) for side, n in users.items() if n > 0)
+            for one in waiting:
+                if tight in self._sides[one]:
+                    self._speed[one] = least
+                    for side in self._sides[one]:
+                        users[side] -= 1
+                        room[side] -= least
+            waiting = [one for one in waiting if tight not in self._sides[one]]
 
 
 def _loop(
@@ -254,59 +260,55 @@ def _loop(
     queues: list[list[tuple[int, int, int]]] = [[] for _ in range(n_devices)]
     is_free = [True] * n_devices
     changed: list[int] = []  # devices that came free, or that are waited for, at this moment
-    ended: list[int] = []
-    network = _Connections(sides, carries)
+    sent: list[int] = []  # what the network has ended at this moment, the last one first
+    network, is_connection = _Connections(sides, carries), [max(both) >= 0 for both in sides]
     done = 0
 
-    def end_all() -> None:
-        nonlocal done
-        while len(ended) > 0:
-            op = ended.pop()
-            done += 1
-            if device[op] >= 0:
-                is_free[device[op]] = True
-                changed.append(device[op])
-            for edge in range(after_ptr[op], after_ptr[op + 1]):
-                then = after[edge]
-                waiting[then] -= 1
-                if waiting[then] > 0:
-                    continue
-                ready = now + gap[then]
-                if device[then] < 0:
-                    start[then] = ready
-                    if ready + dur[then] > now:
-                        heappush(events, (ready + dur[then], then))
-                    else:
-                        ended.append(then)
-                elif ready > now:
-                    heappush(events, (ready, n + then))
-                else:
-                    heappush(queues[device[then]], (priority[then], now, then))
-                    changed.append(device[then])
-
-    while len(events) > 0 or len(network.busy) > 0:
-        now = events[0][0] if len(events) > 0 else network.next_ns
-        is_shared_anew = len(network.busy) > 0 and network.next_ns <= now
+    while events or network.busy:
+        now = events[0][0] if events else network.next_ns
+        is_shared_anew = bool(network.busy) and network.next_ns <= now
         if is_shared_anew:
             now = network.next_ns
-            for op in network.over(now):
-                dur[op] = now - start[op]
-                ended.append(op)
-                end_all()
-        while len(events) > 0 and events[0][0] == now:
-            code = heappop(events)[1]
-            if code < n:
-                ended.append(code)
+            sent = network.over(now)[::-1]
+        while sent or (events and events[0][0] == now):
+            if sent:
+                code = sent.pop()
+                dur[code] = now - start[code]
             else:
+                code = heappop(events)[1]
+            if code >= n:
                 heappush(queues[device[code - n]], (priority[code - n], now, code - n))
                 changed.append(device[code - n])
-            end_all()
+                continue
+            ended = [code]
+            while ended:
+                op = ended.pop()
+                done += 1
+                if device[op] >= 0:
+                    is_free[device[op]] = True
+                    changed.append(device[op])
+                for then in after[after_ptr[op] : after_ptr[op + 1]]:
+                    waiting[then] -= 1
+                    if waiting[then] > 0:
+                        continue
+                    ready = now + gap[then]
+                    if device[then] < 0:
+                        start[then] = ready
+                        if ready + dur[then] > now:
+                            heappush(events, (ready + dur[then], then))
+                        else:
+                            ended.append(then)
+                    elif ready > now:
+                        heappush(events, (ready, n + then))
+                    else:
+                        heappush(queues[device[then]], (priority[then], now, then))
+                        changed.append(device[then])
         for where in changed:
-            if is_free[where] and len(queues[where]) > 0:
+            if is_free[where] and queues[where]:
                 op = heappop(queues[where])[2]
                 is_free[where] = False
                 start[op] = now
-                if max(sides[where]) >= 0:
+                if is_connection[where]:
                     network.begin(where, op, dur[op])
                     is_shared_anew = True
                 else:

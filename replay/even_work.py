@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from arrays import Float64, Int64
+from arrays.median import medians_of_others
 from arrays.numbering import occurrence_number, unique
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.roles import Role
@@ -138,6 +139,19 @@ def peers_of(owner: int, late: Sequence[int], group: Int64) -> list[int]:
     alike = np.flatnonzero(is_other & (group == group[owner]))
     peers: list[int] = (alike if len(alike) else np.flatnonzero(is_other)).tolist()
     return peers
+
+
+def peers_usual(time: Float64, group: Int64) -> Float64:
+    """Return the median `time` (steps, m) of each owner's peers (`peers_of`, none of them late) in each step.
+
+    There are at least two owners.
+    """
+    usual = medians_of_others(time)  # of an owner that has a group for itself
+    for one in unique(group):
+        alike = np.flatnonzero(group == one)
+        if len(alike) > 1:
+            usual[:, alike] = medians_of_others(time[:, alike])
+    return usual
 
 
 def as_peers(

@@ -619,7 +619,8 @@ def _with_a_call(rng: random.Random, content: bytes) -> bytes:
         document = _unpickled(content)
     except Exception:  # damaged by a mutation before this one
         return content
-    document = {**document, rng.choice(list(document)): _Call()} if isinstance(document, dict) else [_Call()]
+    is_dump = isinstance(document, dict) and document
+    document = {**document, rng.choice(list(document)): _Call()} if is_dump else [_Call()]
     return pickle.dumps(document, protocol=rng.choice((0, 2, 4, 5)))
 
 

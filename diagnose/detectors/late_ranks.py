@@ -9,7 +9,7 @@ import numpy as np
 
 from arrays import Float64, Int64
 from arrays.distributions import binomial_tail
-from arrays.median import FEWEST
+from arrays.median import FEWEST, median
 from dag.step_graph import Bool
 from diagnose.chance import is_no_chance, surely_positive
 from diagnose.detectors.exposed import whose_loading
@@ -29,7 +29,7 @@ from diagnose.job_view import JobView, longest_awaited, what_runs
 from errors import listed
 from function_names import brief, named
 from replay.edit import EditRequest
-from replay.even_work import excess_ns, is_own_work, peers_of
+from replay.even_work import excess_ns, is_own_work, peers_of, peers_usual
 from replay.whatif.scaling import NO_TIME
 from replay.whatif.straggler import stragglers
 from result import in_ms
@@ -122,28 +122,26 @@ def behind_peers(view: JobView, work: Float64) -> list[int]:
     """
     if not work.any():
         return []
-    owners = [owner for owner in range(work.shape[1]) if (view.stage == view.stage[owner]).sum() > 1]
+    owners = np.flatnonzero((np.bincount(view.stage) > 1)[view.stage]).tolist()
     peers = work.copy()
-    for owner in owners:
-        peers[:, owner] = np.median(work[:, peers_of(owner, [], view.stage)], axis=1)
-    excess = work - peers
+    peers[:, owners] = peers_usual(work, view.stage)[:, owners]
+    excess, own = work - peers, np.median(work, axis=0)
     usual = np.median(excess, axis=0)
     ratio = np.median(work / np.maximum(peers, 1), axis=0)
-    always = (work.argmax(axis=1)[:, None] == range(work.shape[1])).all(axis=0)
+    always = (work.argmax(axis=1)[:, None] == np.arange(work.shape[1])).all(axis=0)
     found = [
         owner
         for owner in owners
-        if usual[owner]
-        >= max(NEGLIGIBLE * view.step_ns, OUTLYING * _spread(work[:, peers_of(owner, [], view.stage)]))
+        if usual[owner] >= NEGLIGIBLE * view.step_ns
+        and usual[owner] >= OUTLYING * _spread(own[peers_of(owner, [], view.stage)])
         and is_no_chance(excess[:, owner], float(ratio[owner]), len(owners), always_most=bool(always[owner]))
     ]
     return found if len(found) <= work.shape[1] // 2 else []
 
 
-def _spread(work: Float64) -> float:
-    """Return the median absolute deviation of the owners' usual work; `work` is (steps, m)."""
-    usual = np.median(work, axis=0)
-    return float(np.median(np.abs(usual - np.median(usual))))
+def _spread(usual: Float64) -> float:
+    """Return the median absolute deviation of the owners' usual work (m,)."""
+    return median(np.abs(usual - median(usual)))
 
 
 def _is_systematic(work: Float64) -> bool:
@@ -201,8 +199,9 @@ def _with_extra_work(view: JobView) -> list[int]:
     """
     own = view.owner_work_ns(is_own_work(view.recording))
     extra = view.owner_work_ns(is_own_work(view.recording) & ~view.is_compared)
+    is_much = (extra >= NOTICEABLE * view.step_ns).mean(axis=0) >= MOST_STEPS
     found = []
-    for owner in range(own.shape[1]):
+    for owner in np.flatnonzero(is_much).tolist():
         peers = peers_of(owner, [], view.stage)
         alone = extra[:, owner] - extra[:, peers].max(axis=1)
         more = own[:, owner] - np.median(own[:, peers], axis=1)

@@ -39,6 +39,8 @@ CALLS_THAT_WAIT = re.compile(
 )
 #: A copy from or to such memory goes on when its call has returned.
 _PINNED = "Pinned"
+#: Streams among which the one is looked for that another waits for; a device works on 128 queues at a time.
+_MOST_STREAMS = 128
 
 
 class Works(Struct, frozen=True):
@@ -234,6 +236,8 @@ def _likely_waits(trace: Trace, works: Works) -> Int64:
     most = np.rint(UNUSUAL * usual).astype(np.int64)[works.stream]
     targets = np.flatnonzero(waits & (pause > most))
     start, own, kind = (one[targets] for one in (works.start_ns, works.stream, trace.name_id[works.row]))
+    if len(works.streams) > _MOST_STREAMS:
+        return edge_rows(nearest[targets], targets, Joint.END_TO_HEAD, EdgeKind.SYNCHRONISE)
     last = np.tile(nearest[targets], (len(works.streams), 1))  # of each stream, where it ended just before
     is_near = np.zeros(last.shape, np.bool_)
     for number, (_, low, high) in enumerate(works.by_stream()):
@@ -264,12 +268,15 @@ def _fed(trace: Trace, works: Works) -> Int64:
         for (device, _), low, high in works.by_stream()
     ]
     pairs = [np.empty((0, 2), np.int64)]
+    computing: dict[Any, tuple[int, int, int]] = {}  # of each device the stream of most works
     for device, low, high, sends in streams:
-        beside = [(b - a, a, b) for other, a, b, also in streams if other == device and not also]
+        if not sends:
+            computing[device] = max(computing.get(device, (0, 0, 0)), (high - low, low, high))
+    for device, low, high, sends in streams:
         targets = low + np.flatnonzero(communicates[low:high] & (works.call[low:high] >= 0))
-        if not sends or not beside or not len(targets):
+        if not sends or device not in computing or not len(targets):
             continue
-        _, first, behind = max(beside)
+        _, first, behind = computing[device]
         given = np.maximum.accumulate(works.call_start_ns[first:behind])
         sources = first + np.searchsorted(given, works.call_start_ns[targets]) - 1
         targets, sources = targets[sources >= first], sources[sources >= first]

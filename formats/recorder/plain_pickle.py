@@ -3,6 +3,10 @@
 A pickle is a program. Before any of it runs, a scan walks it opcode by opcode (`_plain`): what builds
 numbers, texts, lists, tuples and dictionaries is known, and anything else (GLOBAL, REDUCE, BUILD, …) is
 refused. So nothing is imported or called, and no opcode reserves more than 64 MiB beyond the file.
+
+Tuples become lists, but for short ones of texts (the name of a group), as no file can have one as a key then.
+To hash a tuple takes as long as all that it holds, over and over where a value is there several times: thirty
+tuples, each with the one before twice, take minutes, in which no signal is heard.
 """
 
 from __future__ import annotations
@@ -27,9 +31,10 @@ def _lengths(n_bytes: int, most: int) -> bytes:
 _SHORT = 100  # bytes of a text that the pattern itself takes; `_scanned` takes longer ones
 _LONG_TEXT = {ord("X"): 4, 0x8C: 1}  # opcode: bytes of the length
 _FIXED = b"KqhMJrjG\x95\x80\x8a"  # opcodes that a cut may leave without what they read
-_STOP = ord(".")
-_TUPLES = (b"t", b"\x85", b"\x86", b"\x87")  # the opcodes that put values into a tuple
-_MANY_TUPLES = 40_000  # if all lay in one another, to hash them would take 3 MB of the 8 MB of a stack
+_STOP, _FRAME, _FRAME_BYTES = ord("."), 0x95, 8
+_TUPLES = b"t\x85\x86\x87"  # the opcodes that put values into a tuple
+_AS_LIST = b"Q"  # BINPERSID, which no plain pickle has: calls `_Values.persistent_load`
+_LONGEST_TUPLE = 4
 
 
 @cache
@@ -39,8 +44,8 @@ def _plain() -> re.Pattern[bytes]:
     An index into the memory is below 2^22, because the unpickler reserves room for all up to it.
     """
     return re.compile(
-    rb"(?:[()\]}Nadelstu\x85-\x89\x94]"
-    + rb"|[Kqh].|M..|J....|[rj]..[\x00-\x3f]\x00|G.{8}|\x95.{8}|\x80[\x02-\x05]"
+    rb"(?:[()\]}Nadelsu\x88\x89\x94]"
+    + rb"|[Kqh].|M..|J....|[rj]..[\x00-\x3f]\x00|G.{8}|\x80[\x02-\x05]"
     + rb"|\x8a(?:" + _lengths(1, 10) + rb")|X(?:" + _lengths(4, _SHORT) + rb")|\x8c(?:" + _lengths(1, _SHORT)
     + rb")){0,5000}",
     re.DOTALL,
@@ -55,35 +60,48 @@ class _Values(pickle.Unpickler):
         raise pickle.UnpicklingError(f"{module}.{name}")
 
     def persistent_load(self, pid: Any) -> Any:
-        """Refuse."""
-        raise pickle.UnpicklingError("a persistent id")
+        """Return a tuple of few texts as it is, any other one as a list."""
+        is_name = len(pid) <= _LONGEST_TUPLE and all(type(one) is str for one in pid)
+        return pid if is_name else list(pid)
 
 
 def unpickled(path: Path, data: bytes, repairs: list[str]) -> Any:
     """Return the value of a plain pickle, or what is whole of one that was cut; TraceError for others."""
-    end, is_whole = _scanned(path, data)
+    program, is_whole = _scanned(path, data)
     try:
-        if is_whole and sum(map(data.count, _TUPLES)) < _MANY_TUPLES:
-            return _Values(io.BufferedReader(io.BytesIO(data))).load()
-        value = _interpreted(data[:end])
+        if is_whole:
+            return _Values(io.BufferedReader(io.BytesIO(program))).load()
+        value = _interpreted(program)
     except Exception as error:  # whatever a damaged program does to the stack
         raise TraceError(f"{path}: a damaged pickle ({type(error).__name__})") from error
-    if not is_whole:
-        repairs.append("cut off: entries after the cut are missing")
+    repairs.append("cut off: entries after the cut are missing")
     return value
 
 
-def _scanned(path: Path, data: bytes) -> tuple[int, bool]:
-    """Return where the program stops, and whether by STOP; else it is cut there, in or before an opcode."""
-    at = 0
+def _scanned(path: Path, data: bytes) -> tuple[bytes, bool]:
+    """Return the program that makes lists of tuples, as far as it goes, and whether that is to a STOP.
+
+    Else it is cut, in or before an opcode. It has no frames, whose lengths would not be right any more.
+    """
+    pieces: list[bytes] = []
+    at = begin = 0
     while at < len(data):
         match = _plain().match(data, at)
         if match is not None and match.end() > at:
             at = match.end()
             continue
         opcode = data[at]
+        if opcode in _TUPLES:
+            at += 1
+            pieces += (data[begin:at], _AS_LIST)
+            begin = at
+            continue
+        if opcode == _FRAME and len(data) - at > _FRAME_BYTES:
+            pieces.append(data[begin:at])
+            at = begin = at + 1 + _FRAME_BYTES
+            continue
         if opcode == _STOP:
-            return at, True
+            return b"".join((*pieces, data[begin : at + 1])), True
         n_bytes = _LONG_TEXT.get(opcode, 0)
         after = at + 1 + n_bytes + int.from_bytes(data[at + 1 : at + 1 + n_bytes], "little")
         if n_bytes and after <= len(data):
@@ -95,7 +113,7 @@ def _scanned(path: Path, data: bytes) -> tuple[int, bool]:
                 f"{path}: not a dump of a flight recorder: byte {at:,} of this pickle (0x{opcode:02x}) is "
                 "not the opcode of a plain value; nothing of it was executed"
             )
-    return at, False
+    return b"".join((*pieces, data[begin:at])), False
 
 
 #: Values that an opcode takes; the others take all since a mark.
@@ -104,11 +122,7 @@ _MAKES: dict[str, type] = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE"
 
 
 def _interpreted(program: bytes) -> Any:
-    """Return the value of a program without its end, or as far as a cut one goes: slowly, opcode by opcode.
-
-    Tuples become lists. No dictionary has such a key, so nothing that is deep is hashed, which would end the
-    process.
-    """
+    """Return the value of a cut program, as far as it goes: slowly, opcode by opcode. Tuples become lists."""
     import pickletools
 
     stack: list[Any] = []
@@ -139,7 +153,7 @@ def _interpreted(program: bytes) -> Any:
                 stack.insert(at, {} if name == "DICT" else [])
                 at += 1
             put(at)
-        elif name not in ("PROTO", "FRAME", "STOP"):
+        elif name not in ("PROTO", "BINPERSID", "STOP"):
             stack.append({"NEWTRUE": True, "NEWFALSE": False}.get(name, value))
     for at in (*reversed(marks), 1):  # what is open where the program was cut
         put(at)

@@ -38,7 +38,7 @@ def where_time_goes(ranks: Sequence[RankFigures]) -> str:
         f"{in_percent(share)} {kind}" for kind, share in _kinds(parts, is_hardly) if share >= _LEAST_SHARE
     ]
     sampled = " in the middle" if any(rank.is_sampled for rank in ranks) else ""
-    sentence = f"{_length(parts, means, sampled)}: {', '.join(kinds)}"
+    sentence = _length(parts, means, sampled) + (f": {', '.join(kinds)}" if kinds else "")
     if is_hardly:
         on = f" on {annotated.name}" if len(ranks) > 1 else ""
         return f"{sentence}; the longest annotation is {annotation}, {in_ms(its_ns)} of its own time{on}."

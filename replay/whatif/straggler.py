@@ -13,7 +13,7 @@ from dag.step_graph import Bool, Recording, StepGraph
 from dialects.roles import Role
 from dialects.step_parts import EdgeKind, Joint, narrow_ns
 from replay.edit import Edit, EditRequest, Job, Order, measured
-from replay.even_work import even_in_each_step, evened, peers_of, stages, work_by_owner
+from replay.even_work import even_in_each_step, evened, peers_of, peers_usual, stages, work_by_owner
 from replay.occurrences import medians, pair_numbers
 from result import in_percent
 
@@ -44,17 +44,16 @@ def stragglers(recording: Recording) -> list[int]:
 
     In the median step.
     """
-    group, owners = _groups(recording), range(len(recording.owners))
-    if len(owners) < 2:
+    if len(recording.owners) < 2:
         return []
+    group = _groups(recording)
     own = recording.which(lambda one: not one.is_communication)
     on_device = recording.which(lambda one: one.on_device)
-    found = set()
+    found: set[int] = set()
     for which in (on_device, ~on_device):
         work = work_by_owner(recording, own & which)
-        peers = [np.median(work[:, peers_of(owner, [owner], group)], axis=1) for owner in owners]
-        ratio = [np.median(work[:, owner] / np.maximum(peers[owner], 1)) for owner in owners]
-        found |= {owner for owner in owners if ratio[owner] > THRESHOLD}
+        ratio = np.median(work / np.maximum(peers_usual(work, group), 1), axis=0)
+        found.update(np.flatnonzero(ratio > THRESHOLD).tolist())
     return sorted(found)
 
 

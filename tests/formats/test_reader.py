@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import lzma
 import random
 import re
 from collections.abc import Callable
@@ -121,6 +122,8 @@ def test_invalid_utf8_costs_no_event(tmp_path: Path) -> None:
         (b"\x7fELF\x00\x01\x02\x03" * 50, "neither JSON nor a DASF profile"),
         (b"PK\x03\x04" + bytes(60), "an archive; unpack it"),
         (b"job/rank0.json".ljust(257, b"\0") + b"ustar" + bytes(250), "an archive; unpack it"),
+        (gzip.compress(gzip.compress(b"[]")), "packed, twice or not by gzip"),
+        (lzma.compress(b"[]"), "packed, twice or not by gzip"),
         (b"SQLite format 3\0" + bytes(60), "a damaged database"),
         (b'{"a": 1}', 'no list "traceEvents"'),
         (b'{"traceEvents": 3}', 'no list "traceEvents"'),

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import random
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 import dialects
-from conftest import THOROUGH, run_cli
+from conftest import REPO, THOROUGH, run_cli
 from errors import TraceError
 from formats import recorder
 from formats.recorder import recorder_dump
@@ -90,7 +91,25 @@ def test_the_first_recorder_wrote_a_list(tmp_path: Path) -> None:
 def test_of_many_tuples_none_is_hashed(tmp_path: Path) -> None:
     value = {**document(), "more": [(i, i + 1) for i in range(50_000)]}
     (tmp_path / "d").write_bytes(pickle.dumps(value))
-    assert len(recorder_dump.read(tmp_path / "d")) == 5  # read by the slower way, as a deep one would be
+    assert len(recorder_dump.read(tmp_path / "d")) == 5
+
+
+@pytest.mark.parametrize("place", ["key", "process_group", "profiling_name", "state"])
+def test_tuples_that_hold_the_one_before_twice_are_not_hashed(tmp_path: Path, place: str) -> None:
+    nested: Any = ("0", "1")
+    for _ in range(60):
+        nested = (nested, nested)  # to hash it takes 2^60 steps
+    value = document()
+    for one in value["entries"][:2]:
+        one[place] = nested
+    program = pickle.dumps(value, 2)
+    if place == "key":
+        program = b"\x80\x02}(" + pickle.dumps(nested, 2)[2:-1] + pickle.dumps(value, 2)[2:-1] + b"u."
+    (tmp_path / "nccl_trace_rank_0").write_bytes(program)
+    # in another process, as one that hashes hears no signal
+    command = [sys.executable, str(REPO / "analyze.py"), "diagnose", str(tmp_path)]
+    run = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    assert (run.returncode, b"Traceback" in run.stderr) == (1 if place == "key" else 0, False)
 
 
 def test_a_text_or_a_list_that_is_named_a_million_times_is_looked_at_once(tmp_path: Path) -> None:

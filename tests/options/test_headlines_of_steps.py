@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from conftest import run_cli
 from figures import rank_figures
 from figures.rank_figures import RankFigures, Wanted
 from figures.time_by_role import Breakdown, summaries
@@ -156,3 +158,17 @@ def test_of_a_large_job_steps_in_the_middle_speak_for_all(
     assert where_time_goes({"rank0": middle_steps(unmarked)}) == (
         "7 slices of 1 rank; no step is marked in them."
     )
+
+
+@pytest.mark.parametrize(
+    ("most", "said"), [(50_000, "A step takes 0 ms"), (6, "10 slices of 1 rank; no step")]
+)
+def test_steps_that_take_no_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, said: str
+) -> None:
+    # one event ten times: each begins an iteration at the moment at which the next one does
+    event = {"ph": "X", "name": "FW.a", "ts": 1, "dur": 5, "pid": 0, "tid": 0, "args": {"step": 1}}
+    (tmp_path / "a.json").write_text(json.dumps([event] * 10))
+    monkeypatch.setattr(rank_figures, "_MOST_SLICES", most)
+    code, out, _ = run_cli("statistic", tmp_path / "a.json")
+    assert (code, out.startswith(said), ": ." in out) == (0, True, False)

@@ -124,3 +124,32 @@ def test_a_signal_while_a_directory_is_made_leaves_nothing(tmp_path: Path) -> No
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stderr, list(tmp_path.iterdir())) == (143, "", [])
+
+
+@pytest.mark.parametrize("way", ["while a module is loaded", "to another thread"])
+def test_a_signal_that_came_elsewhere_does_not_end_a_block_that_holds_it_back(
+    tmp_path: Path, way: str
+) -> None:
+    (tmp_path / "late.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\n")
+    in_thread = way == "to another thread"
+    script = (
+        f"import os, signal, sys, threading, time; sys.path[:0] = [{str(REPO)!r}, {str(tmp_path)!r}]\n"
+        "from outputs.interrupts import ended, uninterrupted\n"
+        "begun = threading.Event()\n"
+        "def kill():\n"
+        "    begun.wait()\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "def main():\n"
+        f"    if {in_thread}: threading.Thread(target=kill, daemon=True).start()\n"
+        "    else: import late\n"
+        "    with uninterrupted():\n"
+        "        begun.set()\n"
+        "        for _ in range(50): time.sleep(0.01)\n"
+        "        print('whole', flush=True)\n"
+        "    time.sleep(60)\n"
+        "sys.exit(ended(main))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (143, "whole\n", "")

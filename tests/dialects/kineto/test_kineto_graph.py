@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -987,3 +988,14 @@ def test_a_call_of_30_s_that_is_no_operator_is_on_the_path_by_its_name(steps_of:
     assert path["rank0", "cudaDeviceGetStreamPriorityRange", ""] == 30_000_000
     assert sum(path.values()) == 30_001_000
     assert sum(us for (_, _, kind), us in path.items() if kind == "gap") < 1_000
+
+
+@pytest.mark.slow
+def test_thousands_of_streams_take_no_square_of_their_number(steps_of: Any) -> None:
+    n = 10_000  # 30 s of a core, where each stream is looked at beside each other one
+    events = [mark(1, 0, 4 * n)]
+    for i in range(n):
+        events += [call("cudaLaunchKernel", 4 * i, 1, i + 1), work("k", 4 * i + 2, 30, i + 1, stream=i)]
+    begin = time.process_time()
+    steps_of(events)
+    assert time.process_time() - begin < 12
