@@ -321,7 +321,7 @@ def _started(n: int, security: Any) -> Any:
             scheduler_kwargs={"dashboard": False},  # whoever is on this machine could read it
             memory_limit=0,
             silence_logs=logging.CRITICAL,
-            protocol="tls://" if security.require_encryption else None,
+            protocol="tls://",
             security=security,
             death_timeout=_WORKER_SECONDS,
         )
@@ -335,8 +335,8 @@ def _started(n: int, security: Any) -> Any:
 def _own_certificate(directory: Path) -> Any:
     """Return the key and certificate that let this command alone into its cluster; they live as long as it.
 
-    Dask makes none without the package `cryptography`. Where there is no ``openssl`` a line says that
-    whoever uses this machine is let in.
+    Dask makes none without the package `cryptography`. AnalyzeError where ``openssl`` makes none: without it
+    whoever uses this machine would be let in.
     """
     from distributed import Security
 
@@ -347,11 +347,10 @@ def _own_certificate(directory: Path) -> Any:
     try:
         run_program([*command.split(), "-keyout", key, "-out", certificate], _KEY_SECONDS)
     except (OSError, RuntimeError) as error:
-        logging.warning(
-            "--cluster local: without a certificate every user of this machine can reach it (openssl: %s)",
-            error,
-        )
-        return Security()
+        raise AnalyzeError(
+            f"--cluster local: no certificate (openssl: {error}); without one every user of this machine could "
+            "reach it; --jobs needs none"
+        ) from error
     files = {f"tls_{who}_key": key for who in ("client", "scheduler", "worker")}
     files |= {name.replace("_key", "_cert"): certificate for name in files}
     return Security(require_encryption=True, tls_ca_file=certificate, **files)

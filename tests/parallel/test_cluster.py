@@ -455,6 +455,17 @@ def test_a_task_that_kills_again_is_one_line(connected: cluster.Cluster, tmp_pat
 # ---- an own cluster
 
 
+def test_no_cluster_is_started_that_others_could_reach(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # where no openssl is
+    code, out, err = run_cli("--option", "statistic", "--path", LENET, "--cluster", "local:1")
+    assert (code, out) == (1, "")
+    line = only_line(err)
+    assert "--cluster local: no certificate (openssl: " in line
+    assert line.endswith("without one every user of this machine could reach it; --jobs needs none")
+
+
 def test_an_own_cluster_lets_nobody_else_in_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
