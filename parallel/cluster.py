@@ -348,8 +348,8 @@ def _own_certificate(directory: Path) -> Any:
         run_program([*command.split(), "-keyout", key, "-out", certificate], _KEY_SECONDS)
     except (OSError, RuntimeError) as error:
         raise AnalyzeError(
-            f"--cluster local: no certificate (openssl: {error}); without one every user of this machine could "
-            "reach it; --jobs needs none"
+            f"--cluster local: no certificate (openssl: {error}); without one every user of this machine "
+            "could reach it; --jobs needs none"
         ) from error
     files = {f"tls_{who}_key": key for who in ("client", "scheduler", "worker")}
     files |= {name.replace("_key", "_cert"): certificate for name in files}
