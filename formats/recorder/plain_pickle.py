@@ -4,7 +4,7 @@ A pickle is a program. Before any of it runs, a scan walks it opcode by opcode (
 numbers, texts, lists, tuples and dictionaries is known, and anything else (GLOBAL, REDUCE, BUILD, …) is
 refused. So nothing is imported or called, and no opcode reserves more than 64 MiB beyond the file.
 
-Tuples become lists, but for short ones of texts (the name of a group), as no file can have one as a key then.
+Tuples become lists, but for pairs of texts (the name of a group), as no file can have one as a key then.
 To hash a tuple takes as long as all that it holds, over and over where a value is there several times: thirty
 tuples, each with the one before twice, take minutes, in which no signal is heard.
 """
@@ -32,22 +32,21 @@ _SHORT = 100  # bytes of a text that the pattern itself takes; `_scanned` takes 
 _LONG_TEXT = {ord("X"): 4, 0x8C: 1}  # opcode: bytes of the length
 _FIXED = b"KqhMJrjG\x95\x80\x8a"  # opcodes that a cut may leave without what they read
 _STOP, _FRAME, _FRAME_BYTES = ord("."), 0x95, 8
-_TUPLES = b"t\x85\x86\x87"  # the opcodes that put values into a tuple
 _AS_LIST = b"Q"  # BINPERSID, which no plain pickle has: calls `_Values.persistent_load`
-_LONGEST_TUPLE = 4
 
 
 @cache
 def _plain() -> re.Pattern[bytes]:
     """Return the pattern of opcodes, with what they read from the file: values, memory, containers of values.
 
+    It ends with one that makes a tuple of values, its group, if one comes.
     An index into the memory is below 2^22, because the unpickler reserves room for all up to it.
     """
     return re.compile(
     rb"(?:[()\]}Nadelsu\x88\x89\x94]"
     + rb"|[Kqh].|M..|J....|[rj]..[\x00-\x3f]\x00|G.{8}|\x80[\x02-\x05]"
     + rb"|\x8a(?:" + _lengths(1, 10) + rb")|X(?:" + _lengths(4, _SHORT) + rb")|\x8c(?:" + _lengths(1, _SHORT)
-    + rb")){0,5000}",
+    + rb")){0,5000}([t\x85\x86\x87])?",
     re.DOTALL,
 )  # fmt: skip
 
@@ -60,9 +59,8 @@ class _Values(pickle.Unpickler):
         raise pickle.UnpicklingError(f"{module}.{name}")
 
     def persistent_load(self, pid: Any) -> Any:
-        """Return a tuple of few texts as it is, any other one as a list."""
-        is_name = len(pid) <= _LONGEST_TUPLE and all(type(one) is str for one in pid)
-        return pid if is_name else list(pid)
+        """Return a pair of texts as it is, any other tuple as a list."""
+        return pid if len(pid) == 2 and type(pid[0]) is type(pid[1]) is str else list(pid)
 
 
 def unpickled(path: Path, data: bytes, repairs: list[str]) -> Any:
@@ -84,18 +82,16 @@ def _scanned(path: Path, data: bytes) -> tuple[bytes, bool]:
     Else it is cut, in or before an opcode. It has no frames, whose lengths would not be right any more.
     """
     pieces: list[bytes] = []
-    at = begin = 0
+    plain, at, begin = _plain(), 0, 0
     while at < len(data):
-        match = _plain().match(data, at)
+        match = plain.match(data, at)
         if match is not None and match.end() > at:
             at = match.end()
+            if match.lastindex:
+                pieces += (data[begin:at], _AS_LIST)
+                begin = at
             continue
         opcode = data[at]
-        if opcode in _TUPLES:
-            at += 1
-            pieces += (data[begin:at], _AS_LIST)
-            begin = at
-            continue
         if opcode == _FRAME and len(data) - at > _FRAME_BYTES:
             pieces.append(data[begin:at])
             at = begin = at + 1 + _FRAME_BYTES
