@@ -93,7 +93,6 @@ RULES: dict[str, Callable[[], Any]] = {
     "servers may be on a worker's machine": lambda: patch.object(links, "local_servers", lambda _: {}),
     "nodes may have limits of their own": lambda: patch.object(links, "_slow_nodes", lambda *_: {}),
     "what nodes receive is limited, where that is found": lambda: _rate(_unless(receives=False)),
-    "a limit is level within a step": lambda: patch.object(links, "_LEVEL", 0.0),
     "above 2 Gbit/s a level may be of threads": lambda: patch.object(links, "_THREADS", np.inf),
     "rests shrink on faster links": lambda: patch.object(bandwidth, "_shorter_waits", lambda one, _: one),
     "gaps are at most the usual ones": lambda: patch.object(UsualGaps, "limit", lambda own, at, step: step),

@@ -16,8 +16,6 @@ from dialects.step_parts import Direction, Joint, Operation
 #: bytes after a pause may be faster than the link lasts (a token bucket). A link is busy that carries this
 #: share of what the busiest one does.
 _GOOD_PART = 0.25
-#: A limit carries no more than its rate, up to this share, in a stretch with so little of what it carries.
-_SHORT_PART, _LEVEL = 0.1, 0.9
 #: Where the best is this share of what a link may carry, it shows that it is the limit.
 _TOLD = 0.85
 
@@ -136,13 +134,12 @@ def link_rate(recording: Recording) -> LinkRate | None:
 
 
 class Side(NamedTuple):
-    """The best rates of a node that sends, or receives, in each step (steps,), and over short parts."""
+    """The best rates of a node that sends, or receives, in each step (steps,)."""
 
     link: str  # by which the node sends
     receives: bool
     n_bytes: int  # of all steps
     rates: Float64
-    short: Float64
 
     @property
     def most(self) -> float:
@@ -156,8 +153,8 @@ class Side(NamedTuple):
 
     @property
     def is_level(self) -> bool:
-        """Whether it is the same in all steps, and within one: threads carry large messages faster."""
-        return self.usual >= _PLATEAU * self.most and self.usual >= _LEVEL * float(np.median(self.short))
+        """Whether it is the same in all steps."""
+        return self.usual >= _PLATEAU * self.most
 
 
 def busy_sides(recording: Recording, machines: Mapping[str, str]) -> list[Side]:
@@ -172,17 +169,17 @@ def busy_sides(recording: Recording, machines: Mapping[str, str]) -> list[Side]:
     sends, receives = machine[sending(recording)], machine[receiving(recording)]
     passes = sends != receives
     for is_in, side in enumerate(np.where(passes, (sends, receives), NO_LINK)):
-        carried: dict[int, list[list[float]]] = {}
+        carried: dict[int, list[tuple[float, float]]] = {}
         for step in recording.steps:
             size, begin, link = n_bytes[step.operation], begins(step), side[step.operation]
             sums = np.bincount(link[link >= 0], size[link >= 0])
             for one in np.flatnonzero(sums > _GOOD_PART * sums.max(initial=0)).tolist():
                 mine = np.flatnonzero(link == one)
                 fastest = _fastest(size[mine], begin[mine], step.end_ns[mine])
-                carried.setdefault(one, []).append([float(sums[one]), *fastest])
+                carried.setdefault(one, []).append((float(sums[one]), fastest))
         for one, of_steps in carried.items():
-            total, rates, short = np.array(of_steps).T
-            found.append(Side(recording.links[one], bool(is_in), int(total.sum()), rates, short))
+            total, rates = np.array(of_steps).T
+            found.append(Side(recording.links[one], bool(is_in), int(total.sum()), rates))
     return found
 
 
@@ -290,8 +287,8 @@ def begins(step: StepGraph) -> Int64:
     return begin
 
 
-def _fastest(size: Int64, begin_ns: Int64, end_ns: Int64) -> list[float]:
-    """Return the most bytes over time of a stretch with a good part of all bytes, and with a short part.
+def _fastest(size: Int64, begin_ns: Int64, end_ns: Int64) -> float:
+    """Return the most bytes over time of a stretch with a good part of all bytes.
 
     Stretches lead from the start of one transfer (n,) to the end of one.
     """
@@ -300,12 +297,11 @@ def _fastest(size: Int64, begin_ns: Int64, end_ns: Int64) -> list[float]:
     size, begin_ns, end_ns = size[order], begin_ns[order], end_ns[order]
     since = np.unique(begin_ns)
     since = since[np.linspace(0, len(since) - 1, min(len(since), _MOST_STRETCHES)).astype(int)]
-    found = [0.0, 0.0]
+    found = 0.0
     for first in np.array_split(since[:, None], 1 + len(since) * len(size) // _AT_ONCE):
         carried = np.cumsum(np.where(begin_ns >= first, size, 0), axis=1)
         rate = np.where(end_ns > first, carried / np.maximum(end_ns - first, 1), 0.0)
-        for i, part in enumerate((_GOOD_PART, _SHORT_PART)):
-            found[i] = float(rate.max(initial=found[i], where=carried >= part * total))
+        found = float(rate.max(initial=found, where=carried >= _GOOD_PART * total))
     return found
 
 
