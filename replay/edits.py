@@ -12,7 +12,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from dag.step_graph import Recording
-from errors import UsageError
+from errors import ALIKE, UsageError
 from replay.edit import LIKELY, Edit, EditRequest, Guess, Job
 from replay.whatif import (
     bandwidth,
@@ -57,7 +57,6 @@ _MEANT = {
     **dict.fromkeys(("remove", "without", "delete"), "drop"),
     **dict.fromkeys(("priority", "order"), "schedule"), **dict.fromkeys(("cpu", "launch"), "host"),
 }  # fmt: skip
-_ALIKE = 0.75  # of two words, the share of letters that makes them alike
 #: Recordings with edits that are kept at most; any other is made again when it is needed.
 _KEPT = 3
 
@@ -80,7 +79,7 @@ def parse(request: EditRequest, job: Job) -> Edit:
         words = [word for word in forms if _WORD.fullmatch(word)]
         if request.name in words and module is scaling:
             raise request.refused(f"it is {forms[request.name]}; --set help lists all") from error
-        near = difflib.get_close_matches(request.name, words, n=1, cutoff=_ALIKE)
+        near = difflib.get_close_matches(request.name, words, n=1, cutoff=ALIKE)
         meant = _MEANT.get(request.name.lower().replace("_", ""), *near[:1] or [""])
         if not meant or request.name in words:
             raise
