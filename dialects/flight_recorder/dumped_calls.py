@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from arrays import Int64, Mask
 from arrays.numbering import ids_in
+from errors import whole_number
 from formats.columns import Trace
 from formats.recorder.recorder_dump import COMPLETED, STARTED, Dump, shapes_of, text_of, whole
 from formats.recorder.standing import UNKNOWN, DumpedCall, Group, Lane, Standing
@@ -219,8 +220,7 @@ def _counters(dump: Dump, groups: Collection[str], lanes: Collection[str]) -> di
     for at, (name, _) in enumerate(dump.groups):
         first = int(np.argmax(dump.group_id == at))
         tied[str(whole(dump.entries[first].get("pg_id")))] = name
-    ids = sorted((key for key in map(str, dump.status) if key.isdecimal()), key=int)
-    names = sorted((name for name in groups if name.isdecimal()), key=int)
+    ids, names = (_in_order(keys) for keys in (map(str, dump.status), groups))
     if len(ids) == len(dump.status) == len(groups) == len(names):
         by_place = dict(zip(ids, names, strict=True))
         if all(by_place.get(key, name) == name for key, name in tied.items()):
@@ -232,6 +232,12 @@ def _counters(dump: Dump, groups: Collection[str], lanes: Collection[str]) -> di
             counters = [whole(value.get(f"last_{what}_collective")) for what in ("enqueued", "completed")]
             found[name] = (counters[0], counters[1])
     return found
+
+
+def _in_order(keys: Iterable[str]) -> list[str]:
+    """Return those keys that are whole numbers, in order of these."""
+    numbers = {key: number for key in keys if (number := whole_number(key)) is not None}
+    return sorted(numbers, key=numbers.__getitem__)
 
 
 def rank_of(trace: Trace) -> tuple[int | None, str]:

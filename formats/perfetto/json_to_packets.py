@@ -147,7 +147,7 @@ class _Packets:
     def _number(self, value: Any) -> int:
         """Return an id as a number; texts get numbers of their own."""
         text = str(value)
-        if text.isdecimal() and int(text) < 1 << 62:
+        if text.isdecimal() and len(text) < 20 and int(text) < 1 << 62:
             return int(text)
         return self._ids.setdefault(text, (1 << 62) + len(self._ids))
 

@@ -295,6 +295,7 @@ def without(*keys: str) -> Callable[[int, dict[str, Any]], object]:
         lambda _, document: document.pop("pg_config"),
         lambda _, document: document.update(nccl_comm_state={"a": {"rank": "0"}}),
         lambda _, document: document["pg_config"]["0"].update(ranks="[]"),
+        lambda _, document: document["pg_status"].update({"7" * 5000: {}}),  # no number to Python
         lambda _, document: [
             counters.update({key: str(n) for key, n in counters.items()})
             for counters in document["pg_status"].values()
