@@ -278,10 +278,8 @@ class Forecasts:
                 work_ns = sum(int(one.work_ns[chosen[one.operation]].sum()) for one in steps)
                 return min(work_ns / most, 1.0)
 
-            on_device, loads = (
-                share(edited.which(one))
-                for one in (lambda one: one.on_device, lambda one: one.phase is Phase.INPUT)
-            )
+            on_device = share(edited.which(lambda one: one.on_device))
+            loads = share(edited.which(lambda one: one.phase is Phase.INPUT))
             host = max(1 - 2 * on_device, 0.0) * (1 - loads)
             error = DEVICE_ERROR + host * (HOST_ERROR - DEVICE_ERROR)
         return hypot(error, self._clock_error), host

@@ -27,9 +27,8 @@ _ALL_RANKS, _WORLDS = range(_MOST_RANKS), ("0", "#0")  # the group of all is mad
 _MOST_FRAMES = 3
 _DEEPEST_STACK = 256
 _MOST_KNOWN = 4096
-_DATA: dict[
-    str, tuple[str, str, int, int]
-] = {}  # of calls with the same data, which most are; see `_data_of`
+#: Of calls with the same data, which most are; see `_data_of`.
+_DATA: dict[str, tuple[str, str, int, int]] = {}
 _LAUNCH = "coalesced"
 #: Collectives that some members may complete before the others have come.
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
@@ -220,7 +219,7 @@ def _counters(dump: Dump, groups: Collection[str], lanes: Collection[str]) -> di
     for at, (name, _) in enumerate(dump.groups):
         first = int(np.argmax(dump.group_id == at))
         tied[str(whole(dump.entries[first].get("pg_id")))] = name
-    ids, names = (_in_order(keys) for keys in (map(str, dump.status), groups))
+    ids, names = _by_number(map(str, dump.status)), _by_number(groups)
     if len(ids) == len(dump.status) == len(groups) == len(names):
         by_place = dict(zip(ids, names, strict=True))
         if all(by_place.get(key, name) == name for key, name in tied.items()):
@@ -234,10 +233,9 @@ def _counters(dump: Dump, groups: Collection[str], lanes: Collection[str]) -> di
     return found
 
 
-def _in_order(keys: Iterable[str]) -> list[str]:
+def _by_number(keys: Iterable[str]) -> list[str]:
     """Return those keys that are whole numbers, in order of these."""
-    numbers = {key: number for key in keys if (number := whole_number(key)) is not None}
-    return sorted(numbers, key=numbers.__getitem__)
+    return sorted((key for key in keys if whole_number(key) is not None), key=int)
 
 
 def rank_of(trace: Trace) -> tuple[int | None, str]:

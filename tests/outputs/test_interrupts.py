@@ -32,11 +32,14 @@ sys.exit(ended(main))
 """
 
 
+def run_script(script: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", script]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
 def run(folder: Path, name: str, then: str = "pass", before: str = "SIG_DFL") -> tuple[int, str]:
     script = _SCRIPT.format(root=str(REPO), folder=str(folder), name=name, then=then, before=before)
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_script(script)
     return done.returncode, done.stderr
 
 
@@ -76,9 +79,7 @@ def test_a_module_that_is_being_loaded_is_loaded_first(tmp_path: Path) -> None:
         "def main():\n    import late\n    time.sleep(60)\n"
         "sys.exit(ended(main))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_script(script)
     assert (done.returncode, done.stdout, done.stderr) == (130, "whole\n", "")
 
 
@@ -99,9 +100,7 @@ def test_another_signal_while_files_are_removed_leaves_nothing(tmp_path: Path) -
         "    return 0\n"
         "sys.exit(interrupts.ended(main))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_script(script)
     assert (done.returncode, done.stderr, list(tmp_path.iterdir())) == (129, "", [])
 
 
@@ -120,9 +119,7 @@ def test_a_signal_while_a_directory_is_made_leaves_nothing(tmp_path: Path) -> No
         f"    with temporary.temporary_directory(Path({str(tmp_path)!r}, 'a')): return 0\n"
         "sys.exit(interrupts.ended(main))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_script(script)
     assert (done.returncode, done.stderr, list(tmp_path.iterdir())) == (143, "", [])
 
 
@@ -149,7 +146,5 @@ def test_a_signal_that_came_elsewhere_does_not_end_a_block_that_holds_it_back(
         "    time.sleep(60)\n"
         "sys.exit(ended(main))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_script(script)
     assert (done.returncode, done.stdout, done.stderr) == (143, "whole\n", "")
