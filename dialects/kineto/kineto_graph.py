@@ -26,7 +26,7 @@ from dialects.kineto.collectives import (
     host_group,
     is_collective,
     is_half,
-    is_lasting_call,
+    lasting_collectives,
     meeting,
     transfers,
 )
@@ -128,7 +128,7 @@ def record(
     some, left = sampled(bounds, rank_trace.most_steps)
     looked_at = as_bounds(bounds[some])
     n_leftover = int((by_cat(trace, DEVICE_CATS.__contains__) & (roles == Role.IGNORED)).sum())
-    if left and not _lasting_collectives(trace).any():  # whose other ends are found by places in the file
+    if left and not lasting_collectives(trace).any():  # whose other ends are found by places in the file
         rank_trace, roles = _around(rank_trace, roles, looked_at)
     rank = _read(rank_trace, steps, roles)
     events = _events(rank)
@@ -186,7 +186,7 @@ def _steps_are(labels: Sequence[int]) -> str:
 def _read(rank: RankTrace, steps: Int64, roles: NDArray[np.int8]) -> _Rank:
     trace = rank.trace
     end_ns = trace.end_ns
-    is_aside = _lasting_collectives(trace)
+    is_aside = lasting_collectives(trace)
     aside = np.flatnonzero(is_aside)
     host = segments(trace, end_ns, is_aside, steps)
     begins, ends = _exchanges(trace, end_ns, host, aside)
@@ -200,12 +200,6 @@ def _read(rank: RankTrace, steps: Int64, roles: NDArray[np.int8]) -> _Rank:
     known = transfers(trace, aside, rank.args_of)
     works = read_works(trace, end_ns, ~np.isin(roles, (Role.IGNORED, Role.WAIT)))
     return _Rank(trace, end_ns, host, aside, begins, ends, works, known, steps, roles)
-
-
-def _lasting_collectives(trace: Trace) -> Mask:
-    """Return which slices (n,) are collectives of the host, from enqueue to end, beside its threads."""
-    on_device = by_cat(trace, lambda cat: cat in DEVICE_CATS or cat.startswith("gpu_"))
-    return by_name(trace, is_lasting_call) & ~on_device
 
 
 def _exchanges(trace: Trace, end_ns: Int64, host: Segments, aside: Int64) -> tuple[Int64, Int64]:
