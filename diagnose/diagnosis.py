@@ -242,12 +242,13 @@ def _place(known: tuple[Finding, Forecast | None]) -> tuple[bool, int, float]:
     """Return the place of a finding: list, headline and charts have one order.
 
     What is most of the step leads; savings come before what claims none, and that before assumed savings,
-    which every job has. Steps that may not happen again count in part.
+    which every job has. Steps that may not happen again count in part, and what the recording itself
+    has taken does not: a job that is not recorded cannot save it.
     """
     finding, forecast = known
     if forecast is None:
         return not finding.leads, 1 if finding.weight else 3, -finding.weight
-    sure_ns = forecast.saved_ns / (FAR_MORE if finding.kind == "outlier_steps" else 1)
+    sure_ns = forecast.saved_ns / (FAR_MORE if finding.kind == "outlier_steps" else 1) - finding.recording_ns
     return not finding.leads, 2 if finding.is_assumed else 0, -sure_ns
 
 
