@@ -53,7 +53,6 @@ class Finding(Struct, frozen=True):
     from_ns : the time of a step from which it is saved; 0 where that is not one time
     weight : how much it matters where no saving is claimed, as a share of the step
     leads : it is most of the step and has a name, so it comes first whatever others save
-    recording_ns : what of the saving the recording itself has taken, about; it counts for the order alone
     is_assumed : the saving is that of an assumed improvement, true of every job, so it comes after all others
     span : the first and the last step of the part of the recording that it is about; its saving is that of
         a step of these, and `lost_ns` what all of them have cost
@@ -75,7 +74,6 @@ class Finding(Struct, frozen=True):
     from_ns: float = 0.0
     weight: float = 0.0
     leads: bool = False
-    recording_ns: float = 0.0
     is_assumed: bool = False
     span: tuple[int, int] | None = None
     lost_ns: float | None = None

@@ -67,16 +67,10 @@ def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
     on_path = view.path_work_ns(launching)
     if on_path < HALF * view.left_ns or _longest_ns(view.usual_step, launching) > HALF * on_path:
         return  # one long call is not launching
-    busy = _busy_share(view)
-    if on_path < HALF * view.step_ns and busy > HALF:
-        return  # of what other findings leave it is the limit only where the device has little to do
     largest, is_largest = view.largest(launching)
     kernels, usual_ns = _kernels(view)
+    busy = _busy_share(view)
     left = "" if view.is_recorded else " that other findings leave"
-    recording_ns, recording = _recording_ns(view, launching), ""
-    if recording_ns[1] >= NOTICEABLE * view.step_ns:
-        low, high = recording_ns
-        recording = f"; about {in_ms(low, unit='')} to {in_ms(high)} of a step is the profiler's own time"
     yield Finding(
         kind="host_bound",
         title=f"{'launching is' if busy < NEARLY_ALL else 'the host and the device are both'} the limit",
@@ -90,18 +84,19 @@ def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
         operations=largest,
         evidence=view.show(launching & is_largest, 3),
         caveat="an upper bound: a host that takes no time at all, so that the device is the limit"
-        + recording,
-        recording_ns=sum(recording_ns) / 2,
+        + _recording(view, launching),
         look=("critical", "--head", "10"),
     )
 
 
-def _recording_ns(view: JobView, launching: Bool) -> tuple[float, float]:
-    """Return between which times a step the recording of what launches took, as far as is known."""
+def _recording(view: JobView, launching: Bool) -> str:
+    """Return as words how much of a step the recording of what launches may have taken; "" if unknown."""
     costs_us = dialects.named(view.loaded.files[0].dialect).recording_us
     events = int(launching[view.usual_step.operation].sum()) / len(view.recording.owners)
     low, high = (min(one * 1e3 * events, view.step_ns) for one in costs_us)
-    return low, high
+    if high < NOTICEABLE * view.step_ns:
+        return ""
+    return f"; about {in_ms(low, unit='')} to {in_ms(high)} of a step is the profiler's own time"
 
 
 def host_sync(view: JobView) -> Iterator[Finding | Skipped]:
