@@ -11,9 +11,8 @@ import numpy as np
 from arrays import Int64
 from arrays.numbering import unique
 from dag.critical_path import CATS, NO_EVENT, CriticalPath
-from dag.path_summary import named_path, step_length
+from dag.path_summary import kind_of_work, named_path, step_length
 from dag.step_graph import Bool, Recording, StepGraph
-from dialects.roles import Role
 from dialects.step_parts import Operation
 from errors import listed
 from result import OnPath, Span, Timeline, Waterfall, in_ms
@@ -310,10 +309,8 @@ def _plain(name: str) -> str:
 
 
 def group_of(operation: Operation) -> str:
-    """Return the group that decides the colour: the stage, the phase, or the category."""
-    if operation.role is Role.UNTRACED:
-        return "not recorded"
-    return operation.transfer.stage or operation.purpose or operation.cat or "other"
+    """Return the group that decides the colour: the stage of a transfer, else the kind of work."""
+    return operation.transfer.stage or kind_of_work(operation) or "other"
 
 
 # ---- the path

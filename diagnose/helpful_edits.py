@@ -54,5 +54,5 @@ def _of_any_job(loaded: LoadedSteps) -> Iterator[EditRequest]:
     path = named_path(recording, critical_path(recording.steps[choose_step(recording)]))
     several = len(recording.owners) > 1
     for share in by_name(path)[:_PARTS]:
-        names = (share.owner if several else "", share.cat, share.name)
+        names = (share.owner if several else "", share.kind, share.name)
         yield from (edit(name, 1 - FASTER) for name in names if name)
