@@ -187,8 +187,8 @@ def _card(card: Card, keys: _Numbered) -> dict[str, Any]:
 def _command(text: str) -> tuple[str, str]:
     """Return a command as one reads it, and as it can be pasted into any shell of this machine."""
     program = re.search(rf"\S*{re.escape(PROGRAM)}", text)
-    if program is None:
-        return text.strip(), text.strip()
+    if program is None:  # an installed copy's
+        return text.strip(), f"cd {shlex.quote(str(Path.cwd()))} && {text.strip()}"
     after = text[program.end() :]
     typed = shlex.join([sys.executable, program[0]])
     return f"{PROGRAM}{after}", f"cd {shlex.quote(str(Path.cwd()))} && {typed}{after}"

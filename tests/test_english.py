@@ -36,7 +36,7 @@ OPENINGS = {
     r'"""\s?(?:Return|Yield) what\b': "Return the noun",
 }
 
-_NO_PRODUCT = ("tests", "examples", ".venv")
+_NO_PRODUCT = ("tests", "examples", ".venv", "build")
 _CODE = re.compile(r"`[^`\n]*`")
 _BLOCK = re.compile(r"^\s*```.*?^\s*```", re.MULTILINE | re.DOTALL)
 _JOINT = re.compile(r'(?<!")"\s*\n\s*f?"(?!")')  # between a text and the one that it goes on in
