@@ -126,10 +126,10 @@ def waterfall(title: str, label: str, sums: Mapping[tuple[str, str], int], total
     if len(small) > 1:
         others["other"] += sum(others.pop(group) for group in small)
     parts += [
-        (f"other {group}" if group != "other" else "others", ns / 1e6, group) for group, ns in others.items()
+        (f"rest: {group}" if group != "other" else "rest", ns / 1e6, group) for group, ns in others.items()
     ]
     by_group = {group: sum(value for _, value, other in parts if other == group) for *_, group in parts}
-    parts.sort(key=lambda part: (-by_group[part[2]], part[2], part[0].startswith("other"), -part[1]))
+    parts.sort(key=lambda part: (-by_group[part[2]], part[2], part[0].startswith("rest"), -part[1]))
     return Waterfall(title, label, parts, total)
 
 

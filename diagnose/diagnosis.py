@@ -347,5 +347,5 @@ def _with_gain(one: Ranked) -> str:
     if one.gain is None or one.share is None:
         return one.finding.title
     saved = f"up to {in_ms(one.gain.mid_ns)} ({in_percent(one.share)})"
-    of_these = " of each of these steps" if one.finding.span else ""
+    of_these = " of each of these steps" if one.finding.span and not one.finding.steps else ""
     return f"{one.finding.title}; {saved}{of_these} can be saved"

@@ -23,6 +23,8 @@ WORDINGS = {
     r"\bthat which\b": "the noun",
     r"\b(?:for|is) wanted? of\b": "for lack of, is needed for",
     r"\bis wanted\b": "is expected, is requested",
+    r"\bthat nothing hides\b": "exposed",
+    r"\bmore a step\b|\blonger a step\b": "per step",
     r"\bin silence\b": "silently",
     r"\bcalled so\b": "has that name",
     r"\b[Ff]aces?\b(?! of)": "output format",

@@ -58,7 +58,7 @@ _FINDINGS = (
 )
 _SKIPPED = (
     Column("kind", "could not check", value=lambda one: _words(one.kind)),
-    Column("reason", "as"),
+    Column("reason", "because"),
 )
 
 

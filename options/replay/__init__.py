@@ -168,7 +168,7 @@ def _headline(found: Answer, errors: Float64) -> str:
     if len(errors):
         errors = np.maximum(np.percentile(np.abs(errors), [50, 90]), 0.001)  # so small an error is not none
         median, most = (in_percent(error, 1) for error in errors)
-        answer += f"; the model reproduces one that it has not seen to within {median} (9 in 10: {most})"
+        answer += f"; the model reproduces a step that it has not seen to within {median} (9 in 10: {most})"
     return f"{answer}."
 
 
@@ -178,7 +178,7 @@ def _ahead(found: Answer) -> str:
 
     if found.interval_ns is None:
         return f"Too few steps for an interval: {FEWEST} are needed."
-    return f"As many further steps will take {_range(found.interval_ns)} on average (95 %)."
+    return f"The next {len(set(found.rows)):,} steps will take {_range(found.interval_ns)} on average (95 %)."
 
 
 def _range(interval_ns: tuple[float, float]) -> str:

@@ -61,7 +61,7 @@ def step_table(found: Answer, usual: Mapping[int, Float64]) -> Table:
         Column("step", "step", "int"),
         Column("measured_ms", "recorded (ms)", "float"),
         Column("predicted_ms", "replayed (ms)", "float"),
-        Column("usual_ms", "with the other steps' gaps (ms)", "float"),
+        Column("usual_ms", "as if not seen (ms)", "float"),
     )
     steps = found.recording.steps
     rows = [
