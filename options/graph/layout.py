@@ -82,15 +82,7 @@ def _placed(
     slack = np.full(n, np.iinfo(np.int64).max)
     np.minimum.at(slack, group, path.slack_ns)
     nodes: list[dict[str, Any]] = [
-        {
-            "label": brief(label),
-            "cat": dag.cats[first],
-            "x": x[i],
-            "y": y[i],
-            "dur_ms": None,
-            "critical": i in spine,
-        }
-        | ({"name": label} if brief(label) != label else {})
+        {"label": label, "cat": dag.cats[first], "x": x[i], "y": y[i], "dur_ms": None, "critical": i in spine}
         for i, (label, first) in enumerate(zip(labels, np.unique(group, return_index=True)[1], strict=True))
     ]
     if dag.dur_ns.any():

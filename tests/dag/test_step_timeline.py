@@ -141,5 +141,5 @@ def test_what_has_no_bar_of_its_own_is_in_that_of_the_others() -> None:
 def test_small_parts_of_several_kinds_are_one() -> None:
     sums = {(f"op{i}", "FW"): 100 * MS for i in range(8)} | {("a", "BW"): MS, ("b", "PULL"): 2 * MS}
     chart = timelines.waterfall("Where", "ms", sums, "the step")
-    assert chart.parts[-1] == ("rest", 3, "other")
+    assert chart.parts[-1] == ("rest", 3, "rest")
     assert len(chart.parts) == 9

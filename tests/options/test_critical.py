@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -298,6 +299,10 @@ def test_people_read_the_kinds_of_work_of_a_diagnosis_and_programs_the_categorie
     assert (code, json.loads(out)["by_cat"]["user_annotation"]) == (0, 1)
     nodes = dict(networkx.read_graphml(picture).nodes(data=True)).values()
     assert [node["label"] for node in nodes if node["cat"] == "I/O"] == ["enumerate(DataLoader)#It.__next__"]
-    assert [node["name"] for node in nodes if node["label"] == "elementwise_kernel<CUDAFunctor_add>"] == [
-        signature
-    ]
+    page = tmp_path / "graph.html"
+    assert run_cli("graph", path, "--output", page)[0] == 0
+    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page.read_text(), re.DOTALL)
+    assert data is not None
+    (chart, *_) = json.loads(data[1])["charts"]
+    (box,) = [box for box in chart["nodes"] if box.get("name") == signature]
+    assert (box["label"], box["cat"]) == ("elementwise_kernel<CUDAFunctor_add>", "kernel")
