@@ -46,7 +46,7 @@ def test_a_rank_that_runs_python_before_its_step_is_named_where_gloo_moves_a_dev
     _, out, _ = run_cli(
         "statistic", "--sub_option", "breakdown", "--path", _GLOO / "tokenise", "--format", "json"
     )
-    exposed = {rank: [] for rank in ("rank0", "rank1")}
+    exposed: dict[str, list[float]] = {"rank0": [], "rank1": []}
     for row in json.loads(out)["breakdown"]:
         exposed[row["rank"]].append(row["exposed_comm_ms"])
     assert min(exposed["rank0"]) > 40 > 16 > max(exposed["rank1"])

@@ -240,7 +240,7 @@ def test_diagnose_speaks_of_kinds_operators_and_modules(tmp_path: Path) -> None:
     assert "nothing but a faster ampere_sgemm_64x64_nn stands out" in answer["headline"]
     assert run_cli("--path", tmp_path / "a.json")[1].splitlines()[3].startswith("GEMM ████")
     (hot,) = [one for one in answer["findings"] if one["kind"] == "hot_operation"]
-    assert "(GEMM, launched by aten::mm in Net_0.Linear_3 at train.py(12): f)" in hot["cause"]
+    assert ": GEMM, launched by aten::mm in Net_0.Linear_3 at train.py(12): f" in hot["cause"]
 
 
 # ---- recorded jobs
