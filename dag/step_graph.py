@@ -292,6 +292,17 @@ class Recording(Struct, frozen=True, dict=True):
         """Return a number of each operation (n,)."""
         return np.array([value(one) for one in self.table.kinds], np.int64)[self.table.kind]
 
+    def by_kind(self, column: str, rows: Sequence[int], chosen: Any = np.s_[:]) -> Float64:
+        """Return a column of events added up by kind of operation in each of some steps (steps, k).
+
+        Of the `chosen` kinds alone, if any are.
+        """
+        kind, n = self.table.kind, len(self.table.kinds)
+        sums = np.empty((len(rows), len(np.empty(n, np.bool_)[chosen])))
+        for own, step in zip(sums, map(self.steps.__getitem__, rows), strict=True):
+            own[:] = np.bincount(kind[step.operation], getattr(step, column), n)[chosen]
+        return sums
+
     def name_of(self, step: StepGraph, event: int) -> str:
         """Return the name of an event's operation, with its owner's where there are several."""
         operation = self.operations[int(step.operation[event])]

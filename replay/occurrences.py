@@ -117,16 +117,6 @@ class Middles:
         return np.where(self.count[slot] > 1, (low + high) // 2, -1)
 
 
-def device_pace(recording: Recording, rows: Sequence[int]) -> Float64:
-    """Return how many times as long as usual all kernels of devices take in each of some steps (steps,)."""
-    kinds, kind = recording.table.kinds, recording.table.kind
-    kernels = np.array([one.is_kernel for one in kinds], np.bool_)
-    works = np.empty((len(rows), int(kernels.sum())))
-    for own, step in zip(works, map(recording.steps.__getitem__, rows), strict=True):
-        own[:] = np.bincount(kind[step.operation], step.work_ns, len(kinds))[kernels]
-    return pace(works)
-
-
 def pace(works: Float64) -> Float64:
     """Return how many times as long as usual all kinds of operations take in each step (steps,).
 
