@@ -253,11 +253,11 @@ def _join_step(
     meetings = _with_partners(_meetings_of(parts, offsets), end)
     many, few = _by_size(meetings)
     start, edges = _agreeing(start, end, np.concatenate([*own, _meeting_edges(few)]))
-    meeting = _joint_meetings(many, start, end, len(start))
-    operation = np.concatenate([operation, narrow(first[-1] + owner[meeting.last_to_come])])
-    owner = np.concatenate([owner, owner[meeting.last_to_come]])
-    start, end = np.concatenate([start, meeting.at_ns]), np.concatenate([end, meeting.at_ns])
-    edges = np.concatenate([edges, meeting.edges])
+    last_to_come, more = _joint_meetings(many, start, end, len(start))
+    operation = np.concatenate([operation, narrow(first[-1] + owner[last_to_come])])
+    owner = np.concatenate([owner, owner[last_to_come]])
+    start, end = (np.concatenate([times, start[last_to_come]]) for times in (start, end))
+    edges = np.concatenate([edges, more])
     last = [None if part.last is None else part.last + at for part, at in zip(parts, offsets, strict=True)]
     link = link_of[operation]
     is_linked = bool((link != NO_LINK).any())
@@ -428,17 +428,10 @@ def _meeting_edges(meetings: _JobMeetings) -> Int64:
     return narrow(np.column_stack(columns))
 
 
-class _JointMeetings(NamedTuple):
-    """Meetings as events of their own: the event that came last to each, when, and all their edges."""
+def _joint_meetings(meetings: _JobMeetings, start: Int64, end: Int64, first: int) -> tuple[Int64, Int64]:
+    """Return the meetings of many ranks as events of their own: who came last to each, and all their edges.
 
-    last_to_come: Int64
-    at_ns: Int64
-    edges: Int64
-
-
-def _joint_meetings(meetings: _JobMeetings, start: Int64, end: Int64, first: int) -> _JointMeetings:
-    """Return the meetings of many ranks: all enter one event, which all leave, so that edges stay few.
-
+    All enter one event, which all leave, so that edges stay few.
     Nobody waits for who entered only after it had left. Where there is such a one, several such events
     follow each other: each lets those go that left before anybody else entered. They are numbered from
     `first` on.
@@ -462,7 +455,7 @@ def _joint_meetings(meetings: _JobMeetings, start: Int64, end: Int64, first: int
         ]
     latest = np.concatenate([np.empty(0, np.int64), *last_to_come])
     edges = narrow(np.concatenate([np.empty((0, 4), np.int64), *tables]))
-    return _JointMeetings(latest, start[latest], edges)
+    return latest, edges
 
 
 # ---- edges

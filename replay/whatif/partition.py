@@ -56,13 +56,6 @@ class _Tensor(NamedTuple):
 _Group = tuple[int, str, str, tuple[bool, bool]]
 
 
-class _Cost(NamedTuple):
-    """The cost of a stage: for each partition, and for each byte."""
-
-    per_part_ns: float
-    per_byte_ns: float
-
-
 def at_partition_bytes(recording: Recording, n_bytes: int, guess: Guess = LIKELY) -> Recording:
     """Return the recording with tensors cut into partitions of `n_bytes`.
 
@@ -116,8 +109,8 @@ def changed_tensors(recording: Recording, n_bytes: int) -> dict[tuple[int, str],
     return found
 
 
-def _costs(recording: Recording, part: float) -> dict[str, _Cost]:
-    """Return the cost of each stage: small partitions show that of one, all of them that of bytes.
+def _costs(recording: Recording, part: float) -> dict[str, tuple[float, float]]:
+    """Return what a stage takes for a partition, which small ones show, and for a byte, which all do (ns).
 
     That is the quantile `part` of them. Where none is small, the smallest stand for them, without the time
     of their bytes.
@@ -128,7 +121,7 @@ def _costs(recording: Recording, part: float) -> dict[str, _Cost]:
         small = size <= max(_SMALL, float(np.quantile(size, 0.1)))
         per_byte = _per_byte(size, work)
         beyond = work[small] - np.where(size[small] <= _SMALL, 0, size[small] * per_byte)
-        found[stage] = _Cost(max(float(np.quantile(beyond, part)), 0.0), per_byte)
+        found[stage] = max(float(np.quantile(beyond, part)), 0.0), per_byte
     return found
 
 
@@ -164,7 +157,7 @@ class _Cut:
         self,
         recording: Recording,
         tensors: Mapping[tuple[int, str], _Tensor],
-        costs: Mapping[str, _Cost],
+        costs: Mapping[str, tuple[float, float]],
         guess: Guess,
     ) -> None:
         self.operations = list(recording.operations)
@@ -296,8 +289,8 @@ class _Cut:
 
     def _cost(self, number: int) -> float:
         one = self.operations[number].transfer
-        cost = self._costs.get(one.stage)
-        return 0.0 if cost is None else cost.per_part_ns + cost.per_byte_ns * one.n_bytes
+        part_ns, byte_ns = self._costs.get(one.stage, (0.0, 0.0))
+        return part_ns + byte_ns * one.n_bytes
 
 
 def _copied(edges: Int64, copies: Sequence[Mapping[int, int]], tensor: Sequence[str]) -> Int64:
