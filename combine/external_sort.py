@@ -83,10 +83,10 @@ class Events(Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.ts)
 
-    def in_order(self, order: Int64) -> Events:
-        """Return the events that `order` (m,) lists."""
+    def select(self, rows: Int64) -> Events:
+        """Return the events `rows` (m,), in that order."""
         return Events(
-            self.ts[order], self.dur[order], self.heads[order], self.at[order], self.lengths[order], self.text
+            self.ts[rows], self.dur[rows], self.heads[rows], self.at[rows], self.lengths[rows], self.text
         )
 
     def tails(self) -> list[bytes]:
@@ -137,7 +137,7 @@ class RunWriter:
         events = joined(self._parts)
         self._parts, self._size = [], 0
         if (events.ts[1:] < events.ts[:-1]).any():
-            events = events.in_order(time_order(events.ts, self._library)[0])
+            events = events.select(time_order(events.ts, self._library)[0])
         size = int(events.lengths.sum())
         self._file.write(self._text(events))
         for column in (events.ts, events.dur, events.heads, events.lengths):
@@ -229,7 +229,7 @@ def merge(
         if size <= _MOST_TIMES * max(_MERGE_BYTES, _FEWEST * _HEAD_BYTES):
             parts = [_read(*part) for part in zip(runs, begin, end, strict=True) if part[1][0] < part[2][0]]
             if parts:
-                yield _in_order(joined(parts), library)
+                yield _by_time(joined(parts), library)
         else:
             yield from _piecemeal(runs, begin, end, library)
         if on_read is not None:
@@ -276,7 +276,7 @@ def _piecemeal(
     n = max(_FEWEST, _MERGE_BYTES // mean)
     for first in range(0, len(order), n):
         rows = order[first : first + n]
-        some = events.in_order(rows)
+        some = events.select(rows)
         tails = [b""] * len(rows)
         for i in unique(owner[rows]).tolist():
             with open(runs[i][0].path, "rb", buffering=0) as file:
@@ -285,9 +285,9 @@ def _piecemeal(
         yield Events.with_tails(some.ts, some.dur, some.heads, tails)
 
 
-def _in_order(events: Events, library: CDLL | None) -> Events:
+def _by_time(events: Events, library: CDLL | None) -> Events:
     is_sorted = (events.ts[1:] > events.ts[:-1]).all()
-    return events if is_sorted else events.in_order(_order(events, library))
+    return events if is_sorted else events.select(_order(events, library))
 
 
 def _order(events: Events, library: CDLL | None) -> Int64:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -41,6 +41,7 @@ from dialects.step_parts import (
     meetings_table,
     narrow,
     narrow_ns,
+    renumbered,
 )
 from errors import TraceError, listed
 from formats.columns import Track
@@ -249,7 +250,7 @@ def _join_step(
     since = np.array([part.since_ns for part in parts], np.int64)[owner]
     start = np.maximum(np.concatenate([part.start_ns for part in parts]) + since, begin[owner])
     end = np.maximum(np.concatenate([part.end_ns for part in parts]) + since, start)
-    own = [_moved(part.edges, at) for part, at in zip(parts, offsets, strict=True)]
+    own = [renumbered(part.edges, at) for part, at in zip(parts, offsets, strict=True)]
     meetings = _with_partners(_meetings_of(parts, offsets), end)
     many, few = _by_size(meetings)
     start, edges = _agreeing(start, end, np.concatenate([*own, _meeting_edges(few)]))
@@ -289,12 +290,6 @@ def _places(order: Int64) -> Int64:
     place = narrow(np.empty_like(order))
     place[order] = np.arange(len(order))
     return place
-
-
-def _moved(edges: Int64, by: int) -> Int64:
-    moved: Any = edges.astype(np.int32)
-    moved[:, :2] += by
-    return cast(Int64, moved)
 
 
 def _all_alike(value: int, column: Int64) -> Int64:

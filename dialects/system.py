@@ -76,7 +76,7 @@ class SecondAxis(Struct, frozen=True):
     offset_ns: int  # to Composer's clock
     remark: str
 
-    def moved(self, ts_ns: Int64) -> Int64:
+    def corrected(self, ts_ns: Int64) -> Int64:
         """Return times (n,) on Composer's clock."""
         return np.where((ts_ns < self.border_ns) & (ts_ns != NO_TIME), ts_ns + self.offset_ns, ts_ns)
 

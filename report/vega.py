@@ -130,7 +130,7 @@ def names_axis(
     return looked_up(field, "axis", look, len(names))
 
 
-def measure(field: str, title: str) -> Spec:
+def quantity(field: str, title: str) -> Spec:
     """Return the axis of a quantity."""
     axis = {"title": bounded(title) or None, "tickCount": 6, "domain": False, "labelFlush": False}
     return {"field": field, "type": "quantitative", "axis": axis}

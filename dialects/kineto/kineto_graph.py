@@ -59,6 +59,7 @@ from dialects.step_parts import (
     Transfer,
     edge_rows,
     meetings_table,
+    renumbered,
 )
 from dialects.step_windows import (
     NO_STEP,
@@ -295,7 +296,7 @@ def _edges(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
     works = rank.works
     first, last = rank.host.of_rows(len(rank.trace) + 1)
     if (works.call >= 0).any():
-        elsewhere = _moved(after_other_streams(rank.trace, works), rank.first_work)
+        elsewhere = renumbered(after_other_streams(rank.trace, works), rank.first_work)
     else:
         elsewhere = _unlaunched(rank, start_ns, end_ns)
     awaited, calls = awaited_by_calls(rank.trace, rank.end_ns, works)
@@ -305,7 +306,7 @@ def _edges(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
         _aside(rank),
         _waiting(rank),
         *_handed_over(rank),
-        _moved(after_on_stream(works), rank.first_work),
+        renumbered(after_on_stream(works), rank.first_work),
         elsewhere,
         *_launches(rank, first, last),
         _to_calls(rank, awaited, last[calls], Joint.END_TO_BODY, EdgeKind.SYNCHRONISE),
@@ -315,11 +316,6 @@ def _edges(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
         *_polls(rank),
     ]
     return np.concatenate(parts)
-
-
-def _moved(edges: Int64, by: int) -> Int64:
-    moved: Int64 = edges + np.array([by, by, 0, 0])
-    return moved
 
 
 def _threads(host: Segments) -> Int64:

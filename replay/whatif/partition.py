@@ -37,7 +37,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     def apply(recording: Recording, guess: Guess) -> Recording:
         return at_partition_bytes(recording, n_bytes, guess)
 
-    guesses = Guess(part=0.1), Guess(part=0.9), Guess(same_server=True), Guess(in_turn=True)
+    guesses = Guess(part=0.1), Guess(part=0.9), Guess(same_server=True), Guess(serial=True)
     return Edit(apply, order=Order.EVENTS, guesses=guesses if is_other else ())
 
 
@@ -163,7 +163,7 @@ class _Cut:
         self.operations = list(recording.operations)
         self._place = {link: i for i, link in enumerate(recording.links)}
         self._guess = guess
-        self._in_turn_ns = _least_waits(recording) if guess.in_turn else {}
+        self._serial_ns = _least_waits(recording) if guess.serial else {}
         self._server: dict[int | None, str] = {}  # by key
         for one in recording.table.kinds:
             if one.transfer.is_answer:
@@ -238,8 +238,8 @@ class _Cut:
         if self._guess.same_server or not recorded or recorded not in ends:
             return link
         first = self._servers.index(self._server.get(tensor.keys[0], recorded))
-        in_turn = self._servers[(first + piece) % len(self._servers)]
-        server = self._server.get(tensor.keys[0] + piece, in_turn)
+        next_one = self._servers[(first + piece) % len(self._servers)]
+        server = self._server.get(tensor.keys[0] + piece, next_one)
         new = [server if one == recorded else one for one in ends]
         return connection(*new) if len(new) > 1 else server
 
@@ -275,13 +275,13 @@ class _Cut:
                 of_tensor = sum(self._tensors[group[:2]].sizes)
                 if one.is_wait:
                     wait = total[group] / count[group]
-                    found[event] = max(wait - self._in_turn_ns.get(one.stage, 0.0), 0.0)
+                    found[event] = max(wait - self._serial_ns.get(one.stage, 0.0), 0.0)
                 elif costs[group]:
                     found[event] = total[group] * self._cost(number) / costs[group]
                 else:
                     found[event] = total[group] * one.n_bytes / of_tensor
                 if one.link and one.n_bytes:
-                    found[event] += self._in_turn_ns.get(one.stage, 0.0)
+                    found[event] += self._serial_ns.get(one.stage, 0.0)
         return np.rint(found).astype(np.int64)
 
     def _tensor(self, one: Operation) -> _Tensor | None:
