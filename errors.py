@@ -9,7 +9,7 @@ from pathlib import Path
 _LONGEST = 300  # characters of a message, on one line
 _MOST_DIGITS = 18
 _LEAST_PART = 3  # letters of a word that is looked for in longer ones
-ALIKE = 0.7  # of two words: their characters in common, as of difflib
+SIMILAR = 0.7  # of two words: their characters in common, as of difflib
 _FEWEST = 24  # characters that a long name keeps, if that is enough
 
 
@@ -100,7 +100,7 @@ def meant(word: str, words: Iterable[str], most: int = 1) -> str:
     known = {one.lower(): one for one in words}
     low = word.lower()
     near = [one for one in known if low in one] if len(low) >= _LEAST_PART else []
-    alike = [] if near else get_close_matches(low, known, most, ALIKE)
+    alike = [] if near else get_close_matches(low, known, most, SIMILAR)
     if not near and not alike and most > 1:  # a part of a name may be meant
         near = [one for one in known if get_close_matches(low, one.replace("_", ".").split("."), 1, 0.8)]
     near = alike or sorted(near, key=lambda one: (len(one), one))

@@ -30,7 +30,7 @@ from replay.edit import Job
 from replay.even_work import begun_by_owners, done_by_all, is_own_work
 from replay.even_work import stages as pipeline
 from replay.occurrences import pace
-from replay.whatif.host import PAUSE_NS, prepares
+from replay.whatif.host import PYTHON_NS, prepares
 from result import in_percent
 
 #: Steps whose critical paths are walked at most; more of steps that are short, so many events.
@@ -328,7 +328,7 @@ class JobView:
         """Return which stretches of a path are gaps of a host so short that just Python ran there."""
         of_host = self._is_of_host[np.append(step.operation, 0)[path.event]]
         is_gap: Bool = of_host & (path.event >= 0) & (path.cat == CATS.index(GAP))
-        return is_gap & (path.end_ns - path.start_ns < min(PAUSE_NS, NOTICEABLE * self.step_ns))
+        return is_gap & (path.end_ns - path.start_ns < min(PYTHON_NS, NOTICEABLE * self.step_ns))
 
     @cached_property
     def _is_of_host(self) -> Bool:

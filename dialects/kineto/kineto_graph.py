@@ -72,7 +72,7 @@ from dialects.step_windows import (
     sampled,
 )
 from dialects.system import DEVICE_CATS, RUNTIME_CATS
-from dialects.tolerances import PAUSE_NS, ROUNDED_NS, SHORTLY, SOON, TOLERANCE_NS
+from dialects.tolerances import ROUNDED_NS, SHORTLY, SOON, TOLERANCE_NS, UNRECORDED_NS
 from errors import Note, listed
 from formats.columns import Trace, used_tables
 from formats.values import FARTHEST_NS
@@ -465,7 +465,7 @@ def _handed_over(rank: _Rank) -> list[Int64]:
         (Joint.END_TO_HEAD, ended_before, host.start_ns, np.ones(len(host), np.bool_)),
         (Joint.END_TO_BODY, host.start_ns, host.end_ns, host.is_around),
     ):
-        resumed = np.flatnonzero(may_wait & (idle_to - idle_from >= PAUSE_NS))
+        resumed = np.flatnonzero(may_wait & (idle_to - idle_from >= UNRECORDED_NS))
         found = ended_last(end_ns, group, idle_to[resumed], host.thread[resumed])
         late = np.where(found >= 0, end_ns[found], 0)
         since = np.where(host.thread[resumed] == host.main, SOON, 1.0) * (idle_to - idle_from)[resumed]

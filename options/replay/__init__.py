@@ -254,10 +254,10 @@ def _n_operations(recording: Recording, parts: bool) -> int:
 
 def _write(result: Simulation, output: Path | None) -> tuple[Path | None, list[str]]:
     """Write the replayed timeline unless there is no `output`, or it is ``-``; return where, and a note."""
-    from outputs.rules import NOTHING
+    from outputs.rules import NO_FILE
     from replay.timeline import write_synthetic
 
-    if output is None or output == NOTHING:
+    if output is None or output == NO_FILE:
         return None, []
     n_events = write_synthetic(result, output)
     return output, [f"replayed timeline: {output} ({n_events:,} events)"]
