@@ -367,7 +367,7 @@ class Forecasts:
             gaps = UsualGaps(recording, gaps)
         for row in rows:
             step = recording.steps[row]
-            yield step if gaps is None else gaps.limit(row, step)
+            yield step if gaps is None else gaps.capped(row, step)
 
     def _runs_of(self, recording: Recording, rows: Sequence[int]) -> Runs:
         for runs in self._runs:

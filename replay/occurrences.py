@@ -160,7 +160,7 @@ class UsualGaps:
         both = zip(recording.steps, self._made_of, strict=True)
         return all(step.operation is own and step.gap_ns is gap_ns for step, (own, gap_ns) in both)
 
-    def limit(self, row: int, step: StepGraph) -> StepGraph:
+    def capped(self, row: int, step: StepGraph) -> StepGraph:
         """Return the step in a row of the recording with gaps no longer than usual."""
         return replace(step, gap_ns=np.minimum(step.gap_ns, self._gaps[self._number[row]]))
 
@@ -171,4 +171,4 @@ def with_usual_gaps(recording: Recording) -> Recording:
     What delayed an event once (another process, a page fault) says nothing about a job that was not run.
     """
     gaps = UsualGaps(recording)
-    return recording.with_steps(itertools.starmap(gaps.limit, enumerate(recording.steps)))
+    return recording.with_steps(itertools.starmap(gaps.capped, enumerate(recording.steps)))
