@@ -42,7 +42,7 @@ FULL = 0.95
 # ---- ratios
 
 #: A saving alone to what more specific findings leave of it, for the two to be alike. With 1.05 the headlines
-#: of recorded jobs are the same, with 1.2 one is another (docs/accuracy.md).
+#: of recorded jobs are the same, with 1.2 one is another (docs/diagnose.md).
 ALIKE = 1.1
 #: A rank's work, or its peak of memory, to its peers': so much that few steps show it.
 MUCH = 1.25
