@@ -34,7 +34,7 @@ from combine.event_text import (
     DURATION,
     KEPT,
     LEFT_OUT,
-    LONGEST_NS,
+    LONGEST_WRITTEN_NS,
     NO_ROLE,
     Heads,
     HeadTable,
@@ -98,7 +98,7 @@ class _Rewriter:
         if self._place.axis is not None:
             times = times._replace(ts=self._place.axis.corrected(times.ts))
         # as events are sorted by them: -1 where there is none
-        dur = np.where(is_slice & (times.dur >= 0), np.minimum(times.dur, LONGEST_NS), -1)
+        dur = np.where(is_slice & (times.dur >= 0), np.minimum(times.dur, LONGEST_WRITTEN_NS), -1)
         roles, rows, tails = self._rewritten(events, times, is_slice)
         self.anchors.add(events.__getitem__, roles, times.ts, dur)
         heads = np.zeros(len(rows), np.int32)

@@ -6,12 +6,11 @@ import math
 from collections.abc import Sequence
 
 from report import colours
+from report.colours import INK, SOFT
 from report.names import bounded
 from report.vega import (
     HEIGHT,
-    INK,
     MANY,
-    SOFT,
     Spec,
     Values,
     described,

@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from report import colours
+from report.colours import INK, SOFT
 from report.names import IN_A_LANE, bounded, first_words, labels
 from report.tables import display_width
 from report.vega import (
     CHARACTER,
-    INK,
-    SOFT,
     Spec,
     Values,
     described,
