@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from arrays import Int32, Int64, NDArray
-from combine.external_sort import Events, begins
+from combine.external_sort import Events, text_starts
 from formats.event import UNDECODABLE
 from formats.native.rewriter import written
 from formats.times import FLOAT_LIMIT_US, to_ns
@@ -48,7 +48,7 @@ class Heads:
         """Return the texts one after another, and where each begins and how long it is."""
         if self._laid_out is None:
             lengths = np.fromiter(map(len, self.texts), np.int32, len(self.texts))
-            self._laid_out = b"".join(self.texts), begins(lengths), lengths
+            self._laid_out = b"".join(self.texts), text_starts(lengths), lengths
         return self._laid_out
 
 

@@ -78,7 +78,7 @@ class Events(Struct, frozen=True):
     def with_tails(cls, ts: Int64, dur: Int64, heads: Int32, tails: Sequence[bytes]) -> Events:
         """Return events whose tails are these."""
         lengths = np.fromiter(map(len, tails), np.int32, len(tails))
-        return cls(ts, dur, heads, begins(lengths), lengths, b"".join(tails))
+        return cls(ts, dur, heads, text_starts(lengths), lengths, b"".join(tails))
 
     def __len__(self) -> int:
         return len(self.ts)
@@ -97,7 +97,7 @@ class Events(Struct, frozen=True):
         return list(map(self.text.__getitem__, map(slice, self.at.tolist(), ends)))
 
 
-def begins(lengths: NDArray[np.integer[Any]]) -> Int64:
+def text_starts(lengths: NDArray[np.integer[Any]]) -> Int64:
     """Return where texts of these lengths (n,) begin that lie one after another."""
     at = np.zeros(len(lengths), np.int64)
     np.cumsum(lengths[:-1], out=at[1:])
@@ -148,7 +148,7 @@ class RunWriter:
 
     def _text(self, events: Events) -> bytes | memoryview:
         """Return the tails of events, one after another."""
-        if (events.at == begins(events.lengths)).all():
+        if (events.at == text_starts(events.lengths)).all():
             return memoryview(events.text)[: int(events.lengths.sum())]
         if self._library is None:
             return b"".join(events.tails())
@@ -245,7 +245,7 @@ def _columns(source: PlacedRun, begin: Sequence[int], end: Sequence[int]) -> Eve
     ts, dur, heads, lengths = (
         run.column(which, begin[0], end[0]) for which in (TIMES, DURATIONS, HEADS, LENGTHS)
     )
-    at = begins(lengths) + (run.start + begin[1])
+    at = text_starts(lengths) + (run.start + begin[1])
     return Events(ts + shift(ts), dur, heads + np.int32(first_head), at, lengths, b"")
 
 

@@ -46,7 +46,7 @@ from combine.event_text import (
     packed,
     times,
 )
-from combine.external_sort import Events, Run, RunWriter, begins, run_writer
+from combine.external_sort import Events, Run, RunWriter, run_writer, text_starts
 from dialects.sync_points import SyncPart, SyncPoints, collected
 from dialects.system import Need, System
 from errors import counted
@@ -110,7 +110,7 @@ class _Rewriter:
         heads = scanned.key + np.int32(1)
         _, role, fate, is_front = self.heads.columns()
         ts = scanned.ts_ns if self._place.axis is None else self._place.axis.corrected(scanned.ts_ns)
-        at = begins(scanned.lengths)
+        at = text_starts(scanned.lengths)
         roles = role[heads]
         if roles.any():
 

@@ -116,7 +116,7 @@ def svg(chart: Network, headline: str = "") -> str:
     return "\n".join([begin, f'<rect {area} fill="white"/>', *parts, "</svg>"])
 
 
-def size_of(picture: str) -> tuple[float, float]:
+def pixels(picture: str) -> tuple[float, float]:
     """Return width and height of an SVG in pixels, as its first element says."""
     match = _SIZE.search(picture)
     return (float(match[1]), float(match[2])) if match else (1.0, 1.0)
@@ -124,7 +124,7 @@ def size_of(picture: str) -> tuple[float, float]:
 
 def resized(picture: str, scale: float) -> str:
     """Return an SVG with a ``viewBox`` that is shown at another size."""
-    width, height = (side * scale for side in size_of(picture))
+    width, height = (side * scale for side in pixels(picture))
     first, rest = picture.split(">", 1)
     first = re.sub(r' width="[\d.]+" height="[\d.]+"', f' width="{width:g}" height="{height:g}"', first)
     return f"{first}>{rest}"

@@ -72,9 +72,9 @@ class Jax(System):
 
         Slices get a category, as the file has none: operation, python or host.
         """
-        from dialects.jax.xla_slices import is_noise, lines_of, operations
+        from dialects.jax.xla_slices import is_noise, operations, thread_kinds
 
-        lines = lines_of(trace)
+        lines = thread_kinds(trace)
         left_out = by_name(trace, is_noise) | lines.repeats[trace.track_id]
         if n := int((lines.nameless[trace.track_id] & left_out).sum()):
             fate = "of threads of devices without a name left out"
@@ -105,17 +105,17 @@ class Jax(System):
             is_around,
             is_untimed,
             is_wait,
-            lines_of,
             loads,
             operations,
             role_of,
             sleeps,
+            thread_kinds,
             with_others,
         )
 
         if not len(trace):
             return np.empty(0, np.int8)
-        lines = lines_of(trace)
+        lines = thread_kinds(trace)
         works = operations(trace, lines)
         found = np.array(list(map(role_of, trace.names)), np.int8)[trace.name_id]
         found[~works] = Role.HOST
@@ -153,9 +153,9 @@ class Jax(System):
 
     def loop_spans(self, trace: Trace) -> Mask:
         """Return the slices (n,) of the host."""
-        from dialects.jax.xla_slices import lines_of, operations
+        from dialects.jax.xla_slices import operations, thread_kinds
 
-        return ~operations(trace, lines_of(trace))
+        return ~operations(trace, thread_kinds(trace))
 
     def may_synchronise(self, name: str) -> bool:
         """Whether operations of that name may be collectives."""
@@ -195,7 +195,7 @@ class Jax(System):
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
         """Return the steps of a device, with what its host did."""
         from dialects.jax.xla_meetings import parts_of
-        from dialects.jax.xla_slices import device_of_slices, lines_of
+        from dialects.jax.xla_slices import device_of_slices, thread_kinds
         from dialects.span_graph import Meaning, record_spans
 
         trace, roles, parts = rank.trace, self.roles(rank.trace), parts_of(rank.trace)
@@ -206,7 +206,7 @@ class Jax(System):
             category=self.category,
             parts=parts,
             waits=roles == Role.IDLE,
-            on_device=lines_of(trace).works[trace.track_id] & (device_of_slices(trace) != SHARED),
+            on_device=thread_kinds(trace).works[trace.track_id] & (device_of_slices(trace) != SHARED),
         )
         return record_spans(rank, trace, self.find_steps(trace, by).whole, meaning)
 
@@ -218,9 +218,9 @@ class Jax(System):
 
     def device_work(self, trace: Trace) -> Mask:
         """Return the operations of devices (n,) that have no others in them."""
-        from dialects.jax.xla_slices import device_of_slices, is_around, lines_of, operations, with_others
+        from dialects.jax.xla_slices import device_of_slices, is_around, operations, thread_kinds, with_others
 
-        works = operations(trace, lines_of(trace)) & (device_of_slices(trace) != SHARED)
+        works = operations(trace, thread_kinds(trace)) & (device_of_slices(trace) != SHARED)
         return np.asarray(works & ~(with_others(trace, works) & by_name(trace, is_around)))
 
     def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:
