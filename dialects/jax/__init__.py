@@ -29,25 +29,24 @@ from arrays import Mask, NDArray
 from arrays.intervals import lies_inside
 from arrays.numbering import unique
 from dialects.masks import by_name
-from dialects.owners import SHARED, Owned, names_in, split_by_slices
+from dialects.owners import SHARED, Owned, split_by_slices
 from dialects.recorded_collectives import Call, Collectives
 from dialects.roles import Role
 from dialects.steps import Step, Steps, step_table
 from dialects.sync_points import SyncPart
-from dialects.system import Metadata, Need, System
+from dialects.system import Need, System
 from errors import counted
 from formats.columns import Trace
 
 if TYPE_CHECKING:
     from dialects.step_parts import RankSteps, RankTrace
 
-_PROCESS = r"(?:.*: )?/(?:host:CPU|device:[A-Z]+:\d+)\b.*"
-
 
 class Jax(System):
     """Steps are annotations with a number on the host, else the runs of the program that takes longest."""
 
     name = "jax"
+    process_names = re.compile(r"(?:.*: )?/(?:host:CPU|device:[A-Z]+:\d+)\b.*")
     shows_communication = True
     has_workers = True
     never_shows = System.never_shows - {"host_bound", "host_sync", "copies"}
@@ -62,10 +61,6 @@ class Jax(System):
         Need.SYNC: ("hlo_op", "long_name"),
         Need.SIZES: ("name",),
     })  # fmt: skip
-
-    def recognises_metadata(self, metadata: Metadata) -> bool:
-        """Whether a process is called as XLA's profiler calls a host and its devices."""
-        return any(re.fullmatch(_PROCESS, name) for name in names_in(metadata, "process_name").values())
 
     def finished(self, trace: Trace) -> Trace:
         """Return the trace without marks of the profiler's own and threads that repeat others.

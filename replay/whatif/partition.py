@@ -110,7 +110,7 @@ def changed_tensors(recording: Recording, n_bytes: int) -> dict[tuple[int, str],
 
 
 def _costs(recording: Recording, part: float) -> dict[str, tuple[float, float]]:
-    """Return what a stage takes for a partition, which small ones show, and for a byte, which all do (ns).
+    """Return the time of each stage for a partition, as small ones show it, and for a byte, as all do (ns).
 
     That is the quantile `part` of them. Where none is small, the smallest stand for them, without the time
     of their bytes.

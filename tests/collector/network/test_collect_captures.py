@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import parallel
+from collector.network import network_tables
 from collector.network.collect_captures import TIMELINE, Captured, read_captures, write_captured
 from collector.network.endpoints import index_in_path
 from conftest import run_cli
 from errors import TraceError
-from options.collect import network_tables
 from trace_utils import find_gpus, read_trace
 from traffic import NEW, SERVER_BASE, Connection, Packet, in_order, message, pcap, struct_meta, train
 

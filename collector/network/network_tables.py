@@ -1,4 +1,7 @@
-"""Captures and server logs as tables, charts and a document: a part of `--option collect`."""
+"""Captures and server logs as tables, charts and a document: a part of `--option collect`.
+
+They stand here, not in `options`, because they are in the words of BytePS, which only its folders say.
+"""
 
 from __future__ import annotations
 
