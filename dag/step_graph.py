@@ -292,15 +292,13 @@ class Recording(Struct, frozen=True, dict=True):
         """Return a number of each operation (n,)."""
         return np.array([value(one) for one in self.table.kinds], np.int64)[self.table.kind]
 
-    def by_kind(self, column: str, rows: Sequence[int], chosen: Any = np.s_[:]) -> Float64:
-        """Return a column of events added up by kind of operation in each of some steps (steps, k).
-
-        Of the `chosen` kinds alone, if any are.
-        """
+    def by_kind(self, column: str, rows: Sequence[int], chosen: Sequence[bool] | None = None) -> Float64:
+        """Return a column of events added up by kind of operation (`chosen` ones) in some steps (steps, k)."""
         kind, n = self.table.kind, len(self.table.kinds)
-        sums = np.empty((len(rows), len(np.empty(n, np.bool_)[chosen])))
+        kept = np.arange(n) if chosen is None else np.flatnonzero(chosen)
+        sums = np.empty((len(rows), len(kept)))
         for own, step in zip(sums, map(self.steps.__getitem__, rows), strict=True):
-            own[:] = np.bincount(kind[step.operation], getattr(step, column), n)[chosen]
+            own[:] = np.bincount(kind[step.operation], getattr(step, column), n)[kept]
         return sums
 
     def name_of(self, step: StepGraph, event: int) -> str:

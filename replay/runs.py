@@ -159,7 +159,7 @@ class Runs:
         return narrow(np.concatenate([within, *around])), first + narrow(np.flatnonzero(begins))
 
     def _places(self, position: int) -> Callable[[Int64], Int64]:
-        """Return the function of the places of a step's operations, numbered from its first one, in its order."""
+        """Return the function of the places of a step's operations, numbered from its first, in its order."""
         order = self._order[position]
         if order is None:
             return lambda operations: operations
