@@ -293,7 +293,7 @@ class Recording(Struct, frozen=True, dict=True):
         return np.array([value(one) for one in self.table.kinds], np.int64)[self.table.kind]
 
     def by_kind(self, column: str, rows: Sequence[int], chosen: Sequence[bool] | None = None) -> Float64:
-        """Return a column of events added up by kind of operation (`chosen` ones) in some steps (steps, k)."""
+        """Return a column of events added up by kind of operation (the `chosen`) in some steps (steps, k)."""
         kind, n = self.table.kind, len(self.table.kinds)
         kept = np.arange(n) if chosen is None else np.flatnonzero(chosen)
         sums = np.empty((len(rows), len(kept)))
