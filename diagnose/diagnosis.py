@@ -213,7 +213,8 @@ def _ranked(search: _Search, step_ns: float) -> list[Ranked]:
     """
     ranked: list[Ranked] = []
     done: tuple[EditRequest, ...] = ()
-    for finding, forecast in sorted(search.known, key=_place):
+    n_ranks = len(search.forecasts.job.recording.owners)
+    for finding, forecast in sorted(search.known, key=lambda one: _place(one, n_ranks)):
         if forecast is None:
             ranked.append(Ranked(finding))
             continue
@@ -238,17 +239,20 @@ def _bounded(finding: Finding, gain: Gain) -> Finding:
     return replace(finding, caveat="; ".join(filter(None, (finding.caveat, freed))))
 
 
-def _place(known: tuple[Finding, Forecast | None]) -> tuple[bool, int, float]:
+def _place(known: tuple[Finding, Forecast | None], n_ranks: int) -> tuple[bool, int, float]:
     """Return the place of a finding: list, headline and charts have one order.
 
-    What is most of the step leads; savings come before what claims none, and that before assumed savings,
-    which every job has. Steps that may not happen again count in part.
+    What is most of the step leads, then a rank that is far behind its peers, whatever they all could save;
+    savings come before what claims none, and that before assumed savings, which every job has. Steps that may
+    not happen again count in part.
     """
     finding, forecast = known
     if forecast is None:
-        return not finding.leads, 1 if finding.weight else 3, -finding.weight
+        return not finding.leads, 2 if finding.weight else 4, -finding.weight
     sure_ns = forecast.saved_ns / (FAR_MORE if finding.kind == "outlier_steps" else 1)
-    return not finding.leads, 2 if finding.is_assumed else 0, -sure_ns
+    is_behind = finding.kind == "late_rank" and len(finding.ranks) < n_ranks
+    is_behind &= forecast.saved_ns > EXPOSED * forecast.before_ns
+    return not finding.leads, 3 if finding.is_assumed else 0 if is_behind else 1, -sure_ns
 
 
 def headline(diagnosis: Diagnosis) -> str:

@@ -93,11 +93,19 @@ class JobView:
             lengths = [critical_path(step).length_ns for step in self.steps]
         return np.array(lengths, np.float64)
 
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the job is looked at as it was recorded, not without something that was found already."""
+        return self.recording is self.loaded.recording
+
     @cached_property
     def step_ns(self) -> float:
         """The recorded length of the median step."""
-        if self.recording is not self.loaded.recording:
-            return JobView(self.loaded).step_ns
+        return self.left_ns if self.is_recorded else JobView(self.loaded).step_ns
+
+    @cached_property
+    def left_ns(self) -> float:
+        """The length of the median step without what was found already."""
         return float(np.median(self.iteration_ns))
 
     @cached_property

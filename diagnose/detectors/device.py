@@ -65,16 +65,17 @@ def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
         return
     launching = view.which(prepares)
     on_path = view.path_work_ns(launching)
-    if on_path < HALF * view.step_ns or _longest_ns(view.usual_step, launching) > HALF * on_path:
+    if on_path < HALF * view.left_ns or _longest_ns(view.usual_step, launching) > HALF * on_path:
         return  # one long call is not launching
     largest, is_largest = view.largest(launching)
     kernels, usual_ns = _kernels(view)
     busy = _busy_share(view)
+    left = "" if view.is_recorded else " that other findings leave"
     yield Finding(
         kind="host_bound",
         title=f"{'launching is' if busy < NEARLY_ALL else 'the host and the device are both'} the limit",
-        cause=f"{in_percent(on_path / view.step_ns)} of the critical path is the host's; the device is busy "
-        f"{in_percent(busy)} of the step, with {kernels:,.0f} kernels of "
+        cause=f"{in_percent(on_path / view.left_ns)} of the critical path{left} is the host's; the device is "
+        f"busy {in_percent(busy)} of the step, with {kernels:,.0f} kernels of "
         f"{usual_ns / 1e3:.0f} µs{', shorter than their launches' if usual_ns < LAUNCH_NS else ''}; "
         f"most of the host's time is in {named(largest)}",
         action="launch less and larger: CUDA graphs, compiled or fused operations, a larger batch",

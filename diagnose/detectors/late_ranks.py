@@ -437,7 +437,7 @@ def _often_last(view: JobView, *, but: Sequence[int]) -> Finding | None:
     cause = "apart from its longer work it" if works_longer else "it works no longer than its peers but"
     return Finding(
         kind="late_rank",
-        title=f"{name} holds up the others",
+        title=f"{name} holds up {_others(view)}",
         cause=f"it is last in {(last == owner).sum():,} of {len(last):,} meetings{size}; {cause} comes later"
         + _begins_later(view, late),
         action="look at what it does before its first operation of the step, and at the gaps between them",

@@ -22,6 +22,7 @@ from dialects.kineto.collectives import (
     is_collective,
     is_collective_call,
     is_collective_kernel,
+    lasting_collectives,
     step_mark,
 )
 from dialects.masks import by_cat, by_name
@@ -125,7 +126,7 @@ class Kineto(System):
         if on_device:
             works = by_cat(trace, DEVICE_CATS.__contains__)
             found[by_name(trace, _BETWEEN_STREAMS.fullmatch, works)] = Role.WAIT
-            comm = by_name(trace, is_collective_kernel, works)
+            comm = by_name(trace, is_collective_kernel, works) | lasting_collectives(trace)
         else:
             comm = by_name(trace, is_collective_call)
             found[by_name(trace, awaits_collective)] = Role.WAIT
@@ -145,8 +146,9 @@ class Kineto(System):
         """Return by which rule slices count."""
         if has_device(trace):
             return (
-                "Communication: kernels of collectives (named after nccl, rccl, all_reduce, …) and copies "
-                "between devices; computation: all other kernels."
+                "Communication: kernels of collectives (named after nccl, rccl, all_reduce, …), copies "
+                "between devices, calls of collectives that the host carries out (gloo:, mpi:, …); "
+                "computation: all other kernels."
             )
         return (
             "No work of a device is recorded. Communication: calls of collectives (gloo:, nccl:, mpi:, …), "

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct
 
-from arrays import Int64
-from dialects.masks import by_name
+from arrays import Int64, Mask
+from dialects.masks import by_cat, by_name
 from dialects.name_rules import is_library_call
 from dialects.sync_points import SyncPart, SyncPoint, SyncPoints, numbered
 from dialects.system import DEVICE_CATS, KERNEL_CATS, integer
@@ -74,6 +74,12 @@ def is_collective_call(name: str) -> bool:
 def is_lasting_call(name: str) -> bool:
     """Whether a host's annotation lasts from entering a collective to leaving it: it is carried out there."""
     return is_collective_call(name) and not re.match(_HANDS_OVER, name)
+
+
+def lasting_collectives(trace: Trace) -> Mask:
+    """Return which slices (n,) are collectives of the host, from enqueue to end, beside its threads."""
+    on_device = by_cat(trace, lambda cat: cat in DEVICE_CATS or cat.startswith("gpu_"))
+    return by_name(trace, is_lasting_call) & ~on_device
 
 
 def is_call_of_all(name: str) -> bool:

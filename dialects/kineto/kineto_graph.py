@@ -26,7 +26,7 @@ from dialects.kineto.collectives import (
     host_group,
     is_collective,
     is_half,
-    is_lasting_call,
+    lasting_collectives,
     meeting,
     transfers,
 )
@@ -96,7 +96,9 @@ class _Rank(Struct, frozen=True):
     trace: Trace
     end_ns: Int64  # of the trace's slices
     host: Segments
-    aside: Int64  # rows, by end
+    aside: Int64  # rows, by `aside_end_ns`
+    aside_start_ns: Int64  # as of `_exchanges`
+    aside_end_ns: Int64
     works: Works
     transfers: Mapping[int, Hashable]  # as of `transfers`
     steps: Int64  # (n, 3) number, begin and end, as the host runs them
@@ -127,7 +129,7 @@ def record(
     some, left = sampled(bounds, rank_trace.most_steps)
     looked_at = as_bounds(bounds[some])
     n_leftover = int((by_cat(trace, DEVICE_CATS.__contains__) & (roles == Role.IGNORED)).sum())
-    if left and not _lasting_collectives(trace).any():  # whose other ends are found by places in the file
+    if left and not lasting_collectives(trace).any():  # whose other ends are found by places in the file
         rank_trace, roles = _around(rank_trace, roles, looked_at)
     rank = _read(rank_trace, steps, roles)
     events = _events(rank)
@@ -185,10 +187,12 @@ def _steps_are(labels: Sequence[int]) -> str:
 def _read(rank: RankTrace, steps: Int64, roles: NDArray[np.int8]) -> _Rank:
     trace = rank.trace
     end_ns = trace.end_ns
-    is_aside = _lasting_collectives(trace)
+    is_aside = lasting_collectives(trace)
     aside = np.flatnonzero(is_aside)
-    aside = aside[np.argsort(end_ns[aside], kind="stable")]
     host = segments(trace, end_ns, is_aside, steps)
+    begins, ends = _exchanges(trace, end_ns, host, aside)
+    by_end = np.argsort(ends, kind="stable")
+    aside, begins, ends = aside[by_end], begins[by_end], ends[by_end]
     enqueued = _enqueuing(trace, host, trace.ts_ns[aside])
     moments = trace.ts_ns[aside]
     inside = enqueued >= 0
@@ -196,13 +200,37 @@ def _read(rank: RankTrace, steps: Int64, roles: NDArray[np.int8]) -> _Rank:
     host = host.cut(enqueued[inside], moments[inside])
     known = transfers(trace, aside, rank.args_of)
     works = read_works(trace, end_ns, ~np.isin(roles, (Role.IGNORED, Role.WAIT)))
-    return _Rank(trace, end_ns, host, aside, works, known, steps, roles)
+    return _Rank(trace, end_ns, host, aside, begins, ends, works, known, steps, roles)
 
 
-def _lasting_collectives(trace: Trace) -> Mask:
-    """Return which slices (n,) are collectives of the host, from enqueue to end, beside its threads."""
-    on_device = by_cat(trace, lambda cat: cat in DEVICE_CATS or cat.startswith("gpu_"))
-    return by_name(trace, is_lasting_call) & ~on_device
+def _exchanges(trace: Trace, end_ns: Int64, host: Segments, aside: Int64) -> tuple[Int64, Int64]:
+    """Return when the collectives `aside` (k,) begin and end to exchange data.
+
+    The thread of one on a device's tensors first waits for their copy to the host, and then launches the copy
+    back: of such a slice the exchange is the longest piece in which nothing runs that it called.
+    """
+    begins, ends = trace.ts_ns[aside], end_ns[aside]
+    track = trace.track_id[aside].astype(np.int64)
+    own, inside = (np.empty(0, np.int64) for _ in range(2))
+    for thread in unique(track).tolist():
+        here = np.flatnonzero(track == thread)
+        here = here[np.argsort(begins[here], kind="stable")]
+        called = np.arange(*np.searchsorted(host.thread, [thread, thread + 1]))
+        at = np.searchsorted(begins[here], host.start_ns[called], side="right") - 1
+        called, at = called[at >= 0], here[at[at >= 0]]
+        row = host.row[called]
+        is_inside = (trace.ts_ns[row] >= begins[at]) & (end_ns[row] <= ends[at])
+        own, inside = np.append(own, at[is_inside]), np.append(inside, called[is_inside])
+    calls = unique(own)
+    piece_of, begin = np.append(calls, own), np.append(begins[calls], host.end_ns[inside])
+    order = np.lexsort((begin, piece_of))
+    piece_of, begin = piece_of[order], begin[order]
+    until = np.append(host.start_ns[inside], ends[calls])
+    until = until[np.lexsort((until, np.append(own, calls)))]
+    longest = np.lexsort((until - begin, piece_of))
+    longest = longest[until[longest] > begin[longest]]
+    begins[piece_of[longest]], ends[piece_of[longest]] = begin[longest], until[longest]
+    return begins, ends
 
 
 def _enqueuing(trace: Trace, host: Segments, moments: Int64) -> Int64:
@@ -225,12 +253,12 @@ def _events(rank: _Rank) -> RecordedEvents:
         np.where(works.call >= 0, first[works.call], -1),
     )
     phase = np.concatenate([host.phase, *(_passed_on(host, one) for one in asked)])
-    start = np.concatenate([host.start_ns, trace.ts_ns[rank.aside], works.start_ns])
+    start = np.concatenate([host.start_ns, rank.aside_start_ns, works.start_ns])
     meetings, communicates = _meetings_of(rank, rows, start)
     kinds, kind = _kinds(rank, rows, phase, communicates)
     issued = start.copy()
     issued[rank.first_work :] = np.minimum(works.call_start_ns, works.start_ns)
-    end = np.concatenate([host.end_ns, rank.end_ns[rank.aside], works.end_ns])
+    end = np.concatenate([host.end_ns, rank.aside_end_ns, works.end_ns])
     leads = np.zeros(len(rows), np.bool_)
     if (works.call >= 0).any() or not len(works):  # else nothing tells which work the host waits for
         leads[: len(host)] = host.thread == host.main
@@ -397,13 +425,15 @@ def _polls(rank: _Rank) -> list[Int64]:
 
 
 def _aside(rank: _Rank) -> Int64:
-    """Return edges into the collectives aside: from what enqueued them, and from the one before.
+    """Return edges into the collectives aside: from what enqueued them, or they called, and the one before.
 
     Half a transfer follows no other, and is over no sooner than its thread comes to wait for it.
     """
     trace, host, numbers = rank.trace, rank.host, rank.aside_numbers
-    start, end, track = trace.ts_ns[rank.aside], rank.end_ns[rank.aside], trace.track_id[rank.aside]
-    source = _enqueuing(trace, host, start)
+    start, end, track = rank.aside_start_ns, rank.aside_end_ns, trace.track_id[rank.aside]
+    source = _enqueuing(trace, host, trace.ts_ns[rank.aside])
+    for i in np.flatnonzero(start > trace.ts_ns[rank.aside]).tolist():
+        source[i] = host.at(int(track[i]), start[i : i + 1])[0]
     over = source >= 0
     over[over] = host.end_ns[source[over]] <= start[over]
     parts = [edge_rows(source[over], numbers[over], Joint.END_TO_HEAD, EdgeKind.LAUNCH)]
@@ -437,8 +467,8 @@ def _waiting(rank: _Rank) -> Int64:
     rest[1:] = calls[:-1] & ~host.closes[:-1] & (host.thread[1:] == host.thread[:-1]) & ~calls[1:]
     chosen = np.flatnonzero((waits | rest) & (host.end_ns > host.start_ns))
     start, end = host.start_ns[chosen], host.end_ns[chosen]
-    found = np.searchsorted(rank.end_ns[rank.aside], end, side="right") - 1
-    over = np.where(found >= 0, rank.end_ns[rank.aside[found]] if len(rank.aside) else 0, 0)
+    found = np.searchsorted(rank.aside_end_ns, end, side="right") - 1
+    over = np.where(found >= 0, rank.aside_end_ns[found] if len(rank.aside) else 0, 0)
     is_awaited = (found >= 0) & (over > start)
     is_awaited &= waits[chosen] | (end - over <= SOON * (end - start))
     sources = rank.aside_numbers[found[is_awaited]]
@@ -454,8 +484,8 @@ def _handed_over(rank: _Rank) -> list[Int64]:
     """
     host = rank.host
     ends = np.concatenate([np.flatnonzero(host.closes), rank.aside_numbers])
-    starts = np.concatenate([host.start_ns, rank.trace.ts_ns[rank.aside]])[ends]
-    end_ns = np.concatenate([host.end_ns, rank.end_ns[rank.aside]])[ends]
+    starts = np.concatenate([host.start_ns, rank.aside_start_ns])[ends]
+    end_ns = np.concatenate([host.end_ns, rank.aside_end_ns])[ends]
     group = np.append(host.thread, np.full(len(rank.aside), -1))[ends]
     ended_before = np.full(len(host), int(host.start_ns.min(initial=0)) if len(host) else 0)
     goes_on = np.flatnonzero(host.thread[1:] == host.thread[:-1]) + 1
@@ -488,7 +518,7 @@ def _after_backward(rank: _Rank) -> Int64:
     begins = begins[: len(after)]
     if not len(after) or not len(aside):
         return edge_rows(after[:0], after[:0], Joint.END_TO_HEAD, EdgeKind.HAND_OVER)
-    start, end = rank.trace.ts_ns[aside], rank.end_ns[aside]
+    start, end = rank.aside_start_ns, rank.aside_end_ns
     which = np.searchsorted(host.start_ns[main[begins]], start, side="right") - 1
     target = main[after[which]]
     sent = (which >= 0) & (start < host.start_ns[target]) & (end <= host.start_ns[target])

@@ -48,9 +48,7 @@ def without_host(recording: Recording) -> Recording:
 
     Work of a device that has piled up begins as soon as what is before it ends.
     """
-    kinds = recording.table.kinds
-    cats = {one.cat for one in kinds if prepares(one)} - {one.cat for one in kinds if not prepares(one)}
-    on_host, device = recording.which(lambda one: one.cat in cats), recording.which(lambda one: one.on_device)
+    on_host, device = recording.which(prepares), recording.which(lambda one: one.on_device)
 
     def launched(step: StepGraph) -> StepGraph:
         usual = np.minimum(step.gap_ns, BACK_TO_BACK_NS)

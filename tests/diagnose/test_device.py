@@ -48,6 +48,19 @@ def test_a_host_that_launches_too_slowly(tmp_path: Path) -> None:
     holds(winning(diagnosis)[0], step_ms - 40 * 0.05)
 
 
+@pytest.mark.parametrize("load", [10.0, 40.0])
+def test_launching_is_the_limit_of_what_a_slow_loader_leaves(tmp_path: Path, load: float) -> None:
+    # the loader's operations are operators as those that launch; 40 launches of 0.5 ms, 2 ms of the device
+    job = replace(DEVICE_BOUND, launch=0.5, kernel=0.05, load=load)
+    directory, step_ms = device(tmp_path / "job", job)
+    around(directory, "aten::stack", "cpu_op", 1, load - 1, step_ms)
+    diagnosis = diagnosed(directory)
+    assert kinds(diagnosis) == (["input", "host_bound"] if load > 20 else ["host_bound", "input"])
+    gains = {one.finding.kind: one for one in winning(diagnosis)}
+    holds(gains["input"], load)
+    holds(gains["host_bound"], 40 * 0.5 - 40 * 0.05)
+
+
 def test_the_device_waits_for_one_long_operation_of_the_host(tmp_path: Path) -> None:
     # 40 ms before the launches of 40 kernels of 0.2 ms
     directory, _ = device(tmp_path / "job", replace(DEVICE_BOUND, kernel=0.2, load=40.0))

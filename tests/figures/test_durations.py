@@ -283,6 +283,24 @@ def test_breakdown_by_hand(tmp_path: Path) -> None:
     ]
 
 
+def test_collectives_that_the_host_carries_out_are_communication_beside_a_devices_work(
+    tmp_path: Path,
+) -> None:
+    # one step of 20 ms: kernels 0-8; gloo exchanges 6-16, NCCL's call of the host only hands over
+    events = [
+        x("ProfilerStep#3", 0, 20000, cat="user_annotation"),
+        x("gemm", 0, 8000, cat="kernel", tid=7),
+        x("gloo:all_reduce", 6000, 10000, cat="user_annotation", tid=9),
+        x("gloo:all_reduce", 15900, 50, cat="gpu_user_annotation", tid=7),
+        x("nccl:all_reduce", 16000, 4000, cat="user_annotation", tid=9),
+    ]
+    found = statistic("--path", write(tmp_path / "t.json", events), "--sub_option", "breakdown")
+    (row,) = found["breakdown"]
+    assert [row[key] for key in ("compute_ms", "comm_ms", "overlap_ms", "exposed_comm_ms", "idle_ms")] == [
+        8.0, 10.0, 2.0, 8.0, 4.0,
+    ]  # fmt: skip
+
+
 def test_an_update_that_waits_counts_while_nothing_is_transferred(tmp_path: Path) -> None:
     # FW 0-4, BW 4-10, one communication 8-16, STEP 10-20 waits for it: computation 0-10 and 16-20
     comm = {"tid": "total", "pid": "Comm.a"}

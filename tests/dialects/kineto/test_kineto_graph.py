@@ -662,6 +662,37 @@ def test_gloo_runs_aside_from_enqueue_to_end(steps_of: Any) -> None:
     assert (step.meetings.keys, step.meetings.turn.tolist()) == ([(("gloo:all_reduce",), 1)], [0])
 
 
+@pytest.mark.parametrize("pause", [0, 700])
+def test_a_collective_of_a_devices_tensors_is_what_lies_between_its_copies(steps_of: Any, pause: int) -> None:
+    # its thread waits for the copy to the host (60-70), exchanges until rank 1 has come and 80 more have
+    # passed, and launches the copy back: rank 0 waits in the exchange, and does not pause before that copy
+    ranks = []
+    for rank in range(2):
+        late = pause * rank
+        over = pause + 150
+        ranks.append(
+            steps_of(
+                [
+                    mark(1, 0, over + 100),
+                    host("c10d::allreduce_", late + 40, 10),
+                    host("gloo:all_reduce", late + 50, over + 40 - late - 50, tid=9, cat="user_annotation"),
+                    call("cudaStreamSynchronize", late + 60, 10, 1, tid=9),
+                    host("aten::copy_", over, 30, tid=9),
+                    host("optimizer", over + 60, 40),
+                ],
+                rank,
+            )
+        )
+    step = ranks[0].steps[0]
+    exchange = next(one for one in spans(ranks[0], step) if one[0] == "gloo:all_reduce")
+    assert exchange[1:] == (70, pause + 150)
+    assert ("gloo:all_reduce", Joint.END_TO_HEAD, EdgeKind.HAND_OVER) in inputs(ranks[0], step, "aten::copy_")
+    path = path_of(join(ranks))
+    assert path.total() == pause + 250
+    assert path["rank0", "gloo:all_reduce", ""] == 80
+    assert path["rank1" if pause else "rank0", "c10d::allreduce_", "gap"] == 40 + pause
+
+
 def test_where_a_device_communicates_the_call_that_launches_it_is_work_of_the_host(steps_of: Any) -> None:
     found = steps_of([host("c10d::allreduce_", 0, 20), work("ncclDevKernel_AllReduce_Sum_f32", 10, 90, None)])
     assert [(one.name, one.is_communication) for one in found.operations] == [
