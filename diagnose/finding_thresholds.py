@@ -4,8 +4,8 @@ Each is chosen once for all detectors. Where no source is given, nothing measure
 round one, and findings are ranked by what a replay says they save, so it decides only what is looked at.
 
 Each was halved and doubled (a share at most half of the way to 1) on nine recorded jobs of BytePS, PyTorch,
-Composer, Horovod and a pipeline: what is said first changes with `HALF` (four jobs), `CHANCE` (two), `EXPOSED`,
-`MOST_STEPS`, `ALIKE`, `MUCH`, `SLOW`, `FAR_MORE` and `SEVERAL` (one each), and with no other.
+Composer, Horovod and a pipeline: what is said first changes with `HALF` (four jobs), `CHANCE` (two),
+`EXPOSED`, `MOST_STEPS`, `ALIKE`, `MUCH`, `SLOW`, `FAR_MORE` and `SEVERAL` (one each), and with no other.
 """
 
 from __future__ import annotations
