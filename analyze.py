@@ -17,7 +17,7 @@ import sys
 import warnings
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 import options
 from errors import AnalyzeError, one_line
@@ -155,9 +155,14 @@ def _log_ignored(ignored: sys.UnraisableHookArgs) -> None:
     logging.getLogger("warnings").debug("ignored: %r", ignored.exc_value)
 
 
-if __name__ == "__main__":
+def run_command() -> NoReturn:
+    """Run the command line of this process, and exit."""
     atexit.register(gc.freeze)  # what is left at the end goes with the process: no look at it for cycles
     gc.set_threshold(100_000, 20, 20)  # millions of small objects and hardly a cycle: it would find nothing
     sys.unraisablehook = _log_ignored
     _fill_closed_streams()
     sys.exit(ended(main))
+
+
+if __name__ == "__main__":
+    run_command()

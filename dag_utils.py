@@ -13,13 +13,16 @@ from dag.marked_timeline import marked_events, place_tracks
 from dag.model import Dag, LongestPath, longest_path, new_dag
 from dag.path_summary import (
     BY_NAME,
+    KIND,
     PATH,
     NamedPath,
     by_category,
+    by_kind,
     by_name,
     category,
     gap_covers,
     headline,
+    kind_of_work,
     named_path,
     records,
 )
@@ -29,11 +32,11 @@ from dag.step_graph import Recording, StepGraph
 from dag.step_timeline import group_of, key_of, path_waterfall, step_timeline, stretch_key, waterfall
 
 __all__ = [
-    "BY_NAME", "CATS", "GAP", "NO_EVENT", "PATH", "CriticalPath", "Dag", "LoadedSteps", "LongestPath",
-    "NamedPath", "OperationSlack", "Partitions", "RankFacts", "Recording", "Scope", "StepGraph",
-    "by_category", "by_link", "by_name", "category", "choose_step", "critical_path",
-    "fitted", "gap_covers", "group_of", "headline", "join", "key_of", "load_steps", "longest_chain",
-    "longest_path", "marked_events", "mean_dags", "named_path", "new_dag", "path_waterfall", "place_tracks",
-    "read_partitions", "records", "scopes_of", "slack_ns", "step_operations", "step_timeline",
-    "stretch_key", "waterfall",
+    "BY_NAME", "CATS", "GAP", "KIND", "NO_EVENT", "PATH", "CriticalPath", "Dag", "LoadedSteps",
+    "LongestPath", "NamedPath", "OperationSlack", "Partitions", "RankFacts", "Recording", "Scope",
+    "StepGraph", "by_category", "by_kind", "by_link", "by_name", "category", "choose_step", "critical_path",
+    "fitted", "gap_covers", "group_of", "headline", "join", "key_of", "kind_of_work", "load_steps",
+    "longest_chain", "longest_path", "marked_events", "mean_dags", "named_path", "new_dag", "path_waterfall",
+    "place_tracks", "read_partitions", "records", "scopes_of", "slack_ns", "step_operations",
+    "step_timeline", "stretch_key", "waterfall",
 ]  # fmt: skip

@@ -165,7 +165,7 @@ def _stops(traces: Sequence[Trace], recording: Recording, step: StepGraph, path:
             operation = recording.operations[int(step.operation[stretch.event])]
             row = slices[operation.owner].at(operation, stretch.end_ns)
             where = None if row is None else (stretch.owner, row)
-        name, cat, _ = named.labels[label]
+        name, cat, *_ = named.labels[label]
         found.append(_Stop(name, cat, stretch.start_ns, stretch.end_ns, where))
     return found
 

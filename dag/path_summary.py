@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from arrays import Int64
 from dag.critical_path import CATS, GAP, NO_EVENT, WAIT, CriticalPath
 from dag.step_graph import Recording, StepGraph
 from dialects.kernel_kinds import COMMUNICATION
+from dialects.roles import Role
 from dialects.step_parts import EdgeKind, Operation
 from errors import listed
 from function_names import brief
@@ -41,6 +42,8 @@ PATH = (
     Column("dur_ms", "on the path (ms)", "float"),
     Column("because", "after", minor=1),
 )
+#: What people read of the item of a row: `Label.kind`; documents have the category alone.
+KIND = Column("kind", "kind", value=lambda item: item.kind)
 
 
 class Label(NamedTuple):
@@ -49,6 +52,7 @@ class Label(NamedTuple):
     name: str  # without the owner
     cat: str
     owner: str
+    kind: str  # of work, as `kind_of_work`
 
 
 class NameShare(NamedTuple):
@@ -57,6 +61,7 @@ class NameShare(NamedTuple):
     name: str
     cat: str
     owner: str
+    kind: str
     stretches: int
     ns: int
     share: float  # of the path
@@ -95,7 +100,7 @@ class NamedPath(Struct, frozen=True):
         label, start_ns, dur_ns, kind = self.label.item, self.start_ns.item, self.dur_ns.item, self.kind.item
 
         def cells(at: int) -> tuple[Cell, ...]:
-            name, cat, owner = self.labels[label(at)]
+            name, cat, owner, _ = self.labels[label(at)]
             name = f"{owner}.{name}" if owned else name
             return name, cat, owner, start_ns(at) / 1e6, dur_ns(at) / 1e6, _LABELS[kind(at)]
 
@@ -114,7 +119,7 @@ def named_path(
     place: dict[Label, int] = {}
     for at, (name, waits) in gap_covers(recording, path).items():
         words = f"{'waiting' if waits else 'idle'} in {name}"
-        covered = Label(words, GAP, recording.owners[path.owners[at]])
+        covered = Label(words, GAP, recording.owners[path.owners[at]], GAP)
         label[at] = place.setdefault(covered, len(labels) + len(place))
     is_first = np.ones(len(label), np.bool_)
     if merged:
@@ -159,30 +164,36 @@ def _labelled(recording: Recording, path: CriticalPath, *, parts: bool) -> tuple
     for one in np.argsort(first).tolist():
         at = int(first[one])
         operation = None if no_event[at] else recording.table.kinds[int(what[at])]
-        name, cat = _named(operation, CATS[path.cat[at]], is_lead=bool(is_lead[at]), parts=parts)
-        number[one] = known.setdefault(Label(name, cat, recording.owners[path.owners[at]]), len(known))
+        name, cat, kind = _named(operation, CATS[path.cat[at]], is_lead=bool(is_lead[at]), parts=parts)
+        label = Label(name, cat, recording.owners[path.owners[at]], kind)
+        number[one] = known.setdefault(label, len(known))
     return list(known), number[place.reshape(-1)]
 
 
-def _named(operation: Operation | None, cat: str, *, is_lead: bool, parts: bool) -> tuple[str, str]:
-    """Return name and category of a stretch of an operation, None for time that belongs to none."""
+def _named(operation: Operation | None, cat: str, *, is_lead: bool, parts: bool) -> tuple[str, str, str]:
+    """Return name, category and kind of a stretch of an operation, None for time that belongs to none."""
     if operation is None:
-        return "before the step" if is_lead else "before the next step", GAP
+        return "before the step" if is_lead else "before the next step", GAP, GAP
     name = operation.label if parts else operation.main
     if cat == GAP:
-        return f"before {name}", GAP
+        return f"before {name}", GAP, GAP
     if cat == WAIT:
-        return f"{name} waits for another rank", WAIT
-    return name, category(operation)
+        return f"{name} waits for another rank", WAIT, WAIT
+    return name, category(operation), kind_of_work(operation)
 
 
 def by_name(path: NamedPath) -> list[NameShare]:
-    """Return the path summed by operation and owner, the largest first."""
-    counts = np.bincount(path.label, minlength=len(path.labels)).tolist()
+    """Return the path summed by operation and owner, the largest first; its kind is that of most of it."""
+    counts: Counter[tuple[str, str, str]] = Counter()
+    kinds: defaultdict[tuple[str, str, str], Counter[str]] = defaultdict(Counter)
+    stretches = np.bincount(path.label, minlength=len(path.labels)).tolist()
+    for (name, cat, owner, kind), count, ns in zip(path.labels, stretches, path.ns, strict=True):
+        counts[name, cat, owner] += count
+        kinds[name, cat, owner][kind] += ns
     length = max(sum(path.ns), 1)
     shares = [
-        NameShare(*label, count, ns, ns / length)
-        for label, count, ns in zip(path.labels, counts, path.ns, strict=True)
+        NameShare(*what, of.most_common(1)[0][0], counts[what], of.total(), of.total() / length)
+        for what, of in kinds.items()
     ]
     return sorted(shares, key=lambda share: -share.ns)
 
@@ -195,23 +206,32 @@ def records(path: NamedPath, *, owned: bool) -> LazySequence[dict[str, Cell]]:
 
 def by_category(path: NamedPath) -> dict[str, int]:
     """Return the nanoseconds of the path per category, the largest first."""
+    return _summed([label.cat for label in path.labels], path.ns)
+
+
+def by_kind(path: NamedPath) -> dict[str, int]:
+    """Return the nanoseconds of the path per kind of work, the largest first."""
+    return _summed([label.kind for label in path.labels], path.ns)
+
+
+def _summed(words: Sequence[str], lengths_ns: Sequence[int]) -> dict[str, int]:
     sums: Counter[str] = Counter()
-    for label, ns in zip(path.labels, path.ns, strict=True):
-        sums[label.cat] += ns
+    for word, ns in zip(words, lengths_ns, strict=True):
+        sums[word] += ns
     return dict(sums.most_common())
 
 
 def headline(recording: Recording, step: StepGraph, path: CriticalPath, named: NamedPath) -> str:
     """Return one sentence: how long the step is, and what makes it so."""
-    sums: Counter[tuple[str, str]] = Counter()  # by category, or operation where it has none
+    sums: Counter[tuple[str, str]] = Counter()  # by kind of work, or operation where it has none
     for i, (label, ns) in enumerate(zip(named.labels, named.ns, strict=True)):
-        sums[label.name if i in named.covered else label.cat or label.name, label.owner] += ns
+        sums[label.name if i in named.covered else label.kind or label.name, label.owner] += ns
     ranked = sums.most_common(3)
     largest = [(key, ns) for key, ns in ranked if 100 * ns >= path.length_ns] or ranked[:1]
     on = " on {}" if len(recording.owners) > 1 else ""
     shares = [
-        f"{in_percent(ns / max(path.length_ns, 1))} {_WORDS.get(cat) or brief(cat)}{on.format(owner)}"
-        for (cat, owner), ns in largest
+        f"{in_percent(ns / max(path.length_ns, 1))} {_WORDS.get(kind) or brief(kind)}{on.format(owner)}"
+        for (kind, owner), ns in largest
     ]
     name = f"Step {step.number}" if recording.has_steps else recording.one_step
     return f"{name} takes {step_length(recording, step, path)}; its critical path is {listed(shares)}."
@@ -227,7 +247,12 @@ def step_length(recording: Recording, step: StepGraph, path: CriticalPath) -> st
     return f"{own} on {last}" if whole == own else f"{own} on {last} (mean of the ranks: {whole})"
 
 
-_WORDS = {GAP: "time in which nothing was recorded", WAIT: "waiting for other ranks"}
+_WORDS = {GAP: "gap (not covered by the trace)", WAIT: "waiting for other ranks"}
+
+
+def kind_of_work(operation: Operation) -> str:
+    """Return the kind of work in the words of edits: the purpose, else the category; "" for neither."""
+    return "not recorded" if operation.role is Role.UNTRACED else operation.purpose or operation.cat
 
 
 def category(operation: Operation) -> str:

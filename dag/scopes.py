@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from dag.critical_path import CriticalPath, CriticalPaths, slack_ns
 from dag.model import Dag, longest_path
-from dag.path_summary import Label, NamedPath, by_category, category, named_path
+from dag.path_summary import Label, NamedPath, by_kind, category, named_path
 from dag.step_graph import Recording, StepGraph
 from dialects.roles import Role
 
@@ -30,9 +30,9 @@ class Scope(Struct, frozen=True):
     path: Callable[[], NamedPath]  # of many scopes most are never asked for theirs
 
     def shares(self, path: NamedPath) -> list[tuple[str, int, float]]:
-        """Return (category, ns, share) of its path."""
+        """Return (kind of work, ns, share) of its path."""
         length = max(self.length_ns, 1)
-        return [(cat, ns, ns / length) for cat, ns in by_category(path).items()]
+        return [(kind, ns, ns / length) for kind, ns in by_kind(path).items()]
 
 
 class OperationSlack(Struct):
@@ -113,7 +113,7 @@ def longest_chain(name: str, worker: int, dag: Dag) -> tuple[Scope, list[Operati
     """Return the longest chain through a GPU's DAG as the path of its scope, and all operations' slack."""
     chain = longest_path(dag)
     nodes = np.array(chain.nodes, np.int64)
-    labels = [Label(dag.names[node], dag.cats[node], "") for node in chain.nodes]
+    labels = [Label(dag.names[node], dag.cats[node], "", dag.cats[node]) for node in chain.nodes]
     nowhere = np.zeros(len(nodes), np.int64)
     path = NamedPath(labels, np.arange(len(nodes)), nowhere, dag.dur_ns[nodes], nowhere - 1)
     rows = zip(dag.names, dag.cats, dag.dur_ns.tolist(), chain.slack_ns.tolist(), strict=True)

@@ -11,11 +11,11 @@ import numpy as np
 from arrays import Int64
 from arrays.numbering import unique
 from dag.critical_path import CATS, NO_EVENT, CriticalPath
-from dag.path_summary import named_path, step_length
+from dag.path_summary import kind_of_work, named_path, step_length
 from dag.step_graph import Bool, Recording, StepGraph
-from dialects.roles import Role
 from dialects.step_parts import Operation
 from errors import listed
+from function_names import brief
 from result import OnPath, Span, Timeline, Waterfall, in_ms
 
 #: Ranks that are drawn at most, and boxes: shorter ones that follow each other become one.
@@ -125,12 +125,13 @@ def waterfall(title: str, label: str, sums: Mapping[tuple[str, str], int], total
     least = _LEAST_PART * sum(sums.values())
     small = [group for group, ns in others.items() if ns < least]
     if len(small) > 1:
-        others["other"] += sum(others.pop(group) for group in small)
+        others["rest"] += sum(others.pop(group) for group in small)
     parts += [
-        (f"other {group}" if group != "other" else "others", ns / 1e6, group) for group, ns in others.items()
+        ("rest" if group in ("rest", "other") else f"rest: {group}", ns / 1e6, group)
+        for group, ns in others.items()
     ]
     by_group = {group: sum(value for _, value, other in parts if other == group) for *_, group in parts}
-    parts.sort(key=lambda part: (-by_group[part[2]], part[2], part[0].startswith("other"), -part[1]))
+    parts.sort(key=lambda part: (-by_group[part[2]], part[2], part[0].startswith("rest"), -part[1]))
     return Waterfall(title, label, parts, total)
 
 
@@ -271,7 +272,7 @@ def _span(recording: Recording, step: StepGraph, lanes: _Lanes, event: int, zero
     lane = lanes.names[lanes.of[at]]
     return Span(
         lane,
-        _plain(operation.label),
+        brief(_plain(operation.label)),
         (start - zero) / 1e6,
         (end - start) / 1e6,
         group_of(operation),
@@ -295,6 +296,7 @@ def _words(name: str, operation: Operation, *, is_idle: bool) -> str:
 
     ``PULL dense0_weight``; ``idle before Memset`` where nothing ran; ``forward`` for ``## forward ##``.
     """
+    name = brief(name)
     if is_idle:
         name = name.replace("## ", "").replace(" ##", "")
         return f"idle {name}" if name.startswith("before ") else name
@@ -310,10 +312,8 @@ def _plain(name: str) -> str:
 
 
 def group_of(operation: Operation) -> str:
-    """Return the group that decides the colour: the stage, the phase, or the category."""
-    if operation.role is Role.UNTRACED:
-        return "not recorded"
-    return operation.transfer.stage or operation.purpose or operation.cat or "other"
+    """Return the group that decides the colour: the stage of a transfer, else the kind of work."""
+    return operation.transfer.stage or kind_of_work(operation) or "other"
 
 
 # ---- the path

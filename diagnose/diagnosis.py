@@ -93,6 +93,8 @@ class Ranked(Struct, frozen=True):
     after_above_ns : the saving that is left when those before it are done already
     change : the edits whose gain this is: what a what-if with them answers; () where the gain is only what
         more specific findings leave
+    tried : the edits of the what-if that shows the saving; () where no what-if can
+    differs : a sentence on how the answer of that what-if differs from the saving, "" where it does not
     """
 
     finding: Finding
@@ -100,6 +102,8 @@ class Ranked(Struct, frozen=True):
     share: float | None = None
     after_above_ns: float | None = None
     change: Sequence[EditRequest] = ()
+    tried: Sequence[EditRequest] = ()
+    differs: str = ""
 
 
 class Diagnosis(Struct, frozen=True):
@@ -220,11 +224,23 @@ def _ranked(search: _Search, step_ns: float) -> list[Ranked]:
             continue
         gain = forecast.gain_ns
         left_ns = search.forecasts.of(finding.edits, done).saved_ns if done else gain.mid_ns
-        change = () if forecast.scale else finding.edits
+        change, tried, differs = finding.edits, finding.edits, ""
+        if forecast.scale:
+            change, (tried, differs) = (), _what_if(search, finding, gain)
         share = gain.mid_ns / (search.forecasts.of(finding.edits).before_ns if finding.span else step_ns)
-        ranked.append(Ranked(_bounded(finding, gain), gain, share, max(left_ns, 0.0), change))
+        ranked.append(Ranked(_bounded(finding, gain), gain, share, max(left_ns, 0.0), change, tried, differs))
         done = (*done, *finding.edits)
     return ranked
+
+
+def _what_if(search: _Search, finding: Finding, gain: Gain) -> tuple[Sequence[EditRequest], str]:
+    """Return the edits to try where a saving is not that of its own edits, and how their answer differs."""
+    alone_ns = search.forecasts.of(finding.edits).saved_ns
+    if alone_ns >= gain.mid_ns:
+        rest = in_ms(alone_ns - gain.mid_ns)
+        return finding.edits, f"Alone it saves {in_ms(alone_ns)}, of which other findings claim {rest}."
+    before = search.edits[: search.edits.index(finding.edits[0])]
+    return (*before, *finding.edits), f"It saves this only together with {listed([*map(str, before)])}."
 
 
 def _bounded(finding: Finding, gain: Gain) -> Finding:
@@ -335,5 +351,5 @@ def _with_gain(one: Ranked) -> str:
     if one.gain is None or one.share is None:
         return one.finding.title
     saved = f"up to {in_ms(one.gain.mid_ns)} ({in_percent(one.share)})"
-    of_these = " of each of these steps" if one.finding.span else ""
+    of_these = " of each of these steps" if one.finding.span and not one.finding.steps else ""
     return f"{one.finding.title}; {saved}{of_these} can be saved"

@@ -55,7 +55,10 @@ def diagnose_figures(job: JobFigures) -> Diagnosis:
     examined = never.union(*(one.kinds for of_level in asked for one in of_level))
     reason = "a digest holds no single events; give the traces"
     skipped = [Skipped(kind, reason) for kind in get_args(FindingKind) if kind not in examined]
-    findings = [replace(one, finding=_of_digest(one.finding), change=()) for one in found.findings]
+    findings = [
+        replace(one, finding=_of_digest(one.finding), change=(), tried=(), differs="")
+        for one in found.findings
+    ]
     return replace(found, findings=findings, skipped=[*found.skipped, *skipped], view=None)
 
 

@@ -32,7 +32,7 @@ def helpful_edits(loaded: LoadedSteps, progress: bool | None = None) -> list[Hel
     """Return the edits that save anything for certain, the largest saving first."""
     forecasts = Forecasts(Job.of(loaded), loaded.recording.whole_steps)
     diagnosis = diagnose(loaded, forecasts=forecasts)
-    titles = {tuple(one.change): one.finding.title for one in diagnosis.findings if one.change}
+    titles = {tuple(one.finding.edits): one.finding.title for one in diagnosis.findings if one.tried}
     requests = dict.fromkeys([*titles, *((one,) for one in _of_any_job(loaded))])
     found: list[HelpfulEdit] = []
     with bars.bar(len(requests), "edits", what="replaying", enabled=progress) as bar:
@@ -54,5 +54,5 @@ def _of_any_job(loaded: LoadedSteps) -> Iterator[EditRequest]:
     path = named_path(recording, critical_path(recording.steps[choose_step(recording)]))
     several = len(recording.owners) > 1
     for share in by_name(path)[:_PARTS]:
-        names = (share.owner if several else "", share.cat, share.name)
+        names = (share.owner if several else "", share.kind, share.name)
         yield from (edit(name, 1 - FASTER) for name in names if name)

@@ -38,7 +38,7 @@ _MOST_PATHS, _MOST_EVENTS = 20, 300_000
 
 
 #: Parts of the path, in words.
-ON_DEVICE, NOT_RECORDED = "computation on the device", "time in which nothing was recorded"
+ON_DEVICE, NOT_RECORDED = "computation on the device", "not covered by the trace"
 
 
 class PathPart(NamedTuple):

@@ -187,11 +187,12 @@ def _of_some(log: LogSteps, at: Int64, more: Float64, whose: str, period: int, *
         takes = "take" if after else "takes"
     longer = in_ms(float(np.median(more[at]) if period else more[at].max()))
     waits = f", in which all others wait for {whose}" if between else ""
-    stalls = f"{whose} stalls: " if whose and not between else ""
-    title = f"{stalls}{when} {takes} {longer} longer than the steps around{waits}"
+    title = f"{when} {takes} {longer} longer than the steps around{waits}"
+    if whose and not between:
+        title = f"{whose} stalls in {when}: {longer} longer than the steps around"
     cause = f"{counted(len(at), 'step')} cost {in_ms(lost)} in all"
     if between:
-        cause += f"; what {whose} does between its steps is in no row of it"
+        cause += f"; the log has no row for what {whose} does between its steps"
     finding = Finding(
         "outlier_steps", title, cause, "look at what ran then: checkpoints, evaluation, logging",
         ranks=[whose] if whose and not between else [], steps=numbers, look=BREAKDOWN,
@@ -539,7 +540,7 @@ def _of_span(log: LogSteps, span: _Span, usual: Mask, in_span: Mask) -> Ranked:
         who = [log.ranks[rank] for _, rank, _, _ in changed]
         kind = "uneven_work" if who else _ROLE_KINDS.get(log.roles[part], "outlier_steps")
         whose, alike = ("all ranks' steps", ", on all ranks alike") if len(log.ranks) > 1 else ("steps", "")
-        title = f"{whose} are longer {where}: {in_ms(mean)} a step, most of it in {part}{ramp}"
+        title = f"{whose} are longer {where}: {in_ms(mean)} per step, most of it in {part}{ramp}"
         cause = f"A step takes {in_ms(base + mean)} there instead of {in_ms(base)}{alike}{went}"
         action = (
             f"look at why {changed[0][0]} changed on {listed(list(dict.fromkeys(who)))}"

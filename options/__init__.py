@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import shlex
+import shutil
 import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
@@ -37,6 +38,8 @@ MODULES = {
 
 #: The word for ``--option replay --sub_option whatif``, after which words may be edits.
 WHAT_IF = "whatif"
+#: The command of a copy that pip installed.
+INSTALLED = "analyze"
 #: What `--group_by` puts the work of devices together by.
 GROUPS = ("operator", "module", "annotation", "kernel_kind")
 #: The shared flags that say how a job is read; see `asked`.
@@ -149,6 +152,8 @@ def command(args: Namespace, name: str, *rest: str, paths: Sequence[Path] = ()) 
 def _program() -> list[str]:
     """Return the words that started this program; the usual ones where another program did."""
     script = sys.argv[0]
+    if Path(script).name == INSTALLED:
+        return [INSTALLED if shutil.which(INSTALLED) == script else script]
     if Path(script).name != PROGRAM or script not in sys.orig_argv:
         return ["python3", PROGRAM]
     return sys.orig_argv[: sys.orig_argv.index(script) + 1]

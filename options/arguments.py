@@ -88,7 +88,7 @@ def _read_words(args: argparse.Namespace) -> None:
             f"{variant}: no such file; as a variant: analyze.py {name} JOB --sub_option {variant}"
         )
     if words and args.option is None and not os.path.exists(words[0]) and "," not in words[0]:
-        near = meant(words[0], options.names())
+        near = meant(words[0], [*options.names(), "--version"])
         if near:
             raise UsageError(f"{words[0]}: no such file or directory, nor an option{near}")
     if options.WHAT_IF in (args.option, args.option == "replay" and args.sub_option):

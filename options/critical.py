@@ -23,8 +23,8 @@ FLAGS = READING | {"step", "scope", "del_queue", "sort", "head", "output"}
 _SCOPE = Column("scope", "scope")
 _NAME, _CAT = Column("name", "operation"), Column("cat", "category")
 _CHAIN = (_NAME, _CAT, Column("dur_ms", "average (ms)", "float"))
-_BY_CAT = (  # of a category, its nanoseconds and its share
-    Column("cat", "category", value=lambda row: row[0]),
+_BY_KIND = (  # of a kind of work, its nanoseconds and its share
+    Column("kind", "kind", value=lambda row: row[0]),
     Column("ms", "on the path (ms)", "float", value=lambda row: row[1] / 1e6),
     Column("share", "share", "percent", 1, value=lambda row: row[2]),
 )  # fmt: skip
@@ -96,7 +96,7 @@ def usual_step(args: Namespace, paths: Sequence[Path], name: str) -> list[Chart]
 
 
 def _recorded(args: Namespace) -> Result:
-    from dag_utils import BY_NAME, PATH, by_name, headline, scopes_of, step_operations
+    from dag_utils import BY_NAME, KIND, PATH, by_name, headline, scopes_of, step_operations
     from outputs.rules import NO_FILE
 
     loaded, row = recorded_step(args)
@@ -106,10 +106,11 @@ def _recorded(args: Namespace) -> Result:
     shown = [(scope, scope.path()) for scope in _shown(scopes, args.scope)]
     is_asked = bool(args.full or args.sort)
     slack = _slack_table(args, step_operations(recording, step))
-    of_names = [(scope, Table.of("", "", BY_NAME, by_name(found)).rows) for scope, found in shown]
-    of_cats = [(scope, Table.of("", "", _BY_CAT, scope.shares(found)).rows) for scope, found in shown]
+    columns = (BY_NAME[0], KIND, *BY_NAME[1:])
+    of_names = [(scope, Table.of("", "", columns, by_name(found)).rows) for scope, found in shown]
+    of_kinds = [(scope, Table.of("", "", _BY_KIND, scope.shares(found)).rows) for scope, found in shown]
     stretches = [(scope, found.rows()) for scope, found in shown]
-    by_operation = _per_scope(args, "by_name", "Critical path by operation", BY_NAME, of_names, about=(3, 1))
+    by_operation = _per_scope(args, "by_name", "Critical path by operation", columns, of_names, about=(4, 1))
     document: dict[str, Any] = {
         "step": step.number,
         "iteration_ms": path.length_ns / 1e6,
@@ -128,11 +129,11 @@ def _recorded(args: Namespace) -> Result:
         document,
         headline=headline(recording, step, path, scopes[-1].path()),
         tables=[
-            by_operation if args.head or args.full else by_operation._replace(brief=_brief(by_operation)),
+            by_operation if args.full else by_operation._replace(brief=_brief(by_operation, args.head)),
             slack._replace(
                 rows=slack.rows[: args.head], about=_about_operations(recording, slack), detail=not is_asked
             ),
-            _per_scope(args, "by_cat", "Share of each category", _BY_CAT, of_cats)._replace(
+            _per_scope(args, "by_kind", "Share of each kind of work", _BY_KIND, of_kinds)._replace(
                 detail=not args.full
             ),
             _per_scope(args, "path", "Critical path", PATH, stretches)._replace(
@@ -149,7 +150,7 @@ def _recorded(args: Namespace) -> Result:
 
 def _document(scope: Scope, *, owned: bool) -> dict[str, Any]:
     """Return a scope for JSON; `owned`: whether its operations are of several ranks."""
-    from dag_utils import BY_NAME, by_name, records
+    from dag_utils import BY_NAME, by_category, by_name, records
 
     path = scope.path()
     return {
@@ -158,18 +159,25 @@ def _document(scope: Scope, *, owned: bool) -> dict[str, Any]:
         "length_ms": scope.length_ns / 1e6,
         "path": records(path, owned=owned),
         "by_name": Table.of("", "", BY_NAME, by_name(path)).records(),
-        "by_cat": {cat: ns / 1e6 for cat, ns, _ in scope.shares(path)},
+        "by_cat": {cat: ns / 1e6 for cat, ns in by_category(path).items()},
     }
 
 
-def _brief(table: Table) -> Table:
-    """Return the first rows of the path, and how many there are; the scope only where there are several."""
+def _brief(table: Table, head: int | None) -> Table:
+    """Return the first rows of the path, and how many there are; the scope only where there are several.
+
+    The kind of work stands for the recording's own category, as in `diagnose`.
+    """
     n = len(table.rows)
     more = f"the first {_SCREEN} of {n:,} rows; " if n > _SCREEN else ""
-    short = table.first(_SCREEN)._replace(note=f"{more}--full shows {'all, and ' * bool(more)}slack")
-    if table.columns[0] is _SCOPE:
-        return short
-    return short._replace(columns=table.columns[1:], rows=LazySequence(short.rows, lambda row: row[1:]))
+    note = "" if head else f"{more}--full shows {'all, and ' * bool(more)}slack"
+    has_scopes = table.columns[0] is _SCOPE
+    kept = [i for i, column in enumerate(table.columns) if column.key != "cat" and (i or has_scopes)]
+    return table.first(head or _SCREEN)._replace(
+        columns=[table.columns[i] for i in kept],
+        rows=LazySequence(table.rows[: head or _SCREEN], lambda row: [row[i] for i in kept]),
+        note=note,
+    )
 
 
 def _slack_table(args: Namespace, operations: list[OperationSlack]) -> Table:
@@ -306,11 +314,11 @@ def _bars(scopes: Sequence[Scope]) -> Bars:
     scopes = _once(scopes)
     longest = sorted(scopes[:-1], key=lambda scope: -scope.length_ns)[:_MOST_BARS]
     scopes = [*longest, scopes[-1]] if len(scopes) > _MOST_BARS else scopes
-    ms = [{cat: ns / 1e6 for cat, ns, _ in scope.shares(scope.path())} for scope in scopes]
-    cats = dict.fromkeys(cat for of_scope in ms for cat in of_scope)
-    series = {cat or "other": [of_scope.get(cat, 0.0) for of_scope in ms] for cat in cats}
+    ms = [{kind: ns / 1e6 for kind, ns, _ in scope.shares(scope.path())} for scope in scopes]
+    kinds = dict.fromkeys(kind for of_scope in ms for kind in of_scope)
+    series = {kind or "other": [of_scope.get(kind, 0.0) for of_scope in ms] for kind in kinds}
     names = [_title(scopes, scope) for scope in scopes]
-    return Bars("Critical path by category", "", "ms", names, series, stacked=True)
+    return Bars("Critical path by kind of work", "", "ms", names, series, stacked=True)
 
 
 def _write_timeline(output: Path, loaded: LoadedSteps, step: StepGraph, path: CriticalPath) -> None:

@@ -61,7 +61,7 @@ def before_after(
             (f"{cat or '(none)'}{doubt(changes[cat])}", _ns(changes[cat]) / 1e6, cat or "(none)")
             for cat in shown
         ),
-        *([(f"rest ({len(rest)})", sum(rest) / 1e6, "other")] if any(rest) else []),
+        *([(f"rest ({len(rest)})", sum(rest) / 1e6, "rest")] if any(rest) else []),
     ]
     ends = [(changes[cat].low_ns, changes[cat].high_ns) for cat in shown]
     ends = [(None, None), *ends, *[(None, None)] * any(rest), after_ns or (None, None)]

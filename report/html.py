@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from errors import as_sentence, printable
+from function_names import brief
 from outputs.atomic import open_output
 from outputs.marks import MARK, PROGRAM
 from report import colours, markdown, plot
@@ -187,8 +188,8 @@ def _card(card: Card, keys: _Numbered) -> dict[str, Any]:
 def _command(text: str) -> tuple[str, str]:
     """Return a command as one reads it, and as it can be pasted into any shell of this machine."""
     program = re.search(rf"\S*{re.escape(PROGRAM)}", text)
-    if program is None:
-        return text.strip(), text.strip()
+    if program is None:  # an installed copy's
+        return text.strip(), f"cd {shlex.quote(str(Path.cwd()))} && {text.strip()}"
     after = text[program.end() :]
     typed = shlex.join([sys.executable, program[0]])
     return f"{PROGRAM}{after}", f"cd {shlex.quote(str(Path.cwd()))} && {typed}{after}"
@@ -245,6 +246,7 @@ def _payload(chart: Chart, keys: Mapping[str, int], scripted: tuple[type, ...]) 
             for (a, b, kind), row in zip(chart.edges, chart.rows(), strict=True)
         ]
         payload |= {"kinds": list(kinds), "path": None, "folded": None}
+        payload["nodes"] = list(map(_box, chart.nodes))
         few = len(chart.nodes) <= _MOST_SHORT_NAMES
         columns = _IN_A_BOX if any(node["dur_ms"] is not None for node in chart.nodes) else IN_A_LANE
         payload["short"] = labels([node["label"] for node in chart.nodes], columns) if few else None
@@ -252,6 +254,12 @@ def _payload(chart: Chart, keys: Mapping[str, int], scripted: tuple[type, ...]) 
     elif isinstance(chart, Bars3D | Bars):
         payload |= {"colours": colours.assign(chart.group if isinstance(chart, Bars3D) else chart.series)}
     return payload
+
+
+def _box(node: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a node of a graph under its short name; where that is not all of it, the whole is a figure."""
+    short = brief(node["label"])
+    return {**node, "label": short} | ({"name": node["label"]} if short != node["label"] else {})
 
 
 def _unit(chart: Bars | HeatMap) -> str:

@@ -23,6 +23,8 @@ WORDINGS = {
     r"\bthat which\b": "the noun",
     r"\b(?:for|is) wanted? of\b": "for lack of, is needed for",
     r"\bis wanted\b": "is expected, is requested",
+    r"\bthat nothing hides\b": "exposed",
+    r"\bmore a step\b|\blonger a step\b": "per step",
     r"\bin silence\b": "silently",
     r"\bcalled so\b": "has that name",
     r"\b[Ff]aces?\b(?! of)": "output format",
@@ -36,7 +38,7 @@ OPENINGS = {
     r'"""\s?(?:Return|Yield) what\b': "Return the noun",
 }
 
-_NO_PRODUCT = ("tests", "examples", ".venv")
+_NO_PRODUCT = ("tests", "examples", ".venv", "build")
 _CODE = re.compile(r"`[^`\n]*`")
 _BLOCK = re.compile(r"^\s*```.*?^\s*```", re.MULTILINE | re.DOTALL)
 _JOINT = re.compile(r'(?<!")"\s*\n\s*f?"(?!")')  # between a text and the one that it goes on in

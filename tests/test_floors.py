@@ -35,6 +35,7 @@ FLOORS = (
     ("diagnose",),
     ("options", "report"),
     ("analyze",),
+    ("installed",),
 )
 #: Names that two modules still have; none may join them.
 _STILL_DOUBLED = {"chrome"}

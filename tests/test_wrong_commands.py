@@ -92,6 +92,10 @@ lenet --open
     unrecognized argument: --open (see --help)
 -v
     unrecognized argument: -v (see --help)
+version
+    version: no such file or directory, nor an option; did you mean --version?
+help
+    analyze.py --help lists all options, analyze.py OPTION --help the flags of one
 lenet --sub-option breakdown
     unrecognized argument: --sub-option; did you mean --sub_option?
 whatif lenet FW=50%

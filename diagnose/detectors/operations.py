@@ -55,16 +55,16 @@ def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
     yield Finding(
         kind="hot_operation",
         title=f"{brief(names[hottest])} makes up {in_percent(share)} of the critical path",
-        cause=f"it takes {in_ms(by_name[hottest])} a step there"
-        + (f" ({view.whose(names[hottest])})" if on_device else "")
+        cause=f"it takes {in_ms(by_name[hottest])} per step there"
+        + (f": {view.whose(names[hottest])}" if on_device else "")
         + (f"; its longest event is {spread:.0f} times the average" if spread > SPIKY else ""),
         action="make this one faster first: another algorithm or precision, a fused or tuned kernel"
         if on_device
-        else "make this one faster first, or call it less often; a profiler of its own tells what it does",
+        else "make this one faster first, or call it less often; profile it alone to see what it does",
         edits=[edit(names[hottest], 1 - FASTER)],
         operations=[names[hottest]],
         evidence=view.show(chosen, 3),
-        caveat=f"the gain is for {in_percent(FASTER)} less of it",
+        caveat=f"the gain assumes that it takes {in_percent(FASTER)} less",
         is_assumed=True,
     )
 
@@ -107,7 +107,7 @@ def slow_callbacks(view: JobView) -> Iterator[Finding]:
     yield Finding(
         kind="hot_operation",
         title="callbacks are on the critical path",
-        cause=f"{in_ms(on_path)} a step, mostly {named(largest)}",
+        cause=f"{in_ms(on_path)} per step, mostly {named(largest)}",
         action="call them less often, or hand their work to another thread",
         edits=[edit(Phase.CALLBACK.word, GONE)],
         operations=largest,
@@ -204,7 +204,7 @@ def slower_span(view: JobView) -> Iterator[Finding]:
             f"{in_ms(more_ns)} longer",
             cause=f"{in_ms(longer)} instead of {in_ms(usual, unit='')}; "
             + _by_clock(np.median(pace[inside]) / np.median(pace[outside]), longer / usual)
-            + f"what grew most is {what}, by {in_ms(max(map(np.max, grown)))} a step",
+            + f"what grew most is {what}, by {in_ms(max(map(np.max, grown)))} per step",
             action="look at what changed then: clocks and temperature of a device, other processes, input",
             ranks=ranks,
             operations=[one.label],

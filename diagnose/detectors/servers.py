@@ -62,7 +62,7 @@ def slow_server(view: JobView) -> Iterator[Finding | Skipped]:
         edits=[edit("servers", "none")],
         operations=view.stages(lambda part: part.is_answer),
         evidence=view.show(view.which(lambda one: one.transfer.direction is Direction.FROM_SERVER), 3),
-        caveat="an upper bound: servers that take no time at all",
+        caveat="an upper bound: as if servers took no time",
     )
 
 

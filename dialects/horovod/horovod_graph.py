@@ -219,7 +219,7 @@ class _StepBuilder(Struct):
         start, end = self.times[event]
         self.edges.append(Edge(event, reduction))
         if one.ticks:
-            first, *others = sorted((at, Whose(f"rank {rank}", int(rank))) for rank, at in one.ticks.items())
+            first, *others = sorted((at, Whose(f"rank{rank}", int(rank))) for rank, at in one.ticks.items())
             return [
                 (min(first[0], start), first[1], event, Joint.END_TO_HEAD),
                 *((min(at, end), who, event, Joint.END_TO_BODY) for at, who in others),
@@ -228,7 +228,7 @@ class _StepBuilder(Struct):
         if end - start > CYCLE_NS:
             who = Whose("last rank")
             if self.late:
-                who = Whose(f"rank {self.late} (by ticks elsewhere)", int(self.late), is_guess=True)
+                who = Whose(f"rank{self.late} (inferred)", int(self.late), is_guess=True)
             hand_overs.append((end, who, event, Joint.END_TO_BODY))
         return hand_overs
 

@@ -99,6 +99,7 @@ class _Rank(Struct, frozen=True):
     aside: Int64  # rows, by `aside_end_ns`
     aside_start_ns: Int64  # as of `_exchanges`
     aside_end_ns: Int64
+    called: Int64  # segments of what they called
     works: Works
     transfers: Mapping[int, Hashable]  # as of `transfers`
     steps: Int64  # (n, 3) number, begin and end, as the host runs them
@@ -190,21 +191,21 @@ def _read(rank: RankTrace, steps: Int64, roles: NDArray[np.int8]) -> _Rank:
     is_aside = lasting_collectives(trace)
     aside = np.flatnonzero(is_aside)
     host = segments(trace, end_ns, is_aside, steps)
-    begins, ends = _exchanges(trace, end_ns, host, aside)
-    by_end = np.argsort(ends, kind="stable")
-    aside, begins, ends = aside[by_end], begins[by_end], ends[by_end]
     enqueued = _enqueuing(trace, host, trace.ts_ns[aside])
     moments = trace.ts_ns[aside]
     inside = enqueued >= 0
     inside[inside] = host.end_ns[enqueued[inside]] > moments[inside]
     host = host.cut(enqueued[inside], moments[inside])
+    begins, ends, called = _exchanges(trace, end_ns, host, aside)
+    by_end = np.argsort(ends, kind="stable")
+    aside, begins, ends = aside[by_end], begins[by_end], ends[by_end]
     known = transfers(trace, aside, rank.args_of)
     works = read_works(trace, end_ns, ~np.isin(roles, (Role.IGNORED, Role.WAIT)))
-    return _Rank(trace, end_ns, host, aside, begins, ends, works, known, steps, roles)
+    return _Rank(trace, end_ns, host, aside, begins, ends, called, works, known, steps, roles)
 
 
-def _exchanges(trace: Trace, end_ns: Int64, host: Segments, aside: Int64) -> tuple[Int64, Int64]:
-    """Return when the collectives `aside` (k,) begin and end to exchange data.
+def _exchanges(trace: Trace, end_ns: Int64, host: Segments, aside: Int64) -> tuple[Int64, Int64, Int64]:
+    """Return when the collectives `aside` (k,) begin and end to exchange data, and the segments they called.
 
     The thread of one on a device's tensors first waits for their copy to the host, and then launches the copy
     back: of such a slice the exchange is the longest piece in which nothing runs that it called.
@@ -230,7 +231,7 @@ def _exchanges(trace: Trace, end_ns: Int64, host: Segments, aside: Int64) -> tup
     longest = np.lexsort((until - begin, piece_of))
     longest = longest[until[longest] > begin[longest]]
     begins[piece_of[longest]], ends[piece_of[longest]] = begin[longest], until[longest]
-    return begins, ends
+    return begins, ends, inside
 
 
 def _enqueuing(trace: Trace, host: Segments, moments: Int64) -> Int64:
@@ -606,7 +607,8 @@ def _meetings_of(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meetings, M
     communicates = np.array(known, np.bool_)[which.reshape(-1)] | is_named
     together = communicates & (np.arange(len(rows)) >= len(rank.host))
     if len(rank.works) or not len(rank.aside):  # else its calls may wait for the library, which is the host's
-        communicates = together
+        communicates = together.copy()
+        communicates[rank.called] = True
     events = np.flatnonzero(together)
     keys = [key for key in SYNC_ARGS if key in trace.args]
     columns = {key: trace.args[key].as_dict() for key in keys}

@@ -69,7 +69,7 @@ def run(args: Namespace) -> Result:
     regressed = [pair for pair in regressed if (pair.iteration.relative or 0) > limit]
     return Result(
         "compare",
-        f"{names[0]} (base) against {', '.join(names[1:])}",
+        f"{names[0]} → {', '.join(names[1:])}",
         _document(pairs, args),
         headline="; ".join(
             [f"{pair.names[1]} against {pair.names[0]}: {verdict(pair)}" for pair in detailed] + left

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from diagnose.finding import Evidence
     from figures.job_figures import JobFigures
     from figures.time_by_role import Breakdown
+    from replay.edit import EditRequest
 
 HELP = (
     "what is slow, why, and what to do first: findings ranked by the time that a replay of the steps "
@@ -57,7 +58,7 @@ _FINDINGS = (
 )
 _SKIPPED = (
     Column("kind", "could not check", value=lambda one: _words(one.kind)),
-    Column("reason", "as"),
+    Column("reason", "because"),
 )
 
 
@@ -234,9 +235,10 @@ def _card(args: Namespace, diagnosis: Diagnosis, one: Ranked) -> Card:
     caveat = f" ({finding.caveat})" if finding.caveat else ""
     lines = [("", as_sentence(finding.cause + caveat)), ("Do", as_sentence(finding.action))]
     lines += [("Example", _seen(evidence)) for evidence in finding.evidence[:1]]
-    if one.change:
-        lines.append(("Try", command(args, *_what_if(one))))
-    if finding.look or not one.change:
+    if one.tried:
+        lines.append(("Try", command(args, *_what_if(one.tried))))
+        lines += [("Note", one.differs)] if one.differs else []
+    if finding.look or not one.tried:
         lines.append(("Look", command(args, *_look(one))))
     bar = None if one.gain is None else (one.gain.mid_ns / 1e6, _gain(one, "low_ns"), _gain(one, "high_ns"))
     whole = finding.title.partition(", where ")[0] if diagnosis.answer else finding.title
@@ -252,14 +254,14 @@ def _change(one: Ranked) -> str:
     return " ".join(map(str, one.change))
 
 
-def _what_if(one: Ranked) -> list[str]:
-    """Return the arguments of the command that answers the gain of a finding, and its interval."""
-    return [options.WHAT_IF, *map(str, one.change)]
+def _what_if(edits: Sequence[EditRequest]) -> list[str]:
+    """Return the arguments of the command that answers what some edits save."""
+    return [options.WHAT_IF, *map(str, edits)]
 
 
 def _command(args: Namespace, one: Ranked) -> Command:
     """Return the command that answers the gain of a finding; else the one that shows more of it."""
-    return command(args, *(_what_if(one) if one.change else _look(one)))
+    return command(args, *(_what_if(one.change) if one.change else _look(one)))
 
 
 def _look(one: Ranked) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""`--option graph`: a picture of what waits for what, and its size, depth and categories."""
+"""`--option graph`: a picture of what waits for what, and its size, depth and kinds of work."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ class _Loaded(NamedTuple):
 
     dag: Dag
     path: LongestPath
+    by_cat: Counter[str]  # how many operations have a category of the recording
     headline: str
     notes: Sequence[str]
     repairs: Sequence[str]
@@ -82,7 +83,7 @@ def _structure(args: Namespace) -> _Loaded:
     ms = in_ms(path.length_ns)
     length = f"; its longest chain of average durations is {ms}" if path.length_ns else ""
     first = f"The graph has {len(dag):,} operations and {dag.n_edges:,} edges{length}."
-    return _Loaded(dag, path, first, found.notes, found.repairs)
+    return _Loaded(dag, path, Counter(dag.cats), first, found.notes, found.repairs)
 
 
 def _recorded(args: Namespace) -> _Loaded:
@@ -93,10 +94,10 @@ def _recorded(args: Namespace) -> _Loaded:
     recording = loaded.recording
     step = recording.steps[row]
     path = critical_path(step)
-    dag, marked = drawn_step(recording, step, path, slack_ns(step), parts=args.del_queue)
+    dag, marked, by_cat = drawn_step(recording, step, path, slack_ns(step), parts=args.del_queue)
     first = headline(recording, step, path, named_path(recording, path))
     parts = path_waterfall(f"What step {step.number} waits for", recording, step, path)
-    return _Loaded(dag, marked, first, recording.notes, loaded.repairs, [parts])
+    return _Loaded(dag, marked, by_cat, first, recording.notes, loaded.repairs, [parts])
 
 
 def _output(args: Namespace) -> Path:
@@ -120,28 +121,28 @@ def _default(path: Path) -> Path:
 
 def _result(args: Namespace, loaded: _Loaded, chart: Network, output: Path) -> Result:
     dag, path = loaded.dag, loaded.path
-    by_cat = Counter(cat or "other" for cat in dag.cats)
+    by_kind = Counter(kind or "other" for kind in dag.cats)
     sizes = {
         "nodes": len(dag),
         "edges": dag.n_edges,
         "components": dag.components(),
         "depth": max(dag.depths(), default=0),
     }
-    columns = (Column("cat", "category"), Column("count", "operations", "int"))
-    rows = by_cat.most_common() if args.sort else list(by_cat.items())
+    columns = (Column("kind", "kind"), Column("count", "operations", "int"))
+    rows = by_kind.most_common() if args.sort else list(by_kind.items())
     length = [("critical path", in_ms(path.length_ns))] if path.length_ns else []
     return Result(
         "graph",
         str(args.path[0]),
         {
             **sizes,
-            "by_cat": dict(by_cat),
+            "by_cat": {cat or "other": n for cat, n in loaded.by_cat.items()},
             "only_in_graph": [dag.names[i] for i in dag.unrecorded],
             "only_in_trace": list(dag.ungraphed),
             "output": str(output),
         },
         headline=loaded.headline,
-        tables=(Table("by_cat", "Operations by category", columns, rows[: args.head]),),
+        tables=(Table("by_kind", "Operations by kind of work", columns, rows[: args.head]),),
         charts=(chart, *loaded.parts),
         figures=[*((key, f"{size:,}") for key, size in sizes.items()), *length],
         notes=[*loaded.notes, *filter(None, [chart.note]), f"Drawn in {output}."],

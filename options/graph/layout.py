@@ -3,7 +3,7 @@
 A layer is a column, time runs to the right; a graph of many layers is folded like lines of text into
 bands, so that a long chain still fills a page. In every layer the node of the longest path has the first
 row; any other takes the row of what it waits for where that is free, so that chains run straight.
-Graphs too large to read are condensed first: a node is a category in one of some stretches of layers.
+Graphs too large to read are condensed first: a node is a kind of work in one of some stretches of layers.
 """
 
 from __future__ import annotations
@@ -21,8 +21,18 @@ from msgspec.structs import replace
 from arrays import Int64
 from arrays.numbering import numbered, unique
 from dag.step_graph import Recording, StepGraph
-from dag_utils import NO_EVENT, CriticalPath, Dag, LongestPath, category, new_dag
+from dag_utils import (
+    NO_EVENT,
+    CriticalPath,
+    Dag,
+    LongestPath,
+    category,
+    group_of,
+    kind_of_work,
+    new_dag,
+)
 from dialects.step_parts import EdgeKind
+from function_names import brief
 from result import Network
 
 #: A still cannot be zoomed into as a page can: it is condensed earlier.
@@ -119,7 +129,7 @@ def draw_folded(dag: Dag, path: LongestPath, title: str = "") -> Network:
         return chart
     shown = [dict(node) for node in chart.nodes]
     for chain in chains:
-        own = [(dag.names[at], float(dag.dur_ns[at]) / 1e6) for at in chain]
+        own = [(brief(dag.names[at]), float(dag.dur_ns[at]) / 1e6) for at in chain]
         cats = Counter({dag.cats[at]: 0 for at in chain})
         for at in chain:
             cats[dag.cats[at]] += int(dag.dur_ns[at])
@@ -130,7 +140,7 @@ def draw_folded(dag: Dag, path: LongestPath, title: str = "") -> Network:
 
 
 def _overview(dag: Dag, path: LongestPath, title: str) -> Network:
-    """Return a graph too large to be read as a box for each category in each of some stretches of layers.
+    """Return a graph too large to be read as a box for each kind of work in some stretches of layers.
 
     A box has as ``members`` the names in it, each with its number and the sum of its milliseconds, longest
     first. Edges within a stretch are left out.
@@ -142,11 +152,11 @@ def _overview(dag: Dag, path: LongestPath, title: str) -> Network:
     x, cats = zip(*of, strict=True)
     sums: list[dict[str, tuple[int, int]]] = [{} for _ in of]
     for name, at, ns in zip(dag.names, group.tolist(), dag.dur_ns.tolist(), strict=True):
-        bare = _TURN.sub("", name)
+        bare = brief(_TURN.sub("", name))
         count, before = sums[at].get(bare, (0, 0))
         sums[at][bare] = count + 1, before + ns
     note = (
-        f"{len(dag):,} operations are drawn as {len(of):,} boxes, one for each category in each of "
+        f"{len(dag):,} operations are drawn as {len(of):,} boxes, one for each kind of work in each of "
         f"{len({*x})} stretches of the graph; a click lists what is in a box"
     )
     y = [float(rows[cat]) for cat in cats]
@@ -296,11 +306,12 @@ def _band_heights(heights: Sequence[int], width: int) -> list[int]:
 
 def drawn_step(
     recording: Recording, step: StepGraph, path: CriticalPath, slack_ns: Int64, *, parts: bool
-) -> tuple[Dag, LongestPath]:
-    """Return the graph of `step` and its critical path as nodes of that graph.
+) -> tuple[Dag, LongestPath, Counter[str]]:
+    """Return the graph of `step`, its critical path as nodes of it, and how many nodes a category has.
 
-    Without `parts`, a communication and its partitions and stages are one node. Edges between such
-    nodes lead from what started first, so that ranks that wait for each other do not form a cycle.
+    A node's group is its kind of work. Without `parts`, a communication and its partitions and stages are
+    one node. Edges between such nodes lead from what started first, so that ranks that wait for each other
+    do not form a cycle.
     """
     node_of, first = _nodes(recording, step, parts)
     n = len(first)
@@ -316,14 +327,15 @@ def drawn_step(
     operations = [recording.operations[int(step.operation[event])] for event in first]
     dag = new_dag(
         _names(recording, step, first, parts),
-        [category(operation) for operation in operations],
+        [group_of(operation) if parts else kind_of_work(operation) for operation in operations],
         end - start,
         [(a, b, kind) for (a, b), kind in edges.items()],
     )
     nodes = node_of[path.event[path.event != NO_EVENT]].tolist()
     slack = np.full(n, np.iinfo(np.int64).max)
     np.minimum.at(slack, node_of, slack_ns)
-    return dag, LongestPath([node for node, _ in itertools.groupby(nodes)], path.length_ns, slack)
+    drawn = LongestPath([node for node, _ in itertools.groupby(nodes)], path.length_ns, slack)
+    return dag, drawn, Counter(map(category, operations))
 
 
 def _nodes(recording: Recording, step: StepGraph, parts: bool) -> tuple[Int64, list[int]]:

@@ -169,7 +169,7 @@ def _headline(found: Answer, errors: Float64) -> str:
     if len(errors):
         errors = np.maximum(np.percentile(np.abs(errors), [50, 90]), 0.001)  # so small an error is not none
         median, most = (in_percent(error, 1) for error in errors)
-        answer += f"; the model reproduces one that it has not seen to within {median} (9 in 10: {most})"
+        answer += f"; the model reproduces a step that it has not seen to within {median} (9 in 10: {most})"
     return f"{answer}."
 
 
@@ -179,7 +179,7 @@ def _ahead(found: Answer) -> str:
 
     if found.interval_ns is None:
         return f"Too few steps for an interval: {FEWEST} are needed."
-    return f"As many further steps will take {_range(found.interval_ns)} on average (95 %)."
+    return f"The next {len(set(found.rows)):,} steps will take {_range(found.interval_ns)} on average (95 %)."
 
 
 def _range(interval_ns: tuple[float, float]) -> str:
@@ -195,19 +195,19 @@ def _path(args: Namespace, recording: Recording, step: StepGraph) -> NamedPath:
 
 
 def _mean_path(args: Namespace, result: Simulation, position: int, length_ns: float) -> dict[str, float]:
-    """Return the time of each category on the critical paths of the simulated steps, a mean of `length_ns`.
+    """Return the time of each kind of work on the paths of the simulated steps, a mean of `length_ns`.
 
     Of many steps, or large ones, some are looked at; the one at `position` at least.
     """
-    from dag_utils import by_category
+    from dag_utils import by_kind
 
     n = min(len(result.rows), _MOST_PATHS, max(1, _MOST_ON_PATHS // len(result.step(position))))
     places = [position] if n == 1 else [at * (len(result.rows) - 1) // (n - 1) for at in range(n)]
     sums: Counter[str] = Counter()
     for at in places:
-        sums.update(by_category(_path(args, result.recording, result.step(at))))
+        sums.update(by_kind(_path(args, result.recording, result.step(at))))
     scale = length_ns / max(sums.total(), 1)
-    return {cat: scale * ns for cat, ns in sums.items()}
+    return {kind: scale * ns for kind, ns in sums.items()}
 
 
 def _position(rows: Sequence[int], row: int) -> int:

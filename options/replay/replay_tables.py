@@ -61,7 +61,7 @@ def step_table(found: Answer, usual: Mapping[int, Float64]) -> Table:
         Column("step", "step", "int"),
         Column("measured_ms", "recorded (ms)", "float"),
         Column("predicted_ms", "replayed (ms)", "float"),
-        Column("usual_ms", "with the other steps' gaps (ms)", "float"),
+        Column("usual_ms", "as if not seen (ms)", "float"),
     )
     steps = found.recording.steps
     rows = [
@@ -115,14 +115,14 @@ def slowdown_table(found: Slowdown) -> Table:
 
 
 def moved_table(before: Mapping[str, float], after: Mapping[str, float]) -> Table:
-    """Return where the critical path of the mean step lies before and after, by category."""
+    """Return where the critical path of the mean step lies before and after, by kind of work."""
     columns = (
-        Column("cat", "critical path in"),
+        Column("kind", "critical path in"),
         Column("before_ms", "before (ms)", "float"),
         Column("after_ms", "after (ms)", "float"),
         Column("change_ms", "change (ms)", "float", scale="diverging", bar=True),
     )
-    both = [(cat, before.get(cat, 0.0) / 1e6, after.get(cat, 0.0) / 1e6) for cat in {**before, **after}]
+    both = [(kind, before.get(kind, 0.0) / 1e6, after.get(kind, 0.0) / 1e6) for kind in {**before, **after}]
     both.sort(key=lambda row: -abs(row[2] - row[1]))
     rows = [*both, ("a step", sum(before.values()) / 1e6, sum(after.values()) / 1e6)]
     return Table("path_by_category", _MOVED, columns, [(*row, row[2] - row[1]) for row in rows])

@@ -69,7 +69,7 @@ def whose_time(stats: Sequence[Stat], n_ranks: int) -> str:
 
 
 def exposed_and_outliers(parts: Sequence[Breakdown], warm_up: Sequence[int] = ()) -> str:
-    """Return one sentence: mean and median of the steps, communication that nothing hides, outliers.
+    """Return one sentence: mean and median of the steps, exposed communication, outliers.
 
     It names the steps of the `warm_up`, which are not in `parts`.
     """
@@ -81,7 +81,7 @@ def exposed_and_outliers(parts: Sequence[Breakdown], warm_up: Sequence[int] = ()
         most = max(ranks, key=lambda rank: rank.exposed_comm_ns)
         where = f"; most on {most.rank}, {in_ms(most.exposed_comm_ns)}" if len(ranks) > 1 and exposed else ""
         share = in_percent(exposed / max(float(np.mean(wall)), 1.0))
-        sentence += f"; communication that nothing hides takes {in_ms(exposed)} of it ({share}{where})"
+        sentence += f"; exposed communication takes {in_ms(exposed)} of it ({share}{where})"
     else:
         sentence += "; no communication was recorded"
     if warm_up:

@@ -8,7 +8,7 @@ drawers.drawing = (chart, place) => {
   const parsed = new DOMParser().parseFromString(chart.svg, "image/svg+xml").documentElement;
   const drawing = document.importNode(parsed, true);
   const width = parsed.width.baseVal.value; // texts are shown at their own size, or a little larger
-  drawing.style.maxWidth = `${width * 1.4}px`;
+  drawing.style.maxWidth = `${width * (chart.narrow ? 1.2 : 1.4)}px`;
   drawing.style.minWidth = `${Math.min(width, chart.narrow ? 320 : 600)}px`;
   const tip = element("div", { className: "tip", hidden: true });
   const frame = element("div", { className: "drawing" }, drawing);

@@ -80,7 +80,7 @@ drawers.network = (chart, place) => {
 
   function nodeFacts(node, index) {
     const path = node.critical ? "yes" : "no";
-    const rows = [["Category", node.cat], ["Duration", milliseconds(node.dur_ms)], [marked, path]];
+    const rows = [["Kind", node.cat], ["Duration", milliseconds(node.dur_ms)], [marked, path]];
     for (const [key, value] of Object.entries(node)) {
       if (!SHOWN_ELSEWHERE.has(key) && key !== "dur_ms") rows.push(figureOf(key, value));
     }
@@ -201,7 +201,7 @@ drawers.network = (chart, place) => {
     context.globalAlpha = 1;
   }
 
-  const lower = nodes.map((node) => [node.label, ...(node.members ?? []).map(([name]) => name)].join("\n").toLowerCase());
+  const lower = nodes.map((node) => [node.label, node.name ?? "", ...(node.members ?? []).map(([name]) => name)].join("\n").toLowerCase());
   const finder = makeFinder("Find a node",
     (text) => lower.flatMap((label, index) => (label.includes(text) ? [index] : [])),
     (hits) => { found = hits; board.redraw(); }, visit);

@@ -135,11 +135,11 @@ def test_what_has_no_bar_of_its_own_is_in_that_of_the_others() -> None:
     job = recording(rank_steps("rank0", events, edges, bounds=(0, 55 * MS)))
     chart = path_waterfall("Where", job, job.steps[0], critical_path(job.steps[0]))
     assert [value for _, value, _ in chart.parts] == [10, 9, 8, 7, 6, 5, 4, 3, 3]
-    assert chart.parts[-1][0] == "others"
+    assert chart.parts[-1][0] == "rest"
 
 
 def test_small_parts_of_several_kinds_are_one() -> None:
     sums = {(f"op{i}", "FW"): 100 * MS for i in range(8)} | {("a", "BW"): MS, ("b", "PULL"): 2 * MS}
     chart = timelines.waterfall("Where", "ms", sums, "the step")
-    assert chart.parts[-1] == ("others", 3, "other")
+    assert chart.parts[-1] == ("rest", 3, "rest")
     assert len(chart.parts) == 9

@@ -239,7 +239,7 @@ def test_a_host_that_waits_for_a_busy_device_does_not_hold_it_up(tmp_path: Path)
 def test_who_called_what_waits_for_the_device_is_named(tmp_path: Path) -> None:
     job = replace(DEVICE_BOUND, sync_every=4, think=1.0)
     (found,) = winning(diagnosed(device(tmp_path / "job", job)[0]))
-    assert " ms a step in cudaStreamSynchronize; aten::item called it; " in found.finding.cause
+    assert " ms per step in cudaStreamSynchronize; aten::item called it; " in found.finding.cause
 
 
 def test_input_that_the_device_waits_for(tmp_path: Path) -> None:

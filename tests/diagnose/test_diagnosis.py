@@ -64,7 +64,7 @@ def test_callbacks_of_the_training_loop_are_found_with_what_they_take(tmp_path: 
     job = replace(HEALTHY, pause=25.0)
     diagnosis = diagnosed(composer(tmp_path / "job", job, callback="Monitor"))
     (found,) = winning(diagnosis)
-    assert found.finding.cause.startswith("22.5 ms a step, mostly callback/Monitor")  # in 9 of 10
+    assert found.finding.cause.startswith("22.5 ms per step, mostly callback/Monitor")  # in 9 of 10
     assert found.finding.operations == ["callback/Monitor/event/batch_end"]
     holds(found, 25.0 * 9 / 10)  # that before the first of ten steps belongs to no recorded one
 
@@ -103,7 +103,7 @@ def test_of_loaders_that_run_ahead_no_single_one_is_called_slow(tmp_path: Path) 
         path.write_text(path.read_text().replace("#It.", "#_MultiProcessingDataLoaderIter."))
     (late,) = winning(diagnosed(directory))
     assert late.finding.title.startswith("rank0 waits longer for input than the other rank, in")
-    assert late.finding.cause.startswith("its own work takes 30.0 ms longer a step")
+    assert late.finding.cause.startswith("its own work takes 30.0 ms longer per step")
     assert late.finding.action.startswith("look at the loaders of all ranks")
     assert late.finding.caveat.endswith("so the recording does not tell whose loading is slow")
     holds(late, 30.0)
@@ -256,7 +256,7 @@ def test_steps_that_wait_for_the_loader_now_and_then_are_input_and_no_outliers(t
     assert kinds(diagnosis) == ["input", "hot_operation"]
     found = winning(diagnosis)[0]
     assert found.finding.title == "4 of 12 steps wait for their input"
-    assert "66.7 ms a step of the critical path is loading, 40 % of the mean step, 200 to 200 ms in" in (
+    assert "loading takes 66.7 ms per step on the critical path, 40 % of the mean step, 200 to 200 ms in" in (
         found.finding.cause
     )
     holds(found, 4 * 200 / 12)
@@ -290,8 +290,10 @@ def test_what_one_rank_alone_runs_in_every_step_is_named_however_noisy_the_first
     late = diagnosis.findings[0]
     assert (late.finding.kind, late.finding.ranks) == ("late_rank", ["rank3"])
     assert late.finding.operations == ["extra_compute"]
-    assert ": rank3 holds up the others, in extra_compute, which not all do; up to" in headline(diagnosis)
-    assert late.finding.cause.startswith("500 ms more a step")
+    assert ": rank3 holds up the others, in extra_compute, which not all ranks run; up to" in headline(
+        diagnosis
+    )
+    assert late.finding.cause.startswith("500 ms more per step")
     assert late.gain is not None
     assert late.gain.mid_ns / 1e6 == pytest.approx(500, rel=0.01)
 
@@ -494,8 +496,8 @@ def test_a_rank_that_does_what_no_other_does_is_late_by_as_much_as_it_works_long
     (found,) = winning(diagnosed(renamed_loads(WRITERS["kineto"](tmp_path / "late", late), ranks - 1)))
     assert found.finding.ranks == [f"rank{ranks - 1}"]
     assert found.finding.operations == ["evaluate"]
-    assert "in evaluate, which not all do" in found.finding.title
-    assert found.finding.cause.startswith("30.0 ms more a step")
+    assert "in evaluate, which not all ranks run" in found.finding.title
+    assert found.finding.cause.startswith("30.0 ms more per step")
     holds(found, 30.0)
 
 
@@ -704,7 +706,7 @@ def test_in_a_timeline_a_rank_is_late_anew_after_an_exchange_but_not_after_a_red
     (tmp_path / "timeline.json").write_text(json.dumps(events))
     late = winning(diagnosed(tmp_path / "timeline.json"))[0]
     assert late.finding.ranks == ["rank1"]
-    assert late.finding.cause.startswith("they wait 25.0 ms a step for it")
+    assert late.finding.cause.startswith("they wait 25.0 ms per step for it")
     holds(late, 25.0)
 
 
@@ -724,6 +726,6 @@ def test_a_rank_that_comes_later_is_told_with_by_how_much_and_where(tmp_path: Pa
         write(tmp_path / f"rank{rank}.json", events, schemaVersion=1, distributedInfo=info)
     late_rank = next(one.finding for one in winning(diagnosed(tmp_path)) if one.finding.kind == "late_rank")
     assert late_rank.title == "rank2 holds up the others"
-    told = "it is last in 8 of 8 meetings, by 10.0 ms a step, most of all at gloo:all_gather;"
+    told = "it is the last to arrive at 8 of 8 synchronisations, by 10.0 ms per step, most of all at gloo:all"
     assert late_rank.cause.startswith(told)
     assert late_rank.evidence[0].name == "the gap before gloo:all_gather"

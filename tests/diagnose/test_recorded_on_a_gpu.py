@@ -9,6 +9,7 @@ from answers import answer
 from conftest import REPO, run_cli
 
 _DDP = REPO / "examples/ddp-h200"
+_GLOO = REPO / "examples/gloo-h200"
 _JAX = REPO / "examples/jax-h200"
 #: Milliseconds of a step of the same job, recorded a second before, in which rank 1 loads as fast as rank 0.
 _DDP_WITHOUT_MS = 28.18
@@ -29,6 +30,26 @@ def test_a_job_without_its_straggler_is_foreseen() -> None:
     low, high = found["interval_ms"]
     assert low <= _DDP_WITHOUT_MS <= high
     assert abs(found["after_ms"] / _DDP_WITHOUT_MS - 1) < 0.02
+
+
+def test_a_rank_that_runs_python_before_its_step_is_named_where_gloo_moves_a_devices_gradients() -> None:
+    """The other rank waits in its collectives, in whose threads nothing is recorded meanwhile."""
+    base, slow = answer(_GLOO / "base"), answer(_GLOO / "tokenise")
+    assert base["findings"][0]["kind"] == "exposed_communication"
+    finding = slow["findings"][0]
+    assert (finding["kind"], finding["scope"]["ranks"]) == ("late_rank", ["rank1"])
+    cost_ms = slow["iteration_ms"]["mean"] - base["iteration_ms"]["mean"]
+    assert finding["gain_ms"]["low"] <= cost_ms <= finding["gain_ms"]["high"]
+    assert abs(finding["gain_ms"]["mid"] / cost_ms - 1) < 0.1
+    _, out, _ = run_cli("compare", _GLOO / "base", _GLOO / "tokenise", "--format", "json")
+    assert "rank1 is the straggler: (nothing recorded)" in json.loads(out)["verdict"]
+    _, out, _ = run_cli(
+        "statistic", "--sub_option", "breakdown", "--path", _GLOO / "tokenise", "--format", "json"
+    )
+    exposed = {rank: [] for rank in ("rank0", "rank1")}
+    for row in json.loads(out)["breakdown"]:
+        exposed[row["rank"]].append(row["exposed_comm_ms"])
+    assert min(exposed["rank0"]) > 40 > 16 > max(exposed["rank1"])
 
 
 def test_what_the_device_of_jax_waits_for_is_named_with_what_it_costs() -> None:

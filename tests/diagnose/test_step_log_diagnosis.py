@@ -245,7 +245,7 @@ def test_of_a_single_rank_the_span_alone_is_told(tmp_path: Path) -> None:
     (finding,) = diagnosis(tmp_path / "log.csv")["findings"]
     assert (
         finding["title"]
-        == "steps are longer from step 60 on: 15.0 ms a step, most of it in what no column holds"
+        == "steps are longer from step 60 on: 15.0 ms per step, most of it in what no column holds"
     )
 
 
@@ -278,7 +278,7 @@ def test_a_ramp_and_a_stall_and_what_comes_again(tmp_path: Path) -> None:
     ramp = next(one for one in found if one["scope"]["ranks"] == ["rank0"])
     assert (ramp["scope"]["from_step"], ramp["scope"]["to_step"]) == (pytest.approx(20, abs=1), 59)
     assert "growing to 39.5 ms" in ramp["title"]  # the median of the last two of 40
-    assert "rank1 stalls: step 90 takes 200 ms longer than the steps around" in titles
+    assert "rank1 stalls in step 90: 200 ms longer than the steps around" in titles
     assert any("every 30th step takes 100 ms longer" in title for title in titles)
 
 

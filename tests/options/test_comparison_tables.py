@@ -116,7 +116,7 @@ def test_a_waterfall_leads_from_one_step_to_the_other() -> None:
     names, values, groups = zip(*first.parts, strict=True)
     assert names == ("old", "FW", "Comm (uncertain)", "rest (2)")
     assert [round(value, 9) for value in values] == [15.02, 6.0, -1.0, 0.01]
-    assert groups == ("", "FW", "Comm", "other")
+    assert groups == ("", "FW", "Comm", "rest")
     assert first.between == [None, (5.0, 7.0), (-3.0, 1.0), None, None]
     assert first.pale == [2]
     assert (first.total, round(sum(values), 9)) == ("new", 20.03)

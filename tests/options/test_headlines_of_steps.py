@@ -52,8 +52,8 @@ def test_the_sentence_of_a_breakdown() -> None:
     parts = [step("rank0", n, 100, 50, 30, 10) for n in range(1, 5)]
     parts += [step("rank1", n, 200 if n == 4 else 100, 40, 30) for n in range(1, 5)]
     assert exposed_and_outliers(parts) == (
-        "A step takes 112 ms (mean of 4 steps on 2 ranks, median 100 ms); communication that nothing "
-        "hides takes 25.0 ms of it (22 %; most on rank1, 30.0 ms); far longer than the median: step 4 "
+        "A step takes 112 ms (mean of 4 steps on 2 ranks, median 100 ms); exposed communication "
+        "takes 25.0 ms of it (22 %; most on rank1, 30.0 ms); far longer than the median: step 4 "
         "(200 ms on rank1)."
     )
 

@@ -64,8 +64,8 @@ def test_a_plain_replay_leads_with_what_it_was_not_given() -> None:
     code, out, err = run_cli("--option", "replay", "--path", LENET, "--output", "-")
     assert code == 0, err
     lines = out.splitlines()
-    assert "the model reproduces one that it has not seen to within" in lines[0]
-    assert lines[1].startswith("As many further steps will take")
+    assert "the model reproduces a step that it has not seen to within" in lines[0]
+    assert lines[1].startswith("The next 11 steps will take")
     found = document("--path", LENET)
     assert found["error"] == pytest.approx(0)
     assert found["interval_ms"][0] < found["iteration_ms"] < found["interval_ms"][1]
