@@ -9,7 +9,10 @@ from pathlib import Path
 _LONGEST = 300  # characters of a message, on one line
 _MOST_DIGITS = 18
 _LEAST_PART = 3  # letters of a word that is looked for in longer ones
-ALIKE = 0.7  # of two words: their characters in common, as of difflib
+#: Of two words, and of one and a part of the other: their characters in common, as of difflib. With 0.6
+#: ``--open`` is taken for another flag, with 0.8 ``stats`` not for ``statistic``; of parts 0.7 and 0.9 find
+#: the same, and with 0.5 ``gpu`` is taken for an operation (tests/test_wrong_commands.py).
+SIMILAR, _SIMILAR_PART = 0.7, 0.8
 _FEWEST = 24  # characters that a long name keeps, if that is enough
 
 
@@ -100,9 +103,11 @@ def meant(word: str, words: Iterable[str], most: int = 1) -> str:
     known = {one.lower(): one for one in words}
     low = word.lower()
     near = [one for one in known if low in one] if len(low) >= _LEAST_PART else []
-    alike = [] if near else get_close_matches(low, known, most, ALIKE)
+    alike = [] if near else get_close_matches(low, known, most, SIMILAR)
     if not near and not alike and most > 1:  # a part of a name may be meant
-        near = [one for one in known if get_close_matches(low, one.replace("_", ".").split("."), 1, 0.8)]
+        near = [
+            one for one in known if get_close_matches(low, one.replace("_", ".").split("."), 1, _SIMILAR_PART)
+        ]
     near = alike or sorted(near, key=lambda one: (len(one), one))
     *others, last = [known[one] for one in near[:most]] or [""]
     if most > 1 and len(near) > most:

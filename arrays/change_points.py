@@ -80,7 +80,7 @@ def higher_span(values: Float64, least: int) -> tuple[int, int]:
 _WANDERS = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 10.0)
 
 
-class Change(Enum):
+class Shape(Enum):
     """Why the values of a series are higher in a span of it."""
 
     LEVEL = "the level changes at once"
@@ -88,7 +88,7 @@ class Change(Enum):
     WANDERS = "the level wanders"
 
 
-def why_higher(values: Float64, begin: int, end: int) -> Change:
+def why_higher(values: Float64, begin: int, end: int) -> Shape:
     """Return the best explanation why a series is higher from `begin` to `end`; see `higher_span`.
 
     In each explanation the level may wander as well: a random walk with noise around it (Harvey, Forecasting,
@@ -120,9 +120,9 @@ def why_higher(values: Float64, begin: int, end: int) -> Change:
 
     jumps = sum((sines[:, place] * (-1) ** i for i, place in enumerate(places)), np.zeros(n - 1))
     told = {
-        Change.WANDERS: misfit(np.zeros(n - 1), 0),
-        Change.RAMP: misfit(sines.sum(axis=1), 1),
-        Change.LEVEL: misfit(jumps, 2 * len(places)),
+        Shape.WANDERS: misfit(np.zeros(n - 1), 0),
+        Shape.RAMP: misfit(sines.sum(axis=1), 1),
+        Shape.LEVEL: misfit(jumps, 2 * len(places)),
     }
     return min(told, key=lambda change: told[change])
 

@@ -27,10 +27,10 @@ def union(start_ns: Int64, end_ns: Int64) -> tuple[Int64, Int64]:
     return start[first], reach[last]
 
 
-def at_once(start_ns: Int64, end_ns: Int64) -> Int64:
+def overlap_groups(start_ns: Int64, end_ns: Int64) -> Int64:
     """Return a number for each interval (n,), from 0 in order of time: the same for those that overlap.
 
-    >>> at_once(np.array([7, 0, 2]), np.array([9, 3, 5])).tolist()
+    >>> overlap_groups(np.array([7, 0, 2]), np.array([9, 3, 5])).tolist()
     [1, 0, 0]
     """
     order = np.argsort(start_ns, kind="stable")

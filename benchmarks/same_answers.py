@@ -107,7 +107,7 @@ def _answer(command: str, job: Path, way: str, address: str) -> Answer:
     words = ["--option", _OPTION.get(command, command), "--format", "json", *_COMMANDS[command], *_WAYS[way]]
     raw, errors = io.BytesIO(), io.StringIO()
     output = io.TextIOWrapper(raw, encoding="utf-8", write_through=True)
-    aside = mock.patch.multiple("dag.spill", _IN_MEMORY=-1, _LEAST=0) if way == "aside" else nullcontext()
+    aside = mock.patch.multiple("arrays.spill", _IN_MEMORY=-1, _LEAST=0) if way == "aside" else nullcontext()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors), aside:
         try:
             code = analyze.main([word.format(job=job, address=address) for word in words])

@@ -34,4 +34,4 @@ MOST_LOST, MOSTLY, MOST_TRIED = 16, 0.75, 4_000_000
 #: Each of so many hosts is compared with each; windows of more are not closed over all pairs.
 ALL_PAIRS, ALL_WINDOWS = 16, 128
 #: Offsets are whole microseconds where all windows are at least that wide.
-ROUNDED_NS = 100_000
+ROUNDED_FROM_NS = 100_000

@@ -315,7 +315,9 @@ def _whole(found: Occurrences, groups: Sequence[Int64], offsets: Float64, tight:
         rounded = rough + 1000 * np.rint((exact - rough) / 1000)
         windows = tight[np.ix_(group, group)]
         width = (windows + windows.T)[~np.eye(len(group), dtype=np.bool_)]
-        fits = np.all(width >= limits.ROUNDED_NS) and np.all(rounded[:, None] - rounded[None, :] <= windows)
+        fits = np.all(width >= limits.ROUNDED_FROM_NS) and np.all(
+            rounded[:, None] - rounded[None, :] <= windows
+        )
         whole[group] = rounded if fits else exact
     return whole
 

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from arrays import Int32, Int64, NDArray
-from combine.external_sort import Events, begins
+from combine.external_sort import Events, text_starts
 from formats.event import UNDECODABLE
 from formats.native.rewriter import written
 from formats.times import FLOAT_LIMIT_US, to_ns
@@ -29,7 +29,7 @@ BEFORE = b'},\n{"ts":'
 DURATION = b',"dur":'
 _BETWEEN = (b"", DURATION)
 _ENCODE = msgspec.json.Encoder().encode
-LONGEST_NS = 10**18
+LONGEST_WRITTEN_NS = 10**18
 _UNTIMED = tuple(name for name in WholeEvent.__struct_fields__ if name not in ("ts", "dur"))
 
 KEPT, LEFT_OUT, DROPPED = range(3)  # what becomes of events of a kind; of the last, a count
@@ -48,7 +48,7 @@ class Heads:
         """Return the texts one after another, and where each begins and how long it is."""
         if self._laid_out is None:
             lengths = np.fromiter(map(len, self.texts), np.int32, len(self.texts))
-            self._laid_out = b"".join(self.texts), begins(lengths), lengths
+            self._laid_out = b"".join(self.texts), text_starts(lengths), lengths
         return self._laid_out
 
 
@@ -176,7 +176,7 @@ def microseconds(ns: Int64) -> list[bytes]:
 class Times(NamedTuple):
     """Starts and durations of events (n,) in nanoseconds, `NO_TIME` where there are none.
 
-    `is_exact` (n,): a duration is a whole number of nanoseconds from 0 to `LONGEST_NS`.
+    `is_exact` (n,): a duration is a whole number of nanoseconds from 0 to `LONGEST_WRITTEN_NS`.
     """
 
     ts: Int64
@@ -188,9 +188,9 @@ def times(events: Sequence[WholeEvent]) -> Times:
     """Return the times of events of the general type."""
     us: list[Any] = [event.dur if type(event.dur) in (int, float) else None for event in events]
     starts, durations = to_ns([event.ts for event in events]), to_ns(us)
-    bounded = [math.nan if value is None or abs(value) > LONGEST_NS else value for value in us]
+    bounded = [math.nan if value is None or abs(value) > LONGEST_WRITTEN_NS else value for value in us]
     numbers = np.array(bounded, np.float64)  # which an integer may be too large for
-    is_exact = (durations >= 0) & (durations <= LONGEST_NS) & (durations / 1000 == numbers)
+    is_exact = (durations >= 0) & (durations <= LONGEST_WRITTEN_NS) & (durations / 1000 == numbers)
     return Times(starts, durations, np.asarray(is_exact))
 
 
@@ -210,7 +210,9 @@ def exact_times(events: Sequence[WholeEvent]) -> tuple[list[WholeEvent], Times]:
         else event
         for event, (value, _) in zip(events, durations, strict=True)
     ]
-    return general, Times(to_ns(starts), ns, np.array(exact, np.bool_) & (ns >= 0) & (ns <= LONGEST_NS))
+    return general, Times(
+        to_ns(starts), ns, np.array(exact, np.bool_) & (ns >= 0) & (ns <= LONGEST_WRITTEN_NS)
+    )
 
 
 def _number(time: Any) -> tuple[Any, Any]:

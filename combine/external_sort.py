@@ -78,15 +78,15 @@ class Events(Struct, frozen=True):
     def with_tails(cls, ts: Int64, dur: Int64, heads: Int32, tails: Sequence[bytes]) -> Events:
         """Return events whose tails are these."""
         lengths = np.fromiter(map(len, tails), np.int32, len(tails))
-        return cls(ts, dur, heads, begins(lengths), lengths, b"".join(tails))
+        return cls(ts, dur, heads, text_starts(lengths), lengths, b"".join(tails))
 
     def __len__(self) -> int:
         return len(self.ts)
 
-    def in_order(self, order: Int64) -> Events:
-        """Return the events that `order` (m,) lists."""
+    def select(self, rows: Int64) -> Events:
+        """Return the events `rows` (m,), in that order."""
         return Events(
-            self.ts[order], self.dur[order], self.heads[order], self.at[order], self.lengths[order], self.text
+            self.ts[rows], self.dur[rows], self.heads[rows], self.at[rows], self.lengths[rows], self.text
         )
 
     def tails(self) -> list[bytes]:
@@ -97,7 +97,7 @@ class Events(Struct, frozen=True):
         return list(map(self.text.__getitem__, map(slice, self.at.tolist(), ends)))
 
 
-def begins(lengths: NDArray[np.integer[Any]]) -> Int64:
+def text_starts(lengths: NDArray[np.integer[Any]]) -> Int64:
     """Return where texts of these lengths (n,) begin that lie one after another."""
     at = np.zeros(len(lengths), np.int64)
     np.cumsum(lengths[:-1], out=at[1:])
@@ -137,7 +137,7 @@ class RunWriter:
         events = joined(self._parts)
         self._parts, self._size = [], 0
         if (events.ts[1:] < events.ts[:-1]).any():
-            events = events.in_order(time_order(events.ts, self._library)[0])
+            events = events.select(time_order(events.ts, self._library)[0])
         size = int(events.lengths.sum())
         self._file.write(self._text(events))
         for column in (events.ts, events.dur, events.heads, events.lengths):
@@ -148,7 +148,7 @@ class RunWriter:
 
     def _text(self, events: Events) -> bytes | memoryview:
         """Return the tails of events, one after another."""
-        if (events.at == begins(events.lengths)).all():
+        if (events.at == text_starts(events.lengths)).all():
             return memoryview(events.text)[: int(events.lengths.sum())]
         if self._library is None:
             return b"".join(events.tails())
@@ -229,7 +229,7 @@ def merge(
         if size <= _MOST_TIMES * max(_MERGE_BYTES, _FEWEST * _HEAD_BYTES):
             parts = [_read(*part) for part in zip(runs, begin, end, strict=True) if part[1][0] < part[2][0]]
             if parts:
-                yield _in_order(joined(parts), library)
+                yield _by_time(joined(parts), library)
         else:
             yield from _piecemeal(runs, begin, end, library)
         if on_read is not None:
@@ -245,7 +245,7 @@ def _columns(source: PlacedRun, begin: Sequence[int], end: Sequence[int]) -> Eve
     ts, dur, heads, lengths = (
         run.column(which, begin[0], end[0]) for which in (TIMES, DURATIONS, HEADS, LENGTHS)
     )
-    at = begins(lengths) + (run.start + begin[1])
+    at = text_starts(lengths) + (run.start + begin[1])
     return Events(ts + shift(ts), dur, heads + np.int32(first_head), at, lengths, b"")
 
 
@@ -276,7 +276,7 @@ def _piecemeal(
     n = max(_FEWEST, _MERGE_BYTES // mean)
     for first in range(0, len(order), n):
         rows = order[first : first + n]
-        some = events.in_order(rows)
+        some = events.select(rows)
         tails = [b""] * len(rows)
         for i in unique(owner[rows]).tolist():
             with open(runs[i][0].path, "rb", buffering=0) as file:
@@ -285,9 +285,9 @@ def _piecemeal(
         yield Events.with_tails(some.ts, some.dur, some.heads, tails)
 
 
-def _in_order(events: Events, library: CDLL | None) -> Events:
+def _by_time(events: Events, library: CDLL | None) -> Events:
     is_sorted = (events.ts[1:] > events.ts[:-1]).all()
-    return events if is_sorted else events.in_order(_order(events, library))
+    return events if is_sorted else events.select(_order(events, library))
 
 
 def _order(events: Events, library: CDLL | None) -> Int64:

@@ -34,7 +34,7 @@ from combine.event_text import (
     DURATION,
     KEPT,
     LEFT_OUT,
-    LONGEST_NS,
+    LONGEST_WRITTEN_NS,
     NO_ROLE,
     Heads,
     HeadTable,
@@ -46,7 +46,7 @@ from combine.event_text import (
     packed,
     times,
 )
-from combine.external_sort import Events, Run, RunWriter, begins, run_writer
+from combine.external_sort import Events, Run, RunWriter, run_writer, text_starts
 from dialects.sync_points import SyncPart, SyncPoints, collected
 from dialects.system import Need, System
 from errors import counted
@@ -96,9 +96,9 @@ class _Rewriter:
         """Rewrite the events of one piece, each for itself; `times` are theirs."""
         is_slice = np.fromiter((event.ph == "X" for event in events), np.bool_, len(events))
         if self._place.axis is not None:
-            times = times._replace(ts=self._place.axis.moved(times.ts))
+            times = times._replace(ts=self._place.axis.corrected(times.ts))
         # as events are sorted by them: -1 where there is none
-        dur = np.where(is_slice & (times.dur >= 0), np.minimum(times.dur, LONGEST_NS), -1)
+        dur = np.where(is_slice & (times.dur >= 0), np.minimum(times.dur, LONGEST_WRITTEN_NS), -1)
         roles, rows, tails = self._rewritten(events, times, is_slice)
         self.anchors.add(events.__getitem__, roles, times.ts, dur)
         heads = np.zeros(len(rows), np.int32)
@@ -109,8 +109,8 @@ class _Rewriter:
         self.heads.extend(scanned.new_keys)
         heads = scanned.key + np.int32(1)
         _, role, fate, is_front = self.heads.columns()
-        ts = scanned.ts_ns if self._place.axis is None else self._place.axis.moved(scanned.ts_ns)
-        at = begins(scanned.lengths)
+        ts = scanned.ts_ns if self._place.axis is None else self._place.axis.corrected(scanned.ts_ns)
+        at = text_starts(scanned.lengths)
         roles = role[heads]
         if roles.any():
 
@@ -127,7 +127,7 @@ class _Rewriter:
         fates = fate[heads]
         if fates.any():
             self.dropped += int(np.count_nonzero(fates == DROPPED))
-            events = events.in_order(np.flatnonzero(fates == KEPT))
+            events = events.select(np.flatnonzero(fates == KEPT))
         self.n_events += len(events)
         self._runs.add(events)
 

@@ -44,13 +44,16 @@ def dag_from_gml(gml: Gml, path: str = "GML") -> Dag:
     names = [str(label) for label in gml.labels]
     if len(set(names)) < len(names):
         raise TraceError(f"{path}: two nodes have the same label")
-    cats = [str(a["cat"]) if "cat" in a else category(n) for n, a in zip(names, gml.node_attrs, strict=True)]
+    cats = [
+        str(a["cat"]) if "cat" in a else category_of_name(n)
+        for n, a in zip(names, gml.node_attrs, strict=True)
+    ]
     kinds = [_KINDS.get(str(attrs.get("kind")), EdgeKind.DATA) for attrs in gml.edge_attrs]
     edges = np.column_stack([gml.source, gml.target, np.array(kinds, np.int64)])
     return _one_step(new_dag(names, cats, [_avg_ns(attrs, path) for attrs in gml.node_attrs]), edges, path)
 
 
-def category(name: str) -> str:
+def category_of_name(name: str) -> str:
     """Return the category that the name of an operation tells; "" for a name outside BytePS's grammar."""
     return OpName.parse(name).cat or ""
 
@@ -114,18 +117,18 @@ def dag_from_inputs(trace: Trace) -> Dag | None:
     names = list(dict.fromkeys([*seen, *(end for edge in edges for end in edge)]))
     index = {name: i for i, name in enumerate(names)}
     rows = [(index[a], index[b], EdgeKind.DATA) for a, b in edges if a != b]
-    dag = new_dag(names, [category(name) for name in names], [0] * len(names))
+    dag = new_dag(names, [category_of_name(name) for name in names], [0] * len(names))
     return _one_step(dag, np.array(rows, np.int64).reshape(-1, 3), trace.path)
 
 
 def _into_outputs(edges: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return the edges from the last forward operations to the outputs of which no input is known."""
     pairs = list(edges)
-    waited_for = {a for a, b in pairs if category(b) == FORWARD}
+    waited_for = {a for a, b in pairs if category_of_name(b) == FORWARD}
     names = dict.fromkeys(name for pair in pairs for name in pair)
-    last = [name for name in names if category(name) == FORWARD and name not in waited_for]
+    last = [name for name in names if category_of_name(name) == FORWARD and name not in waited_for]
     given = {b for _, b in pairs}
-    outputs = [name for name in names if category(name) == OUTPUT and name not in given]
+    outputs = [name for name in names if category_of_name(name) == OUTPUT and name not in given]
     return [(a, b) for a in last for b in outputs]
 
 

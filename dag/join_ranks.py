@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -41,6 +41,7 @@ from dialects.step_parts import (
     meetings_table,
     narrow,
     narrow_ns,
+    renumbered,
 )
 from errors import TraceError, listed
 from formats.columns import Track
@@ -249,15 +250,15 @@ def _join_step(
     since = np.array([part.since_ns for part in parts], np.int64)[owner]
     start = np.maximum(np.concatenate([part.start_ns for part in parts]) + since, begin[owner])
     end = np.maximum(np.concatenate([part.end_ns for part in parts]) + since, start)
-    own = [_moved(part.edges, at) for part, at in zip(parts, offsets, strict=True)]
+    own = [renumbered(part.edges, at) for part, at in zip(parts, offsets, strict=True)]
     meetings = _with_partners(_meetings_of(parts, offsets), end)
     many, few = _by_size(meetings)
     start, edges = _agreeing(start, end, np.concatenate([*own, _meeting_edges(few)]))
-    meeting = _joint_meetings(many, start, end, len(start))
-    operation = np.concatenate([operation, narrow(first[-1] + owner[meeting.last_to_come])])
-    owner = np.concatenate([owner, owner[meeting.last_to_come]])
-    start, end = np.concatenate([start, meeting.at_ns]), np.concatenate([end, meeting.at_ns])
-    edges = np.concatenate([edges, meeting.edges])
+    last_to_come, more = _joint_meetings(many, start, end, len(start))
+    operation = np.concatenate([operation, narrow(first[-1] + owner[last_to_come])])
+    owner = np.concatenate([owner, owner[last_to_come]])
+    start, end = (np.concatenate([times, start[last_to_come]]) for times in (start, end))
+    edges = np.concatenate([edges, more])
     last = [None if part.last is None else part.last + at for part, at in zip(parts, offsets, strict=True)]
     link = link_of[operation]
     is_linked = bool((link != NO_LINK).any())
@@ -289,12 +290,6 @@ def _places(order: Int64) -> Int64:
     place = narrow(np.empty_like(order))
     place[order] = np.arange(len(order))
     return place
-
-
-def _moved(edges: Int64, by: int) -> Int64:
-    moved: Any = edges.astype(np.int32)
-    moved[:, :2] += by
-    return cast(Int64, moved)
 
 
 def _all_alike(value: int, column: Int64) -> Int64:
@@ -428,17 +423,10 @@ def _meeting_edges(meetings: _JobMeetings) -> Int64:
     return narrow(np.column_stack(columns))
 
 
-class _JointMeetings(NamedTuple):
-    """Meetings as events of their own: the event that came last to each, when, and all their edges."""
+def _joint_meetings(meetings: _JobMeetings, start: Int64, end: Int64, first: int) -> tuple[Int64, Int64]:
+    """Return the meetings of many ranks as events of their own: who came last to each, and all their edges.
 
-    last_to_come: Int64
-    at_ns: Int64
-    edges: Int64
-
-
-def _joint_meetings(meetings: _JobMeetings, start: Int64, end: Int64, first: int) -> _JointMeetings:
-    """Return the meetings of many ranks: all enter one event, which all leave, so that edges stay few.
-
+    All enter one event, which all leave, so that edges stay few.
     Nobody waits for who entered only after it had left. Where there is such a one, several such events
     follow each other: each lets those go that left before anybody else entered. They are numbered from
     `first` on.
@@ -462,7 +450,7 @@ def _joint_meetings(meetings: _JobMeetings, start: Int64, end: Int64, first: int
         ]
     latest = np.concatenate([np.empty(0, np.int64), *last_to_come])
     edges = narrow(np.concatenate([np.empty((0, 4), np.int64), *tables]))
-    return _JointMeetings(latest, start[latest], edges)
+    return latest, edges
 
 
 # ---- edges

@@ -21,7 +21,7 @@ from formats.columns import Trace, Track
 from formats.times import microseconds
 
 #: Name of the process and category of the arrows that mark the path.
-PATH = "critical path"
+_PATH = "critical path"
 _FLOWS = "stf"  # phases of arrows: start, step, finish
 _WITH_ID = _FLOWS + "bne"  # … and of asynchronous spans
 _INSTANTS = "iIR"
@@ -57,7 +57,7 @@ def marked_events(
     starts = [times for trace in traces for times in (trace.ts_ns, trace.points.ts_ns) if len(times)]
     zero = min([*(int(times.min()) for times in starts), *(stop.start_ns for stop in stops)], default=0)
     places = Places(track.tid for trace in traces for track in trace.tracks)
-    on_path = places.thread(places.process(PATH, PATH), PATH, PATH)
+    on_path = places.thread(places.process(_PATH, _PATH), _PATH, _PATH)
     events = [_box(stop.start_ns - zero, stop.end_ns - zero, on_path, stop.name, stop.cat) for stop in stops]
     threads = place_tracks(
         places, recording, [trace.tracks for trace in traces], [_own_names(trace) for trace in traces]
@@ -75,7 +75,7 @@ def marked_events(
         rows = zip(*(column.tolist() for column in columns), start, end, where, strict=True)
         for row, name, cat, begin, until, thread in rows:
             if (owner, row) in marked:
-                args[row] = {**args.get(row, {}), PATH: True}
+                args[row] = {**args.get(row, {}), _PATH: True}
                 placed[owner, row] = thread
             box = _box(begin, until, thread, trace.names[name], trace.cats[cat])
             if row in args:
@@ -281,7 +281,7 @@ def _arrows(
         for phase, stop, event in (("s", a, event_a), ("f", b, event_b)):
             bound = {"bp": "e"} if phase == "f" else {}
             ts = max(stop.start_ns, a.end_ns - 1) - zero
-            yield ts, 1, {"name": PATH, "cat": "critical_path", "id": number, "ph": phase, **bound,
+            yield ts, 1, {"name": _PATH, "cat": "critical_path", "id": number, "ph": phase, **bound,
                           **_at(placed[event]), "ts": microseconds(ts)}  # fmt: skip
 
 

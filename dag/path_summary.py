@@ -12,14 +12,12 @@ from msgspec import Struct
 from arrays import Int64
 from dag.critical_path import CATS, GAP, NO_EVENT, WAIT, CriticalPath
 from dag.step_graph import Recording, StepGraph
+from dialects.kernel_kinds import COMMUNICATION
 from dialects.roles import Role
 from dialects.step_parts import EdgeKind, Operation
 from errors import listed
 from function_names import brief
 from result import Cell, Column, LazySequence, in_ms, in_percent, ms_column
-
-#: Category of what moves data between ranks, where the recording's own does not say so.
-COMMUNICATION = "communication"
 
 _LABELS = [*(kind.label for kind in EdgeKind), ""]  # the last for a stretch that no edge enters: -1
 

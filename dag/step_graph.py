@@ -292,6 +292,15 @@ class Recording(Struct, frozen=True, dict=True):
         """Return a number of each operation (n,)."""
         return np.array([value(one) for one in self.table.kinds], np.int64)[self.table.kind]
 
+    def by_kind(self, column: str, rows: Sequence[int], chosen: Sequence[bool] | None = None) -> Float64:
+        """Return a column of events added up by kind of operation (the `chosen`) in some steps (steps, k)."""
+        kind, n = self.table.kind, len(self.table.kinds)
+        kept = np.arange(n) if chosen is None else np.flatnonzero(chosen)
+        sums = np.empty((len(rows), len(kept)))
+        for own, step in zip(sums, map(self.steps.__getitem__, rows), strict=True):
+            own[:] = np.bincount(kind[step.operation], getattr(step, column), n)[kept]
+        return sums
+
     def name_of(self, step: StepGraph, event: int) -> str:
         """Return the name of an event's operation, with its owner's where there are several."""
         operation = self.operations[int(step.operation[event])]

@@ -20,7 +20,7 @@ from result import OnPath, Span, Timeline, Waterfall, in_ms
 
 #: Ranks that are drawn at most, and boxes: shorter ones that follow each other become one.
 MOST_RANKS = 16
-MOST_SPANS = 8_000
+MOST_BOXES = 8_000
 #: Stretches of the path that are drawn at most: the longest; one before shorter ones goes on in their place.
 MOST_STRETCHES = 3_000
 #: Up to so many ranks each stage of communication has a lane; up to so many input and device have theirs.
@@ -231,11 +231,11 @@ def _joined(
     other share a box.
     """
     events = np.flatnonzero(is_drawn)
-    if len(events) <= MOST_SPANS:
+    if len(events) <= MOST_BOXES:
         return events, []
     length = step.end_ns - step.start_ns
     by_length = events[np.lexsort((-length[events], ~on_path[events]))]
-    n_single = max(MOST_SPANS // 2, int(on_path.sum()))
+    n_single = max(MOST_BOXES // 2, int(on_path.sum()))
     single, rest = by_length[:n_single], by_length[n_single:]
     groups = [group_of(operation) for operation in recording.operations]
     number = {group: i for i, group in enumerate(dict.fromkeys(groups))}
@@ -246,7 +246,7 @@ def _joined(
     part = _FINEST
     while True:
         shared = _runs(step, kind[step.operation[rest]], rest, whole // part)
-        if len(shared) <= MOST_SPANS // 2 or part <= _COARSEST:
+        if len(shared) <= MOST_BOXES // 2 or part <= _COARSEST:
             return np.sort(single), shared
         part //= 2
 

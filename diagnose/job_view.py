@@ -29,8 +29,8 @@ from function_names import brief
 from replay.edit import Job
 from replay.even_work import begun_by_owners, done_by_all, is_own_work
 from replay.even_work import stages as pipeline
-from replay.occurrences import device_pace
-from replay.whatif.host import PAUSE_NS, prepares
+from replay.occurrences import pace
+from replay.whatif.host import PYTHON_NS, prepares
 from result import in_percent
 
 #: Steps whose critical paths are walked at most; more of steps that are short, so many events.
@@ -260,7 +260,7 @@ class JobView:
     @cached_property
     def device_pace(self) -> Float64:
         """How many times as long as usual the kernels of the devices take in each whole step (steps,)."""
-        return device_pace(self.recording, self.rows)
+        return pace(self.work_by_kind[:, [one.is_kernel for one in self.recording.table.kinds]])
 
     @cached_property
     def gap_by_kind(self) -> Float64:
@@ -268,14 +268,9 @@ class JobView:
         return self._sums("gap_ns")
 
     def _sums(self, column: str) -> Float64:
-        kind, n_kinds = self.recording.table.kind, len(self.recording.table.kinds)
-        steps = self.recording.steps
-        n_events = sum(len(steps[row]) for row in self.rows)
-        check_cells(self.loaded.files[0].path, n_kinds, len(self.rows), n_events)
-        sums = np.empty((len(self.rows), n_kinds))
-        for own, row in zip(sums, self.rows, strict=True):
-            own[:] = np.bincount(kind[steps[row].operation], getattr(steps[row], column), n_kinds)
-        return sums
+        n_events = sum(map(len, self.steps))
+        check_cells(self.loaded.files[0].path, len(self.recording.table.kinds), len(self.rows), n_events)
+        return self.recording.by_kind(column, self.rows)
 
     def start_up_ns(self, chosen: Bool) -> float:
         """Return the work of the one event of the `chosen` operations (n,) that is start-up; 0 without one.
@@ -341,7 +336,7 @@ class JobView:
         """Return which stretches of a path are gaps of a host so short that just Python ran there."""
         of_host = self._is_of_host[np.append(step.operation, 0)[path.event]]
         is_gap: Bool = of_host & (path.event >= 0) & (path.cat == CATS.index(GAP))
-        return is_gap & (path.end_ns - path.start_ns < min(PAUSE_NS, NOTICEABLE * self.step_ns))
+        return is_gap & (path.end_ns - path.start_ns < min(PYTHON_NS, NOTICEABLE * self.step_ns))
 
     @cached_property
     def _is_of_host(self) -> Bool:

@@ -54,8 +54,8 @@ def _of_step(n_owners: int, step: StepGraph, piece_of: Int64, is_meeting: Bool) 
     arrivals = np.column_stack([part, owner, source, step.start_ns[source]])
     arrivals = arrivals[np.lexsort((source, owner, part))]
     cell = arrivals[:, 0] * n_owners + arrivals[:, 1]
-    in_turn = np.lexsort((arrivals[:, 3], cell))
-    first = in_turn[np.append(np.ones(min(len(cell), 1), np.bool_), np.diff(cell[in_turn]) != 0)]
+    by_time = np.lexsort((arrivals[:, 3], cell))
+    first = by_time[np.append(np.ones(min(len(cell), 1), np.bool_), np.diff(cell[by_time]) != 0)]
     arrivals = arrivals[first]  # GPUs of a worker reduce together, and broadcast together later
     meeting = np.unique(arrivals[:, 0], return_inverse=True)[1].reshape(-1)
     return Arrivals(meeting, arrivals[:, 1], arrivals[:, 2], arrivals[:, 3])

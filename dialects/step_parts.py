@@ -418,3 +418,10 @@ def edge_rows(sources: Int64, targets: Int64, joint: Joint | Int64, kind: EdgeKi
     for column, values in enumerate((sources, targets, joint, kind)):
         rows[:, column] = values
     return narrow(rows)
+
+
+def renumbered(edges: Int64, by: int) -> Int64:
+    """Return edges (m, 4) between events whose numbers are `by` higher."""
+    rows: Any = edges.astype(np.int32)
+    rows[:, :2] += by
+    return cast(Int64, rows)

@@ -62,7 +62,7 @@ def collected(parts: Iterable[tuple[SyncPart, Int64, Int64]]) -> SyncPoints:
         if part.ends:
             ends.setdefault(part.key, []).append(end_ns)
     return {
-        key: SyncPoint(_in_order(begins[key]), _in_order(ends[key]), part.all_wait, part.end_together)
+        key: SyncPoint(_by_time(begins[key]), _by_time(ends[key]), part.all_wait, part.end_together)
         for key, part in known.items()
         if key in begins and key in ends
     }
@@ -94,8 +94,8 @@ def merged(hosts: Iterable[SyncPoints]) -> SyncPoints:
 
 def _merged(points: Sequence[SyncPoint]) -> SyncPoint:
     one = points[0]._replace(
-        begin_ns=_in_order([point.begin_ns for point in points]),
-        end_ns=_in_order([point.end_ns for point in points]),
+        begin_ns=_by_time([point.begin_ns for point in points]),
+        end_ns=_by_time([point.end_ns for point in points]),
         error_ns=max(point.error_ns for point in points),
         number=None,
     )
@@ -106,5 +106,5 @@ def _merged(points: Sequence[SyncPoint]) -> SyncPoint:
     return _ascending(one, np.concatenate(numbers)[order])
 
 
-def _in_order(times: list[Int64]) -> Int64:
+def _by_time(times: list[Int64]) -> Int64:
     return np.sort(np.concatenate(times))

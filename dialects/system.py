@@ -18,7 +18,7 @@ from arrays.intervals import lies_inside
 from arrays.numbering import numbered, places_by_value
 from dialects.masks import by_cat, by_name
 from dialects.name_rules import is_collective, is_library_call
-from dialects.owners import Owned, split_by_processes
+from dialects.owners import Owned, names_in, split_by_processes
 from dialects.recorded_collectives import Call, Collectives, kind_of
 from dialects.roles import Role, idle, is_communication
 from dialects.steps import NO_STEPS, Step, Steps, loop_steps, numbered_once, steps_by_name
@@ -76,7 +76,7 @@ class SecondAxis(Struct, frozen=True):
     offset_ns: int  # to Composer's clock
     remark: str
 
-    def moved(self, ts_ns: Int64) -> Int64:
+    def corrected(self, ts_ns: Int64) -> Int64:
         """Return times (n,) on Composer's clock."""
         return np.where((ts_ns < self.border_ns) & (ts_ns != NO_TIME), ts_ns + self.offset_ns, ts_ns)
 
@@ -166,6 +166,8 @@ class System:
         "Communication: operations named after a collective (allreduce, nccl, …), or of a category so "
         "called (comm), with all that they call; all else computes."
     )
+    #: How it calls a process: what has such a one, it wrote. None where names do not tell.
+    process_names: re.Pattern[str] | None = None
     #: How B and E events pair.
     pairing = Rule.NESTED
     #: Whether the file's times are on one clock with those of its worker's other files.
@@ -207,7 +209,8 @@ class System:
 
         In a combined file names of processes begin with those of their sources.
         """
-        return False
+        called = self.process_names
+        return called is not None and any(map(called.fullmatch, names_in(metadata, "process_name").values()))
 
     def recognises(self, trace: Trace) -> bool:
         """Whether the system wrote the file; `trace` is as it was read, or its beginning."""

@@ -71,7 +71,7 @@ MUCH_LONGER, LONG_CALL_NS = 4, 10_000
 #: A pause on a stream that is longer than the usual one by this factor has a cause.
 UNUSUAL = 2
 #: A thread that was idle for less than this may just not have been recorded …
-PAUSE_NS = 20_000
+UNRECORDED_NS = 20_000
 #: … and the main thread resumes within this share of its idle time after what it waited for has ended.
 SOON = 0.5
 #: What polls has seen a result within this share of the time that it waited for it.

@@ -24,7 +24,7 @@ from outputs.atomic import open_output
 from outputs.marks import DIGEST_START
 
 #: The version of the file. Since 2 it has the figures as they are, and one account of a step's time.
-VERSION = 2
+DIGEST_VERSION = 2
 #: Numbers in a digest are smaller than this, so that any sum of a few of them fits 64 bits.
 _MOST = 1 << 62
 #: What a digest has.
@@ -40,7 +40,7 @@ def save_digest(path: Path, job: JobFigures) -> None:
     except UnicodeEncodeError:  # a name may have bytes that are not text
         text = msgspec.json.encode(cleaned(msgspec.to_builtins(job, enc_hook=_plain)))
     with open_output(path) as stream:
-        stream.write(DIGEST_START + str(VERSION).encode() + b"," + text[1:] + b"\n")
+        stream.write(DIGEST_START + str(DIGEST_VERSION).encode() + b"," + text[1:] + b"\n")
 
 
 def read_digest(path: Path, step_by: str | None = None, *, steps: bool = True) -> JobFigures:
@@ -57,9 +57,9 @@ def read_digest(path: Path, step_by: str | None = None, *, steps: bool = True) -
     text = b"".join(stream)
     try:
         version = msgspec.json.decode(text, type=_Head).digest
-        if version != VERSION:
+        if version != DIGEST_VERSION:
             raise TraceError(
-                f"{path}: a digest of version {version}, and this program reads version {VERSION}; "
+                f"{path}: a digest of version {version}, and this program reads version {DIGEST_VERSION}; "
                 "write it again with --save"
             )
         job = msgspec.json.decode(text, type=JobFigures, dec_hook=_decoded)

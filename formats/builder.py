@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from arrays import Int32, Int64, NDArray
 from formats.event import KEY, NO_TIME, UNDECODABLE, Event, args_object
-from formats.rows import END, LONGEST_NS, META, OTHER, ROLE, SLICE, Rows, numbers
+from formats.rows import END, LONGEST_NS, META, OTHER_PHASE, ROLE, SLICE, Rows, numbers
 from formats.times import times_ns
 from formats.values import cleaned
 
@@ -91,7 +91,7 @@ class Builder:
         if (kinds == META).any():
             self._add_metadata(events)
         if self.with_points:
-            points = np.flatnonzero((kinds == OTHER) & (ts != NO_TIME))
+            points = np.flatnonzero((kinds == OTHER_PHASE) & (ts != NO_TIME))
             self._point_key.frombytes(ids[points].tobytes())
             self._point_ts.frombytes(ts[points].tobytes())
             timed = [events[i] for i in points.tolist()]
@@ -114,7 +114,7 @@ class Builder:
         first = len(self._key)
         rows = self._add_slices(ids, kinds, ts, found.dur_ns)
         if found.ids:
-            points = np.flatnonzero(kinds == OTHER)
+            points = np.flatnonzero(kinds == OTHER_PHASE)
             timed = ts[points] != NO_TIME
             values = itertools.compress(msgspec.json.decode(_as_list(found.ids)), timed.tolist())
             self._point_key.frombytes(ids[points[timed]].tobytes())
@@ -173,7 +173,7 @@ class Builder:
     def _learn_roles(self) -> None:
         known, n = len(self._kinds), len(self._ids)
         if known < n:
-            new = [ROLE.get(key[0], OTHER) for key in itertools.islice(reversed(self._ids), n - known)]
+            new = [ROLE.get(key[0], OTHER_PHASE) for key in itertools.islice(reversed(self._ids), n - known)]
             self._kinds = np.append(self._kinds, np.array(new[::-1], np.int8))
 
     def _add_metadata(self, events: Sequence[Event]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from ctypes import CDLL
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,7 @@ from formats.native.scanner import Scanner
 from formats.reader import Damage, EventReader
 from formats.rows import Rows, Rule, columns, join
 from formats.times import InexactError
-
-OnRead = Callable[[int], object]  # is told the bytes of the file consumed since the last call
+from parallel import OnRead
 
 
 class Part(Struct, frozen=True):

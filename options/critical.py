@@ -97,7 +97,7 @@ def usual_step(args: Namespace, paths: Sequence[Path], name: str) -> list[Chart]
 
 def _recorded(args: Namespace) -> Result:
     from dag_utils import BY_NAME, KIND, PATH, by_name, headline, scopes_of, step_operations
-    from outputs.rules import NOTHING
+    from outputs.rules import NO_FILE
 
     loaded, row = recorded_step(args)
     recording = loaded.recording
@@ -119,7 +119,7 @@ def _recorded(args: Namespace) -> Result:
         "operations": slack.records(),
     }
     notes = [*recording.notes, *_longer(scopes, path, recording)]
-    if args.output not in (None, NOTHING):
+    if args.output not in (None, NO_FILE):
         _write_timeline(args.output, loaded, step, path)
         document["output"] = str(args.output)
         notes.append(f"timeline written to {args.output}")

@@ -23,7 +23,9 @@ _waited: list[int] = []  # for a module that is being loaded
 _held: list[set[int]] = []  # by each block of `uninterrupted` that the main thread is in
 _kept: list[int] = []  # signals that came in such a block
 _WAIT_S, _MOST_WAITS = 0.005, 400
-_CLEAN_UP_S = 5.0  # after a signal, in which another one does not disturb the removal of files
+#: For so long after a signal another one does not disturb the removal of files; without it a second Ctrl-C
+#: leaves some. With half or twice as much nothing changes but how long one waits whose removal hangs.
+_CLEAN_UP_S = 5.0
 
 
 def ended(main: Callable[[], int]) -> int:

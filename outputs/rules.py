@@ -21,7 +21,7 @@ _BESIDE_OTHERS = ("combine", "3dcompare", "statistic")
 #: Options that need no `--output`.
 _MAY_WRITE_NOTHING = ("replay", "critical")
 #: As `--output`: no file.
-NOTHING = Path("-")
+NO_FILE = Path("-")
 
 
 def guard(args: Namespace, is_input: Callable[[Path, Sequence[Path]], bool]) -> Guard:
@@ -65,7 +65,7 @@ def _named(args: Namespace) -> Iterator[tuple[str, Path]]:
         if value is None or (value is True and args.option in _BESIDE_OTHERS):
             continue
         path = default_file(args.path[0], args.option, flag) if value is True else Path(value)
-        if path != NOTHING:
+        if path != NO_FILE:
             yield f"--{flag}", path
         elif flag != "output" or args.option not in _MAY_WRITE_NOTHING:
             raise UsageError(f"--{flag} -: nothing goes to standard output but the answer; name a file")

@@ -28,7 +28,7 @@ class Temporary:
     """A new, locked file or directory beside `target`; sweeps away what killed runs left there."""
 
     def __init__(self, target: Path, *, is_directory: bool = False) -> None:
-        sweep(target.parent)
+        remove_leftovers(target.parent)
         while True:
             name = f".{target.name[:_NAME_CHARACTERS]}.analyze-{os.getpid()}-{os.urandom(4).hex()}.tmp"
             self.path = target.parent / name
@@ -78,7 +78,7 @@ def is_temporary(path: Path) -> bool:
     return any(re.fullmatch(_NAME, part) for part in path.absolute().parts)
 
 
-def sweep(directory: Path) -> None:
+def remove_leftovers(directory: Path) -> None:
     """Remove the temporary files in `directory` whose processes no longer live."""
     if fcntl is None:
         return

@@ -79,15 +79,15 @@ class Guess(NamedTuple):
     latency: Literal["at_least", "likely", "at_most"] = "likely"  # of collectives whose sizes do not tell it
     within_cap: bool = False  # whether buckets of gradients that are joined stay below the cap
     contends: bool = False  # whether computation meets transfers otherwise than likely, on shared cores
-    in_turn: bool = False  # whether the least that a message waits is served in turn: by one thread
+    serial: bool = False  # whether the least that a message waits is served by one thread, one by one
     same_server: bool = False  # whether new partitions go where the recorded ones at their place did
 
 
 LIKELY = Guess()
 #: The other guesses that count where latencies of collectives are not told.
 OTHER_LATENCIES = (Guess(latency="at_least"), Guess(latency="at_most"))
-#: Of PUSHes that are served in turn, the share that waits for the one before it.
-_IN_TURN = 0.5
+#: Of PUSHes that are served one by one, the share that waits for the one before it.
+_SERIAL = 0.5
 
 
 class Order(IntEnum):
@@ -179,7 +179,7 @@ class Job:
         Sides of the network that never were the limit do not hold anything up. Transfers each of which begins
         when the one before it is over are served in turn by something else than the network: they stay whole.
         """
-        if self.links is None or not self.recording.links or _in_turn(self.recording):
+        if self.links is None or not self.recording.links or _is_serial(self.recording):
             return self.recording
         return as_messages(with_sizes(self.recording), self.links)
 
@@ -218,8 +218,8 @@ def _put(step: StepGraph, was: StepGraph, new: StepGraph) -> StepGraph:
     return replace(step, **times)
 
 
-def _in_turn(recording: Recording) -> bool:
+def _is_serial(recording: Recording) -> bool:
     """Whether most PUSHes are recorded from when those before them are over."""
     pushes = recording.which(lambda one: one.transfer.is_sent)
     held = [step.held[pushes[step.operation]] for step in recording.steps]
-    return bool(np.concatenate([np.zeros(1, np.bool_), *held]).mean() > _IN_TURN)
+    return bool(np.concatenate([np.zeros(1, np.bool_), *held]).mean() > _SERIAL)

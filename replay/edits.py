@@ -12,7 +12,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from dag.step_graph import Recording
-from errors import ALIKE, UsageError
+from errors import SIMILAR, UsageError
 from replay.edit import LIKELY, Edit, EditRequest, Guess, Job
 from replay.whatif import (
     bandwidth,
@@ -79,7 +79,7 @@ def parse(request: EditRequest, job: Job) -> Edit:
         words = [word for word in forms if _WORD.fullmatch(word)]
         if request.name in words and module is scaling:
             raise request.refused(f"it is {forms[request.name]}; --set help lists all") from error
-        near = difflib.get_close_matches(request.name, words, n=1, cutoff=ALIKE)
+        near = difflib.get_close_matches(request.name, words, n=1, cutoff=SIMILAR)
         meant = _MEANT.get(request.name.lower().replace("_", ""), *near[:1] or [""])
         if not meant or request.name in words:
             raise

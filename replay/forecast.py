@@ -18,7 +18,7 @@ from dialects.step_parts import EdgeKind
 from replay.answer import Answer, answer
 from replay.edit import Edit, EditRequest, Job
 from replay.edits import EditedJob, in_order
-from replay.occurrences import UsualGaps, device_pace, with_usual_gaps
+from replay.occurrences import UsualGaps, pace, with_usual_gaps
 from replay.runs import Runs, Simulation
 from replay.uncertainty import (
     DEVICE_ERROR,
@@ -297,7 +297,9 @@ class Forecasts:
         """How much the pace of all kernels varies from step to step: a standard deviation, as a share."""
         if len(self.rows) < FEWEST:
             return 0.0
-        return float(np.log(device_pace(self.job.recording, self.rows)).std(ddof=1))
+        recording = self.job.recording
+        works = recording.by_kind("work_ns", self.rows, [one.is_kernel for one in recording.table.kinds])
+        return float(np.log(pace(works)).std(ddof=1))
 
     def edits(self, requests: Sequence[EditRequest]) -> list[Edit]:
         """Return the edits that are requested; raises `UsageError` for one that cannot be made."""
@@ -365,7 +367,7 @@ class Forecasts:
             gaps = UsualGaps(recording, gaps)
         for row in rows:
             step = recording.steps[row]
-            yield step if gaps is None else gaps.limit(row, step)
+            yield step if gaps is None else gaps.capped(row, step)
 
     def _runs_of(self, recording: Recording, rows: Sequence[int]) -> Runs:
         for runs in self._runs:
@@ -387,10 +389,9 @@ class Forecasts:
 
     def as_simulated(self, requests: Sequence[EditRequest]) -> Recording:
         """Return the recording after some edits with the times at which its steps then run."""
-        edited, rows = self._edited.after(self.edits(requests)), self.rows
-        steps, runs = edited.steps, self._runs_of(edited, rows)
-        position = {row: place for place, row in enumerate(rows)}
-        schedule = runs.simulate(self._steps(edited, True, rows))
+        result = self.simulation(self.edits(requests), own_gaps=True)
+        edited, runs, schedule = result.recording, result.runs, result.schedule
+        position = {row: place for place, row in enumerate(self.rows)}
         begin, end = schedule.start_ns[runs.begin_run], schedule.end_ns[runs.end_run]
         bounds = [
             StepBounds(one.number, begin[position[row]], end[position[row]]) if row in position else one
@@ -398,6 +399,6 @@ class Forecasts:
         ]
 
         def make(row: int) -> StepGraph:
-            return runs.step(position[row], steps[row], schedule) if row in position else steps[row]
+            return result.step(position[row]) if row in position else edited.steps[row]
 
         return replace(edited, steps=LazySteps(bounds, make, most=1))  # which are large

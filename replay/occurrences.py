@@ -117,16 +117,6 @@ class Middles:
         return np.where(self.count[slot] > 1, (low + high) // 2, -1)
 
 
-def device_pace(recording: Recording, rows: Sequence[int]) -> Float64:
-    """Return how many times as long as usual all kernels of devices take in each of some steps (steps,)."""
-    kinds, kind = recording.table.kinds, recording.table.kind
-    kernels = np.array([one.is_kernel for one in kinds], np.bool_)
-    works = np.empty((len(rows), int(kernels.sum())))
-    for own, step in zip(works, map(recording.steps.__getitem__, rows), strict=True):
-        own[:] = np.bincount(kind[step.operation], step.work_ns, len(kinds))[kernels]
-    return pace(works)
-
-
 def pace(works: Float64) -> Float64:
     """Return how many times as long as usual all kinds of operations take in each step (steps,).
 
@@ -170,7 +160,7 @@ class UsualGaps:
         both = zip(recording.steps, self._made_of, strict=True)
         return all(step.operation is own and step.gap_ns is gap_ns for step, (own, gap_ns) in both)
 
-    def limit(self, row: int, step: StepGraph) -> StepGraph:
+    def capped(self, row: int, step: StepGraph) -> StepGraph:
         """Return the step in a row of the recording with gaps no longer than usual."""
         return replace(step, gap_ns=np.minimum(step.gap_ns, self._gaps[self._number[row]]))
 
@@ -181,4 +171,4 @@ def with_usual_gaps(recording: Recording) -> Recording:
     What delayed an event once (another process, a page fault) says nothing about a job that was not run.
     """
     gaps = UsualGaps(recording)
-    return recording.with_steps(itertools.starmap(gaps.limit, enumerate(recording.steps)))
+    return recording.with_steps(itertools.starmap(gaps.capped, enumerate(recording.steps)))

@@ -65,7 +65,7 @@ class Row:
         """
         if position == 0 or self._follows_a_pause(position):
             return own
-        if self._in_turn(position) or not self.recording.sides:
+        if self._follows_recorded(position) or not self.recording.sides:
             return np.zeros_like(own)
         moved = self.step(position).lead_ns - self.step(position - 1).next_ns
         back: Int64 = moved - moved.min()
@@ -174,14 +174,14 @@ class Row:
         step, n_before = self.step(position), self._n_before[position]
         return step.continued[: None if n_before else 0], step.across[step.across[:, 3] <= n_before]
 
-    def _in_turn(self, position: int) -> bool:
+    def _follows_recorded(self, position: int) -> bool:
         """Whether a step comes after the one that was recorded before it."""
         return bool(self._n_before[position])
 
     def _follows_a_pause(self, position: int) -> bool:
         """Whether a step was recorded after a pause of the profiler; all owners then begin it as recorded."""
         step, before = self.step(position), self.step(position - 1)
-        return self._in_turn(position) and step.number > before.number + 1
+        return self._follows_recorded(position) and step.number > before.number + 1
 
     def _streams(self, position: int) -> list[Int64]:
         """Return edges that let a device be behind the host, by one step at most.
@@ -189,7 +189,7 @@ class Row:
         The first work of each stream follows the last one of the step before, which is over when this
         step ends.
         """
-        if not self._in_turn(position) or self.stream_of.max(initial=-1) < 0:
+        if not self._follows_recorded(position) or self.stream_of.max(initial=-1) < 0:
             return []
         step, before = self.step(position), self.step(position - 1)
         stream, stream_before = self.stream_of[step.operation], self.stream_of[before.operation]

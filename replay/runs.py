@@ -8,7 +8,7 @@ where an edge leads into one or out of one.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -129,12 +129,6 @@ class Runs:
         """Whether something ran on a device."""
         return bool(self._row.stream_of.max(initial=-1) >= 0)
 
-    def step(self, position: int, step: StepGraph, schedule: Schedule) -> StepGraph:
-        """Return the `step` with which position was simulated with its simulated times; see `Simulation`."""
-        start, end, _ = self.events_ns(position, step, schedule)
-        begins, ends = self.begin_run[position], self.end_run[position]
-        return _as_simulated(step, start, end, schedule.start_ns[begins], schedule.end_ns[ends])
-
     def events_ns(self, position: int, step: StepGraph, schedule: Schedule) -> tuple[Int64, Int64, Int64]:
         """Return start, end and work (n,) of the events of the `step` with which position was simulated."""
         times = _Times(self, position, step)
@@ -164,8 +158,14 @@ class Runs:
         around = [self._placed(edges) for edges in self._row.around(position)]
         return narrow(np.concatenate([within, *around])), first + narrow(np.flatnonzero(begins))
 
-    def _places(self, position: int) -> _Places:
-        return _Places(self._order[position])
+    def _places(self, position: int) -> Callable[[Int64], Int64]:
+        """Return the function of the places of a step's operations, numbered from its first, in its order."""
+        order = self._order[position]
+        if order is None:
+            return lambda operations: operations
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        return lambda operations: 2 * place[operations >> 1] + (operations & 1)
 
     def _placed(self, edges: Int64) -> Int64:
         """Return edges between operations of `Row` as numbered here."""
@@ -243,7 +243,21 @@ class Simulation(Struct, frozen=True):
 
         What a device did before the step began, ahead of its host, has no time in it and holds up nothing.
         """
-        return self.runs.step(position, self.recording.steps[self.rows[position]], self.schedule)
+        runs, step = self.runs, self.recording.steps[self.rows[position]]
+        start, end, _ = runs.events_ns(position, step, self.schedule)
+        begin = self.schedule.start_ns[runs.begin_run[position]]
+        earliest = begin[step.owner]
+        is_over = end < earliest
+        start, end = np.maximum(start, earliest), np.maximum(end, earliest)
+        return replace(
+            step,
+            start_ns=start,
+            end_ns=end,
+            work_ns=np.minimum(step.work_ns, end - start),
+            edges=step.edges[~is_over[step.edges[:, 0]]] if is_over.any() else step.edges,
+            begin_ns=begin,
+            next_ns=self.schedule.end_ns[runs.end_run[position]],
+        )
 
     def intervals(self, position: int) -> tuple[Int64, Int64]:
         """Return start and end (n,) of the events at `position` as a trace would show them.
@@ -264,38 +278,6 @@ def simulated(recording: Recording, rows: Sequence[int]) -> Simulation:
 def replayed_ns(recording: Recording, rows: Sequence[int]) -> Int64:
     """Return how long each owner takes for the recorded steps `rows`, one after the other (positions, m)."""
     return simulated(recording, rows).iteration_ns
-
-
-def _as_simulated(step: StepGraph, start: Int64, end: Int64, begin: Int64, next_ns: Int64) -> StepGraph:
-    """Return a step with the simulated times of its events (n,) and owners (m,); see `Simulation`."""
-    earliest = begin[step.owner]
-    is_over = end < earliest
-    start, end = np.maximum(start, earliest), np.maximum(end, earliest)
-    return replace(
-        step,
-        start_ns=start,
-        end_ns=end,
-        work_ns=np.minimum(step.work_ns, end - start),
-        edges=step.edges[~is_over[step.edges[:, 0]]] if is_over.any() else step.edges,
-        begin_ns=begin,
-        next_ns=next_ns,
-    )
-
-
-class _Places:
-    """Where the operations of a step's events are when the events are in an `order`; None: as they are."""
-
-    def __init__(self, order: Int64 | None) -> None:
-        self._place = None
-        if order is not None:
-            self._place = np.empty_like(order)
-            self._place[order] = np.arange(len(order))
-
-    def __call__(self, operations: Int64) -> Int64:
-        if self._place is None:
-            return operations
-        placed: Int64 = 2 * self._place[operations >> 1] + (operations & 1)
-        return placed
 
 
 class _Times:

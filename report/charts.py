@@ -6,12 +6,11 @@ import math
 from collections.abc import Sequence
 
 from report import colours
+from report.colours import INK, SOFT
 from report.names import bounded
 from report.vega import (
     HEIGHT,
-    INK,
     MANY,
-    SOFT,
     Spec,
     Values,
     described,
@@ -19,8 +18,8 @@ from report.vega import (
     is_number,
     layered,
     looked_up,
-    measure,
     names_axis,
+    quantity,
     room_beside,
     series,
     specified,
@@ -70,7 +69,7 @@ def bars(chart: Bars, width: int) -> Spec:
         room = min(width, few)
     encoding = {
         named: names_axis("n", chart.x, names_title, upright=chart.horizontal, room=room),
-        measured: measure("v", title),
+        measured: quantity("v", title),
         "color": series(names),
         "order": {"field": "s"},
         **faint(names),
@@ -169,7 +168,7 @@ def waterfall(chart: Waterfall, width: int) -> Spec:
     colour["legend"] = {**colour["legend"], "values": [*range(len(groups))]}
     place = names_axis("n", names, "", upright=True)
     room = room_beside(width, names) - 40
-    along = measure("a", chart.label)
+    along = quantity("a", chart.label)
     along["axis"] |= {"tickCount": max(2, room // _A_TICK)}
     along["scale"] = {"zero": True, **({} if chart.most is None else {"domainMax": chart.most})}
     pale: Spec = {"condition": {"test": "datum.pale", "value": 0.35}, "value": 1}
@@ -202,7 +201,7 @@ def _strips(chart: Bars, width: int) -> Spec:
     header = {"labelAngle": 0, "labelAlign": "left", "labelOrient": "right", "title": None}
     encoding = {
         "x": names_axis("n", places, chart.x_label),
-        "y": {**measure("v", chart.y_label), "axis": {"title": bounded(chart.y_label), "tickCount": 3}},
+        "y": {**quantity("v", chart.y_label), "axis": {"title": bounded(chart.y_label), "tickCount": 3}},
         "color": series(names),
         "order": {"field": "s"},
         **faint(names),
@@ -231,8 +230,8 @@ def lines(chart: Lines, width: int) -> Spec:
     upper = {} if chart.most is None else {"scale": {"domainMax": chart.most}}
     across: Spec = {"zero": False, "nice": False}
     encoding = {
-        "x": {**measure("x", chart.x_label), "scale": across},
-        "y": {**measure("v", chart.y_label), **upper},
+        "x": {**quantity("x", chart.x_label), "scale": across},
+        "y": {**quantity("v", chart.y_label), **upper},
         "color": colour,
     }
     if chart.dashed:
@@ -273,7 +272,7 @@ def points(chart: Scatter, width: int) -> Spec:
         if one.x > 0 and one.y > 0
     ]  # fmt: skip
     axes = {
-        channel: {**measure(field, title), "scale": {"type": "log", "nice": False, "padding": 12}}
+        channel: {**quantity(field, title), "scale": {"type": "log", "nice": False, "padding": 12}}
         for channel, field, title in (("x", "x", chart.x_label), ("y", "v", chart.y_label))
     }
     tens = [10.0**power for power in range(-12, 19)]
@@ -350,7 +349,7 @@ def bars_3d(chart: Bars3D, width: int) -> Spec:
     header = {"title": None, "labelFontWeight": "bold", "labelLimit": each}
     encoding = {
         "y": names_axis("r", chart.y, "", upright=True),
-        "x": {**measure("v", title), "axis": {"title": bounded(title) or None, "tickCount": each // 60}},
+        "x": {**quantity("v", title), "axis": {"title": bounded(title) or None, "tickCount": each // 60}},
         "color": series(groups),
         "column": {**looked_up("c", "header", header, len(chart.x)), "spacing": 14},
     }

@@ -29,6 +29,8 @@ _HOST = "#406c66"  # its operators, the runtime's calls, and spans around these
 _UPDATE = "#ff4bb1"
 #: Of words, and of the critical path: it lies on boxes of every colour, on a wider line in white.
 INK = "#1b1f24"
+#: Of what is beside the point: titles of axes, edges.
+SOFT = "#5a6472"
 #: Those that names without a meaning take beside others, since no one reads them as moving, waiting or idle.
 _WORKING = (_COMPUTATION[2], _COMPUTATION[1], _UPDATE, _COMPUTATION[0], _HOST, _REST)
 #: All of them, no two alike: for names none of which means anything, those that mean most last.

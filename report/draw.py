@@ -14,6 +14,7 @@ from errors import OutputError
 from outputs.atomic import open_output
 from outputs.marks import MARK
 from report import colours
+from report.colours import INK, SOFT
 from report.names import bounded, labels
 from report.tables import display_width
 from result import Network, Result, in_digits
@@ -25,12 +26,12 @@ _LEAST_WIDTH = 640
 _LABEL = 25  # columns of a name in a box
 _NAME, _SMALL, _TEXT, _TITLE = 10.5, 8.5, 11, 15  # font sizes
 _EM = 0.58  # of a character, on average
-_INK, _SOFT, _EDGE = colours.INK, "#5a6472", "#7d8896"
+_EDGE = "#7d8896"
 _EDGES = {  # of each look: colour, opacity, width, dashes; later ones are drawn over earlier ones
     "next": (_EDGE, 0.6, 1.0, "4 3"),
     "long": (_EDGE, 0.3, 0.8, ""),
     "short": (_EDGE, 0.9, 1.0, ""),
-    "critical": (_INK, 1.0, 2.4, ""),
+    "critical": (INK, 1.0, 2.4, ""),
 }
 _LONG = 1.5  # layers or bands: longer edges are drawn faintly
 _NEAR_ROWS = 8
@@ -70,10 +71,10 @@ def dot(chart: Network) -> str:
             f"\\n{in_digits(node['dur_ms'])} ms" if node.get("dur_ms") else ""
         )
         ink = f'fontcolor="{colours.ink_on(shades[str(node["cat"])])}"'
-        edge = f', color="{_INK}", penwidth=3' if node.get("critical") else ""
+        edge = f', color="{INK}", penwidth=3' if node.get("critical") else ""
         lines.append(f'  n{i} [label="{label}", fillcolor="{shades[str(node["cat"])]}", {ink}{edge}];')
     for a, b, kind in chart.looks():
-        look = f'color="{_INK}", penwidth=2' if kind == "critical" else f'tooltip="{_dot_text(kind)}"'
+        look = f'color="{INK}", penwidth=2' if kind == "critical" else f'tooltip="{_dot_text(kind)}"'
         loose = ", style=dashed, constraint=false" if kind == "next" else ""
         lines.append(f"  n{a} -> n{b} [{look}{loose}];")
     return "\n".join([*lines, "}", ""])
@@ -115,7 +116,7 @@ def svg(chart: Network, headline: str = "") -> str:
     return "\n".join([begin, f'<rect {area} fill="white"/>', *parts, "</svg>"])
 
 
-def size_of(picture: str) -> tuple[float, float]:
+def pixels(picture: str) -> tuple[float, float]:
     """Return width and height of an SVG in pixels, as its first element says."""
     match = _SIZE.search(picture)
     return (float(match[1]), float(match[2])) if match else (1.0, 1.0)
@@ -123,7 +124,7 @@ def size_of(picture: str) -> tuple[float, float]:
 
 def resized(picture: str, scale: float) -> str:
     """Return an SVG with a ``viewBox`` that is shown at another size."""
-    width, height = (side * scale for side in size_of(picture))
+    width, height = (side * scale for side in pixels(picture))
     first, rest = picture.split(">", 1)
     first = re.sub(r' width="[\d.]+" height="[\d.]+"', f' width="{width:g}" height="{height:g}"', first)
     return f"{first}>{rest}"
@@ -163,7 +164,7 @@ def _nodes(chart: Network, places: Sequence[_Place], shades: Mapping[str, str]) 
     for node, name, (x, y) in zip(chart.nodes, names, places, strict=True):
         shade = shades[str(node["cat"])]
         ink = f'text-anchor="middle" fill="{colours.ink_on(shade)}"'
-        frame = f' stroke="{_INK}" stroke-width="3"' if node.get("critical") else ""
+        frame = f' stroke="{INK}" stroke-width="3"' if node.get("critical") else ""
         corner = f'x="{x - _BOX[0] / 2:g}" y="{y - _BOX[1] / 2:g}"'
         yield f'<rect {corner} width="{_BOX[0]}" height="{_BOX[1]}" rx="3" fill="{shade}"{frame}/>'
         ms = node.get("dur_ms") if len(chart.nodes) < _TWO_LINES else None
@@ -178,10 +179,10 @@ def _head(chart: Network, headline: str, shades: Mapping[str, str], width: float
     first, *others = filter(None, (headline, chart.title, chart.note)) or ("",)
     for line in textwrap.wrap(bounded(first), max(20, int(width / (_TITLE * _EM))))[:4]:
         y += _TITLE * 1.3
-        parts.append(_text(line, 0, y, _TITLE, f'font-weight="bold" fill="{_INK}"', room=width))
+        parts.append(_text(line, 0, y, _TITLE, f'font-weight="bold" fill="{INK}"', room=width))
     for line in others:
         y += _TEXT * 1.6
-        parts.append(_text(bounded(line), 0, y, _TEXT, f'fill="{_SOFT}"', room=width))
+        parts.append(_text(bounded(line), 0, y, _TEXT, f'fill="{SOFT}"', room=width))
     counts = Counter(str(node["cat"]) for node in chart.nodes)
     words = labels([cat or "other" for cat in counts], 2 * _LABEL)
     entries = [
@@ -197,7 +198,7 @@ def _head(chart: Network, headline: str, shades: Mapping[str, str], width: float
         if x and x + wide > width:
             x, y = 0.0, y + 18
         parts.append(symbol.format(x, y))
-        parts.append(_text(word, x + 18, y + 10, _TEXT, f'fill="{_INK}"'))
+        parts.append(_text(word, x + 18, y + 10, _TEXT, f'fill="{INK}"'))
         x += wide
     return parts, y + 26
 

@@ -9,7 +9,7 @@ from typing import TextIO
 
 from errors import printable
 from report.names import with_short_functions
-from report.tables import GAP, cell_texts, is_text
+from report.tables import NO_VALUE, cell_texts, is_text
 from report.text import most_rows, shown_rows, shown_tables
 from result import Card, Command, Result, Table
 
@@ -44,7 +44,7 @@ def _rows(table: Table, n_rows: int | None) -> Iterator[str]:
     """Yield the lines of a table; a column without a value in any row is left out."""
     rows = with_short_functions(shown_rows(table, n_rows))
     texts = [cell_texts(column, [row[at] for row in rows]) for at, column in enumerate(table.columns)]
-    kept = [at for at, cells in enumerate(texts) if not {"", GAP}.issuperset(cells)]
+    kept = [at for at, cells in enumerate(texts) if not {"", NO_VALUE}.issuperset(cells)]
     columns = [table.columns[at] for at in kept]
     yield _line(column.title for column in columns)
     yield f"| {' | '.join('---' if is_text(column) else '---:' for column in columns)} |"

@@ -109,7 +109,7 @@ def labels(names: Sequence[str], width: int) -> list[str]:
     return [bounded(name, 3 * width) for name in short_names(printed, width)]
 
 
-def begun(name: str, width: int) -> str:
+def first_words(name: str, width: int) -> str:
     """Return as many words of a name as fit `width` columns, the first; "" where they say too little.
 
     `timeline.js` has the same rule.

@@ -169,7 +169,7 @@ def _encoded(picture: str, suffix: str) -> bytes:
         return f'<?xml version="1.0" encoding="UTF-8"?>\n<!-- {MARK} -->\n{picture}\n'.encode()
     import vl_convert
 
-    width, height = draw.size_of(picture)
+    width, height = draw.pixels(picture)
     if suffix == ".pdf":
         longest = max(width, height)
         fits = picture if longest <= _LONGEST_SIDE else draw.resized(picture, _LONGEST_SIDE / longest)

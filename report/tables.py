@@ -10,7 +10,7 @@ from functools import lru_cache
 from errors import printable
 from result import Cell, Column, in_digits
 
-GAP = "–"
+NO_VALUE = "–"
 ELLIPSIS = "…"
 
 
@@ -24,12 +24,12 @@ def cell_texts(column: Column, values: Sequence[Cell]) -> list[str]:
     if column.kind in ("float", "percent"):
         return _numbers(column, values)
     if column.kind == "int":
-        return [GAP if _is_gap(value) else f"{int(value):,}".replace("-", "−") for value in values]  # type: ignore[arg-type]
+        return [NO_VALUE if _is_gap(value) else f"{int(value):,}".replace("-", "−") for value in values]  # type: ignore[arg-type]
     if column.kind == "id":
-        return [GAP if _is_gap(value) else str(value) for value in values]
+        return [NO_VALUE if _is_gap(value) else str(value) for value in values]
     if column.kind == "bool":
-        return [GAP if value is None else "yes" if value else "no" for value in values]
-    return [GAP if value is None else printable(str(value)) for value in values]
+        return [NO_VALUE if value is None else "yes" if value else "no" for value in values]
+    return [NO_VALUE if value is None else printable(str(value)) for value in values]
 
 
 def is_text(column: Column) -> bool:
@@ -59,7 +59,7 @@ def _numbers(column: Column, values: Sequence[Cell]) -> list[str]:
     texts = []
     for value in values:
         if _is_gap(value):
-            texts.append(GAP)
+            texts.append(NO_VALUE)
             continue
         number = float(value)  # type: ignore[arg-type]  # no gap: a number
         text = in_digits(max(number, floor) * scale, column.digits)

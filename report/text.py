@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from errors import counted, printable
 from report.names import IN_A_LANE, labels, short_names, with_short_functions
-from report.tables import GAP, cell_texts, display_width, is_text, shorten
+from report.tables import NO_VALUE, cell_texts, display_width, is_text, shorten
 from result import Bars, Card, Cell, Column, Command, Result, Table, in_percent
 
 #: Words of the widest column, and of others, are not shortened below these widths for the sake of a minor
@@ -368,7 +368,7 @@ def _fitted(parts: list[_Part], width: int) -> tuple[list[_Part], list[_Part]]:
     Empty ones go without a word, then minor ones, the most minor first, then from the right, and pairs
     together; one always stays.
     """
-    parts = [part for at, part in enumerate(parts) if at == 0 or not {"", GAP}.issuperset(part.cells)]
+    parts = [part for at, part in enumerate(parts) if at == 0 or not {"", NO_VALUE}.issuperset(part.cells)]
     left_out: list[_Part] = []
     while len(parts) > 1:
         least = max(range(len(parts)), key=lambda at: (parts[at].column.minor, at))

@@ -7,18 +7,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from report import colours
-from report.names import IN_A_LANE, begun, bounded, labels
+from report.colours import INK, SOFT
+from report.names import IN_A_LANE, bounded, first_words, labels
 from report.tables import display_width
 from report.vega import (
     CHARACTER,
-    INK,
-    SOFT,
     Spec,
     Values,
     described,
     layered,
     looked_up,
-    measure,
+    quantity,
     room_beside,
     series,
     specified,
@@ -61,7 +60,7 @@ def timeline(chart: Timeline, width: int) -> Spec:
                 words = f"{described([lane, span.name], span.dur_ms)} ms, from {in_digits(span.start_ms)}"
                 fits = int((min(span.dur_ms, room_ms) * pixels - 6) / CHARACTER)
                 whole = (one for one in (bounded(span.name), short[span.name]) if display_width(one) <= fits)
-                name = next(whole, "") or begun(span.name, fits)
+                name = next(whole, "") or first_words(span.name, fits)
                 values.append(
                     {"a": span.start_ms, "b": ends, "r": len(names), "s": number[span.group], "d": words}
                     | ({"t": name, "i": colours.ink_on(shades[span.group])} if name else {})
@@ -70,7 +69,7 @@ def timeline(chart: Timeline, width: int) -> Spec:
     tops = [row for row, name in enumerate(names) if name]
     axis = {"title": None, "grid": True, "ticks": False, "domain": False, "values": tops}
     place = {**looked_up("r", "axis", axis, len(names)), "scale": {"paddingInner": 0.12}}
-    time = {**measure("a", chart.x_label), "scale": {"zero": False, "nice": False, "domain": [start, end]}}
+    time = {**quantity("a", chart.x_label), "scale": {"zero": False, "nice": False, "domain": [start, end]}}
     boxes = {"x": time, "x2": {"field": "b"}, "y": place, "color": series(groups, always=True)}
     texts = {"x": time, "y": place, "text": {"field": "t"}, "color": {"field": "i", "scale": None}}
     layers: list[Spec] = [

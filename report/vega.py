@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from report import colours
+from report.colours import INK, SOFT
 from report.names import bounded, labels
 from report.tables import display_width
 from result import in_digits
@@ -23,7 +24,6 @@ WIDTH, HEIGHT = 860, 260
 CHARACTER = 5.8  # pixels of one, on average
 MANY = 120  # names
 
-INK, SOFT = colours.INK, "#5a6472"
 _GRID = "#e1e5ea"
 _WIDEST_LABEL = 300
 _LEGEND, _SYMBOL = 24, 30  # columns of a name in a legend, and pixels beside it
@@ -130,7 +130,7 @@ def names_axis(
     return looked_up(field, "axis", look, len(names))
 
 
-def measure(field: str, title: str) -> Spec:
+def quantity(field: str, title: str) -> Spec:
     """Return the axis of a quantity."""
     axis = {"title": bounded(title) or None, "tickCount": 6, "domain": False, "labelFlush": False}
     return {"field": field, "type": "quantitative", "axis": axis}

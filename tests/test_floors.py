@@ -302,3 +302,9 @@ def test_no_two_modules_have_one_name() -> None:
     names = [path.stem for path in SOURCES if path.stem != "__init__" and path.parent.name != "options"]
     doubled = {name for name in names if names.count(name) > 1}
     assert doubled == _STILL_DOUBLED
+
+
+def test_no_two_types_have_one_name() -> None:
+    nodes = (node for path in SOURCES for node in tree(path).body)
+    names = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef) and node.name[0] != "_")
+    assert [name for name, n in names.items() if n > 1] == []

@@ -431,11 +431,11 @@ def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path: Path) -> None:
 
 def test_what_a_living_run_prepares_stays(tmp_path: Path) -> None:
     from outputs.atomic import open_output
-    from outputs.temporary import sweep
+    from outputs.temporary import remove_leftovers
 
     with open_output(tmp_path / "a.json") as file:
         file.write(b"whole")
-        sweep(tmp_path)
+        remove_leftovers(tmp_path)
     assert (tmp_path / "a.json").read_bytes() == b"whole"
 
 
@@ -451,7 +451,7 @@ def test_a_directory_that_another_run_sweeps_before_it_is_locked_is_made_again(
         mkdir(path, mode)
         made.append(path)
         if len(made) == 1:
-            temporary_files.sweep(tmp_path)
+            temporary_files.remove_leftovers(tmp_path)
 
     monkeypatch.setattr(Path, "mkdir", swept_at_first)
     with temporary_files.temporary_directory(tmp_path / "out") as directory:

@@ -21,7 +21,9 @@ from traces.readers import Holds, reader_of
 Layout = Callable[[Path, Sequence[Path]], JobFiles | None]
 #: In the order in which they are tried: the last takes every directory.
 LAYOUTS: Sequence[Layout] = (find_gpu_folders, find_profiles, find_dumps, find_rank_files)
-_MOST_SEARCHED = 50  # folders, for traces beside those of a job
+#: Folders that are searched for traces beside those of a job: 0.1 s, if full, of every run. With 25 or 100
+#: the same are found beside recorded jobs.
+_MOST_SEARCHED = 50
 _JOB_SUFFIX = r"\.(gml|pcap|pcapng|cap|txt|log|out|err|msgpack)\d*$"  # tcpdump numbers its files
 
 

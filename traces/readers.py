@@ -11,6 +11,7 @@ import dialects
 from formats import chrome, nsight, recorder
 from formats import dasf_records as dasf
 from formats.columns import Trace
+from parallel import OnRead
 
 _FIRST = 64  # bytes of a file, in which its first character is
 
@@ -26,7 +27,7 @@ class Decoding(NamedTuple):
     args: Collection[str] = ()
     points: bool = False
     scan: bool = False
-    on_read: chrome.OnRead | None = None
+    on_read: OnRead | None = None
 
 
 class Holds(Enum):

@@ -79,7 +79,7 @@ def count_by_cat(events: Iterable[Event]) -> dict[str, int]:
     return dict(Counter(OpName.parse(str(e.get("name"))).cat or str(e.get("cat", "")) for e in events))
 
 
-def listing(counts: Mapping[str, int]) -> str:
+def counted_names(counts: Mapping[str, int]) -> str:
     """Return ``a 12, b 3 and 2 more``: the most frequent names and how often each occurs."""
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return listed([f"{name} {n}" for name, n in ranked], _LISTED)
@@ -104,7 +104,7 @@ def collect_comm(events: Sequence[Event], names: GradientNames | None, inputs: I
     warnings += _about_names({main for _, main in comms}, names)
     missing = Counter(main for main in map(_main, renamed) if inputs and main not in inputs)
     if missing:
-        warnings.append(f"{len(missing)} tensor(s) not in the DAG, without inputs: {listing(missing)}")
+        warnings.append(f"{len(missing)} tensor(s) not in the DAG, without inputs: {counted_names(missing)}")
     return TracePart(renamed, warnings)
 
 
@@ -298,14 +298,14 @@ def _remarks(
     remarks = []
     if outside:
         remarks.append(
-            f"{outside.total()} events of {len(outside)} operations outside the DAG: {listing(outside)}"
+            f"{outside.total()} events of {len(outside)} operations outside the DAG: {counted_names(outside)}"
         )
     if others:
         again = ", ".join(map(str, others))
         remarks.append(f"operations of process {process} are counted; process {again} repeats them")
     if updates:
         within = Counter(profile.names[i] for rows in updates for i in profile.name_id[rows].tolist())
-        remarks.append(f"STEP is what runs after the last BW and before the next FW: {listing(within)}")
+        remarks.append(f"STEP is what runs after the last BW and before the next FW: {counted_names(within)}")
     else:
         remarks.append("no STEP: nothing runs between the last BW and the next FW")
     return remarks

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from arrays import Int64
 from arrays.numbering import places_by_value
-from collector.network.endpoints import Link, match_servers, name_links
+from collector.network.endpoints import match_servers, named_connections
 from collector.network.packets import is_capture
 from collector.network.partition_keys import Keys, files_below, read_keys
 from collector.network.server_timeline import ServerKey, served_keys
-from collector.network.transfers import Traffic, read_traffic
+from collector.network.transfers import Connection, Traffic, read_traffic
 from collector.network.wire import (
     UNKNOWN,
     TraceCheck,
@@ -39,7 +39,7 @@ class Captured(Struct, frozen=True):
     """The contents of a job's captures."""
 
     captures: Sequence[Traffic]
-    links: Sequence[Link]
+    links: Sequence[Connection]
     nodes: Sequence[str]  # `Wire.worker` and `Wire.server` index it
     wire: Wire
     names: Keys
@@ -92,7 +92,7 @@ def read_captures(root: Path, *, progress: bool | None = None, jobs: int | None 
         raise TraceError(f"{root}: no capture holds a PUSH or PULL ({reasons})" if several else reasons)
     home = root if root.is_dir() else root.parent
     keys = read_keys(home, repairs)
-    links_of = name_links(traffics, match_servers(traffics, served_keys(home)))
+    links_of = named_connections(traffics, match_servers(traffics, served_keys(home)))
     wire, nodes = merge(traffics, links_of, repairs)
     wire = with_waiting(wire, job_size(traffics, wire))
     links = [link for group in links_of for link in group]
@@ -154,18 +154,20 @@ def _lacks(traffic: Traffic) -> Iterator[str]:
 
 
 def _with_names(
-    nodes: Sequence[str], links: Sequence[Link], renamed: Mapping[str, str]
-) -> tuple[list[str], list[Link]]:
+    nodes: Sequence[str], links: Sequence[Connection], renamed: Mapping[str, str]
+) -> tuple[list[str], list[Connection]]:
     """Give workers the names that their traces show; who had such a name before is called by its id."""
     taken = set(renamed.values()) - renamed.keys()
-    ids = {link.worker: link.connection.worker_id for link in links}
+    ids = {link.worker: link.worker_id for link in links}
     names = {
         name: renamed.get(name, f"worker_ps{ids.get(name)}" if name in taken else name) for name in nodes
     }
     return [names[name] for name in nodes], [replace(link, worker=names[link.worker]) for link in links]
 
 
-def _processes(wire: Wire, nodes: Sequence[str], links: Sequence[Link], keys: Keys) -> Iterator[Process]:
+def _processes(
+    wire: Wire, nodes: Sequence[str], links: Sequence[Connection], keys: Keys
+) -> Iterator[Process]:
     """Yield the timeline: one process for each pair of ends."""
     pairs = np.unique(np.stack([wire.worker, wire.server]), axis=1).T.tolist()
     for worker, server in pairs:
@@ -174,9 +176,9 @@ def _processes(wire: Wire, nodes: Sequence[str], links: Sequence[Link], keys: Ke
         yield Process(f"{nodes[worker]} -> {nodes[server]}", {"transfers": slices})
 
 
-def _slice(wire: Wire, i: int, link: Link, keys: Keys) -> Slice:
+def _slice(wire: Wire, i: int, link: Connection, keys: Keys) -> Slice:
     stage = "PUSH" if wire.push[i] else "PULL"
-    key, wait, c = int(wire.key[i]), int(wire.waiting_ns[i]), link.connection
+    key, wait = int(wire.key[i]), int(wire.waiting_ns[i])
     times = (wire.request_start_ns, wire.request_end_ns, wire.response_start_ns, wire.response_end_ns)
     start, sent, answered, end = (int(column[i]) for column in times)
     answered = min(max(answered, sent), end)
@@ -185,8 +187,8 @@ def _slice(wire: Wire, i: int, link: Link, keys: Keys) -> Slice:
         "partition": split_key(key)[1],
         "bytes": int(wire.value_bytes[i]),
         "wire_bytes": int(wire.wire_bytes[i]),
-        "worker": f"{link.worker} {c.worker_host}:{c.worker_port}",
-        "server": f"{link.server} {c.server_host}:{c.server_port}",
+        "worker": f"{link.worker} {link.worker_host}:{link.worker_port}",
+        "server": f"{link.server} {link.server_host}:{link.server_port}",
         "timestamp": int(wire.timestamp[i]),
     }
     if wire.initial[i]:

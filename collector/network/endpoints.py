@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from msgspec import Struct
+from msgspec.structs import replace
 
 from arrays import NDArray
 from collector.network.pslite import Node, key_base, server_rank
@@ -19,18 +19,8 @@ _MOST_SERVERS = 4096  # tried where nothing tells how many there are
 NodeKey = tuple[str, int | str]  # role, and ps-lite id or host
 
 
-class Link(Struct, frozen=True):
-    """One connection between a worker and a server, named."""
-
-    worker: str
-    server: str
-    connection: Connection
-    capture: Path
-    sure: bool  # a file's name tells which worker it is
-
-
-def name_links(traffics: Sequence[Traffic], known: Mapping[NodeKey, str]) -> list[list[Link]]:
-    """Return the links of each capture.
+def named_connections(traffics: Sequence[Traffic], known: Mapping[NodeKey, str]) -> list[list[Connection]]:
+    """Return the connections of each capture with the names of their ends.
 
     A node is called after the file or directory of the capture in which it is the only one of its role
     (``worker_0.pcap``), or as `known` says; the others by ps-lite's rank, or where files name some by the
@@ -52,7 +42,7 @@ def name_links(traffics: Sequence[Traffic], known: Mapping[NodeKey, str]) -> lis
         names |= by_file | _other_names(role, by_file, sorted(all_of_role - by_file.keys(), key=str))
     return [
         [
-            Link(names[worker], names[server], connection, traffic.capture.path, worker in sure)
+            replace(connection, worker=names[worker], server=names[server], sure=worker in sure)
             for (worker, server), connection in zip(pairs, traffic.connections, strict=True)
         ]
         for pairs, traffic in zip(ends, traffics, strict=True)

@@ -1,4 +1,7 @@
-"""Captures and server logs as tables, charts and a document: a part of `--option collect`."""
+"""Captures and server logs as tables, charts and a document: a part of `--option collect`.
+
+They stand here, not in `options`, because they are in the words of BytePS, which only its folders say.
+"""
 
 from __future__ import annotations
 
@@ -223,15 +226,7 @@ _OPERATIONS = (
     ms_column("min_ms", "min", "min_ns"),
     ms_column("max_ms", "max", "max_ns"),
 )
-_REQUESTS = (
-    Column("node", "node"),
-    Column("key", "key", "id"),
-    Column("tensor", "tensor"),
-    Column("partition", "part", "id"),
-    Column("pushes", "PUSH", "int", value=lambda k: k.n_push),
-    Column("pulls", "PULL", "int", value=lambda k: k.n_pull),
-    Column("push_bytes", "PUSH bytes", "int"),
-)
+_REQUESTS = (Column("node", "node"), *_KEYS[:3], *_KEYS[4:7])
 _LOGS = (
     Column("log", "log", value=lambda n: str(n.path)),
     Column("node", "node"),

@@ -31,6 +31,9 @@ class Connection(Struct, frozen=True):
     worker_id: int | None
     server_id: int | None
     round_trip_ns: int = 0  # from the place of the capture to the server and back; 0 if it was not captured
+    worker: str = ""  # the names of the two, once all captures tell them
+    server: str = ""
+    sure: bool = False  # a file's name tells which worker it is
 
 
 class Transfers(Struct, frozen=True):

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from arrays import Int32, Int64, NDArray
 from arrays.median import median
 from arrays.numbering import places_by_value
-from collector.network.endpoints import Link, index_in_path, n_announced, partition_keys
+from collector.network.endpoints import index_in_path, n_announced, partition_keys
 from collector.network.partition_keys import Keys, key_of_id
-from collector.network.transfers import Traffic, Transfers
+from collector.network.transfers import Connection, Traffic, Transfers
 from formats.columns import Trace
 from opname import OpName
 from result import Repairs
@@ -49,7 +49,7 @@ class Wire(Transfers, frozen=True):
 
 
 def merge(
-    traffics: Sequence[Traffic], links: Sequence[Sequence[Link]], repairs: Repairs
+    traffics: Sequence[Traffic], links: Sequence[Sequence[Connection]], repairs: Repairs
 ) -> tuple[Wire, list[str]]:
     """Return the transfers of all captures, a connection in two of them once, and the names of the nodes."""
     all_links = [link for group in links for link in group]
@@ -63,7 +63,7 @@ def merge(
         key = np.full(len(rows), UNKNOWN, np.int64)
         for i, link in enumerate(group):
             of_link = piece["connection"] == i
-            key[of_link] = partition_keys(piece["wire_key"][of_link], link.connection.server_id, n_servers)
+            key[of_link] = partition_keys(piece["wire_key"][of_link], link.server_id, n_servers)
         if dropped:
             repairs.add(traffic.capture.path, f"{len(dropped)} connections are in another capture too")
         if n_unknown := int((key == UNKNOWN).sum()):
@@ -74,8 +74,7 @@ def merge(
     order = np.argsort(columns["request_start_ns"], kind="stable")
     columns = {name: column[order] for name, column in columns.items()}
     of_connection = [
-        (nodes.index(link.worker), nodes.index(link.server), link.connection.round_trip_ns)
-        for link in all_links
+        (nodes.index(link.worker), nodes.index(link.server), link.round_trip_ns) for link in all_links
     ]
     worker, server, trip_ns = np.array(of_connection, np.int64)[columns["connection"]].T
     wire = Wire(
@@ -89,16 +88,15 @@ def merge(
     return wire, nodes
 
 
-def _duplicates(traffics: Sequence[Traffic], links: Sequence[Sequence[Link]]) -> list[list[int]]:
+def _duplicates(traffics: Sequence[Traffic], links: Sequence[Sequence[Connection]]) -> list[list[int]]:
     """Return for each capture the connections that another one has better: the worker's own, a longer."""
     best: dict[tuple[str, int, str, int], tuple[Any, ...]] = {}
     dropped: list[list[int]] = [[] for _ in traffics]
     for which, (traffic, group) in enumerate(zip(traffics, links, strict=True)):
+        is_workers = index_in_path(traffic.capture.path, "worker") is not None
         for i, link in enumerate(group):
             times = traffic.transfers.request_start_ns[traffic.transfers.connection == i]
-            c = link.connection
-            ends = (c.worker_host, c.worker_port, c.server_host, c.server_port)
-            is_workers = index_in_path(link.capture, "worker") is not None
+            ends = (link.worker_host, link.worker_port, link.server_host, link.server_port)
             this = (is_workers, len(times), int(times.min()), int(times.max()), which, i)
             other = best.setdefault(ends, this)
             if other is this or other[2] > this[3] or this[2] > other[3]:

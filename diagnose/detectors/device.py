@@ -19,7 +19,7 @@ from dialects.roles import Role
 from dialects.step_parts import Operation
 from function_names import brief, named
 from replay.whatif.host import allocates, is_allocation, is_sync, prepares
-from replay.whatif.scaling import NO_TIME
+from replay.whatif.scaling import GONE
 from replay.whatif.sized_collectives import events_by_owner
 from result import in_ms, in_percent
 
@@ -48,7 +48,7 @@ def long_operation(view: JobView, least: float = LIMIT) -> Iterator[Finding]:
         title=f"the device waits for {brief(largest[0])}",
         cause=f"it takes {in_ms(alone_ns)} per step on the critical path",
         action="make this faster, or do it ahead: in another thread or process, while the device works",
-        edits=[edit(largest[0], NO_TIME)],
+        edits=[edit(largest[0], GONE)],
         from_ns=alone_ns,
         operations=largest[:1],
         evidence=view.show(alone, 3),
@@ -189,7 +189,7 @@ def copies(view: JobView) -> Iterator[Finding | Skipped]:
         title="copies between host and device are not overlapped",
         cause=f"{in_ms(on_path)} of {named(names)} on the critical path",
         action="copy from pinned memory, ahead of time and on a stream of its own; send smaller types",
-        edits=[edit(name, NO_TIME) for name in names],
+        edits=[edit(name, GONE) for name in names],
         from_ns=on_path,
         operations=names,
         evidence=view.show(copying, 3),

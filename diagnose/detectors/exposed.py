@@ -17,7 +17,7 @@ from dialects.roles import Phase, Role
 from dialects.step_parts import Direction
 from function_names import named
 from replay.whatif.collective_times import meets_others
-from replay.whatif.scaling import NO_TIME
+from replay.whatif.scaling import GONE
 from result import in_ms, in_percent
 
 
@@ -46,7 +46,7 @@ def slow_input(view: JobView) -> Iterator[Finding | Skipped]:
         cause=f"loading takes {in_ms(on_path)} per step on the critical path, "
         f"{in_percent(on_path / view.iteration_ns.mean())} of the mean step{span}",
         action="load ahead of time: more workers, prefetching, a faster store, less decoding on the way",
-        edits=[edit(Phase.INPUT.word, NO_TIME)],
+        edits=[edit(Phase.INPUT.word, GONE)],
         from_ns=on_path,
         operations=view.mains(view.is_input),
         evidence=view.show(view.is_input, 3, view.step_with_much(view.is_input)),
@@ -88,7 +88,7 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
             cause=f"{in_ms(on_path)} of transfers on the critical path, mostly {named(largest)}",
             action="overlap it with computation (smaller buckets, priorities), send less (compression, "
             "fewer synchronisations), or use a faster network",
-            edits=[edit(Role.COMM.word, NO_TIME)],
+            edits=[edit(Role.COMM.word, GONE)],
             from_ns=on_path,
             operations=largest,
             evidence=view.show(transfers & is_largest, 3),

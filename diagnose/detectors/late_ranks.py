@@ -30,7 +30,7 @@ from errors import listed
 from function_names import brief, named
 from replay.edit import EditRequest
 from replay.even_work import excess_ns, is_own_work, peers_of, peers_usual
-from replay.whatif.scaling import NO_TIME
+from replay.whatif.scaling import GONE
 from replay.whatif.straggler import stragglers
 from result import in_ms
 
@@ -331,7 +331,7 @@ def _by_input(view: JobView, late: Sequence[int]) -> Finding:
     peers = float(np.median(np.delete(work, list(late), axis=1)))
     ranks = [recording.owners[owner] for owner in late]
     factors = [peers / max(float(np.median(work[:, owner])), 1.0) for owner in late]
-    edits = [edit(f"{rank}.I/O", max(one, float(NO_TIME))) for rank, one in zip(ranks, factors, strict=True)]
+    edits = [edit(f"{rank}.I/O", max(one, float(GONE))) for rank, one in zip(ranks, factors, strict=True)]
     chosen = view.is_input & view.which(lambda one: one.owner in late)
     slow = float(np.median(work[:, list(late)]))
     unknown = whose_loading(view)

@@ -7,7 +7,7 @@ from math import erfc, sqrt
 
 import numpy as np
 
-from arrays.change_points import LEAST_STEPS, Change, higher_spans, why_higher
+from arrays.change_points import LEAST_STEPS, Shape, higher_spans, why_higher
 from arrays.distributions import rank_sum
 from arrays.median import FEWEST, WARM_UP
 from dag.step_graph import Bool
@@ -21,7 +21,7 @@ from dialects.roles import Phase, Role
 from errors import counted, listed
 from function_names import brief, named
 from replay.whatif.outliers import at_usual_length
-from replay.whatif.scaling import NO_TIME
+from replay.whatif.scaling import GONE
 from result import in_ms, in_percent
 
 #: Roles of what a job computes, unlike calls that only hand work to a device.
@@ -109,7 +109,7 @@ def slow_callbacks(view: JobView) -> Iterator[Finding]:
         title="callbacks are on the critical path",
         cause=f"{in_ms(on_path)} per step, mostly {named(largest)}",
         action="call them less often, or hand their work to another thread",
-        edits=[edit(Phase.CALLBACK.word, NO_TIME)],
+        edits=[edit(Phase.CALLBACK.word, GONE)],
         operations=largest,
         evidence=view.show(chosen & is_largest, 3),
     )
@@ -174,8 +174,8 @@ def slower_span(view: JobView) -> Iterator[Finding]:
     sure = float(np.sqrt(2 * np.log(n**2)))
     for begin, end in higher_spans(times[kept], NOTICEABLE * view.step_ns, sure)[:1]:
         change = why_higher(times[kept], begin, end)
-        grows = change is Change.RAMP and end == n
-        if not grows and change is not Change.LEVEL:
+        grows = change is Shape.RAMP and end == n
+        if not grows and change is not Shape.LEVEL:
             continue
         inside, outside = np.zeros((2, len(times)), np.bool_)
         inside[kept[n - LEAST_STEPS :] if grows else kept[begin:end]] = True

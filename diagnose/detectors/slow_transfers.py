@@ -28,7 +28,7 @@ from figures.time_by_role import Slices, time_of_ids
 from function_names import brief
 from replay.links import is_sized
 from replay.whatif.collective_times import LATENCY, MERGED, short_collectives, slow_collectives
-from replay.whatif.scaling import NO_TIME
+from replay.whatif.scaling import GONE
 from replay.whatif.sized_collectives import Rates, events_by_owner, turns
 from result import in_digits, in_ms
 
@@ -158,7 +158,7 @@ def _slower_than_links(view: JobView, known: Rates) -> Finding | None:
     chosen[large] = True
     edits = [edit("bandwidth", f"{8 * SLOWEST_LINK_GBS:.0f}Gbit")]
     if view.job.collectives.latency.likely[chosen].mean() > HALF * usual_ns.mean():
-        edits.append(edit("latency", NO_TIME))
+        edits.append(edit("latency", GONE))
     return Finding(
         kind="slow_collective",
         title=f"collectives reach {best:.2g} GB/s on the bus",

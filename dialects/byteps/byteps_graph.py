@@ -42,7 +42,7 @@ from dialects.tolerances import MIN_RECORDED
 from errors import TraceError
 
 #: In place of when the step after the last one begins.
-UNKNOWN = -1
+NO_NEXT = -1
 
 _NEVER = int(np.iinfo(np.int64).max)  # in its place while steps are cut
 _ALL = -1  # in place of the worker: what all workers do together
@@ -121,7 +121,7 @@ def record(gpu: RankTrace, steps: Steps) -> RankSteps:
 def _ended(step: RankStep, last: Int64) -> RankStep:
     """Return a step whose events end with it, at the latest, and the `last` of which hold up the next."""
     if step.next_ns == _NEVER:
-        return replace(step, next_ns=UNKNOWN)
+        return replace(step, next_ns=NO_NEXT)
     return replace(step, end_ns=np.minimum(step.end_ns, step.next_ns), last=last)
 
 

@@ -217,7 +217,7 @@ def tie_axes(trace: Trace) -> Trace:
             continue
         for times, tracks in ((ts_ns, trace.track_id), (points_ns, trace.points.track_id)):
             rows = own[tracks]
-            times[rows] = axis.moved(times[rows])
+            times[rows] = axis.corrected(times[rows])
         remarks.append(Note(f"process {pid}: {axis.remark}", NoteKind.WHOLE))
     if not remarks:
         return trace

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from arrays import Int64, NDArray
-from arrays.intervals import at_once
+from arrays.intervals import overlap_groups
 from dialects.masks import by_name
 from dialects.recorded_collectives import Call, Collectives, kind_of, plausible
 from dialects.roles import Role
@@ -142,7 +142,7 @@ class Horovod(System):
         for row in rows.tolist():
             n_elements = math.prod(map(int, re.findall(r"\d{1,18}", str(shapes.get(row, 0)))))  # of [64, 3]
             own.append(plausible(n_elements * _ITEM_BYTES.get(str(types.get(row)), 0)))
-        together = at_once(trace.ts_ns[rows], trace.end_ns[rows])
+        together = overlap_groups(trace.ts_ns[rows], trace.end_ns[rows])
         moved = np.bincount(together, own)
         moved[together[np.array(own, np.int64) == 0]] = 0  # of one of the tensors it is not recorded
         n_ranks = len({trace.names[i] for i in trace.points.name_id.tolist() if trace.names[i].isdecimal()})

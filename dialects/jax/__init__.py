@@ -29,25 +29,24 @@ from arrays import Mask, NDArray
 from arrays.intervals import lies_inside
 from arrays.numbering import unique
 from dialects.masks import by_name
-from dialects.owners import SHARED, Owned, names_in, split_by_slices
+from dialects.owners import SHARED, Owned, split_by_slices
 from dialects.recorded_collectives import Call, Collectives
 from dialects.roles import Role
 from dialects.steps import Step, Steps, step_table
 from dialects.sync_points import SyncPart
-from dialects.system import Metadata, Need, System
+from dialects.system import Need, System
 from errors import counted
 from formats.columns import Trace
 
 if TYPE_CHECKING:
     from dialects.step_parts import RankSteps, RankTrace
 
-_PROCESS = r"(?:.*: )?/(?:host:CPU|device:[A-Z]+:\d+)\b.*"
-
 
 class Jax(System):
     """Steps are annotations with a number on the host, else the runs of the program that takes longest."""
 
     name = "jax"
+    process_names = re.compile(r"(?:.*: )?/(?:host:CPU|device:[A-Z]+:\d+)\b.*")
     shows_communication = True
     has_workers = True
     never_shows = System.never_shows - {"host_bound", "host_sync", "copies"}
@@ -63,18 +62,14 @@ class Jax(System):
         Need.SIZES: ("name",),
     })  # fmt: skip
 
-    def recognises_metadata(self, metadata: Metadata) -> bool:
-        """Whether a process is called as XLA's profiler calls a host and its devices."""
-        return any(re.fullmatch(_PROCESS, name) for name in names_in(metadata, "process_name").values())
-
     def finished(self, trace: Trace) -> Trace:
         """Return the trace without marks of the profiler's own and threads that repeat others.
 
         Slices get a category, as the file has none: operation, python or host.
         """
-        from dialects.jax.xla_slices import is_noise, lines_of, operations
+        from dialects.jax.xla_slices import is_noise, operations, thread_kinds
 
-        lines = lines_of(trace)
+        lines = thread_kinds(trace)
         left_out = by_name(trace, is_noise) | lines.repeats[trace.track_id]
         if n := int((lines.nameless[trace.track_id] & left_out).sum()):
             fate = "of threads of devices without a name left out"
@@ -105,17 +100,17 @@ class Jax(System):
             is_around,
             is_untimed,
             is_wait,
-            lines_of,
             loads,
             operations,
             role_of,
             sleeps,
+            thread_kinds,
             with_others,
         )
 
         if not len(trace):
             return np.empty(0, np.int8)
-        lines = lines_of(trace)
+        lines = thread_kinds(trace)
         works = operations(trace, lines)
         found = np.array(list(map(role_of, trace.names)), np.int8)[trace.name_id]
         found[~works] = Role.HOST
@@ -153,9 +148,9 @@ class Jax(System):
 
     def loop_spans(self, trace: Trace) -> Mask:
         """Return the slices (n,) of the host."""
-        from dialects.jax.xla_slices import lines_of, operations
+        from dialects.jax.xla_slices import operations, thread_kinds
 
-        return ~operations(trace, lines_of(trace))
+        return ~operations(trace, thread_kinds(trace))
 
     def may_synchronise(self, name: str) -> bool:
         """Whether operations of that name may be collectives."""
@@ -195,7 +190,7 @@ class Jax(System):
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
         """Return the steps of a device, with what its host did."""
         from dialects.jax.xla_meetings import parts_of
-        from dialects.jax.xla_slices import device_of_slices, lines_of
+        from dialects.jax.xla_slices import device_of_slices, thread_kinds
         from dialects.span_graph import Meaning, record_spans
 
         trace, roles, parts = rank.trace, self.roles(rank.trace), parts_of(rank.trace)
@@ -206,7 +201,7 @@ class Jax(System):
             category=self.category,
             parts=parts,
             waits=roles == Role.IDLE,
-            on_device=lines_of(trace).works[trace.track_id] & (device_of_slices(trace) != SHARED),
+            on_device=thread_kinds(trace).works[trace.track_id] & (device_of_slices(trace) != SHARED),
         )
         return record_spans(rank, trace, self.find_steps(trace, by).whole, meaning)
 
@@ -218,9 +213,9 @@ class Jax(System):
 
     def device_work(self, trace: Trace) -> Mask:
         """Return the operations of devices (n,) that have no others in them."""
-        from dialects.jax.xla_slices import device_of_slices, is_around, lines_of, operations, with_others
+        from dialects.jax.xla_slices import device_of_slices, is_around, operations, thread_kinds, with_others
 
-        works = operations(trace, lines_of(trace)) & (device_of_slices(trace) != SHARED)
+        works = operations(trace, thread_kinds(trace)) & (device_of_slices(trace) != SHARED)
         return np.asarray(works & ~(with_others(trace, works) & by_name(trace, is_around)))
 
     def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:

@@ -15,10 +15,10 @@ from dialects.jax.xla_slices import (
     all_wait,
     device_of_slices,
     halves,
-    lines_of,
     n_devices,
     operations,
     role_of,
+    thread_kinds,
 )
 from dialects.masks import by_name
 from dialects.owners import SHARED
@@ -63,7 +63,7 @@ def parts_of(trace: Trace) -> dict[int, SyncPart]:
     hlo_op = trace.args["hlo_op"].as_dict() if "hlo_op" in trace.args else {}
     groups = {**_met(trace), **_listed(trace)}
     found = {}
-    for row in np.flatnonzero(communicates(trace) & operations(trace, lines_of(trace))).tolist():
+    for row in np.flatnonzero(communicates(trace) & operations(trace, thread_kinds(trace))).tolist():
         part = part_of(trace.names[trace.name_id[row]], {"hlo_op": hlo_op.get(row)})
         if part is not None and (group := groups.get(row)) is not UNKNOWN:
             found[row] = part._replace(key=(part.key, group))
@@ -88,7 +88,7 @@ def _met(trace: Trace) -> dict[int, Hashable]:
     met = {row: match[1] for row, text in texts.items() if (match := _RENDEZVOUS.search(str(text)))}
     if not met:
         return {}
-    is_outer = operations(trace, lines_of(trace))
+    is_outer = operations(trace, thread_kinds(trace))
     rows = np.flatnonzero(is_outer | np.isin(np.arange(len(trace)), list(met)))
     order = rows[np.lexsort((-trace.end_ns[rows], trace.ts_ns[rows], trace.track_id[rows]))]
     found: dict[int, Hashable] = {}

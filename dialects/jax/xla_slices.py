@@ -167,7 +167,7 @@ class ThreadKinds(NamedTuple):
         return np.asarray((self.device != SHARED) & ~(self.works | self.waits | self.steps | self.programs))
 
 
-def lines_of(trace: Trace) -> ThreadKinds:
+def thread_kinds(trace: Trace) -> ThreadKinds:
     """Return which kind of slices the threads of a trace hold, by their names."""
     processes = names_in(trace.metadata, "process_name")
     threads = names_in(trace.metadata, "thread_name")
@@ -210,7 +210,7 @@ def device_of_slices(trace: Trace) -> Int64:
     """
     if not len(trace):
         return np.empty(0, np.int64)
-    lines = lines_of(trace)
+    lines = thread_kinds(trace)
     found = lines.device[trace.track_id]
     for key in ("global_device_id", "device_ordinal"):
         if key in trace.args:
@@ -275,7 +275,7 @@ def numbered_spans(trace: Trace) -> Steps:
 
 def steps_of_device(trace: Trace) -> Steps:
     """Return the steps that a thread of the first device has, each called by its number."""
-    rows = np.flatnonzero(lines_of(trace).steps[trace.track_id] & by_name(trace, str.isdecimal))
+    rows = np.flatnonzero(thread_kinds(trace).steps[trace.track_id] & by_name(trace, str.isdecimal))
     if not len(rows):
         return NO_STEPS
     rows = in_first_process(trace, rows)
@@ -288,7 +288,7 @@ def runs(trace: Trace) -> Steps:
     """Return the runs of the program that takes longest, on the device where that tells, as steps."""
     if "run_id" not in trace.args or not len(trace.args["run_id"].rows):
         return NO_STEPS
-    run, lines, device = trace.args["run_id"].as_dict(), lines_of(trace), device_of_slices(trace)
+    run, lines, device = trace.args["run_id"].as_dict(), thread_kinds(trace), device_of_slices(trace)
     module = trace.args["hlo_module"].as_dict() if "hlo_module" in trace.args else {}
     rows = trace.args["run_id"].rows
     is_run = lines.programs[trace.track_id[rows]] | np.isin(rows, list(module))
@@ -315,7 +315,7 @@ def _to_completion(trace: Trace, steps: Sequence[Step], how: str, on_host: Seque
     host has it; where nothing tells when it begins it is recorded in part. Of a step's last operation the
     end may be rounded otherwise.
     """
-    done = np.sort(trace.end_ns[operations(trace, lines_of(trace))])
+    done = np.sort(trace.end_ns[operations(trace, thread_kinds(trace))])
     ends = np.array([step.end_ns for step in steps], np.int64)
     last = np.append(done, 0)[np.searchsorted(done, ends + ROUNDED_NS, side="right") - 1]
     ends = np.maximum(ends, last)

@@ -59,6 +59,7 @@ from dialects.step_parts import (
     Transfer,
     edge_rows,
     meetings_table,
+    renumbered,
 )
 from dialects.step_windows import (
     NO_STEP,
@@ -71,7 +72,7 @@ from dialects.step_windows import (
     sampled,
 )
 from dialects.system import DEVICE_CATS, RUNTIME_CATS
-from dialects.tolerances import PAUSE_NS, ROUNDED_NS, SHORTLY, SOON, TOLERANCE_NS
+from dialects.tolerances import ROUNDED_NS, SHORTLY, SOON, TOLERANCE_NS, UNRECORDED_NS
 from errors import Note, listed
 from formats.columns import Trace, used_tables
 from formats.values import FARTHEST_NS
@@ -324,7 +325,7 @@ def _edges(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
     works = rank.works
     first, last = rank.host.of_rows(len(rank.trace) + 1)
     if (works.call >= 0).any():
-        elsewhere = _moved(after_other_streams(rank.trace, works), rank.first_work)
+        elsewhere = renumbered(after_other_streams(rank.trace, works), rank.first_work)
     else:
         elsewhere = _unlaunched(rank, start_ns, end_ns)
     awaited, calls = awaited_by_calls(rank.trace, rank.end_ns, works)
@@ -334,7 +335,7 @@ def _edges(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
         _aside(rank),
         _waiting(rank),
         *_handed_over(rank),
-        _moved(after_on_stream(works), rank.first_work),
+        renumbered(after_on_stream(works), rank.first_work),
         elsewhere,
         *_launches(rank, first, last),
         _to_calls(rank, awaited, last[calls], Joint.END_TO_BODY, EdgeKind.SYNCHRONISE),
@@ -344,11 +345,6 @@ def _edges(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
         *_polls(rank),
     ]
     return np.concatenate(parts)
-
-
-def _moved(edges: Int64, by: int) -> Int64:
-    moved: Int64 = edges + np.array([by, by, 0, 0])
-    return moved
 
 
 def _threads(host: Segments) -> Int64:
@@ -500,7 +496,7 @@ def _handed_over(rank: _Rank) -> list[Int64]:
         (Joint.END_TO_HEAD, ended_before, host.start_ns, np.ones(len(host), np.bool_)),
         (Joint.END_TO_BODY, host.start_ns, host.end_ns, host.is_around),
     ):
-        resumed = np.flatnonzero(may_wait & (idle_to - idle_from >= PAUSE_NS))
+        resumed = np.flatnonzero(may_wait & (idle_to - idle_from >= UNRECORDED_NS))
         found = ended_last(end_ns, group, idle_to[resumed], host.thread[resumed])
         late = np.where(found >= 0, end_ns[found], 0)
         since = np.where(host.thread[resumed] == host.main, SOON, 1.0) * (idle_to - idle_from)[resumed]

@@ -104,7 +104,7 @@ class WholeScanner:
         out = self._out
         why = self._rewrite(
             *(self._state, text.ctypes.data, len(data), ctypes.byref(self._at), ctypes.byref(out)),
-            *(ctypes.byref(self._place), self._most_keys, scanner.PLAIN),
+            *(ctypes.byref(self._place), self._most_keys, scanner.WITHOUT_AVX2),
         )
         n = out.n
         found = ScannedWhole(

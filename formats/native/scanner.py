@@ -13,7 +13,7 @@ from arrays import NDArray
 from formats.builder import Scanned
 
 _MOST = 1 << 14  # events of one call
-PLAIN = False  # do without AVX2, as on processors that have none
+WITHOUT_AVX2 = False  # do without AVX2, as on processors that have none
 _SLACK = 64  # bytes that the scanner may write beyond a text's end
 
 
@@ -63,7 +63,12 @@ class Scanner:
         self._at.value = at
         text = np.frombuffer(data, np.uint8)
         why = self._scan(
-            self._state, text.ctypes.data, len(data), ctypes.byref(self._at), ctypes.byref(self._out), PLAIN
+            self._state,
+            text.ctypes.data,
+            len(data),
+            ctypes.byref(self._at),
+            ctypes.byref(self._out),
+            WITHOUT_AVX2,
         )
         out = self._out
         n = out.n

@@ -57,11 +57,11 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     if size is None:
         crowded = CROWDED * crowded_ns(recording)[0]
 
-        def in_turn(recording: Recording, guess: Guess) -> Recording:
+        def separate(recording: Recording, guess: Guess) -> Recording:
             alone = recording if cores is None or guess.contends else scaled(recording, cores.at(0.0))
             return without_overlap(alone)
 
-        return Edit(in_turn, order=Order.WAITS, guesses=contends, error_ns=crowded)
+        return Edit(separate, order=Order.WAITS, guesses=contends, error_ns=crowded)
     if np.concatenate(reduced).min() == 0:
         raise request.refused("the bytes of the gradients are not recorded (profile with record_shapes=True)")
     cap = float(size[1]) * _BYTES[size[2]]

@@ -22,7 +22,7 @@ HELP = (
 #: From the end of a kernel to the start of one that was launched long ago.
 BACK_TO_BACK_NS = 2_000
 #: Between operations of a host Python runs for less than this; a longer gap is a pause of something else.
-PAUSE_NS = 1_000_000
+PYTHON_NS = 1_000_000
 #: Of its time, what a host keeps that takes none: no operation becomes shorter than can be measured.
 _NO_TIME = 0.001
 #: Calls of the driver for memory of the device; not those for pinned memory of the host.
@@ -53,7 +53,7 @@ def without_host(recording: Recording) -> Recording:
     def launched(step: StepGraph) -> StepGraph:
         usual = np.minimum(step.gap_ns, BACK_TO_BACK_NS)
         gap_ns = np.where(device[step.operation], usual, step.gap_ns)
-        is_python = on_host[step.operation] & (gap_ns < PAUSE_NS)
+        is_python = on_host[step.operation] & (gap_ns < PYTHON_NS)
         return replace(step, gap_ns=np.where(is_python, 0, gap_ns))
 
     return scaled(recording, np.where(on_host, _NO_TIME, 1.0)).edited(launched)
@@ -81,7 +81,7 @@ def without_synchronisation(recording: Recording, calls: Bool | None = None) -> 
             return step
         call, work = step.edges[step.edges[:, 3] == EdgeKind.LAUNCH, :2].T
         waited_ns = step.start_ns[work] - step.start_ns[call]
-        is_latency = (step.gap_ns[work] == waited_ns) & (waited_ns < PAUSE_NS)
+        is_latency = (step.gap_ns[work] == waited_ns) & (waited_ns < PYTHON_NS)
         late = work[device[step.operation[work]] & is_latency]
         gap_ns = step.gap_ns.copy()
         gap_ns[late] = np.minimum(gap_ns[late], BACK_TO_BACK_NS)

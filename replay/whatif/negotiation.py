@@ -146,10 +146,10 @@ def without_negotiation(recording: Recording) -> Recording:
     """Return the recording in which a reduction begins as soon as the last rank is ready."""
     waits = recording.which(is_wait)
 
-    def begun(step: StepGraph) -> StepGraph:
+    def at_once(step: StepGraph) -> StepGraph:
         negotiated = waits[step.operation]
         gap = step.gap_ns.copy()
         gap[step.edges[negotiated[step.edges[:, 0]], 1]] = 0
         return replace(step, work_ns=np.where(negotiated, 0, step.work_ns), gap_ns=gap)
 
-    return recording.edited(begun)
+    return recording.edited(at_once)

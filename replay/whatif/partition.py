@@ -37,7 +37,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     def apply(recording: Recording, guess: Guess) -> Recording:
         return at_partition_bytes(recording, n_bytes, guess)
 
-    guesses = Guess(part=0.1), Guess(part=0.9), Guess(same_server=True), Guess(in_turn=True)
+    guesses = Guess(part=0.1), Guess(part=0.9), Guess(same_server=True), Guess(serial=True)
     return Edit(apply, order=Order.EVENTS, guesses=guesses if is_other else ())
 
 
@@ -54,13 +54,6 @@ class _Tensor(NamedTuple):
 
 #: Operations of one owner, tensor and stage; of a transfer with or without a link, there or back.
 _Group = tuple[int, str, str, tuple[bool, bool]]
-
-
-class _Cost(NamedTuple):
-    """The cost of a stage: for each partition, and for each byte."""
-
-    per_part_ns: float
-    per_byte_ns: float
 
 
 def at_partition_bytes(recording: Recording, n_bytes: int, guess: Guess = LIKELY) -> Recording:
@@ -116,8 +109,8 @@ def changed_tensors(recording: Recording, n_bytes: int) -> dict[tuple[int, str],
     return found
 
 
-def _costs(recording: Recording, part: float) -> dict[str, _Cost]:
-    """Return the cost of each stage: small partitions show that of one, all of them that of bytes.
+def _costs(recording: Recording, part: float) -> dict[str, tuple[float, float]]:
+    """Return the time of each stage for a partition, as small ones show it, and for a byte, as all do (ns).
 
     That is the quantile `part` of them. Where none is small, the smallest stand for them, without the time
     of their bytes.
@@ -128,7 +121,7 @@ def _costs(recording: Recording, part: float) -> dict[str, _Cost]:
         small = size <= max(_SMALL, float(np.quantile(size, 0.1)))
         per_byte = _per_byte(size, work)
         beyond = work[small] - np.where(size[small] <= _SMALL, 0, size[small] * per_byte)
-        found[stage] = _Cost(max(float(np.quantile(beyond, part)), 0.0), per_byte)
+        found[stage] = max(float(np.quantile(beyond, part)), 0.0), per_byte
     return found
 
 
@@ -164,13 +157,13 @@ class _Cut:
         self,
         recording: Recording,
         tensors: Mapping[tuple[int, str], _Tensor],
-        costs: Mapping[str, _Cost],
+        costs: Mapping[str, tuple[float, float]],
         guess: Guess,
     ) -> None:
         self.operations = list(recording.operations)
         self._place = {link: i for i, link in enumerate(recording.links)}
         self._guess = guess
-        self._in_turn_ns = _least_waits(recording) if guess.in_turn else {}
+        self._serial_ns = _least_waits(recording) if guess.serial else {}
         self._server: dict[int | None, str] = {}  # by key
         for one in recording.table.kinds:
             if one.transfer.is_answer:
@@ -245,8 +238,8 @@ class _Cut:
         if self._guess.same_server or not recorded or recorded not in ends:
             return link
         first = self._servers.index(self._server.get(tensor.keys[0], recorded))
-        in_turn = self._servers[(first + piece) % len(self._servers)]
-        server = self._server.get(tensor.keys[0] + piece, in_turn)
+        next_one = self._servers[(first + piece) % len(self._servers)]
+        server = self._server.get(tensor.keys[0] + piece, next_one)
         new = [server if one == recorded else one for one in ends]
         return connection(*new) if len(new) > 1 else server
 
@@ -282,13 +275,13 @@ class _Cut:
                 of_tensor = sum(self._tensors[group[:2]].sizes)
                 if one.is_wait:
                     wait = total[group] / count[group]
-                    found[event] = max(wait - self._in_turn_ns.get(one.stage, 0.0), 0.0)
+                    found[event] = max(wait - self._serial_ns.get(one.stage, 0.0), 0.0)
                 elif costs[group]:
                     found[event] = total[group] * self._cost(number) / costs[group]
                 else:
                     found[event] = total[group] * one.n_bytes / of_tensor
                 if one.link and one.n_bytes:
-                    found[event] += self._in_turn_ns.get(one.stage, 0.0)
+                    found[event] += self._serial_ns.get(one.stage, 0.0)
         return np.rint(found).astype(np.int64)
 
     def _tensor(self, one: Operation) -> _Tensor | None:
@@ -296,8 +289,8 @@ class _Cut:
 
     def _cost(self, number: int) -> float:
         one = self.operations[number].transfer
-        cost = self._costs.get(one.stage)
-        return 0.0 if cost is None else cost.per_part_ns + cost.per_byte_ns * one.n_bytes
+        part_ns, byte_ns = self._costs.get(one.stage, (0.0, 0.0))
+        return part_ns + byte_ns * one.n_bytes
 
 
 def _copied(edges: Int64, copies: Sequence[Mapping[int, int]], tensor: Sequence[str]) -> Int64:

@@ -23,7 +23,7 @@ HELP = (
 )
 
 #: What `diagnose` calls no time at all: a share of the time of an operation.
-NO_TIME = "0.001"
+GONE = "0.001"
 
 _ADDED = re.compile(r"\+([0-9]+(?:\.[0-9]+)?)(s|ms|us)")
 _UNITS_NS = {"s": 1e9, "ms": 1e6, "us": 1e3}

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from arrays import Float64, Int64
-from arrays.intervals import at_once
+from arrays.intervals import overlap_groups
 from arrays.numbering import unique
 from dag.step_graph import Bool, Recording, StepGraph
 from dag_utils import RankFacts
@@ -193,7 +193,7 @@ def _at_no_bytes(n_bytes: Float64, took: Float64, least: float) -> tuple[float, 
 
 def turns(step: StepGraph, events: Int64) -> Int64:
     """Return a number for each of some events of a step: the same for those that work at the same time."""
-    return at_once(step.end_ns[events] - step.work_ns[events], step.end_ns[events])
+    return overlap_groups(step.end_ns[events] - step.work_ns[events], step.end_ns[events])
 
 
 def events_by_owner(recording: Recording, step: StepGraph, chosen: Bool) -> list[Int64]:

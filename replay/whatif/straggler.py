@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from arrays import Int64
 from arrays.numbering import occurrence_number
-from dag.step_graph import Bool, Recording, StepGraph
+from dag.step_graph import Recording, StepGraph
 from dialects.roles import Role
 from dialects.step_parts import EdgeKind, Joint, narrow_ns
 from replay.edit import Edit, EditRequest, Job, Order, measured
@@ -78,7 +78,8 @@ def without_stragglers(recording: Recording) -> Recording:
     fast = [owner for owner in range(len(recording.owners)) if owner not in slow]
     if not slow or not fast:
         return recording
-    own, (_, kind) = _own_work(recording), recording.numbered(lambda one: one.label)
+    own = recording.which(lambda one: not one.is_communication)
+    kind = recording.numbered(lambda one: one.label)[1]
     group = _groups(recording)
     is_slow = np.isin(np.arange(len(recording.owners)), slow)
 
@@ -169,10 +170,6 @@ def _met(step: StepGraph) -> Int64:
     meets = (joint >= Joint.END_TO_BODY) & np.isin(kind, (EdgeKind.GROUP, EdgeKind.DATA))
     others = np.where(joint == Joint.END_TO_BODY, entered[source], 1)
     return np.bincount(target[meets], others[meets], len(step)).astype(np.int64)
-
-
-def _own_work(recording: Recording) -> Bool:
-    return recording.which(lambda one: not one.is_communication)
 
 
 def _same(step: StepGraph, kind: Int64) -> Int64:

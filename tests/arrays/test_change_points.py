@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from arrays import Float64
-from arrays.change_points import Change, why_higher
+from arrays.change_points import Shape, why_higher
 
 N = 40
 
@@ -27,10 +27,10 @@ def wandering(noise: Float64, walk: Float64) -> Float64:
 
 @pytest.mark.parametrize(
     ("made", "cause"),
-    [(shifted, Change.LEVEL), (growing, Change.RAMP), (wandering, Change.WANDERS)],
+    [(shifted, Shape.LEVEL), (growing, Shape.RAMP), (wandering, Shape.WANDERS)],
 )
 def test_a_made_cause_is_found_in_nearly_all_series(
-    made: Callable[[Float64, Float64], Float64], cause: Change
+    made: Callable[[Float64, Float64], Float64], cause: Shape
 ) -> None:
     draws = np.random.default_rng(7).normal(size=(100, 2, N))
     found = [why_higher(made(*one), 20, N) for one in draws]
@@ -39,4 +39,4 @@ def test_a_made_cause_is_found_in_nearly_all_series(
 
 def test_a_long_series_is_looked_at_in_blocks_of_values() -> None:
     noise = np.random.default_rng(7).normal(size=20_000)
-    assert why_higher(noise + 3 * (np.arange(20_000) >= 12_345), 12_345, 20_000) is Change.LEVEL
+    assert why_higher(noise + 3 * (np.arange(20_000) >= 12_345), 12_345, 20_000) is Shape.LEVEL

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arrays.intervals import at_once, clipped_lengths, union, union_length
+from arrays.intervals import clipped_lengths, overlap_groups, union, union_length
 
 Pairs = list[tuple[int, int]]
 pairs = st.lists(
@@ -53,5 +53,5 @@ def test_what_lies_in_windows_is_counted_instant_by_instant(
 def test_intervals_that_overlap_are_at_once_and_those_that_touch_are_not() -> None:
     start, end = np.array([10, 0, 14, 30, 20]), np.array([15, 5, 20, 31, 25])
     #  0-5 | 10-15 and 14-20 | 20-25 | 30-31
-    assert at_once(start, end).tolist() == [1, 0, 1, 3, 2]
-    assert at_once(start[:0], end[:0]).tolist() == []
+    assert overlap_groups(start, end).tolist() == [1, 0, 1, 3, 2]
+    assert overlap_groups(start[:0], end[:0]).tolist() == []

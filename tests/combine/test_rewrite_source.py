@@ -188,7 +188,7 @@ def _rounds(draw: st.DrawFn) -> bytes:
 @pytest.fixture(params=["wide", "plain"])
 def width(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """With AVX2 where the processor has it, and without."""
-    monkeypatch.setattr(scanner, "PLAIN", request.param == "plain")
+    monkeypatch.setattr(scanner, "WITHOUT_AVX2", request.param == "plain")
     return str(request.param)
 
 

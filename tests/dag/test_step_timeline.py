@@ -100,7 +100,7 @@ def test_one_rank_stands_for_all_that_work_alike() -> None:
 
 
 def test_short_events_that_follow_each_other_share_a_box(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timelines, "MOST_SPANS", 10)
+    monkeypatch.setattr(timelines, "MOST_BOXES", 10)
     events = {f"op{i}": (i * MS, (i + 1) * MS) for i in range(100)}
     chart = drawn(recording(rank_steps("rank0", events, bounds=(0, 100 * MS))))
     joined = [int(span.name.split()[0]) for span in chart.spans if "short operations" in span.name]

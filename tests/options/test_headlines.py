@@ -12,9 +12,9 @@ from typing import Any, cast
 import pytest
 
 from collector.gpu.iteration_times import Gpu, StepTime
-from collector.gpu.iteration_times import _headline as of_steps
 from conftest import REPO, run_cli
 from dialects.steps import Step
+from options.collect.time_tables import _headline as of_steps
 from options.combine import _headline as of_clocks
 from options.compare3d import _headline as of_runs
 

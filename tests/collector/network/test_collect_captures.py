@@ -206,7 +206,7 @@ def test_traces_tell_the_workers_of_a_capture_that_is_not_called_after_one(tmp_p
     (tmp_path / "worker_0.pcap").rename(tmp_path / "a.pcap")
     (tmp_path / "worker_1.pcap").rename(tmp_path / "b.pcap")
     found = read_captures(tmp_path)
-    assert {link.worker: link.connection.worker_host for link in found.links} == {
+    assert {link.worker: link.worker_host for link in found.links} == {
         "worker_1": "10.0.0.1",
         "worker_0": "10.0.0.2",
     }
@@ -414,7 +414,7 @@ def test_a_worker_with_an_older_connection_is_one_node(tmp_path: Path) -> None:
 def test_servers_are_called_after_their_key_logs(recorded: dict[str, Captured]) -> None:
     """In both jobs server 0 has ps-lite's id 10 and rank 1, as the data's description says."""
     for found in recorded.values():
-        assert {(link.server, link.connection.server_id) for link in found.links} == {
+        assert {(link.server, link.server_id) for link in found.links} == {
             ("server_0", 10),
             ("server_1", 8),
         }

@@ -29,7 +29,7 @@ X = '{"ph":"X","name":"a","pid":1,"tid":2,"ts":10,"dur":5}'
 @pytest.fixture(params=["wide", "plain"])
 def width(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """With AVX2 where the processor has it, and without."""
-    monkeypatch.setattr(scanner, "PLAIN", request.param == "plain")
+    monkeypatch.setattr(scanner, "WITHOUT_AVX2", request.param == "plain")
     return str(request.param)
 
 

@@ -47,7 +47,7 @@ def run(args: Namespace) -> Result:
 
 def _collect(args: Namespace) -> Result:
     """Return the final traces, and what captures and server logs below the paths hold."""
-    from collector.gpu.iteration_times import time_result
+    from options.collect.time_tables import time_result
     from trace_utils import find_gpus
 
     for path in args.path:
@@ -74,9 +74,10 @@ def _gpus(args: Namespace, gpus: Sequence[GpuDir]) -> Result:
     from msgspec.structs import replace
 
     from collector.gpu.final_trace import collect_gpus, renew
-    from collector.gpu.iteration_times import Gpu, iterations, time_result
+    from collector.gpu.iteration_times import Gpu, iterations
     from collector.gpu.parts import PARTS
     from dialects import Need, keys_for
+    from options.collect.time_tables import time_result
     from outputs.temporary import temporary_directory
     from trace_utils import read_traces
 
@@ -103,8 +104,9 @@ def _gpus(args: Namespace, gpus: Sequence[GpuDir]) -> Result:
 
 
 def _iter_time(args: Namespace) -> Result:
-    from collector.gpu.iteration_times import Gpu, iterations, time_result
+    from collector.gpu.iteration_times import Gpu, iterations
     from dialects import Need
+    from options.collect.time_tables import time_result
     from trace_utils import load_paths
 
     loaded = load_paths(args.path, asked(args)._replace(needs={Need.STEPS}))
@@ -146,8 +148,8 @@ def _names(gpus: Sequence[GpuDir]) -> dict[Path, str]:
 
 def _one_source(args: Namespace, variant: str) -> Result:
     """Return the transfers in the captures, or in the logs of the servers, under one path."""
-    from collector.gpu.iteration_times import time_result
     from collector.network import network_tables
+    from options.collect.time_tables import time_result
 
     if len(args.path) > 1:
         raise UsageError(f"--sub_option {variant} takes one path: the job's root, or one file")

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from collector.gpu.iteration_times import Gpu, StepTime, time_result
+from collector.gpu.iteration_times import Gpu, StepTime
 from dialects.steps import Step
+from options.collect.time_tables import time_result
 from result import Lines, Repairs
 
 MS = 1_000_000
