@@ -7,6 +7,8 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -17,7 +19,7 @@ from made_jobs import WRITERS, Job, composer, iteration_ms, moments
 
 from arrays import Float64
 from conftest import REPO, THOROUGH, few, run_cli
-from diagnose.diagnosis import _bounded, further, headline
+from diagnose.diagnosis import _bounded, _place, further, headline
 from diagnose.finding import Finding
 from make import span, write
 from options.diagnose.diagnosis_charts import diagnosis_charts
@@ -370,6 +372,19 @@ def test_a_rank_whose_loader_is_slow_is_late(tmp_path: Path, system: str) -> Non
     assert late.finding.ranks in (["rank1"], ["wk1.rank0"])
     assert "loader" in late.finding.action
     holds(late, 20.0)
+
+
+@pytest.mark.parametrize(("saved", "first"), [(11.0, "late_rank"), (9.0, "host_bound")])
+def test_a_rank_far_behind_its_peers_comes_before_what_all_could_save(saved: float, first: str) -> None:
+    # of a step of 100 launching could save 60; a tenth of a step is far
+    late = Finding(kind="late_rank", title="", cause="", action="", ranks=["rank1"])
+    launching = Finding(kind="host_bound", title="", cause="", action="", ranks=["rank0", "rank1"])
+    each = msgspec.structs.replace(late, ranks=launching.ranks)  # a different rank each time
+    known = [(launching, 60.0), (late, saved), (each, 20.0)]
+    forecasts = [(one, SimpleNamespace(saved_ns=ns, before_ns=100.0)) for one, ns in known]
+    placed = sorted(forecasts, key=lambda one: _place(cast(Any, one), 2))
+    assert placed[0][0].kind == first
+    assert [one for one, _ in placed if one is not late] == [launching, each]
 
 
 @pytest.mark.parametrize("system", few(2, (one for one in WRITERS if one != "composer")))
