@@ -88,7 +88,7 @@ def _just_completed_ns(dump: Dump) -> int:
     It retires what it finds complete, some times a second; the rest is found while the dump is made.
     """
     is_done = dump.state == COMPLETED
-    is_retired = np.array([entry.get("retired") is not False for entry in dump.entries], np.bool_)
+    is_retired = np.array([retired is not False for retired in dump.entries.column("retired")], np.bool_)
     seen = dump.times[2]
     latest_ns = int(seen[is_done & is_retired].max(initial=-1))
     fresh = seen[is_done & ~is_retired]
@@ -104,8 +104,9 @@ def _with_launches(dump: Dump) -> tuple[Dump, Int64, Mask]:
     state, is_launch = dump.state.copy(), np.zeros(len(dump.entries), np.bool_)
     order = np.arange(len(dump.entries))
     launches: dict[Hashable, int] = {}
-    for i in reversed(range(len(dump.entries)) if _LAUNCH in dump.kind else ()):
-        key = (int(dump.group_id[i]), int(dump.number[i]), whole(dump.entries[i].get("p2p_seq_id")))
+    turns = dump.entries.column("p2p_seq_id") if _LAUNCH in dump.kind else ()
+    for i in reversed(range(len(turns))):
+        key = (int(dump.group_id[i]), int(dump.number[i]), whole(turns[i]))
         if dump.kind[i] == _LAUNCH:
             launches[key] = i
         elif (launch := launches.get(key)) is not None:
