@@ -87,7 +87,7 @@ def _judged(fault: str, seed: int) -> str:
     if not named:
         return "none" if case.guilty else "right"
     if not named <= case.allowed:
-        return "slow" if "or is slow" in answer["headline"] and not case.allowed else "wrong"
+        return "slow" if "may hang" in answer["headline"] and not case.allowed else "wrong"
     if case.guilty <= named:
         return "right"
     caveats = " ".join(one["caveat"] or "" for one in answer["findings"])
