@@ -157,22 +157,12 @@ def _call(dump: Dump, names: Sequence[Group], i: int, order: Int64, *, frames: b
 
 def _data_of(kind: str, entry: Mapping[str, Any]) -> tuple[str, str, int, int]:
     """Return the signature of a call, its data, and what an all-to-all gives and takes; see `DumpedCall`."""
-    given = [
-        value[:_MOST] if isinstance(value := entry.get(f"{way}_{what}"), list | tuple) else ()
-        for what in ("sizes", "dtypes")
-        for way in ("input", "output")
-    ]
-    try:
-        key = f"{kind} {given}"
-    except RecursionError:
-        key, given = kind, [()] * len(given)
+    shapes = [shapes_of(entry.get(f"{way}_sizes"), _MOST) for way in ("input", "output")]
+    dtypes = ", ".join(_texts(entry.get("input_dtypes")) or _texts(entry.get("output_dtypes")))
+    key = f"{kind} {dtypes} {shapes}"
     if key not in _DATA:
         if len(_DATA) >= _MOST_KNOWN:
             _DATA.clear()
-        shapes, dtypes = (
-            [shapes_of(one, _MOST) for one in given[:2]],
-            ", ".join(_texts(given[2]) or _texts(given[3])),
-        )
         is_free = any(part in kind for part in _UNEVEN) and kind.strip("_").removesuffix("_base") not in _EVEN
         # a library sees elements, not shapes
         elements = [sum(map(math.prod, part)) for part in shapes]

@@ -97,6 +97,20 @@ def test_of_many_tuples_none_is_hashed(tmp_path: Path) -> None:
     assert len(recorder_dump.read(tmp_path / "d")) == 5
 
 
+def test_lists_that_hold_the_one_before_twice_are_not_written_out(tmp_path: Path) -> None:
+    nested: Any = ["Float"]
+    for _ in range(60):
+        nested = [nested, nested]  # as a text it has 2^60 words
+    value = document()
+    value["entries"][4] |= {"input_sizes": nested, "input_dtypes": nested, "state": "scheduled"}
+    path = tmp_path / "nccl_trace_rank_0"
+    path.write_bytes(pickle.dumps(value, 2))
+    trace = dialects.recognised(recorder_dump.read(path, recorder.BYTES))
+    standing = dialects.of(trace).standing(trace)
+    assert standing is not None
+    assert [call.data for call in standing.lanes["0"].first] == [" [-1, -1], [-1, -1] -> [4, 2]"]
+
+
 @pytest.mark.parametrize("place", ["key", "process_group", "profiling_name", "state"])
 def test_tuples_that_hold_the_one_before_twice_are_not_hashed(tmp_path: Path, place: str) -> None:
     nested: Any = ("0", "1")
