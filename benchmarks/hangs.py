@@ -87,7 +87,7 @@ def _judged(fault: str, seed: int) -> str:
     if not named:
         return "none" if case.guilty else "right"
     if not named <= case.allowed:
-        return "slow" if "or is slow" in answer["headline"] and not case.allowed else "wrong"
+        return "slow" if "may hang" in answer["headline"] and not case.allowed else "wrong"
     if case.guilty <= named:
         return "right"
     caveats = " ".join(one["caveat"] or "" for one in answer["findings"])
@@ -324,11 +324,12 @@ def write(folder: Path, rank: int, n_ranks: int, n_entries: int) -> None:
     groups = {"0": ("default_pg", range(n_ranks)), "1": ("TENSOR_GROUP", range(first, first + _GROUP))}
     called = n_entries - 40 if rank == n_ranks - 2 else n_entries
     is_done = n_entries - 40
+    names = [*groups]  # one text each: what is equal but not the same is written again
     frames = [{"name": f"call_{i}", "filename": "/job/train.py", "line": i} for i in range(8)]
     entries = [
         {
             "frames": frames[i % 4 : i % 4 + 4], "record_id": i, "pg_id": i % 2,
-            "process_group": (str(i % 2), groups[str(i % 2)][0]), "thread_name": "python3",
+            "process_group": (names[i % 2], groups[names[i % 2]][0]), "thread_name": "python3",
             "thread_id": "23456244340032", "collective_seq_id": i // 2 + 1, "p2p_seq_id": 0,
             "op_id": i // 2 + 1, "profiling_name": "nccl:all_reduce",
             "time_created_ns": START_NS + i * 1_000_003 + rank,

@@ -44,7 +44,7 @@ def _answer(hang: Hang, findings: Sequence[Finding], ranks: Mapping[int, Standin
     rest = (
         f"; {waiting} of {len(ranks)} ranks {verb} for {whom}, directly or through others" if waiting else ""
     )
-    hangs = "hangs, or is slow" if hang.doubt else "hangs"
+    hangs = "may hang, or only be slow" if hang.doubt else "hangs"
     return f"The job {hangs}: {'; and '.join(one.title for one in findings)}{rest}."
 
 

@@ -88,7 +88,7 @@ def _just_completed_ns(dump: Dump) -> int:
     It retires what it finds complete, some times a second; the rest is found while the dump is made.
     """
     is_done = dump.state == COMPLETED
-    is_retired = np.array([entry.get("retired") is not False for entry in dump.entries], np.bool_)
+    is_retired = np.array([retired is not False for retired in dump.entries.column("retired")], np.bool_)
     seen = dump.times[2]
     latest_ns = int(seen[is_done & is_retired].max(initial=-1))
     fresh = seen[is_done & ~is_retired]
@@ -104,8 +104,9 @@ def _with_launches(dump: Dump) -> tuple[Dump, Int64, Mask]:
     state, is_launch = dump.state.copy(), np.zeros(len(dump.entries), np.bool_)
     order = np.arange(len(dump.entries))
     launches: dict[Hashable, int] = {}
-    for i in reversed(range(len(dump.entries)) if _LAUNCH in dump.kind else ()):
-        key = (int(dump.group_id[i]), int(dump.number[i]), whole(dump.entries[i].get("p2p_seq_id")))
+    turns = dump.entries.column("p2p_seq_id") if _LAUNCH in dump.kind else ()
+    for i in reversed(range(len(turns))):
+        key = (int(dump.group_id[i]), int(dump.number[i]), whole(turns[i]))
         if dump.kind[i] == _LAUNCH:
             launches[key] = i
         elif (launch := launches.get(key)) is not None:
@@ -156,22 +157,12 @@ def _call(dump: Dump, names: Sequence[Group], i: int, order: Int64, *, frames: b
 
 def _data_of(kind: str, entry: Mapping[str, Any]) -> tuple[str, str, int, int]:
     """Return the signature of a call, its data, and what an all-to-all gives and takes; see `DumpedCall`."""
-    given = [
-        value[:_MOST] if isinstance(value := entry.get(f"{way}_{what}"), list | tuple) else ()
-        for what in ("sizes", "dtypes")
-        for way in ("input", "output")
-    ]
-    try:
-        key = f"{kind} {given}"
-    except RecursionError:
-        key, given = kind, [()] * len(given)
+    shapes = [shapes_of(entry.get(f"{way}_sizes"), _MOST) for way in ("input", "output")]
+    dtypes = ", ".join(_texts(entry.get("input_dtypes")) or _texts(entry.get("output_dtypes")))
+    key = f"{kind} {dtypes} {shapes}"
     if key not in _DATA:
         if len(_DATA) >= _MOST_KNOWN:
             _DATA.clear()
-        shapes, dtypes = (
-            [shapes_of(one, _MOST) for one in given[:2]],
-            ", ".join(_texts(given[2]) or _texts(given[3])),
-        )
         is_free = any(part in kind for part in _UNEVEN) and kind.strip("_").removesuffix("_base") not in _EVEN
         # a library sees elements, not shapes
         elements = [sum(map(math.prod, part)) for part in shapes]

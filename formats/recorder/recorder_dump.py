@@ -16,7 +16,6 @@ from array import array
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from itertools import repeat
-from operator import contains, itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +28,8 @@ from errors import TraceError, counted
 from formats.columns import ArgColumn, Trace, Track
 from formats.event import UNDECODABLE
 from formats.recorder import BYTES, NUMBER
+from formats.recorder.entries import Entries
+from formats.recorder.pickled_rows import PickledRows
 from formats.recorder.plain_pickle import unpickled
 from formats.stream import PIECE, ByteStream
 from formats.values import FARTHEST_NS, clean_text
@@ -50,7 +51,7 @@ _STATES = {"scheduled": 0, "started": STARTED, "completed": COMPLETED}
 class Dump(NamedTuple):
     """A dump: `entries` are its calls (n); the fields that all of them are asked for are columns (n,)."""
 
-    entries: Sequence[Mapping[str, Any]]
+    entries: Entries
     kind: Sequence[str]
     groups: Sequence[tuple[str, str]]  # the distinct ones, by name and description
     group_id: Int64
@@ -80,33 +81,33 @@ def read(path: Path, args: Collection[str] = ()) -> Trace:
 
 def _read(path: Path, args: Collection[str]) -> Trace:
     repairs: list[str] = []
-    document = _document(path, repairs)
-    entries = document.get("entries", [])
-    if not isinstance(entries, list | tuple) or not document.keys() & {"entries", "pg_config", "pg_status"}:
+    document, rows = _document(path, repairs)
+    found = document.get("entries", [])
+    if not isinstance(found, list | tuple) or not document.keys() & {"entries", "pg_config", "pg_status"}:
         raise TraceError(f"{path}: not a dump of a flight recorder: it has no entries")
     if "entries" not in document:
         repairs.append("no list of entries: no call is recorded")
-    kept = _entries_in(entries)
-    if len(kept) < len(entries):
-        repairs.append(f"{len(entries) - len(kept):,} of {len(entries):,} entries are damaged and left out")
+    entries = Entries(found, rows)
+    if n := entries.n_damaged:
+        repairs.append(f"{n:,} of {n + len(entries):,} entries are damaged and left out")
     names, states, of_groups = (
-        _hashed(_column(kept, key)) for key in ("profiling_name", "state", "process_group")
+        _hashed(entries.column(key)) for key in ("profiling_name", "state", "process_group")
     )
     kind_by_name = {name: kind_of(name) for name in {*names}}
     kinds = list(map(kind_by_name.__getitem__, names))
     distinct, group_id = numbered(of_groups)
     groups = [_group_of(group) for group in distinct]
     if None in groups:  # a process's own numbers
-        given = zip(group_id.tolist(), _column(kept, "pg_id"), strict=True)
+        given = zip(group_id.tolist(), entries.column("pg_id"), strict=True)
         groups, group_id = numbered(groups[at] or (f"#{whole(own)}",) * 2 for at, own in given)
-    is_message = _column(kept, "is_p2p")
+    is_message = entries.column("is_p2p")
     if not {*map(type, is_message)} <= {bool}:
         pairs = zip(is_message, kinds, strict=True)
         is_message = [kind in _MESSAGES if told is None else bool(told) for told, kind in pairs]
-    number = _integers(_column(kept, NUMBER))
+    number = _integers(entries.column(NUMBER))
     if n := len(states) - sum(map(_STATES.__contains__, states)):
         repairs.append(f"{counted(n, 'call')} in states that are not known: taken as open")
-    given_times = [_column(kept, key) for key in _TIMES]
+    given_times = [entries.column(key) for key in _TIMES]
     times = np.array([_integers(each) for each in given_times])
     if n := int((times < 0).sum()) - sum(list(each).count(None) for each in given_times):
         repairs.append(f"{counted(n, 'time')} of calls cannot be: taken as unknown")
@@ -114,35 +115,19 @@ def _read(path: Path, args: Collection[str]) -> Trace:
         value if isinstance(value, dict) else {} for value in map(document.get, ("pg_config", "pg_status"))
     )
     dump = Dump(
-        kept,
+        entries,
         kinds,
         [(text_of(name), text_of(description)) for name, description in filter(None, groups)],
         group_id.astype(np.int64),
-        number if (number >= 0).any() else _integers(_column(kept, "seq_id")),
+        number if (number >= 0).any() else _integers(entries.column("seq_id")),
         np.array(is_message, np.bool_),
-        np.fromiter(map(_STATES.get, states, repeat(0)), np.int64, len(kept)),
+        np.fromiter(map(_STATES.get, states, repeat(0)), np.int64, len(entries)),
         times,
         config,
         status,
         path.stat().st_mtime_ns,
     )
     return _trace(path, dump, repairs, args)
-
-
-def _entries_in(entries: Sequence[Any]) -> Sequence[Mapping[str, Any]]:
-    """Return those that are entries, with the text of a state: any other value would seem to be open."""
-    if {*map(type, entries)} <= {dict} and {*map(type, _column(entries, "state"))} <= {str}:
-        return entries
-    return [one for one in entries if isinstance(one, dict) and isinstance(one.get("state"), str)]
-
-
-def _column(entries: Sequence[Mapping[str, Any]], key: str) -> Sequence[Any]:
-    """Return a field of all entries; None where there is none."""
-    try:
-        return list(map(itemgetter(key), entries))
-    except KeyError:
-        lacks = not any(map(contains, entries, repeat(key)))
-        return [None] * len(entries) if lacks else [one.get(key) for one in entries]
 
 
 def _hashed(values: Sequence[Any]) -> Sequence[Any]:
@@ -164,7 +149,7 @@ def _plain(value: Any) -> Any:
     )
 
 
-def _document(path: Path, repairs: list[str]) -> Mapping[str, Any]:
+def _document(path: Path, repairs: list[str]) -> tuple[Mapping[str, Any], list[PickledRows]]:
     pieces: list[bytes] = []
     stream = ByteStream(path)
     for piece in stream:
@@ -174,14 +159,15 @@ def _document(path: Path, repairs: list[str]) -> Mapping[str, Any]:
     if stream.damage:
         repairs.append(stream.damage)
     data = b"".join(pieces)
-    found = unpickled(path, data, repairs) if data[:1] == b"\x80" else _from_json(path, data, repairs)
+    is_pickle = data[:1] == b"\x80"
+    found, rows = unpickled(path, data, repairs) if is_pickle else (_from_json(path, data, repairs), [])
     if isinstance(found, list) and any(
         isinstance(one, dict) and "state" in one for one in found
     ):  # as PyTorch's first recorder wrote it
         found = {"entries": found}
     if not isinstance(found, dict):
         raise TraceError(f"{path}: not a dump of a flight recorder")
-    return found
+    return found, rows
 
 
 # ---- JSON
@@ -228,7 +214,7 @@ def _trace(path: Path, dump: Dump, repairs: list[str], args: Collection[str]) ->
     """
     done = np.flatnonzero(dump.state == COMPLETED)
     created, started, completed = dump.times[:, done]
-    measured_ms = _column(dump.entries, "duration_ms")
+    measured_ms = dump.entries.column("duration_ms")
     dur_ns = np.full(len(dump.entries), -1)
     for at, ms in enumerate(measured_ms) if any(measured_ms) else ():
         if type(ms) in (float, int) and 0 <= ms < 1e9:
@@ -258,10 +244,8 @@ def _args(dump: Dump, rows: Int64, wanted: Collection[str]) -> dict[str, ArgColu
         found[NUMBER] = np.where(dump.is_message, -1, dump.number)[rows].tolist()
     for key in BYTES:
         if key in wanted:
-            entries = [dump.entries[i] for i in rows.tolist()]
-            found[key] = _n_bytes(
-                [[one.get(f"{key}_{what}") for what in ("sizes", "dtypes")] for one in entries]
-            )
+            sizes, dtypes = (dump.entries.column(f"{key}_{what}") for what in ("sizes", "dtypes"))
+            found[key] = _n_bytes([(sizes[i], dtypes[i]) for i in rows.tolist()])
     return {key: ArgColumn(np.arange(len(rows)), array("q", values)) for key, values in found.items()}
 
 

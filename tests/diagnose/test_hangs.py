@@ -89,7 +89,10 @@ def test_a_rank_an_iteration_behind(tmp_path: Path) -> None:
 def test_a_rank_without_a_dump_has_died_where_nothing_else_explains_the_waiting(tmp_path: Path) -> None:
     assert named(hang_of(Run(small_job(), random.Random(1), {2: 9}), tmp_path, (2,))) == {"NO_DUMP": [2]}
     code, answer, _ = run_cli(str(tmp_path))
-    assert (code, answer.partition(", and")[0]) == (0, "The job hangs, or is slow: rank 2 left no dump")
+    assert (code, answer.partition(", and")[0]) == (
+        0,
+        "The job may hang, or only be slow: rank 2 left no dump",
+    )
 
 
 def test_the_peer_of_a_message_may_be_in_no_group_and_without_a_dump(tmp_path: Path) -> None:
@@ -478,7 +481,7 @@ def test_the_answer_of_the_command_line(tmp_path: Path) -> None:
     code, out, errors = run_cli("--path", tmp_path / "job", "--html", page)
     assert code == 0, errors
     assert out.startswith(
-        "The job hangs, or is slow: rank 2 has not come to all_reduce 6 of TENSOR_GROUP (2), where"
+        "The job may hang, or only be slow: rank 2 has not come to all_reduce 6 of TENSOR_GROUP (2), where"
     )
     assert "train_step (train.py:18)" in out  # its last call is its ninth
     assert "1 of its files is not a dump" in errors

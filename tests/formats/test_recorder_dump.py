@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import pickletools
 import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,8 @@ import dialects
 from conftest import REPO, THOROUGH, run_cli
 from errors import TraceError
 from formats import recorder
-from formats.recorder import recorder_dump
+from formats.recorder import pickled_rows, plain_pickle, recorder_dump
+from formats.recorder.pickled_rows import PickledRows
 
 _BAD = f"/tmp/executed-by-a-pickle-{os.getpid()}"  # of another run nothing is left that fails this one
 
@@ -94,6 +97,20 @@ def test_of_many_tuples_none_is_hashed(tmp_path: Path) -> None:
     assert len(recorder_dump.read(tmp_path / "d")) == 5
 
 
+def test_lists_that_hold_the_one_before_twice_are_not_written_out(tmp_path: Path) -> None:
+    nested: Any = ["Float"]
+    for _ in range(60):
+        nested = [nested, nested]  # as a text it has 2^60 words
+    value = document()
+    value["entries"][4] |= {"input_sizes": nested, "input_dtypes": nested, "state": "scheduled"}
+    path = tmp_path / "nccl_trace_rank_0"
+    path.write_bytes(pickle.dumps(value, 2))
+    trace = dialects.recognised(recorder_dump.read(path, recorder.BYTES))
+    standing = dialects.of(trace).standing(trace)
+    assert standing is not None
+    assert [call.data for call in standing.lanes["0"].first] == [" [-1, -1], [-1, -1] -> [4, 2]"]
+
+
 @pytest.mark.parametrize("place", ["key", "process_group", "profiling_name", "state"])
 def test_tuples_that_hold_the_one_before_twice_are_not_hashed(tmp_path: Path, place: str) -> None:
     nested: Any = ("0", "1")
@@ -118,6 +135,53 @@ def test_a_text_or_a_list_that_is_named_a_million_times_is_looked_at_once(tmp_pa
     (tmp_path / "d").write_bytes(pickle.dumps({"entries": entries}))
     trace = dialects.recognised(recorder_dump.read(tmp_path / "d", recorder.BYTES))
     assert dialects.of(trace).standing(trace) is not None
+
+
+def _as_pytorch_writes(value: dict[str, Any]) -> bytes:
+    """Return a pickle in which each text is written once, and only what comes again is remembered."""
+    for one in value["entries"]:
+        one["process_group"] = tuple(map(sys.intern, one["process_group"]))
+    return pickletools.optimize(pickle.dumps(value, 2))
+
+
+def test_entries_that_are_alike_are_read_by_column(tmp_path: Path) -> None:
+    value = document(600)
+    odd = value["entries"][200]  # with a key more, a text that is new, and a name of a group that is none
+    odd |= {"duration_ms": 0.25, "profiling_name": "nccl:broadcast", "process_group": ("1", "TENSOR")}
+    value["entries"] += [{**entry(at), "state": "scheduled", "retired": False} for at in range(600, 610)]
+    path = tmp_path / "d"
+    path.write_bytes(_as_pytorch_writes(value))
+    rows: list[PickledRows] = []
+    plain_pickle._scanned(path, path.read_bytes(), rows)
+    assert [len(some) for some in rows] == [
+        199,
+        399,
+    ]  # but the first, the odd and the last, where too few are left
+    dump = recorder_dump.read(path).header["recorder"]
+    assert [*dump.entries] == value["entries"]
+    assert dump.entries.column("collective_seq_id") == [*range(1, 611)]
+    assert dump.entries.column("duration_ms") == [None] * 200 + [0.25] + [None] * 409
+    assert dump.entries.column("input_sizes") == [[[4, 2]]] * 610
+    assert recorder_dump.read(path).dur_ns.tolist() == [300_000] * 200 + [250_000] + [300_000] * 399
+
+
+def test_rows_cost_no_more_where_one_differs_at_its_end(tmp_path: Path) -> None:
+    value = document(300)
+    for one in value["entries"]:
+        one |= {f"more_{at}": [[1], [2]] for at in range(20)} | {"last": [[[0]]]}
+    value["entries"][0]["last"] = value["entries"][5]["last"] = 0
+    (tmp_path / "d").write_bytes(_as_pytorch_writes(value))
+    began_s = time.process_time()
+    assert len(recorder_dump.read(tmp_path / "d")) == 300
+    assert time.process_time() - began_s < 5
+
+
+def test_rows_that_name_what_the_pickle_does_not_remember_are_refused(tmp_path: Path) -> None:
+    program = _as_pytorch_writes(document(300))
+    at = program.index(b"K\x64")  # 100, the first time as the number of a call
+    (tmp_path / "d").write_bytes(program[:at] + b"h\xff" + program[at + 2 :])
+    with pytest.raises(TraceError, match="a damaged pickle"):
+        recorder_dump.read(tmp_path / "d")
 
 
 def test_a_measured_duration_comes_first(tmp_path: Path) -> None:
@@ -183,11 +247,15 @@ def test_any_other_program_is_refused_in_a_line(tmp_path: Path, name: str) -> No
     assert not Path(_BAD).exists()
 
 
+_PLAIN = [
+    pickle.dumps(document(3), 2), pickle.dumps(document(3), 4), *_PROGRAMS.values(),
+    *[_as_pytorch_writes(document(12))] * 6,
+]  # fmt: skip
+
+
 def _hostile(rng: random.Random) -> bytes:
     """Return a pickle that somebody changed, or opcodes at random."""
-    plain = bytearray(
-        rng.choice([pickle.dumps(document(3), 2), pickle.dumps(document(3), 4), *_PROGRAMS.values()])[:3000]
-    )
+    plain = bytearray(rng.choice(_PLAIN)[:3000])
     if rng.random() < 0.2:
         return b"\x80\x02" + bytes(
             rng.choices(b"()]}.0123abcdehijlpqrstuJKMNGRXcioPQ\x81\x85\x86\x93\x94\x95", k=rng.randint(1, 60))
@@ -211,7 +279,10 @@ def _hostile(rng: random.Random) -> bytes:
     return bytes(plain)
 
 
-def test_hostile_pickles_execute_nothing_and_give_a_trace_or_a_line(tmp_path: Path) -> None:
+def test_hostile_pickles_execute_nothing_and_give_a_trace_or_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pickled_rows, "_FEWEST_BYTES", 0)
     count = int(os.environ.get("FUZZ_COUNT", 300)) * (2 if THOROUGH else 1)
     rng = random.Random(int(os.environ.get("FUZZ_SEED", 1)))
     called: list[str] = []
@@ -224,7 +295,6 @@ def test_hostile_pickles_execute_nothing_and_give_a_trace_or_a_line(tmp_path: Pa
     path = tmp_path / "dump_1"
     path.write_bytes(pickle.dumps(document(3)))
     dialects.recognised(recorder_dump.read(path))  # what it imports is imported
-    import pickletools  # noqa: F401
 
     sys.addaudithook(hook)
     try:
