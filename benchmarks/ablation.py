@@ -103,7 +103,7 @@ RULES: dict[str, Callable[[], Any]] = {
     "what nodes receive is limited, where that is found": lambda: _rate(_unless(receives=False)),
     "above 2 Gbit/s a level may be of threads": lambda: patch.object(links, "_THREADS", np.inf),
     "rests shrink on faster links": lambda: patch.object(bandwidth, "_shorter_waits", lambda one, _: one),
-    "gaps are at most the usual ones": lambda: patch.object(UsualGaps, "limit", lambda own, at, step: step),
+    "gaps are at most the usual ones": lambda: patch.object(UsualGaps, "capped", lambda own, at, step: step),
     "sizes show latencies": lambda: patch.object(sized_collectives, "_at_no_bytes", lambda *_: (np.nan,) * 3),
     "interval: kernels beside collectives": _uncrowded,
     "workers may find another rhythm": lambda: patch.object(forecast, "_STARTS", ()),
