@@ -41,7 +41,7 @@ from replay.forecast import Forecasts
 from replay.occurrences import UsualGaps
 from replay.whatif import bandwidth, gradients, shared_cores, sized_collectives
 
-_SEEDS, _OTHER_SEEDS, _NCCL_SEEDS, _KNOWN = (7, 11, 17, 27), (4, 5), (3, 11), range(2)
+_SEEDS, _OTHER_SEEDS, _NCCL_SEEDS, _KNOWN = (7, 11, 17, 27), (4, 5), (3, 7, 11), range(2)
 #: What is asked of jobs on GPUs: on links that are much slower, kernels meet collectives longer, too.
 _NCCL_EDITS = (*NCCL_EDITS, "bandwidth=0.25")
 #: Of recordings on a GPU: what is asked, and what was then recorded.
@@ -123,7 +123,7 @@ def _nccl() -> _Asked:
 
 
 def _recorded(gpu: Path) -> _Asked:
-    """Return what each round of recordings on a GPU is asked about its buckets, and all rounds' answers."""
+    """Return the question about buckets to each round of recordings on a GPU, and the answers of all rounds."""
     of, asked, then = _BUCKETS
     rounds = sorted(path for path in gpu.iterdir() if path.is_dir())
     means = [float(step_means(load(path / then).job.recording).mean()) for path in rounds]
@@ -174,8 +174,9 @@ def table(data: Path, gpu: Path | None) -> Iterator[str]:
     """Yield the lines of the table."""
     yield (
         "Of the pairs of table 2, six jobs of a cluster (one with two rhythms, one behind threads, one with "
-        "servers on the workers' machines, one with a slow server), two on GPUs (on one, collectives crowd "
-        "kernels), buckets of one recorded on a GPU, and two whose answer is arithmetic; widths are means."
+        "servers on the workers' machines, one with a slow server), three on GPUs (in one, collectives slow "
+        "kernels down), buckets of one recorded on a GPU, and two whose answer is arithmetic; widths are "
+        "means."
     )
     yield ""
     on_gpus = [*_nccl(), *(_recorded(gpu) if gpu else ())]
