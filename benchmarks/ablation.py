@@ -123,7 +123,7 @@ def _nccl() -> _Asked:
 
 
 def _recorded(gpu: Path) -> _Asked:
-    """Return the question about buckets to each round of recordings on a GPU, and the answers of all rounds."""
+    """Return the question about buckets to each round on a GPU, and the answers of all rounds."""
     of, asked, then = _BUCKETS
     rounds = sorted(path for path in gpu.iterdir() if path.is_dir())
     means = [float(step_means(load(path / then).job.recording).mean()) for path in rounds]
