@@ -1,10 +1,10 @@
 """Every rule of the replay of parameter servers left out alone: what predictions lose.
 
-    python3 -m benchmarks.ablation [DATA]
+    python3 -m benchmarks.ablation [DATA [GPU]]
 
 A table of docs/accuracy.md (`benchmarks.accuracy` makes all). The sets are pairs of recordings, and
-some of the jobs in simulated clusters and of those whose answer is arithmetic.
-A rule that changes nothing goes.
+some of the jobs in simulated clusters and of those whose answer is arithmetic. GPU is where
+`benchmarks/gpu_job.py` recorded. A rule that changes nothing goes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,9 +39,13 @@ from replay import edit, forecast, links, row
 from replay.edit import EditRequest, Job
 from replay.forecast import Forecasts
 from replay.occurrences import UsualGaps
-from replay.whatif import bandwidth, shared_cores, sized_collectives
+from replay.whatif import bandwidth, gradients, shared_cores, sized_collectives
 
-_SEEDS, _OTHER_SEEDS, _NCCL_SEEDS, _KNOWN = (7, 11, 17), (4, 5), (3, 7), range(2)
+_SEEDS, _OTHER_SEEDS, _NCCL_SEEDS, _KNOWN = (7, 11, 17, 27), (4, 5), (3, 7, 11), range(2)
+#: What is asked of jobs on GPUs: on links that are much slower, kernels meet collectives longer, too.
+_NCCL_EDITS = (*NCCL_EDITS, "bandwidth=0.25")
+#: Of recordings on a GPU: what is asked, and what was then recorded.
+_BUCKETS = ("ddp_small", "bucket_cap=20MB", "ddp_middle")
 #: A job, what is asked of it, and the mean step (ms) that is then measured.
 _Asked = list[tuple[Job, list[tuple[str, float]]]]
 
@@ -70,12 +74,17 @@ def _rate(change: Callable[[links.LinkRate | None], links.LinkRate | None]) -> A
     return patch.object(edit, "link_rate", lambda recording: change(found(recording)))
 
 
+@contextmanager
+def _uncrowded() -> Iterator[None]:
+    with patch.object(bandwidth, "CROWDED", 0.0), patch.object(gradients, "CROWDED", 0.0):
+        yield
+
+
 #: What other guesses are about.
 GUESSES = {
     "rate": "how much links carry, where that is not told",
     "receives": "whether what nodes receive is limited, where that is not told",
-    "part": "what a partition costs",
-    "in_turn": "whether one thread serves partitions in turn",
+    "serial": "whether one thread serves partitions in turn",
     "same_server": "where new partitions go",
     "contends": "how much computation meets transfers",
     "latency": "latencies, where sizes do not tell them",
@@ -85,7 +94,6 @@ _GUESSED: dict[tuple[Any, ...], list[Int64]] = {}
 #: What replaces a rule, by what it says.
 RULES: dict[str, Callable[[], Any]] = {
     "transfers are messages": lambda: patch.object(Job, "apart", property(lambda job: job.recording)),
-    "messages that are served in turn stay whole": lambda: patch.object(edit, "_in_turn", lambda _: False),
     "steps go round three times": lambda: patch.object(forecast, "_ROUNDS", 1),
     "… from the recorded rhythm each time": lambda: patch.object(
         row.Row, "lead_ns", lambda _, at, own: own * (at == 0)
@@ -95,11 +103,9 @@ RULES: dict[str, Callable[[], Any]] = {
     "what nodes receive is limited, where that is found": lambda: _rate(_unless(receives=False)),
     "above 2 Gbit/s a level may be of threads": lambda: patch.object(links, "_THREADS", np.inf),
     "rests shrink on faster links": lambda: patch.object(bandwidth, "_shorter_waits", lambda one, _: one),
-    "gaps are at most the usual ones": lambda: patch.object(UsualGaps, "limit", lambda own, at, step: step),
+    "gaps are at most the usual ones": lambda: patch.object(UsualGaps, "capped", lambda own, at, step: step),
     "sizes show latencies": lambda: patch.object(sized_collectives, "_at_no_bytes", lambda *_: (np.nan,) * 3),
-    "interval: kernels beside collectives": lambda: patch.object(
-        bandwidth, "crowded_ns", lambda _: (0.0, 0.0)
-    ),
+    "interval: kernels beside collectives": _uncrowded,
     "workers may find another rhythm": lambda: patch.object(forecast, "_STARTS", ()),
     "computation and transfers may share cores": lambda: patch.object(shared_cores, "_LONGER", np.inf),
     **{f"guessed: {what}": partial(_without, field) for field, what in GUESSES.items()},
@@ -113,7 +119,15 @@ def _cluster() -> _Asked:
 
 
 def _nccl() -> _Asked:
-    return [_run(known_nccl.random_job(seed), seed, NCCL_EDITS) for seed in _NCCL_SEEDS]
+    return [_run(known_nccl.random_job(seed), seed, _NCCL_EDITS) for seed in _NCCL_SEEDS]
+
+
+def _recorded(gpu: Path) -> _Asked:
+    """Return the question about buckets to each round on a GPU, and the answers of all rounds."""
+    of, asked, then = _BUCKETS
+    rounds = sorted(path for path in gpu.iterdir() if path.is_dir())
+    means = [float(step_means(load(path / then).job.recording).mean()) for path in rounds]
+    return [(load(path / of).job, [(asked, mean) for mean in means]) for path in rounds]
 
 
 def _run(job: Any, seed: int, edits: Sequence[str]) -> tuple[Job, list[tuple[str, float]]]:
@@ -149,22 +163,24 @@ def _score(of: _Asked, known: dict[Job, Forecasts]) -> str:
     for job, asked in of:
         forecasts = known.get(job) or Forecasts(Job(job.recording, job.ranks), job.recording.whole_steps)
         known[job] = forecasts
+        found = {text: forecasts.of([EditRequest.of(one) for one in text.split()]) for text in dict(asked)}
         for text, then in asked:
-            found = forecasts.of([EditRequest.of(one) for one in text.split()])
-            score.cells(found.after_ns / 1e6, found.interval_ns, then)
+            score.cells(found[text].after_ns / 1e6, found[text].interval_ns, then)
     median, p90, _, inside, _ = score.summary().split(" | ")
     return f"{median} | {p90} | {inside} | {np.mean(score.widths):.1%}"
 
 
-def table(data: Path) -> Iterator[str]:
+def table(data: Path, gpu: Path | None) -> Iterator[str]:
     """Yield the lines of the table."""
     yield (
-        "Of the pairs of table 2, five jobs of a cluster (one with two rhythms, one with servers on the "
-        "workers' machines, one with a slow server), two on GPUs and two whose answer is arithmetic; widths "
-        "are means."
+        "Of the pairs of table 2, six jobs of a cluster (one with two rhythms, one behind threads, one with "
+        "servers on the workers' machines, one with a slow server), three on GPUs (in one, collectives slow "
+        "kernels down), buckets of one recorded on a GPU, and two whose answer is arithmetic; widths are "
+        "means."
     )
     yield ""
-    sets = {"pairs": _pairs(data), "cluster": _cluster(), "GPUs": _nccl(), "arithmetic": _known()}
+    on_gpus = [*_nccl(), *(_recorded(gpu) if gpu else ())]
+    sets = {"pairs": _pairs(data), "cluster": _cluster(), "GPUs": on_gpus, "arithmetic": _known()}
     yield ("| left out | " + " | ".join(f"{name}: median | p90 | inside | width" for name in sets) + " |")
     yield "| --- |" + " --: |" * 4 * len(sets)
     unchanged: dict[Job, Forecasts] = {}
@@ -179,11 +195,12 @@ def table(data: Path) -> Iterator[str]:
         else:
             yield f"| {name} | {cells} |"
     yield ""
-    yield f"Without effect in these jobs: {'; '.join(same)}."
-    yield ""
+    if same:
+        yield f"Without effect in these jobs: {'; '.join(same)}."
+        yield ""
 
 
 if __name__ == "__main__":
-    where = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT.parent / "shared" / "data"
-    for line in table(where):
+    where, gpu, *_ = [*map(Path, sys.argv[1:]), None, None]
+    for line in table(where or ROOT.parent / "shared" / "data", gpu):
         print(line, flush=True)

@@ -155,7 +155,7 @@ NCCL_EDITS = (
 )  # fmt: skip
 #: How long recording may take.
 _LONGEST_S = 600
-_DDP_TABLE, _GPU_TABLE = 4, 8  # which need recordings
+_DDP_TABLE, _GPU_TABLES = 4, (7, 8)  # which need recordings
 
 
 def load(path: Path) -> Forecasts:
@@ -208,7 +208,7 @@ def tables(
     """Yield titles and lines of the `chosen` tables.
 
     `ddp` and `gpu` are where the recordings of `benchmarks/ddp_job.py` and `benchmarks/gpu_job.py` lie; None:
-    the document keeps their table.
+    the document keeps their tables.
     """
     from benchmarks import ablation  # they ask this module, or all of `diagnose`
 
@@ -226,10 +226,10 @@ def tables(
             itertools.chain(known_gains.table(), known_gains.server_table()),
         ),
         ("Late ranks in step logs", _step_logs()),
-        ("Each rule left out alone", ablation.table(data)),
+        ("Each rule left out alone", ablation.table(data, gpu)),
         ("Pairs of PyTorch jobs, recorded on a GPU", _gpu(gpu)),
     )
-    has = {_DDP_TABLE: ddp, _GPU_TABLE: gpu}
+    has = {_DDP_TABLE: ddp, **dict.fromkeys(_GPU_TABLES, gpu)}
     for number, (title, lines) in enumerate(every, 1):
         if number in chosen and has.get(number, data) is not None:
             yield f"## {number}. {title}", lines

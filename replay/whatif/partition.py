@@ -37,7 +37,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     def apply(recording: Recording, guess: Guess) -> Recording:
         return at_partition_bytes(recording, n_bytes, guess)
 
-    guesses = Guess(part=0.1), Guess(part=0.9), Guess(same_server=True), Guess(serial=True)
+    guesses = Guess(same_server=True), Guess(serial=True)
     return Edit(apply, order=Order.EVENTS, guesses=guesses if is_other else ())
 
 
@@ -62,9 +62,8 @@ def at_partition_bytes(recording: Recording, n_bytes: int, guess: Guess = LIKELY
     A new partition passes the stages as the recorded one at its place did, but goes to the server that had
     its key. Where none had, the servers take turns, unless it goes to the `same_server` as the recorded
     one did. Bytes on a link take as long as before. A tensor's recorded time in another stage changes as what
-    the stage takes per partition (of small ones the quantile `part`) and per byte says; but a partition
-    waits as long as one did: many wait side by side. A tensor whose partitions stay as they are does not
-    change.
+    the stage takes per partition (the median of small ones) and per byte says; but a partition waits as long
+    as one did: many wait side by side. A tensor whose partitions stay as they are does not change.
 
     Raises
     ------
@@ -74,7 +73,7 @@ def at_partition_bytes(recording: Recording, n_bytes: int, guess: Guess = LIKELY
     cut = changed_tensors(recording, n_bytes)
     if not cut:
         return recording
-    made = _Cut(recording, cut, _costs(recording, guess.part), guess)
+    made = _Cut(recording, cut, _costs(recording), guess)
     steps = [made.step(step) for step in recording.steps]
     return replace(recording, operations=made.operations, steps=steps)
 
@@ -109,11 +108,11 @@ def changed_tensors(recording: Recording, n_bytes: int) -> dict[tuple[int, str],
     return found
 
 
-def _costs(recording: Recording, part: float) -> dict[str, tuple[float, float]]:
+def _costs(recording: Recording) -> dict[str, tuple[float, float]]:
     """Return the time of each stage for a partition, as small ones show it, and for a byte, as all do (ns).
 
-    That is the quantile `part` of them. Where none is small, the smallest stand for them, without the time
-    of their bytes.
+    That is the median of them. Where none is small, the smallest stand for them, without the time of their
+    bytes.
     """
     found = {}
     for stage, table in _samples(recording).items():
@@ -121,7 +120,7 @@ def _costs(recording: Recording, part: float) -> dict[str, tuple[float, float]]:
         small = size <= max(_SMALL, float(np.quantile(size, 0.1)))
         per_byte = _per_byte(size, work)
         beyond = work[small] - np.where(size[small] <= _SMALL, 0, size[small] * per_byte)
-        found[stage] = max(float(np.quantile(beyond, part)), 0.0), per_byte
+        found[stage] = max(float(np.median(beyond)), 0.0), per_byte
     return found
 
 
