@@ -135,10 +135,12 @@ def job_lengths(bounds: Sequence[StepBounds]) -> Float64:
     """Return how long the job took for each of some steps (steps,), until its last owner was through.
 
     Counted from when the last owner was through with the step before. So a step in which one owner is
-    late is long itself, and not the next one, in which the others wait for it. 0 where an end is unknown.
+    late is long itself, and not the next one, in which the others wait for it. Where the step before is not
+    there, from when the owner began it that was through last. 0 where an end is unknown.
     """
+    last = [(one, int(one.next_ns.argmax())) for one in bounds]
     ends, begins = (
-        np.array([getattr(one, column).max() for one in bounds], np.float64)
+        np.array([getattr(one, column)[owner] for one, owner in last], np.float64)
         for column in ("next_ns", "begin_ns")
     )
     follows = np.diff([one.number for one in bounds], prepend=[one.number for one in bounds[:1]]) == 1

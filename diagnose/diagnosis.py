@@ -291,10 +291,9 @@ def further(diagnosis: Diagnosis) -> str:
     of = f"{counted(len(diagnosis.ranks), 'rank')}, {n_steps}"
     low, high = in_ms(lasts.min(), unit=""), in_ms(lasts.max())
     span = high if high.startswith(f"{low} ") else f"{low} to {high}"
-    mean_ns, told = float(diagnosis.iteration_ns.mean()), f"{of} of {span}"
+    mean_ns, clauses = float(diagnosis.iteration_ns.mean()), [f"{of} of {span}"] if len(lasts) > 1 else []
     if diagnosis.view and abs(lasts.mean() - mean_ns) > NEGLIGIBLE * mean_ns:
-        told = f"{of}: {in_ms(mean_ns)} on the mean rank, {span} until the last is through"
-    clauses = [told] if len(lasts) > 1 else []
+        clauses = [f"{of}: {in_ms(mean_ns)} on the mean rank, {span} until the last is through"]
     return " ".join(map(as_sentence, [*clauses, *_told(diagnosis)[1][1:]]))
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import recorded
+from dag.step_graph import StepBounds, job_lengths
 from dag_utils import Recording, choose_step, critical_path, load_steps, slack_ns
 from errors import AnalyzeError
 from trace_utils import Request
@@ -69,3 +70,20 @@ def test_of_very_many_steps_those_who_ask_what_usually_happens_get_some(
     assert any("32 of 100 steps are looked at" in note for note in some.notes)
     of_number = {step.number: step.iteration_ns.tolist() for step in all_of_them.bounds}
     assert all(step.iteration_ns.tolist() == of_number[step.number] for step in some.bounds)
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        # the owner that is through last took 18, the mean one 15, from the last beginning 13
+        ([(7, [0, 5], [18, 17])], [18]),
+        # step 8 is counted from 18 to 40, step 10, before which one is missing, for its last owner
+        ([(7, [0, 5], [18, 17]), (8, [18, 17], [39, 40]), (10, [60, 62], [80, 81])], [18, 22, 19]),
+        ([(7, [0, 5], [18, -1])], [0]),
+    ],
+)
+def test_a_step_of_a_job_lasts_until_its_last_owner_is_through(
+    steps: list[tuple[int, list[int], list[int]]], expected: list[float]
+) -> None:
+    bounds = [StepBounds(number, np.array(begin), np.array(end)) for number, begin, end in steps]
+    assert job_lengths(bounds).tolist() == expected
