@@ -94,6 +94,7 @@ _GUESSED: dict[tuple[Any, ...], list[Int64]] = {}
 #: What replaces a rule, by what it says.
 RULES: dict[str, Callable[[], Any]] = {
     "transfers are messages": lambda: patch.object(Job, "apart", property(lambda job: job.recording)),
+    "messages that are served in turn stay whole": lambda: patch.object(edit, "_is_serial", lambda _: False),
     "steps go round three times": lambda: patch.object(forecast, "_ROUNDS", 1),
     "… from the recorded rhythm each time": lambda: patch.object(
         row.Row, "lead_ns", lambda _, at, own: own * (at == 0)

@@ -85,6 +85,8 @@ class Guess(NamedTuple):
 LIKELY = Guess()
 #: The other guesses that count where latencies of collectives are not told.
 OTHER_LATENCIES = (Guess(latency="at_least"), Guess(latency="at_most"))
+#: Of PUSHes that are served one by one, the share that waits for the one before it.
+_SERIAL = 0.5
 
 
 class Order(IntEnum):
@@ -173,9 +175,10 @@ class Job:
     def apart(self) -> Recording:
         """The recording that edits change: with its transfers taken apart, as far as their bytes are known.
 
-        Sides of the network that never were the limit do not hold anything up.
+        Sides of the network that never were the limit do not hold anything up. Transfers each of which begins
+        when the one before it is over are served in turn by something else than the network: they stay whole.
         """
-        if self.links is None or not self.recording.links:
+        if self.links is None or not self.recording.links or _is_serial(self.recording):
             return self.recording
         return as_messages(with_sizes(self.recording), self.links)
 
@@ -212,3 +215,10 @@ def _put(step: StepGraph, was: StepGraph, new: StepGraph) -> StepGraph:
         if wanted is not recorded:
             times[column] = np.where(wanted != recorded, wanted, own)
     return replace(step, **times)
+
+
+def _is_serial(recording: Recording) -> bool:
+    """Whether most PUSHes are recorded from when those before them are over."""
+    pushes = recording.which(lambda one: one.transfer.is_sent)
+    held = [step.held[pushes[step.operation]] for step in recording.steps]
+    return bool(np.concatenate([np.zeros(1, np.bool_), *held]).mean() > _SERIAL)
