@@ -319,11 +319,9 @@ def _ranks(side: _Side) -> dict[str, _Rank] | None:
         by_name: tuple[dict[str, float], dict[str, float]] = ({}, {})
         for name, is_comm, ns in zip(names, rank.operations.is_comm.tolist(), mean, strict=True):
             by_name[is_comm][name] = by_name[is_comm].get(name, 0.0) + ns
-        wall, exposed = (
-            np.array([getattr(part, key) for part in rank.breakdown], np.float64)
-            for key in ("wall_ns", "exposed_comm_ns")
-        )
-        ranks[rank.prefix] = _Rank(rank.operations.labels, wall, exposed, *by_name)
+        wall, exposed = rank.breakdown.wall_ns, rank.breakdown.exposed_comm_ns
+        times = wall.astype(np.float64), exposed.astype(np.float64)
+        ranks[rank.prefix] = _Rank(rank.operations.labels, *times, *by_name)
     return ranks if len(ranks) == len(known) else None
 
 

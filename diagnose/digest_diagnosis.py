@@ -120,13 +120,11 @@ def _rank(rank: RankFigures) -> _Rank:
     """Return the time of a rank's operations in its steps; of kinds of work where none are marked."""
     operations = rank.operations
     if operations is None or not rank.steps.whole:
-        spent = {
-            part.step or 0: np.array(
-                [part.wall_ns - part.exposed_comm_ns - part.idle_ns, part.exposed_comm_ns, part.idle_ns],
-                float,
-            )
-            for part in rank.breakdown
-        }
+        parts = rank.breakdown
+        exposed = parts.exposed_comm_ns
+        kinds = np.column_stack([parts.wall_ns - exposed - parts.idle_ns, exposed, parts.idle_ns])
+        labels = [step or 0 for step in parts.step]
+        spent = dict(zip(labels, kinds.astype(np.float64), strict=True))
         names = ("computation", "communication", NOTHING)
         return _Rank(rank, names, ("", "", ""), (Role.COMPUTE, Role.COMM, Role.FRAME), spent)
     of_steps = dict(zip(operations.labels, operations.spent_ns, strict=True))

@@ -18,6 +18,7 @@ from figures.durations import Durations, sketched
 from figures.job_figures import JobFigures
 from figures.operations_by_step import Operations
 from figures.rank_figures import RankFigures, Wanted
+from figures.time_by_role import Breakdown, Breakdowns
 from formats.stream import ByteStream
 from formats.values import cleaned
 from outputs.atomic import open_output
@@ -91,6 +92,8 @@ def _plain(value: Any) -> Any:
             return [_plain(row) for row in value]
         numbers = value.tolist()
         return [int(x) if x.is_integer() else x for x in numbers] if value.dtype.kind == "f" else numbers
+    if isinstance(value, Breakdowns):
+        return value.rows()
     if isinstance(value, array):
         return [None if number != number else number for number in value]
     if isinstance(value, Path | Note):
@@ -101,6 +104,11 @@ def _plain(value: Any) -> Any:
 def _decoded(kind: Any, value: Any) -> Any:
     if kind is Path and isinstance(value, str):
         return Path(value)
+    if kind is Breakdowns:
+        rows = msgspec.convert(value, list[Breakdown])
+        _require(all(-_MOST < number < _MOST for row in rows for number in row[2:]), "a number out of range")
+        _require(len({row.rank for row in rows}) <= 1, "a step of another rank")
+        return Breakdowns.of(rows)
     _require(get_origin(kind) is np.ndarray and isinstance(value, list), "a list expected")
     (dtype,) = get_args(get_args(kind)[1])
     try:
@@ -131,17 +139,16 @@ def _checked(rank: RankFigures) -> RankFigures:
     steps = [*rank.steps.whole, *rank.steps.partial]
     _require(all(step.end_ns >= step.start_ns for step in steps), "a step that ends before it begins")
     numbers = [number for step in steps for number in step]
-    numbers += [number for part in rank.breakdown for number in msgspec.structs.astuple(part)[2:]]
     numbers += [*rank.category_ns.values(), *(ns for late in rank.late_ns.values() for ns in late)]
     _require(all(-_MOST < number < _MOST for number in numbers), "a number out of range")
     _require(all(rank.late_ns.values()), "a rank without lateness")
-    _require(all(part.rank == rank.name for part in rank.breakdown), "a step of another rank")
+    _require(rank.breakdown.rank in (rank.name, ""), "a step of another rank")
     if rank.operations is None or rank.shapes is None:
         raise ValueError("operations are missing")
     labels = [step.label for step in rank.steps.whole]
     _require(list(rank.operations.labels) == labels, "steps are missing")
     marked: list[int | None] = [*labels] or ([None] if rank.n_slices else [])
-    _require([part.step for part in rank.breakdown] == marked, "a step is missing")
+    _require(list(rank.breakdown.step) == marked, "a step is missing")
     operations = _operations(rank.operations, len(labels))
     durations = _durations(rank.durations)
     m = len(operations.keys)

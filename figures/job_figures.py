@@ -150,7 +150,7 @@ def load_figures(paths: Sequence[Path], wanted: Wanted, asked: Request = PLAIN) 
             rank.made,
             source=rank.source,
             name=name,
-            breakdown=[replace(part, rank=name) for part in rank.made.breakdown],
+            breakdown=rank.made.breakdown.of_rank(name),
         )
         for name, rank in zip(job.names, job.ranks, strict=True)
     ]
@@ -169,7 +169,7 @@ def _without(rank: RankFigures, first: Collection[int]) -> RankFigures:
         labels = np.array(operations.labels)[kept].tolist()
         operations = replace(operations, labels=labels, spent_ns=operations.spent_ns[kept])
     steps = rank.steps._replace(whole=tuple(step for step in whole if step.label not in first))
-    parts = [part for part in rank.breakdown if part.step not in first]
+    parts = rank.breakdown.at(np.array([step not in first for step in rank.breakdown.step], np.bool_))
     return replace(rank, steps=steps, breakdown=parts, operations=operations)
 
 

@@ -14,7 +14,7 @@ from dialects.steps import Step, Steps
 from dialects.system import System
 from figures.durations import Durations, sketched
 from figures.operations_by_step import Operations, OpKey
-from figures.time_by_role import Breakdown
+from figures.time_by_role import Breakdowns
 from formats.columns import Trace
 from opname import OpName
 
@@ -69,7 +69,7 @@ def log_figures(
         note = f"Each step is the mean of {width} in a row: the log has more than {MOST_STEPS:,}."
         steps = tuple(map(Step, labels, begins, ends))
         figures["steps"] = Steps(steps, (), "rows of the log", note=note if width > 1 else "", width=width)
-        figures |= {"breakdown": _breakdown(labels, begins, role, took), "rule": system.rule(trace)}
+        figures |= {"breakdown": _breakdown(labels, begin, role, took), "rule": system.rule(trace)}
         figures |= {"longest": _longest(keys, role, took), "shapes": [[]] * len(keys)}
         before = np.cumsum(took[1:], axis=0) - took[1:]
         place[1:] = (before / took[0] * count[1:]).sum(1)
@@ -102,9 +102,7 @@ def _stretches(label: Int64) -> tuple[Int64, Int64, int]:
     return first, stretch[first] * (usual * width), width
 
 
-def _breakdown(
-    labels: list[int], begins: list[int], role: NDArray[np.int8], took: Float64
-) -> list[Breakdown]:
+def _breakdown(labels: list[int], begin: Int64, role: NDArray[np.int8], took: Float64) -> Breakdowns:
     """Return where the time of each step goes; parts of a step come one after the other."""
     role = role[1:]
     whole, *rest = (
@@ -113,9 +111,7 @@ def _breakdown(
             (role == Role.COMPUTE) | (role == Role.UPDATE), is_communication(role), role == Role.COPY)))
     )  # fmt: skip
     compute, comm, copies = rest
-    columns = whole, compute, comm, 0 * whole, whole - compute - comm - copies
-    rows = zip(labels, begins, *(column.tolist() for column in columns), strict=True)
-    return [Breakdown("", *row) for row in rows]
+    return Breakdowns("", labels, begin, whole, compute, comm, 0 * whole, whole - compute - comm - copies)
 
 
 def _longest(keys: list[OpKey], role: NDArray[np.int8], took: Float64) -> tuple[str, float]:

@@ -21,7 +21,7 @@ from errors import TraceError
 from figures.durations import NO_DURATIONS, Durations, category_totals, durations
 from figures.log_figures import LogRows, log_figures
 from figures.operations_by_step import Operations, op_ids, operations_of, rank_shapes
-from figures.time_by_role import Breakdown, breakdown
+from figures.time_by_role import Breakdowns, breakdown
 from formats.columns import Trace
 from parallel import at_once
 from traces.filter import selected_of
@@ -92,7 +92,7 @@ class RankFigures(Struct, frozen=True, omit_defaults=True):
     steps: Steps = NO_STEPS
     durations: Durations = NO_DURATIONS
     category_ns: Mapping[str, int] = field(default_factory=dict)
-    breakdown: Sequence[Breakdown] = ()
+    breakdown: Breakdowns = field(default_factory=Breakdowns)
     rule: str = ""
     longest: tuple[str, float] = ("", 0.0)
     annotated: tuple[str, float] = ("", 0.0)
@@ -112,12 +112,12 @@ class RankFigures(Struct, frozen=True, omit_defaults=True):
         return self.source.prefix.rstrip(".")
 
     @property
-    def in_the_middle(self) -> Sequence[Breakdown]:
+    def in_the_middle(self) -> Breakdowns:
         """Where the time of steps in the middle of a large trace goes; of all steps of another one."""
         if not self.is_sampled:
             return self.breakdown
         labels = {step.label for step in _middle(self.steps.whole, self.n_slices)}
-        return [part for part in self.breakdown if part.step in labels]
+        return self.breakdown.at(np.array([step in labels for step in self.breakdown.step], np.bool_))
 
     @property
     def is_sampled(self) -> bool:
@@ -234,26 +234,26 @@ def _of_middle(trace: Trace, whole: Sequence[Step]) -> dict[str, Any]:
         return {}
     roles = dialects.of(trace).roles(trace)
     parts = breakdown(trace, roles, steps)
-    by_length = sorted(parts, key=lambda part: part.wall_ns)
-    longest, annotated = _longest_own(trace, roles, by_length[(len(by_length) - 1) // 2])
+    middle = int(np.argsort(parts.wall_ns, kind="stable")[(len(parts) - 1) // 2])
+    bounds = int(parts.start_ns[middle]), int(parts.start_ns[middle] + parts.wall_ns[middle])
+    longest, annotated = _longest_own(trace, roles, *bounds)
     return {"breakdown": parts, "longest": longest, "annotated": annotated}
 
 
 def _longest_own(
-    trace: Trace, roles: NDArray[np.int8], step: Breakdown
+    trace: Trace, roles: NDArray[np.int8], start_ns: int, end_ns: int
 ) -> tuple[tuple[str, float], tuple[str, float]]:
     """Return the computation with most time in a step, what lies inside it left out, and that time.
 
     What lies inside and only frames it, as Python's functions do, is its own. Next, the same of annotations.
     """
-    end_ns = step.start_ns + step.wall_ns
-    is_near = (trace.ts_ns < end_ns) & (trace.end_ns > step.start_ns)
+    is_near = (trace.ts_ns < end_ns) & (trace.end_ns > start_ns)
     part, roles = trace.select(is_near), roles[is_near]
     annotates = dialects.of(trace).annotations(part) & (roles == Role.FRAME)
     chosen = annotates | ~np.isin(roles, (Role.FRAME, Role.HOST, Role.CALL, Role.IGNORED))
     part, computes = part.select(chosen), (roles == Role.COMPUTE)[chosen]
     row, begin, end = innermost(part.ts_ns, part.end_ns, part.track_id)
-    inside = np.minimum(end, end_ns) - np.maximum(begin, step.start_ns)
+    inside = np.minimum(end, end_ns) - np.maximum(begin, start_ns)
     own_ns = np.bincount(row, np.maximum(inside, 0), len(part))
     return _largest(part, own_ns * computes), _largest(part, own_ns * annotates[chosen])
 

@@ -20,11 +20,11 @@ What is left is "nothing recorded". Intervals are cut at the borders of the step
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from msgspec import Struct
 
 from arrays import Float64, Int64, Mask, NDArray
 from arrays.intervals import clipped_lengths, innermost, lies_inside, union
@@ -49,7 +49,7 @@ _LAST_WORK = int(_PLACE_OF[Role.COPY])
 _MANY = 1 << 19  # pieces that are shared at a time
 
 
-class Breakdown(Struct, frozen=True, array_like=True):
+class Breakdown(NamedTuple):
     """How long each kind of work ran in one step of a rank; `step` is None for the whole trace.
 
     ``idle`` is when nothing ran, or only what prepares and frames; copies and fills of a device's memory are
@@ -71,7 +71,63 @@ class Breakdown(Struct, frozen=True, array_like=True):
         return self.comm_ns - self.overlap_ns
 
 
-def breakdown(trace: Trace, roles: NDArray[np.int8], steps: Sequence[Step]) -> list[Breakdown]:
+class Breakdowns:
+    """The `Breakdown` of each of k steps of one rank, by column: of 1,000 ranks there are a million.
+
+    Attributes
+    ----------
+    step : k labels
+    start_ns, wall_ns, compute_ns, comm_ns, overlap_ns, idle_ns : (k,) as of `Breakdown`
+    """
+
+    def __init__(self, rank: str = "", step: Sequence[int | None] = (), *ns: Int64) -> None:
+        self.rank, self.step = rank, step
+        self.start_ns, self.wall_ns, self.compute_ns, self.comm_ns, self.overlap_ns, self.idle_ns = (
+            ns or np.zeros((6, 0), np.int64)
+        )
+
+    @classmethod
+    def of(cls, rows: Sequence[Breakdown]) -> Breakdowns:
+        """Return the columns of some steps of one rank."""
+        ns = np.array([row[2:] for row in rows], np.int64).reshape(-1, 6)
+        return cls(rows[0].rank if rows else "", [row.step for row in rows], *ns.T)
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Breakdowns) and self.rows() == other.rows()
+
+    @property
+    def exposed_comm_ns(self) -> Int64:
+        """Communication that no computation hid (k,)."""
+        return self.comm_ns - self.overlap_ns
+
+    @property
+    def ns(self) -> tuple[Int64, ...]:
+        """The columns of times, in the order of `Breakdown`."""
+        return self.start_ns, self.wall_ns, self.compute_ns, self.comm_ns, self.overlap_ns, self.idle_ns
+
+    def row(self, at: int) -> Breakdown:
+        """Return one step."""
+        return Breakdown(self.rank, self.step[at], *(int(column[at]) for column in self.ns))
+
+    def rows(self) -> list[Breakdown]:
+        """Return the steps one by one."""
+        times = zip(*(column.tolist() for column in self.ns), strict=True)
+        return [Breakdown(self.rank, step, *row) for step, row in zip(self.step, times, strict=True)]
+
+    def at(self, chosen: Mask) -> Breakdowns:
+        """Return some of the steps."""
+        step = list(itertools.compress(self.step, chosen))
+        return Breakdowns(self.rank, step, *(column[chosen] for column in self.ns))
+
+    def of_rank(self, rank: str) -> Breakdowns:
+        """Return these steps as those of `rank`."""
+        return Breakdowns(rank, self.step, *self.ns)
+
+
+def breakdown(trace: Trace, roles: NDArray[np.int8], steps: Sequence[Step]) -> Breakdowns:
     """Return where the time of each step goes; of the whole trace where there is none.
 
     Parameters
@@ -80,7 +136,7 @@ def breakdown(trace: Trace, roles: NDArray[np.int8], steps: Sequence[Step]) -> l
     steps : in order of their beginnings and ends
     """
     if len(trace) == 0:
-        return []
+        return Breakdowns()
     windows: list[tuple[int | None, int, int]] = [*steps] or [(None, *_bounds(trace, roles))]
     starts, ends = (np.array([window[at] for window in windows], np.int64) for at in (1, 2))
     slices = Slices.of(trace.ts_ns, trace.end_ns, trace.track_id, roles)
@@ -90,9 +146,9 @@ def breakdown(trace: Trace, roles: NDArray[np.int8], steps: Sequence[Step]) -> l
     of_comm = is_communication(roles)
     all_comm = clipped_lengths(union(slices.start[of_comm], slices.end[of_comm]), starts, ends)
     wall, exposed, compute = ends - starts, comm + whole, compute + update
-    columns = wall, compute, all_comm, all_comm - exposed, wall - compute - exposed - copies
-    rows = zip(windows, *(column.tolist() for column in columns), strict=True)
-    return [Breakdown("", label, start, *times) for (label, start, _), *times in rows]
+    idle = wall - compute - exposed - copies
+    labels = [window[0] for window in windows]
+    return Breakdowns("", labels, starts, wall, compute, all_comm, all_comm - exposed, idle)
 
 
 def time_by_operation(
@@ -307,16 +363,16 @@ class RankSummary(NamedTuple):
     idle_ns: float
 
 
-def summaries(parts: Iterable[Breakdown]) -> list[RankSummary]:
-    """Return a summary of each rank, in the order of their first step."""
-    keys = ("compute_ns", "comm_ns", "exposed_comm_ns", "idle_ns")
+def summaries(ranks: Iterable[Breakdowns]) -> list[RankSummary]:
+    """Return a summary of each rank that has a step."""
     rows = []
-    for rank, steps in _by_rank(parts).items():
-        wall = np.array([step.wall_ns for step in steps])
-        means = [float(np.mean([getattr(step, key) for step in steps])) for key in keys]
-        far = [steps[row].step for row in np.flatnonzero(outliers(wall)).tolist()]
+    for one in filter(len, ranks):
+        columns = one.compute_ns, one.comm_ns, one.exposed_comm_ns, one.idle_ns
+        means = [float(column.mean()) for column in columns]
+        far = itertools.compress(one.step, outliers(one.wall_ns))
         numbers = [number for number in far if number is not None]
-        rows.append(RankSummary(rank, numbers, len(steps), float(wall.mean()), median(wall), *means))
+        middle = median(one.wall_ns)
+        rows.append(RankSummary(one.rank, numbers, len(one), float(one.wall_ns.mean()), middle, *means))
     return rows
 
 
@@ -325,22 +381,16 @@ def outliers(lengths: NDArray[np.number[Any]]) -> Mask:
     return lengths > longest_usual(lengths)
 
 
-def shares(parts: Sequence[Breakdown]) -> tuple[float, ...]:
+def shares(ranks: Sequence[Breakdowns]) -> tuple[float, ...]:
     """Return the shares of some steps' time, together 1.
 
     Those of computation alone, exposed communication, both at once, copies, and idle time.
     """
-    wall, compute, exposed, both, idle = (
-        sum(getattr(part, key) for part in parts)
-        for key in ("wall_ns", "compute_ns", "exposed_comm_ns", "overlap_ns", "idle_ns")
-    )
+    wall, compute, exposed, both, idle = np.sum([
+        [column.sum(dtype=np.float64) for column in (
+            one.wall_ns, one.compute_ns, one.exposed_comm_ns, one.overlap_ns, one.idle_ns)]
+        for one in ranks
+    ], axis=0).tolist()  # fmt: skip
     alone = compute - both
     ns = alone, exposed, both, wall - alone - exposed - both - idle, idle
     return tuple(each / max(wall, 1) for each in ns)
-
-
-def _by_rank(parts: Iterable[Breakdown]) -> dict[str, list[Breakdown]]:
-    of_rank: dict[str, list[Breakdown]] = {}
-    for part in parts:
-        of_rank.setdefault(part.rank, []).append(part)
-    return of_rank

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from arrays import NDArray
-from figures.time_by_role import Breakdown
+from arrays import Int64, NDArray
+from figures.time_by_role import Breakdown, Breakdowns
 from result import Bars, Chart, HeatMap, Waterfall
 
 if TYPE_CHECKING:
@@ -28,13 +28,13 @@ LEAST_SHOWN = 0.01
 _QUANTILES = {"longest": 1.0, "95th percentile": 0.95, "median": 0.5, "5th percentile": 0.05, "shortest": 0.0}
 
 
-def breakdown_charts(parts: Sequence[Breakdown]) -> list[Chart]:
+def breakdown_charts(parts: Sequence[Breakdowns]) -> list[Chart]:
     """Return where the time of each step goes, by rank (milliseconds); nothing if no step lasts any."""
-    if not any(part.wall_ns for part in parts):
+    if not any(part.wall_ns.any() for part in parts):
         return []
     exposed = exposed_map(parts)
-    if len({part.rank for part in parts}) <= MOST_STRIPS and len(parts) <= _MOST_STACKS:
-        return [_bars(parts), *exposed]
+    if len(parts) <= MOST_STRIPS and sum(map(len, parts)) <= _MOST_STACKS:
+        return [_bars([row for part in parts for row in part.rows()]), *exposed]
     maps: list[Chart] = [*exposed, *_maps("Computation", parts, lambda part: part.compute_ns)]
     return maps or [*_maps("Nothing recorded", parts, lambda part: part.idle_ns)]
 
@@ -79,40 +79,39 @@ def _ns(change: Change) -> float:
     return (change.b_ns or 0.0) - (change.a_ns or 0.0)
 
 
-def exposed_map(parts: Sequence[Breakdown]) -> list[HeatMap]:
+def exposed_map(parts: Sequence[Breakdowns]) -> list[HeatMap]:
     """Return how long each rank communicated in each step while it computed nothing, if any did."""
     return _maps("Exposed communication", parts, lambda part: part.exposed_comm_ns)
 
 
-def _bars(parts: Sequence[Breakdown]) -> Bars:
+def _bars(steps: Sequence[Breakdown]) -> Bars:
     stacked = {
-        "compute alone": [(part.compute_ns - part.overlap_ns) / 1e6 for part in parts],
-        "both": [part.overlap_ns / 1e6 for part in parts],
-        "communication alone": [part.exposed_comm_ns / 1e6 for part in parts],
-        "copies": [_copies_ns(part) / 1e6 for part in parts],
-        idle_or_not_recorded(parts): [part.idle_ns / 1e6 for part in parts],
+        "compute alone": [(step.compute_ns - step.overlap_ns) / 1e6 for step in steps],
+        "both": [step.overlap_ns / 1e6 for step in steps],
+        "communication alone": [step.exposed_comm_ns / 1e6 for step in steps],
+        "copies": [_copies_ns(step) / 1e6 for step in steps],
+        idle_or_not_recorded(steps): [step.idle_ns / 1e6 for step in steps],
     }
     stacked = {name: values for name, values in stacked.items() if any(values)}
-    places = [_step(part) for part in parts]
-    ranks = [part.rank for part in parts]
+    places = [_name(step.step) for step in steps]
+    ranks = [step.rank for step in steps]
     return Bars("Where the time of a step goes", "step", "time (ms)", places, stacked, True, strips=ranks)
 
 
-def idle_or_not_recorded(parts: Sequence[Breakdown]) -> str:
+def idle_or_not_recorded(parts: Sequence[Breakdown | Breakdowns]) -> str:
     """Return the name of time in which nothing ran: not "idle" where no computation is recorded."""
-    return "idle" if any(part.compute_ns for part in parts) else "not recorded"
+    return "idle" if any(np.any(part.compute_ns) for part in parts) else "not recorded"
 
 
-def _maps(title: str, parts: Sequence[Breakdown], value: Callable[[Breakdown], int]) -> list[HeatMap]:
-    if not any(map(value, parts)):
+def _maps(title: str, parts: Sequence[Breakdowns], value: Callable[[Breakdowns], Int64]) -> list[HeatMap]:
+    if not any(value(part).any() for part in parts):
         return []
-    ranks = list(dict.fromkeys(part.rank for part in parts))
-    steps = list(dict.fromkeys(map(_step, sorted(parts, key=lambda part: part.step or 0))))
-    row, column = {name: i for i, name in enumerate(ranks)}, {name: i for i, name in enumerate(steps)}
-    ms = np.full((len(ranks), len(steps)), np.nan)
-    for part in parts:
-        ms[row[part.rank], column[_step(part)]] = value(part) / 1e6
-    return [rank_map(title, ranks, steps, ms)]
+    steps = sorted({step for part in parts for step in part.step}, key=lambda step: step or 0)
+    column = {step: i for i, step in enumerate(steps)}
+    ms = np.full((len(parts), len(steps)), np.nan)
+    for row, part in enumerate(parts):
+        ms[row, [column[step] for step in part.step]] = value(part) / 1e6
+    return [rank_map(title, [part.rank for part in parts], [*map(_name, steps)], ms)]
 
 
 def joined_steps(
@@ -158,5 +157,5 @@ def _copies_ns(part: Breakdown) -> int:
     return part.wall_ns - part.compute_ns - part.exposed_comm_ns - part.idle_ns
 
 
-def _step(part: Breakdown) -> str:
-    return "all" if part.step is None else str(part.step)
+def _name(step: int | None) -> str:
+    return "all" if step is None else str(step)

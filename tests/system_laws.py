@@ -78,7 +78,7 @@ def check_made(job: Path, late: str, late_ms: float) -> None:
     assert [one["scope"]["ranks"] for one in found] == [[late]], "the late rank is not the one that is named"
     assert abs(found[0]["gain_ms"]["mid"] / late_ms - 1) < 0.1, f"{found[0]['gain_ms']} instead of {late_ms}"
     waiting = [rank for rank in figures_of(job, Wanted(breakdown=True)).ranks if rank.name != late]
-    for part in (part for rank in waiting for part in rank.breakdown):
+    for part in (part for rank in waiting for part in rank.breakdown.rows()):
         assert part.exposed_comm_ns >= 0.9e6 * late_ms, f"{part.rank}: work, by its role, hides its wait"
 
 
@@ -208,7 +208,7 @@ def check_busy(job: Path) -> None:
         for track, busy_ns, wall_ns in busy_tracks(trace.own):
             assert busy_ns <= wall_ns, f"{trace.path}: {trace.tracks[track]} works longer than it lasts"
     for rank in figures_of(job, Wanted(breakdown=True)).ranks:
-        for step in rank.breakdown:
+        for step in rank.breakdown.rows():
             assert step.compute_ns + step.comm_ns - step.overlap_ns + step.idle_ns <= step.wall_ns
 
 

@@ -273,8 +273,8 @@ def assert_one_clock(path: Path, view: JobView) -> None:
     for at, row in enumerate(rows):
         step, limits = recording.steps[row], np.zeros(3)
         for owner, rank in enumerate(found):
-            of_step = {part.step: part for part in rank.breakdown}
-            part = of_step.get(recording.bounds[row].number, rank.breakdown[0])
+            of_step = {part.step: part for part in rank.breakdown.rows()}
+            part = of_step.get(recording.bounds[row].number, rank.breakdown.row(0))
             assert part.wall_ns == step.iteration_ns[owner]
             if not device.any():
                 continue
@@ -623,7 +623,9 @@ def test_what_a_stream_waits_for_is_no_work_and_calls_of_any_runtime_wait(tmp_pa
         job.add(f"ProfilerStep#{number}", "user_annotation", begin, job.now)
     path = job.write(tmp_path / "job")
     figures = load_figures([path], Wanted(breakdown=True), Request(jobs=1, progress=False))
-    assert {(one.wall_ns, one.compute_ns) for one in figures.ranks[0].breakdown} == {(300_000, 100_000)}
+    assert {(one.wall_ns, one.compute_ns) for one in figures.ranks[0].breakdown.rows()} == {
+        (300_000, 100_000)
+    }
     assert 0 < without_waits(path) < 300
 
 
@@ -708,7 +710,7 @@ def test_steps_in_the_middle_hold_work_that_was_launched_before_them(
     )
     (rank,) = figures.ranks
     assert 5 < len(rank.in_the_middle) < 20
-    for step in rank.in_the_middle:
+    for step in rank.in_the_middle.rows():
         assert (step.wall_ns, step.compute_ns, step.idle_ns) == (1_000_000, 1_000_000, 0)
 
 

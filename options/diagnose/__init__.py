@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from diagnose.diagnosis import Diagnosis, Ranked
     from diagnose.finding import Evidence
     from figures.job_figures import JobFigures
-    from figures.time_by_role import Breakdown
+    from figures.time_by_role import Breakdowns
     from replay.edit import EditRequest
 
 HELP = (
@@ -146,14 +146,14 @@ def _of_step_log(args: Namespace) -> Result:
 def _of_figures(args: Namespace, job: JobFigures, notes: Sequence[str]) -> Result:
     from diagnose.digest_diagnosis import diagnose_figures
 
-    parts = [part for rank in job.ranks for part in rank.breakdown]
+    parts = [rank.breakdown for rank in job.ranks]
     return _result(args, diagnose_figures(job), lambda: parts, notes, job.repairs)
 
 
 def _result(
     args: Namespace,
     diagnosis: Diagnosis,
-    parts: Callable[[], Sequence[Breakdown]],
+    parts: Callable[[], Sequence[Breakdowns]],
     notes: Sequence[str],
     repairs: Sequence[str],
 ) -> Result:
@@ -207,13 +207,13 @@ def _flaw(one: Ranked) -> str:
     return f"{as_sentence(f'{finding.title}: {finding.cause}')} {as_sentence(finding.action)}"
 
 
-def _breakdowns(args: Namespace) -> list[Breakdown]:
+def _breakdowns(args: Namespace) -> list[Breakdowns]:
     """Return where the time of each rank's steps went; for that its files are read once more."""
     from figures.job_figures import load_figures
     from figures.rank_figures import Wanted
 
     job = load_figures(args.path, Wanted(breakdown=True), asked(args))
-    return [part for rank in job.ranks for part in rank.breakdown]
+    return [rank.breakdown for rank in job.ranks]
 
 
 def _where(one: Ranked, n_ranks: int) -> str:

@@ -12,7 +12,7 @@ from diagnose.detectors.slow_transfers import transfers
 from diagnose.diagnosis import Diagnosis, Ranked
 from diagnose.finding import Finding
 from diagnose.job_view import JobView
-from figures.time_by_role import Breakdown
+from figures.time_by_role import Breakdowns
 from function_names import brief
 from options.step_charts import exposed_map, joined_steps, rank_map
 from result import Bars, Chart, Point, Scatter, Waterfall, in_ms
@@ -37,7 +37,7 @@ def diagnosis_charts(
     diagnosis: Diagnosis,
     ranked: Sequence[tuple[int, Ranked]],
     first: Sequence[Chart],
-    parts: Sequence[Breakdown],
+    parts: Sequence[Breakdowns],
 ) -> list[Chart]:
     """Return charts of the findings that are shown, each with its place, after those that come `first`.
 
@@ -45,7 +45,10 @@ def diagnosis_charts(
     """
     few = [one.finding.ranks for _, one in ranked if len(one.finding.ranks) < len(diagnosis.ranks)]
     named, view = [rank for ranks in few for rank in ranks], diagnosis.view
-    exposed = _exposed_map([part for part in parts if part.step in diagnosis.numbers])
+    seen = {*diagnosis.numbers}
+    exposed = _exposed_map([
+        part.at(np.array([step in seen for step in part.step], np.bool_)) for part in parts
+    ])  # fmt: skip
     return [
         *first,
         *(_excess_map(diagnosis) or exposed),
@@ -195,9 +198,10 @@ def _excess_map(diagnosis: Diagnosis) -> list[Chart]:
     return [rank_map("Longer than the median rank", diagnosis.ranks, names, excess_ns / 1e6)]
 
 
-def _exposed_map(parts: Sequence[Breakdown]) -> list[Chart]:
+def _exposed_map(parts: Sequence[Breakdowns]) -> list[Chart]:
     """Return how long each rank communicated in each step while it computed nothing, if any did."""
-    if len({part.rank for part in parts}) < 2:
+    parts = [part for part in parts if len(part)]
+    if len(parts) < 2:
         return []
-    n_steps = len({part.step for part in parts})
+    n_steps = len({step for part in parts for step in part.step})
     return [one._replace(is_small=n_steps <= _FEW_STEPS) for one in exposed_map(parts)]

@@ -13,11 +13,12 @@ from opname import without_partition
 from options import READING, above_zero, asked, check_heeded, check_variant, command, is_drawn
 from options.runs import check_digests, check_grouped, digest_note, group_of, saved
 from outputs.marks import is_digest
-from result import Chart, Column, Result, Table, ms_column
+from result import Chart, Column, LazySequence, Result, Table, ms_column
 
 if TYPE_CHECKING:
     from figures.durations import CategoryStat, Durations, Stat, Stats
     from figures.job_figures import JobFigures
+    from figures.time_by_role import Breakdown
 
 HELP = (
     "how long each operation takes: per operation and per category; --sub_option breakdown (of each step), "
@@ -295,13 +296,24 @@ def _result(
 
 
 def _breakdown(args: Namespace, job: JobFigures) -> Result:
+    import numpy as np
+
     from figures.time_by_role import summaries
     from options.statistic.headlines import exposed_and_outliers
     from options.step_charts import breakdown_charts, idle_or_not_recorded
 
-    parts = [part for rank in job.ranks for part in rank.breakdown]
-    shown = sorted(parts, key=lambda part: -part.wall_ns) if args.sort else parts
-    settled = [part for rank in job.settled.ranks for part in rank.breakdown]
+    parts = [rank.breakdown for rank in job.ranks]
+    first = np.cumsum([0, *map(len, parts)])
+    order: Sequence[int] = range(first[-1])
+    if args.sort:
+        order = np.argsort(-np.concatenate([part.wall_ns for part in parts]), kind="stable").tolist()
+
+    def step(at: int) -> Breakdown:
+        rank = int(np.searchsorted(first, at, side="right")) - 1
+        return parts[rank].row(at - first[rank])
+
+    shown = LazySequence(order, step)
+    settled = [rank.breakdown for rank in job.settled.ranks]
     of_ranks = summaries(settled)
     idle = f"{idle_or_not_recorded(parts)} (ms)"
     of_steps, of_rank = (
@@ -341,7 +353,7 @@ def _unknown(job: JobFigures) -> list[str]:
         return []
     notes = []
     shows = any(dialects.named(name).shows_communication for name in job.dialects)
-    if shows and not any(part.comm_ns for rank in job.ranks for part in rank.breakdown):
+    if shows and not any(rank.breakdown.comm_ns.any() for rank in job.ranks):
         notes.append(f"{NONE_SHOWN.format(job.n_ranks)}; --comm NAME says what is communication")
     kernels = list(dict.fromkeys(name for rank in job.ranks for name in rank.own_streams))
     if kernels:

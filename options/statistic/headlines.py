@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from statistics import fmean
 
 import numpy as np
 
+from arrays import Int64
 from arrays.median import FEWEST, median
 from errors import counted, listed
 from figures.durations import Stat
 from figures.rank_figures import RankFigures
-from figures.time_by_role import Breakdown, RankSummary, shares, summaries
+from figures.time_by_role import Breakdown, Breakdowns, RankSummary, outliers, shares, summaries
 from function_names import brief, without_numbers
 from result import in_ms, in_percent
 
@@ -24,7 +24,7 @@ _HARDLY = 0.05  # of a step: if ranks compute less, most of what they compute ma
 
 def where_time_goes(ranks: Sequence[RankFigures]) -> str:
     """Return one sentence: how long a step is, what ran in it, which rank computes longest, and what."""
-    parts = [part for rank in ranks for part in rank.in_the_middle]
+    parts = [rank.in_the_middle for rank in ranks if len(rank.breakdown)]
     if not parts:
         slices = counted(sum(rank.n_slices for rank in ranks), "slice")
         return f"{slices} of {counted(len(ranks), 'rank')}; no step is marked in them."
@@ -68,29 +68,28 @@ def whose_time(stats: Sequence[Stat], n_ranks: int) -> str:
     return f"The work on devices{where} takes {in_ms(whole)} in all: {'; '.join([*most, *unknown])}."
 
 
-def exposed_and_outliers(parts: Sequence[Breakdown], warm_up: Sequence[int] = ()) -> str:
+def exposed_and_outliers(parts: Sequence[Breakdowns], warm_up: Sequence[int] = ()) -> str:
     """Return one sentence: mean and median of the steps, exposed communication, outliers.
 
     It names the steps of the `warm_up`, which are not in `parts`.
     """
     ranks = summaries(parts)
-    wall = [part.wall_ns for part in parts]
-    exposed = float(np.mean([part.exposed_comm_ns for part in parts]))
+    mean_ns = _mean([part.wall_ns for part in parts])
+    exposed = _mean([part.exposed_comm_ns for part in parts])
     sentence = _length(parts, ranks, with_median=True)
-    if any(part.comm_ns for part in parts):
+    if any(part.comm_ns.any() for part in parts):
         most = max(ranks, key=lambda rank: rank.exposed_comm_ns)
         where = f"; most on {most.rank}, {in_ms(most.exposed_comm_ns)}" if len(ranks) > 1 and exposed else ""
-        share = in_percent(exposed / max(float(np.mean(wall)), 1.0))
+        share = in_percent(exposed / max(mean_ns, 1.0))
         sentence += f"; exposed communication takes {in_ms(exposed)} of it ({share}{where})"
     else:
         sentence += "; no communication was recorded"
     if warm_up:
         sentence += f"; step {listed(list(map(str, warm_up)))}, the warm-up, left out"
-    known = {rank.rank: rank.outlier_steps for rank in ranks}
+    far = [row for part in parts for row in part.at(outliers(part.wall_ns)).rows() if row.step is not None]
     longest: dict[int | None, Breakdown] = {}
-    for part in sorted(parts, key=lambda part: -part.wall_ns):
-        if part.step in known[part.rank]:
-            longest.setdefault(part.step, part)
+    for row in sorted(far, key=lambda row: -row.wall_ns):
+        longest.setdefault(row.step, row)
     if longest:
         words = [f"step {part.step} ({in_ms(part.wall_ns)} on {part.rank})" for part in longest.values()]
         return f"{sentence}; far longer than the median: {listed(words, _NAMED)}."
@@ -99,23 +98,27 @@ def exposed_and_outliers(parts: Sequence[Breakdown], warm_up: Sequence[int] = ()
 
 
 def _length(
-    parts: Sequence[Breakdown], ranks: Sequence[RankSummary], where: str = "", *, with_median: bool = False
+    parts: Sequence[Breakdowns], ranks: Sequence[RankSummary], where: str = "", *, with_median: bool = False
 ) -> str:
-    wall = [part.wall_ns for part in parts]
+    mean_ns = _mean([part.wall_ns for part in parts])
     of_ranks = f" on {counted(len(ranks), 'rank')}" if len(ranks) > 1 else ""
-    if all(part.step is None for part in parts):
-        return f"The recording takes {in_ms(fmean(wall))}{of_ranks}"
-    of_step: dict[int | None, list[int]] = {}
-    for part in parts:
-        of_step.setdefault(part.step, []).append(part.wall_ns)
-    steps = len(of_step)
-    middle = median(np.array([*map(fmean, of_step.values())]))
+    if all(part.step == [None] for part in parts):
+        return f"The recording takes {in_ms(mean_ns)}{of_ranks}"
+    labels = [-1 if step is None else step for part in parts for step in part.step]
+    _, of_label, n = np.unique(labels, return_inverse=True, return_counts=True)
+    steps = len(n)
+    middle = median(np.bincount(of_label, np.concatenate([part.wall_ns for part in parts])) / n)
     half = f", median {in_ms(middle)}" if with_median and steps > 1 else ""
     of_steps = f" (mean of {steps} steps{where}{of_ranks}{half})" if steps > 1 else f"{where}{of_ranks}"
-    return f"A step takes {in_ms(fmean(wall))}{of_steps}"
+    return f"A step takes {in_ms(mean_ns)}{of_steps}"
 
 
-def _kinds(parts: Sequence[Breakdown], is_hardly: bool) -> list[tuple[str, float]]:
+def _mean(columns: Sequence[Int64]) -> float:
+    """Return the mean over the steps of all ranks."""
+    return float(np.concatenate(columns).mean())
+
+
+def _kinds(parts: Sequence[Breakdowns], is_hardly: bool) -> list[tuple[str, float]]:
     """Return kinds of work and their shares, largest first; `is_hardly`: computation is hardly recorded."""
     of = shares(parts)
     has_computation = of[0] + of[2] > 0

@@ -29,7 +29,7 @@ def of_spans(folder: Path, spans: Sequence[Span]) -> Breakdown:
 
 def steps_of(trace: Trace) -> list[Breakdown]:
     system = dialects.of(trace)
-    return breakdown(trace, system.roles(trace), system.find_steps(trace).whole)
+    return breakdown(trace, system.roles(trace), system.find_steps(trace).whole).rows()
 
 
 def in_us(found: Breakdown) -> tuple[int, int, int, int]:

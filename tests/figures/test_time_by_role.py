@@ -124,7 +124,7 @@ def test_a_breakdown_is_what_its_definition_says_instant_by_instant(
     if not alone:
         return
     parts = breakdown(trace_of(alone), np.array(roles, np.int8), [Step(1, 10, 90), Step(2, 90, 150)])
-    for part, (first, last) in zip(parts, ((10, 90), (90, 150)), strict=True):
+    for part, (first, last) in zip(parts.rows(), ((10, 90), (90, 150)), strict=True):
         computes = comm = both = idle = 0
         for at in range(first, last):
             running = {role for (_, start, end), role in zip(alone, roles, strict=True) if start <= at < end}
@@ -147,7 +147,7 @@ def test_what_communications_take_of_a_step_is_what_is_exposed_of_them(
     taken = np.array(shares(drawn, roles.tolist(), *steps))[:, :-1]
     parts = breakdown(trace_of(drawn), roles, [Step(i, *bounds) for i, bounds in enumerate(steps)])
     exposed = taken[:, dialects.is_communication(roles)].sum(axis=1)
-    np.testing.assert_allclose(exposed, [part.exposed_comm_ns for part in parts], atol=1e-9)
+    np.testing.assert_allclose(exposed, parts.exposed_comm_ns, atol=1e-9)
 
 
 def test_a_background_thread_that_waits_holds_nobody_up() -> None:
@@ -159,4 +159,4 @@ def test_a_background_thread_that_waits_holds_nobody_up() -> None:
     found = time_by_operation(trace, roles, [Step(1, 0, 100)], np.arange(6), 6)
     # 0 .. 5 and 95 .. 100 the loop itself runs, beside "forward" and alone
     assert found.tolist() == [[37.5, 10, 10, 30, 7.5, 0, 5]]
-    assert [part.idle_ns for part in breakdown(trace, roles, [Step(1, 0, 100)])] == [5]
+    assert breakdown(trace, roles, [Step(1, 0, 100)]).idle_ns.tolist() == [5]

@@ -14,7 +14,7 @@ from figures import rank_figures
 from figures.rank_figures import RankFigures, Wanted
 from figures.time_by_role import Breakdown, summaries
 from formats.columns import Trace
-from make import span, write
+from make import by_rank, span, write
 from make import step as mark
 from options.statistic import headlines
 from options.statistic.headlines import exposed_and_outliers
@@ -33,7 +33,7 @@ def step(rank: str, number: int | None, wall: int, compute: int, comm: int, both
 def test_a_rank_has_means_a_median_and_the_steps_beyond_three_deviations() -> None:
     # median 101, deviations 2 1 0 1 39: their median is 1, so what is beyond 104 and 111.1 (10 %) stands out
     parts = [step("rank0", n, wall, 50, 30, 10) for n, wall in enumerate((99, 100, 101, 102, 140), 3)]
-    (rank,) = summaries(parts)
+    (rank,) = summaries(by_rank(parts))
     assert rank.outlier_steps == [7]
     assert (rank.steps, rank.mean_ns, rank.median_ns) == (5, 108.4 * MS, 101 * MS)
     assert (rank.compute_ns, rank.comm_ns, rank.exposed_comm_ns) == (50 * MS, 30 * MS, 20 * MS)
@@ -42,16 +42,16 @@ def test_a_rank_has_means_a_median_and_the_steps_beyond_three_deviations() -> No
 
 def test_steps_that_hardly_differ_and_three_steps_have_no_outlier() -> None:
     alike = [step("rank0", n, wall, 50, 30) for n, wall in enumerate((1000, 1000, 1000, 1000, 1099))]
-    assert summaries(alike)[0].outlier_steps == []
+    assert summaries(by_rank(alike))[0].outlier_steps == []
     few = [step("rank0", n, wall, 50, 30) for n, wall in enumerate((100, 100, 900))]
-    assert summaries(few)[0].outlier_steps == []
+    assert summaries(by_rank(few))[0].outlier_steps == []
 
 
 def test_the_sentence_of_a_breakdown() -> None:
     # alone: 20 of 100 ms on rank0, 30 on rank1; step 4 takes 200 ms on rank1
     parts = [step("rank0", n, 100, 50, 30, 10) for n in range(1, 5)]
     parts += [step("rank1", n, 200 if n == 4 else 100, 40, 30) for n in range(1, 5)]
-    assert exposed_and_outliers(parts) == (
+    assert exposed_and_outliers(by_rank(parts)) == (
         "A step takes 112 ms (mean of 4 steps on 2 ranks, median 100 ms); exposed communication "
         "takes 25.0 ms of it (22 %; most on rank1, 30.0 ms); far longer than the median: step 4 "
         "(200 ms on rank1)."
@@ -59,13 +59,13 @@ def test_the_sentence_of_a_breakdown() -> None:
 
 
 def test_without_communication_a_breakdown_says_so() -> None:
-    assert exposed_and_outliers([step("rank0", None, 100, 50, 0)]) == (
+    assert exposed_and_outliers(by_rank([step("rank0", None, 100, 50, 0)])) == (
         "The recording takes 100 ms; no communication was recorded."
     )
 
 
 def test_steps_of_the_warm_up_are_named_and_not_in_the_mean() -> None:
-    assert exposed_and_outliers([step("rank0", n, 100, 50, 0) for n in (2, 3)], [0, 1]) == (
+    assert exposed_and_outliers(by_rank([step("rank0", n, 100, 50, 0) for n in (2, 3)]), [0, 1]) == (
         "A step takes 100 ms (mean of 2 steps, median 100 ms); no communication was recorded; "
         "step 0 and 1, the warm-up, left out."
     )
@@ -76,10 +76,7 @@ def middle_steps(trace: Trace) -> RankFigures:
 
 
 def where_time_goes(ranks: dict[str, RankFigures]) -> str:
-    named = [
-        replace(rank, name=name, breakdown=[replace(part, rank=name) for part in rank.breakdown])
-        for name, rank in ranks.items()
-    ]
+    named = [replace(rank, name=name, breakdown=rank.breakdown.of_rank(name)) for name, rank in ranks.items()]
     return headlines.where_time_goes(named)
 
 

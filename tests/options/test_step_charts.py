@@ -9,6 +9,7 @@ import pytest
 
 from conftest import few
 from figures.time_by_role import Breakdown
+from make import by_rank
 from options.step_charts import breakdown_charts, joined_steps
 from report import html
 from result import Bars, HeatMap, Result
@@ -24,7 +25,7 @@ def part(rank: int, step: int, exposed_ms: int) -> Breakdown:
 
 
 def test_the_bar_of_a_step_is_as_long_as_the_step() -> None:
-    bars, exposed = breakdown_charts([part(0, 1, 20), part(0, 2, 30), part(1, 1, 50)])
+    bars, exposed = breakdown_charts(by_rank([part(0, 1, 20), part(0, 2, 30), part(1, 1, 50)]))
     assert isinstance(bars, Bars)
     assert isinstance(exposed, HeatMap)
     assert bars.strips == ["rank0", "rank0", "rank1"]
@@ -39,22 +40,22 @@ def test_the_bar_of_a_step_is_as_long_as_the_step() -> None:
 
 
 def test_steps_that_last_no_time_have_no_picture() -> None:
-    assert breakdown_charts([Breakdown("rank0", 1, 0, 0, 0, 0, 0, 0)]) == []
+    assert breakdown_charts(by_rank([Breakdown("rank0", 1, 0, 0, 0, 0, 0, 0)])) == []
 
 
 @pytest.mark.parametrize("n", [2, 40])
 def test_what_took_no_time_anywhere_is_no_map(n: int) -> None:
     parts = [part(rank, 1, 0) for rank in range(n)]
-    titles = [chart.title for chart in breakdown_charts(parts) if isinstance(chart, HeatMap)]
+    titles = [chart.title for chart in breakdown_charts(by_rank(parts)) if isinstance(chart, HeatMap)]
     assert titles == ([] if n == 2 else ["Computation, by rank and step"])
     nothing = [Breakdown(f"rank{rank}", 1, 0, 100, 0, 0, 0, 100) for rank in range(n)]
-    assert len(breakdown_charts(nothing)) == 1
+    assert len(breakdown_charts(by_rank(nothing))) == 1
 
 
 @pytest.mark.parametrize("n", [17, 64])
 def test_many_ranks_are_a_map_of_all(n: int) -> None:
     exposed, computed = breakdown_charts(
-        [part(rank, step, rank % 50) for rank in range(n) for step in (1, 2)]
+        by_rank([part(rank, step, rank % 50) for rank in range(n) for step in (1, 2)])
     )
     assert isinstance(exposed, HeatMap)
     assert isinstance(computed, HeatMap)
@@ -64,7 +65,7 @@ def test_many_ranks_are_a_map_of_all(n: int) -> None:
 
 def test_a_thousand_ranks_are_quantiles_and_the_ten_that_differ_most() -> None:
     exposed, _ = breakdown_charts(
-        [part(rank, step, {77: 5, 5: 1}.get(rank, 4)) for rank in range(1024) for step in (1, 2)]
+        by_rank([part(rank, step, {77: 5, 5: 1}.get(rank, 4)) for rank in range(1024) for step in (1, 2)])
     )
     assert isinstance(exposed, HeatMap)
     assert exposed.y[:5] == [
@@ -81,7 +82,7 @@ def test_a_thousand_ranks_are_quantiles_and_the_ten_that_differ_most() -> None:
 )
 def test_a_page_of_many_ranks_or_steps_stays_small(n: int, n_steps: int, tmp_path: Path) -> None:
     parts = [part(rank, step, rank % 50) for rank in range(n) for step in range(n_steps)]
-    html.write(Result("statistic", "T", {}, charts=breakdown_charts(parts)), tmp_path / "a.html")
+    html.write(Result("statistic", "T", {}, charts=breakdown_charts(by_rank(parts))), tmp_path / "a.html")
     assert (tmp_path / "a.html").stat().st_size <= 1_500_000
 
 
@@ -97,7 +98,7 @@ def test_of_a_thousand_steps_none_is_lost_in_the_map() -> None:
     parts = [
         part(rank, step, 44 if (rank, step) == (1, 777) else 3) for rank in (0, 1) for step in range(2000)
     ]
-    exposed, _ = breakdown_charts(parts)
+    exposed, _ = breakdown_charts(by_rank(parts))
     assert isinstance(exposed, HeatMap)
     assert exposed.x[:2] == ["0–1", "2–3"]
     found = [
@@ -110,6 +111,6 @@ def test_of_a_thousand_steps_none_is_lost_in_the_map() -> None:
 
 
 def test_where_no_computation_is_recorded_nothing_is_called_idle() -> None:
-    bars, _ = breakdown_charts([Breakdown("rank0", 1, 0, 100, 0, 20, 0, 80)])
+    bars, _ = breakdown_charts(by_rank([Breakdown("rank0", 1, 0, 100, 0, 20, 0, 80)]))
     assert isinstance(bars, Bars)
     assert [*bars.series] == ["communication alone", "not recorded"]
