@@ -150,6 +150,7 @@ class Waterfall(NamedTuple):
     between: Sequence[tuple[float, float] | None] = ()  # least and most that each part, and the total, may be
     pale: Collection[int] = ()  # the places of parts that may be chance
     step: str = ""  # of pictures that have one: shown are those of the first step, and of one that is picked
+    level: tuple[float, str] | None = None  # as of `Bars`
 
 
 class Lines(NamedTuple):

@@ -237,14 +237,22 @@ def headline(recording: Recording, step: StepGraph, path: CriticalPath, named: N
     return f"{name} takes {step_length(recording, step, path)}; its critical path is {listed(shares)}."
 
 
-def step_length(recording: Recording, step: StepGraph, path: CriticalPath) -> str:
-    """Return how long a step is on the rank that ends last, and the ranks' mean where that differs."""
+def step_length(
+    recording: Recording, step: StepGraph, path: CriticalPath, lasts_ns: float | None = None
+) -> str:
+    """Return how long a step is on the rank that ends last, and the ranks' mean where that differs.
+
+    Where it is known how long the job took for it (`job_lengths`), that comes first, and no mean.
+    """
     own = in_ms(path.length_ns)
-    whole = in_ms(step.bounds.mean_ns) if step.bounds.mean_ns else own
     if len(recording.owners) == 1:
         return own
-    last = f"{recording.owners[path.owner]}, which ends last"
-    return f"{own} on {last}" if whole == own else f"{own} on {last} (mean of the ranks: {whole})"
+    last = f"{own} on {recording.owners[path.owner]}, which ends last"
+    if lasts_ns:
+        whole = in_ms(lasts_ns)
+        return last if whole == own else f"{whole} ({last})"
+    mean = in_ms(step.bounds.mean_ns) if step.bounds.mean_ns else own
+    return last if mean == own else f"{last} (mean of the ranks: {mean})"
 
 
 _WORDS = {GAP: "gap (not covered by the trace)", WAIT: "waiting for other ranks"}

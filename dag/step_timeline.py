@@ -49,6 +49,7 @@ def step_timeline(
     *,
     parts: bool = False,
     first: Collection[str] = (),
+    lasts_ns: float | None = None,
 ) -> Timeline:
     """Return `step` drawn to scale, from the start of the step on the owner that ends last.
 
@@ -57,6 +58,7 @@ def step_timeline(
     parts : as for `named_path`, whose names are the keys of the path's stretches
     first : the owners to be shown in any case; of more than 16 those on the path come next, then those whose
         work differs most from the median's; one stands for all that work alike
+    lasts_ns : as of `step_length`, for the title
 
     Boxes that are not on the path and that nobody could see are joined where they follow each other.
     """
@@ -85,7 +87,7 @@ def step_timeline(
     order = sorted(range(len(spans)), key=lambda i: (row[spans[i].lane], spans[i].start_ms))
     moved = {old: new for new, old in enumerate(order)}
     drawn = [mark._replace(span=moved[place[mark.span]]) for mark in marks if mark.span in place]
-    title = f"{title}: {step_length(recording, step, path)}"
+    title = f"{title}: {step_length(recording, step, path, lasts_ns)}"
     return Timeline(title, [spans[i] for i in order], path=drawn, note=" ".join(notes))
 
 

@@ -79,15 +79,15 @@ def bars(chart: Bars, width: int) -> Spec:
     spec = specified(values, "bar", encoding, {"n": chart.x, "s": names}, **size)
     if chart.level:
         mark = {key: spec[key] for key in ("mark", "encoding")}
-        return layered(spec, [mark, _level(*chart.level, encoding[measured])])
+        return layered(spec, [mark, _level(*chart.level, measured, encoding[measured])])
     return _with_bounds(spec, chart.between, named, measured) if any(chart.between) else spec
 
 
-def _level(value: float, name: str, upwards: Spec) -> Spec:
-    """Return a line across at a value, with its name on it."""
-    place = {"y": {**upwards, "field": "y"}}
+def _level(value: float, name: str, measured: str, axis: Spec) -> Spec:
+    """Return a line across at a value of the `axis` that is `measured` along, with its name above."""
+    place = {measured: {**axis, "field": "at"}}
     words = {"text": {"value": f"┄ {bounded(name)}"}, "x": {"value": 0}, "y": {"value": -8}}
-    return {"data": {"values": [{"y": value, "d": f"{bounded(name)}: {in_digits(value)}"}]}, "layer": [
+    return {"data": {"values": [{"at": value, "d": f"{bounded(name)}: {in_digits(value)}"}]}, "layer": [
         {"mark": {"type": "rule", "color": INK, "strokeDash": [6, 3]},
          "encoding": {**place, "description": {"field": "d"}}},
         {"mark": {"type": "text", "align": "left", "fontSize": 11, "color": INK}, "encoding": words},
@@ -181,6 +181,8 @@ def waterfall(chart: Waterfall, width: int) -> Spec:
         line: Spec = {"y": place, "x": {**along, "field": "low"}, "x2": {"field": "high"}}
         rule: Spec = {"type": "rule", "color": INK, "strokeWidth": 2}
         layers.append({"mark": rule, "encoding": line, "transform": [{"filter": "isValid(datum.low)"}]})
+    if chart.level:
+        layers.append(_level(*chart.level, "x", along))
     return layered(spec, [*layers, {"mark": text, "encoding": texts}])
 
 
@@ -293,7 +295,7 @@ def points(chart: Scatter, width: int) -> Spec:
     if chart.roof is None:
         return spec
     points = {"mark": mark, "encoding": spec["encoding"]}
-    return layered(spec, [points, _level(*chart.roof, axes["y"])])
+    return layered(spec, [points, _level(*chart.roof, "y", axes["y"])])
 
 
 def heat_map(chart: HeatMap, width: int) -> Spec:

@@ -91,6 +91,10 @@ def _of_steps(view: JobView, found: Sequence[Ranked], first: Sequence[str]) -> l
         what.setdefault(choose_step(recording, one.evidence[0].step), ", far longer than the others,")
     named = [choose_step(recording, seen) for one in found if (seen := _seen(one)) is not None]
     by_length = np.argsort(-view.job_ns, kind="stable").tolist()
+    lasts_ns = dict(zip(view.rows, view.job_ns.tolist(), strict=True))
+    level = None
+    if len(view.rows) == 1 and len(recording.owners) > 1:  # no chart of all steps shows the mean
+        level = _mean_level(float(view.iteration_ns[0]), _OF_ALL[1])
     waterfalls: list[Waterfall] = []
     timelines: list[Chart] = []
     room = _MOST_BOXES
@@ -98,14 +102,16 @@ def _of_steps(view: JobView, found: Sequence[Ranked], first: Sequence[str]) -> l
         step = recording.steps[row]
         path = critical_path(step)
         title = f"Step {step.number}{what.get(row, '').removesuffix(',')}"
-        timeline = step_timeline(title, recording, step, path, first=first)
+        timeline = step_timeline(
+            title, recording, step, path, first=first, lasts_ns=None if level else lasts_ns[row]
+        )
         if row not in what:
             room -= len(timeline.spans)
             if room < 0:
                 break
         title = f"What step {step.number} waits for"
         waterfall = path_waterfall(title, recording, step, path)
-        waterfalls.append(waterfall._replace(step=str(step.number)))
+        waterfalls.append(waterfall._replace(step=str(step.number), level=level))
         timelines.append(timeline._replace(step=str(step.number)))
     return [*_to_one_scale(waterfalls), *timelines]
 
@@ -183,10 +189,14 @@ def _every_step(diagnosis: Diagnosis) -> list[Chart]:
         if group
     }
     unit, mean = ("ms", "mean") if len(diagnosis.ranks) == 1 else _OF_ALL
-    mean_ns = float(diagnosis.iteration_ns.mean())
-    level = (mean_ns / 1e6, f"{mean}: {in_ms(mean_ns)}")
+    level = _mean_level(float(diagnosis.iteration_ns.mean()), mean)
     is_small = len(numbers) <= _FEW_STEPS
     return [Bars("Length of each step", "step", unit, names, series, True, level=level, is_small=is_small)]
+
+
+def _mean_level(mean_ns: float, what: str) -> tuple[float, str]:
+    """Return the length that the headline says as a line in a chart, and its name."""
+    return mean_ns / 1e6, f"{what}: {in_ms(mean_ns)}"
 
 
 def _excess_map(diagnosis: Diagnosis) -> list[Chart]:

@@ -21,7 +21,7 @@ from options import arguments
 from options.diagnose.diagnosis_charts import _to_one_scale
 from report import html
 from report.tables import cell_texts
-from result import Bars, HeatMap, Result, Timeline, Waterfall
+from result import Bars, HeatMap, Result, Timeline, Waterfall, in_ms
 
 pytestmark = pytest.mark.slow
 
@@ -159,6 +159,41 @@ def test_one_step_has_one_length_in_headline_and_charts(
         assert sum(ms for _, ms, _ in one.parts) == pytest.approx(lengths[one.step], abs=1e-3)
     assert [one.most for one in parts] == [pytest.approx(488.366, abs=1e-3)] * len(lengths)  # the longest
     assert "wk1.rank0 may lie up to 134 ms to either side" in _timelines(result)[0].note
+
+
+@pytest.mark.parametrize("job", [LENET, SLOW])
+def test_a_step_drawn_is_as_long_as_its_bar_and_as_its_path(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = result_of("diagnose", [job], ["--html", "a.html"])
+    (every,) = (one for one in result.charts if isinstance(one, Bars) and one.level)
+    bars = {step: max(filter(None, ms)) for step, *ms in zip(every.x, *every.series.values(), strict=True)}
+    paths = {
+        one.step: (sum(ms for _, ms, _ in one.parts), one.total.removeprefix("the step on "))
+        for one in result.charts
+        if isinstance(one, Waterfall)
+    }
+    for one in _timelines(result):
+        bar, (path, rank) = in_ms(1e6 * bars[one.step]), paths[one.step]
+        last = f"{in_ms(1e6 * path)} on {rank}, which ends last"
+        assert one.title.endswith(f": {last}" if last.startswith(bar) else f": {bar} ({last})")
+
+
+def test_of_a_single_step_the_headline_is_a_line_in_the_drawing_of_its_path(
+    shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    job = shared_data / "kineto/gpu-param-dlrm-8ranks/trace"
+    result = result_of("diagnose", [job], ["--html", "a.html"])
+    (path,) = (one for one in result.charts if isinstance(one, Waterfall))
+    assert path.level is not None
+    mean = in_ms(1e6 * path.level[0])
+    assert path.level[1] == f"mean of the ranks: {mean}"
+    assert result.headline.startswith(f"A step takes {mean}: ")
+    (timeline,) = _timelines(result)
+    assert timeline.title == f"Step 10: 18.0 ms on rank4, which ends last (mean of the ranks: {mean})"
+    assert f"{mean} on the mean rank, 18.0 ms until the last is through" in result.further
 
 
 def test_drawings_of_before_and_after_fit_a_phone(
