@@ -31,9 +31,9 @@ class LogRows(Struct, frozen=True):
 
 
 def log_figures(
-    trace: Trace, system: System, by: str | None, *, durations: bool, rows: bool
+    trace: Trace, system: System, by: str | None, *, durations: bool, operations: bool, rows: bool
 ) -> dict[str, Any]:
-    """Return the figures of `RankFigures`; as of `Wanted`, with `durations`, or `rows` and little else."""
+    """Return the figures of `RankFigures`; as of `Wanted`, with some of them, or `rows` and little else."""
     found = system.step_rows(trace, by)
     label, begin = found.label, trace.ts_ns
     parts = {name: took for name, (_, took) in found.parts.items() if took.any()}
@@ -73,7 +73,8 @@ def log_figures(
         figures |= {"longest": _longest(keys, role, took), "shapes": [[]] * len(keys)}
         before = np.cumsum(took[1:], axis=0) - took[1:]
         place[1:] = (before / took[0] * count[1:]).sum(1)
-    figures["operations"] = Operations(keys, count, total, place, role, labels, _spent(took))
+    if operations or rows:
+        figures["operations"] = Operations(keys, count, total, place, role, labels, _spent(took))
     return figures
 
 

@@ -134,7 +134,9 @@ def rank_figures(source: Source, trace: Trace, wanted: Wanted, step_by: str | No
     """
     system = dialects.of(trace)
     if not system.has_events:
-        figures = log_figures(trace, system, step_by, durations=wanted.durations, rows=wanted.rows)
+        figures = log_figures(
+            trace, system, step_by, durations=wanted.durations, operations=wanted.operations, rows=wanted.rows
+        )
         return RankFigures(source, trace.dialect, **figures)
     works: list[Callable[[], Any]] = [partial(_by_step, source, trace, wanted, step_by)]
     if wanted.durations and wanted.group_by is None:
