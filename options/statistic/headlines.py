@@ -102,7 +102,7 @@ def _length(
 ) -> str:
     mean_ns = _mean([part.wall_ns for part in parts])
     of_ranks = f" on {counted(len(ranks), 'rank')}" if len(ranks) > 1 else ""
-    if all(part.step == [None] for part in parts):
+    if all(step is None for part in parts for step in part.step):
         return f"The recording takes {in_ms(mean_ns)}{of_ranks}"
     labels = [-1 if step is None else step for part in parts for step in part.step]
     _, of_label, n = np.unique(labels, return_inverse=True, return_counts=True)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from conftest import run_cli
 from figures import rank_figures
 from figures.rank_figures import RankFigures, Wanted
-from figures.time_by_role import Breakdown, summaries
+from figures.time_by_role import Breakdown, Breakdowns, summaries
 from formats.columns import Trace
 from make import by_rank, span, write
 from make import step as mark
@@ -60,6 +60,12 @@ def test_the_sentence_of_a_breakdown() -> None:
 
 def test_without_communication_a_breakdown_says_so() -> None:
     assert exposed_and_outliers(by_rank([step("rank0", None, 100, 50, 0)])) == (
+        "The recording takes 100 ms; no communication was recorded."
+    )
+
+
+def test_a_rank_without_an_event_has_no_steps() -> None:
+    assert exposed_and_outliers([*by_rank([step("rank0", None, 100, 50, 0)]), Breakdowns("rank1")]) == (
         "The recording takes 100 ms; no communication was recorded."
     )
 
