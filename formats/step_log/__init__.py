@@ -27,6 +27,7 @@ from msgspec.structs import replace
 from arrays import Float64, Int64, NDArray
 from arrays.spill import Room
 from errors import TraceError, counted, listed
+from formats import native
 from formats.columns import ArgColumn, Trace, Track
 from formats.step_log.lines import Csv, Form, JsonLines, begun_in, cells_of, object_of
 from formats.step_log.named_columns import (
@@ -67,8 +68,10 @@ def recognises(head: bytes) -> bool:
     return _form_of(b"\n".join(_blocks([head]))) is not None
 
 
-def read(path: Path, asked: Collection[str] = ()) -> Trace:
+def read(path: Path, asked: Collection[str] = (), scan: bool = False) -> Trace:
     """Load one step log; where no column is called after ranks, one of those `asked` for may tell them.
+
+    `scan`: by the functions in C, where they can.
 
     Raises
     ------
@@ -81,6 +84,8 @@ def read(path: Path, asked: Collection[str] = ()) -> Trace:
     form = _form_of(first)
     if form is None:
         raise TraceError(f"{path}: not a step log: its rows lack a step's number or a duration")
+    if scan and (library := native.library()) is not None:
+        form.read_in_c(library)
     apart = [name for name in asked if name in form.kinds.values and form.kinds.rank is None]
     whose = () if apart else form.kinds.rank or form.kinds.labels
     rows = RowsByRank(form.names, whose) if form.kinds.metric is None else Metrics(form, whose, apart)

@@ -50,7 +50,7 @@ class Wide:
         self.form, self.kinds, self.ranks = form, kinds, ranks
         names = (kinds.step, *kinds.durations, *kinds.values, kinds.rank, kinds.time, kinds.metric)
         self.names = [name for name in names if name is not None]
-        self.body, self.codes = form.body, form.codes
+        self.body, self.codes, self.read_in_c = form.body, form.codes, form.read_in_c
 
     @property
     def lost(self) -> int:
