@@ -1,4 +1,4 @@
-"""The functions in C (`rewrite.c` with `scan.c`, `rows.c`, `simulate.c`): built by the machine's compiler, kept.
+"""The functions in C (`rewrite.c` with `scan.c`, `rows.c`, `simulate.c`): built by a compiler, and kept.
 
 Nothing depends on it. Without a compiler, or where anything else is in the way, files are decoded and steps
 simulated in Python with the same result; why is told at debug level only.

@@ -96,10 +96,10 @@ class Form:
     def table(self, lines: bytes) -> Float64:
         """Return the numbers (rows, columns), seconds of times of day; NaN of other cells."""
         if self._in_c is not None and (plain := self._in_c.read(lines)) is not None:
-            table, cells = plain
+            numbers, texts = plain
             for at, name in enumerate(self.kinds.texts):
-                table[:, self.n_numbers + at] = self.coded(name, cells[at :: len(self.kinds.texts)])
-            return table
+                numbers[:, self.n_numbers + at] = self.coded(name, texts[at :: len(self.kinds.texts)])
+            return numbers
         with contextlib.suppress(ValueError, RecursionError):
             return self.fast(lines)
         rows = []
@@ -107,11 +107,11 @@ class Form:
             if (row := self.row(line)) is None:
                 self.lost += 1
                 continue
-            numbers, texts = self.names[: self.n_numbers], self.kinds.texts
-            cells = [number_of(row.get(name)) for name in numbers if name != self.kinds.time]
-            cells += [seconds_of(row.get(name)) for name in numbers if name == self.kinds.time]
-            rows.append([*cells, *(self.coded(name, [row.get(name)])[0] for name in texts)])
-            self.odd += sum(is_odd(row.get(name)) for name in numbers if name != self.kinds.time)
+            names = self.names[: self.n_numbers]
+            cells = [number_of(row.get(name)) for name in names if name != self.kinds.time]
+            cells += [seconds_of(row.get(name)) for name in names if name == self.kinds.time]
+            rows.append([*cells, *(self.coded(name, [row.get(name)])[0] for name in self.kinds.texts)])
+            self.odd += sum(is_odd(row.get(name)) for name in names if name != self.kinds.time)
         return np.array(rows, np.float64).reshape(-1, len(self.names))
 
     def coded(self, name: str, texts: Sequence[Any]) -> Float64:
@@ -125,7 +125,7 @@ class Form:
             for cell in dict.fromkeys(cells)
             if cell is not None
         }
-        return np.array([code_of.get(cell, np.nan) for cell in cells], np.float64)
+        return np.array([np.nan if cell is None else code_of[cell] for cell in cells], np.float64)
 
 
 class JsonLines(Form):
