@@ -24,7 +24,7 @@ typedef const u8 *cursor; /* a place in the data, or NULL for what is not surely
 enum { MOST_MEMBERS = 256, MOST_DEPTH = 8, MOST_DIGITS = 19, LONGEST_NUMBER = 64, MOST_EXPONENT = 300 };
 enum { MOST_TEXTS = 8, LONGEST_TEXT = 300, LONGEST_CELL = 1 << 16 }; /* beyond it Python cuts, or refuses */
 
-typedef struct { /* as in formats/native/rows.py */
+typedef struct { /* as in formats/native/row_reader.py */
     int64_t width, n_texts; /* columns of the table, of which the last are of texts */
     int64_t n_cells;        /* of each line; 0: lines are objects */
     const int32_t *column;  /* (n_cells) of each cell; -1: not wanted */

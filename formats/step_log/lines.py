@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from arrays import Float64
-from formats.native.rows import RowReader
+from formats.native.row_reader import RowReader
 from formats.step_log.named_columns import LONGEST_NAME, Kinds, all_seconds, is_odd, number_of, seconds_of
 from formats.values import clean_text
 

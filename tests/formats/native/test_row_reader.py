@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from formats import native
-from formats.native.rows import RowReader
+from formats.native.row_reader import RowReader
 from formats.step_log.lines import Csv, Form, JsonLines
 from formats.step_log.named_columns import Kinds
 
