@@ -233,7 +233,7 @@ static cursor read_cells(const layout *l, cursor p, cursor end, double *row, spa
 }
 
 /* Fills in the table (rows, width), of which columns of texts are left as they are, and the texts themselves, by rows,
- * each ended by a newline, 0 for one that is missing. These have room for `size` bytes and two for each of them. Returns
+ * each ended by a newline, 0 for one that is missing. They have room for `size` bytes and two for each of them. Returns
  * how many rows there are, -1 where Python is to read them; `most` is how many the table has room for. */
 int64_t read_rows(const layout *l, const u8 *data, u64 size, int64_t most, double *table, u8 *texts, u64 *texts_size) {
     lead leads[MOST_MEMBERS];

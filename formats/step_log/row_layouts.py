@@ -102,7 +102,7 @@ class RowsByRank:
         self._blocks = []
         rank = np.full(len(table), -1.0)
         if self.is_rank:
-            rank = table[:, self.names.index(self.labels[0])]
+            rank = table[:, self.names.index(self.labels[0])].copy()  # it is gone through several times
         elif self.labels:  # maybe measurements, which a row may lack: it stays
             labels = [
                 np.rint(np.nan_to_num(table[:, self.names.index(name)], nan=-1)) for name in self.labels
@@ -114,7 +114,8 @@ class RowsByRank:
             self.lost += int((~is_known).sum())
             table, rank = table[is_known], rank[is_known]
         if (np.diff(rank) < 0).any():
-            order = np.argsort(rank, kind="stable")
+            is_short = rank.min() >= 0 and rank.max() <= np.iinfo(np.uint16).max  # sorted by its digits
+            order = np.argsort(rank.astype(np.uint16) if is_short else rank, kind="stable")
             table, rank = table.take(order, axis=0), rank[order]
         first = np.flatnonzero(np.diff(rank, prepend=np.nan))
         own = map(slice, first.tolist(), [*first[1:].tolist(), len(rank)])
