@@ -64,8 +64,10 @@ class StepLog(System):
 
         columns = {}
         for key, column in trace.args.items():
-            columns[key] = np.full(len(trace), np.nan)  # a file of the rank may lack it
-            columns[key][column.rows] = column.values
+            columns[key] = np.array(column.values, np.float64)
+            if len(column.rows) < len(trace):  # a file of the rank lacks it
+                columns[key] = np.full(len(trace), np.nan)
+                columns[key][column.rows] = column.values
         number, called = columns.pop(NUMBER, np.array([np.nan])), trace.header[PARTS]
         parts = {key for key in columns if np.asarray(trace.args[key].values).dtype.kind == "i"}
         values = {name: column for name, column in columns.items() if name not in parts}
@@ -76,8 +78,10 @@ class StepLog(System):
             if by is not None:
                 wrong = f"--step_by {by}: no column of numbers has this name"
             raise TraceError(f"{trace.path}: {wrong}; there are {', '.join(values) or 'none'}")
-        spent = {called.get(key, key): np.nan_to_num(columns[key]) for key in columns if key in parts}
-        roles = {name: (self._role_of(name), took) for name, took in spent.items()}
+        for key in parts:
+            columns[key][np.isnan(columns[key])] = 0
+        names = {key: called.get(key, key) for key in columns if key in parts}
+        roles = {name: (self._role_of(name), columns[key]) for key, name in names.items()}
         return StepRows(number.astype(np.int64), roles, values)
 
     def _role_of(self, name: str) -> Role:

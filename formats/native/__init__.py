@@ -1,4 +1,4 @@
-"""The functions in C (`rewrite.c` with `scan.c`, `simulate.c`): built by the machine's compiler, and kept.
+"""The functions in C (`rewrite.c` with `scan.c`, `rows.c`, `simulate.c`): built by a compiler, and kept.
 
 Nothing depends on it. Without a compiler, or where anything else is in the way, files are decoded and steps
 simulated in Python with the same result; why is told at debug level only.
@@ -22,7 +22,7 @@ from errors import one_line
 from outputs.temporary import temporary_directory
 
 _FOLDER = Path(__file__).parent
-_SOURCES = ("rewrite.c", "simulate.c")
+_SOURCES = ("rewrite.c", "rows.c", "simulate.c")
 _FLAGS = ("-std=c11", "-O3", "-shared", "-fPIC")
 _COMPILERS = ("cc", "gcc", "clang")
 _BUILD_SECONDS = 60.0
@@ -163,6 +163,8 @@ def _declared(loaded: ctypes.CDLL) -> ctypes.CDLL:
     loaded.gather_texts.restype = size
     loaded.write_events.argtypes = (pointer, size, *[pointer] * 7, size)
     loaded.write_events.restype = size
+    loaded.read_rows.argtypes = (pointer, ctypes.c_char_p, size, ctypes.c_int64, *[pointer] * 3)
+    loaded.read_rows.restype = ctypes.c_int64
     loaded.order_times.argtypes = (size, pointer, pointer)
     loaded.order_times.restype = ctypes.c_int
     loaded.place_successors.argtypes = (ctypes.c_int64, *[pointer] * 4)

@@ -27,6 +27,7 @@ from msgspec.structs import replace
 from arrays import Float64, Int64, NDArray
 from arrays.spill import Room
 from errors import TraceError, counted, listed
+from formats import native
 from formats.columns import ArgColumn, Trace, Track
 from formats.step_log.lines import Csv, Form, JsonLines, begun_in, cells_of, object_of
 from formats.step_log.named_columns import (
@@ -67,8 +68,10 @@ def recognises(head: bytes) -> bool:
     return _form_of(b"\n".join(_blocks([head]))) is not None
 
 
-def read(path: Path, asked: Collection[str] = ()) -> Trace:
+def read(path: Path, asked: Collection[str] = (), scan: bool = False) -> Trace:
     """Load one step log; where no column is called after ranks, one of those `asked` for may tell them.
+
+    `scan`: by the functions in C, where they can.
 
     Raises
     ------
@@ -81,6 +84,8 @@ def read(path: Path, asked: Collection[str] = ()) -> Trace:
     form = _form_of(first)
     if form is None:
         raise TraceError(f"{path}: not a step log: its rows lack a step's number or a duration")
+    if scan and (library := native.library()) is not None:
+        form.read_in_c(library)
     apart = [name for name in asked if name in form.kinds.values and form.kinds.rank is None]
     whose = () if apart else form.kinds.rank or form.kinds.labels
     rows = RowsByRank(form.names, whose) if form.kinds.metric is None else Metrics(form, whose, apart)
@@ -106,12 +111,14 @@ def _blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
     for piece in pieces:
         if is_array is None and (is_array := begun_in(piece).lstrip().startswith(b"[")):
             piece = begun_in(piece).lstrip()[1:]
-        text = rest + (piece.translate(_ONE_LINE) if is_array else piece)
         if is_array:
-            text = _ROW_AFTER_ROW.sub(b"}\n{", text)
-        whole, newline, rest = text.rpartition(b"\n")
-        if newline:
-            yield whole
+            piece = _ROW_AFTER_ROW.sub(b"}\n{", rest + piece.translate(_ONE_LINE))
+            rest = b""
+        end = piece.rfind(b"\n")
+        if end >= 0:
+            yield b"".join((rest, memoryview(piece)[:end]))
+            rest = b""
+        rest += piece[end + 1 :]
     if is_array:
         rest = rest.strip().removesuffix(b"]")
     if rest.strip():
@@ -259,7 +266,7 @@ def _of_rank(
     for place, (name, (_, unit)) in enumerate(kinds.durations.items()):
         took = columns[name] * unit
         if place != at:  # a part that a row lacks took no time in its step
-            np.nan_to_num(took, copy=False)
+            took[np.isnan(took)] = 0
         is_told &= (took >= 0) & (took < FARTHEST_NS / 4)
         spent.append(took)
     rows = _last_of_each([number, *(columns[name] for name in apart)], np.flatnonzero(is_told))
@@ -267,26 +274,31 @@ def _of_rank(
     lost = np.array([(~is_told).sum(), is_told.sum() - len(rows), 0, 0, is_over])
     if not len(rows):
         return None, lost
-    steps, told_ns = number[rows].astype(np.int64), [took[rows].astype(np.int64) for took in spent]
+    if len(rows) < len(number) or (np.diff(rows) < 0).any():
+        number, spent = number[rows], [took[rows] for took in spent]
+        columns = {name: column[rows] for name, column in columns.items()}
+    steps, told_ns = number.astype(np.int64), [took.astype(np.int64) for took in spent]
     whole_ns = end_ns = np.zeros(len(rows), np.int64)
     if at is not None:
         whole_ns = told_ns.pop(at)
     if kinds.time is not None:
-        end_ns = times_of_day_ns(columns[kinds.time][rows])
+        end_ns = times_of_day_ns(columns[kinds.time])
         lost[2] = (end_ns == 0).sum()
     begin, whole = _placed(steps, end_ns, whole_ns, told_ns)
-    kept = np.flatnonzero(whole)
-    if at is not None:
-        lost[0] += len(rows) - len(kept)
-    left, is_cut = whole.copy(), np.zeros(len(whole), np.bool_)
-    found: dict[Any, NDArray[Any]] = {NUMBER: steps[kept], _BEGIN: begin[kept], _WHOLE: whole[kept]}
+    left, rounding, is_cut = whole.copy(), whole * ROUNDING, np.zeros(len(whole), np.bool_)
+    found: dict[Any, NDArray[Any]] = {NUMBER: steps, _BEGIN: begin, _WHOLE: whole}
     for name, part in zip(_names(kinds, at), told_ns, strict=True):
-        is_cut |= part > left + whole * ROUNDING
-        part = np.minimum(part, left)
-        left -= part
-        found[name] = part[kept]
-    lost[3] = is_cut[kept].sum()
-    return found | {name: columns[name][rows[kept]] for name in kinds.values}, lost
+        is_cut |= part > left + rounding
+        found[name] = np.minimum(part, left)
+        left -= found[name]
+    found |= {name: columns[name] for name in kinds.values}
+    if not whole.all():
+        kept = np.flatnonzero(whole)
+        found = {name: column[kept] for name, column in found.items()}
+        lost[0] += 0 if at is None else len(rows) - len(kept)
+        is_cut = is_cut[kept]
+    lost[3] = is_cut.sum()
+    return found, lost
 
 
 def _over_epochs(number: Float64, kinds: Kinds, columns: Mapping[str, Float64]) -> Float64:
@@ -301,6 +313,8 @@ def _over_epochs(number: Float64, kinds: Kinds, columns: Mapping[str, Float64]) 
 
 def _last_of_each(keys: Sequence[Float64], rows: Int64) -> Int64:
     """Return the `rows` sorted by `keys`, the last first; of those with the same the one written last."""
+    if len(keys) == 1 and (np.diff(keys[0][rows]) > 0).all():  # as nearly all logs are written
+        return rows
     rows = rows[np.lexsort((rows, *(key[rows] for key in keys)))]
     differs = np.any([np.diff(key[rows]) != 0 for key in keys], axis=0)
     return np.asarray(rows[np.append(differs, True)] if len(rows) else rows)

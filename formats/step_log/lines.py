@@ -9,6 +9,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from ctypes import CDLL
 from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any
@@ -17,6 +18,7 @@ import msgspec
 import numpy as np
 
 from arrays import Float64
+from formats.native.row_reader import RowReader
 from formats.step_log.named_columns import LONGEST_NAME, Kinds, all_seconds, is_odd, number_of, seconds_of
 from formats.values import clean_text
 
@@ -72,6 +74,12 @@ class Form:
         self.lost = self.odd = 0
         coded = {*kinds.labels, kinds.metric}
         self.codes: dict[str, dict[str, int]] = {name: {} for name in kinds.texts if name in coded}
+        self._in_c: RowReader | None = None
+
+    def read_in_c(self, library: CDLL) -> None:
+        """Read lines that are plain by the library in C, with the same result."""
+        if not self.kinds.nested:
+            self._in_c = RowReader(library, self.names, len(self.kinds.texts), self.header, self.delimiter)
 
     def body(self, first: bytes) -> bytes:
         """Return the rows of the first lines of a file."""
@@ -87,30 +95,37 @@ class Form:
 
     def table(self, lines: bytes) -> Float64:
         """Return the numbers (rows, columns), seconds of times of day; NaN of other cells."""
+        if self._in_c is not None and (plain := self._in_c.read(lines)) is not None:
+            numbers, texts = plain
+            for at, name in enumerate(self.kinds.texts):
+                numbers[:, self.n_numbers + at] = self.coded(name, texts[at :: len(self.kinds.texts)])
+            return numbers
         with contextlib.suppress(ValueError, RecursionError):
             return self.fast(lines)
-        table = []
+        rows = []
         for line in filter(bytes.strip, lines.split(b"\n")):
             if (row := self.row(line)) is None:
                 self.lost += 1
                 continue
-            numbers, texts = self.names[: self.n_numbers], self.kinds.texts
-            cells = [number_of(row.get(name)) for name in numbers if name != self.kinds.time]
-            cells += [seconds_of(row.get(name)) for name in numbers if name == self.kinds.time]
-            table.append([*cells, *(self.coded(name, [row.get(name)])[0] for name in texts)])
-            self.odd += sum(is_odd(row.get(name)) for name in numbers if name != self.kinds.time)
-        return np.array(table, np.float64).reshape(-1, len(self.names))
+            names = self.names[: self.n_numbers]
+            cells = [number_of(row.get(name)) for name in names if name != self.kinds.time]
+            cells += [seconds_of(row.get(name)) for name in names if name == self.kinds.time]
+            rows.append([*cells, *(self.coded(name, [row.get(name)])[0] for name in self.kinds.texts)])
+            self.odd += sum(is_odd(row.get(name)) for name in names if name != self.kinds.time)
+        return np.array(rows, np.float64).reshape(-1, len(self.names))
 
     def coded(self, name: str, texts: Sequence[Any]) -> Float64:
         """Return the cells of a column of texts as numbers."""
         if name not in self.codes:
             return all_seconds(texts)
         codes = self.codes[name]
-        codings = [
-            np.nan if text is None else codes.setdefault(clean_text(str(text)[:LONGEST_NAME]), len(codes))
-            for text in texts
-        ]
-        return np.array(codings, np.float64)
+        cells = [None if text is None else str(text) for text in texts]
+        code_of = {
+            cell: codes.setdefault(clean_text(cell[:LONGEST_NAME]), len(codes))
+            for cell in dict.fromkeys(cells)
+            if cell is not None
+        }
+        return np.array([np.nan if cell is None else code_of[cell] for cell in cells], np.float64)
 
 
 class JsonLines(Form):

@@ -212,6 +212,8 @@ def times_of_day_ns(numbers: Float64) -> Int64:
     for unit_ns in (NS_OF["s"], NS_OF["m"], NS_OF["u"], NS_OF["n"]):
         is_time = (numbers >= _EARLIEST_NS / unit_ns) & (numbers <= FARTHEST_NS / unit_ns) & (found == 0)
         found[is_time] = np.rint(numbers[is_time] * (unit_ns / 1_000)).astype(np.int64) * 1_000
+        if is_time.all():
+            break
     return found
 
 

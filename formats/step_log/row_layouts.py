@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
 
-from arrays import Float64, Int64, Mask, NDArray
+from arrays import Float64, Mask, NDArray
 from arrays.spill import Spill, let_go
 from errors import TraceError
 from formats.step_log.lines import Form
@@ -50,7 +50,7 @@ class Wide:
         self.form, self.kinds, self.ranks = form, kinds, ranks
         names = (kinds.step, *kinds.durations, *kinds.values, kinds.rank, kinds.time, kinds.metric)
         self.names = [name for name in names if name is not None]
-        self.body, self.codes = form.body, form.codes
+        self.body, self.codes, self.read_in_c = form.body, form.codes, form.read_in_c
 
     @property
     def lost(self) -> int:
@@ -88,7 +88,7 @@ class RowsByRank:
         self.added: dict[int, int] = {}
         self.known: dict[int, int] = {}  # the rank of each number in the rows, where that is another one
         self._blocks: list[Float64] = []  # (rows, columns) that are in no piece yet
-        self._pieces: list[tuple[Int64, Int64, Float64]] = []  # ranks, where the rows of each begin, rows
+        self._pieces: list[tuple[dict[int, slice], Float64]] = []  # which rows are whose, rows
         self._spill = Spill()
 
     def add(self, table: Float64) -> None:
@@ -102,7 +102,7 @@ class RowsByRank:
         self._blocks = []
         rank = np.full(len(table), -1.0)
         if self.is_rank:
-            rank = table[:, self.names.index(self.labels[0])]
+            rank = table[:, self.names.index(self.labels[0])].copy()  # it is gone through several times
         elif self.labels:  # maybe measurements, which a row may lack: it stays
             labels = [
                 np.rint(np.nan_to_num(table[:, self.names.index(name)], nan=-1)) for name in self.labels
@@ -114,11 +114,13 @@ class RowsByRank:
             self.lost += int((~is_known).sum())
             table, rank = table[is_known], rank[is_known]
         if (np.diff(rank) < 0).any():
-            order = np.argsort(rank, kind="stable")
+            is_short = rank.min() >= 0 and rank.max() <= np.iinfo(np.uint16).max  # sorted by its digits
+            order = np.argsort(rank.astype(np.uint16) if is_short else rank, kind="stable")
             table, rank = table.take(order, axis=0), rank[order]
         first = np.flatnonzero(np.diff(rank, prepend=np.nan))
-        bounds = np.append(first, len(rank))
-        self._pieces.append((rank[first].astype(np.int64), bounds, *self._spill.put_arrays([table])))
+        own = map(slice, first.tolist(), [*first[1:].tolist(), len(rank)])
+        whose = dict(zip(rank[first].astype(np.int64).tolist(), own, strict=True))
+        self._pieces.append((whose, *self._spill.put_arrays([table])))
         self.n += len(rank)
 
     def end(self) -> None:
@@ -128,7 +130,7 @@ class RowsByRank:
 
     def ranks(self) -> list[int]:
         """Return the numbers of the ranks in the rows, in the order of the ranks."""
-        found = {rank for ranks, _, _ in self._pieces for rank in ranks.tolist()}
+        found = {rank for whose, _ in self._pieces for rank in whose}
         return sorted(found, key=lambda rank: self.known.get(rank, rank))
 
     def kinds(self, path: Path, of_file: Kinds) -> Kinds:
@@ -143,8 +145,7 @@ class RowsByRank:
         ranks = self.ranks()
         one, other = (self.of(rank)[step] if step else np.zeros(0) for rank in (ranks * 2)[:2])
         if len(ranks) < 2 or not np.isin(one, other).mean() >= _SHARED_STEPS:
-            unknown = np.array([-1])
-            self._pieces = [(unknown, np.array([0, len(table)]), table) for _, _, table in self._pieces]
+            self._pieces = [({-1: slice(len(table))}, table) for _, table in self._pieces]
             return []
         texts = [{code: text for text, code in codes.get(name, {}).items()} for name in self.labels]
 
@@ -165,24 +166,21 @@ class RowsByRank:
     def some(self) -> dict[str, Float64]:
         """Return the columns of enough rows of all ranks to tell what they are."""
         every = 1 + self.n // _MANY_ROWS
-        return self._columns(lambda _, __: [slice(None, None, every)])
+        return self._columns([(slice(None, None, every), table) for _, table in self._pieces])
 
     def of(self, rank: int) -> dict[str, Float64]:
         """Return the columns of a rank's rows, in the order of the file."""
-        return self._columns(
-            lambda ranks, first: [
-                slice(*first[at : at + 2].tolist()) for at in np.flatnonzero(ranks == rank).tolist()
-            ]
-        )
+        return self._columns([(whose[rank], table) for whose, table in self._pieces if rank in whose])
 
-    def _columns(self, rows: Callable[[Int64, Int64], Iterable[slice]]) -> dict[str, Float64]:
-        """Return the columns of the rows that a function takes from each piece."""
+    def _columns(self, pieces: Sequence[tuple[slice, Float64]]) -> dict[str, Float64]:
+        """Return the columns of some rows of pieces."""
         parts = []
-        for begin in range(0, len(self._pieces), _PIECES):
-            some = self._pieces[begin : begin + _PIECES]
-            parts += [table[own].copy() for ranks, first, table in some for own in rows(ranks, first)]
-            let_go([table for _, _, table in some])
-        return dict(zip(self.names, np.concatenate(parts).T.copy(), strict=True))
+        for begin in range(0, len(pieces), _PIECES):
+            some = pieces[begin : begin + _PIECES]
+            parts.append(np.concatenate([table[own] for own, table in some]))
+            let_go([table for _, table in some])
+        table = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return dict(zip(self.names, table.T.copy(), strict=True))
 
 
 class Metrics(RowsByRank):
