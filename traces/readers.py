@@ -68,7 +68,7 @@ def _read_dasf(path: Path, decoding: Decoding) -> Trace:
 def _read_dump(path: Path, decoding: Decoding) -> Trace:
     from formats.recorder import recorder_dump
 
-    return dialects.recognised(recorder_dump.read(path, decoding.args))
+    return dialects.recognised(recorder_dump.read(path, decoding.args, decoding.scan))
 
 
 def _is_step_log(head: bytes) -> bool:

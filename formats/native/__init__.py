@@ -1,4 +1,4 @@
-"""The functions in C (`rewrite.c` with `scan.c`, `rows.c`, `simulate.c`): built by a compiler, and kept.
+"""The functions in C, `scan.c` and others: built by the machine's compiler, and kept.
 
 Nothing depends on it. Without a compiler, or where anything else is in the way, files are decoded and steps
 simulated in Python with the same result; why is told at debug level only.
@@ -22,7 +22,7 @@ from errors import one_line
 from outputs.temporary import temporary_directory
 
 _FOLDER = Path(__file__).parent
-_SOURCES = ("rewrite.c", "rows.c", "simulate.c")
+_SOURCES = ("pickle.c", "rewrite.c", "rows.c", "simulate.c")
 _FLAGS = ("-std=c11", "-O3", "-shared", "-fPIC")
 _COMPILERS = ("cc", "gcc", "clang")
 _BUILD_SECONDS = 60.0
@@ -151,6 +151,7 @@ def _keep_memory() -> None:
 def _declared(loaded: ctypes.CDLL) -> ctypes.CDLL:
     """Return the library with the types of its functions set."""
     pointer, size, flag = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_bool
+    text, number = ctypes.c_char_p, ctypes.c_int64
     loaded.new_scanner.argtypes = (ctypes.c_char_p, size, flag)
     loaded.new_scanner.restype = pointer
     loaded.free_scanner.argtypes = (pointer,)
@@ -163,11 +164,13 @@ def _declared(loaded: ctypes.CDLL) -> ctypes.CDLL:
     loaded.gather_texts.restype = size
     loaded.write_events.argtypes = (pointer, size, *[pointer] * 7, size)
     loaded.write_events.restype = size
-    loaded.read_rows.argtypes = (pointer, ctypes.c_char_p, size, ctypes.c_int64, *[pointer] * 3)
+    loaded.read_rows.argtypes = (pointer, text, size, number, *[pointer] * 3)
     loaded.read_rows.restype = ctypes.c_int64
+    loaded.find_rows.argtypes = (text, size, size, text, text, number, number, *[pointer] * 3)
+    loaded.find_rows.restype = ctypes.c_int64
     loaded.order_times.argtypes = (size, pointer, pointer)
     loaded.order_times.restype = ctypes.c_int
-    loaded.place_successors.argtypes = (ctypes.c_int64, *[pointer] * 4)
+    loaded.place_successors.argtypes = (number, *[pointer] * 4)
     loaded.place_successors.restype = None
     for run in (loaded.run_with_queues, loaded.run_without_queues):
         run.argtypes, run.restype = (pointer,), ctypes.c_int64

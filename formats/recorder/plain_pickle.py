@@ -18,6 +18,7 @@ import io
 import pickle
 import re
 from collections.abc import Callable
+from ctypes import CDLL
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -83,19 +84,21 @@ class _Values(pickle.Unpickler):
         return self.load()
 
 
-def unpickled(path: Path, data: bytes, repairs: list[str]) -> tuple[Any, list[PickledRows]]:
+def unpickled(
+    path: Path, data: bytes, repairs: list[str], library: CDLL | None
+) -> tuple[Any, list[PickledRows]]:
     """Return the value of a plain pickle, or what is whole of one that was cut; TraceError for others.
 
-    With it come the rows whose places are in the value.
+    With it come the rows whose places are in the value; `library` as of `rows_at`.
     """
     rows: list[PickledRows] = []
-    program, is_whole = _scanned(path, data, rows)
+    program, is_whole = _scanned(path, data, rows, library)
     if is_whole:
         load = partial(_value, path, _Values().value_of)
         for one in rows:
             one.load = load
         return load(program), rows
-    value = _value(path, _interpreted, _scanned(path, data, None)[0])
+    value = _value(path, _interpreted, _scanned(path, data, None, None)[0])
     repairs.append("cut off: entries after the cut are missing")
     return value, []
 
@@ -107,7 +110,9 @@ def _value(path: Path, value_of: Callable[[bytes], Any], program: bytes) -> Any:
         raise TraceError(f"{path}: a damaged pickle ({type(error).__name__})") from error
 
 
-def _scanned(path: Path, data: bytes, rows: list[PickledRows] | None) -> tuple[bytes, bool]:
+def _scanned(
+    path: Path, data: bytes, rows: list[PickledRows] | None, library: CDLL | None
+) -> tuple[bytes, bool]:
     """Return the program that makes lists of tuples, as far as it goes, and whether that is to a STOP.
 
     Else it is cut, in or before an opcode. It has no frames, whose lengths would not be right any more, and
@@ -124,7 +129,7 @@ def _scanned(path: Path, data: bytes, rows: list[PickledRows] | None) -> tuple[b
                 begin = at
             continue
         if data.startswith(_ROW, at):
-            if rows is not None and (found := rows_at(data, at, len(rows))):
+            if rows is not None and (found := rows_at(data, at, len(rows), library)):
                 pieces += (data[begin:at], _ROWS % len(rows).to_bytes(4, "little"))
                 rows.append(found)
                 at = begin = found.end

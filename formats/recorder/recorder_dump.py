@@ -14,6 +14,7 @@ import math
 import re
 from array import array
 from collections.abc import Collection, Mapping, Sequence
+from ctypes import CDLL
 from functools import lru_cache
 from itertools import repeat
 from pathlib import Path
@@ -25,6 +26,7 @@ import numpy as np
 from arrays import Int64, Mask
 from arrays.numbering import numbered
 from errors import TraceError, counted
+from formats import native
 from formats.columns import ArgColumn, Trace, Track
 from formats.event import UNDECODABLE
 from formats.recorder import BYTES, NUMBER
@@ -64,24 +66,24 @@ class Dump(NamedTuple):
     written_ns: int
 
 
-def read(path: Path, args: Collection[str] = ()) -> Trace:
-    """Load one dump, with those of `NUMBER` and `BYTES` that are in `args`.
+def read(path: Path, args: Collection[str] = (), scan: bool = False) -> Trace:
+    """Load one dump, with those of `NUMBER` and `BYTES` that are in `args`; `scan`: by C, where it can.
 
     TraceError for other files, and for a pickle that holds more than values.
     """
     is_collected = gc.isenabled()
     gc.disable()  # a search for cycles among a dump's many lists takes as long as reading them
     try:
-        return _read(path, args)
+        return _read(path, args, native.library() if scan else None)
     finally:
         if is_collected:
             gc.freeze()  # nor later: they are let go without a search
             gc.enable()
 
 
-def _read(path: Path, args: Collection[str]) -> Trace:
+def _read(path: Path, args: Collection[str], library: CDLL | None) -> Trace:
     repairs: list[str] = []
-    document, rows = _document(path, repairs)
+    document, rows = _document(path, repairs, library)
     found = document.get("entries", [])
     if not isinstance(found, list | tuple) or not document.keys() & {"entries", "pg_config", "pg_status"}:
         raise TraceError(f"{path}: not a dump of a flight recorder: it has no entries")
@@ -149,7 +151,9 @@ def _plain(value: Any) -> Any:
     )
 
 
-def _document(path: Path, repairs: list[str]) -> tuple[Mapping[str, Any], list[PickledRows]]:
+def _document(
+    path: Path, repairs: list[str], library: CDLL | None
+) -> tuple[Mapping[str, Any], list[PickledRows]]:
     pieces: list[bytes] = []
     stream = ByteStream(path)
     for piece in stream:
@@ -160,7 +164,9 @@ def _document(path: Path, repairs: list[str]) -> tuple[Mapping[str, Any], list[P
         repairs.append(stream.damage)
     data = b"".join(pieces)
     is_pickle = data[:1] == b"\x80"
-    found, rows = unpickled(path, data, repairs) if is_pickle else (_from_json(path, data, repairs), [])
+    found, rows = (
+        unpickled(path, data, repairs, library) if is_pickle else (_from_json(path, data, repairs), [])
+    )
     if isinstance(found, list) and any(
         isinstance(one, dict) and "state" in one for one in found
     ):  # as PyTorch's first recorder wrote it

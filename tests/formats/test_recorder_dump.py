@@ -18,7 +18,7 @@ import pytest
 import dialects
 from conftest import REPO, THOROUGH, run_cli
 from errors import TraceError
-from formats import recorder
+from formats import native, recorder
 from formats.recorder import pickled_rows, plain_pickle, recorder_dump
 from formats.recorder.pickled_rows import PickledRows
 
@@ -144,7 +144,8 @@ def _as_pytorch_writes(value: dict[str, Any]) -> bytes:
     return pickletools.optimize(pickle.dumps(value, 2))
 
 
-def test_entries_that_are_alike_are_read_by_column(tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_c", [False, True])
+def test_entries_that_are_alike_are_read_by_column(in_c: bool, tmp_path: Path) -> None:
     value = document(600)
     odd = value["entries"][200]  # with a key more, a text that is new, and a name of a group that is none
     odd |= {"duration_ms": 0.25, "profiling_name": "nccl:broadcast", "process_group": ("1", "TENSOR")}
@@ -152,12 +153,10 @@ def test_entries_that_are_alike_are_read_by_column(tmp_path: Path) -> None:
     path = tmp_path / "d"
     path.write_bytes(_as_pytorch_writes(value))
     rows: list[PickledRows] = []
-    plain_pickle._scanned(path, path.read_bytes(), rows)
-    assert [len(some) for some in rows] == [
-        199,
-        399,
-    ]  # but the first, the odd and the last, where too few are left
-    dump = recorder_dump.read(path).header["recorder"]
+    plain_pickle._scanned(path, path.read_bytes(), rows, native.library() if in_c else None)
+    # but the first, the odd and the last, where too few are left
+    assert [len(some) for some in rows] == [199, 399]
+    dump = recorder_dump.read(path, (), in_c).header["recorder"]
     assert [*dump.entries] == value["entries"]
     assert dump.entries.column("collective_seq_id") == [*range(1, 611)]
     assert dump.entries.column("duration_ms") == [None] * 200 + [0.25] + [None] * 409
