@@ -118,7 +118,7 @@ def test_diagnose_draws_the_outlier_beside_the_usual_step(lenet: Result) -> None
     finding = outliers_of(lenet)
     evidence = finding["evidence"][0]
     usual, far, *others = (one for one in lenet.charts if isinstance(one, Timeline))
-    assert "of median length" in usual.title
+    assert "of typical length" in usual.title  # the median of the ranks' mean, which no bar shows
     assert far.title.startswith(f"Step {evidence['step']}, far longer than the others")
     assert any(evidence["name"].endswith(one.name) for one in far.spans), evidence
     drawn = [int(one.step) for one in (usual, far, *others)]
