@@ -504,6 +504,22 @@ def test_a_page_that_is_printed_has_its_timelines(browser: Chrome, tmp_path: Pat
     assert b".1569 .3137 .9569 rg" in drawn
 
 
+def test_what_is_read_by_its_colour_is_printed_in_colour(browser: Chrome, tmp_path: Path) -> None:
+    card = Card("A", "5.00 ms", [("", "Why.")], bar=(5.0, 4.0, 6.0))
+    html.write(Result("o", "A", {}, cards=[card], charts=[TIMELINE]), tmp_path / "a.html")
+    open_page(browser, tmp_path / "a.html")
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        found = browser.execute_script(
+            "return [...document.querySelectorAll('.bar b, .legend i')]"
+            ".map((one) => getComputedStyle(one).printColorAdjust)"
+        )
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    assert len(found) > 1
+    assert set(found) == {"exact"}
+
+
 def mark_of(browser: Chrome, name: str) -> WebElement:
     return browser.find_element(By.CSS_SELECTOR, f"[aria-label='{name}']")
 
