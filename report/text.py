@@ -322,8 +322,9 @@ def most_rows(args: Namespace) -> int | None:
 
 
 def shown_tables(result: Result) -> list[Table]:
-    """Return the tables that people see on standard output."""
-    return [table.brief or table for table in result.tables if not table.detail]
+    """Return the tables that people see on standard output; not those of whose rows none is worth showing."""
+    shown = [table for table in result.tables if not table.detail]
+    return [table.brief or table for table in shown if table.brief is None or table.brief.rows]
 
 
 def shown_rows(table: Table, n_rows: int | None) -> Sequence[Sequence[Cell]]:
