@@ -127,6 +127,12 @@ def test_a_waterfall_adds_up_to_the_step() -> None:
     ]
 
 
+def test_the_marks_around_an_annotation_are_no_part_of_its_name_in_a_waterfall() -> None:
+    job = recording(rank_steps("rank0", {"## forward ##": (0, 10 * MS)}, bounds=(0, 10 * MS)))
+    chart = path_waterfall("Where", job, job.steps[0], critical_path(job.steps[0]))
+    assert [name for name, *_ in chart.parts] == ["forward"]
+
+
 def test_what_has_no_bar_of_its_own_is_in_that_of_the_others() -> None:
     # ten operations of 1 to 10 ms: the eight longest have bars, the others are 1 + 2 ms
     times = [(sum(range(1, i)) * MS, sum(range(1, i + 1)) * MS) for i in range(1, 11)]
