@@ -293,7 +293,8 @@ def further(diagnosis: Diagnosis) -> str:
     span = high if high.startswith(f"{low} ") else f"{low} to {high}"
     mean_ns, clauses = float(diagnosis.iteration_ns.mean()), [f"{of} of {span}"] if len(lasts) > 1 else []
     if diagnosis.view and abs(lasts.mean() - mean_ns) > NEGLIGIBLE * mean_ns:
-        clauses = [f"{of}: {in_ms(mean_ns)} on the mean rank, {span} until the last is through"]
+        until = "until the last is through" if len(lasts) > 1 else "on the one that ends last"
+        clauses = [f"{of}: {in_ms(mean_ns)} on the mean rank, {span} {until}"]
     return " ".join(map(as_sentence, [*clauses, *_told(diagnosis)[1][1:]]))
 
 
