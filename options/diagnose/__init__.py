@@ -42,7 +42,7 @@ _BRIEF = (  # of a place, a `Ranked`, where it is, and the command that answers 
     Column("gain_high_ms", "to", "float", minor=1, paired=True, value=lambda row: _gain(row[1], "high_ns")),
     Column("gain_share", "of a step", "percent", 0, value=lambda row: row[1].share),
     Column("title", "what", value=lambda row: row[1].finding.title),
-    Column("ranks", "where", minor=2, value=lambda row: row[2]),
+    Column("ranks", "where", minor=5, value=lambda row: row[2]),
 )
 _FINDINGS = (
     *_BRIEF,
