@@ -307,7 +307,7 @@ def test_an_annotation_is_no_hot_operation_but_time_without_a_recorded_one(tmp_p
     diagnosis = diagnosed(path.parent)
     assert kinds(diagnosis) == []
     said = headline(diagnosis)
-    assert said.startswith("A step takes 100 ms: 60 % of the step passes in ## backward ##, outside")
+    assert said.startswith("A step takes 100 ms: 60 % of the step passes in backward, outside")
 
 
 def test_a_saving_of_more_than_what_it_is_won_from_says_so() -> None:
