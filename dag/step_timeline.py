@@ -15,7 +15,7 @@ from dag.path_summary import kind_of_work, named_path, step_length
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.step_parts import Operation
 from errors import listed
-from function_names import brief, plain
+from function_names import brief
 from result import OnPath, Span, Timeline, Waterfall, in_ms
 
 #: Ranks that are drawn at most, and boxes: shorter ones that follow each other become one.
@@ -105,7 +105,7 @@ def path_waterfall(title: str, recording: Recording, step: StepGraph, path: Crit
     named = named_path(recording, path, merged=False)
     several = len(set(path.owners.tolist())) > 1
     names = [
-        f"{plain(label.name)} on {label.owner}" if several else plain(label.name) for label in named.labels
+        f"{brief(label.name)} on {label.owner}" if several else brief(label.name) for label in named.labels
     ]
     groups = [group_of(operation) for operation in recording.operations]
     columns = (named.label, path.cat, path.operation, named.dur_ns)
