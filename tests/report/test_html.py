@@ -758,6 +758,16 @@ def test_the_first_two_drawings_have_a_row_and_the_steps_begin_another(
     assert len({h2.location["y"] for h2 in shown}) == 1
 
 
+def test_a_heading_of_two_lines_ends_where_its_first_clause_does(browser: Chrome, tmp_path: Path) -> None:
+    step, path = "Step 2 takes 81.6 ms on rank5, which ends last", "its critical path is 64 % BW on rank5"
+    html.write(Result("o", "A", {}, headline=f"{step}; {path}, 32 % FW on rank5."), tmp_path / "a.html")
+    open_page(browser, tmp_path / "a.html")
+    assert browser.find_element(By.TAG_NAME, "h1").text == f"{step}."
+    html.write(Result("o", "A", {}, headline=f"{step}; {path}."), tmp_path / "b.html")
+    open_page(browser, tmp_path / "b.html")
+    assert browser.find_element(By.TAG_NAME, "h1").text == f"{step}; {path}."
+
+
 def test_the_title_in_a_tab_is_how_the_sentence_begins(tmp_path: Path) -> None:
     html.write(Result("o", "", {}, headline="A step takes 20 ms. " * 10), tmp_path / "a.html")
     (title,) = re.findall("<title>(.*)</title>", (tmp_path / "a.html").read_text())
