@@ -38,6 +38,7 @@ _PLUMBING = (
     r"|\w*TileState|\w*_config|Dispatch\w+|\w*_traits|decltype|ck::\w+)(?: .*)?"
 )
 _TENSILE = r"(Cijk_[^\W_]+_[^\W_]+_[A-Z0-9]+(?:_BH)?(?:_Bias)?)_.*?(MT\d+x\d+x\d+).*"
+_MARKED = re.compile(r"(?s)^(before |)#+ (.*\S) #+$")
 _LENGTH = re.compile(r"\d+")
 _DEEPEST = 16  # adaptors in one another
 MOST = 72  # characters of a name in a sentence
@@ -59,6 +60,15 @@ def without_parameters(name: str, *, namespaces: bool = False) -> str:
 
 
 @lru_cache(maxsize=65536)  # ranks have the same kernels
+def plain(name: str) -> str:
+    """Return a name without the marks around it that some annotations have.
+
+    >>> plain("## forward ##"), plain("before ## forward ##"), plain("C# ##")
+    ('forward', 'before forward', 'C# ##')
+    """
+    return _MARKED.sub(r"\1\2", name)
+
+
 def brief(name: str) -> str:
     """Return a name cut to what identifies it, for a sentence; words around a function of C++ stay.
 
@@ -73,6 +83,7 @@ def brief(name: str) -> str:
     >>> brief("$numpy asarray")  # `$` marks the functions of Python in traces of JAX
     'numpy asarray'
     """
+    name = plain(name)
     owner = re.match(_OWNER, name)[0]  # type: ignore[index]  # it matches any text
     words = _split(_CLONE.sub("", name[len(owner) :].removeprefix("$")), " ")
     places = [at for at, word in enumerate(words) if _is_function(word, words[at - 1] if at else "")]

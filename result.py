@@ -60,7 +60,7 @@ class Column(NamedTuple):
     title: str
     kind: ColumnKind = "text"
     digits: int = 3  # after the decimal point, for float and percent
-    minor: int = 0  # left out where a terminal is too narrow for all columns, the largest first
+    minor: int = 0  # left out where a terminal is too narrow for all columns, the largest first; 5: for words
     paired: bool = False  # says nothing without the column before it, nor that without it
     scale: Literal["diverging"] | None = None  # coloured by value: below 0 good, above 0 bad
     bar: bool = False  # where there is room, each value is a bar, too

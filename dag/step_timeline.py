@@ -104,7 +104,9 @@ def path_waterfall(title: str, recording: Recording, step: StepGraph, path: Crit
     sums: dict[tuple[str, str], int] = {}
     named = named_path(recording, path, merged=False)
     several = len(set(path.owners.tolist())) > 1
-    names = [f"{label.name} on {label.owner}" if several else label.name for label in named.labels]
+    names = [
+        f"{brief(label.name)} on {label.owner}" if several else brief(label.name) for label in named.labels
+    ]
     groups = [group_of(operation) for operation in recording.operations]
     columns = (named.label, path.cat, path.operation, named.dur_ns)
     for label, cat, at, ns in zip(*(column.tolist() for column in columns), strict=True):
@@ -274,7 +276,7 @@ def _span(recording: Recording, step: StepGraph, lanes: _Lanes, event: int, zero
     lane = lanes.names[lanes.of[at]]
     return Span(
         lane,
-        brief(_plain(operation.label)),
+        brief(operation.label),
         (start - zero) / 1e6,
         (end - start) / 1e6,
         group_of(operation),
@@ -300,17 +302,11 @@ def _words(name: str, operation: Operation, *, is_idle: bool) -> str:
     """
     name = brief(name)
     if is_idle:
-        name = name.replace("## ", "").replace(" ##", "")
         return f"idle {name}" if name.startswith("before ") else name
     stage = operation.transfer.stage
     if stage and stage not in name:
         return f"{stage} {name.removeprefix(f'{operation.cat}.')}"
-    return _plain(name)
-
-
-def _plain(name: str) -> str:
-    """Return a name without the marks around it that some annotations have."""
-    return name.strip("# ") or name if name.startswith("##") else name
+    return name
 
 
 def group_of(operation: Operation) -> str:

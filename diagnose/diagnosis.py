@@ -95,6 +95,7 @@ class Ranked(Struct, frozen=True):
         more specific findings leave
     tried : the edits of the what-if that shows the saving; () where no what-if can
     differs : a sentence on how the answer of that what-if differs from the saving, "" where it does not
+    beyond : a clause on what of the saving is more than what it is saved from, "" where nothing is
     """
 
     finding: Finding
@@ -104,6 +105,12 @@ class Ranked(Struct, frozen=True):
     change: Sequence[EditRequest] = ()
     tried: Sequence[EditRequest] = ()
     differs: str = ""
+    beyond: str = ""
+
+    @property
+    def caveat(self) -> str:
+        """Everything that limits what the finding claims."""
+        return "; ".join(filter(None, (self.finding.caveat, self.beyond)))
 
 
 class Diagnosis(Struct, frozen=True):
@@ -228,7 +235,8 @@ def _ranked(search: _Search, step_ns: float) -> list[Ranked]:
         if forecast.scale:
             change, (tried, differs) = (), _what_if(search, finding, gain)
         share = gain.mid_ns / (search.forecasts.of(finding.edits).before_ns if finding.span else step_ns)
-        ranked.append(Ranked(_bounded(finding, gain), gain, share, max(left_ns, 0.0), change, tried, differs))
+        after_above_ns, beyond = max(left_ns, 0.0), _beyond(finding, gain)
+        ranked.append(Ranked(finding, gain, share, after_above_ns, change, tried, differs, beyond))
         done = (*done, *finding.edits)
     return ranked
 
@@ -243,16 +251,15 @@ def _what_if(search: _Search, finding: Finding, gain: Gain) -> tuple[Sequence[Ed
     return (*before, *finding.edits), f"It saves this only together with {listed([*map(str, before)])}."
 
 
-def _bounded(finding: Finding, gain: Gain) -> Finding:
-    """Return a finding that says so where its saving is more than what it is saved from."""
+def _beyond(finding: Finding, gain: Gain) -> str:
+    """Return a clause that says so where a saving is more than what it is saved from; else ""."""
     more_ns = gain.mid_ns - finding.from_ns
     if not finding.from_ns or gain.mid_ns <= ALIKE * finding.from_ns:
-        return finding
-    freed = (
+        return ""
+    return (
         f"{in_ms(more_ns)} of the gain is not this time itself: what waits for it starts sooner, and some "
         "steps have more of it than the usual one"
     )
-    return replace(finding, caveat="; ".join(filter(None, (finding.caveat, freed))))
 
 
 def _place(known: tuple[Finding, Forecast | None], n_ranks: int) -> tuple[bool, int, float]:
@@ -293,7 +300,8 @@ def further(diagnosis: Diagnosis) -> str:
     span = high if high.startswith(f"{low} ") else f"{low} to {high}"
     mean_ns, clauses = float(diagnosis.iteration_ns.mean()), [f"{of} of {span}"] if len(lasts) > 1 else []
     if diagnosis.view and abs(lasts.mean() - mean_ns) > NEGLIGIBLE * mean_ns:
-        clauses = [f"{of}: {in_ms(mean_ns)} on the mean rank, {span} until the last is through"]
+        until = "until the last is through" if len(lasts) > 1 else "on the one that ends last"
+        clauses = [f"{of}: {in_ms(mean_ns)} on the mean rank, {span} {until}"]
     return " ".join(map(as_sentence, [*clauses, *_told(diagnosis)[1][1:]]))
 
 

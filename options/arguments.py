@@ -91,6 +91,10 @@ def _read_words(args: argparse.Namespace) -> None:
         near = meant(words[0], [*options.names(), "--version"])
         if near:
             raise UsageError(f"{words[0]}: no such file or directory, nor an option{near}")
+        is_word = words[0].isalpha() and not meant(words[0], os.listdir())
+        if is_word and any(map(os.path.exists, words[1:])):
+            names = ", ".join(options.names())
+            raise UsageError(f"{words[0]}: no such file or directory, nor an option; there are {names}")
     if options.WHAT_IF in (args.option, args.option == "replay" and args.sub_option):
         args.option, args.sub_option = "replay", args.sub_option or options.WHAT_IF
         given, args.path = [*words, *(args.path or ())], None

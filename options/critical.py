@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
-from errors import AnalyzeError, TraceError, UsageError, whole_number
+from errors import AnalyzeError, TraceError, UsageError, listed, whole_number
 from options import READING, WHAT_IF, asked, command, is_drawn
 from result import Bars, Cell, Chart, Column, LazySequence, Result, Table, in_ms, ms_column
 
@@ -262,12 +262,14 @@ def _shown(scopes: Sequence[Scope], wanted: str | None) -> list[Scope]:
 
 def _longer(scopes: Sequence[Scope], path: CriticalPath, recording: Recording) -> list[str]:
     """Return why a part of the job takes longer than the whole, where one does."""
+    scopes = _once(scopes)
     names = [_title(scopes, scope) for scope in scopes if scope.length_ns > scopes[-1].length_ns]
     if not names:
         return []
     last = f"{recording.owners[path.owner]}, which ends last"
-    longer = f"{', '.join(names[:4])}{' and others' if len(names) > 4 else ''}"
-    return [f"the {scopes[-1].kind}'s step is timed on {last}; {longer} took longer but started earlier"]
+    return [
+        f"the {scopes[-1].kind}'s step is timed on {last}; {listed(names, 4)} took longer but started earlier"
+    ]
 
 
 def _title(scopes: Sequence[Scope], scope: Scope) -> str:

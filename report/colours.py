@@ -32,7 +32,7 @@ INK = "#1b1f24"
 #: Of what is beside the point: titles of axes, edges.
 SOFT = "#5a6472"
 #: Those that names without a meaning take beside others, since no one reads them as moving, waiting or idle.
-_WORKING = (_COMPUTATION[2], _COMPUTATION[1], _UPDATE, _COMPUTATION[0], _HOST, _REST)
+_WORKING = (_COMPUTATION[2], _HOST, _COMPUTATION[1], _UPDATE, _COMPUTATION[0], _REST)
 #: All of them, no two alike: for names none of which means anything, those that mean most last.
 _NEUTRAL = (
     _COMPUTATION[2], _HOST, _WAITING, _GAPS, _UPDATE, _COMPUTATION[1], _REST, *_COMMUNICATION,

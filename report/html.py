@@ -53,7 +53,7 @@ _LONGEST = 160  # characters of a name in a timeline
 _TAB = 90  # and of the title in a browser's tab
 _MOST_SHORT_NAMES = 2_000  # boxes of a graph; of more, each shows what fits of its name
 _IN_A_BOX = 14  # columns of a name in a graph beside a duration
-_LEAST_HEADING, _TWO_LINES = 60, 150  # characters of a heading
+_LEAST_HEADING, _ONE_LINE = 40, 95  # characters of a heading; a screen of 1440 px has room for the latter
 _MOST_COPIED = 10  # rows of a table in a summary
 _ROOM = 600_000  # bytes of a page for the rows of its tables
 
@@ -132,7 +132,7 @@ def _divided(result: Result) -> tuple[str, str]:
     """Return the heading and the line below it: a long headline ends where a clause of it does."""
     headline, further = result.headline or result.title, result.further
     at = headline.find("; ", _LEAST_HEADING)
-    if further or len(headline) <= _TWO_LINES or at < 0:
+    if further or len(headline) <= _ONE_LINE or at < 0:
         return headline, further
     rest = headline[at + 2 :].removeprefix("and ")
     return f"{headline[:at]}.", as_sentence(rest)

@@ -32,6 +32,7 @@ _GOES_ON = " \\"
 _UNIT = re.compile(r"(?<=\d) (?=(?:ms|%)(?!\w))")
 _BOLD, _DIM, _GOOD, _BAD, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[31m", "\x1b[0m"
 _SCREEN = 24 - 1  # lines of a terminal, without the one of the shell's next prompt
+_BEFORE_WORDS = 5  # `minor` of columns that others repeat, which go before words of those are cut
 _FEW_ROWS, _LEAST = 5, 2  # of a table where a screen has no room for more: rows, and `minor` of columns to go
 #: The first clause of a text, with what is in brackets, and brackets at its end, which hold a caveat.
 _BRACKETS = r"\((?:[^()]|\([^()]*\))*\)"
@@ -283,6 +284,7 @@ def _table(
         if len(rows) < len(table.rows):
             which = f"first {len(rows)}" if table.weights is None else f"{len(rows)} largest"
             yield f"the {which} of {len(table.rows):,} rows; --full shows all"
+        left_out = [part for part in left_out if part.column.minor < _BEFORE_WORDS]
         if left_out:
             names = ", ".join(part.column.title for part in left_out)
             yield from _wrapped([f"Hidden to fit the terminal: {names}."], width)
@@ -322,8 +324,9 @@ def most_rows(args: Namespace) -> int | None:
 
 
 def shown_tables(result: Result) -> list[Table]:
-    """Return the tables that people see on standard output."""
-    return [table.brief or table for table in result.tables if not table.detail]
+    """Return the tables that people see on standard output; not those of whose rows none is worth showing."""
+    shown = [table for table in result.tables if not table.detail]
+    return [table.brief or table for table in shown if table.brief is None or table.brief.rows]
 
 
 def shown_rows(table: Table, n_rows: int | None) -> Sequence[Sequence[Cell]]:
@@ -373,7 +376,11 @@ def _fitted(parts: list[_Part], width: int) -> tuple[list[_Part], list[_Part]]:
     while len(parts) > 1:
         least = max(range(len(parts)), key=lambda at: (parts[at].column.minor, at))
         minor = parts[least].column.minor
-        if _total(part.legible if minor else part.narrowest for part in parts) <= width:
+        if minor >= _BEFORE_WORDS:
+            needed = _total(part.width for part in parts)
+        else:
+            needed = _total(part.legible if minor else part.narrowest for part in parts)
+        if needed <= width:
             break
         paired = [part.column.paired for part in parts] + [False]
         first, last = least - paired[least], least + paired[least + 1]

@@ -134,6 +134,11 @@ Comm.hybridsequential0_conv1_bias, Comm.hybridsequential0_conv1_bias.PULL, \
 Comm.hybridsequential0_conv1_bias.PUSH or one of 36 more?
 stats lenet
     stats: no such file or directory, nor an option; did you mean statistic?
+explain lenet
+    explain: no such file or directory, nor an option; there are diagnose, statistic, graph, combine, \
+compare, critical, replay, collect, 3dcompare, whatif
+lent lenet
+    ! lent: no such file or directory; did you mean lenet?
 whatiff lenet bandwidth=2
     whatiff: no such file or directory, nor an option; did you mean whatif?
 --option stats --path lenet

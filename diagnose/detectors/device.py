@@ -243,6 +243,8 @@ def idle(view: JobView) -> Iterator[Finding | Skipped]:
         if waits:
             most = f"{in_percent(covers[kept[0]] / path_ns)} of the step in {brief(kept[0])}"
             title = f"the host waits {most} for work not in this trace"
+            if len(kept) > 1 or not is_all:  # the title has the share of the first
+                shown = shown.replace(brief(kept[0]), f"{brief(kept[0])} ({in_ms(covers[kept[0]])})", 1)
             cause = f"{in_ms(named_ns)} in {shown}, {where}"
             cause += f"; the step itself takes {in_ms(path_ns - named_ns)}" if leads else ""
             action = "find what the device, or another process on it, does there: record it from its start on"

@@ -147,7 +147,8 @@ def _explaining(comparison: Comparison) -> list[_Explaining]:
     ]
     rows.sort(key=lambda row: (-abs(row.explains_ms), -abs(row.longer_ms)))
     least = LEAST_DRAWN * max((abs(row.explains_ms) for row in rows), default=0.0)
-    return [row for row in rows if abs(row.explains_ms) > least] or rows
+    explaining = [row for row in rows if abs(row.explains_ms) > least]
+    return explaining or [row for row in rows if row.longer_ms]
 
 
 def _mean_ms(values_ns: Sequence[float | None]) -> float | None:

@@ -42,7 +42,7 @@ _BRIEF = (  # of a place, a `Ranked`, where it is, and the command that answers 
     Column("gain_high_ms", "to", "float", minor=1, paired=True, value=lambda row: _gain(row[1], "high_ns")),
     Column("gain_share", "of a step", "percent", 0, value=lambda row: row[1].share),
     Column("title", "what", value=lambda row: row[1].finding.title),
-    Column("ranks", "where", minor=2, value=lambda row: row[2]),
+    Column("ranks", "where", minor=5, value=lambda row: row[2]),
 )
 _FINDINGS = (
     *_BRIEF,
@@ -52,7 +52,7 @@ _FINDINGS = (
     Column("kind", "kind", value=lambda row: _words(row[1].finding.kind)),
     Column("cause", "why", value=lambda row: row[1].finding.cause),
     Column("action", "what to do", value=lambda row: row[1].finding.action),
-    Column("caveat", "caveat", value=lambda row: row[1].finding.caveat),
+    Column("caveat", "caveat", value=lambda row: row[1].caveat),
     Column("change", "what-if (--set)", value=lambda row: _change(row[1])),
     Column("command", "command", value=lambda row: row[3]),
 )
@@ -237,7 +237,7 @@ def _card(args: Namespace, diagnosis: Diagnosis, one: Ranked) -> Card:
     lines += [("Example", _seen(evidence)) for evidence in finding.evidence[:1]]
     if one.tried:
         lines.append(("Try", command(args, *_what_if(one.tried))))
-        lines += [("Note", one.differs)] if one.differs else []
+    lines += [("Note", as_sentence(note)) for note in (one.differs, one.beyond) if note]
     if finding.look or not one.tried:
         lines.append(("Look", command(args, *_look(one))))
     bar = None if one.gain is None else (one.gain.mid_ns / 1e6, _gain(one, "low_ns"), _gain(one, "high_ns"))
@@ -358,7 +358,7 @@ def _record(args: Namespace, place: int, one: Ranked) -> dict[str, Any]:
         ],
         "cause": finding.cause,
         "action": finding.action,
-        "caveat": finding.caveat,
+        "caveat": one.caveat,
         "command": str(_command(args, one)),
         "look": str(command(args, *_look(one))),
     }

@@ -86,7 +86,7 @@ def _of_steps(view: JobView, found: Sequence[Ranked], first: Sequence[str]) -> l
     which findings were seen, then the others, the longest first: as many as there is room for.
     """
     recording = view.recording
-    what = {choose_step(recording): ", of median length," if len(view.rows) > 1 else ""}
+    what = {choose_step(recording): ", of typical length," if len(view.rows) > 1 else ""}
     for one in _outliers(found):
         what.setdefault(choose_step(recording, one.evidence[0].step), ", far longer than the others,")
     named = [choose_step(recording, seen) for one in found if (seen := _seen(one)) is not None]

@@ -389,7 +389,7 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
         shown.whatif_table(found),
         shown.moved_table(*paths),
         *shown.path_tables(recording.steps[row].number, after, full=args.full),
-        *(() if slower is None else (shown.slowdown_table(slower),)),
+        *(() if slower is None else (shown.slowdown_table(slower, full=args.full),)),
     ]
     charts: list[Chart] = [shown.moved_chart(paths[0], paths[1], last.interval_ns)]
     if len(found) > 1:

@@ -17,7 +17,20 @@ from replay.forecast import Forecast
 from replay.runs import Simulation
 from replay.sensitivity import Effect
 from replay.slowdown import Slowdown
-from result import Bars, Chart, Column, Command, LazySequence, Lines, Table, Waterfall, ms_column, ms_of
+from result import (
+    Bars,
+    Cell,
+    Chart,
+    Column,
+    Command,
+    LazySequence,
+    Lines,
+    Table,
+    Waterfall,
+    in_percent,
+    ms_column,
+    ms_of,
+)
 
 if TYPE_CHECKING:
     from diagnose.helpful_edits import HelpfulEdit
@@ -44,6 +57,7 @@ _HELPFUL = (
     Column("set", "what if", value=lambda edit: edit.forecast.name),
     Column("finding", "removes", minor=2),
 )
+_LEAST_SLOWDOWN = 0.01  # of the ideal job: what a terminal names
 _TYPED = Column("command", "command")
 _MOVED = "Where a step's time goes, before and after"
 
@@ -107,11 +121,21 @@ def helpful_table(found: Sequence[HelpfulEdit], commands: Sequence[Command]) -> 
     return table._replace(columns=(*_HELPFUL, _TYPED), rows=rows)
 
 
-def slowdown_table(found: Slowdown) -> Table:
-    """Return the slowdown of the job, and what each rank, stage and kind of work has of it."""
+def slowdown_table(found: Slowdown, *, full: bool) -> Table:
+    """Return the slowdown of the job, and what each rank, stage and kind of work has of it.
+
+    A terminal shows what has a share worth naming, unless all is asked for.
+    """
     columns = (Column("by", "by"), Column("name", "own work of"), Column("slowdown", "slowdown", "float"))
-    rows = [(by, name, ratio) for by, group in found.by.items() for name, ratio in group.items()]
-    return Table("slowdown", "Slowdown over the ideal job", columns, [("all", "", found.ratio), *rows])
+    parts = [(by, name, ratio) for by, group in found.by.items() for name, ratio in group.items()]
+    large = [part for part in parts if part[2] - 1 >= _LEAST_SLOWDOWN]
+    n_left = len(parts) - len(large)
+    rows: list[Sequence[Cell]] = [("all", "", found.ratio), *parts]
+    table = Table("slowdown", "Slowdown over the ideal job", columns, rows)
+    if full or not n_left:
+        return table
+    note = f"{n_left:,} more, each below {in_percent(_LEAST_SLOWDOWN)}; --full shows all"
+    return table._replace(brief=table._replace(rows=[rows[0], *large], note=note))
 
 
 def moved_table(before: Mapping[str, float], after: Mapping[str, float]) -> Table:

@@ -17,11 +17,11 @@ from result import Timeline
 MS = 1_000_000
 
 
-def late_rank() -> Recording:
+def late_rank(work: str = "work") -> Recording:
     """Both compute, then reduce together: rank0 is ready at 10 ms, rank1 at 70; the transfer takes 5."""
     meetings = [Meeting("reduce", 1, enters=True, leaves=True)]
     ranks = [
-        rank_steps(f"rank{i}", {"work": (0, ready * MS), "reduce": (ready * MS, 75 * MS)}, [Edge(0, 1)],
+        rank_steps(f"rank{i}", {work: (0, ready * MS), "reduce": (ready * MS, 75 * MS)}, [Edge(0, 1)],
                    bounds=(0, 75 * MS), meetings=meetings)
         for i, ready in enumerate((10, 70))
     ]  # fmt: skip
@@ -125,6 +125,18 @@ def test_a_waterfall_adds_up_to_the_step() -> None:
         ("work on rank1", 70),
         ("reduce on rank0", 5),
     ]
+
+
+def test_the_marks_around_an_annotation_are_no_part_of_its_name_in_a_waterfall() -> None:
+    job = recording(rank_steps("rank0", {"## forward ##": (0, 10 * MS)}, bounds=(0, 10 * MS)))
+    chart = path_waterfall("Where", job, job.steps[0], critical_path(job.steps[0]))
+    assert [name for name, *_ in chart.parts] == ["forward"]
+
+
+def test_a_kernel_in_a_waterfall_has_its_short_name_and_its_rank() -> None:
+    job = late_rank("void at::native::(anonymous namespace)::spin_kernel(long)")
+    chart = path_waterfall("Where", job, job.steps[0], critical_path(job.steps[0]))
+    assert [name for name, *_ in chart.parts] == ["spin_kernel on rank1", "reduce on rank0"]
 
 
 def test_what_has_no_bar_of_its_own_is_in_that_of_the_others() -> None:

@@ -161,23 +161,41 @@ def test_of_many_functions_of_which_none_covers_much_one_is_named(tmp_path: Path
     assert re.search(r"of the step passes in part_[a-n] and others, outside", title)
 
 
-def test_a_call_that_waits_for_work_that_nobody_recorded_is_named(tmp_path: Path) -> None:
-    directory, step_ms = device(tmp_path / "job", replace(DEVICE_BOUND, kernel=0.1, gap=60.0))
-    around(directory, "hipMemcpyWithStream", "cuda_runtime", 0.1, 59.9, step_ms)
+def copies_late(directory: Path, *calls: str) -> None:
+    """Give calls of a recorded job copies that began when they were about to return."""
     (path,) = directory.glob("*.json")
     document = json.loads(path.read_text())
-    by_step = [one for one in document["traceEvents"] if one["name"] == "hipMemcpyWithStream"]
-    for i, one in enumerate(by_step):  # what it copied began when it was about to return
+    waiting = [one for one in document["traceEvents"] if one["name"] in calls]
+    for i, one in enumerate(waiting):
         one["args"] = {"correlation": 9_000 + i}
         copy = {"ph": "X", "name": "Memcpy DtoH (Device -> Host)", "cat": "gpu_memcpy", "pid": 0, "tid": 7}
         args = {"correlation": 9_000 + i, "stream": 7}
         document["traceEvents"].append({**copy, "ts": one["ts"] + one["dur"] - 50, "dur": 5, "args": args})
     path.write_text(json.dumps(document))
+
+
+def test_a_call_that_waits_for_work_that_nobody_recorded_is_named(tmp_path: Path) -> None:
+    directory, step_ms = device(tmp_path / "job", replace(DEVICE_BOUND, kernel=0.1, gap=60.0))
+    around(directory, "hipMemcpyWithStream", "cuda_runtime", 0.1, 59.9, step_ms)
+    copies_late(directory, "hipMemcpyWithStream")
     (found,) = [one.finding for one in diagnosed(directory).findings if one.finding.kind == "idle"]
     # 59.8 of 64 ms
     assert found.title == "the host waits 93 % of the step in hipMemcpyWithStream for work not in this trace"
     assert found.cause.startswith("59.8 ms in hipMemcpyWithStream, ")
     assert "the step itself takes 4." in found.cause
+
+
+def test_of_two_calls_that_wait_the_first_has_the_time_that_the_title_has_the_share_of(
+    tmp_path: Path,
+) -> None:
+    directory, step_ms = device(tmp_path / "job", replace(DEVICE_BOUND, kernel=0.1, gap=60.0))
+    around(directory, "hipMemcpyWithStream", "cuda_runtime", 0.1, 40, step_ms)
+    around(directory, "hipMemcpyAsync", "cuda_runtime", 40, 59.9, step_ms)
+    copies_late(directory, "hipMemcpyWithStream", "hipMemcpyAsync")
+    (found,) = [one.finding for one in diagnosed(directory).findings if one.finding.kind == "idle"]
+    # 39.9 of 64 ms
+    assert found.title.startswith("the host waits 62 % of the step in hipMemcpyWithStream")
+    assert "in hipMemcpyWithStream (39.9 ms) and hipMemcpyAsync, " in found.cause
 
 
 def test_a_call_that_creates_a_context_is_told_as_such_and_wins_nothing(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from made_jobs import WRITERS, Job, composer, iteration_ms, moments
 
 from arrays import Float64
 from conftest import REPO, THOROUGH, few, run_cli
-from diagnose.diagnosis import _bounded, _place, further, headline
+from diagnose.diagnosis import Ranked, _beyond, _place, further, headline
 from diagnose.finding import Finding
 from make import span, write
 from options.diagnose.diagnosis_charts import diagnosis_charts
@@ -307,18 +307,16 @@ def test_an_annotation_is_no_hot_operation_but_time_without_a_recorded_one(tmp_p
     diagnosis = diagnosed(path.parent)
     assert kinds(diagnosis) == []
     said = headline(diagnosis)
-    assert said.startswith("A step takes 100 ms: 60 % of the step passes in ## backward ##, outside")
+    assert said.startswith("A step takes 100 ms: 60 % of the step passes in backward, outside")
 
 
 def test_a_saving_of_more_than_what_it_is_won_from_says_so() -> None:
     finding = Finding("input", "title", "cause", "action", from_ns=10e6)
-    assert _bounded(finding, Gain(10.5e6, None, None)).caveat == ""
-    said = _bounded(finding, Gain(14e6, None, None)).caveat
+    assert _beyond(finding, Gain(10.5e6, None, None)) == ""
+    said = _beyond(finding, Gain(14e6, None, None))
     assert said.startswith("4.00 ms of the gain is not this time itself")
-    assert (
-        _bounded(msgspec.structs.replace(finding, caveat="known"), Gain(14e6, None, None)).caveat
-        == f"known; {said}"
-    )
+    known = msgspec.structs.replace(finding, caveat="known")
+    assert Ranked(known, beyond=said).caveat == f"known; {said}"
 
 
 def waits_unseen(directory: Path) -> Path:

@@ -90,6 +90,13 @@ def test_a_run_does_not_differ_from_itself(tmp_path: Path) -> None:
     assert (found["only_in"], found["verdict"][:24]) == ([[], []], "iteration time unchanged")
 
 
+def test_where_nothing_changed_no_table_says_what_explains_it(tmp_path: Path) -> None:
+    path = job(tmp_path / "a.json", 1)
+    code, out, _ = run_cli("compare", path, path)
+    assert (code, "unchanged" in out, "explain" in out, "(no rows)" in out) == (0, True, False, False)
+    assert "aten::mm" in run_cli("compare", path, path, "--full")[1]
+
+
 def test_runs_of_one_setup_are_not_called_different(tmp_path: Path) -> None:
     runs = [job(tmp_path / f"{seed}.json", seed) for seed in range(12)]
     found = [compared(a, b) for a, b in zip(runs[::2], runs[1::2], strict=True)]

@@ -136,6 +136,11 @@ def test_the_late_worker_is_on_the_path_with_what_it_works_longer(tmp_path: Path
     assert "BW on wk1.rank0" in document["headline"]
 
 
+def test_a_worker_that_took_longer_is_named_once() -> None:
+    _, out, _ = run_cli("critical", REPO / "examples/lenet-100mbit")
+    assert "is timed on wk1.rank0, which ends last; worker-0 took longer but started earlier" in out
+
+
 def test_the_timeline_marks_the_path(gpu: Path, tmp_path: Path) -> None:
     output = tmp_path / "marked.json"
     answer("--path", gpu, "--output", output)

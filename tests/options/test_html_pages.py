@@ -118,7 +118,7 @@ def test_diagnose_draws_the_outlier_beside_the_usual_step(lenet: Result) -> None
     finding = outliers_of(lenet)
     evidence = finding["evidence"][0]
     usual, far, *others = (one for one in lenet.charts if isinstance(one, Timeline))
-    assert "of median length" in usual.title
+    assert "of typical length" in usual.title  # the median of the ranks' mean, which no bar shows
     assert far.title.startswith(f"Step {evidence['step']}, far longer than the others")
     assert any(evidence["name"].endswith(one.name) for one in far.spans), evidence
     drawn = [int(one.step) for one in (usual, far, *others)]
@@ -193,7 +193,7 @@ def test_of_a_single_step_the_headline_is_a_line_in_the_drawing_of_its_path(
     assert result.headline.startswith(f"A step takes {mean}: ")
     (timeline,) = _timelines(result)
     assert timeline.title == f"Step 10: 18.0 ms on rank4, which ends last (mean of the ranks: {mean})"
-    assert f"{mean} on the mean rank, 18.0 ms until the last is through" in result.further
+    assert f"{mean} on the mean rank, 18.0 ms on the one that ends last" in result.further
 
 
 def test_drawings_of_before_and_after_fit_a_phone(

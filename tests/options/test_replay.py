@@ -12,6 +12,8 @@ import pytest
 from conftest import REPO, run_cli
 from make import span, step, write
 from options import arguments, replay
+from options.replay.replay_tables import slowdown_table
+from replay.slowdown import Slowdown
 from result import Bars, Chart, Lines, Waterfall
 
 pytestmark = pytest.mark.slow
@@ -201,3 +203,13 @@ def test_where_nothing_is_transferred_there_is_no_sweep(tmp_path: Path) -> None:
     events += [span("aten::mm", 100 * n, 60, "cpu_op") for n in range(4)]
     write(tmp_path / "rank0.pt.trace.json", events, schemaVersion=1)
     assert "A step with other bandwidths" not in charts(tmp_path)
+
+
+def test_a_terminal_names_what_slows_a_job_by_a_percent_or_more() -> None:
+    found = Slowdown(1.2, {"rank": {"rank5": 1.19, "rank1": 1.004}, "kind": {"aten::mm": 1.0}})
+    assert len(slowdown_table(found, full=False).rows) == 4  # what files have
+    brief = slowdown_table(found, full=False).brief
+    assert brief is not None
+    assert [row[1] for row in brief.rows] == ["", "rank5"]
+    assert brief.note == "2 more, each below 1 %; --full shows all"
+    assert slowdown_table(found, full=True).brief is None

@@ -170,6 +170,12 @@ def test_beside_names_that_mean_something_others_are_neither_moved_nor_waited_fo
     assert len(others) >= 5
 
 
+def test_the_first_kinds_of_kernels_have_no_colour_of_a_phase() -> None:
+    chosen = colours.assign(["gap", "Comm", "GEMM", "FW", "gpu_memcpy", "elementwise", "rest"])
+    phases = {colours.of(name) for name in ("FW", "BW", "STEP")}
+    assert phases.isdisjoint((chosen["GEMM"], chosen["elementwise"]))
+
+
 def test_colours_recur_within_a_meaning_only() -> None:
     chosen = colours.assign(["Comm", "PUSH", "PULL", "REDUCE", "BROADCAST", "FW"])
     assert chosen["REDUCE"] in {chosen[name] for name in ("Comm", "PUSH", "PULL")}

@@ -504,6 +504,22 @@ def test_a_page_that_is_printed_has_its_timelines(browser: Chrome, tmp_path: Pat
     assert b".1569 .3137 .9569 rg" in drawn
 
 
+def test_what_is_read_by_its_colour_is_printed_in_colour(browser: Chrome, tmp_path: Path) -> None:
+    card = Card("A", "5.00 ms", [("", "Why.")], bar=(5.0, 4.0, 6.0))
+    html.write(Result("o", "A", {}, cards=[card], charts=[TIMELINE]), tmp_path / "a.html")
+    open_page(browser, tmp_path / "a.html")
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        found = browser.execute_script(
+            "return [...document.querySelectorAll('.bar b, .legend i')]"
+            ".map((one) => getComputedStyle(one).printColorAdjust)"
+        )
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    assert len(found) > 1
+    assert set(found) == {"exact"}
+
+
 def mark_of(browser: Chrome, name: str) -> WebElement:
     return browser.find_element(By.CSS_SELECTOR, f"[aria-label='{name}']")
 
@@ -740,6 +756,16 @@ def test_the_first_two_drawings_have_a_row_and_the_steps_begin_another(
     shown = [h2 for h2 in rows[1].find_elements(By.TAG_NAME, "h2") if h2.is_displayed()]
     assert [h2.text for h2 in shown] == ["Step 1", "Step 2"]
     assert len({h2.location["y"] for h2 in shown}) == 1
+
+
+def test_a_heading_of_two_lines_ends_where_its_first_clause_does(browser: Chrome, tmp_path: Path) -> None:
+    step, path = "Step 2 takes 81.6 ms on rank5, which ends last", "its critical path is 64 % BW on rank5"
+    html.write(Result("o", "A", {}, headline=f"{step}; {path}, 32 % FW on rank5."), tmp_path / "a.html")
+    open_page(browser, tmp_path / "a.html")
+    assert browser.find_element(By.TAG_NAME, "h1").text == f"{step}."
+    html.write(Result("o", "A", {}, headline=f"{step}; {path}."), tmp_path / "b.html")
+    open_page(browser, tmp_path / "b.html")
+    assert browser.find_element(By.TAG_NAME, "h1").text == f"{step}; {path}."
 
 
 def test_the_title_in_a_tab_is_how_the_sentence_begins(tmp_path: Path) -> None:

@@ -246,6 +246,17 @@ def test_a_wide_character_takes_two_columns() -> None:
     assert tables.display_width("变a") == 3
 
 
+def test_a_column_that_repeats_what_names_say_goes_before_one_of_them_is_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    what, where = Column("what", "what"), Column("where", "where", minor=5)
+    result = table_of(what, where, rows=[("rank3 holds up the others, in most of its operations", "rank3")])
+    monkeypatch.setenv("COLUMNS", "60")
+    assert "operations  rank3" in shown(result)
+    monkeypatch.setenv("COLUMNS", "55")
+    assert shown(result).splitlines()[-1] == "rank3 holds up the others, in most of its operations"
+
+
 @pytest.mark.slow
 @given(st.text(), st.integers(1, 40))
 def test_a_shortened_text_fits_and_one_that_fits_is_whole(name: str, width: int) -> None:
