@@ -177,11 +177,12 @@ def _doubt(job: Waits, roots: Sequence[Root]) -> str:
     is_late = {root.cause for root in roots} <= _LATE
     is_copy = not _timeouts(roots, written_ns)
     waited_ns, pause_ns = (last_ns - since_ns, 0) if is_copy else (written_ns - since_ns, PAUSE_NS)
-    if not is_late or waited_ns >= max(longest_ns, pause_ns):
+    is_longer = HALF * waited_ns >= longest_ns
+    if not is_late or (is_longer and waited_ns >= pause_ns):
         return ""
     what = "the times in the dumps end" if is_copy else "the dumps were written"
     longer = f"calls took up to {longest_ns / 1e6:,.0f} ms before"
-    if waited_ns >= longest_ns:
+    if is_longer:
         longer = "a job that evaluates or saves its state may pause for longer"
     return (
         f"{what} after {waited_ns / 1e6:,.0f} ms of waiting, and {longer}: "

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from made_hangs import Made, Op, Run, parallel_job, small_job
+from msgspec.structs import replace
 
 import dialects
 from conftest import SHARED, THOROUGH, run_cli
@@ -73,6 +74,30 @@ def test_a_rank_that_never_enters(tmp_path: Path) -> None:
     for path in tmp_path.iterdir():
         os.utime(path, ns=(root.call.at_ns + 31 * 10**9,) * 2)  # longer than jobs that live pause
     assert find_hang(standings(tmp_path)).doubt == ""
+
+
+@pytest.mark.parametrize(("times", "is_sure"), [(1.2, False), (2.5, True)])
+def test_copies_show_a_hang_where_others_wait_twice_as_long_as_a_call_took(
+    times: float, is_sure: bool, tmp_path: Path
+) -> None:
+    hang = hang_of(Run(small_job(), random.Random(1), {2: 9}), tmp_path)
+    since_ns = min(root.call.at_ns for root in hang.roots if root.call is not None)
+    longest_ns = 100_000_000  # a watchdog that looks each 100 ms finds any call that long
+    hour_ns = 3_600 * 10**9
+    found = {
+        rank: replace(
+            one,
+            longest_ns=longest_ns,
+            last_ns=since_ns + int(times * longest_ns),
+            written_ns=since_ns + hour_ns,
+        )
+        for rank, one in standings(tmp_path).items()
+    }
+    hang = find_hang(found)
+    assert named(hang) == {"ABSENT": [2]}
+    told = f"the times in the dumps end after {100 * times:.0f} ms of waiting, and calls took up to 100 ms before"
+    assert hang.doubt.startswith(told) != is_sure
+    assert (hang.doubt == "") == is_sure
 
 
 def test_a_rank_an_iteration_behind(tmp_path: Path) -> None:
