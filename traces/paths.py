@@ -24,6 +24,7 @@ _RANK_IN_HEAD = (
     rb'"distributedInfo"\s*:\s*\{[^{}]*?"rank"\s*:\s*(\d{1,9})\b|'
     rb'"name"\s*:\s*"global_rank"[^{}]*"args"\s*:\s*\{\s*"value"\s*:\s*(\d{1,9})\b'
 )
+_PICKLE = b"\x80"
 DIGITS = re.compile(r"(\d{1,18})")
 _MAY_BE_READ = os.R_OK | os.X_OK
 _MOST_RANKS = 1 << 20  # a larger world is taken for damage, not for ranks that are missing
@@ -102,9 +103,9 @@ def empty_notes(path: Path, found: Sequence[Path]) -> list[str]:
     ]
 
 
-def head_of(path: Path) -> bytes:
-    """Return the beginning of a file's content, unpacked, up to 1 MiB."""
-    return next(iter(ByteStream(path)), b"")
+def head_of(path: Path, most: int | None = None) -> bytes:
+    """Return the beginning of a file's content, unpacked, up to 1 MiB, or to `most` if it is not packed."""
+    return next(iter(ByteStream(path, stop=most)), b"")
 
 
 def rank_in_name(path: Path) -> int | None:
@@ -114,7 +115,9 @@ def rank_in_name(path: Path) -> int | None:
 
 
 def rank_in_head(path: Path) -> int | None:
-    """Return the rank that PyTorch or Composer wrote at the beginning of a file."""
+    """Return the rank that PyTorch or Composer wrote at the beginning of a trace; of a pickle nobody does."""
+    if head_of(path, len(_PICKLE)) == _PICKLE:
+        return None
     match = re.search(_RANK_IN_HEAD, head_of(path))
     return int(match[1] or match[2]) if match else None
 

@@ -57,8 +57,8 @@ def standing_of(trace: Trace) -> Standing:
             names[at],
             int(dump.number[waiting].max(initial=-1)) if len(waiting) else completed,
             completed,
-            [_call(dump, names, i, order, frames=not n) for n, i in enumerate(waiting[:_MOST].tolist())],
-            [_call(dump, names, i, order, frames=False) for i in done[-_MOST:].tolist()],
+            _calls(dump, names, waiting[:_MOST], order, n_frames=1),
+            _calls(dump, names, done[-_MOST:], order, n_frames=0),
             len(waiting),
         )
     for at in ids_in(dump.group_id[dump.is_message]):
@@ -67,12 +67,12 @@ def standing_of(trace: Trace) -> Standing:
     for name, counted in _counters(dump, groups, lanes).items():
         lanes[name] = replace(lanes[name], counted=counted)
     messages = np.flatnonzero(dump.is_message & ~is_launch & ~is_done)[:_MOST_MESSAGES]
-    n_calls = len(dump.entries)
+    last = np.arange(len(dump.entries))[-1:]
     created, _, completed = dump.times[:, (dump.times[[0, 2]] > 0).all(axis=0)]
     return Standing(
         lanes,
-        [_call(dump, names, i, order) for i in messages.tolist()],
-        _call(dump, names, n_calls - 1, order) if n_calls else None,
+        _calls(dump, names, messages, order),
+        next(iter(_calls(dump, names, last, order)), None),
         int(dump.times.max(initial=-1)),
         dump.written_ns,
         int((completed - created).max(initial=0)),
@@ -88,7 +88,10 @@ def _just_completed_ns(dump: Dump) -> int:
     It retires what it finds complete, some times a second; the rest is found while the dump is made.
     """
     is_done = dump.state == COMPLETED
-    is_retired = np.array([retired is not False for retired in dump.entries.column("retired")], np.bool_)
+    retired = dump.entries.column("retired")
+    if not {*map(type, retired)} <= {bool}:
+        retired = [one is not False for one in retired]
+    is_retired = np.array(retired, np.bool_)
     seen = dump.times[2]
     latest_ns = int(seen[is_done & is_retired].max(initial=-1))
     fresh = seen[is_done & ~is_retired]
@@ -140,8 +143,20 @@ def _members(text: str) -> Sequence[int]:
     return span if list(span) == ranks else tuple(ranks)
 
 
-def _call(dump: Dump, names: Sequence[Group], i: int, order: Int64, *, frames: bool = True) -> DumpedCall:
-    entry, group, kind = dump.entries[i], names[int(dump.group_id[i])], dump.kind[i]
+def _calls(
+    dump: Dump, names: Sequence[Group], rows: Int64, order: Int64, *, n_frames: int | None = None
+) -> list[DumpedCall]:
+    """Return the calls of some entries (rows), the first `n_frames` of them (else all) with their frames."""
+    places = rows.tolist()
+    n_frames = len(places) if n_frames is None else n_frames
+    entries = zip(places, dump.entries.some(places), strict=True)
+    return [_call(dump, names, i, entry, order, n < n_frames) for n, (i, entry) in enumerate(entries)]
+
+
+def _call(
+    dump: Dump, names: Sequence[Group], i: int, entry: Mapping[str, Any], order: Int64, frames: bool
+) -> DumpedCall:
+    group, kind = names[int(dump.group_id[i])], dump.kind[i]
     peer = UNKNOWN if dump.is_message[i] else None
     if peer is not None and (match := _MESSAGE.search(text_of(entry.get("profiling_name")))):
         place, members = int(match[2]), group.members or (_ALL_RANKS if group.name in _WORLDS else ())

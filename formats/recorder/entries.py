@@ -33,6 +33,17 @@ class Entries:
         part = bisect_right(self._ends, at)
         return self._parts[part][at - self._ends[part]]
 
+    def some(self, places: Sequence[int]) -> list[_Entry]:
+        """Return the entries at several places."""
+        found: list[_Entry] = []
+        parts = groupby(places, lambda at: bisect_right(self._ends, at))
+        for part, at in parts:
+            own = self._parts[part]
+            begin = self._ends[part] - len(own)
+            rows = [one - begin for one in at]
+            found += own.some(rows) if isinstance(own, PickledRows) else map(own.__getitem__, rows)
+        return found
+
     def column(self, key: str) -> Sequence[Any]:
         """Return a field of all entries (n,); None where there is none."""
         return [*chain.from_iterable(_column(part, key) for part in self._parts)]

@@ -72,6 +72,10 @@ class PickledRows(Sequence[Mapping[str, Any]]):
         at = range(len(self))[at]
         return self.load(self._data[self._bounds[at] : self._bounds[at + 1]] + b".")
 
+    def some(self, places: Sequence[int]) -> list[Any]:
+        """Return several rows."""
+        return self._loaded(b"".join(self._data[self._bounds[at] : self._bounds[at + 1]] for at in places))
+
     def column(self, key: str) -> Sequence[Any]:
         """Return the value of each row (n,); None where there is none."""
         place = self._place.get(key)
