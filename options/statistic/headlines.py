@@ -24,7 +24,7 @@ _HARDLY = 0.05  # of a step: if ranks compute less, most of what they compute ma
 
 def where_time_goes(ranks: Sequence[RankFigures]) -> str:
     """Return one sentence: how long a step is, what ran in it, which rank computes longest, and what."""
-    parts = [rank.in_the_middle for rank in ranks if len(rank.breakdown)]
+    parts = _of_all_ranks([rank.in_the_middle for rank in ranks if len(rank.breakdown)])
     if not parts:
         slices = counted(sum(rank.n_slices for rank in ranks), "slice")
         return f"{slices} of {counted(len(ranks), 'rank')}; no step is marked in them."
@@ -73,6 +73,7 @@ def exposed_and_outliers(parts: Sequence[Breakdowns], warm_up: Sequence[int] = (
 
     It names the steps of the `warm_up`, which are not in `parts`.
     """
+    parts = _of_all_ranks(parts)
     ranks = summaries(parts)
     mean_ns = _mean([part.wall_ns for part in parts])
     exposed = _mean([part.exposed_comm_ns for part in parts])
@@ -111,6 +112,15 @@ def _length(
     half = f", median {in_ms(middle)}" if with_median and steps > 1 else ""
     of_steps = f" (mean of {steps} steps{where}{of_ranks}{half})" if steps > 1 else f"{where}{of_ranks}"
     return f"A step takes {in_ms(mean_ns)}{of_steps}"
+
+
+def _of_all_ranks(parts: Sequence[Breakdowns]) -> Sequence[Breakdowns]:
+    """Return the steps that all ranks with steps have, of which other options speak; all if there are none."""
+    known = [frozenset(part.step) for part in parts if len(part)]
+    common = frozenset.intersection(*known) if known else frozenset()
+    if not common or all(one == common for one in known):
+        return parts
+    return [part.at(np.array([step in common for step in part.step], np.bool_)) for part in parts]
 
 
 def _mean(columns: Sequence[Int64]) -> float:

@@ -64,6 +64,14 @@ def test_without_communication_a_breakdown_says_so() -> None:
     )
 
 
+def test_a_step_that_one_rank_lacks_is_not_in_the_mean() -> None:
+    steps = [step("rank0", n, 70 if n == 1 else 100, 50, 0) for n in (1, 2, 3)]
+    steps += [step("rank1", n, 110, 50, 0) for n in (2, 3)]
+    assert exposed_and_outliers(by_rank(steps)) == (
+        "A step takes 105 ms (mean of 2 steps on 2 ranks, median 105 ms); no communication was recorded."
+    )
+
+
 def test_a_rank_without_an_event_has_no_steps() -> None:
     assert exposed_and_outliers([*by_rank([step("rank0", None, 100, 50, 0)]), Breakdowns("rank1")]) == (
         "The recording takes 100 ms; no communication was recorded."
