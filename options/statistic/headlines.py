@@ -115,7 +115,7 @@ def _length(
 
 
 def _of_all_ranks(parts: Sequence[Breakdowns]) -> Sequence[Breakdowns]:
-    """Return the steps that all ranks with steps have, of which other options speak; all if there are none."""
+    """Return the steps that all ranks with steps have, of which other options speak; all if none is."""
     known = [frozenset(part.step) for part in parts if len(part)]
     common = frozenset.intersection(*known) if known else frozenset()
     if not common or all(one == common for one in known):
