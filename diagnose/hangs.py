@@ -168,13 +168,13 @@ def _signs_of_life(job: Waits, roots: Sequence[Root]) -> str:
 
 
 def _doubt(job: Waits, roots: Sequence[Root]) -> str:
-    """Return why a job in which ranks have not come may only be slow; "" where that cannot be.
+    """Return why a job with these causes may only be slow; "" where that cannot be.
 
     Files that are older than a timeout are copies: only the times in them tell how long ranks waited.
     """
     last_ns, written_ns, longest_ns = _times(job)
     since_ns = min((root.call.at_ns for root in roots), default=0)
-    is_late = {root.cause for root in roots} <= _LATE
+    is_late = all(map(_may_end, roots))
     is_copy = not _timeouts(roots, written_ns)
     waited_ns, pause_ns = (last_ns - since_ns, 0) if is_copy else (written_ns - since_ns, PAUSE_NS)
     is_longer = HALF * waited_ns >= longest_ns
@@ -188,6 +188,11 @@ def _doubt(job: Waits, roots: Sequence[Root]) -> str:
         f"{what} after {waited_ns / 1e6:,.0f} ms of waiting, and {longer}: "
         "if no timeout made the job write them, it may only be slow"
     )
+
+
+def _may_end(root: Root) -> bool:
+    """Whether time may end what a root causes: a message whose other side is through seems to wait."""
+    return root.cause in _LATE or (root.cause is HangCause.CYCLE and root.call.peer is not None)
 
 
 def _times(job: Waits) -> tuple[int, int, int]:

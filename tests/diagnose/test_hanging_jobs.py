@@ -115,6 +115,13 @@ def test_a_ring_in_which_all_are_at_their_batches_may_run(tmp_path: Path) -> Non
     assert (named(hang), "may still be running" in hang.reason) == ({}, True)
 
 
+def test_a_ring_in_which_some_have_completed_their_batches_may_only_be_slow(tmp_path: Path) -> None:
+    """Ranks 0 and 3 are through with the last batch, ranks 1 and 2 not yet: these seem to wait for those."""
+    write_case("lives, at one moment", random.Random("lives, at one moment/64028"), tmp_path)
+    hang = find_hang(standings(tmp_path))
+    assert (named(hang), hang.doubt != "") == ({"CYCLE": [0, 1, 2, 3]}, True)
+
+
 def test_a_rank_that_called_less_than_those_that_wait_with_it_is_told(tmp_path: Path) -> None:
     """All wait for rank 1 in the third call; rank 2 stops after it, the others call two more."""
     job = Job({"0": ("default_pg", (0, 1, 2, 3, 4))}, {rank: [call("0")] * 5 for rank in range(5)})
