@@ -69,7 +69,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def _meant_by(
     flag: str, argv: Sequence[str], args: argparse.Namespace, parser: argparse.ArgumentParser
 ) -> str:
-    """Return what somebody perhaps meant who typed a flag that there is not: another flag, or an edit."""
+    """Return which other flag, or which edit, was perhaps meant by a flag that there is not."""
     from replay.edits import as_edit
 
     name, _, value = flag.lstrip("-").partition("=")

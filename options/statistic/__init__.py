@@ -35,11 +35,9 @@ _TITLES = {
     "annotation": "Annotations",
     "kernel_kind": "Kinds of kernels",
 }
-#: Before how many operations are one row, and what a terminal says of them.
-_TIMES, _FOLDED = (
-    " ×",
-    "Names that differ by a partition or by a number after # alone are one row; --full has each.",
-)
+#: What a terminal says of operations that are one row, and what stands before how many they are.
+_FOLDED = "A row with × is of operations that differ by a number alone; --full has each."
+_TIMES = " ×"
 _LEAST = 4  # importance of columns that say nothing new
 _NAMED = 3  # kernels
 _MOST_RANKS = 16  # of which a terminal shows a row for each operation and rank
@@ -182,14 +180,14 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
         note = f"Over {len(groups):,} ranks; --group_by rank has a row for each operation of each rank."
         ranks, all_own = zip(*groups.values(), strict=True)
         folded = grouped if args.full else over_ranks([*zip(ranks, _folded(all_own), strict=True)])
-        note += f" {_FOLDED}" * (len(folded) < len(grouped))
-        table = _operations(_OVER_RANKS, _longest_first(folded, args), args)
+        table = _operations(_OVER_RANKS, few := _longest_first(folded, args), args)
+        note = f"{note} {_told(few)}".rstrip()
         operations = operations._replace(brief=table._replace(note=note))
     elif args.group_by is None and args.format == "table" and not args.full:
         folded = all_of([statistics(_folded([own])[0], prefix) for prefix, (_, own) in groups.items()])
         if len(folded) < len(stats):
-            table = _operations(columns, _longest_first(folded, args), args)
-            operations = operations._replace(brief=table._replace(note=_FOLDED))
+            table = _operations(columns, few := _longest_first(folded, args), args)
+            operations = operations._replace(brief=table._replace(note=_told(few)))
     of_cats = Table.of(
         "categories",
         "Categories",
@@ -298,6 +296,11 @@ def _folded(parts: Sequence[Durations]) -> Sequence[Durations]:
         joined([replace(own, operations=[named[pair] for pair in own.operations]), NO_DURATIONS])
         for own in parts
     ]
+
+
+def _told(stats: Stats) -> str:
+    """Return the note on rows that are of several operations; "" where there are none."""
+    return _FOLDED if any(_TIMES in stat.name for stat in stats) else ""
 
 
 def _longest_first(stats: Stats, args: Namespace) -> Stats:

@@ -124,8 +124,8 @@ def test_a_terminal_has_what_differs_by_a_number_alone_as_one(tmp_path: Path, wo
     steps = ["ProfilerStep*", "×31", "user_annotation", "31", "28.4", "0.901", "0.931", "0.916"]
     assert [row[:8] for row in of_steps] == [steps]
     assert ["aten::b#7", "cpu_op", "1"] in [row[:3] for row in rows]
-    assert " one row; --full has each." in run_cli(*asked)[1]
-    assert "one row" not in run_cli(*asked, "--full")[1]
+    assert " alone; --full has each." in run_cli(*asked)[1]
+    assert "has each" not in run_cli(*asked, "--full")[1]
     assert sum(line.startswith("ProfilerStep#") for line in run_cli(*asked, "--full")[1].splitlines()) == 31
     told = json.loads(run_cli(*asked, "--format", "json")[1])["operations"]
     assert sum(one["name"].startswith("ProfilerStep#") for one in told) == 31
