@@ -119,7 +119,8 @@ class Bars(NamedTuple):
     horizontal (there the values run along the bottom and the categories up the side).
     `strips` has one for each of `x`: what has the same is drawn as one strip (bars upright and
     stacked), the strips below each other. `between` has for each of `x` the lowest and the highest
-    that the only series may be. A line across, with a name, stands at a `level`.
+    that the only series may be. A line across, with a name, stands at a `level`. Others of their colour stand
+    out from the series that are `pale`.
     """
 
     title: str
@@ -133,6 +134,7 @@ class Bars(NamedTuple):
     between: Sequence[tuple[float, float] | None] = ()
     level: tuple[float, str] | None = None
     is_small: bool = False  # has room beside another that is
+    pale: Collection[str] = ()
 
 
 class Waterfall(NamedTuple):

@@ -56,14 +56,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = _parser()
     args, unknown = parser.parse_known_intermixed_args(argv)
     if unknown:
-        flags = [flag for action in parser._actions for flag in action.option_strings]
-        names = [flag.lstrip("-") for flag in flags]
-        if (name := unknown[0].lstrip("-")) in _FORMATS:
-            raise UsageError(f"unrecognized argument: {unknown[0]}; did you mean --format {name}?")
-        near = (
-            meant(unknown[0].split("=")[0].lstrip("-"), names).replace("mean ", "mean --") or " (see --help)"
-        )
-        raise UsageError(f"unrecognized argument: {unknown[0]}{near}")
+        raise UsageError(f"unrecognized argument: {unknown[0]}{_meant_by(unknown[0], argv, args, parser)}")
     _read_words(args)
     _check_flags(parser, args)
     if args.path is None and not os.environ.get(_DIRECTORY):
@@ -71,6 +64,28 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         raise UsageError(f"no path is given, and {_DIRECTORY} is not set; e.g. {example}")
     args.path = expand_paths(args.path)
     return args
+
+
+def _meant_by(
+    flag: str, argv: Sequence[str], args: argparse.Namespace, parser: argparse.ArgumentParser
+) -> str:
+    """Return which other flag, or which edit, was perhaps meant by a flag that there is not."""
+    from replay.edits import as_edit
+
+    name, _, value = flag.lstrip("-").partition("=")
+    if name in _FORMATS:
+        return f"; did you mean --format {name}?"
+    for after in argv[argv.index(flag) + 1 :][:1] if "=" not in flag else ():
+        value = "" if after.startswith("-") or os.path.exists(after) else after
+    is_what_if = options.WHAT_IF in (*args.words[:1], args.option, args.sub_option)
+    edit = as_edit(name, value, alike=False) if flag.startswith("--") else ""
+    if edit:
+        return f"; did you mean {edit}?" if is_what_if else f"; for an edit: analyze.py whatif JOB {edit}"
+    names = [known.lstrip("-") for action in parser._actions for known in action.option_strings]
+    near = meant(name, names).replace("mean ", "mean --")
+    if not near and is_what_if and (edit := as_edit(name, value, alike=True)):
+        return f"; did you mean {edit}?"
+    return near or " (see --help)"
 
 
 def _read_words(args: argparse.Namespace) -> None:

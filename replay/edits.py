@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Protocol
@@ -48,6 +49,7 @@ EDITS: Sequence[EditModule] = (
     gradients, host, peers, scaling,
 )  # fmt: skip
 _WORD = re.compile(r"[a-z_]{4,}")
+_NUMBER = re.compile(r"\d+")
 #: What others call what an edit changes.
 _MEANT = {
     **dict.fromkeys(("network", "net", "band", "link", "links", "speed", "rate"), "bandwidth"),
@@ -75,18 +77,49 @@ def parse(request: EditRequest, job: Job) -> Edit:
                 return replace(found, name=str(request))
         raise request.refused("no such edit")
     except UsageError as error:
-        forms = {form.partition("=")[0]: form for module in EDITS for form in module.NAME.split(", ")}
-        words = [word for word in forms if _WORD.fullmatch(word)]
-        if request.name in words and module is scaling:
-            raise request.refused(f"it is {forms[request.name]}; --set help lists all") from error
-        near = difflib.get_close_matches(request.name, words, n=1, cutoff=SIMILAR)
-        meant = _MEANT.get(request.name.lower().replace("_", ""), *near[:1] or [""])
-        if not meant or request.name in words:
+        forms, meant = _forms(), meant_name(request.name)
+        if request.name == meant and module is scaling:
+            raise request.refused(f"it is {forms[meant]}; --set help lists all") from error
+        if meant in ("", request.name):
             raise
         told = forms[meant]
         with contextlib.suppress(UsageError):
             told = str(parse(EditRequest(meant, request.value), job).name)
         raise request.refused(f"there is no such edit; did you mean {told}? --set help lists all") from error
+
+
+def _forms() -> dict[str, str]:
+    """Return how each edit is written, by its name."""
+    return {form.partition("=")[0]: form for module in EDITS for form in module.NAME.split(", ")}
+
+
+def meant_name(name: str) -> str:
+    """Return the name of the edit that one calls so: its own, the most alike, or what others call it.
+
+    "" where there is none, and of edits of a rank or a step, whose names are a job's.
+    """
+    words = [word for word in _forms() if _WORD.fullmatch(word)]
+    if name in words:
+        return name
+    near = difflib.get_close_matches(name, words, n=1, cutoff=SIMILAR)
+    return _MEANT.get(name.lower().replace("_", ""), *near or [""])
+
+
+def as_edit(flag: str, value: str, *, alike: bool) -> str:
+    """Return the edit that somebody typed as a flag, as it is typed; "" where no edit has the name.
+
+    `alike`: nor one that may be meant.
+
+    >>> as_edit("bandwidth", "2", alike=False), as_edit("network", "2", alike=True)
+    ('bandwidth=2', 'bandwidth=2')
+    >>> as_edit("rank3.gap", "peers", alike=False), as_edit("schedule", "", alike=False)
+    ('rank3.gap=peers', 'schedule=priority|fifo')
+    """
+    forms = {_NUMBER.sub("#", name): form for name, form in _forms().items() if name != "NAME"}
+    name = flag if _NUMBER.sub("#", flag) in forms else meant_name(flag) if alike else ""
+    if not name or not value:
+        return name and forms[_NUMBER.sub("#", name)]
+    return f"{name}={shlex.quote(value)}"
 
 
 def in_order(edits: Sequence[Edit]) -> tuple[Edit, ...]:

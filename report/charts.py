@@ -70,7 +70,7 @@ def bars(chart: Bars, width: int) -> Spec:
     encoding = {
         named: names_axis("n", chart.x, names_title, upright=chart.horizontal, room=room),
         measured: quantity("v", title),
-        "color": series(names),
+        "color": series(names, pale=chart.pale),
         "order": {"field": "s"},
         **faint(names),
     }

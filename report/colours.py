@@ -55,10 +55,11 @@ _MEANINGS: tuple[tuple[str, str], ...] = (
     ("operation|both|kernel", _COMPUTATION[2]),
     ("step|update.*|output.*|optimizer.*", _UPDATE),
     ("others?|category|rest", _REST),
-    ("iteration time|change", _GAPS),
+    ("iteration time|far longer|change", _GAPS),
     ("slow steps", _WAITING),
-    ("far longer.*", _HOST),
 )
+#: Of what others of its colour stand out from: how much of it is seen, 0 to 1.
+PALE = 0.5
 #: What the pictures of a page gave names so far; None where there is no page.
 _given: ContextVar[Mapping[str, str] | None] = ContextVar("_given", default=None)
 
@@ -96,6 +97,11 @@ def of_one_page() -> Iterator[None]:
 def of(name: str) -> str:
     """Return the colour of a name that stands alone."""
     return assign([name])[name]
+
+
+def pale(colour: str) -> str:
+    """Return ``#rrggbb`` as ``#rrggbbaa``, which lets the page be seen through it."""
+    return f"{colour}{round(255 * PALE):02x}"
 
 
 def ink_on(colour: str) -> str:

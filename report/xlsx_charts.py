@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -72,7 +72,8 @@ def _chart(workbook: Any, block: _Block, first: int, high: int) -> Any:
     chart = workbook.add_chart({"type": block.kind, **({"subtype": "stacked"} if block.stacked else {})})
     last = first + len(block.names) - 1
     for column, (_, _, colour) in enumerate(block.series, 1):
-        look = {"color": colour} if colour else {"none": True}
+        clear = round(100 * (1 - colours.PALE)) if len(colour) > len(_TOTAL) else 0
+        look = {"color": colour[: len(_TOTAL)], "transparency": clear} if colour else {"none": True}
         chart.add_series({
             "name": [SHEET, first - 1, column],
             "categories": [SHEET, first, 0, last, 0],
@@ -100,7 +101,12 @@ def _block(chart: Chart) -> _Block | None:
         kind, axis = ("bar", chart.x_label) if chart.horizontal else ("column", chart.y_label)
         stacked = chart.stacked and len(chart.series) > 1
         return _Block(
-            _text(chart.title), labels(names, _NAME), _coloured(chart.series), _text(axis), kind, stacked
+            _text(chart.title),
+            labels(names, _NAME),
+            _coloured(chart.series, chart.pale),
+            _text(axis),
+            kind,
+            stacked,
         )
     if isinstance(chart, Lines) and chart.series and chart.x:
         return _Block(_text(chart.title), chart.x, _coloured(chart.series), _text(chart.y_label), "line")
@@ -131,9 +137,10 @@ def _waterfall(chart: Waterfall) -> _Block:
     )
 
 
-def _coloured(series: Any) -> list[tuple[str, Sequence[_Number], str]]:
+def _coloured(series: Any, pale: Collection[str] = ()) -> list[tuple[str, Sequence[_Number], str]]:
     shades = colours.assign(series)
-    return [(_text(name), values, shades[name]) for name, values in series.items()]
+    looks = {name: colours.pale(shade) if name in pale else shade for name, shade in shades.items()}
+    return [(_text(name), values, looks[name]) for name, values in series.items()]
 
 
 def _text(text: str) -> str:

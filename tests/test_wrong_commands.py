@@ -22,6 +22,24 @@ lenet compare lenet-100mbit
     compare: the option comes first: analyze.py compare lenet lenet-100mbit
 lenet --json
     unrecognized argument: --json; did you mean --format json?
+whatif lenet --bandwidth 2
+    unrecognized argument: --bandwidth; did you mean bandwidth=2?
+whatif --bandwidth=2 lenet
+    unrecognized argument: --bandwidth=2; did you mean bandwidth=2?
+replay --sub_option whatif --straggler lenet
+    unrecognized argument: --straggler; did you mean straggler=none|even|mean|each_step?
+whatif lenet --rank1.gap peers --head 5
+    unrecognized argument: --rank1.gap; did you mean rank1.gap=peers?
+whatif lenet --step20 usual
+    unrecognized argument: --step20; did you mean step20=usual?
+whatif lenet --bandwith 2
+    unrecognized argument: --bandwith; did you mean bandwidth=2?
+whatif lenet --hed 2
+    unrecognized argument: --hed; did you mean --head?
+lenet --bandwidth 2
+    unrecognized argument: --bandwidth; for an edit: analyze.py whatif JOB bandwidth=2
+lenet --network 2
+    unrecognized argument: --network (see --help)
 whatif lenet network=2
     --set network=2: there is no such edit; did you mean bandwidth=2? --set help lists all
 whatif lenet server=2

@@ -121,6 +121,7 @@ def _of_dumps(args: Namespace) -> Result:
         document={**result.document, "waits": waits["ranks"]},
         tables=tables,
         charts=hang_picture(hang) if options.is_drawn(args) else (),
+        ask=None if args.html else command(args, "diagnose", "--html"),  # which draws who waits for whom
     )
 
 

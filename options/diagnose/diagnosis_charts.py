@@ -166,7 +166,7 @@ def _transfers(view: JobView) -> list[Chart]:
 def _every_step(diagnosis: Diagnosis) -> list[Chart]:
     """Return how long the job took for each step, where there are several, beside what the headline says.
 
-    Outliers have their own colour.
+    The usual ones are paler than outliers.
     """
     numbers = diagnosis.numbers
     if len(numbers) < 2:
@@ -191,7 +191,8 @@ def _every_step(diagnosis: Diagnosis) -> list[Chart]:
     unit, mean = ("ms", "mean") if len(diagnosis.ranks) == 1 else _OF_ALL
     level = _mean_level(float(diagnosis.iteration_ns.mean()), mean)
     is_small = len(numbers) <= _FEW_STEPS
-    return [Bars("Length of each step", "step", unit, names, series, True, level=level, is_small=is_small)]
+    bars = Bars("Length of each step", "step", unit, names, series, True, level=level, is_small=is_small)
+    return [bars._replace(pale={"iteration time"} if far else ())]
 
 
 def _mean_level(mean_ns: float, what: str) -> tuple[float, str]:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from errors import UsageError
-from options import READING
+from options import READING, command
 from options.critical import recorded_step, refuse
-from result import Chart, Column, Network, Result, Table, in_ms
+from result import Chart, Column, Command, Network, Result, Table, in_ms
 
 if TYPE_CHECKING:
     from dag_utils import Dag, LongestPath
@@ -34,6 +34,7 @@ class _Loaded(NamedTuple):
     notes: Sequence[str]
     repairs: Sequence[str]
     parts: Sequence[Chart] = ()  # where the time of the path goes
+    ask: Command | None = None
 
 
 def run(args: Namespace) -> Result:
@@ -83,7 +84,8 @@ def _structure(args: Namespace) -> _Loaded:
     ms = in_ms(path.length_ns)
     length = f"; its longest chain of average durations is {ms}" if path.length_ns else ""
     first = f"The graph has {len(dag):,} operations and {dag.n_edges:,} edges{length}."
-    return _Loaded(dag, path, Counter(dag.cats), first, found.notes, found.repairs)
+    ask = command(args, "critical", "--step", "mean") if path.length_ns else None
+    return _Loaded(dag, path, Counter(dag.cats), first, found.notes, found.repairs, ask=ask)
 
 
 def _recorded(args: Namespace) -> _Loaded:
@@ -97,7 +99,8 @@ def _recorded(args: Namespace) -> _Loaded:
     dag, marked, by_cat = drawn_step(recording, step, path, slack_ns(step), parts=args.del_queue)
     first = headline(recording, step, path, named_path(recording, path))
     parts = path_waterfall(f"What step {step.number} waits for", recording, step, path)
-    return _Loaded(dag, marked, by_cat, first, recording.notes, loaded.repairs, [parts])
+    ask = command(args, "critical", *(() if args.step is None else ("--step", args.step)))
+    return _Loaded(dag, marked, by_cat, first, recording.notes, loaded.repairs, [parts], ask)
 
 
 def _output(args: Namespace) -> Path:
@@ -148,4 +151,5 @@ def _result(args: Namespace, loaded: _Loaded, chart: Network, output: Path) -> R
         notes=[*loaded.notes, *filter(None, [chart.note]), f"Drawn in {output}."],
         repairs=loaded.repairs,
         picture=output,
+        ask=loaded.ask,
     )

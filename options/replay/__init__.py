@@ -423,6 +423,7 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
         tables=[table.first(args.head) for table in tables],
         charts=charts,
         notes=[*recording.notes, *cut, *written],
+        ask=command(args, WHAT_IF),
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from errors import UsageError, counted
-from opname import without_partition
+from opname import without_number, without_partition
 from options import READING, above_zero, asked, check_heeded, check_variant, command, is_drawn
 from options.runs import check_digests, check_grouped, digest_note, group_of, saved
 from outputs.marks import is_digest
@@ -35,6 +35,9 @@ _TITLES = {
     "annotation": "Annotations",
     "kernel_kind": "Kinds of kernels",
 }
+#: What a terminal says of operations that are one row, and what stands before how many they are.
+_FOLDED = "A row with × is of operations that differ by a number alone; --full has each."
+_TIMES = " ×"
 _LEAST = 4  # importance of columns that say nothing new
 _NAMED = 3  # kernels
 _MOST_RANKS = 16  # of which a terminal shows a row for each operation and rank
@@ -175,13 +178,16 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
     operations = _operations(columns, shown, args)._replace(title=_TITLES.get(args.group_by, "Operations"))
     if brief:
         note = f"Over {len(groups):,} ranks; --group_by rank has a row for each operation of each rank."
-        table = _operations(_OVER_RANKS, _longest_first(grouped, args), args)
+        ranks, all_own = zip(*groups.values(), strict=True)
+        folded = grouped if args.full else over_ranks([*zip(ranks, _folded(all_own), strict=True)])
+        table = _operations(_OVER_RANKS, few := _longest_first(folded, args), args)
+        note = f"{note} {_told(few)}".rstrip()
         operations = operations._replace(brief=table._replace(note=note))
-    elif args.group_by is None and args.format == "table" and not (args.sort or args.full):
-        folded = all_of([statistics(_folded(own), prefix) for prefix, (_, own) in groups.items()])
+    elif args.group_by is None and args.format == "table" and not args.full:
+        folded = all_of([statistics(_folded([own])[0], prefix) for prefix, (_, own) in groups.items()])
         if len(folded) < len(stats):
-            note = "The partitions of a transfer are one row; --full has each."
-            operations = operations._replace(brief=_operations(columns, folded, args)._replace(note=note))
+            table = _operations(columns, few := _longest_first(folded, args), args)
+            operations = operations._replace(brief=table._replace(note=_told(few)))
     of_cats = Table.of(
         "categories",
         "Categories",
@@ -242,7 +248,10 @@ def _operations(columns: Sequence[Column], stats: Sequence[Stat], args: Namespac
     from dialects.system import is_frame_of_all
 
     def weights() -> list[int]:
-        return [0 if is_frame_of_all(stat.name) else stat.total_ns for stat in stats]
+        names = [stat.name.partition(_TIMES)[0] for stat in stats]
+        return [
+            0 if is_frame_of_all(name) else stat.total_ns for name, stat in zip(names, stats, strict=True)
+        ]
 
     return Table.of("operations", "Operations", columns, stats, weights=None if args.sort else weights)
 
@@ -262,16 +271,36 @@ def _sketch_error(job: JobFigures) -> tuple[()] | tuple[float, str]:
     )
 
 
-def _folded(own: Durations) -> Durations:
-    """Return durations in which operations that differ by the partition alone are one, with their number."""
+def _folded(parts: Sequence[Durations]) -> Sequence[Durations]:
+    """Return durations in which operations that differ by a partition or a number alone are one.
+
+    Its name says how many they are in all of the parts.
+    """
     from msgspec.structs import replace
 
     from figures.durations import NO_DURATIONS, joined
 
-    names = [(without_partition(name), cat) for name, cat in own.operations]
-    n_alike = Counter(names)
-    named = [(f"{one[0]} ×{n_alike[one]}" if n_alike[one] > 1 else one[0], one[1]) for one in names]
-    return joined([replace(own, operations=named), NO_DURATIONS]) if len(n_alike) < len(names) else own
+    alike = {
+        pair: (without_number(without_partition(pair[0])), pair[1])
+        for own in parts
+        for pair in own.operations
+    }
+    n_alike = Counter(alike.values())
+    if len(n_alike) == len(alike):
+        return parts
+    named = {
+        pair: (f"{one[0]}{_TIMES}{n_alike[one]}" if n_alike[one] > 1 else without_partition(pair[0]), one[1])
+        for pair, one in alike.items()
+    }
+    return [
+        joined([replace(own, operations=[named[pair] for pair in own.operations]), NO_DURATIONS])
+        for own in parts
+    ]
+
+
+def _told(stats: Stats) -> str:
+    """Return the note on rows that are of several operations; "" where there are none."""
+    return _FOLDED if any(_TIMES in stat.name for stat in stats) else ""
 
 
 def _longest_first(stats: Stats, args: Namespace) -> Stats:

@@ -40,9 +40,14 @@ function rounded(value, digits) {
   return "02468".includes(below.at(-1)) ? below : value.toFixed(digits);
 }
 
-/** A sentence in which no line ends between a number and its unit. */
+const NUMBER = "[−+]?\\d[\\d.,]*";
+const UNIT = "(?: (?:%|[mµun]?s|min|h|bytes|(?:[kKMGT]i?)?(?:B|bit))(?:/s)?(?!\\w))";
+/** A number with its unit, and a range with or without one. */
+const QUANTITY = new RegExp(`(${NUMBER}(?:(?:–| to )${NUMBER}${UNIT}?|${UNIT}))`);
+
+/** The parts of a sentence in which no line ends within a range, or between a number and its unit. */
 function unbroken(text) {
-  return text.replace(/(\d) (?=(?:%|ms)(?!\w))/g, "$1\u00a0");
+  return text.split(QUANTITY).map((part, at) => at % 2 ? element("span", { className: "whole" }, part) : part);
 }
 
 /** "1 row", "2,000 rows". */
@@ -166,8 +171,8 @@ function header() {
     const links = [...short].map(([text, id]) => element("a", { href: `#${id}` }, text));
     parts.push(element("nav", { "aria-label": "Contents" }, list(links)));
   }
-  parts.push(element("h1", {}, unbroken(data.title)));
-  if (data.further) parts.push(element("p", { className: "further" }, unbroken(data.further)));
+  parts.push(element("h1", {}, ...unbroken(data.title)));
+  if (data.further) parts.push(element("p", { className: "further" }, ...unbroken(data.further)));
   return element("header", {}, ...parts);
 }
 

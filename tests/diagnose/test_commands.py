@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import shlex
 import shutil
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from answers import answer
 from made_cells import CELLS
+from made_hangs import Run, small_job
 from made_jobs import WRITERS, Job
 
 from conftest import REPO, SHARED, THOROUGH, few, run_cli
@@ -174,20 +176,53 @@ def test_a_what_if_without_edits_has_those_that_help_most_each_with_its_command(
 
 
 @pytest.mark.parametrize(
-    "option", ["diagnose", "statistic", "critical", "replay", "combine", "compare", "3dcompare"]
-)
+    "option",
+    [
+        "diagnose", "statistic", "graph", "critical", "replay", "combine", "compare", "3dcompare",
+        "whatif straggler=none", "graph --step 4",
+    ],
+)  # fmt: skip
 def test_the_last_line_on_a_terminal_is_the_command_to_ask_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
 ) -> None:
     shutil.copytree(REPO / "examples/mlp-raw", tmp_path / "a job")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "300")
-    code, out, err = run_cli(option, *(["a job"] * 2 if "compare" in option else ["a job"]))
+    name, *rest = option.split()
+    code, out, err = run_cli(name, *(["a job"] * 2 if "compare" in option else ["a job"]), *rest)
     assert code == 0, err
     told(out.splitlines()[-1].removeprefix("next: "))
     monkeypatch.delenv("COLUMNS")
     if option == "statistic":  # what is not for a terminal is printed in one place for all
         assert "next: " not in run_cli(option, "a job")[1]
+
+
+def test_after_a_hang_the_command_to_ask_next_draws_who_waits_for_whom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a job").mkdir()
+    Run(small_job(), random.Random(1), {2: 9}).write(tmp_path / "a job")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "300")
+    command = run_cli("a job")[1].splitlines()[-1].removeprefix("next: ")
+    told(command)
+    assert "Who waits for whom" in (tmp_path / "a job" / "diagnose.html").read_text()
+    assert "next: " not in run_cli(*shlex.split(command)[2:])[1]
+
+
+def test_of_a_graph_of_averages_the_command_to_ask_next_is_of_its_longest_chain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(REPO / "examples/lenet/worker_0/0", tmp_path / "0")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "300")
+    code, out, err = run_cli("graph", "0", "--output", "dag.svg")
+    assert code == 0, err
+    *_, length = re.findall(r"critical path +(.*)", out)
+    _, command = out.splitlines()[-1].split("next: ")
+    assert length in run_cli(*shlex.split(command)[2:])[1].splitlines()[0]
+    shutil.copy("0/dag.gml", "alone.gml")
+    assert "next: " not in run_cli("graph", "alone.gml")[1]  # nothing says how long anything takes
 
 
 @pytest.mark.parametrize("columns", ["", "60"])

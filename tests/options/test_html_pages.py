@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from contextlib import nullcontext
@@ -19,7 +20,7 @@ from conftest import REPO, few, open_page, small_window, waiting
 from errors import printable
 from options import arguments
 from options.diagnose.diagnosis_charts import _to_one_scale
-from report import html
+from report import colours, html, plot
 from report.tables import cell_texts
 from result import Bars, HeatMap, Result, Timeline, Waterfall, in_ms
 
@@ -112,6 +113,8 @@ def test_diagnose_marks_the_steps_that_a_finding_names(lenet: Result) -> None:
     named = [int(name) for name, ms in zip(chart.x, far, strict=True) if ms]
     assert named == finding["scope"]["steps"]
     assert all((a is None) != (b is None) for a, b in zip(usual, far, strict=True))
+    own, *bars = colours.of("far longer"), *re.findall(r'="bar" [^>]*fill="(.*?)"', plot.svg(chart, 400))
+    assert [bars.count(own), bars.count(colours.pale(own))] == [len(named), len(usual) - len(named)]
 
 
 def test_diagnose_draws_the_outlier_beside_the_usual_step(lenet: Result) -> None:

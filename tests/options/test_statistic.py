@@ -112,6 +112,47 @@ def test_what_weighs_most_is_work_and_not_the_steps(n_ranks: int, tmp_path: Path
     assert min(ns for name, ns in of_name.items() if name not in steps) == 10_000 * 1
 
 
+@pytest.mark.parametrize("words", [(), ("--sort",)])
+def test_a_terminal_has_what_differs_by_a_number_alone_as_one(tmp_path: Path, words: tuple[str, ...]) -> None:
+    spans = [step(number, 1_000 * number, 900 + number) for number in range(1, 32)]
+    spans += [span("aten::a", 30, 10, "cpu_op"), span("aten::b#7", 50, 10, "cpu_op")]
+    write(tmp_path / "a.json", spans)
+    asked = ("statistic", tmp_path / "a.json", *words)
+    rows = [line.split() for line in run_cli(*asked)[1].splitlines()]
+    of_steps = [row for row in rows if row and row[0].startswith("ProfilerStep")]
+    # 31 steps of 901 to 931 us, 916 us on average
+    steps = ["ProfilerStep*", "×31", "user_annotation", "31", "28.4", "0.901", "0.931", "0.916"]
+    assert [row[:8] for row in of_steps] == [steps]
+    assert ["aten::b#7", "cpu_op", "1"] in [row[:3] for row in rows]
+    assert " alone; --full has each." in run_cli(*asked)[1]
+    assert "has each" not in run_cli(*asked, "--full")[1]
+    assert sum(line.startswith("ProfilerStep#") for line in run_cli(*asked, "--full")[1].splitlines()) == 31
+    told = json.loads(run_cli(*asked, "--format", "json")[1])["operations"]
+    assert sum(one["name"].startswith("ProfilerStep#") for one in told) == 31
+    first = [row[0] for row in rows if row[1:2] == ["cpu_op"]]
+    assert first == ["aten::a", "aten::b#7"]
+
+
+def test_of_many_ranks_a_terminal_has_what_differs_by_a_number_alone_as_one(tmp_path: Path) -> None:
+    for rank in range(17):  # the last has a step less
+        spans = [step(number, 1_000 * number, 900) for number in range(1, 6 - rank // 16)]
+        write(tmp_path / "job" / f"rank{rank}.pt.trace.json", spans, distributedInfo={"rank": rank})
+    asked = ("statistic", tmp_path / "job", "--sort")
+    (row,) = [line.split() for line in run_cli(*asked)[1].splitlines() if line.startswith("ProfilerStep")]
+    assert row[:4] == ["ProfilerStep*", "×5", "user_annotation", "84"]
+    full = run_cli(*asked, "--full")[1].splitlines()
+    assert sum(line.startswith("ProfilerStep#") for line in full) == 5
+
+
+def test_with_head_a_terminal_has_no_more_of_the_rows_that_stand_for_several(tmp_path: Path) -> None:
+    spans = [step(number, 1_000 * number, 900) for number in range(5)]
+    spans += [span(f"aten::op{i}", 30 * i, 10, "cpu_op") for i in range(9)]
+    write(tmp_path / "a.json", spans)
+    for words in ([], ["--sort"]):
+        out = run_cli("statistic", tmp_path / "a.json", "--head", "3", *words)[1].split("Categories")[0]
+        assert sum(line.startswith(("aten", "ProfilerStep")) for line in out.splitlines()) == 3
+
+
 def test_a_terminal_has_the_partitions_of_a_transfer_as_one(tmp_path: Path) -> None:
     took = {"1": [10, 20], "2": [30, 40]}  # microseconds
     events = [

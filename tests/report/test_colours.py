@@ -193,6 +193,20 @@ def test_what_else_is_in_a_picture_does_not_change_the_main_colours() -> None:
     assert {name: among[name] for name in main} == main
 
 
+@pytest.mark.parametrize(("eyes", "page"), [*itertools.product(_DEFICIENCIES, ["#ffffff", "#14171c"])])
+def test_a_pale_colour_is_told_apart_from_itself_and_from_the_page(eyes: str, page: str) -> None:
+    own = colours.of("far longer")
+    assert own == colours.of("iteration time")
+    assert colours.pale(own)[:-2] == own
+    share = int(colours.pale(own)[-2:], 16) / 255
+    mixed = [
+        round(share * int(own[at : at + 2], 16) + (1 - share) * int(page[at : at + 2], 16))
+        for at in (1, 3, 5)
+    ]
+    seen = [lab(_DEFICIENCIES[eyes] @ linear(colour)) for colour in (own, f"#{bytes(mixed).hex()}", page)]
+    assert min(difference(one, other) for one, other in itertools.combinations(seen, 2)) >= 10
+
+
 def test_a_name_without_a_meaning_has_one_colour_on_a_page() -> None:
     with colours.of_one_page():
         first = colours.assign(["a run", "GEMM"])

@@ -768,6 +768,31 @@ def test_a_heading_of_two_lines_ends_where_its_first_clause_does(browser: Chrome
     assert browser.find_element(By.TAG_NAME, "h1").text == f"{step}; {path}."
 
 
+def test_no_line_of_a_heading_ends_within_a_range_or_before_a_unit(browser: Chrome, tmp_path: Path) -> None:
+    whole = ["150–716 ms", "12 %", "1.59 to 30.3 ms", "−0.5 GB/s", "4–17", "1,024 bytes"]
+    further = f"Of {', of '.join(whole)}; rank0.conv_1 stays, and so do 3 minor ones."
+    result = Result("o", "t", {}, headline=f"A step takes {further}", further=further)
+    html.write(result, tmp_path / "a.html")
+    assert not open_page(browser, tmp_path / "a.html")
+    lines = """
+        const told = document.querySelector(arguments[0]), walk = document.createTreeWalker(told, 4);
+        const places = [];
+        for (let node = walk.nextNode(); node; node = walk.nextNode())
+          for (let at = 0; at < node.length; at++) places.push([node, at]);
+        return arguments[1].map((words) => {
+          const begin = told.textContent.indexOf(words), range = document.createRange();
+          range.setStart(...places[begin]);
+          range.setEnd(places[begin + words.length - 1][0], places[begin + words.length - 1][1] + 1);
+          return new Set([...range.getClientRects()].map((one) => Math.round(one.bottom))).size;
+        });"""
+    for where in ("h1", "p.further"):
+        text = browser.find_element(By.CSS_SELECTOR, where)
+        assert text.get_property("textContent") in (result.headline, further)
+        for width in range(180, 700, 7):
+            browser.execute_script("arguments[0].style.width = `${arguments[1]}px`", text, width)
+            assert browser.execute_script(lines, where, whole) == [1] * len(whole), width
+
+
 def test_the_title_in_a_tab_is_how_the_sentence_begins(tmp_path: Path) -> None:
     html.write(Result("o", "", {}, headline="A step takes 20 ms. " * 10), tmp_path / "a.html")
     (title,) = re.findall("<title>(.*)</title>", (tmp_path / "a.html").read_text())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,15 @@ def test_bars_are_numbers_and_a_chart_of_them(tmp_path: Path) -> None:
     shades = colours.assign(["FW", "Comm"])
     fills = [f"#{series.spPr.solidFill.srgbClr.lower()}" for series in chart.series]
     assert fills == [shades["FW"], shades["Comm"]]
+
+
+def test_pale_bars_are_seen_through(tmp_path: Path) -> None:
+    bars = Bars("T", "step", "ms", ["1"], {"iteration time": [1], "far longer": [3]}, pale={"iteration time"})
+    read_back(tmp_path / "a.xlsx", bars)
+    with zipfile.ZipFile(tmp_path / "a.xlsx") as book:
+        drawn = book.read("xl/charts/chart1.xml").decode().lower()
+    own = colours.of("far longer").removeprefix("#")
+    assert re.findall(rf'val="{own}"(?:/>|><a:alpha val="(\d+)")', drawn) == ["50000", ""]
 
 
 def test_each_part_of_a_waterfall_stands_on_those_before(tmp_path: Path) -> None:
