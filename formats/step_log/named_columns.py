@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
@@ -196,8 +197,10 @@ def all_seconds(texts: Sequence[str | None]) -> Float64:
         plain = "\n".join(texts).replace("Z", "").replace("+00:00", "")  # type: ignore[arg-type]
         if "+" in plain or plain.count("-") != 2 * len(texts):
             raise ValueError("of another zone")
-        return np.array(plain.split("\n"), "datetime64[us]").astype(np.int64) / 1e6
-    except (TypeError, ValueError):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # of a zone that is in some texts after all
+            return np.array(plain.split("\n"), "datetime64[us]").astype(np.int64) / 1e6
+    except (TypeError, ValueError, UserWarning):
         return np.array(list(map(seconds_of, texts)), np.float64)
 
 

@@ -18,6 +18,7 @@ from arrays.spill import is_aside
 from errors import TraceError
 from formats.columns import Trace
 from formats.step_log import NUMBER, PARTS, STEP, read, recognises
+from formats.step_log.named_columns import all_seconds, seconds_of
 from function_names import brief
 
 ROWS = (
@@ -265,6 +266,15 @@ def test_a_loss_that_is_not_a_number(tmp_path: Path) -> None:
     trace = log(tmp_path / "a.jsonl", '{"step": 1, "step_ms": 5, "loss": NaN}\n{"step": 2, "step_ms": 6}\n')
     assert [took for _, _, took in slices(trace)] == [5_000, 6_000]
     assert np.isnan(trace.args["loss"].values).all()
+
+
+@pytest.mark.filterwarnings("error")
+def test_of_times_of_day_in_zones_and_odd_texts_each_is_read_by_itself() -> None:
+    # as many hyphens as in two dates
+    five = seconds_of("2026-11-27T05:00:00Z")
+    found = all_seconds(["2026-11-27T00:00:00-05:00", "2026-11"])
+    assert found[0] == five
+    assert np.isnan(found[1])
 
 
 def test_a_pause_between_steps_is_kept_and_rounded_times_of_day_are_not(tmp_path: Path) -> None:
