@@ -144,6 +144,11 @@ class JobView:
         return places
 
     @property
+    def per_step(self) -> str:
+        """Words for what takes a time in each step; none where the whole recording is the only one."""
+        return " per step" if self.recording.has_steps else ""
+
+    @property
     def lacks_ranks(self) -> bool:
         """Whether ranks of the job are not recorded, for which those that are may wait."""
         world = max(one.world_size or 0 for one in self.loaded.ranks)

@@ -46,7 +46,7 @@ def long_operation(view: JobView, least: float = LIMIT) -> Iterator[Finding]:
     yield Finding(
         kind="host_bound",
         title=f"the device waits for {brief(largest[0])}",
-        cause=f"it takes {in_ms(alone_ns)} per step on the critical path",
+        cause=f"it takes {in_ms(alone_ns)}{view.per_step} on the critical path",
         action="make this faster, or do it ahead: in another thread or process, while the device works",
         edits=[edit(largest[0], GONE)],
         from_ns=alone_ns,
@@ -125,7 +125,7 @@ def host_sync(view: JobView) -> Iterator[Finding | Skipped]:
         title="launches block until their kernels are done"
         if is_launch(largest[0])
         else f"the host waits for the device, which then waits for {last}",
-        cause=f"{in_ms(total)} per step in {named(largest)}; "
+        cause=f"{in_ms(total)}{view.per_step} in {named(largest)}; "
         + (f"{named(callers)} called {'them' if len(largest) > 1 else 'it'}; " if callers else "")
         + "while it waits it launches nothing, so the device runs out of work after each of these calls"
         + (f", and waits for {named(then[:3])}" if then else "")
@@ -162,7 +162,8 @@ def allocations(view: JobView) -> Iterator[Finding]:
     yield Finding(
         kind="memory",
         title="memory of the device is allocated in the loop",
-        cause=f"{in_ms(usual_ns)} per step in {named(names)}, {np.median(n_calls) / n_owners:,.0f} calls: "
+        cause=f"{in_ms(usual_ns)}{view.per_step} in {named(names)}, "
+        f"{np.median(n_calls) / n_owners:,.0f} calls: "
         "while one runs nothing is launched, and one that frees waits until the device is idle",
         action="let PyTorch keep the memory that it has: no empty_cache() in the loop, "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against fragmentation, or less memory in use "

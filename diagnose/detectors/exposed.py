@@ -43,7 +43,7 @@ def slow_input(view: JobView) -> Iterator[Finding | Skipped]:
     yield Finding(
         kind="input",
         title=title,
-        cause=f"loading takes {in_ms(on_path)} per step on the critical path, "
+        cause=f"loading takes {in_ms(on_path)}{view.per_step} on the critical path, "
         f"{in_percent(on_path / view.iteration_ns.mean())} of the mean step{span}",
         action="load ahead of time: more workers, prefetching, a faster store, less decoding on the way",
         edits=[edit(Phase.INPUT.word, GONE)],
@@ -120,7 +120,8 @@ def idle_stages(view: JobView) -> Iterator[Finding | Skipped]:
     yield Finding(
         kind="idle",
         title=f"even the busiest stage of the pipeline computes in only {in_percent(share)} of the step",
-        cause=f"stage {busiest} computes for {in_ms(np.median(by_stage[busiest]))} per step; in the rest "
+        cause=f"stage {busiest} computes for {in_ms(np.median(by_stage[busiest]))}{view.per_step}; "
+        "in the rest "
         "it waits for other stages, as the pipeline fills and drains, or for transfers",
         action="cut the batch into more micro-batches, or give each rank several shorter stages (an "
         "interleaved schedule)",

@@ -102,7 +102,8 @@ def uneven_work(view: JobView) -> Iterator[Finding | Skipped]:
     yield Finding(
         kind="uneven_work",
         title=f"{most} works {in_ms(typical[order[0]] - typical[order[-1]])} more than {least}",
-        cause=f"{most} works {in_ms(typical[order[0]])} per step, {least} {in_ms(typical[order[-1]])}; those "
+        cause=f"{most} works {in_ms(typical[order[0]])}{view.per_step}, "
+        f"{least} {in_ms(typical[order[-1]])}; those "
         "with more work make the others wait in every step",
         action="split layers or data so that every rank works as long as the mean",
         edits=[edit("straggler", "even")],
@@ -178,7 +179,8 @@ def _by_work(view: JobView, late: Sequence[int], *, but_gaps: bool) -> Finding:
     return Finding(
         kind="late_rank",
         title=title,
-        cause=f"its own work takes {in_ms(longer_ns)} longer per step than its peers'{_last_in(view, late)}",
+        cause=f"its own work takes {in_ms(longer_ns)} longer{view.per_step} than its peers'"
+        f"{_last_in(view, late)}",
         action=(_ALL_LOADERS if unknown else _ITS_LOADER)
         if only_input
         else "compare its batch, its data and its machine (clocks, other processes) with its peers'",
@@ -248,7 +250,7 @@ def _slow_stage(view: JobView) -> Finding | None:
         kind="late_rank",
         title=f"stage {slow} of the pipeline ({listed(ranks)}) is slow",
         cause=f"the same operations take {ratio:.1f} times as long as on the other stages, {in_ms(more_ns)} "
-        f"more per step, {named(largest)} most of all",
+        f"more{view.per_step}, {named(largest)} most of all",
         action=f"look at the machine of {listed(ranks)} (clocks, power, other processes) before you cut the "
         "layers over the stages anew",
         edits=[edit(",".join(ranks), "peers")],
@@ -281,7 +283,8 @@ def _by_extra_work(view: JobView, late: Sequence[int]) -> Finding | None:
     return Finding(
         kind="late_rank",
         title=f"{listed(ranks)} {_holds(ranks)} up {_others(view)}, {what}",
-        cause=f"{in_ms(min(excess, its_time))} more per step; all its own work takes {in_ms(excess)} longer "
+        cause=f"{in_ms(min(excess, its_time))} more{view.per_step}; "
+        f"all its own work takes {in_ms(excess)} longer "
         f"than its peers'{_last_in(view, late)}",
         action=_ITS_LOADER if loads else "do it less often, on another thread or process, or share it out",
         edits=[edit(f"{','.join(ranks)}.extra", "peers")],
@@ -338,7 +341,8 @@ def _by_input(view: JobView, late: Sequence[int]) -> Finding:
     return Finding(
         kind="late_rank",
         title=f"{listed(ranks)} {_holds(ranks)} up the others, loading input",
-        cause=f"loading takes {in_ms(slow - peers)} longer per step there: {in_ms(slow)}, and {in_ms(peers)} "
+        cause=f"loading takes {in_ms(slow - peers)} longer{view.per_step} there: {in_ms(slow)}, "
+        f"and {in_ms(peers)} "
         "on the other ranks" + _last_in(view, late),
         action=_ALL_LOADERS if unknown else _ITS_LOADER,
         edits=edits,
@@ -382,7 +386,8 @@ def _by_gaps(view: JobView, late: Sequence[int]) -> Finding:
     return Finding(
         kind="late_rank",
         title=f"{listed(ranks)} {_holds(ranks)} up {_others(view)}, before {named(before)}",
-        cause=f"{in_ms(slow - peers)} more per step are not covered by the trace: {in_ms(slow)} between its "
+        cause=f"{in_ms(slow - peers)} more{view.per_step} are not covered by the trace: "
+        f"{in_ms(slow)} between its "
         f"own operations, and {in_ms(peers)} between those of its peers{_last_in(view, late)}",
         action=f"{what_runs(view)}: input, Python code, garbage collection, other processes",
         edits=[_gaps_of(view, late)],
@@ -432,7 +437,7 @@ def _often_last(view: JobView, *, but: Sequence[int]) -> Finding | None:
     by_ns, seen = sum(one.by_ns for one in late_at) / len(arrivals), view.recording.steps[late_at[0].row]
     where = brief(view.event(seen, late_at[0].event).name)
     is_later = by_ns >= NEGLIGIBLE * view.step_ns
-    size = f", by {in_ms(by_ns)} per step, most of all at {where}" if is_later else ""
+    size = f", by {in_ms(by_ns)}{view.per_step}, most of all at {where}" if is_later else ""
     cause = "apart from its longer work it" if works_longer else "it works no longer than its peers but"
     return Finding(
         kind="late_rank",

@@ -55,7 +55,7 @@ def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
     yield Finding(
         kind="hot_operation",
         title=f"{brief(names[hottest])} makes up {in_percent(share)} of the critical path",
-        cause=f"it takes {in_ms(by_name[hottest])} per step there"
+        cause=f"it takes {in_ms(by_name[hottest])}{view.per_step} there"
         + (f": {view.whose(names[hottest])}" if on_device else "")
         + (f"; its longest event is {spread:.0f} times the average" if spread > SPIKY else ""),
         action="make this one faster first: another algorithm or precision, a fused or tuned kernel"
@@ -107,7 +107,7 @@ def slow_callbacks(view: JobView) -> Iterator[Finding]:
     yield Finding(
         kind="hot_operation",
         title="callbacks are on the critical path",
-        cause=f"{in_ms(on_path)} per step, mostly {named(largest)}",
+        cause=f"{in_ms(on_path)}{view.per_step}, mostly {named(largest)}",
         action="call them less often, or hand their work to another thread",
         edits=[edit(Phase.CALLBACK.word, GONE)],
         operations=largest,
@@ -204,7 +204,7 @@ def slower_span(view: JobView) -> Iterator[Finding]:
             f"{in_ms(more_ns)} longer",
             cause=f"{in_ms(longer)} instead of {in_ms(usual, unit='')}; "
             + _by_clock(np.median(pace[inside]) / np.median(pace[outside]), longer / usual)
-            + f"what grew most is {what}, by {in_ms(max(map(np.max, grown)))} per step",
+            + f"what grew most is {what}, by {in_ms(max(map(np.max, grown)))}{view.per_step}",
             action="look at what changed then: clocks and temperature of a device, other processes, input",
             ranks=ranks,
             operations=[one.label],

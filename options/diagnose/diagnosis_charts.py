@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -113,7 +113,21 @@ def _of_steps(view: JobView, found: Sequence[Ranked], first: Sequence[str]) -> l
         waterfall = path_waterfall(title, recording, step, path)
         waterfalls.append(waterfall._replace(step=str(step.number), level=level))
         timelines.append(timeline._replace(step=str(step.number)))
-    return [*_to_one_scale(waterfalls), *timelines]
+    return [*_to_one_scale(_in_one_order(waterfalls)), *timelines]
+
+
+def _in_one_order(waterfalls: Sequence[Waterfall]) -> list[Waterfall]:
+    """Return waterfalls whose parts come in one order: the largest of all first, the rest of a group last."""
+    total: defaultdict[tuple[str, ...], float] = defaultdict(float)
+    for name, ms, group in (part for one in waterfalls for part in one.parts):
+        total[group,] += ms
+        total[group, name] += ms
+
+    def place(part: tuple[str, float, str]) -> tuple[float, str, bool, float, str]:
+        name, _, group = part
+        return -total[group,], group, name.startswith("rest"), -total[group, name], name
+
+    return [one._replace(parts=sorted(one.parts, key=place)) for one in waterfalls]
 
 
 def _to_one_scale(waterfalls: Sequence[Waterfall]) -> list[Waterfall]:

@@ -47,6 +47,14 @@ def test_the_documentation_quotes_the_headline(shared_data: Path, job: str) -> N
     assert answer(shared_data / job)["headline"] in page
 
 
+def test_of_a_whole_recording_nothing_is_said_per_step(shared_data: Path) -> None:
+    told = answer(shared_data / "nsys/mfu_2gpu_before.sqlite")
+    causes = [one["title"] + one["cause"] for one in told["findings"]]
+    assert told["headline"].startswith("The recording takes ")
+    assert "ms in cudaStreamSynchronize" in " ".join(causes)
+    assert not [one for one in causes if "per step" in one]
+
+
 def test_the_operation_that_is_slow_on_a_rank_is_named(shared_data: Path) -> None:
     assert "in enumerate(DataLoader)" in answer(shared_data / "kineto/ddp2-gloo-slow-rank1")["headline"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 import sys
@@ -162,6 +163,17 @@ def test_one_step_has_one_length_in_headline_and_charts(
         assert sum(ms for _, ms, _ in one.parts) == pytest.approx(lengths[one.step], abs=1e-3)
     assert [one.most for one in parts] == [pytest.approx(488.366, abs=1e-3)] * len(lengths)  # the longest
     assert "wk1.rank0 may lie up to 134 ms to either side" in _timelines(result)[0].note
+
+
+def test_what_steps_wait_for_comes_in_one_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = result_of("diagnose", [LENET], ["--html", "a.html"])
+    charts = [one for one in result.charts if isinstance(one, Waterfall)]
+    drawn = [[(name, group) for name, _, group in one.parts] for one in charts]
+    assert len(drawn) > 5
+    for one, other in itertools.combinations(drawn, 2):
+        common = {*one} & {*other}
+        assert [name for name in one if name in common] == [name for name in other if name in common]
 
 
 @pytest.mark.parametrize("job", [LENET, SLOW])
