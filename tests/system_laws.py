@@ -143,7 +143,7 @@ def check_met(job: Path) -> None:
     phases = {one.phase for one in recording.table.kinds}
     assert Phase.FORWARD not in phases or Phase.BACKWARD in phases, "a forward pass without a backward one"
     is_partial = Phase.FORWARD not in phases and Phase.UPDATE in phases
-    assert not is_partial, "an update without a forward pass"  # a loader may be known by Python's stacks alone
+    assert not is_partial, "an update without a forward pass"  # Python's stacks may tell a loader
     for one in recording.table.kinds:
         # where the host does the work, what loads is work as well
         loads = {Role.INPUT, Role.COMPUTE} if one.phase is Phase.INPUT else {*Role} - {Role.INPUT}
