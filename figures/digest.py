@@ -142,7 +142,7 @@ def _checked(rank: RankFigures) -> RankFigures:
     numbers += [*rank.category_ns.values(), *(ns for late in rank.late_ns.values() for ns in late)]
     _require(all(-_MOST < number < _MOST for number in numbers), "a number out of range")
     _require(all(rank.late_ns.values()), "a rank without lateness")
-    _require(rank.breakdown.rank in (rank.name, ""), "a step of another rank")
+    _require(not len(rank.breakdown) or rank.breakdown.rank == rank.name, "a step of another rank")
     if rank.operations is None or rank.shapes is None:
         raise ValueError("operations are missing")
     labels = [step.label for step in rank.steps.whole]

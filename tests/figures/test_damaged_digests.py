@@ -57,6 +57,7 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "other slices than durations": lambda d: rank(d).update(n_slices=7),
     "a rank without durations": lambda d: rank(d).pop("durations"),
     "a rank without operations": lambda d: rank(d).pop("operations"),
+    "steps of a rank without a name": lambda d: [part.__setitem__(0, "") for part in rank(d)["breakdown"]],
     "a rank without shapes": lambda d: rank(d).pop("shapes"),
     "fewer names than operations": lambda d: rank(d)["durations"]["operations"].pop(),
     "an operation without values": lambda d: rank(d)["durations"]["start"].__setitem__(1, 0),
