@@ -169,7 +169,7 @@ def _without(rank: RankFigures, first: Collection[int]) -> RankFigures:
         labels = np.array(operations.labels)[kept].tolist()
         operations = replace(operations, labels=labels, spent_ns=operations.spent_ns[kept])
     steps = rank.steps._replace(whole=tuple(step for step in whole if step.label not in first))
-    parts = rank.breakdown.at(np.array([step not in first for step in rank.breakdown.step], np.bool_))
+    parts = rank.breakdown.only({*rank.breakdown.step} - {*first})
     return replace(rank, steps=steps, breakdown=parts, operations=operations)
 
 

@@ -117,7 +117,7 @@ class RankFigures(Struct, frozen=True, omit_defaults=True):
         if not self.is_sampled:
             return self.breakdown
         labels = {step.label for step in _middle(self.steps.whole, self.n_slices)}
-        return self.breakdown.at(np.array([step in labels for step in self.breakdown.step], np.bool_))
+        return self.breakdown.only(labels)
 
     @property
     def is_sampled(self) -> bool:

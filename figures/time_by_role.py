@@ -21,7 +21,7 @@ What is left is "nothing recorded". Intervals are cut at the borders of the step
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -116,6 +116,10 @@ class Breakdowns:
         """Return the steps one by one."""
         times = zip(*(column.tolist() for column in self.ns), strict=True)
         return [Breakdown(self.rank, step, *row) for step, row in zip(self.step, times, strict=True)]
+
+    def only(self, steps: Collection[int | None]) -> Breakdowns:
+        """Return the steps of these labels."""
+        return self.at(np.array([step in steps for step in self.step], np.bool_))
 
     def at(self, chosen: Mask) -> Breakdowns:
         """Return some of the steps."""

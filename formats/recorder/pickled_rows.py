@@ -69,8 +69,7 @@ class PickledRows(Sequence[Mapping[str, Any]]):
         return len(self._bounds) - 1
 
     def __getitem__(self, at: Any) -> Any:
-        at = range(len(self))[at]
-        return self.load(self._data[self._bounds[at] : self._bounds[at + 1]] + b".")
+        return self.some([range(len(self))[at]])[0]
 
     def some(self, places: Sequence[int]) -> list[Any]:
         """Return several rows."""

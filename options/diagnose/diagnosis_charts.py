@@ -46,9 +46,7 @@ def diagnosis_charts(
     few = [one.finding.ranks for _, one in ranked if len(one.finding.ranks) < len(diagnosis.ranks)]
     named, view = [rank for ranks in few for rank in ranks], diagnosis.view
     seen = {*diagnosis.numbers}
-    exposed = _exposed_map([
-        part.at(np.array([step in seen for step in part.step], np.bool_)) for part in parts
-    ])  # fmt: skip
+    exposed = _exposed_map([part.only(seen) for part in parts])
     return [
         *first,
         *(_excess_map(diagnosis) or exposed),

@@ -120,7 +120,7 @@ def _of_all_ranks(parts: Sequence[Breakdowns]) -> Sequence[Breakdowns]:
     common = frozenset.intersection(*known) if known else frozenset()
     if not common or all(one == common for one in known):
         return parts
-    return [part.at(np.array([step in common for step in part.step], np.bool_)) for part in parts]
+    return [part.only(common) for part in parts]
 
 
 def _mean(columns: Sequence[Int64]) -> float:

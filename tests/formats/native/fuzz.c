@@ -3,6 +3,7 @@
 #define HOPE 32
 #define REST 20
 #include "rewrite.c"
+#include "fuzz.h"
 #include <stdio.h>
 
 static const char *const SEEDS[] = {
@@ -19,14 +20,6 @@ static const char *const SLICES[] = {
 };
 static const char NAMES[] = "stream\0input*\0";
 static const char BYTES[] = "{}[]\",:\\ \n0123456789.-+eEtfnu\xc3\xff\x01";
-static u64 state;
-
-static u64 below(u64 n) {
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state % n;
-}
 
 typedef struct { int64_t ts, dur; int32_t key, length; } found;
 

@@ -1,19 +1,12 @@
 /* Feeds damaged rows of pickles to the finder, in memory of exactly their size; made with sanitizers by test_fuzz.py. */
 #include "pickle.c"
+#include "fuzz.h"
 #include <stdio.h>
 #include <stdlib.h>
 
 static const u8 ROW[] = "}(h\x01K\x07h\x02h\x05h\x06\x86j\x03\0\0\0](](K\x01M\x00\x10" "e]h\x05" "ah\x05" "eh\x04\x8a\x08\1\2\3\4\5\6\7\x08u";
 static const u8 KEYS[] = "h\x01h\x02j\x03\0\0\0h\x04", KINDS[] = {NUMBER, PAIR, LIST, NUMBER};
 static const u8 BYTES[] = "}(]eauhjKMJNG\x88\x89\x8a\x86\x07\x08\xff";
-static u64 state;
-
-static u64 below(u64 n) {
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state % n;
-}
 
 int main(int count, char **args) {
     static u8 text[1 << 12];

@@ -1,5 +1,6 @@
 /* Feeds damaged rows to the reader, in memory of exactly their size; made with sanitizers by test_fuzz.py. */
 #include "rows.c"
+#include "fuzz.h"
 #include <stdio.h>
 
 static const char *const SEEDS[] = {
@@ -14,14 +15,6 @@ static const char *const SEEDS[] = {
 static const char NAMES[] = "step\0step_ms\0host\0time";
 static const char BYTES[] = "{}[]\",:\\ \n\r0123456789.-+eEnNaAultf\xc3\xff\x01";
 static const int32_t COLUMN[] = {0, 1, 2, 3, -1};
-static u64 state;
-
-static u64 below(u64 n) {
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state % n;
-}
 
 /* Writes some rows, damaged now and then; returns their size. */
 static u64 write_rows(u8 *text, bool is_csv) {
