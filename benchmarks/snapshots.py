@@ -1,12 +1,12 @@
-"""Every answer of a tree of this program on given jobs, saved and compared with those of another tree.
+"""Save every answer of a tree of this program on recorded jobs, and compare it with another tree's.
 
-    python3 -m benchmarks.snapshots save TREE DIRECTORY JOB [JOB ...] [--options statistic ...]
+    python3 -m benchmarks.snapshots save TREE DIRECTORY [JOB ...] [--options statistic ...]
     python3 -m benchmarks.snapshots compare OLD_DIRECTORY NEW_DIRECTORY [--tolerance 1e-9] [--show 8]
 
-`save` asks each option for JSON and for its table, and keeps exit code, both outputs and standard error in
-one file per job; a job is compared with the next one of its folder. `compare` prints each key of the JSON and
-each line of a table that differs; the exit code is 1 where anything does. Jobs are named by their last two
-folders, so both directories must hold the same jobs.
+`save` asks each option for JSON and keeps its exit code, document, messages and a digest of the file it
+wrote, in one file per job; without jobs it takes all recordings in `examples/` and `../shared/data`. A job is
+compared with the next one of its folder. `compare` prints each key of the JSON that differs; the exit code
+is 1 where any does.
 """
 
 from __future__ import annotations
@@ -25,26 +25,53 @@ from typing import Any
 
 from benchmarks import measure
 
-_WHATIF = ["--option", "replay", "--sub_option", "whatif", "--output", "-", "--path", "{job}"]
+_EXAMPLES = measure.REPO / "examples"
+_DATA = measure.REPO.parent / "shared" / "data"
+#: Folders beside recordings that hold answers of other programs, or what was put into the job.
+_ANSWERS = {"truth", "oracle", "expected"}
+_WHATIF = ["--option", "replay", "--sub_option", "whatif", "--path", "{job}"]
 _COMMANDS = {
     "statistic": ["--option", "statistic", "--path", "{job}"],
+    "operations": ["--option", "statistic", "--group_by", "operation", "--path", "{job}"],
+    "kernel_kinds": ["--option", "statistic", "--group_by", "kernel_kind", "--path", "{job}"],
     "breakdown": ["--option", "statistic", "--sub_option", "breakdown", "--path", "{job}"],
+    "collectives": ["--option", "statistic", "--sub_option", "collectives", "--path", "{job}"],
+    "function_bottleneck": [
+        "--option",
+        "statistic",
+        "--sub_option",
+        "function_bottleneck",
+        "--path",
+        "{job}",
+    ],
+    "task_bottleneck": ["--option", "statistic", "--sub_option", "task_bottleneck", "--path", "{job}"],
+    "task_balance": ["--option", "statistic", "--sub_option", "task_balance", "--path", "{job}"],
     "graph": ["--option", "graph", "--path", "{job}", "--output", "graph.graphml"],
     "combine": ["--option", "combine", "--path", "{job}", "--output", "combined.json"],
     "compare": ["--option", "compare", "--path", "{job}", "{other}"],
-    "critical": ["--option", "critical", "--path", "{job}", "--scope", "all"],
-    "replay": ["--option", "replay", "--path", "{job}", "--output", "-"],
+    "critical": ["--option", "critical", "--path", "{job}"],
+    "mean_path": ["--option", "critical", "--step", "mean", "--path", "{job}"],
+    "partitions": ["--option", "critical", "--del_queue", "--path", "{job}"],
+    "replay": ["--option", "replay", "--path", "{job}", "--output", "replay.json"],
     "whatif": [*_WHATIF, "--set", "BW=0.5", "--set", "straggler=none", "--set", "straggler=mean"],
     "bandwidth": [*_WHATIF, "--set", "bandwidth=2"],
-    "bottleneck": [*_WHATIF, "--sub_option", "bottleneck"],
+    "kernel": [*_WHATIF, "--set", "kernel=0.5"],
+    "bottleneck": ["--option", "replay", "--sub_option", "bottleneck", "--path", "{job}"],
     "diagnose": ["--path", "{job}"],
     "iter_time": ["--option", "collect", "--sub_option", "iter_time", "--path", "{job}"],
     "3dcompare": ["--option", "3dcompare", "--path", "{job}", "{other}", "--output", "sweep.html"],
 }
 _TIMEOUT_S = 300
-_ONE = """
-import contextlib, io, json, logging, os, signal, sys
+_ANSWER = """
+import contextlib, hashlib, io, json, logging, pathlib, sys
 import analyze
+
+def digest(path):
+    text = path.read_bytes()
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        events = json.loads(text)["traceEvents"]
+        text = "\\n".join(sorted(json.dumps(event, sort_keys=True) for event in events)).encode()
+    return hashlib.sha256(text).hexdigest()
 
 def answer(words):
     logging.getLogger().handlers.clear()
@@ -52,17 +79,19 @@ def answer(words):
     output = io.TextIOWrapper(raw, encoding="utf-8", write_through=True)
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
         try:
-            code = analyze.main(words)
+            code = analyze.main([*words, "--jobs", "1", "--format", "json"])
         except SystemExit as end:
             code = end.code
         except Exception as error:
             code = f"{type(error).__name__}: {error}"
-    return {"code": code, "output": raw.getvalue().decode(), "errors": errors.getvalue()}
+    files = {}
+    for path in sorted(pathlib.Path().iterdir()):
+        if path.suffix != ".html":
+            files[path.name] = digest(path)
+        path.unlink()
+    return {"code": code, "output": raw.getvalue().decode(), "errors": errors.getvalue(), "files": files}
 
-forms = ("json", "table")
-commands = json.loads(sys.argv[1]).items()
-print(json.dumps({name: {form: answer([*words, "--jobs", "1", "--format", form]) for form in forms}
-                  for name, words in commands}))
+print(json.dumps({name: answer(words) for name, words in json.loads(sys.argv[1]).items()}))
 """
 
 
@@ -75,7 +104,7 @@ def main() -> None:
     save = actions.add_parser("save")
     save.add_argument("tree", type=Path)
     save.add_argument("directory", type=Path)
-    save.add_argument("jobs", type=Path, nargs="+")
+    save.add_argument("jobs", type=Path, nargs="*")
     save.add_argument("--options", nargs="+", choices=_COMMANDS, default=list(_COMMANDS))
     compare = actions.add_parser("compare")
     compare.add_argument("directories", type=Path, nargs=2)
@@ -85,7 +114,7 @@ def main() -> None:
     if args.action == "save":
         args.directory.mkdir(parents=True, exist_ok=True)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            jobs = [job.resolve() for job in args.jobs]
+            jobs = [job.resolve() for job in args.jobs] or _recorded_jobs()
             tasks = [
                 pool.submit(_save, args, job, other if other.parent == job.parent else job)
                 for job, other in zip(jobs, [*jobs[1:], jobs[0]], strict=True)
@@ -97,9 +126,32 @@ def main() -> None:
         sys.exit(_compare(old, new, args.tolerance, args.show))
 
 
+def _recorded_jobs() -> list[Path]:
+    """List the recordings of `examples/` and `../shared/data`: jobs, other folders of traces, or files."""
+    jobs = [path for path in sorted(_EXAMPLES.iterdir()) if path.is_dir()]
+    jobs += [path for path in sorted((_DATA / "byteps").glob("*")) if path.is_dir()]
+    for folder in sorted(path for path in _DATA.rglob("*") if path.is_dir()):
+        parts = folder.relative_to(_DATA).parts
+        if parts[0] == "byteps" or _ANSWERS & set(parts):
+            continue
+        files = [path for path in sorted(folder.iterdir()) if path.is_file() and _is_recording(path)]
+        alone = "cases" in parts or "generic" in parts or (folder / "truth.json").exists() or "nsys" in parts
+        jobs += files if alone else [folder] if files else []
+    return jobs
+
+
+def _is_recording(path: Path) -> bool:
+    """Whether a file may be a recording, by its name."""
+    return (
+        path.name != "truth.json"
+        and path.suffix.lower() not in (".md", ".txt", ".py")
+        and path.stem != "README"
+    )
+
+
 def _save(args: argparse.Namespace, job: Path, other: Path) -> str:
     """Keep the answers about one job, compared with the `other`; return a line about it."""
-    name = "--".join(job.parts[-2:])
+    name = "--".join(job.parts[-3:])
     commands = {
         option: [word.format(job=job, other=other) for word in words]
         for option, words in _COMMANDS.items()
@@ -108,7 +160,7 @@ def _save(args: argparse.Namespace, job: Path, other: Path) -> str:
     environment = dict(os.environ, PYTHONPATH=str(args.tree.resolve()), COLUMNS="120")
     with tempfile.TemporaryDirectory() as scratch:
         done = subprocess.run(
-            [measure.python(), "-c", _ONE, json.dumps(commands)],
+            [measure.python(), "-c", _ANSWER, json.dumps(commands)],
             cwd=scratch,
             env=environment,
             capture_output=True,
@@ -142,22 +194,18 @@ def _compare(old: Path, new: Path, tolerance: float, show: int) -> int:
 
 
 def _answers_differ(old: dict[str, Any], new: dict[str, Any], tolerance: float) -> Iterator[str]:
-    if old["json"]["code"] != new["json"]["code"]:
-        yield f"exit code {old['json']['code']} → {new['json']['code']} {new['json']['errors'][-300:]!r}"
+    if old["code"] != new["code"]:
+        yield f"exit code {old['code']} → {new['code']} {new['errors'][-300:]!r}"
         return
-    if old["json"]["errors"] != new["json"]["errors"]:
-        yield f"stderr {old['json']['errors'][-300:]!r} → {new['json']['errors'][-300:]!r}"
+    if old["errors"] != new["errors"]:
+        yield f"stderr {old['errors'][-300:]!r} → {new['errors'][-300:]!r}"
+    if old["files"] != new["files"]:
+        yield f"files {sorted(old['files'])} → {sorted(new['files'])}, or their contents"
     try:
-        documents = [json.loads(one["json"]["output"] or "null") for one in (old, new)]
+        documents = [json.loads(answer["output"] or "null") for answer in (old, new)]
     except ValueError:
-        documents = [old["json"]["output"], new["json"]["output"]]
+        documents = [old["output"], new["output"]]
     yield from _differences(documents[0], documents[1], "", tolerance)
-    lines = [one["table"]["output"].splitlines() for one in (old, new)]
-    changed = [(a, b) for a, b in zip(*lines, strict=False) if a != b]
-    if changed or len(lines[0]) != len(lines[1]):
-        yield f"table: {len(lines[0])} → {len(lines[1])} lines, {len(changed)} differ"
-        for before, after in changed:
-            yield f"table: {before.strip()}  →  {after.strip()}"
 
 
 def _differences(old: Any, new: Any, where: str, tolerance: float) -> Iterator[str]:
