@@ -65,7 +65,6 @@ class Direction(Enum):
     TO_HOST = "from the device to the host's memory"
     TO_SERVER = "from a worker to a server"
     FROM_SERVER = "from a server to a worker"
-    ONE_RANK = "to or from one other rank, which the call itself does not name"
 
 
 class Transfer(NamedTuple):

@@ -59,9 +59,6 @@ ROUNDED_NS = 10
 #: A stream runs one thing at a time: by this share of its time, up to `JITTER_NS`, work may seem to end after
 #: the next one has begun.
 OVERLAP = 0.25
-#: What polls for a result takes at least this, and sees it at most so much later; in a recorded job 0.13 to
-#: 0.21 ms later.
-POLLS_NS, SEEN_LATE_NS = 500_000, 250_000
 #: A launch queue has room for this many commands, …
 QUEUE = 1024
 #: … events and graphs among them, so that it may be full of fewer launches, …
@@ -74,8 +71,6 @@ UNUSUAL = 2
 UNRECORDED_NS = 20_000
 #: … and the main thread resumes within this share of its idle time after what it waited for has ended.
 SOON = 0.5
-#: What polls has seen a result within this share of the time that it waited for it.
-SHORTLY = 0.25
 #: A Python function that took less, and of a short recording less than this share, explains no pause.
 LONG_FUNCTION_NS, LONG_FUNCTION = 1_000_000, 0.001
 #: A first step whose work is done so much later than its host (a share of it) has filled the device's queue,

@@ -629,27 +629,6 @@ def test_what_a_stream_waits_for_is_no_work_and_calls_of_any_runtime_wait(tmp_pa
     assert 0 < without_waits(path) < 300
 
 
-def test_a_call_waits_for_the_thread_that_answers_it(tmp_path: Path) -> None:
-    """A call of the runtime asks another thread, which launches and waits: the device has 900 of 930 µs."""
-    job = Made()
-    for number in range(1, 7):
-        begin = job.now
-        job.add("kernel", "mtia_ccp_events", begin + 20, begin + 920, 7, correlation=number, stream=7)
-        job.add("submit", "mtia_runtime", begin + 10, begin + 15, 2, correlation=number)
-        job.add("synchronizeStream", "mtia_runtime", begin + 15, begin + 920, 2, correlation=100 + number)
-        job.add("executor", "mtia_runtime", begin + 5, begin + 925, 2, correlation=200 + number)
-        job.add("run", "mtia_runtime", begin, begin + 930, correlation=200 + number)
-        job.now = begin + 930
-        job.add(f"ProfilerStep#{number}", "user_annotation", begin, job.now)
-    recording = recording_of(job.write(tmp_path / "job"))
-    device = recording.which(lambda one: one.on_device)
-    for row in recording.whole_steps:
-        walked = critical_path(recording.steps[row])
-        works = (walked.event >= 0) & (walked.cat == CATS.index(""))
-        works[works] = device[walked.operation[works]]
-        assert (walked.end_ns - walked.start_ns)[works].sum() == 900_000
-
-
 @pytest.mark.parametrize("is_marked", [True, False])
 def test_without_launches_steps_are_those_that_the_device_marks(tmp_path: Path, is_marked: bool) -> None:
     """A host is done with six steps after 606 µs, its device after 6,000: that it is ahead nothing tells."""

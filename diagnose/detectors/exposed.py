@@ -14,7 +14,6 @@ from diagnose.finding import Finding, Skipped, edit
 from diagnose.finding_thresholds import EXPOSED, MOST_STEPS, NOTICEABLE
 from diagnose.job_view import JobView, longest_awaited, what_runs
 from dialects.roles import Phase, Role
-from dialects.step_parts import Direction
 from function_names import named
 from replay.whatif.collective_times import meets_others
 from replay.whatif.scaling import GONE
@@ -137,11 +136,6 @@ def _waits_unknown(view: JobView, chosen: Bool) -> str:
         return ", nor the waiting for ranks that are not recorded"
     if meets_others(view.recording)[chosen].any():
         return ""
-    if view.which(lambda one: one.transfer.direction is Direction.ONE_RANK)[chosen].any():
-        return (
-            ", nor the waiting for the other side, which only the arguments of the calls tell from them: "
-            "record_shapes=True records them"
-        )
     return ", nor the waiting for the other side, which the recording does not tell from them"
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import Struct
 
-from arrays import Int64, Mask
+from arrays import Mask
 from dialects.masks import by_cat, by_name
 from dialects.name_rules import is_library_call
 from dialects.sync_points import SyncPart, SyncPoint, SyncPoints, numbered
@@ -46,11 +46,8 @@ _COMPUTES = r"(?i)triton_|.*(?:gemm|matmul)"
 #: Annotations of libraries that hand their work to a device.
 _HANDS_OVER = r"c10d|(?:n|r|h|x|m)ccl:|cncl:|bkcl:"
 _HALF = r"\w+:i?(?:send|recv)"  # of a transfer: the call does not say who is at its other end
-_HALF_SENT, _HALF_RECEIVED = re.compile(r"\w+:i?send$"), re.compile(r"\w+:i?recv$")
-#: The operators that hand a transfer to a library, and whether they send; their third argument is the peer.
-_TRANSFERS = {"c10d::send": True, "c10d::recv_": False}
-#: Descriptions of groups.
-_PIPELINE, _OF_ALL = r"(?i)(?:^|_)pp|pipe", r"^default_pg$"
+#: Descriptions of the groups of a pipeline.
+_PIPELINE = r"(?i)(?:^|_)pp|pipe"
 _WAIT = r"_?c10d_functional::wait_tensor"
 #: Collectives that no rank leaves before all have entered; a broadcast's root, for one, may.
 _ALL_WAIT = r"(?i)all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier|(?:cross_device|quick)_?reduce"
@@ -85,11 +82,6 @@ def lasting_collectives(trace: Trace) -> Mask:
 def is_call_of_all(name: str) -> bool:
     """Whether a host's annotation lasts for a collective, and is not one half of a transfer."""
     return is_lasting_call(name) and not re.match(_HALF, name)
-
-
-def is_half(name: str) -> bool:
-    """Whether a host's annotation is half a transfer: from its start to when its thread has waited for it."""
-    return bool(re.match(_HALF, name))
 
 
 def awaits_collective(name: str) -> bool:
@@ -215,61 +207,6 @@ def collective(name: str, cat: str, args: Mapping[str, Any], *, is_known: bool =
         return _all_ranks((name,), name)
     number = None if sequence is None else str(sequence)
     return _all_ranks((str(kind), str(group), str(ranks), number), str(kind))
-
-
-def transfers(
-    trace: Trace, rows: Int64, args_of: Callable[[Collection[str]], Sequence[Mapping[str, Any]]]
-) -> dict[int, Hashable]:
-    """Return a key that a transfer between hosts' ranks has on both of them, by row of the trace.
-
-    `rows` (k,) are the library's calls, which last until their thread has waited for them. They do not say
-    who is at the other end; the operator that began one does, where `record_shapes` records its arguments:
-    `args_of` the operators so called. Both are in the answer. Neither rank is through with the call before
-    the other one has begun the operator.
-    """
-    found: dict[int, Hashable] = {}
-    if trace.rank is None:
-        return found
-    for operator, sends in _TRANSFERS.items():
-        own = rows[by_name(trace, _HALF_SENT.match if sends else _HALF_RECEIVED.match)[rows]]
-        own = own[np.argsort(trace.ts_ns[own], kind="stable")]
-        calls = np.flatnonzero(by_name(trace, operator.__eq__))
-        args = args_of({operator}) if len(own) else ()
-        if len(args) != len(calls):  # of several files of a rank only one is looked at
-            continue
-        order = np.argsort(trace.ts_ns[calls], kind="stable")
-        at = np.searchsorted(trace.ts_ns[calls[order]], trace.ts_ns[own], side="right") - 1
-        if len(own) and (at[0] < 0 or (np.diff(at) <= 0).any()):
-            continue  # some other operator began one of them
-        for row, call in zip(own.tolist(), order[at].tolist(), strict=True):
-            values = args[call].get("Concrete Inputs")
-            peer, tag = (*values, "", "", "", "")[2:4] if isinstance(values, list) else ("", "")
-            other = _member(trace, str(peer))
-            if other is not None:
-                ends = (trace.rank, other) if sends else (other, trace.rank)
-                found[row] = found[int(calls[call])] = (*ends, str(tag))
-    return found
-
-
-def _member(trace: Trace, place: str) -> int | None:
-    """Return which rank has that place in the group of a transfer; None where groups disagree about it."""
-    if not re.fullmatch(_NUMBER, place):
-        return None
-    groups = groups_of(trace.header, trace.rank)
-    is_pipeline = any(re.search(_PIPELINE, about) for about, _ in groups)
-    peers = _at_place(int(place), groups, _PIPELINE if is_pipeline else "")
-    if len(peers - {trace.rank}) > 1:  # what is sent without a group is sent in that of all
-        peers = _at_place(int(place), groups, _OF_ALL)
-    peers.discard(trace.rank)
-    return peers.pop() if len(peers) == 1 else None
-
-
-def _at_place(
-    place: int, groups: Sequence[tuple[str, tuple[int | None, ...]]], about: str
-) -> set[int | None]:
-    """Return who has a place in the groups that are described so; the rank of that number without groups."""
-    members = [ranks for one, ranks in groups if re.search(about, one)]
-    return {ranks[place] for ranks in members if place < len(ranks)} if groups else {place}
 
 
 def groups_of(header: Mapping[str, Any], rank: int | None) -> list[tuple[str, tuple[int | None, ...]]]:

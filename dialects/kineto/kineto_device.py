@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from arrays import Float64, Int64, Mask
+from arrays import Int64, Mask
 from arrays.median import median
 from arrays.numbering import unique
 from dialects.kineto.collectives import is_collective_kernel
@@ -23,10 +23,8 @@ from dialects.tolerances import (
     LONG_CALL_NS,
     MUCH_LONGER,
     OVERLAP,
-    POLLS_NS,
     QUEUE,
     ROUNDED_NS,
-    SEEN_LATE_NS,
     TOLERANCE_NS,
     UNUSUAL,
 )
@@ -257,34 +255,23 @@ def _likely_waits(trace: Trace, works: Works) -> Int64:
 
 
 def _fed(trace: Trace, works: Works) -> Int64:
-    """Let collectives wait for what the stream that computes had been given before they were launched.
+    """Let a collective wait for the kernel launched last before it on the stream that computes most.
 
-    So PyTorch's process groups do, whether a pause shows it or not. A stream of which some collective began
-    before that work was over (it fetches what comes later ahead) is left alone.
+    PyTorch's process groups do so. A stream on which a collective began earlier (a prefetch) is left alone.
     """
     communicates = by_name(trace, is_collective_kernel)[works.row]
-    streams = [
-        (device, low, high, bool(communicates[low:high].any()))
-        for (device, _), low, high in works.by_stream()
-    ]
-    pairs = [np.empty((0, 2), np.int64)]
-    computing: dict[Any, tuple[int, int, int]] = {}  # of each device the stream of most works
-    for device, low, high, sends in streams:
-        if not sends:
-            computing[device] = max(computing.get(device, (0, 0, 0)), (high - low, low, high))
-    for device, low, high, sends in streams:
-        targets = low + np.flatnonzero(communicates[low:high] & (works.call[low:high] >= 0))
-        if not sends or device not in computing or not len(targets):
-            continue
-        _, first, behind = computing[device]
-        given = np.maximum.accumulate(works.call_start_ns[first:behind])
-        sources = first + np.searchsorted(given, works.call_start_ns[targets]) - 1
-        targets, sources = targets[sources >= first], sources[sources >= first]
-        if (works.end_ns[sources] <= works.start_ns[targets] + TOLERANCE_NS).all():
-            pairs.append(np.stack([sources, targets], axis=1))
-    sources, targets = np.concatenate(pairs).T
-    over = works.end_ns[sources] <= works.start_ns[targets]
-    return edge_rows(sources[over], targets[over], Joint.END_TO_HEAD, EdgeKind.SYNCHRONISE)
+    sends = np.isin(works.stream, works.stream[communicates])
+    targets = np.flatnonzero(communicates & (works.call >= 0))
+    if sends.all() or not len(targets):
+        return edge_rows(targets[:0], targets[:0], Joint.END_TO_HEAD, EdgeKind.SYNCHRONISE)
+    computing = np.flatnonzero(works.stream == np.bincount(works.stream[~sends]).argmax())
+    launched_ns = np.maximum.accumulate(works.call_start_ns[computing])
+    before = np.searchsorted(launched_ns, works.call_start_ns[targets]) - 1
+    sources, targets = computing[before[before >= 0]], targets[before >= 0]
+    late_ns = works.end_ns[sources] - works.start_ns[targets]
+    ahead = unique(works.stream[targets[late_ns > TOLERANCE_NS]])
+    keep = (late_ns <= 0) & ~np.isin(works.stream[targets], ahead)
+    return edge_rows(sources[keep], targets[keep], Joint.END_TO_HEAD, EdgeKind.SYNCHRONISE)
 
 
 # ---- host calls that wait for the device
@@ -316,26 +303,6 @@ def _blocking_copies(trace: Trace, rows: Int64) -> Mask:
     """Return which of `rows` (k,) are copies whose calls may return only when they are done."""
     copies = by_cat(trace, COPY_CATS.__contains__)
     return (copies & ~by_name(trace, lambda name: _PINNED in name, copies))[rows]
-
-
-def polled(works: Works, start_ns: Int64, end_ns: Int64, most_late: Float64) -> Int64:
-    """Return the work that a host which launches nothing in intervals (k,) polls for; -1 for none.
-
-    Of each stream it is the work launched last before the interval, done within it and not long before its
-    end: at most `most_late` (k,), a share of what it waited, and `SEEN_LATE_NS`.
-    """
-    found, done_ns = np.full(len(start_ns), -1, np.int64), start_ns.copy()
-    for _, low, high in works.by_stream():
-        order = low + np.argsort(works.call_start_ns[low:high], kind="stable")
-        last = order[np.searchsorted(works.call_start_ns[order], start_ns) - 1]
-        over = works.end_ns[last]
-        known = (works.call_start_ns[last] < start_ns) & (over > done_ns) & (over <= end_ns + TOLERANCE_NS)
-        found[known], done_ns[known] = last[known], over[known]
-    late = end_ns - done_ns
-    is_soon = late <= np.minimum(
-        most_late * (done_ns - start_ns), np.where(most_late < 1, SEEN_LATE_NS, late)
-    )
-    return np.where((end_ns - start_ns >= POLLS_NS) & is_soon, found, -1)
 
 
 def _awaited_streams(trace: Trace, works: Works, calls: Int64) -> Int64:

@@ -11,24 +11,21 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from arrays import Int32, Int64, Mask, NDArray
+from arrays import Int64, Mask, NDArray
 from arrays.numbering import numbered, unique
 from dialects.kineto.collectives import (
     SYNC_ARGS,
-    awaits_collective,
     collective,
     host_group,
     is_collective,
-    is_half,
     lasting_collectives,
     meeting,
-    transfers,
 )
 from dialects.kineto.completion import Completed, places
 from dialects.kineto.kineto_device import (
@@ -37,8 +34,6 @@ from dialects.kineto.kineto_device import (
     after_other_streams,
     awaited_by_calls,
     calls_of,
-    integers,
-    polled,
     read_works,
     waiting_for_room,
 )
@@ -47,7 +42,6 @@ from dialects.masks import by_cat, by_name
 from dialects.roles import Phase, Role
 from dialects.step_parts import (
     UNMARKED,
-    Direction,
     EdgeKind,
     InStep,
     Joint,
@@ -56,7 +50,6 @@ from dialects.step_parts import (
     Operation,
     RankSteps,
     RankTrace,
-    Transfer,
     edge_rows,
     meetings_table,
     renumbered,
@@ -71,8 +64,8 @@ from dialects.step_windows import (
     ended_nearest,
     sampled,
 )
-from dialects.system import DEVICE_CATS, RUNTIME_CATS
-from dialects.tolerances import ROUNDED_NS, SHORTLY, SOON, TOLERANCE_NS, UNRECORDED_NS
+from dialects.system import DEVICE_CATS
+from dialects.tolerances import ROUNDED_NS, SOON, TOLERANCE_NS, UNRECORDED_NS
 from errors import Note, listed
 from formats.columns import Trace, used_tables
 from formats.values import FARTHEST_NS
@@ -86,8 +79,6 @@ _UNKNOWN_GROUP = Note(
     "ranks are in several groups, and no call of the host names its own: who waited for whom in these calls "
     "is not known"
 )
-#: Python functions that wait for a result.
-_PYTHON_WAITS = re.compile(r"(?:.*: |<built-in method )(?:block_until_ready|wait|result|synchronize)\b.*")
 
 
 class _Rank(Struct, frozen=True):
@@ -101,7 +92,6 @@ class _Rank(Struct, frozen=True):
     aside_end_ns: Int64
     called: Int64  # segments of what they called
     works: Works
-    transfers: Mapping[int, Hashable]  # as of `transfers`
     steps: Int64  # (n, 3) number, begin and end, as the host runs them
     roles: NDArray[np.int8]  # of the trace's slices
 
@@ -130,7 +120,7 @@ def record(
     some, left = sampled(bounds, rank_trace.most_steps)
     looked_at = as_bounds(bounds[some])
     n_leftover = int((by_cat(trace, DEVICE_CATS.__contains__) & (roles == Role.IGNORED)).sum())
-    if left and not lasting_collectives(trace).any():  # whose other ends are found by places in the file
+    if left:
         rank_trace, roles = _around(rank_trace, roles, looked_at)
     rank = _read(rank_trace, steps, roles)
     events = _events(rank)
@@ -172,12 +162,7 @@ def _around(
     works = np.flatnonzero(kept & by_cat(trace, DEVICE_CATS.__contains__))
     launches = calls_of(trace, works)
     kept[launches[launches >= 0]] = True
-    at_ns = trace.points.ts_ns
-    points = trace.points.select(
-        np.flatnonzero(begins[np.searchsorted(ends[:-1], at_ns, side="right")] <= at_ns)
-    )
-    part = used_tables(replace(trace.select(kept), points=points))
-    return replace(rank, trace=part), roles[kept]
+    return replace(rank, trace=used_tables(trace.select(kept))), roles[kept]
 
 
 def _steps_are(labels: Sequence[int]) -> str:
@@ -199,9 +184,8 @@ def _read(rank: RankTrace, steps: Int64, roles: NDArray[np.int8]) -> _Rank:
     begins, ends, called = _exchanges(trace, end_ns, host, aside)
     by_end = np.argsort(ends, kind="stable")
     aside, begins, ends = aside[by_end], begins[by_end], ends[by_end]
-    known = transfers(trace, aside, rank.args_of)
     works = read_works(trace, end_ns, ~np.isin(roles, (Role.IGNORED, Role.WAIT)))
-    return _Rank(trace, end_ns, host, aside, begins, ends, called, works, known, steps, roles)
+    return _Rank(trace, end_ns, host, aside, begins, ends, called, works, steps, roles)
 
 
 def _exchanges(trace: Trace, end_ns: Int64, host: Segments, aside: Int64) -> tuple[Int64, Int64, Int64]:
@@ -297,7 +281,6 @@ def _kinds(rank: _Rank, rows: Int64, phase: Int64, communicates: Mask) -> tuple[
             track=trace.tracks[track],
             role=Role(role),
             phase=Phase(phase),
-            transfer=Transfer(direction=Direction.ONE_RANK) if is_half(names[name]) else Transfer(),
             is_collective=bool(together),
             on_device=bool(on_device),
             is_span=trace.cats[cat] == "user_annotation"
@@ -333,16 +316,12 @@ def _edges(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
     parts = [
         _threads(rank.host),
         _aside(rank),
-        _waiting(rank),
         *_handed_over(rank),
         renumbered(after_on_stream(works), rank.first_work),
         elsewhere,
         *_launches(rank, first, last),
         _to_calls(rank, awaited, last[calls], Joint.END_TO_BODY, EdgeKind.SYNCHRONISE),
         _to_calls(rank, begun, last[blocked], Joint.START_TO_BODY, EdgeKind.QUEUE),
-        _handed_on(rank, last),
-        _backward(rank, first, last),
-        *_polls(rank),
     ]
     return np.concatenate(parts)
 
@@ -381,55 +360,8 @@ def _to_calls(rank: _Rank, works: Int64, segments: Int64, joint: Joint, kind: Ed
     return edge_rows(rank.first_work + works[known], segments[known], joint, kind)
 
 
-def _handed_on(rank: _Rank, last: Int64) -> Int64:
-    """Let a call of the runtime wait for the one of its correlation to which another thread answers in it."""
-    trace = rank.trace
-    calls = np.flatnonzero(by_cat(trace, RUNTIME_CATS.__contains__))
-    number = integers(trace, "correlation", calls)
-    order = np.lexsort((-rank.end_ns[calls], trace.ts_ns[calls], number))
-    calls, number = calls[order], number[order]
-    outer, inner = calls[:-1], calls[1:]
-    answers = (number[1:] == number[:-1]) & (number[1:] >= 0) & (last[inner] >= 0)
-    answers &= trace.track_id[inner] != trace.track_id[outer]
-    inner, outer = inner[answers], outer[answers]
-    during = rank.host.running(trace.track_id[outer].astype(np.int64), rank.end_ns[inner])
-    waits = (during >= 0) & (rank.host.row[during] == outer)
-    return edge_rows(last[inner[waits]], during[waits], Joint.END_TO_BODY, EdgeKind.HAND_OVER)
-
-
-def _polls(rank: _Rank) -> list[Int64]:
-    """Let a host wait for the work that it polls for: in an operation without calls, or between operations.
-
-    There it may be a Python function that says so by its name.
-    """
-    host, trace, works = rank.host, rank.trace, rank.works
-    is_main = host.thread == host.main
-    is_call = by_cat(trace, RUNTIME_CATS.__contains__)[host.row]
-    inside = np.flatnonzero(is_main & ~is_call)
-    after = np.flatnonzero(is_main[1:] & is_main[:-1]) + 1
-    waits = np.flatnonzero(by_name(trace, _PYTHON_WAITS.fullmatch) & (trace.dur_ns > 0))
-    waits = waits[np.argsort(trace.ts_ns[waits], kind="stable")]
-    edges = []
-    for targets, start, joint in (
-        (inside, host.start_ns[inside], Joint.END_TO_BODY),
-        (after, host.end_ns[after - 1], Joint.END_TO_HEAD),
-    ):
-        end = host.end_ns[targets] if joint == Joint.END_TO_BODY else host.start_ns[targets]
-        says = np.zeros(len(targets), np.bool_)
-        if joint == Joint.END_TO_HEAD and len(waits):
-            at = np.searchsorted(trace.ts_ns[waits], end) - 1
-            says = (at >= 0) & (rank.end_ns[waits[at]] > start)
-        sources = polled(works, start, end, np.where(says, 1.0, SHORTLY))
-        found = sources >= 0
-        edges.append(edge_rows(rank.first_work + sources[found], targets[found], joint, EdgeKind.SYNCHRONISE))
-    return edges
-
-
 def _aside(rank: _Rank) -> Int64:
-    """Return edges into the collectives aside: from what enqueued them, or they called, and the one before.
-
-    Half a transfer follows no other, and is over no sooner than its thread comes to wait for it.
-    """
+    """Edges into the collectives aside: from their enqueuing, from what they called, from the one before."""
     trace, host, numbers = rank.trace, rank.host, rank.aside_numbers
     start, end, track = rank.aside_start_ns, rank.aside_end_ns, trace.track_id[rank.aside]
     source = _enqueuing(trace, host, trace.ts_ns[rank.aside])
@@ -438,49 +370,20 @@ def _aside(rank: _Rank) -> Int64:
     over = source >= 0
     over[over] = host.end_ns[source[over]] <= start[over]
     parts = [edge_rows(source[over], numbers[over], Joint.END_TO_HEAD, EdgeKind.LAUNCH)]
-    half = by_name(trace, is_half)[rank.aside]
     order = np.lexsort((numbers, track))
-    order = order[~half[order]]
     follows = np.flatnonzero(np.diff(track[order]) == 0)
     before, after = order[follows], order[follows + 1]
     overlaps = end[before] > start[after] + ROUNDED_NS
     for which, joint in ((overlaps, Joint.END_TO_BODY), (~overlaps, Joint.END_TO_HEAD)):
         parts.append(edge_rows(numbers[before[which]], numbers[after[which]], joint, EdgeKind.DEVICE))
-    for thread in unique(track[half]).tolist():
-        halves = np.flatnonzero(half & (track == thread))
-        came = host.at(thread, end[halves])
-        arrived = came >= 0
-        arrived[arrived] = host.end_ns[came[arrived]] <= end[halves[arrived]]
-        parts.append(edge_rows(came[arrived], numbers[halves[arrived]], Joint.END_TO_BODY, EdgeKind.DEVICE))
     return np.concatenate(parts)
-
-
-def _waiting(rank: _Rank) -> Int64:
-    """Let an operator that blocks until a collective is over wait for the one that ended last before it did.
-
-    That is an operator which only waits, and the rest of one in which a collective was enqueued (FSDP waits
-    so inside the backward pass), if the collective ended in the later half of that rest.
-    """
-    host, trace = rank.host, rank.trace
-    waits = by_name(trace, awaits_collective)[host.row]
-    calls = by_name(trace, lambda name: name.startswith(_ENQUEUES))[host.row]
-    rest = np.zeros(len(host), np.bool_)
-    rest[1:] = calls[:-1] & ~host.closes[:-1] & (host.thread[1:] == host.thread[:-1]) & ~calls[1:]
-    chosen = np.flatnonzero((waits | rest) & (host.end_ns > host.start_ns))
-    start, end = host.start_ns[chosen], host.end_ns[chosen]
-    found = np.searchsorted(rank.aside_end_ns, end, side="right") - 1
-    over = np.where(found >= 0, rank.aside_end_ns[found] if len(rank.aside) else 0, 0)
-    is_awaited = (found >= 0) & (over > start)
-    is_awaited &= waits[chosen] | (end - over <= SOON * (end - start))
-    sources = rank.aside_numbers[found[is_awaited]]
-    return edge_rows(sources, chosen[is_awaited], Joint.END_TO_BODY, EdgeKind.SYNCHRONISE)
 
 
 def _handed_over(rank: _Rank) -> list[Int64]:
     """Let a thread that was idle wait for what ended elsewhere, on the host, before it resumed.
 
     The main thread may be busy with what the recording does not know; so it waits only for what ended
-    in the later half of its idle time. At the end of the backward pass it waits for all that was sent.
+    in the later half of its idle time.
     An annotation beside its operations may have waited in the same way, before its work.
     """
     host = rank.host
@@ -503,35 +406,7 @@ def _handed_over(rank: _Rank) -> list[Int64]:
         waited = (found >= 0) & (late > idle_from[resumed]) & (idle_to[resumed] - late <= since)
         waited &= starts[found] < idle_to[resumed]
         handed.append(edge_rows(ends[found[waited]], resumed[waited], joint, EdgeKind.HAND_OVER))
-    return [*handed, _after_backward(rank)]
-
-
-def _after_backward(rank: _Rank) -> Int64:
-    """Let the first operation after a backward pass wait for what was enqueued during the pass.
-
-    An annotation before that operation in which something of it ended has waited for that instead.
-    """
-    host, aside = rank.host, rank.aside
-    main = np.flatnonzero((host.thread == host.main) & ~host.is_around)
-    backward = host.phase[main] == Phase.BACKWARD
-    begins = np.flatnonzero(backward & ~np.append(False, backward[:-1]))
-    after = np.flatnonzero(~backward & np.append(False, backward[:-1]))
-    begins = begins[: len(after)]
-    if not len(after) or not len(aside):
-        return edge_rows(after[:0], after[:0], Joint.END_TO_HEAD, EdgeKind.HAND_OVER)
-    start, end = rank.aside_start_ns, rank.aside_end_ns
-    which = np.searchsorted(host.start_ns[main[begins]], start, side="right") - 1
-    target = main[after[which]]
-    sent = (which >= 0) & (start < host.start_ns[target]) & (end <= host.start_ns[target])
-    during = host.running(np.full(len(end), host.main), end)
-    waits = sent & (during > main[after[which] - 1]) & host.is_around[during]
-    parts = ((sent & ~waits, target, Joint.END_TO_HEAD), (waits, during, Joint.END_TO_BODY))
-    return np.concatenate(
-        [
-            edge_rows(rank.aside_numbers[chosen], into[chosen], joint, EdgeKind.HAND_OVER)
-            for chosen, into, joint in parts
-        ]
-    )
+    return handed
 
 
 def _unlaunched(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
@@ -551,41 +426,6 @@ def _unlaunched(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
     return edge_rows(found, targets, Joint.END_TO_HEAD, EdgeKind.HAND_OVER)
 
 
-def _backward(rank: _Rank, first: Int64, last: Int64) -> Int64:
-    """Return edges from each forward operation to its backward one, by the flows of category ``fwdbwd``."""
-    trace, points = rank.trace, rank.trace.points
-    flows = np.flatnonzero(np.array([*(cat == "fwdbwd" for cat in trace.cats), False])[points.cat_id])
-    begins = _rows_beginning(trace, rank.host.row, points.track_id[flows], points.ts_ns[flows])
-    first_of, last_of = (
-        dict(zip(points.ids[flows[is_end]], begins[is_end].tolist(), strict=True))
-        for is_end in ((points.phase[flows] == phase) & (begins >= 0) for phase in ("s", "f"))
-    )
-    pairs = [(row, last_of[flow]) for flow, row in first_of.items() if flow in last_of]
-    forward, backward = np.array(pairs, np.int64).reshape(-1, 2).T
-    source, target = last[forward], first[backward]
-    over = rank.host.end_ns[source] <= rank.host.start_ns[target]
-    return edge_rows(source[over], target[over], Joint.END_TO_HEAD, EdgeKind.DATA)
-
-
-def _rows_beginning(trace: Trace, rows: Int64, tracks: Int32, moments: Int64) -> Int64:
-    """Return which of `rows` begins on each of `tracks` (k,) at each of `moments` (k,), the last; or -1."""
-    is_wanted = np.zeros(len(trace), np.bool_)
-    is_wanted[rows] = True
-    rows = np.flatnonzero(is_wanted)
-    if not len(rows) or not len(moments):
-        return np.full(len(moments), -1)
-    rows = rows[np.lexsort((rows, trace.ts_ns[rows], trace.track_id[rows]))]
-    track, start = trace.track_id[rows], trace.ts_ns[rows]
-    found = np.full(len(moments), -1)
-    for one in unique(tracks).tolist():
-        low, high = np.searchsorted(track, [one, one + 1])
-        here = np.flatnonzero(tracks == one)
-        at = low + np.searchsorted(start[low:high], moments[here], side="right") - 1
-        hit = (at >= low) & (start[np.maximum(at, 0)] == moments[here])
-        found[here[hit]] = rows[at[hit]]
-    return found
-
-
 # ---- collectives
 
 
@@ -594,8 +434,7 @@ def _meetings_of(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meetings, M
 
     A collective is known on other ranks by its kind, its process group and its sequence number there;
     of several that these do not tell apart, the n-th of those that were asked for in a step is the n-th
-    elsewhere. So is the n-th transfer from one rank to another, which no call leaves before the other rank's
-    operator begins.
+    elsewhere.
     """
     trace = rank.trace
     pairs, which = np.unique(
@@ -626,17 +465,6 @@ def _meetings_of(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meetings, M
             key, kind = asked.key(met[0], event), met[1]
             meetings.append(Meeting(key, event, enters=True, leaves=True, kind=kind, turn=count[key]))
             count[key] += 1
-    first, _ = rank.host.of_rows(len(trace) + 1)
-    event_of = dict(zip(rank.aside.tolist(), rank.aside_numbers.tolist(), strict=True))
-    for row, ends in sorted(rank.transfers.items(), key=lambda one: trace.ts_ns[one[0]]):
-        is_call = row in event_of
-        event = event_of[row] if is_call else int(first[row])
-        key = asked.key(("transfer", ends), event)
-        turn = count[key, is_call]
-        meetings.append(
-            Meeting(key, event, enters=not is_call, leaves=is_call, kind=EdgeKind.DATA, turn=turn)
-        )
-        count[key, is_call] += 1
     return meetings_table(meetings), communicates
 
 

@@ -23,7 +23,6 @@ from dialects.kineto.collectives import (
     is_lasting_call,
     meeting,
     step_mark,
-    transfers,
 )
 from dialects.kineto.kineto_device import calls_of
 from dialects.masks import by_cat, by_name
@@ -127,15 +126,12 @@ def _of_args(trace: Trace, name: str, cat: str, args: Mapping[str, Any], groups:
 def _of_host(rank: RankTrace, rows: Int64) -> tuple[list[Call], Int64, Int64]:
     """Return the same of collectives that the host carries out."""
     trace = rank.trace
-    args, halves = _args_of_rows(rank, rows), transfers(trace, rows, rank.args_of)
-    group = _group_of_all(trace)
+    args, group = _args_of_rows(rank, rows), _group_of_all(trace)
     calls = []
     for row in rows.tolist():
         call = _of_call(trace.names[trace.name_id[row]], args.get(row, {}), group)
         if call.kind == _TRANSFER:
-            ends = halves.get(row)
-            text = _group_text(("", ends[:2])) if isinstance(ends, tuple) else ""
-            call = replace(call, key=ends, group=text, n_ranks=2)
+            call = replace(call, group="", n_ranks=2)
         calls.append(call)
     return calls, np.full(len(rows), -1), trace.ts_ns[rows]
 

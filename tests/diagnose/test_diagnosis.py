@@ -599,40 +599,6 @@ def test_what_may_be_waiting_for_a_rank_without_a_file_is_not_called_a_transfer(
     assert found.finding.caveat.endswith("nor the waiting for ranks that are not recorded")
 
 
-def two_stages(directory: Path, *, shapes: bool) -> Path:
-    """Write ten steps of a pipeline, 45.4 ms each: 10 ms on rank 0, 30 on rank 1, 5 on both at the end."""
-    directory.mkdir()
-    spans = {
-        0: (("aten::mm", 0, 10), ("c10d::send", 10, 10.1), ("gloo:send", 10.1, 10.2),
-            ("c10d::recv_", 10.3, 10.4), ("gloo:recv", 10.4, 40.4), ("aten::add_", 40.4, 45.4)),
-        1: (("c10d::recv_", 0, 0.1), ("gloo:recv", 0.1, 10.2), ("aten::mm", 10.2, 40.2),
-            ("c10d::send", 40.2, 40.3), ("gloo:send", 40.3, 40.4), ("aten::add_", 40.4, 45.4)),
-    }  # fmt: skip
-    for rank, own in spans.items():
-        events: list[dict[str, object]] = []
-        for i in range(10):
-            for name, begin, end in ((f"ProfilerStep#{i + 1}", 0, 45.4), *own):
-                cat = "cpu_op" if "::" in name else "user_annotation"
-                args = {"Concrete Inputs": ["", "", str(1 - rank), "0"]} if shapes and "c10d" in name else {}
-                times = {"ts": round(1000 * (45.4 * i + begin)), "dur": round(1000 * (end - begin))}
-                events.append(
-                    {"ph": "X", "name": name, "cat": cat, "pid": 1, "tid": 1, **times, "args": args}
-                )
-        info = {"rank": rank, "world_size": 2, "backend": "gloo"}
-        header = {"schemaVersion": 1, "distributedInfo": info, "host_name": "a"}
-        (directory / f"rank{rank}.json").write_text(json.dumps({**header, "traceEvents": events}))
-    return directory
-
-
-def test_in_a_pipeline_whose_peers_are_recorded_waiting_for_a_stage_is_no_transfer(tmp_path: Path) -> None:
-    (hot,) = winning(diagnosed(two_stages(tmp_path / "known", shapes=True)))
-    assert hot.finding.title == "aten::mm makes up 88 % of the critical path"  # (10 + 30) / 45.4
-    unknown = winning(diagnosed(two_stages(tmp_path / "unknown", shapes=False)))
-    (transfers,) = [one.finding for one in unknown if one.finding.kind == "exposed_communication"]
-    assert transfers.cause.startswith("30.3 ms of transfers on the critical path")  # and two calls of 0.1 ms
-    assert transfers.caveat.endswith("record_shapes=True records them")
-
-
 def test_what_only_one_step_does_is_won_whole_and_named(tmp_path: Path) -> None:
     # at the end of step 7 the last rank evaluates: 8 times 20 ms of an operator that no other step has
     directory = WRITERS["kineto"](tmp_path / "job", replace(HEALTHY, pause_after=(4, 160.0)))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dialects
-from dialects.kineto.collectives import collective, grouped, host_group, is_collective, transfers
+from dialects.kineto.collectives import collective, grouped, host_group, is_collective
 from dialects.step_parts import RankTrace
 from dialects.sync_points import SyncPoint
 from traces.files import read_args, read_trace
@@ -115,34 +115,6 @@ def test_half_of_a_transfer_is_communication_but_meets_nobody_known(name: str) -
     assert collective("gloo:all_reduce", "user_annotation", {}) is not None
 
 
-@pytest.mark.parametrize(
-    ("groups", "peer", "other"),
-    [
-        (None, "2", 2), ([], "2", 2), ([[0, 1, 2, 3]], "2", 2),
-        ([[0, 1, 2, 3], [1, 3]], "1", 3),  # 1 is this rank's own number in the whole job
-        ([[0, 1, 2, 3], [1, 3]], "0", 0),  # and 0 its place in the group of two
-        ([[1, 3, 5, 7], [1]], "2", 5),
-        ([[0, 1, 2, 3], [1, 3, 5]], "2", None),
-        ([["a", 1]], "0", None), (None, "", None), (None, "-1", None), (None, "1", None),
-    ],
-)  # fmt: skip
-def test_the_peer_of_a_transfer_is_a_place_in_its_group(
-    tmp_path: Path, groups: list[list[int]] | None, peer: str, other: int | None
-) -> None:
-    info = {"rank": 1, **({} if groups is None else {"pg_config": [{"ranks": one} for one in groups]})}
-    where = {"ph": "X", "pid": 1, "tid": 2}
-    inputs = {"Concrete Inputs": ["", "", peer, "0"]}
-    events = [
-        {**where, "name": "c10d::send", "cat": "cpu_op", "ts": 5, "dur": 2, "args": inputs},
-        {**where, "name": "gloo:send", "cat": "user_annotation", "ts": 6, "dur": 9},
-    ]
-    path = tmp_path / "t.json"
-    path.write_text(json.dumps({"schemaVersion": 1, "distributedInfo": info, "traceEvents": events}))
-    trace = read_trace(path)
-    found = transfers(trace, np.array([1]), lambda names: read_args(path, names, slices=True))
-    assert found == ({} if other is None else {0: (1, other, "0"), 1: (1, other, "0")})
-
-
 _ALL = ("default_pg", [0, 1, 2, 3])
 
 
@@ -169,21 +141,3 @@ def test_collectives_of_the_host_are_done_along_a_dimension_of_the_mesh(
     nccl, gloo = ("allreduce", "1", "[0, 1]", "7"), ("gloo:all_reduce",)
     kept = [nccl] if wanted is None else [nccl, (gloo, wanted) if wanted else gloo]
     assert list(grouped({nccl: point, gloo: point}, header)) == kept
-
-
-@pytest.mark.parametrize(("about", "other"), [("mesh_pp", 2), ("undefined", 1)])
-def test_the_peer_of_a_transfer_is_found_in_the_group_of_the_pipeline_or_of_all(
-    tmp_path: Path, about: str, other: int
-) -> None:
-    more = [{"pg_desc": about, "ranks": [0, 2]}, {"pg_desc": "mesh_dp", "ranks": [0, 1]}]
-    info = {"rank": 0, "pg_config": [{"pg_desc": "default_pg", "ranks": [0, 1, 2, 3]}, *more]}
-    where = {"ph": "X", "pid": 1, "tid": 2}
-    inputs = {"Concrete Inputs": ["", "", "1", "0"]}
-    events = [
-        {**where, "name": "c10d::recv_", "cat": "cpu_op", "ts": 5, "dur": 2, "args": inputs},
-        {**where, "name": "gloo:recv", "cat": "user_annotation", "ts": 6, "dur": 9},
-    ]
-    path = tmp_path / "t.json"
-    path.write_text(json.dumps({"schemaVersion": 1, "distributedInfo": info, "traceEvents": events}))
-    found = transfers(read_trace(path), np.array([1]), lambda names: read_args(path, names, slices=True))
-    assert found == {0: (other, 0, "0"), 1: (other, 0, "0")}

@@ -523,51 +523,6 @@ def test_a_stream_keeps_its_order_where_times_overlap_by_no_more_than_jitter(
 # -- steps
 
 
-@pytest.mark.parametrize(("until", "polls"), [(2150, True), (2400, False), (2050, False)])
-def test_an_operation_without_calls_that_ends_soon_after_the_last_launched_work_polls_for_it(
-    steps_of: Any, until: float, polls: bool
-) -> None:
-    # `last` is over at 2100; a host that goes on before that, or long after it, has not waited for it
-    found = steps_of(
-        [
-            mark(1, 0, 5000),
-            call("cudaLaunchKernel", 10, 5, 1),
-            call("cudaLaunchKernel", 20, 5, 2),
-            host("spin", 100, until - 100, cat="user_annotation"),
-            host("after", until + 10, 100),
-            work("first", 50, 1000, 1),
-            work("last", 1050, 1050, 2),
-        ]
-    )
-    awaited = ("last", Joint.END_TO_BODY, EdgeKind.SYNCHRONISE)
-    assert (awaited in inputs(found, found.steps[0], "spin")) is polls
-
-
-@pytest.mark.parametrize(
-    ("function", "until", "waits"),
-    [
-        ("", 2150, True),
-        ("", 2900, False),
-        ("lib.py(1): result", 2900, True),
-        ("lib.py(1): read", 2900, False),
-    ],
-)
-def test_a_host_between_operations_waits_for_work_where_the_times_or_python_say_so(
-    steps_of: Any, function: str, until: float, waits: bool
-) -> None:
-    events = [
-        mark(1, 0, 5000),
-        call("cudaLaunchKernel", 10, 5, 1),
-        host("after", until, 100),
-        work("last", 50, 2050, 1),
-    ]
-    if function:
-        events.append(host(function, 20, until - 20, cat="python_function"))
-    found = steps_of(events)
-    awaited = ("last", Joint.END_TO_HEAD, EdgeKind.SYNCHRONISE)
-    assert (awaited in inputs(found, found.steps[0], "after")) is waits
-
-
 def test_the_next_step_waits_for_what_hands_over_to_the_main_thread(steps_of: Any) -> None:
     found = steps_of(
         [
@@ -701,42 +656,6 @@ def test_where_a_device_communicates_the_call_that_launches_it_is_work_of_the_ho
     ]
 
 
-def test_an_operator_that_only_waits_ends_when_the_collective_has(steps_of: Any) -> None:
-    wait = "_c10d_functional::wait_tensor"
-    found = steps_of(
-        [
-            mark(1, 0, 900),
-            host("c10d::allreduce_", 0, 20),
-            host("gloo:all_reduce", 10, 490, tid=9, cat="user_annotation"),
-            host(wait, 100, 405),
-            host("after", 505, 100),
-        ]
-    )
-    awaited = ("gloo:all_reduce", Joint.END_TO_BODY, EdgeKind.SYNCHRONISE)
-    assert awaited in inputs(found, found.steps[0], wait)
-    step = join([found]).steps[0]
-    names = [found.operations[operation].name for operation in found.steps[0].operation.tolist()]
-    assert step.work_ns[names.index(wait)] == 5 * US  # from 500 on
-
-
-@pytest.mark.parametrize(("ends", "waits"), [(550, True), (300, False)])
-def test_what_follows_in_an_operator_that_enqueued_a_collective_waits_for_it(
-    steps_of: Any, ends: float, waits: bool
-) -> None:
-    # the rest of `backward`, 120-600, waits for what ends in its later half: after 360
-    found = steps_of(
-        [
-            mark(1, 0, 900),
-            host("backward", 0, 600),
-            host("c10d::_reduce_scatter_base_", 100, 20),
-            host("gloo:all_reduce", 110, ends - 110, tid=9, cat="user_annotation"),
-            host("after", 610, 100),
-        ]
-    )
-    awaited = ("gloo:all_reduce", Joint.END_TO_BODY, EdgeKind.SYNCHRONISE)
-    assert (awaited in inputs(found, found.steps[0], "backward")) is waits
-
-
 def reducing(
     begins: Sequence[float], under_way: Sequence[float] = (), lost: Sequence[float] = ()
 ) -> list[Ev]:
@@ -785,53 +704,6 @@ def test_what_is_under_way_when_a_recording_begins_shifts_nothing(steps_of: Any)
     # rank 1 is a step further behind its host
     found = pairs_met(steps_of, reducing(BEGINS, [1005]), reducing(BEGINS, [1005, 1020, 1035]))
     assert found == {(ts, ts) for begin in BEGINS for ts in (begin + 70, begin + 110)}
-
-
-def transfer(operator: str, peer: int, began: float, took: float) -> list[Ev]:
-    """Return an operator of 10 µs that begins a transfer, and the library's call from 5 µs later on."""
-    call = "gloo:send" if operator == "c10d::send" else "gloo:recv"
-    inputs: dict[str, Any] = {"Concrete Inputs": ["", "", str(peer), "0"]}
-    return [
-        host(operator, began, 10, **inputs),
-        host(call, began + 5, took - 5, cat="user_annotation"),
-    ]
-
-
-def test_a_transfer_of_the_host_waits_for_the_other_side_where_its_peer_is_recorded(tmp_path: Path) -> None:
-    # rank 0 computes until 300, sends until 420, and receives from 500 on; rank 1 sends at 430
-    zero = [mark(1, 0, 900), host("forward", 0, 300), *transfer("c10d::send", 1, 300, 120)]
-    zero += [*transfer("c10d::recv_", 1, 500, 40), host("backward", 600, 100)]
-    one = [mark(1, 0, 900), *transfer("c10d::recv_", 0, 10, 415), *transfer("c10d::send", 0, 430, 120)]
-    one += [host("update", 600, 50)]
-
-    def steps(rank: int, events: Sequence[Ev], *, shapes: bool) -> RankSteps:
-        trace = load(tmp_path / f"rank{rank}.json", events, rank)
-        args = {
-            name: [ev["args"] for ev in events if ev["name"] == name]
-            for name in ("c10d::send", "c10d::recv_")
-        }
-        whole = RankTrace(
-            f"rank{rank}", trace, args_of=lambda names: args[next(iter(names))] if shapes else []
-        )
-        return KINETO.rank_steps(whole)
-
-    def work_us(recording: Recording) -> dict[tuple[str, str], int]:
-        step, kinds = recording.steps[0], recording.operations
-        named = zip(step.owner.tolist(), step.operation.tolist(), step.work_ns.tolist(), strict=True)
-        return {
-            (recording.owners[owner], kinds[one].name): ns // US
-            for owner, one, ns in named
-            if kinds[one].name.startswith("gloo")
-        }
-
-    assert work_us(join([steps(0, zero, shapes=True), steps(1, one, shapes=True)])) == {
-        ("rank0", "gloo:send"): 110,  # its thread came to wait at 310, when rank 1 was there
-        ("rank1", "gloo:recv"): 125,  # 300, when rank 0 began, to 425
-        ("rank0", "gloo:recv"): 30,  # its thread came at 510
-        ("rank1", "gloo:send"): 50,  # 500, when rank 0 came to receive, to 550
-    }
-    unknown = work_us(join([steps(0, zero, shapes=False), steps(1, one, shapes=False)]))
-    assert unknown["rank1", "gloo:recv"] == 405  # 20 to 425
 
 
 @pytest.mark.parametrize(
