@@ -30,8 +30,7 @@ from combine.external_sort import PlacedRun, cut, merge
 from combine.rewrite_source import rewrite
 from combine.sources import Beginning, Member, sniffed, timing, usable, with_ranks
 from formats import native
-from formats.perfetto import open_timeline
-from outputs.atomic import as_output_error, check_output
+from outputs.atomic import as_output_error, check_output, open_output
 from outputs.temporary import temporary_directory
 from parallel import FilePart, cores, fork_context, process_pool, size_of, unpacked_size
 from parallel import progress as bars
@@ -130,7 +129,7 @@ def combine(
         library = native.library() if scan else None
         heads = Heads(texts, np.concatenate([source.heads.is_slice for source in sources]))
         size = sum(run.n_bytes for run, _, _ in runs)
-        with open_timeline(output) as file, bars.bar(size, "B", what="writing", enabled=progress) as bar:
+        with open_output(output) as file, bars.bar(size, "B", what="writing", enabled=progress) as bar:
             parts = jobs if size > _PARALLEL_WORTH else 1
             _write(file, head, metadata, _texts(runs, heads, library, parts, spill, bar.update))
     return Combined(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import itertools
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,9 +11,9 @@ import msgspec
 from msgspec import Struct, field
 
 from errors import whole_number
-from formats.perfetto import open_timeline
 from formats.times import microseconds
 from formats.values import cleaned
+from outputs.atomic import open_output
 from outputs.marks import MEMBER, PROGRAM
 
 _BATCH = 10_000
@@ -43,7 +42,7 @@ def write_events(path: Path, events: Iterable[Mapping[str, Any]], **members: Any
     encode = msgspec.json.Encoder().encode
     remaining = iter(events)
     n_events = 0
-    with open_timeline(path) as out:
+    with open_output(path) as out:
         head = encode({MEMBER: PROGRAM, "displayTimeUnit": "ms", **members})
         out.write(head[:-1] + b',"traceEvents":[')
         separator = b"\n"
@@ -124,17 +123,13 @@ class Places:
         The slices come by start, of equal ones the longest first; `at` is the place of theirs in `threads`.
         Viewers leave out a slice that begins within another of its thread and ends after it.
         """
-        open_ends: dict[Thread, list[list[int]]] = {}  # of a thread and those beside it, the innermost last
+        lanes: dict[Thread, _Lanes] = {}
         found = []
         for place, start, end in zip(at, start_ns, end_ns, strict=True):
             thread = threads[place]
-            rows = open_ends.setdefault(thread, [])
-            row = next((row for row, ends in enumerate(rows) if _fits(ends, start, end)), len(rows))
-            if row == len(rows):
-                rows.append([])
-            rows[row].append(end)
-            name = f"{thread.name or thread.tid} ({row + 1})"
-            found.append(self.thread(thread.pid, (thread.key, row), name) if row else thread)
+            lane = lanes.setdefault(thread, _Lanes()).take(start, end, nest=True)
+            name = f"{thread.name or thread.tid} ({lane + 1})"
+            found.append(self.thread(thread.pid, (thread.key, lane), name) if lane else thread)
         return found
 
     def _free(self, pid: int) -> int:
@@ -152,36 +147,35 @@ class Places:
         return new
 
 
-def _fits(open_ends: list[int], start_ns: int, end_ns: int) -> bool:
-    """Whether a slice lies within the innermost open one; those that are over at its start are removed."""
-    while open_ends and open_ends[-1] <= start_ns:
-        open_ends.pop()
-    return not open_ends or end_ns <= open_ends[-1]
+class _Lanes:
+    """The tracks of one thread, beside each other, for slices that overlap; these come in order of start."""
+
+    def __init__(self) -> None:
+        self._open_ends: list[list[int]] = []  # of each lane; the innermost slice's is last
+
+    def take(self, start_ns: int, end_ns: int, *, nest: bool) -> int:
+        """Return the first lane that is free at a slice's start or, with `nest`, open until its end."""
+        for lane, ends in enumerate(self._open_ends):
+            while ends and ends[-1] <= start_ns:
+                ends.pop()
+            if not ends or (nest and end_ns <= ends[-1]):
+                ends.append(end_ns)
+                return lane
+        self._open_ends.append([end_ns])
+        return len(self._open_ends) - 1
 
 
 def _process(places: Places, number: int, process: Process, category: str) -> Iterator[dict[str, Any]]:
     pid = places.process(number, process.name)
     yield from places.names()
     for track, slices in process.tracks.items():
-        tid_of_lane: list[int] = []
-        for lane, item in _lanes(slices):
-            if lane == len(tid_of_lane):
-                name = f"{track} ({lane + 1})" if lane else track
-                tid_of_lane.append(places.thread(pid, (track, lane), name).tid)
-                yield from places.names()
-            yield from _events(pid, tid_of_lane[lane], item, category)
-
-
-def _lanes(slices: Iterable[Slice]) -> Iterator[tuple[int, Slice]]:
-    """Give each slice the lowest lane that is free at its start."""
-    busy: list[tuple[int, int]] = []  # (end, lane)
-    free: list[int] = []
-    for item in slices:
-        while busy and busy[0][0] <= item.start_ns:
-            heapq.heappush(free, heapq.heappop(busy)[1])
-        lane = heapq.heappop(free) if free else len(busy)
-        heapq.heappush(busy, (item.start_ns if item.end_ns is None else item.end_ns, lane))
-        yield lane, item
+        lanes = _Lanes()
+        for item in slices:
+            end_ns = item.start_ns if item.end_ns is None else item.end_ns
+            lane = lanes.take(item.start_ns, end_ns, nest=False)
+            thread = places.thread(pid, (track, lane), f"{track} ({lane + 1})" if lane else track)
+            yield from places.names()
+            yield from _events(pid, thread.tid, item, category)
 
 
 def _events(pid: int, tid: int, item: Slice, category: str) -> Iterator[dict[str, Any]]:

@@ -301,7 +301,7 @@ def _add_common(group: argparse._ArgumentGroup) -> None:
     add("--head", metavar="N", type=number, help="only the first N rows")
     add("--format", choices=_FORMATS, default="table", help="of standard output")
     add("--output", metavar="FILE", type=Path,
-        help="where the trace (.json, .pftrace) or picture goes (.gz packs it)")  # fmt: skip
+        help="where the trace (.json) or picture goes (.gz packs it)")  # fmt: skip
     add("--xlsx", metavar="FILE", nargs="?", const=True, help="also write the tables as a workbook")
     add("--html", metavar="FILE", nargs="?", const=True, help="also write one self-contained page")
     add("--save", metavar="FILE", type=Path,

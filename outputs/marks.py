@@ -23,8 +23,6 @@ DIGEST_START = JSON_START + b'"digest":'
 #: Beginnings of the formats that carry the mark near their beginning or, the last one, near their end.
 _COMMENTED = (b"<!doctype html>", b"<?xml", b"\x89PNG", b"digraph {")
 _PDF = b"%PDF"
-_PACKET = b'\x0a\x09writtenBy\x2a\x0c"analyze.py"'  # member and value in the first packet of a Perfetto trace
-_FIRST = 64
 _NEAR = 4096  # bytes of a file's beginning, and of its end
 
 
@@ -65,11 +63,7 @@ def _head(file: IO[bytes]) -> bytes:
 
 
 def _is_marked_head(head: bytes) -> bool:
-    return (
-        head.startswith(JSON_START)
-        or _PACKET in head[:_FIRST]
-        or (head.startswith(_COMMENTED) and MARK.encode() in head)
-    )
+    return head.startswith(JSON_START) or (head.startswith(_COMMENTED) and MARK.encode() in head)
 
 
 def _is_our_workbook(file: IO[bytes]) -> bool:

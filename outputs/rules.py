@@ -13,7 +13,7 @@ from outputs.marks import is_marked
 #: Suffixes of what each flag names, before a ``.gz``; a name without any is fine.
 _SUFFIXES = {"--xlsx": (".xlsx",), "--html": (".html", ".htm"), "--save": (".json",)}
 _STILLS = (".svg", ".png", ".pdf")
-_TIMELINE = (".json", ".trace", ".pftrace")
+_TIMELINE = (".json", ".trace")
 #: Options whose `--output` is a timeline; the others check their pictures' names themselves.
 _TIMELINES = ("combine", "critical", "replay", "collect")
 #: Options whose pages and workbooks lie beside their `--output`, or the first trace, unless they are named.
@@ -83,5 +83,7 @@ def _check_suffix(option: str, flag: str, path: Path) -> None:
         return
     allowed = _SUFFIXES.get(flag) or (_TIMELINE if option in _TIMELINES else ())
     name = path.with_suffix("") if path.suffix.lower() == ".gz" else path
+    if name.suffix.lower() == ".pftrace":
+        raise UsageError(f"{flag} {path}: write .json.gz, which Perfetto opens")
     if allowed and name.suffix.lower() not in ("", *allowed):
         raise UsageError(f"{flag} {path}: expected a name that ends in {' or '.join(allowed)}")

@@ -322,7 +322,7 @@ def _command(rng: random.Random, kind: str, job: Path, out: Path) -> list[object
         edits = [f"{rng.choice(_EDITED)}={rng.choice(_AMOUNTS)}" for _ in range(rng.choice((0, 1, 1, 2, 4)))]
         words += edits if option == "whatif" else [word for edit in edits for word in ("--set", edit)]
     suffixes = {"graph": (".dot", ".graphml", ".svg"), "3dcompare": (".html",)}.get(
-        option, (".json", ".json.gz", ".pftrace")
+        option, (".json", ".json.gz")
     )
     if option in ("graph", "combine", "3dcompare") or ("output" in heeded and rng.random() < 0.3):
         words += ["--output", out / f"output{rng.choice(suffixes)}"]

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from nsight_export import rocpd, two_ranks
+from nsight_export import two_ranks
+from packets import two_threads
 
 from conftest import run_cli
 from traffic import NEW, Connection, pcap, train
@@ -392,23 +393,13 @@ def _digest() -> dict[str, bytes]:
         return {"job.digest.json": Path(folder, "job.digest.json").read_bytes()}
 
 
-def _rocpd() -> dict[str, bytes]:
-    with tempfile.TemporaryDirectory() as folder:
-        return {"70_results.db": rocpd(Path(folder, "70_results.db")).read_bytes()}
-
-
 def _nsight() -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as folder:
         return {"report.sqlite": two_ranks(Path(folder, "report.sqlite"), 3).read_bytes()}
 
 
-@functools.cache
 def _perfetto() -> dict[str, bytes]:
-    with tempfile.TemporaryDirectory() as folder:
-        write_job("kineto", Path(folder, "job"))
-        output = Path(folder, "all.pftrace")
-        run_cli("--option", "combine", "--path", Path(folder, "job"), "--output", output)
-        return {"all.pftrace": output.read_bytes()}
+    return {"all.pftrace": two_threads().SerializeToString()}
 
 
 def _jax() -> dict[str, bytes]:
@@ -436,7 +427,7 @@ KINDS: dict[str, Callable[[], dict[str, bytes]]] = {
     "byteps": _byteps, "kineto": _kineto, "horovod": _horovod, "composer": _composer, "dasf": _dasf,
     "chrome": _chrome, "graph": _graph, "pipeline": _pipeline,
     "network": _network, "digest": _digest,
-    "step_log": _step_log, "step_table": _step_table, "nsight": _nsight, "rocpd": _rocpd,
+    "step_log": _step_log, "step_table": _step_table, "nsight": _nsight,
     "perfetto": _perfetto, "jax": _jax,
     "dumps": lambda: _recorder("dump_{}.pickle", pickle.dumps),
     "json_dumps": lambda: _recorder("dump_rank{}.json", lambda document: json.dumps(document).encode()),

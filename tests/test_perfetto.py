@@ -154,39 +154,18 @@ def written(option: str, job: Path, output: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("option", "job"), few(4, JOBS))
-def test_nothing_is_lost_and_packets_show_what_json_shows(
-    perfetto: Perfetto, tmp_path: Path, option: str, job: str
-) -> None:
+def test_nothing_is_lost(perfetto: Perfetto, tmp_path: Path, option: str, job: str) -> None:
     path = LENET if job == "lenet" else kineto(tmp_path / "job")
     events = written(option, path, tmp_path / "timeline.json")
-    of_json = shown(perfetto, tmp_path / "timeline.json")
-    assert len(of_json[0]) == sum(event["ph"] == "X" for event in events) > 0
-    assert of_json[1] == sum(event["ph"] == "s" for event in events)
+    perfetto.open(tmp_path / "timeline.json")
+    assert perfetto.query("select name, value from stats where value and severity != 'info'") == []
+    assert perfetto.count("slice") == sum(event["ph"] == "X" for event in events) > 0
+    assert perfetto.count("flow") == sum(event["ph"] == "s" for event in events)
     assert perfetto.requests() == set()
     if (option, job) == ("critical", "kineto"):
         a_critical_path_lies_over_the_recording(perfetto, path)
-    if option == "replay":
-        if job == "lenet":
-            a_rank_is_a_process_whose_tracks_are_in_order(perfetto)
-        return
-    code, _, err = run_cli("--option", option, "--path", path, "--output", tmp_path / "timeline.pftrace")
-    assert code == 0, err
-    (of_json, *rest), (of_packets, *others) = of_json, shown(perfetto, tmp_path / "timeline.pftrace")
-    assert [one[:3] for one in of_packets] == [one[:3] for one in of_json]
-    assert [one[3] for one in of_packets] == pytest.approx(
-        [one[3] for one in of_json], abs=512
-    )  # a float64's
-    assert others == rest
-
-
-def shown(perfetto: Perfetto, path: Path) -> tuple[Any, int, list[tuple[str, list[str]]]]:
-    """Open a timeline; return its slices, how many arrows it has, and its rows."""
-    perfetto.open(path)
-    assert perfetto.query("select name, value from stats where value and severity != 'info'") == []
-    begin = "ts - (select min(ts) from slice)"
-    slices = perfetto.query(f"select name, dur, category, {begin} from slice order by name, ts, dur")
-    rows = [(name, [own.rpartition(" ")[0] for own in rows]) for name, rows in perfetto.shown().items()]
-    return slices, perfetto.count("flow"), rows
+    if (option, job) == ("replay", "lenet"):
+        a_rank_is_a_process_whose_tracks_are_in_order(perfetto)
 
 
 def a_critical_path_lies_over_the_recording(perfetto: Perfetto, job: Path) -> None:

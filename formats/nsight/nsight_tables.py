@@ -29,7 +29,6 @@ from errors import TraceError, counted
 from formats.builder import ALL
 from formats.columns import ArgColumn, Points, Trace, Track, concatenate
 from formats.nsight import recognises
-from formats.nsight.rocpd_views import add_views
 from formats.values import FARTHEST_NS, clean_text
 from inputs import opened
 
@@ -37,9 +36,7 @@ _PIECE = 1 << 16  # rows at a time
 #: Steps of SQLite's machine that a database may take; recorded ones take 0.6 for each byte.
 _FEW_STEPS, _STEPS_PER_BYTE, _LOOK_STEPS = 5_000_000, 20, 10_000
 #: What queries here call.
-_FUNCTIONS = frozenset(
-    ("coalesce", "count", "ifnull", "iif", "json_extract", "like", "max", "min", "sum", "typeof", "upper")
-)
+_FUNCTIONS = frozenset(("count", "ifnull", "max", "min", "sum", "typeof", "upper"))
 _ACTIVITY = "CUPTI_ACTIVITY_KIND_"
 _KERNELS, _CALLS, _NVTX = f"{_ACTIVITY}KERNEL", f"{_ACTIVITY}RUNTIME", "NVTX_EVENTS"
 _EXPORT = "`nsys export --type sqlite REPORT.nsys-rep` writes one that can be read"
@@ -111,8 +108,12 @@ class _Export:
         self.repairs: list[str] = []
         self.pids: Sequence[int] = ()  # by the numbers of processes
         self.devices: dict[str, int] = {}  # the process of each
-        tables = [str(name) for (name,) in db.execute("SELECT name FROM sqlite_master ORDER BY name")]
-        self.tables = add_views(path, db, tables)
+        self.tables = [str(name) for (name,) in db.execute("SELECT name FROM sqlite_master ORDER BY name")]
+        if any(table.startswith("rocpd_") for table in self.tables):
+            raise TraceError(
+                f"{path}: a database of rocprofv3, which is not read; "
+                "record with rocprofv3 --output-format pftrace"
+            )
         if "StringIds" not in self.tables or not {_KERNELS, _CALLS, _NVTX}.intersection(self.tables):
             lacks = _KERNELS if "StringIds" in self.tables else "StringIds"
             raise TraceError(f"{path}: not a database of Nsight Systems: it has no table {lacks}; {_EXPORT}")

@@ -173,7 +173,6 @@ class _Track(Struct):
     name: str | None
     process: int | None  # the pid
     thread: tuple[int, int] | None
-    own: Any  # its id, where that is not a number of a process or thread
     unit: str
 
 
@@ -192,7 +191,7 @@ class _Events:
         self.left_out: Counter[tuple[str, str]] = Counter()
         self._sequences: defaultdict[int, _Sequence] = defaultdict(_Sequence)
         self._tracks: dict[int, _Track] = {}
-        self._named: dict[int, list[bytes]] = {}  # what was said last of a track
+        self._named: dict[int, str] = {}  # the names last written, by track
         self._open: defaultdict[int, list[_Begin]] = defaultdict(list)
         self._flows: set[int] = set()
         self._size = 0
@@ -329,52 +328,35 @@ class _Events:
                 return track.process, 0 if tid is None else tid
             parent = self._tracks.get(track.parent)
             if parent is None:
-                return track.own, track.own if tid is None else tid
-            if not track.unit and tid in (None, track.name):
-                tid = track.own
+                return track.name, track.name if tid is None else tid
+            if not track.unit and tid is None:
+                tid = track.name
             track = parent
         return None, uuid if tid is None else tid
 
-    def _describe(self, told: Any, out: list[bytes]) -> None:
-        """Learn a track, and append the metadata that name it and say where it is sorted in."""
-        process = told.process if told.HasField("process") else None
-        thread = told.thread if told.HasField("thread") else None
-        name = _text(told.name or told.static_name or (thread.thread_name if thread else b"")) or None
-        ids = [_decoded(told.description)] if told.description else [] if name is None else [name]
-        self._tracks[told.uuid] = _Track(
-            parent=told.parent_uuid,
+    def _describe(self, descriptor: Any, out: list[bytes]) -> None:
+        """Learn a track, and append the metadata that names its process or thread."""
+        process = descriptor.process if descriptor.HasField("process") else None
+        thread = descriptor.thread if descriptor.HasField("thread") else None
+        of_thread = thread.thread_name if thread else b""
+        name = _text(descriptor.name or descriptor.static_name or of_thread) or None
+        self._tracks[descriptor.uuid] = _Track(
+            parent=descriptor.parent_uuid,
             name=name,
             process=process.pid if process else None,
             thread=(thread.pid, thread.tid) if thread else None,
-            own=ids[0] if ids else None,
-            unit=_text(told.counter.unit_name),
+            unit=_text(descriptor.counter.unit_name),
         )
         self._place.cache_clear()
         self._head.cache_clear()
-        if told.HasField("counter"):
-            return
-        is_process = process is not None or (thread is None and told.parent_uuid not in self._tracks)
-        kind = "process" if is_process else "thread"
-        pid, tid = self._place(told.uuid)
         title = (_text(process.process_name) if process else "") or name
-        order = process or thread
-        index = order.legacy_sort_index if order and order.HasField("legacy_sort_index") else None
-        if index is None and told.HasField("sibling_order_rank"):
-            index = told.sibling_order_rank
-        members = {
-            ("name", "name"): title if process or thread or title != self._tracks[told.uuid].own else None,
-            ("labels", "labels"): ",".join(map(_text, process.process_labels)) or None if process else None,
-            ("sort_index", "sort_index"): index,
-        }
-        where = {"pid": pid, "tid": 0 if is_process else tid}
-        texts = [
-            _ENCODE({"ph": "M", "name": f"{kind}_{what}", **where, "args": {key: value}})
-            for (what, key), value in members.items()
-            if value is not None
-        ]
-        known = self._named.get(told.uuid, [])
-        self._named[told.uuid] = texts
-        out.extend(text for text in texts if text not in known)
+        if title is None or self._named.get(descriptor.uuid) == title or not (process or thread):
+            return
+        self._named[descriptor.uuid] = title
+        pid, tid = self._place(descriptor.uuid)
+        where = {"pid": pid, "tid": 0 if process else tid}
+        kind = "process_name" if process else "thread_name"
+        out.append(_ENCODE({"ph": "M", "name": kind, **where, "args": {"name": title}}))
 
     # -- arguments
 

@@ -13,7 +13,6 @@ from typing import Any
 
 START, END, INSTANT, COUNTER = 1, 2, 3, 4  # types of a TrackEvent
 CLEARED = 1  # flag of a sequence: what was interned before is forgotten
-EXPLICIT = 3  # order of the tracks below one
 
 _MESSAGES = """
 Trace packet:1:*TracePacket
@@ -32,10 +31,10 @@ Metadata name:1:bytes string_value:2:bytes bool_value:3:bool int_value:4:int64 j
 InternedData event_categories:1:*Interned event_names:2:*Interned debug_annotation_names:3:*Interned
  debug_annotation_string_values:29:*Interned
 Interned iid:1:uint64 name:2:bytes
-TrackDescriptor uuid:1:uint64 parent_uuid:5:uint64 name:2:bytes static_name:10:bytes description:14:bytes
- process:3:Process thread:4:Thread counter:8:CounterTrack child_ordering:11:int32 sibling_order_rank:12:int32
-Process pid:1:int32 process_name:6:bytes legacy_sort_index:3:int32 process_labels:8:*bytes
-Thread pid:1:int32 tid:2:int64 thread_name:5:bytes legacy_sort_index:3:int32
+TrackDescriptor uuid:1:uint64 parent_uuid:5:uint64 name:2:bytes static_name:10:bytes
+ process:3:Process thread:4:Thread counter:8:CounterTrack
+Process pid:1:int32 process_name:6:bytes
+Thread pid:1:int32 tid:2:int64 thread_name:5:bytes
 CounterTrack unit_name:6:bytes
 TrackEvent category_iids:3:*uint64 categories:22:*bytes name_iid:10:uint64 name:23:bytes type:9:int32
  track_uuid:11:uint64 counter_value:30:int64 double_counter_value:44:double flow_ids:47:*fixed64

@@ -25,7 +25,6 @@ from conftest import open_page, run_cli
 from errors import printable
 from formats.gml import Gml, format_gml, parse_gml
 from report.xlsx import sheet_name
-from traces.files import read_trace
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
@@ -207,5 +206,3 @@ def test_a_timeline_has_each_name(job: Path, tmp_path: Path) -> None:
     document = json.loads((tmp_path / "c.json").read_text(encoding="utf-8"))
     found = {event.get("name") for event in document["traceEvents"]}
     assert set(map(mended, NAMES)) <= found
-    run("--option", "combine", "--path", job, "--output", tmp_path / "c.pftrace")
-    assert set(map(mended, NAMES)) <= set(read_trace(tmp_path / "c.pftrace").names)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from nsight_export import Export, ns, rocpd, two_ranks
+from nsight_export import Export, ns, two_ranks
 
 from conftest import run_cli
 from errors import TraceError
@@ -240,32 +240,9 @@ def test_rows_in_a_log_beside_the_file_are_not_read_and_nothing_is_changed(tmp_p
     assert before.keys() == {*os.listdir(tmp_path)} | {"a.sqlite-wal", "a.sqlite-shm"}
 
 
-def test_a_database_of_rocprofv3_is_read_by_views(tmp_path: Path) -> None:
-    """Process 70 with its thread 71 on the second GPU, the third agent; a marker is called by its message."""
-    path = rocpd(tmp_path / "70_results.db")
-    trace = nsight_tables.read(path, ("correlation", "bytes", "grid", "block"))
-    times = zip(rows(trace), trace.ts_ns.tolist(), trace.dur_ns.tolist(), strict=True)
-    assert sorted((*row, begin, dur) for row, begin, dur in times) == [
-        ("Memcpy HtoD (Unknown -> Unknown)", "gpu_memcpy", "GPU 1", 4, 3000, 10),
-        ("gemm(float*)", "kernel", "GPU 1", 4, 2000, 345),
-        ("hipLaunchKernel", "cuda_runtime", 70, 71, 1000, 100),
-        ("step_7", "user_annotation", 70, 71, 900, 8100),
-    ]
-    assert trace.header["host_name"] == "mi300"
-    assert list(trace.args["grid"].values) == [[10, 4, 3]]
-    assert list(trace.args["block"].values) == [[64, 2, 1]]
-    name_of = [name for name, *_ in rows(trace)]
-    launched = {name_of[row]: value for row, value in trace.args["correlation"].as_dict().items()}
-    assert launched["gemm(float*)"] == launched["hipLaunchKernel"]
-    assert launched["gemm(float*)"] != launched["Memcpy HtoD (Unknown -> Unknown)"]
-    assert list(tmp_path.iterdir()) == [path]
-    for table in ("info_process", "info_thread", "info_agent", "string WHERE id IN (1, 2, 6)"):
-        with closing(sqlite3.connect(path)) as db, db:
-            db.execute(f"DELETE FROM rocpd_{table}")
-        assert len(nsight_tables.read(path)) == 4  # what a row refers to is not there; the row is
-    with closing(sqlite3.connect(path)) as db, db:
-        for (table,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
-            db.execute(
-                f"ALTER TABLE {table} RENAME TO {table}_00ab"
-            )  # as the profiler writes it, without views
-    assert len(nsight_tables.read(path)) == 4
+def test_a_database_of_rocprofv3_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "70_results.db"
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE rocpd_string_00ab (id, string)")
+    with pytest.raises(TraceError, match="rocprofv3, which is not read"):
+        read_trace(path)
