@@ -45,12 +45,9 @@ def rows(*columns: Sequence[Column], **more: Any) -> list[Any]:
 _ITEM = {"count": [int], "avg_ms": [_NUMBER], "step_ms": [_NUMBER], "explained_ms": _NUMBER, "explains": bool}
 _PAIR = {
     "paths": [str],
-    "operations": rows(CHANGE, name=str, cat=str, **_ITEM, renamed_to=_STRING),
+    "operations": rows(CHANGE, name=str, cat=str, **_ITEM),
     "only_in": [[str]],
     "categories": rows(CHANGE, cat=str, **_ITEM),
-    "ranks": [{"rank": str, "iteration_ms": [_NUMBER], "own_ms": [_NUMBER], "comm_ms": [_NUMBER],
-               "p_value": _NUMBER, "significant": bool, "top": str, "top_ms": float}],
-    "straggler": _STRING,
     "iteration_ms": [_NUMBER],
     "iteration": rows(CHANGE, steps=[int])[0],
     "verdict": str,

@@ -111,10 +111,6 @@ def same_exposed_communication(path: Path, tmp_path: Path) -> None:
     owner = view.recording.column(lambda one: one.owner)
     by_owner = np.bincount(owner, exposed_ns(view), len(view.recording.owners)) / 1e6
     assert dict(zip(view.recording.owners, by_owner, strict=True)) == pytest.approx(known, rel=1e-3)
-    code, out, err = run_cli("--option", "compare", "--path", digest, path, "--format", "json")
-    assert code == 0, err
-    for rank in json.loads(out)["ranks"]:
-        assert rank["comm_ms"] == pytest.approx([known[rank["rank"]]] * 2, abs=1e-6), rank["rank"]
 
 
 @pytest.mark.parametrize("job", few(1, ["lenet-100mbit", "lenet"]))

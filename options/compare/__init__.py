@@ -1,4 +1,4 @@
-"""`--option compare`: what changed between runs, and whether it is more than chance."""
+"""`--option compare`: what changed between runs, and whether it is significant."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from result import Chart, LazySequence, Result, Table, in_ms, in_percent, ms_of
 if TYPE_CHECKING:
     from compare.comparison import Comparison, OpChange
 
-HELP = "what changed between two runs (or more, the first is the base), and whether it is more than chance"
+HELP = "what changed between two runs (or more, the first is the base), and whether it is significant"
 EXAMPLE = "analyze.py compare examples/lenet examples/lenet-100mbit --sort --head 20"
 FLAGS = READING | {"group_by", "fail_above", "sort", "head", "save"}
 
@@ -45,7 +45,7 @@ def run(args: Namespace) -> Result:
     """Compare each further run with the first."""
     if args.group_by == "rank":
         raise UsageError(
-            "--group_by rank has no effect with --option compare: the table of ranks is part of it"
+            "--group_by rank has no effect with --option compare: its operations are those of all ranks"
         )
     if group_of(args) is not None and args.filter:
         raise UsageError(f"--filter has no effect with --group_by {args.group_by}")
@@ -57,7 +57,7 @@ def run(args: Namespace) -> Result:
     runs = load_runs(args, Wanted(breakdown=True, operations=True, spent=True))
     names = labels(args.path)
     pairs = [
-        compare(runs[0], other, (names[0], name), wanted=args.filter, jobs=args.jobs)
+        compare(runs[0], other, (names[0], name), wanted=args.filter)
         for other, name in zip(runs[1:], names[1:], strict=True)
     ]
     detailed = _most_changed(pairs)
@@ -166,25 +166,10 @@ def _pair_document(pair: Comparison, args: Namespace) -> dict[str, Any]:
     return {
         "paths": [str(pair.a.path), str(pair.b.path)],
         "operations": LazySequence(
-            shown(pair.operations, args),
-            lambda op: {"name": op.name, "cat": op.cat, **_item_record(op), "renamed_to": op.renamed_to},
+            shown(pair.operations, args), lambda op: {"name": op.name, "cat": op.cat, **_item_record(op)}
         ),
         "only_in": [LazySequence(keys, attrgetter("name")) for keys in pair.only_in],
         "categories": [{"cat": each.cat, **_item_record(each)} for each in pair.categories],
-        "ranks": [
-            {
-                "rank": each.name,
-                "iteration_ms": both_ms(each.iteration),
-                "own_ms": both_ms(each.own),
-                "comm_ms": both_ms(each.communication),
-                "p_value": each.iteration.p,
-                "significant": each.iteration.significant,
-                "top": each.top[0],
-                "top_ms": each.top[1] / 1e6,
-            }
-            for each in pair.ranks
-        ],
-        "straggler": None if pair.straggler is None else pair.straggler.name,
         "iteration_ms": both_ms(pair.iteration),
         "iteration": {"steps": list(pair.steps), **change_record(pair.iteration)},
         "verdict": verdict(pair),
@@ -217,16 +202,12 @@ def _figures(pair: Comparison) -> list[tuple[str, str]]:
 
 
 def _notes(pair: Comparison, *, alone: bool) -> list[str]:
-    from compare.thresholds import FEWEST_STEPS
+    from compare.significance import FEWEST_STEPS
 
     notes = [*pair.notes]
     if few := sum(op.average.p is None for op in pair.operations):
         operations = f"{counted(few, 'operation')} {'occurs' if few == 1 else 'occur'}"
         notes.append(f"{operations} in fewer than {FEWEST_STEPS} steps of a run: no p-value.")
-    if renamed := sum(op.renamed_to is not None for op in pair.operations):
-        notes.append(
-            f"{renamed:,} operations have another name in {pair.names[1]}: paired by shape, count and place."
-        )
     if not all(pair.steps):
         notes.append(
             "No steps are marked: the tests take up to ten stretches of each operation's occurrences."

@@ -6,9 +6,8 @@ import math
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from opname import without_partition
 from result import Bars, Cell, Chart, Column, LazySequence, Table, ms_column, ms_of
 
 if TYPE_CHECKING:
@@ -61,8 +60,6 @@ def change_record(change: Change) -> dict[str, Cell]:
 def tables_of(pair: Comparison, args: Namespace, *, alone: bool) -> list[Table]:
     """Return the tables of one comparison; unless it is the only one, their names tell which."""
     tables = [_operations(pair, args), _categories(pair, args)]
-    if pair.ranks:
-        tables.append(_ranks(pair)._replace(detail=not args.full))
     if any(pair.only_in):
         tables.append(_only(pair, args)._replace(detail=not args.full))
     if alone:
@@ -104,76 +101,33 @@ def _operations(pair: Comparison, args: Namespace) -> Table:
         ms_column("explained_ms", "explains of the step", "explained.ns", minor=True, scale="diverging"),
         *tested[2:],
         *_COUNTS,
-        Column("renamed_to", "name in the new run", minor=True),
     )
-    ops = shown(pair.operations, args)
     brief = None if args.sort or args.full else _most(pair, args.head or _MOST_SHOWN)
+    ops = shown(pair.operations, args)
     return Table.of("operations", "Operations", columns, ops, certain="significant", brief=brief)
 
 
-class _Explaining(NamedTuple):
-    """An operation, or all partitions of one transfer: what it explains and its averages (ms)."""
-
-    name: str
-    explains_ms: float
-    base_ms: float | None
-    new_ms: float | None
-    sure: bool
-    n_ops: int
-
-    @property
-    def longer_ms(self) -> float:
-        """How much longer it takes on average than in the base."""
-        return (self.new_ms or 0.0) - (self.base_ms or 0.0)
+def _explaining(pair: Comparison) -> list[OpChange]:
+    """Sort the changed operations: those that explain most of the step's change first."""
+    changed = [op for op in pair.of_either if op.explained.ns or op.average.ns]
+    return sorted(changed, key=lambda op: (-abs(op.explained.ns or 0.0), -abs(op.average.ns or 0.0)))
 
 
-def _explaining(comparison: Comparison) -> list[_Explaining]:
-    """Return operations that explain most of the change first, without those that explain next to nothing."""
-    from options.step_charts import LEAST_DRAWN
-
-    alike: dict[str, list[OpChange]] = {}
-    for op in comparison.of_either:
-        alike.setdefault(without_partition(op.name), []).append(op)
-    rows = [
-        _Explaining(
-            f"{name} ×{len(ops)}" if len(ops) > 1 else ops[0].name,
-            sum(op.explained.ns or 0.0 for op in ops) / 1e6,
-            _mean_ms([op.average.a_ns for op in ops]),
-            _mean_ms([op.average.b_ns for op in ops]),
-            all(_is_certain(op) for op in ops),
-            len(ops),
-        )
-        for name, ops in alike.items()
-    ]
-    rows.sort(key=lambda row: (-abs(row.explains_ms), -abs(row.longer_ms)))
-    least = LEAST_DRAWN * max((abs(row.explains_ms) for row in rows), default=0.0)
-    explaining = [row for row in rows if abs(row.explains_ms) > least]
-    return explaining or [row for row in rows if row.longer_ms]
-
-
-def _mean_ms(values_ns: Sequence[float | None]) -> float | None:
-    known = [ns for ns in values_ns if ns is not None]
-    return sum(known) / len(known) / 1e6 if known else None
+def _most(pair: Comparison, n_rows: int) -> Table:
+    columns = (
+        Column("name", "operation"),
+        ms_column("explained_ms", "explains of the step", "explained.ns", scale="diverging", bar=True),
+        *_sides("avg_*_ms", "avg", "average"),
+        Column("significant", "significant", "bool", value=_is_certain),
+    )
+    rows, n_all = _explaining(pair)[:n_rows], len(pair.of_either)
+    note = f"{len(rows):,} of {n_all:,} operations; --full shows all" if len(rows) < n_all else ""
+    return Table.of("operations", _MOST, columns, rows, note=note, certain="significant")
 
 
 def _is_certain(op: OpChange) -> bool:
-    """Whether its duration changed for certain; of one run only, whether it takes part of the steps."""
+    """Whether its duration changed significantly; of one run only, whether it takes part of the steps."""
     return (op.average if all(op.count) else op.explained).significant
-
-
-def _most(comparison: Comparison, n_rows: int) -> Table:
-    """Return the operations that explain most of the change."""
-    largest = _explaining(comparison)[:n_rows]
-    n_ops, n_all = sum(row.n_ops for row in largest), len(comparison.of_either)
-    columns = (
-        Column("name", "operation"),
-        Column("explained_ms", "explains of the step (ms)", "float", scale="diverging", bar=True),
-        Column("avg_a_ms", "base avg (ms)", "float"),
-        Column("avg_b_ms", "new avg (ms)", "float"),
-        Column("sure", "more than chance", "bool"),
-    )
-    note = f"{n_ops:,} of {n_all:,} operations; --full shows all" if n_ops < n_all else ""
-    return Table("operations", _MOST, columns, [row[:5] for row in largest], note, certain="sure")
 
 
 def _categories(pair: Comparison, args: Namespace) -> Table:
@@ -196,28 +150,11 @@ def _categories(pair: Comparison, args: Namespace) -> Table:
     base = sum(each.explained.a_ns or 0.0 for each in categories)
     large = [each for each in categories if abs(each.explained.ns or 0.0) > LEAST_SHOWN * base]
     first, a, b, explains, sure = columns[:5]
-    few = (first, explains._replace(bar=True), a, b, sure._replace(title="more than chance"))
+    few = (first, explains._replace(bar=True), a, b, sure._replace(title="significant"))
     brief = None
     if base and not args.full:
         brief = Table.of("categories", "What explains the change of the step", few, large, certain="explains")
     return Table.of("categories", title, columns, categories, note=note, certain="explains", brief=brief)
-
-
-def _ranks(pair: Comparison) -> Table:
-    straggler = pair.straggler
-    columns = (
-        Column("rank", "rank", value=attrgetter("name")),
-        *_sides("iteration_*_ms", "iteration", "iteration"),
-        ms_column("own_absolute_ms", "own work changed by", "own.ns", scale="diverging"),
-        ms_column("comm_absolute_ms", "exposed comm changed by", "communication.ns", scale="diverging"),
-        Column("straggler", "straggler", "bool", value=lambda rank: rank is straggler),
-        Column("top", "own work that changed most", value=lambda rank: rank.top[0]),
-        Column("top_ms", "by (ms)", "float", paired=True, value=lambda rank: rank.top[1] / 1e6),
-        *_sides("own_*_ms", "own work", "own", minor=True),
-        *_sides("comm_*_ms", "exposed comm", "communication", minor=True),
-    )
-    note = "Exposed: communication that no computation hides, a transfer or waiting for another rank."
-    return Table.of("ranks", "Ranks", columns, pair.ranks, note=note)
 
 
 def _only(pair: Comparison, args: Namespace) -> Table:
@@ -261,14 +198,7 @@ def charts_of(pair: Comparison) -> list[Chart]:
         changes = {each.cat: each.explained for each in pair.categories}
         charts.append(before_after("What explains the change of the step", pair.names, changes))
     rows = _explaining(pair)[:MOST_BARS]
-    by_step = any(row.explains_ms for row in rows)
-    changes_ms = {row.name: row.explains_ms if by_step else row.longer_ms for row in rows}
-    if most := {name: ms for name, ms in changes_ms.items() if ms}:
-        label = "change of a step (ms)" if by_step else "change (ms)"
-        title = _MOST if by_step else "Averages that changed most"
-        charts.append(
-            Bars(
-                title, label, "", list(most), {"change": list(most.values())}, horizontal=True, is_small=True
-            )
-        )
+    if most := {op.name: ms for op in rows if (ms := ms_of(op.explained.ns))}:
+        label, series = "change of a step (ms)", {"change": list(most.values())}
+        charts.append(Bars(_MOST, label, "", list(most), series, horizontal=True, is_small=True))
     return charts

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -21,7 +20,7 @@ def _comparison(*ops: OpChange, only_a: int = 0, only_b: int = 0) -> Comparison:
         [OpChange(f"{side}{i}", "c", "c", count, average, Change(0.0, 0.0)) for i in range(n)]
         for side, (n, count, average) in alone.items()
     )
-    return Comparison(None, None, ("a", "b"), ops, only, (), (), Change(1e6, 2e6), (5, 5), {}, ())  # type: ignore[arg-type]
+    return Comparison(None, None, ("a", "b"), ops, only, (), Change(1e6, 2e6), (5, 5), ())  # type: ignore[arg-type]
 
 
 def _tables(found: Comparison, head: int | None = None) -> dict[str, Table]:
@@ -53,15 +52,6 @@ def test_head_limits_what_only_one_run_has() -> None:
     assert len(_tables(_comparison(only_a=30, only_b=3))["only_in"].rows) == 33
 
 
-def test_what_explains_next_to_nothing_is_left_out() -> None:
-    changed = {"FW.a": 10.0, "FW.b": 0.06, "FW.c": 0.04}  # of 10 ms 0.5 % are 0.05
-    ops = [OpChange(name, "c", "c", (5, 5), _change(5, 6), _change(0, ms)) for name, ms in changed.items()]
-    table = _tables(replace(_comparison(), operations=ops))["operations"].brief
-    assert table is not None
-    assert [row[0] for row in table.rows] == ["FW.a", "FW.b"]
-    assert table.note.startswith("2 of 3 operations")
-
-
 def test_what_only_one_run_has_is_among_what_explains_most() -> None:
     both = OpChange("FW.a", "c", "c", (5, 5), _change(5.0, 6.0), _change(5.0, 6.0))
     new = OpChange("spin", "c", "c", (0, 5), Change(None, 20e6), Change(0.0, 20e6, p=0.001))
@@ -74,28 +64,6 @@ def test_what_only_one_run_has_is_among_what_explains_most() -> None:
     ]  # fmt: skip
     [bars] = [chart for chart in charts_of(found) if isinstance(chart, Bars)]
     assert bars.series == {"change": [20.0, -3.0, 1.0]}
-
-
-def test_the_page_colours_only_what_is_certain() -> None:
-    script = (Path(__file__).resolve().parents[2] / "report/assets/table.js").read_text()
-    assert "isCertain(row)" in script
-
-
-def test_a_terminal_has_what_explains_most_and_partitions_as_one() -> None:
-    def op(name: str, ms: float, explains_ms: float) -> OpChange:
-        return OpChange(name, "c", "c", (5, 5), _change(ms, 2 * ms), _change(0.0, explains_ms))
-
-    keys = [op(f"wk0.Comm.x.PULL.{key}", ms, -3.0) for key, ms in ((1, 10.0), (2, 20.0), (3, 30.0))]
-    ops = [op("FW.a", 5.0, 4.0), *keys, op("BW.b", 7.0, 8.0)]
-    table = _tables(replace(_comparison(), operations=ops))["operations"].brief
-    assert table is not None
-    # three times -3 weigh more than 8; the mean of 10, 20 and 30
-    assert [row[:3] for row in table.rows] == [
-        ("wk0.Comm.x.PULL ×3", -9.0, 20.0), ("BW.b", 8.0, 7.0), ("FW.a", 4.0, 5.0),
-    ]  # fmt: skip
-    few = _tables(replace(_comparison(), operations=ops), head=1)["operations"].brief
-    assert few is not None
-    assert (len(few.rows), few.note) == (1, "3 of 5 operations; --full shows all")
 
 
 def _change(a_ms: float, b_ms: float) -> Change:
