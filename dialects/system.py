@@ -65,7 +65,6 @@ class Need(Enum):
     SYNC = "which slices of several ranks are one operation"
     SIZES = "how much a collective moves"
     ORIGIN = "which operator, module or annotation the work of a device belongs to"
-    SHAPES = "the shape of an operation's data"
     ALL = "everything: all args are kept, whatever a system declares"
 
 
@@ -470,10 +469,6 @@ class System:
     def standing(self, trace: Trace) -> Standing | None:
         """Return the calls that were open when the rank wrote the file; None where none are recorded."""
         return None
-
-    def late_ns(self, trace: Trace) -> Mapping[str, Sequence[int]]:
-        """Return how long after the first rank each became ready, per operation, if that is recorded."""
-        return {}
 
     def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:
         """Return by which names `--filter` may call events; () where they are not communication.

@@ -29,7 +29,7 @@ DIGEST_VERSION = 2
 #: Numbers in a digest are smaller than this, so that any sum of a few of them fits 64 bits.
 _MOST = 1 << 62
 #: What a digest has.
-IN_DIGEST = Wanted(durations=True, breakdown=True, operations=True, spent=True, shapes=True)
+IN_DIGEST = Wanted(durations=True, breakdown=True, operations=True, spent=True)
 
 
 def save_digest(path: Path, job: JobFigures) -> None:
@@ -139,11 +139,10 @@ def _checked(rank: RankFigures) -> RankFigures:
     steps = [*rank.steps.whole, *rank.steps.partial]
     _require(all(step.end_ns >= step.start_ns for step in steps), "a step that ends before it begins")
     numbers = [number for step in steps for number in step]
-    numbers += [*rank.category_ns.values(), *(ns for late in rank.late_ns.values() for ns in late)]
+    numbers += [*rank.category_ns.values()]
     _require(all(-_MOST < number < _MOST for number in numbers), "a number out of range")
-    _require(all(rank.late_ns.values()), "a rank without lateness")
     _require(not len(rank.breakdown) or rank.breakdown.rank == rank.name, "a step of another rank")
-    if rank.operations is None or rank.shapes is None:
+    if rank.operations is None:
         raise ValueError("operations are missing")
     labels = [step.label for step in rank.steps.whole]
     _require(list(rank.operations.labels) == labels, "steps are missing")
@@ -151,9 +150,7 @@ def _checked(rank: RankFigures) -> RankFigures:
     _require(list(rank.breakdown.step) == marked, "a step is missing")
     operations = _operations(rank.operations, len(labels))
     durations = _durations(rank.durations)
-    m = len(operations.keys)
     counted = int(durations.count.sum()) if durations.operations else 0
-    _require(len(rank.shapes) == m, "shapes are missing")
     _require(rank.n_slices == counted == int(operations.count.sum()), "operations are missing")
     return replace(rank, durations=durations, operations=operations)
 
@@ -181,7 +178,7 @@ def _durations(durations: Durations) -> Durations:
 def _operations(operations: Operations, n_steps: int) -> Operations:
     m, k = len(operations.keys), operations.count.shape[-1] if operations.count.ndim == 2 else 1
     _require(int(operations.role.max(initial=0)) < len(Role), "an unknown role")
-    shapes = {"count": (m, k), "total_ns": (m, k), "place": (m,), "role": (m,), "spent_ns": (n_steps, m + 1)}
+    shapes = {"count": (m, k), "total_ns": (m, k), "role": (m,), "spent_ns": (n_steps, m + 1)}
     columns: dict[str, NDArray[Any]] = {name: getattr(operations, name) for name in shapes}
     for name, shape in shapes.items():
         has_shape = columns[name].shape == shape or columns[name].size == 0 == np.prod(shape)

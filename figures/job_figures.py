@@ -15,11 +15,10 @@ import dialects
 from arrays import Float64, Int64
 from arrays.median import n_warm_up
 from arrays.spill import Spill, let_go
-from dialects import Need
 from dialects.steps import step_table
 from figures.durations import Durations, joined
 from figures.operations_by_step import Operations, merged
-from figures.rank_figures import RankFigures, Wanted, rank_figures, shapes_of
+from figures.rank_figures import RankFigures, Wanted, rank_figures
 from traces.filter import check_known
 from traces.ranks import PLAIN, Request, map_ranks
 from traces.split import TraceFile, repair_lines
@@ -188,14 +187,3 @@ def _selected(rank: RankFigures) -> RankFigures:
     if rank.selected is None:
         raise ValueError(f"{rank.name}: worked out without a selection")
     return replace(rank, n_slices=int(rank.selected.count.sum()), operations=rank.selected)
-
-
-def shapes_of_ranks(run: JobFigures, *, jobs: int | None = None) -> list[Sequence[Sequence[str]]]:
-    """Return the shapes of each rank's operations; its files are read again for that."""
-    known = [rank.shapes for rank in run.ranks if rank.shapes is not None]
-    if len(known) == len(run.ranks):
-        return known
-    if not any(dialects.named(name).args.get(Need.SHAPES) for name in run.dialects):
-        return [[[]] * (0 if rank.operations is None else len(rank.operations.keys)) for rank in run.ranks]
-    request = Request({Need.SHAPES}, rank_by=run.rank_by, jobs=jobs, progress=False)
-    return map_ranks([run.path], shapes_of, request).made

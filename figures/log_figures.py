@@ -58,7 +58,7 @@ def log_figures(
         n = np.diff(first, append=took.shape[1])
         count, total, values = (np.add.reduceat(one, first, axis=1) for one in (count, took, values))
         begin, took, values = begin[first], total / n, values / n
-    labels, place = label.tolist(), np.zeros(len(keys))
+    labels = label.tolist()
     figures["values"] = {
         name: array("d", one.tobytes()) for name, one in zip(found.values, values, strict=True)
     }
@@ -70,11 +70,9 @@ def log_figures(
         steps = tuple(map(Step, labels, begins, ends))
         figures["steps"] = Steps(steps, (), "rows of the log", note=note if width > 1 else "", width=width)
         figures |= {"breakdown": _breakdown(labels, begin, role, took), "rule": system.rule(trace)}
-        figures |= {"longest": _longest(keys, role, took), "shapes": [[]] * len(keys)}
-        before = np.cumsum(took[1:], axis=0) - took[1:]
-        place[1:] = (before / took[0] * count[1:]).sum(1)
+        figures["longest"] = _longest(keys, role, took)
     if operations or rows:
-        figures["operations"] = Operations(keys, count, total, place, role, labels, _spent(took))
+        figures["operations"] = Operations(keys, count, total, role, labels, _spent(took))
     return figures
 
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 import dialects
 from arrays import Float64, Int64, NDArray
 from arrays.numbering import numbered, occurrence_number
-from dialects import Need, Role
+from dialects import Role
 from dialects.steps import Step, Steps
 from dialects.system import STEP_MARK, STEP_MARKS
 from errors import TraceError, counted
@@ -52,7 +52,6 @@ class Operations(Struct, frozen=True):
     keys: Sequence[OpKey]
     count: Int64  # (m, k) its events
     total_ns: Float64  # (m, k) what they last together
-    place: Float64  # (m,) where in a step its events start, from 0 to 1, summed over them
     role: NDArray[np.int8]  # (m,) the first role, as of `time_by_operation`, that its events have
     labels: Sequence[int] = ()
     spent_ns: Float64 = field(default_factory=lambda: np.zeros((0, 0)))  # (k', m + 1)
@@ -103,13 +102,12 @@ def operations_of(
     cell = ids * k + step
     count = np.bincount(cell, minlength=m * k).reshape(m, k)
     total_ns = np.bincount(cell, trace.dur_ns, m * k).reshape(m, k).astype(np.float64)
-    place = np.bincount(ids, _places(trace, bounds, inside), m).astype(np.float64)
     role = first_roles(roles, ids, m)
     if not spent:
-        return Operations(keys, count, total_ns, place, role), ids
+        return Operations(keys, count, total_ns, role), ids
     labels = [step.label for step in steps.whole]
     spent_ns = time_by_operation(trace, roles, steps.whole, ids, m)
-    return Operations(keys, count, total_ns, place, role, labels, spent_ns), ids
+    return Operations(keys, count, total_ns, role, labels, spent_ns), ids
 
 
 def merged(
@@ -131,19 +129,18 @@ def merged(
     check_cells(path, m, k, sum(int(part.count.sum()) for part in parts))
     if len(parts) == 1 and m == len(parts[0].keys):  # its tables are those of all
         return replace(parts[0], keys=list(number)), places
-    count, total_ns, place = np.zeros((m, k), np.int64), np.zeros((m, k)), np.zeros(m)
+    count, total_ns = np.zeros((m, k), np.int64), np.zeros((m, k))
     role = np.full(m, Role.IGNORED, np.int8)
     rows: dict[int, list[Float64]] = {}
     for part, at in zip(parts, places, strict=True):
         count[at, : part.count.shape[1]] += part.count
         total_ns[at, : part.count.shape[1]] += part.total_ns
-        place[at] += part.place
         role[at] = first_of(role[at], part.role)
         for label, row in zip(part.labels, placed(part.spent_ns, at, m), strict=True):
             rows.setdefault(label, []).append(row)
     labels = sorted(rows)
     spent = np.array([sum(rows[label]) / len(rows[label]) for label in labels]).reshape(-1, m + 1)
-    return Operations(list(number), count, total_ns, place, role, labels, spent), places
+    return Operations(list(number), count, total_ns, role, labels, spent), places
 
 
 def placed(spent_ns: Float64, places: Int64, m: int) -> Float64:
@@ -207,27 +204,3 @@ def _turns(series: Int64, ts_ns: Int64) -> Int64:
     turn = np.empty(len(series), np.int64)
     turn[order] = occurrence_number(series[order])
     return turn
-
-
-def _places(trace: Trace, bounds: Sequence[Step], inside: Int64) -> Float64:
-    """Return where in its step each slice begins (n,), from 0 to 1; in the whole trace without steps."""
-    if not len(trace):
-        return np.empty(0)
-    spans = [(step.start_ns, step.end_ns) for step in bounds]
-    starts, ends = np.array(spans or [(trace.ts_ns.min(), trace.end_ns.max())], np.int64).T
-    share = (trace.ts_ns - starts[inside]) / np.maximum(1, ends - starts)[inside]
-    return np.asarray(np.clip(share, 0.0, 1.0), np.float64)
-
-
-def rank_shapes(trace: Trace, ids: Int64, n_ids: int) -> Sequence[Sequence[str]]:
-    """Return the shape of each operation of a rank by its events, as short digests of the texts.
-
-    `ids` (n,) says which of `n_ids` operations each slice is of; the trace was read for `Need.SHAPES`.
-    """
-    seen: list[set[str]] = [set() for _ in range(n_ids)]
-    for name in dialects.of(trace).args.get(Need.SHAPES, ()):
-        for row, value in trace.args[name].as_dict().items() if name in trace.args else ():
-            seen[ids[row]].add(f"{name} {value}")
-    from hashlib import blake2b
-
-    return [sorted(blake2b(text.encode(), digest_size=6).hexdigest() for text in texts) for texts in seen]

@@ -20,7 +20,7 @@ from dialects.system import KERNEL_KIND, WorkGroups
 from errors import TraceError
 from figures.durations import NO_DURATIONS, Durations, category_totals, durations
 from figures.log_figures import LogRows, log_figures
-from figures.operations_by_step import Operations, op_ids, operations_of, rank_shapes
+from figures.operations_by_step import Operations, operations_of
 from figures.time_by_role import Breakdowns, breakdown
 from formats.columns import Trace
 from parallel import at_once
@@ -40,7 +40,6 @@ class Wanted(Struct, frozen=True):
     breakdown : where the time of all steps goes
     operations : operations step by step
     spent : what these took of each step
-    shapes : the shapes of operations
     may_lack : whether `operations` may be None where they are too many to be looked at step by step
     select : communications that count for `selected`
     group_by : what the work of devices is put together by (`--group_by`), instead of all operations
@@ -51,7 +50,6 @@ class Wanted(Struct, frozen=True):
     breakdown: bool = False
     operations: bool = False
     spent: bool = False
-    shapes: bool = False
     may_lack: bool = False
     select: Collection[str] = ()
     group_by: str | None = None
@@ -60,8 +58,7 @@ class Wanted(Struct, frozen=True):
     @property
     def needs(self) -> Collection[Need]:
         """The purposes for which events' args are decoded."""
-        wished = {Need.SHAPES: self.shapes, Need.ORIGIN: self.group_by not in (None, KERNEL_KIND)}
-        return {Need.STEPS, *(need for need, is_wished in wished.items() if is_wished)}
+        return {Need.STEPS} if self.group_by in (None, KERNEL_KIND) else {Need.STEPS, Need.ORIGIN}
 
 
 class RankFigures(Struct, frozen=True, omit_defaults=True):
@@ -75,8 +72,6 @@ class RankFigures(Struct, frozen=True, omit_defaults=True):
     longest : the computation with most time of its own in the median step of these, and that time (ns)
     annotated : the same of annotations
     operations : step by step; None where there are too many, or none were asked for
-    late_ns : how long after the first rank each became ready, per operation, as this one recorded
-    shapes : (m,) digests of what the events of each operation say of its shape
     selected : the operations without communications that were not selected
     values : numbers of each whole step other than durations; None or NaN where they are not known
     rows : each step of a step log that has more of them than figures by step have
@@ -97,8 +92,6 @@ class RankFigures(Struct, frozen=True, omit_defaults=True):
     longest: tuple[str, float] = ("", 0.0)
     annotated: tuple[str, float] = ("", 0.0)
     operations: Operations | None = None
-    late_ns: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    shapes: Sequence[Sequence[str]] | None = None
     selected: Operations | None = None
     communications: Sequence[str] = ()
     own_streams: Sequence[str] = ()
@@ -165,15 +158,12 @@ def _by_step(source: Source, trace: Trace, wanted: Wanted, step_by: str | None) 
     if wanted.durations:
         figures |= _of_middle(trace, steps.whole) | figures
     if wanted.operations:
-        figures["late_ns"] = system.late_ns(trace)
         try:
-            figures["operations"], ids = operations_of(trace, steps, roles, spent=wanted.spent)
+            figures["operations"], _ = operations_of(trace, steps, roles, spent=wanted.spent)
         except TraceError:
             if not wanted.may_lack:
                 raise
             return figures
-        if wanted.shapes:
-            figures["shapes"] = rank_shapes(trace, ids, len(figures["operations"].keys))
     if wanted.select:
         known: dict[str, None] = {}
         left = selected_of(trace, source.prefix, wanted.select, known)
@@ -183,10 +173,7 @@ def _by_step(source: Source, trace: Trace, wanted: Wanted, step_by: str | None) 
 
 
 def _of_groups(trace: Trace, steps: Steps, wanted: Wanted) -> dict[str, Any]:
-    """Return the figures of what the work of devices belongs to; none where nothing tells that.
-
-    The shape of a group is its name, so that no two with different names are taken for one.
-    """
+    """Return the figures of what the work of devices belongs to; none where nothing tells that."""
     system = dialects.of(trace)
     roles = system.roles(trace)
     groups = system.work_groups(trace, roles, wanted.group_by or "")
@@ -200,15 +187,8 @@ def _of_groups(trace: Trace, steps: Steps, wanted: Wanted) -> dict[str, Any]:
         figures["breakdown"] = breakdown(trace.own, system.roles(trace.own), steps.whole)
         figures["rule"] = system.rule(trace)
     if wanted.operations and groups is not None:
-        operations, _ = operations_of(work, steps, roles[groups.row], spent=wanted.spent)
-        figures |= {"operations": operations, "shapes": [[key.name] for key in operations.keys]}
+        figures["operations"], _ = operations_of(work, steps, roles[groups.row], spent=wanted.spent)
     return figures
-
-
-def shapes_of(_: Source, trace: Trace) -> Sequence[Sequence[str]]:
-    """Return the `shapes` of a rank alone."""
-    keys, ids = op_ids(trace.own)
-    return rank_shapes(trace.own, ids, len(keys))
 
 
 # ---- where the time of steps in the middle goes

@@ -103,24 +103,6 @@ class Horovod(System):
         """Return the tensor's name: that of its process."""
         return () if process is None else (process,)
 
-    def late_ns(self, trace: Trace) -> dict[str, list[int]]:
-        """Return how long after the first rank each rank became ready, per reduced tensor.
-
-        A rank's tick is an instant, named by its number, in a negotiation of a tensor.
-        """
-        reduced = set(trace.track_id[by_name(trace, lambda name: "REDUCE" in name)].tolist())
-        points = trace.points
-        ready: dict[int, dict[str, int]] = {}
-        ticks = zip(points.name_id.tolist(), points.track_id.tolist(), points.ts_ns.tolist(), strict=True)
-        for name, track, at_ns in ticks:
-            if trace.names[name].isdecimal() and track in reduced:
-                ready.setdefault(track, {}).setdefault(f"rank{trace.names[name]}", at_ns)
-        waits: dict[str, list[int]] = {}
-        for of_tensor in ready.values():
-            for rank, at_ns in of_tensor.items():
-                waits.setdefault(rank, []).append(at_ns - min(of_tensor.values()))
-        return waits
-
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
         """Return the rounds of reductions, as rank 0 recorded them for all."""
         from dialects.horovod.horovod_graph import record

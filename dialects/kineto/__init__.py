@@ -92,7 +92,6 @@ class Kineto(System):
             *("correlation", "External id", "external id"),
             *("Fwd thread id", "Sequence number", "Module Hierarchy"),
         ),
-        Need.SHAPES: ("Input Dims", "grid", "block"),
     })  # fmt: skip
 
     def recognises(self, trace: Trace) -> bool:
