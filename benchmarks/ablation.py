@@ -13,14 +13,12 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 
-from arrays import Int64
 from benchmarks import known_byteps, known_nccl
 from benchmarks.accuracy import (
     CLUSTER_EDITS,
@@ -39,7 +37,7 @@ from replay import edit, forecast, links, row
 from replay.edit import EditRequest, Job
 from replay.forecast import Forecasts
 from replay.occurrences import UsualGaps
-from replay.whatif import bandwidth, gradients, shared_cores, sized_collectives
+from replay.whatif import bandwidth, gradients, sized_collectives
 
 _SEEDS, _OTHER_SEEDS, _NCCL_SEEDS, _KNOWN = (7, 11, 17, 27), (4, 5), (3, 7, 11), range(2)
 #: What is asked of jobs on GPUs: on links that are much slower, kernels meet collectives longer, too.
@@ -54,21 +52,6 @@ def _unless(**new: Any) -> Callable[[links.LinkRate | None], links.LinkRate | No
     return lambda known: None if known is None else known._replace(**new)
 
 
-def _without(field: str) -> Any:
-    """Leave out the guesses about one fact: what all guesses make of an edit is simulated once."""
-    guessed = Forecasts._guessed
-
-    def kept(own: Forecasts, edits: Sequence[edit.Edit], *rest: Any) -> list[Int64]:
-        key = (own, *edits)
-        if key not in _GUESSED:
-            _GUESSED[key] = guessed(own, edits, *rest)
-        guesses = [guess for one in edits for guess in one.guesses]
-        made = zip(guesses, _GUESSED[key], strict=True)
-        return [times for guess, times in made if getattr(guess, field) == getattr(edit.LIKELY, field)]
-
-    return patch.object(Forecasts, "_guessed", kept)
-
-
 def _rate(change: Callable[[links.LinkRate | None], links.LinkRate | None]) -> Any:
     found = links.link_rate
     return patch.object(edit, "link_rate", lambda recording: change(found(recording)))
@@ -80,17 +63,6 @@ def _uncrowded() -> Iterator[None]:
         yield
 
 
-#: What other guesses are about.
-GUESSES = {
-    "rate": "how much links carry, where that is not told",
-    "receives": "whether what nodes receive is limited, where that is not told",
-    "serial": "whether one thread serves partitions in turn",
-    "same_server": "where new partitions go",
-    "contends": "how much computation meets transfers",
-    "latency": "latencies, where sizes do not tell them",
-    "within_cap": "whether buckets stay within their cap",
-}
-_GUESSED: dict[tuple[Any, ...], list[Int64]] = {}
 #: What replaces a rule, by what it says.
 RULES: dict[str, Callable[[], Any]] = {
     "transfers are messages": lambda: patch.object(Job, "apart", property(lambda job: job.recording)),
@@ -105,11 +77,9 @@ RULES: dict[str, Callable[[], Any]] = {
     "above 2 Gbit/s a level may be of threads": lambda: patch.object(links, "_THREADS", np.inf),
     "rests shrink on faster links": lambda: patch.object(bandwidth, "_shorter_waits", lambda one, _: one),
     "gaps are at most the usual ones": lambda: patch.object(UsualGaps, "capped", lambda own, at, step: step),
-    "sizes show latencies": lambda: patch.object(sized_collectives, "_at_no_bytes", lambda *_: (np.nan,) * 3),
+    "sizes show latencies": lambda: patch.object(sized_collectives, "_at_no_bytes", lambda *_: np.nan),
     "interval: kernels beside collectives": _uncrowded,
     "workers may find another rhythm": lambda: patch.object(forecast, "_STARTS", ()),
-    "computation and transfers may share cores": lambda: patch.object(shared_cores, "_LONGER", np.inf),
-    **{f"guessed: {what}": partial(_without, field) for field, what in GUESSES.items()},
 }
 
 
@@ -158,12 +128,11 @@ def _pairs(data: Path) -> _Asked:
     return [(jobs[a], [(asked, means[then])]) for a, asked, then in PAIRS]
 
 
-def _score(of: _Asked, known: dict[Job, Forecasts]) -> str:
-    """Return the cells of a set; `known` are forecasts under the same rules, but for those of intervals."""
+def _score(of: _Asked) -> str:
+    """Return the cells of a set."""
     score = Score()
     for job, asked in of:
-        forecasts = known.get(job) or Forecasts(Job(job.recording, job.ranks), job.recording.whole_steps)
-        known[job] = forecasts
+        forecasts = Forecasts(Job(job.recording, job.ranks), job.recording.whole_steps)
         found = {text: forecasts.of([EditRequest.of(one) for one in text.split()]) for text in dict(asked)}
         for text, then in asked:
             score.cells(found[text].after_ns / 1e6, found[text].interval_ns, then)
@@ -184,12 +153,10 @@ def table(data: Path, gpu: Path | None) -> Iterator[str]:
     sets = {"pairs": _pairs(data), "cluster": _cluster(), "GPUs": on_gpus, "arithmetic": _known()}
     yield ("| left out | " + " | ".join(f"{name}: median | p90 | inside | width" for name in sets) + " |")
     yield "| --- |" + " --: |" * 4 * len(sets)
-    unchanged: dict[Job, Forecasts] = {}
     whole, same = "", []
     for name, rule in {"nothing": ExitStack, **RULES}.items():
-        known = unchanged if rule is ExitStack or name.startswith("guessed") else {}
         with rule():
-            cells = " | ".join(_score(of, known) for of in sets.values())
+            cells = " | ".join(_score(of) for of in sets.values())
         whole = whole or cells
         if cells == whole and name != "nothing":
             same.append(name)

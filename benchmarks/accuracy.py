@@ -30,7 +30,7 @@ from benchmarks import gpu_findings, known_byteps, known_gains, known_nccl
 from benchmarks.known_jobs import random_job
 from dag_utils import Recording, load_steps, read_partitions
 from errors import AnalyzeError, UsageError
-from replay.answer import leave_one_out, measured_ns, with_gaps_of_others
+from replay.answer import measured_ns
 from replay.edit import EditRequest, Job
 from replay.forecast import Forecast, Forecasts
 from replay.runs import replayed_ns
@@ -213,11 +213,10 @@ def tables(
     from benchmarks import ablation  # they ask this module, or all of `diagnose`
 
     jobs: dict[str, Forecasts] = {}
-    if {1, 2, 3} & set(chosen):
+    if {2, 3} & set(chosen):
         jobs = {job: load(data / job) for job in JOBS if (data / job).is_dir()}
     recordings = {job: found.job.recording for job, found in jobs.items()}
     every = (
-        ("What a step's own gaps and the order of its links add", _model(recordings)),
         ("One recording predicted from another", _pairs(jobs)),
         ("Simulated jobs, run with and without the edit", _simulated(recordings)),
         ("Pairs of PyTorch jobs, recorded on one machine", _ddp(ddp)),
@@ -230,24 +229,9 @@ def tables(
         ("Pairs of PyTorch jobs, recorded on a GPU", _gpu(gpu)),
     )
     has = {_DDP_TABLE: ddp, **dict.fromkeys(_GPU_TABLES, gpu)}
-    for number, (title, lines) in enumerate(every, 1):
+    for number, (title, lines) in enumerate(every, 2):
         if number in chosen and has.get(number, data) is not None:
             yield f"## {number}. {title}", lines
-
-
-def _model(recordings: dict[str, Recording]) -> Iterator[str]:
-    jobs = recordings.values()
-    errors = [np.abs(leave_one_out(one, with_gaps_of_others(one))) for one in jobs]
-    links, gaps = (
-        " and ".join(f"{np.percentile(np.concatenate(of_jobs), quantile):.2%}" for quantile in (50, 90))
-        for of_jobs in (list(map(queue_errors, jobs)), errors)
-    )
-    n_steps = sum(len(one.whole_steps) for one in jobs)
-    yield (
-        f"{n_steps} steps of {len(jobs)} recorded jobs: links that serve who comes first miss {links} "
-        f"(median, p90), the gaps of the other steps {gaps}."
-    )
-    yield ""
 
 
 #: An edit's or a set's name, the predicted step (ms), its interval (ns), and what was then measured (ms).
@@ -462,7 +446,7 @@ def main() -> int:
     parser.add_argument("--ddp", type=Path, metavar="DIR", help="where those lie, or are to lie")
     parser.add_argument("--gpu", type=Path, metavar="DIR", help="where recordings of a GPU lie")
     parser.add_argument("--write", type=Path, help="put the tables into this document")
-    parser.add_argument("--tables", type=int, nargs="*", default=range(1, 9), help="only these (1 to 8)")
+    parser.add_argument("--tables", type=int, nargs="*", default=range(2, 9), help="only these (2 to 8)")
     args = parser.parse_args()
     if not args.data.is_dir():
         print(f"{args.data}: no directory of recorded jobs", file=sys.stderr)

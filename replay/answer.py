@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from arrays import Float64, Int64
-from arrays.numbering import unique
 from dag.step_graph import Recording
 from errors import TraceError, UsageError
-from replay.occurrences import Middles, slots
 from replay.runs import replayed_ns
 from replay.uncertainty import mean_interval
 
 #: Events that a replay holds at most: a few gigabytes.
 MOST_EVENTS = 20_000_000
-#: Steps that `leave_one_out` replays at most.
-_MOST_LEFT_OUT = 20
 
 
 class Answer(Struct, frozen=True, dict=True):
@@ -115,36 +110,3 @@ def _distinct(rows: Sequence[int], iteration_ns: Int64) -> Float64:
     """Return how long each recorded step took that was replayed, once each: they come round in order."""
     times: Float64 = iteration_ns.mean(axis=1)[: len(set(rows))]
     return times
-
-
-# ---- how much the gaps that recur explain
-
-
-def with_gaps_of_others(recording: Recording) -> dict[int, Float64]:
-    """Return how long whole steps, by row, take for each owner (m,) with the usual gaps of the others.
-
-    With its own gaps and work a replay gives a step's time back by construction. With the gaps that
-    recur (the median of each event's in the other steps) it shows how much they explain. Of many steps
-    some are taken; of a single one nothing is known.
-    """
-    whole = recording.whole_steps
-    if len(recording.steps) < 2:
-        return {}
-    rows = [whole[i] for i in unique(np.linspace(0, len(whole) - 1, _MOST_LEFT_OUT).astype(int)).tolist()]
-    number = slots(recording.steps)
-    middles = Middles("gap_ns", recording.steps, number)
-    times = {}
-    for row in rows:
-        step = recording.steps[row]
-        gaps = middles.medians_without(number[row], step.gap_ns)
-        edited = replace(step, gap_ns=np.where(gaps < 0, step.gap_ns, gaps))
-        times[row] = replayed_ns(replace(recording, steps=[edited]), [0])[0].astype(np.float64)
-    return times
-
-
-def leave_one_out(recording: Recording, times: Mapping[int, Float64]) -> Float64:
-    """Return the errors (k,) of the `times` that steps take with the gaps of the others."""
-    recorded = measured_ns(recording)
-    errors = np.concatenate([(ns - recorded[row]) / recorded[row] for row, ns in times.items()] or [[]])
-    known: Float64 = errors[~np.isnan(errors)]
-    return known

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -20,7 +20,6 @@ from replay.messages import as_messages
 from replay.uncertainty import EXTRAPOLATED
 
 if TYPE_CHECKING:
-    from replay.whatif.shared_cores import SharedCores
     from replay.whatif.sized_collectives import SizedCollectives
 
 
@@ -70,21 +69,6 @@ class EditRequest(NamedTuple):
         return UsageError(f"--set {self}: {why}")
 
 
-class Guess(NamedTuple):
-    """An assumption about facts that a recording lacks."""
-
-    rate: Callable[[LinkRate], float] = lambda links: links.likely
-    receives: bool = True  # whether what nodes receive is limited, where that is not known
-    latency: Literal["at_least", "likely", "at_most"] = "likely"  # of collectives whose sizes do not tell it
-    within_cap: bool = False  # whether buckets of gradients that are joined stay below the cap
-    contends: bool = False  # whether computation meets transfers otherwise than likely, on shared cores
-    serial: bool = False  # whether the least that a message waits is served by one thread, one by one
-    same_server: bool = False  # whether new partitions go where the recorded ones at their place did
-
-
-LIKELY = Guess()
-#: The other guesses that count where latencies of collectives are not told.
-OTHER_LATENCIES = (Guess(latency="at_least"), Guess(latency="at_most"))
 #: Of PUSHes that are served one by one, the share that waits for the one before it.
 _SERIAL = 0.5
 
@@ -109,17 +93,17 @@ class Edit(Struct, frozen=True):
 
     Attributes
     ----------
-    apply : returns a recording with the change, under a guess
+    apply : returns a recording with the change
     order : of several edits those with the smallest are made first, of one order by their `name`
-    guesses : other guesses, where the recording does not tell what the edit must know
+    otherwise : does the same under the other assumption, where the recording does not tell which one holds
     as_recorded : whether it is about single recorded steps, which keep their unusual gaps
     error : of its effect, what the simulation misses: a standard deviation, as a share
     error_ns : by how much more than that its effect may be off (95 %)
     """
 
-    apply: Callable[[Recording, Guess], Recording]
+    apply: Callable[[Recording], Recording]
     order: Order = Order.TIMES
-    guesses: Sequence[Guess] = ()
+    otherwise: Callable[[Recording], Recording] | None = None
     as_recorded: bool = False
     error: float = EXTRAPOLATED
     error_ns: float = 0.0
@@ -165,13 +149,6 @@ class Job:
         return SizedCollectives(self.recording, self.ranks)
 
     @cached_property
-    def shared_cores(self) -> SharedCores | None:
-        """How much longer computation takes while transfers are on their way; None where nothing tells."""
-        from replay.whatif.shared_cores import shared_cores
-
-        return shared_cores(self.recording)
-
-    @cached_property
     def apart(self) -> Recording:
         """The recording that edits change: with its transfers taken apart, as far as their bytes are known.
 
@@ -196,7 +173,7 @@ def measured(
     them compares with is the recorded job, whatever the others are.
     """
 
-    def apply(recording: Recording, _: Guess) -> Recording:
+    def apply(recording: Recording) -> Recording:
         base = job.apart
         changed = change(base)
         if recording is base:

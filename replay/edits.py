@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from dag.step_graph import Recording
 from errors import SIMILAR, UsageError
-from replay.edit import LIKELY, Edit, EditRequest, Guess, Job
+from replay.edit import Edit, EditRequest, Job
 from replay.whatif import (
     bandwidth,
     collective_times,
@@ -133,21 +133,20 @@ class EditedJob:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.parse = cache(lambda request: parse(request, job))
-        self._made: dict[tuple[Guess, tuple[Edit, ...]], Recording] = {}
+        self._made: dict[tuple[Edit, ...], Recording] = {}
 
-    def after(self, edits: Sequence[Edit], guess: Guess = LIKELY) -> Recording:
+    def after(self, edits: Sequence[Edit]) -> Recording:
         """Return the recording with all `edits`, whatever order they are given in."""
-        return self._after(in_order(edits), guess)
+        return self._after(in_order(edits))
 
-    def _after(self, edits: tuple[Edit, ...], guess: Guess) -> Recording:
+    def _after(self, edits: tuple[Edit, ...]) -> Recording:
         """Return the recording with `edits` in their order."""
         if not edits:
             return self.job.apart
-        key = guess, edits
-        if key not in self._made:
-            made = edits[-1].apply(self._after(edits[:-1], guess), guess)
+        if edits not in self._made:
+            made = edits[-1].apply(self._after(edits[:-1]))
             while len(self._made) >= _KEPT:
                 del self._made[next(iter(self._made))]
-            self._made[key] = made
-        self._made[key] = self._made.pop(key)  # it is the latest now
-        return self._made[key]
+            self._made[edits] = made
+        self._made[edits] = self._made.pop(edits)  # it is the latest now
+        return self._made[edits]

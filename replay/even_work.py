@@ -14,7 +14,8 @@ from arrays.numbering import occurrence_number, unique
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.roles import Role
 from dialects.step_parts import EdgeKind, Joint, narrow_ns
-from replay.occurrences import Middles, pair_numbers, slots
+from replay import occurrences
+from replay.occurrences import pair_numbers, slots
 from replay.selection import pipeline_stages
 
 
@@ -211,18 +212,18 @@ def evened(recording: Recording) -> Recording:
     of_kind = work.of_operations(ratio_of(usual.mean(axis=0), usual), is_shared)
 
     number = slots(recording.steps)
-    nth = Middles("work_ns", recording.steps, number)
-    operation = np.zeros(len(nth.count), np.int64)
+    times, median_ns = occurrences.usual("work_ns", recording.steps, number)
+    operation = np.zeros(len(times), np.int64)
     for slot, step in zip(number, recording.steps, strict=True):
         operation[slot] = step.operation
     factor = of_kind[operation]
-    often = np.flatnonzero((2 * nth.count > len(recording.steps)) & is_shared[operation])
+    often = np.flatnonzero((2 * times > len(recording.steps)) & is_shared[operation])
     owner, kind = work.owner[operation[often]], work.kind[operation[often]]
     count = np.bincount(owner * work.n_kinds + kind, minlength=work.n_owners * work.n_kinds)
     is_alike = np.ptp(count.reshape(work.n_owners, work.n_kinds), axis=0)[kind] == 0
     often, kind, owner = often[is_alike], kind[is_alike], owner[is_alike]
     same = pair_numbers(kind, occurrence_number(kind * work.n_owners + owner))
-    took = nth.medians()[often]
+    took = median_ns[often]
     factor[often] = ratio_of((np.bincount(same, took) / work.n_owners)[same], took)
     steps = zip(recording.steps, number, strict=True)
     return recording.with_steps(

@@ -52,7 +52,7 @@ class Forecast(Struct, frozen=True, dict=True):
     Attributes
     ----------
     before, after : (positions, m) how long the steps of `recorded` take, simulated
-    bounds : (positions, m) each, `after` as it may be as well where the recording does not tell all
+    bounds : (positions, m) each, `after` in other rhythms, and under other assumptions
     error : of the effect, what the simulation misses: a standard deviation, as a share
     error_ns : by how much more than that the effect may be off (95 %)
     as_recorded : whether it is about single recorded steps, so that it cannot be chance
@@ -246,7 +246,13 @@ class Forecasts:
         own_gaps, both = any(edit.as_recorded for edit in edits), [*above, *edits]
 
         def bounds() -> list[Int64]:  # which only an interval needs
-            return [*self._guessed(edits, both, own_gaps), *self._after(both, own_gaps)]
+            changed = [
+                [replace(one, apply=otherwise) if one is edit else one for one in both]
+                for edit in edits
+                if (otherwise := edit.otherwise) is not None
+            ]
+            others = [_mean(self._simulated(self._edited.after(one), own_gaps)) for one in changed]
+            return [*others, *self._after(both, own_gaps)]
 
         after = _mean(self._after(both, own_gaps))
         return Forecast(
@@ -310,11 +316,6 @@ class Forecasts:
         if key not in self._times:
             self._times[key] = self._simulated(self._edited.after(edits), own_gaps)
         return self._times[key]
-
-    def _guessed(self, edits: Sequence[Edit], both: Sequence[Edit], own_gaps: bool) -> list[Int64]:
-        """Return how long steps take under the other guesses of some edits."""
-        guesses = [guess for edit in edits for guess in edit.guesses]
-        return [_mean(self._simulated(self._edited.after(both, guess), own_gaps)) for guess in guesses]
 
     def _simulated(self, recording: Recording, own_gaps: bool) -> Int64:
         """Return how long the steps of a recording take (starts, positions, m).

@@ -15,7 +15,6 @@ from dag.step_graph import Recording, StepGraph
 
 #: A table of slots and steps in which fewer than one place in so many is taken is not worth its memory.
 _SPARSE = 4
-_AT_ONCE = 1 << 13  # slots of which a table is made
 
 
 def slots(steps: Sequence[StepGraph]) -> list[Int64]:
@@ -72,49 +71,12 @@ def medians(group: Int64, value: Int64, n_groups: int) -> Int64:
     return np.where(count > 0, middle, 0)
 
 
-class Middles:
-    """The values of a column (``gap_ns``, ``work_ns``) of each slot (see `slots`): what medians need of them.
-
-    Of c values in order those at the places c // 2 - 1, c // 2 and c // 2 + 1: they hold the median, and that
-    of all but one, whichever that is.
-    """
-
-    def __init__(self, column: str, steps: Sequence[StepGraph], number: Sequence[Int64]) -> None:
-        values = [getattr(step, column) for step in steps]
-        n_slots = 1 + max((int(one.max(initial=0)) for one in number), default=0)
-        counts = (np.bincount(one, minlength=n_slots) for one in number)
-        self.count = sum(counts, np.zeros(n_slots, np.int64))
-        places = self.count // 2 + np.array([[-1], [0], [1]])
-        places = np.clip(places, 0, np.maximum(self.count - 1, 0))
-        if n_slots * len(steps) > _SPARSE * self.count.sum():
-            flat = np.concatenate(values)
-            flat = np.append(flat[_by_group(np.concatenate(number), flat)], 0)
-            self._near = flat[np.cumsum(self.count) - self.count + places]
-        else:  # a slot has at most one event in a step
-            longest = max((int(one.max(initial=0)) for one in values), default=0)
-            dtype = np.int32 if longest < np.iinfo(np.int32).max else np.int64
-            self._near = np.empty((3, n_slots), np.int64)
-            for begin in range(0, n_slots, _AT_ONCE):
-                own = slice(begin, begin + _AT_ONCE)
-                table = np.full((len(self.count[own]), len(steps)), np.iinfo(dtype).max, dtype)
-                for step, (slot, value) in enumerate(zip(number, values, strict=True)):
-                    events = np.flatnonzero((slot >= begin) & (slot < begin + _AT_ONCE))
-                    table[slot[events] - begin, step] = value[events]
-                table.sort(axis=1)
-                self._near[:, own] = table[np.arange(len(table)), places[:, own]]
-
-    def medians(self) -> Int64:
-        """Return the median of each slot, rounded down; -1 for one without values."""
-        before, middle, _ = self._near
-        both = np.where(self.count % 2, middle, before) + middle
-        return np.where(self.count > 0, both // 2, -1)
-
-    def medians_without(self, slot: Int64, value: Int64) -> Int64:
-        """Return the median of each slot (n,) without one `value` (n,) of it; -1 where there is no other."""
-        before, middle, after = self._near[:, slot]
-        low = np.where(before < value, before, middle)
-        high = np.where(self.count[slot] % 2, np.where(middle < value, middle, after), low)
-        return np.where(self.count[slot] > 1, (low + high) // 2, -1)
+def usual(column: str, steps: Sequence[StepGraph], number: Sequence[Int64]) -> tuple[Int64, Int64]:
+    """Return how often each slot occurs (see `slots`), and the median of its ``gap_ns`` or ``work_ns``."""
+    slot = np.concatenate(number)
+    n_slots = int(slot.max(initial=-1)) + 1
+    times = np.concatenate([getattr(step, column) for step in steps])
+    return np.bincount(slot, minlength=n_slots), medians(slot, times, n_slots)
 
 
 def pace(works: Float64) -> Float64:
@@ -153,7 +115,7 @@ class UsualGaps:
             self._number = [recording.put_aside(one) for one in slots(recording.steps)]
         self._gaps = np.empty(0, np.int64)
         if recording.steps:
-            self._gaps = Middles("gap_ns", recording.steps, self._number).medians()
+            self._gaps = usual("gap_ns", recording.steps, self._number)[1]
 
     def are_of(self, recording: Recording) -> bool:
         """Whether a recording has the events and gaps of the one that this was made of."""

@@ -26,8 +26,6 @@ _STRUCTURE = (
     "operation", "owner", "link", "start_ns", "end_ns", "edges", "next_ns", "last", "turn", "overtaken",
     "held", "continued", "across",
 )  # fmt: skip
-#: So many runs that wait for as many others do so through a hub.
-_FEWEST_IN_GROUP = 3
 
 
 class Runs:
@@ -187,8 +185,8 @@ class Runs:
         return np.concatenate([*bodies, *(one + 1 for one in bodies)])
 
     def _planned(self, edges: Int64) -> Plan:
-        """Return the plan of the runs, and of hubs between them, without their times."""
-        edges, n = _by_hubs(edges, len(self._first))
+        """Return the plan of the runs, without their times."""
+        n = len(self._first)
         device, priority = np.full(n, UNLIMITED), np.zeros(n, np.int64)
         if self._row.has_links:
             served = 0
@@ -322,42 +320,6 @@ class _Times:
             placed[0, self.order], placed[1, self.order] = heads, bodies
             heads, bodies = placed
         return heads, bodies
-
-
-def _by_hubs(edges: Int64, n: int) -> tuple[Int64, int]:
-    """Return edges (e, 2) among n runs with fewer that say the same, and the number of runs and hubs.
-
-    Of several runs that wait for the same ones, as members of a group do for each other, each waits for a
-    hub instead, which takes no time and waits for those. What a run waits for is known by a sum of random
-    numbers, one for each run.
-    """
-    source, target = edges.T
-    number = np.random.default_rng(0).integers(0, np.iinfo(np.int64).max, n)
-    waits_for = np.zeros(n, np.int64)
-    waits_for_many = np.bincount(target, minlength=n) >= _FEWEST_IN_GROUP
-    chosen = waits_for_many[target]
-    np.add.at(waits_for, target[chosen], number[source[chosen]])
-    waiting = np.flatnonzero(waits_for_many)
-    _, first, group, size = np.unique(
-        waits_for[waiting], return_index=True, return_inverse=True, return_counts=True
-    )
-    is_large = size >= _FEWEST_IN_GROUP
-    if not is_large.any():
-        return edges, n
-    hub = np.full(n, -1)
-    hub[waiting] = np.where(is_large, n - 1 + np.cumsum(is_large), -1)[group]
-    stands_for = np.zeros(n, np.bool_)
-    stands_for[waiting[first]] = True
-    own, into = hub[target] < 0, (hub[target] >= 0) & stands_for[target]
-    members = np.flatnonzero(hub >= 0)
-    edges = np.concatenate(
-        [
-            edges[own],
-            np.column_stack((source[into], hub[target[into]])),
-            np.column_stack((hub[members], members)),
-        ]
-    )
-    return edges, n + int(is_large.sum())
 
 
 def _by_track(recording: Recording, track: Int32) -> Int64 | None:

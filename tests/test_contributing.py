@@ -49,7 +49,7 @@ from collections.abc import Iterator
 from diagnose.finding import Finding, Skipped, edit
 from diagnose.job_view import JobView
 from dialects.roles import Phase
-from replay.edit import Edit, EditRequest, Guess, Job
+from replay.edit import Edit, EditRequest, Job
 from replay.even_work import scaled
 from replay.selection import as_ratio
 """

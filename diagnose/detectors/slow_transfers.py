@@ -157,7 +157,7 @@ def _slower_than_links(view: JobView, known: Rates) -> Finding | None:
     chosen = np.zeros(len(operations), np.bool_)
     chosen[large] = True
     edits = [edit("bandwidth", f"{8 * SLOWEST_LINK_GBS:.0f}Gbit")]
-    if view.job.collectives.latency.likely[chosen].mean() > HALF * usual_ns.mean():
+    if view.job.collectives.latency[chosen].mean() > HALF * usual_ns.mean():
         edits.append(edit("latency", GONE))
     return Finding(
         kind="slow_collective",

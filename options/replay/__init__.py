@@ -17,7 +17,6 @@ from result import Chart, Column, Result, Table, in_ms, in_percent, ms_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from arrays import Float64
     from dag_utils import LoadedSteps, NamedPath, Recording, StepGraph
     from replay.answer import Answer
     from replay.edit import Edit, EditRequest, Job
@@ -131,7 +130,7 @@ def _common(args: Namespace, loaded: LoadedSteps) -> dict[str, Any]:
 def _replayed(args: Namespace, loaded: LoadedSteps, wanted: Path) -> Result:
     from dag_utils import choose_step
     from options.replay.replay_tables import path_tables, step_table, timelines
-    from replay.answer import answer, leave_one_out, replayed_rows, with_gaps_of_others
+    from replay.answer import answer, replayed_rows
     from replay.runs import simulated
 
     recording = loaded.recording
@@ -140,12 +139,10 @@ def _replayed(args: Namespace, loaded: LoadedSteps, wanted: Path) -> Result:
     row = choose_step(recording)
     path = _path(args, recording, recording.steps[row])
     output, written = _write(result, wanted)
-    usual = with_gaps_of_others(recording)
-    errors = leave_one_out(recording, usual)
-    tables = [*path_tables(recording.steps[row].number, path, full=args.full), step_table(found, usual)]
+    tables = [*path_tables(recording.steps[row].number, path, full=args.full), step_table(found)]
     return Result(
         **_common(args, loaded),
-        headline=_headline(found, errors),
+        headline=f"{recording.one_step} takes {in_ms(found.iteration_ns)}.",
         further=_ahead(found),
         document=_document(args, found, row, path, output),
         tables=[table.first(args.head) for table in tables],
@@ -159,18 +156,6 @@ def _replayed(args: Namespace, loaded: LoadedSteps, wanted: Path) -> Result:
         notes=[*recording.notes, *written],
         ask=command(args, WHAT_IF),
     )
-
-
-def _headline(found: Answer, errors: Float64) -> str:
-    """Return how long a step takes, and how well a replay tells one that it has not seen."""
-    import numpy as np
-
-    answer = f"{found.recording.one_step} takes {in_ms(found.iteration_ns)}"
-    if len(errors):
-        errors = np.maximum(np.percentile(np.abs(errors), [50, 90]), 0.001)  # so small an error is not none
-        median, most = (in_percent(error, 1) for error in errors)
-        answer += f"; the model reproduces a step that it has not seen to within {median} (9 in 10: {most})"
-    return f"{answer}."
 
 
 def _ahead(found: Answer) -> str:
@@ -443,7 +428,7 @@ def _asked(args: Namespace, job: Job, forecasts: Forecasts) -> dict[str, Sequenc
         is_work = args.sub_option == "smlt_delay_cmp"
         chosen = (computation if is_work else communication)(job.apart)
         forward = forward_share(job.recording) if chosen.tails.any() else 1.0
-        delay = Edit(lambda recording, _: changed(recording, chosen, _delay(args), forward=forward))
+        delay = Edit(lambda recording: changed(recording, chosen, _delay(args), forward=forward))
         return {f"{'computation' if is_work else 'communication'} x {_delay(args):g}": [delay]}
     requests = _requests(args)
     sets = [[one] for one in requests] + ([requests] if len(requests) > 1 else [])
@@ -520,22 +505,15 @@ def _cautions(args: Namespace, job: Job) -> list[str]:
     if any(text.startswith("bandwidth=") for text in args.set):
         unknown = "bandwidth: the rate of the links is not known;"
         rate = job.links
-        if rate is None and job.collectives:
-            if not job.collectives.latency.is_told:
-                notes.append(
-                    "bandwidth: collectives of one size do not tell how much of their time is latency; the "
-                    "interval allows for that"
-                )
-        elif rate is None:
+        if rate is None and not job.collectives:
             notes.append(f"{unknown} a ratio scales whole transfers")
-        elif not is_sized(job.recording):
+        elif rate is not None and not is_sized(job.recording):
             notes.append(f"{unknown} sizes are taken from the copies to host memory")
-        elif not rate.is_told:
+        elif rate is not None and not rate.is_told:
             most = f"{rate.at_most * _MBIT:,.0f}"
             notes.append(f"bandwidth: the links were never busy for long; they carried "
-                         f"{rate.at_least * _MBIT:,.0f} Mbit/s once and may carry {most}. The interval "
-                         "holds both; for slower links give an absolute rate "
-                         "(bandwidth=100Mbit)")  # fmt: skip
+                         f"{rate.at_least * _MBIT:,.0f} Mbit/s once and may carry {most}; for slower "
+                         "links give an absolute rate (bandwidth=100Mbit)")  # fmt: skip
         if rate is not None and rate.machines:
             pairs = [f"{server} with {worker}" for server, worker in rate.machines.items()]
             notes.append(f"bandwidth: by the rate between them {listed(pairs)} are on one machine; what they "
@@ -543,10 +521,6 @@ def _cautions(args: Namespace, job: Job) -> list[str]:
         for node, carries in {} if rate is None else rate.slow.items():
             notes.append(f"bandwidth: {node} alone is limited to {carries * _MBIT:,.0f} Mbit/s; a ratio "
                          "changes that, too")  # fmt: skip
-        if (cores := job.shared_cores) is not None:
-            notes.append(f"bandwidth: computation takes {cores.factor:.1f} times as long while the rank's "
-                         "transfers are on their way, as on shared cores; it stays so in the prediction, and "
-                         "the interval allows for more or less of that")  # fmt: skip
     return notes
 
 

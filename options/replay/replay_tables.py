@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from arrays import Float64
 from compare.significance import Change
 from dag.step_graph import Recording
 from dag_utils import BY_NAME, PATH, NamedPath, by_name, critical_path, key_of, step_timeline
@@ -66,22 +65,15 @@ def _bound(edit: Forecast, end: int) -> float | None:
     return ms_of(edit.interval_ns and edit.interval_ns[end])
 
 
-def step_table(found: Answer, usual: Mapping[int, Float64]) -> Table:
-    """Return the iteration time of each replayed step: recorded, replayed, and from the others' gaps.
-
-    `usual` has the last, in nanoseconds per owner, by the row of the recorded step.
-    """
+def step_table(found: Answer) -> Table:
+    """List the iteration time of each step, recorded and replayed."""
     columns = (
         Column("step", "step", "int"),
         Column("measured_ms", "recorded (ms)", "float"),
         Column("predicted_ms", "replayed (ms)", "float"),
-        Column("usual_ms", "as if not seen (ms)", "float"),
     )
     steps = found.recording.steps
-    rows = [
-        (steps[row].number, *times, float(usual[row].mean()) / 1e6 if row in usual else None)
-        for row, times in zip(found.rows, _per_step(found), strict=True)
-    ]
+    rows = [(steps[row].number, *times) for row, times in zip(found.rows, _per_step(found), strict=True)]
     return Table("steps", "Iteration time", columns, rows)
 
 

@@ -13,9 +13,9 @@ from arrays import Float64
 from dag.step_graph import Recording
 from dialects.step_parts import Direction, Operation
 from errors import TraceError
-from replay.edit import LIKELY, OTHER_LATENCIES, Edit, EditRequest, Guess, Job, Order
+from replay.edit import Edit, EditRequest, Job, Order
 from replay.even_work import scaled
-from replay.links import bytes_of, is_sized, with_sizes
+from replay.links import LinkRate, bytes_of, is_sized, with_sizes
 from replay.selection import as_ratio
 from replay.uncertainty import CROWDED
 from replay.whatif.collective_times import at_bandwidth, crowded_ns, with_latency
@@ -45,53 +45,39 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     ratio = as_ratio(request, ", nor a rate such as 200Mbit or 10Gbit") if target is None else None
 
     links = job.links
-    known = job.collectives.latency if not job.recording.links and job.collectives else None
-    cores = job.shared_cores
-    # this network says nothing of how much nodes receive on one with another rate
-    may_receive_more = links is not None and (links.receives is None or not (links.receives or ratio))
+    latency = job.collectives.latency if not job.recording.links and job.collectives else None
 
-    def factor(guess: Guess) -> float:
-        """Return how many times as much links carry as those of the job that edits start from."""
-        if links is None:
-            return 1.0 if ratio is None else ratio
-        likely, wanted = guess.rate(links), ratio
-        if target is not None:
-            wanted = target * _GOODPUT / likely
-        assert wanted is not None
-        return wanted * likely / links.at_most if wanted < 1 else max(wanted, 1.0)
-
-    def apply(recording: Recording, guess: Guess) -> Recording:
-        if known is not None:
-            fixed = getattr(known, guess.latency)
-            return at_bandwidth(job, recording, fixed, times=ratio or 1.0, target=target or 0.0)
+    def apply(recording: Recording) -> Recording:
+        if latency is not None:
+            return at_bandwidth(job, recording, latency, times=ratio or 1.0, target=target or 0.0)
         if target is not None and (links is None or not is_sized(job.recording)):
             raise TraceError(
                 "bandwidth: the bytes of the transfers are not recorded; give a ratio (bandwidth=2)"
             )
-        times = factor(guess)
-        if guess.contends and cores is not None:
-            at_most = 0.0 if times > 1 else 1 / times  # on faster links at best none
-            recording = scaled(recording, cores.at(at_most))
+        times = _times(links, ratio, target)
         if links is not None and recording.sides:
-            limited = guess.receives if times < 1 and may_receive_more else links.receives is not False
+            # this network says nothing of how much nodes receive on one with another rate
+            may_receive_more = links.receives is None or not (links.receives or ratio)
+            limited = (times < 1 and may_receive_more) or links.receives is not False
             sides, _ = links.limits(recording.links, receives=limited)
             *carries, within = recording.carries  # where nothing changes
             # of nodes that are slow a ratio stays one; an absolute bandwidth is that of all
             carries = [min(one * ratio / times, 1.0) if ratio and one < 1 else 1.0 for one in carries]
             carries.append(within / times)
             recording = replace(recording, sides=sides, carries=carries)
-        rate = None if links is None else links.at_most
-        return times_faster(recording, times, rate)
+        return times_faster(recording, times, None if links is None else links.at_most)
 
-    guesses = [] if known is None or known.is_told else list(OTHER_LATENCIES)
-    if cores is not None and factor(LIKELY) != 1:
-        guesses.append(Guess(contends=True))
-    if may_receive_more and factor(LIKELY) < 1:
-        guesses.append(Guess(receives=False))
-    if links is not None and not links.is_told:
-        guesses += [Guess(rate=lambda links: links.at_least), Guess(rate=lambda links: links.at_most)]
-    crowded = _crowded(job.recording, ratio or 0.0) if known is not None else 0.0
-    return Edit(apply, order=Order.BANDWIDTH, guesses=tuple(guesses), error_ns=crowded)
+    crowded = _crowded(job.recording, ratio or 0.0) if latency is not None else 0.0
+    return Edit(apply, order=Order.BANDWIDTH, error_ns=crowded)
+
+
+def _times(links: LinkRate | None, ratio: float | None, target: float | None) -> float:
+    """Return how many times as much links carry as those of the job that edits start from."""
+    if links is None:
+        return 1.0 if ratio is None else ratio
+    wanted = target * _GOODPUT / links.likely if target is not None else ratio
+    assert wanted is not None
+    return wanted * links.likely / links.at_most if wanted < 1 else max(wanted, 1.0)
 
 
 def _crowded(recording: Recording, ratio: float) -> float:
@@ -106,14 +92,11 @@ def _crowded(recording: Recording, ratio: float) -> float:
 
 
 def _of_latency(request: EditRequest, job: Job) -> Edit:
-    times, known = as_ratio(request), job.collectives.latency
-    if not known.at_most.any():
+    times, latency = as_ratio(request), job.collectives.latency
+    if not latency.any():
         raise request.refused("the bytes of collectives are not recorded, so that their latency is not known")
 
-    def apply(recording: Recording, guess: Guess) -> Recording:
-        return with_latency(recording, getattr(known, guess.latency), times)
-
-    return Edit(apply, order=Order.LATENCY, guesses=() if known.is_told else OTHER_LATENCIES)
+    return Edit(lambda recording: with_latency(recording, latency, times), order=Order.LATENCY)
 
 
 def _absolute(request: EditRequest) -> float | None:

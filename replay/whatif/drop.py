@@ -13,7 +13,7 @@ from arrays.intervals import clipped_lengths, union
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.step_parts import EdgeKind, Joint, narrow_ns
 from formats.columns import Trace, Track
-from replay.edit import Edit, EditRequest, Guess, Job
+from replay.edit import Edit, EditRequest, Job
 from replay.selection import Selection, named_owners, select
 
 NAME = "drop=NAME"
@@ -28,7 +28,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     if not spans:
         select(job.recording, request, request.value)
 
-    def without(edited: Recording, _: Guess) -> Recording:
+    def without(edited: Recording) -> Recording:
         chosen = select(edited, request, request.value, may_be_nothing=bool(spans))
 
         def left(step: StepGraph) -> StepGraph:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 from msgspec.structs import replace
 
 from arrays import Float64, Int64
-from arrays.intervals import clipped_lengths, union
 from dag.step_graph import Bool, Recording, StepGraph, operation_edges
 from dialects.recorded_collectives import may_reduce
 from dialects.roles import Phase
 from dialects.step_parts import EdgeKind, Joint, narrow_ns
-from replay.edit import OTHER_LATENCIES, Edit, EditRequest, Guess, Job, Order
+from replay.edit import Edit, EditRequest, Job, Order
 from replay.engine import make_plan, simulate
-from replay.even_work import scaled
 from replay.uncertainty import CROWDED
 from replay.whatif.collective_times import crowded_ns
 
@@ -52,16 +49,8 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
         ]
     if not reduced:
         raise request.refused("no collective that reduces gradients is known to begin in a backward pass")
-    cores = job.shared_cores
-    contends = () if cores is None else (Guess(contends=True),)
     if size is None:
-        crowded = CROWDED * crowded_ns(recording)[0]
-
-        def separate(recording: Recording, guess: Guess) -> Recording:
-            alone = recording if cores is None or guess.contends else scaled(recording, cores.at(0.0))
-            return without_overlap(alone)
-
-        return Edit(separate, order=Order.WAITS, guesses=contends, error_ns=crowded)
+        return Edit(without_overlap, order=Order.WAITS, error_ns=CROWDED * crowded_ns(recording)[0])
     if np.concatenate(reduced).min() == 0:
         raise request.refused("the bytes of the gradients are not recorded (profile with record_shapes=True)")
     cap = float(size[1]) * _BYTES[size[2]]
@@ -73,19 +62,14 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
             f"{full / _BYTES['M']:.3g} MB; a cap must be at least half of that"
         )
     if full >= cap:  # it may be the recorded one: buckets are closed by what takes them beyond it
-        return Edit(lambda recording, _: recording)
-    known = job.collectives.latency
-    price = cache(lambda latency, alike: time_per_byte(job, getattr(known, latency), alike=alike))
+        return Edit(lambda recording: recording)
+    latency = job.collectives.latency
+    price = cache(lambda: time_per_byte(job, latency))
 
-    def apply(recording: Recording, guess: Guess) -> Recording:
-        if cores is not None and not guess.contends:
-            recording = scaled(recording, cores.at(_still_beside(reduced, cap)))
-        latency_ns = getattr(known, guess.latency)
-        per_byte = price(guess.latency, cores is None or guess.contends)
-        return joined(job, recording, cap, latency_ns, per_byte, within=guess.within_cap)
+    def apply(recording: Recording, *, within: bool = False) -> Recording:
+        return joined(job, recording, cap, latency, price(), within=within)
 
-    others = () if known.is_told else OTHER_LATENCIES
-    return Edit(apply, order=Order.EVENTS, guesses=(*others, *contends, Guess(within_cap=True)))
+    return Edit(apply, order=Order.EVENTS, otherwise=partial(apply, within=True))
 
 
 def without_overlap(recording: Recording) -> Recording:
@@ -130,8 +114,7 @@ def joined(
     `per_byte` as of `time_per_byte`.
 
     The last of those that are joined reduces all, when its own gradients are ready; the others take no time,
-    and what waits for them waits for it. Its bytes take as long as those of buckets usually do: what a small
-    one took beside computation may be mostly a wait for a core. The last of a pass meets none any more.
+    and what waits for them waits for it. Its bytes take as long as those of buckets usually do.
     """
 
     def edited(step: StepGraph) -> StepGraph:
@@ -141,8 +124,7 @@ def joined(
         carried = into != buckets
         total = np.bincount(into, n_bytes, len(step))
         carries = np.unique(into[carried])
-        is_last = np.isin(carries, buckets[np.diff(step.owner[buckets], append=-1) != 0])
-        bytes_ns = total[carries] * per_byte[step.owner[carries], is_last.astype(int)]
+        bytes_ns = total[carries] * per_byte[step.owner[carries]]
         work[carries] = np.rint(latency_ns[step.operation[carries]] + bytes_ns)
         work[buckets[carried]] = 0
         carrier = np.arange(len(step))
@@ -158,26 +140,10 @@ def joined(
     return recording.edited(edited)
 
 
-def _still_beside(reduced: Sequence[Float64], cap: float) -> float:
-    """Return how much of the bytes that computation meets it still does, if buckets of passes are joined.
-
-    It meets those that are not in the last bucket of a pass.
-    """
-    before, after = 0.0, 0.0
-    for sizes in reduced:
-        last = _carriers(np.zeros(len(sizes), np.int64), sizes, cap) == len(sizes) - 1
-        before, after = before + float(sizes[:-1].sum()), after + float(sizes[~last].sum())
-    return after / before if before else 1.0
-
-
-def time_per_byte(job: Job, latency_ns: Float64, *, alike: bool) -> Float64:
-    """Return how long buckets of each owner usually take for a byte, beside their latency (n,): (m, 2).
-
-    Beside computation, and without: both need cores, or a device. With `alike` both are of all bytes.
-    """
+def time_per_byte(job: Job, latency_ns: Float64) -> Float64:
+    """Return how long buckets of each owner (m,) usually take for a byte, beside their latency (n,)."""
     recording = job.recording
-    computes = recording.which(lambda one: one.is_compute)
-    rows: list[list[Float64]] = [[np.empty((0, 3))] for _ in recording.owners]
+    rows: list[list[Float64]] = [[np.empty((0, 2))] for _ in recording.owners]
     for step in map(recording.steps.__getitem__, recording.whole_steps):
         buckets, n_bytes = _buckets(job, recording, step)
         for owner, found in enumerate(rows):
@@ -185,17 +151,14 @@ def time_per_byte(job: Job, latency_ns: Float64, *, alike: bool) -> Float64:
             event, size = buckets[own], n_bytes[own]
             start_ns, end_ns = step.end_ns[event] - np.maximum(step.work_ns[event], 1), step.end_ns[event]
             bytes_ns = np.maximum(shared_out_ns(start_ns, end_ns) - latency_ns[step.operation[event]], 0.0)
-            works = computes[step.operation] & (step.owner == owner)
-            busy = union(step.start_ns[works], step.end_ns[works])
-            beside = clipped_lengths(busy, start_ns, end_ns) / (end_ns - start_ns)
-            weights = (size, size) if alike else (size * beside, size * (1 - beside))
-            found.append(np.column_stack((bytes_ns / size, *weights)))
-    usual = np.zeros((len(rows), 2))
+            found.append(np.column_stack((bytes_ns / size, size)))
+    usual = np.zeros(len(rows))
     for owner, found in enumerate(rows):
         each = np.concatenate(found)
         each = each[np.argsort(each[:, 0])]
-        for which, before in enumerate(np.cumsum(each[:, 1:], axis=0).T if len(each) else ()):
-            usual[owner, which] = each[np.searchsorted(before, before[-1] / 2), 0]
+        if len(each):
+            before = np.cumsum(each[:, 1])
+            usual[owner] = each[np.searchsorted(before, before[-1] / 2), 0]
     return usual
 
 

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from arrays import Int64
 from dag.step_graph import Recording, StepGraph
 from dialects.step_parts import narrow_ns
-from replay.edit import Edit, EditRequest, Guess, Job, Order
-from replay.occurrences import Middles, slots
+from replay.edit import Edit, EditRequest, Job, Order
+from replay.occurrences import slots, usual
 
 NAME = "step20=usual"
 HELP = "no event of these steps (step20,step31) takes longer, or comes later, than in the median step"
@@ -32,7 +32,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
             raise request.refused(f"there is no such step; the steps are {min(row_of)} to {max(row_of)}")
         rows.append(row_of[int(match[1])])
 
-    def apply(recording: Recording, _: Guess) -> Recording:
+    def apply(recording: Recording) -> Recording:
         return at_usual_length(recording, rows, job.apart)
 
     return Edit(apply, order=Order.LIMITS, as_recorded=True)
@@ -45,11 +45,11 @@ def at_usual_length(recording: Recording, rows: list[int], of: Recording | None 
     """
     of = recording if of is None else of
     number = slots(of.steps)
-    usual = [_Usual(column, of, number) for column in ("work_ns", "gap_ns")]
+    columns = [_Usual(column, of, number) for column in ("work_ns", "gap_ns")]
     usual_tail = np.median([step.tail_ns for step in of.steps], axis=0).astype(np.int64)
     steps = list(recording.steps)
     for row in rows:
-        work_ns, gap_ns = (one.of(steps[row], number[row]) for one in usual)
+        work_ns, gap_ns = (one.of(steps[row], number[row]) for one in columns)
         tail_ns = np.minimum(steps[row].tail_ns, usual_tail)
         steps[row] = replace(steps[row], work_ns=work_ns, gap_ns=gap_ns, tail_ns=tail_ns)
     return recording.with_steps(steps)
@@ -63,9 +63,8 @@ class _Usual:
     """
 
     def __init__(self, column: str, recording: Recording, number: Sequence[Int64]) -> None:
-        middles = Middles(column, recording.steps, number)
-        self._column, self._median = column, middles.medians()
-        self._is_rare = 2 * middles.count < len(recording.steps)
+        times, self._median = usual(column, recording.steps, number)
+        self._column, self._is_rare = column, 2 * times < len(recording.steps)
         owners = len(recording.owners)
         totals = [np.bincount(step.owner, getattr(step, column), owners) for step in recording.steps]
         self._total = np.median(totals, axis=0)

@@ -13,7 +13,7 @@ from arrays import Float64, Int64
 from dag.step_graph import NO_LINK, Recording, StepGraph
 from dialects.step_parts import Operation
 from errors import TraceError, whole_number
-from replay.edit import LIKELY, Edit, EditRequest, Guess, Job, Order
+from replay.edit import Edit, EditRequest, Job, Order
 from replay.links import connection, ends_of
 
 NAME = "partition_bytes=N"
@@ -21,8 +21,6 @@ HELP = "tensors are cut into pieces of N bytes; needs their sizes, from BytePS's
 
 #: Partitions up to this size show what one costs whatever its size.
 _SMALL = 32 * 1024
-#: This share of messages wait for nothing but their turn.
-_QUICK = 0.2
 
 
 def parse(request: EditRequest, job: Job) -> Edit | None:
@@ -32,13 +30,8 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     if not whole_number(request.value):
         raise request.refused(f"{request.value} is not a number of bytes above 0")
     n_bytes = int(request.value)
-    is_other = bool(changed_tensors(job.recording, n_bytes))
-
-    def apply(recording: Recording, guess: Guess) -> Recording:
-        return at_partition_bytes(recording, n_bytes, guess)
-
-    guesses = Guess(same_server=True), Guess(serial=True)
-    return Edit(apply, order=Order.EVENTS, guesses=guesses if is_other else ())
+    changed_tensors(job.recording, n_bytes)
+    return Edit(lambda recording: at_partition_bytes(recording, n_bytes), order=Order.EVENTS)
 
 
 class _Tensor(NamedTuple):
@@ -56,14 +49,14 @@ class _Tensor(NamedTuple):
 _Group = tuple[int, str, str, tuple[bool, bool]]
 
 
-def at_partition_bytes(recording: Recording, n_bytes: int, guess: Guess = LIKELY) -> Recording:
+def at_partition_bytes(recording: Recording, n_bytes: int) -> Recording:
     """Return the recording with tensors cut into partitions of `n_bytes`.
 
     A new partition passes the stages as the recorded one at its place did, but goes to the server that had
-    its key. Where none had, the servers take turns, unless it goes to the `same_server` as the recorded
-    one did. Bytes on a link take as long as before. A tensor's recorded time in another stage changes as what
-    the stage takes per partition (the median of small ones) and per byte says; but a partition waits as long
-    as one did: many wait side by side. A tensor whose partitions stay as they are does not change.
+    its key. Where none had, the servers take turns. Bytes on a link take as long as before. A tensor's
+    recorded time in another stage changes as what the stage takes per partition (the median of small ones)
+    and per byte says; but a partition waits as long as one did: many wait side by side. A tensor whose
+    partitions stay as they are does not change.
 
     Raises
     ------
@@ -73,7 +66,7 @@ def at_partition_bytes(recording: Recording, n_bytes: int, guess: Guess = LIKELY
     cut = changed_tensors(recording, n_bytes)
     if not cut:
         return recording
-    made = _Cut(recording, cut, _costs(recording), guess)
+    made = _Cut(recording, cut, _costs(recording))
     steps = [made.step(step) for step in recording.steps]
     return replace(recording, operations=made.operations, steps=steps)
 
@@ -131,22 +124,15 @@ def _per_byte(size: Float64, work: Float64) -> float:
     return float(nnls(np.stack([np.ones(len(size)), size], axis=1), work)[0][1])
 
 
-def _samples(recording: Recording, *, waits: bool = False) -> dict[str, Float64]:
-    """Return by stage the bytes and work of each partition in each step (k, 2), or of what it `waits`."""
+def _samples(recording: Recording) -> dict[str, Float64]:
+    """Return by stage the bytes and work of each partition in each step (k, 2)."""
     rows: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for step in recording.steps:
         for number, work in zip(step.operation.tolist(), step.work_ns.tolist(), strict=True):
             one = recording.operations[number].transfer
-            if one.is_wait == waits and (waits or (one.key is not None and one.n_bytes)):
+            if not one.is_wait and one.key is not None and one.n_bytes:
                 rows[one.stage].append((one.n_bytes, work))
     return {stage: np.array(samples, np.float64) for stage, samples in rows.items()}
-
-
-def _least_waits(recording: Recording) -> dict[str, float]:
-    """Return the least that messages of each stage wait as a rule."""
-    return {
-        of: float(np.quantile(rows[:, 1], _QUICK)) for of, rows in _samples(recording, waits=True).items()
-    }
 
 
 class _Cut:
@@ -157,12 +143,9 @@ class _Cut:
         recording: Recording,
         tensors: Mapping[tuple[int, str], _Tensor],
         costs: Mapping[str, tuple[float, float]],
-        guess: Guess,
     ) -> None:
         self.operations = list(recording.operations)
         self._place = {link: i for i, link in enumerate(recording.links)}
-        self._guess = guess
-        self._serial_ns = _least_waits(recording) if guess.serial else {}
         self._server: dict[int | None, str] = {}  # by key
         for one in recording.table.kinds:
             if one.transfer.is_answer:
@@ -234,7 +217,7 @@ class _Cut:
         """Return the connection to, or from, the server of a new partition: by its key, else in turn."""
         link, recorded = old.transfer.link, self._server.get(old.transfer.key, "")
         ends = ends_of(link) or (link,)
-        if self._guess.same_server or not recorded or recorded not in ends:
+        if not recorded or recorded not in ends:
             return link
         first = self._servers.index(self._server.get(tensor.keys[0], recorded))
         next_one = self._servers[(first + piece) % len(self._servers)]
@@ -273,14 +256,11 @@ class _Cut:
                 one = self.operations[number].transfer
                 of_tensor = sum(self._tensors[group[:2]].sizes)
                 if one.is_wait:
-                    wait = total[group] / count[group]
-                    found[event] = max(wait - self._serial_ns.get(one.stage, 0.0), 0.0)
+                    found[event] = total[group] / count[group]
                 elif costs[group]:
                     found[event] = total[group] * self._cost(number) / costs[group]
                 else:
                     found[event] = total[group] * one.n_bytes / of_tensor
-                if one.link and one.n_bytes:
-                    found[event] += self._serial_ns.get(one.stage, 0.0)
         return np.rint(found).astype(np.int64)
 
     def _tensor(self, one: Operation) -> _Tensor | None:

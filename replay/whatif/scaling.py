@@ -13,7 +13,7 @@ from arrays.numbering import occurrence_number
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.roles import Phase, Role
 from dialects.step_parts import narrow_ns
-from replay.edit import Edit, EditRequest, Guess, Job, Order
+from replay.edit import Edit, EditRequest, Job, Order
 from replay.selection import Selection, as_ratio, of_stage, select
 
 NAME = "NAME=R|+400ms"
@@ -36,7 +36,7 @@ def parse(request: EditRequest, job: Job) -> Edit:
     factor, added_ns = _change(request)
     _chosen(job.recording, request)  # a name that nothing has is refused before anything is simulated
 
-    def apply(recording: Recording, _: Guess) -> Recording:
+    def apply(recording: Recording) -> Recording:
         chosen = _chosen(recording, request)
         forward = forward_share(job.recording) if chosen.tails.any() else 1.0
         return changed(recording, chosen, factor, added_ns, forward)

@@ -17,7 +17,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     if not request.asks("schedule", "priority", "fifo"):
         return None
     by_priority = request.value == "priority"
-    return Edit(lambda recording, _: rescheduled(recording, by_priority=by_priority), order=Order.WAITS)
+    return Edit(lambda recording: rescheduled(recording, by_priority=by_priority), order=Order.WAITS)
 
 
 def rescheduled(recording: Recording, *, by_priority: bool) -> Recording:

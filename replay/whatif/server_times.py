@@ -46,7 +46,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
         return measured(job, lambda recording: as_fast_as_wire(recording, rate))
     pace = slowest_server(job)
     if pace is None:
-        return Edit(lambda recording, _: recording)
+        return Edit(lambda recording: recording)
     slow = () if job.links is None else job.links.slow
     its_link = {one.transfer.link for one in job.recording.table.kinds if one.transfer.server == pace.server}
     own_limit = next((link for link in slow if link in its_link), None)

@@ -17,11 +17,11 @@ from dialects.recorded_collectives import bus_factor, size_classes
 
 #: The end of an event and that of its slice differ by no more than this.
 _TOLERANCE_NS = 2_000
-#: What a hop of a ring or tree takes at least, likely and at most (ns), base time included: of NCCL's own
-#: table of latencies (src/graph/tuning.cc), from NVLink with the LL protocol to networks with the simple one.
-_HOPS_NS = np.array([600.0, 6_000.0, 20_000.0])
+#: What a hop of a ring or tree takes at least and likely (ns), base time included: of NCCL's own table of
+#: latencies (src/graph/tuning.cc), which goes up to 20 µs.
+_LEAST_HOP_NS, _HOP_NS = 600.0, 6_000.0
 #: Sizes that are apart by this factor tell a latency; where they do not, so much of a time may be latency.
-_LARGER, _MOST_HIDDEN = 1.5, np.array([0.1, 0.5, 0.9])
+_LARGER, _HIDDEN = 1.5, 0.5
 
 
 class Rates(NamedTuple):
@@ -44,19 +44,6 @@ class Rates(NamedTuple):
     n_ranks: Int64
     took_ns: Float64
     line: Int64
-
-
-class Latency(NamedTuple):
-    """The time of collectives beside their bytes, per operation (n,) in ns: at least, likely, at most."""
-
-    at_least: Float64
-    likely: Float64
-    at_most: Float64
-
-    @property
-    def is_told(self) -> bool:
-        """Whether the sizes of all tell it."""
-        return not (self.at_least < self.at_most).any()
 
 
 class SizedCollectives:
@@ -132,32 +119,27 @@ class SizedCollectives:
         return Rates(operation_, group_, table[2], turn_, table[4], n_ranks_, table[6], line_)
 
     @cached_property
-    def latency(self) -> Latency:
-        """The latency of each operation; 0 where its bytes are not known.
+    def latency(self) -> Float64:
+        """The time of each operation (n,) beside its bytes (ns); 0 where its bytes are not known.
 
         Where all ranks are recorded and collectives of one kind and group differ in size, it is where the
         line through their times is at 0 bytes. That of others is their hops in a ring or tree times what a
-        hop takes: in those of the job whose latency is known, or in any (`_HOPS_NS`).
+        hop takes: in those of the job whose latency is known, or in any (`_HOP_NS`).
         """
         known = self.rates
         hops = 2 * np.ceil(np.log2(np.maximum(known.n_ranks, 2)))
-        told: Float64 = np.full((len(hops), 3), np.nan)
+        measured: Float64 = np.full(len(hops), np.nan)
         is_whole = max((rank.world_size or 0 for rank in self._ranks), default=0) <= len(self._ranks)
-        for one in unique(known.line) if is_whole else ():
-            members = np.flatnonzero(known.line == one)
-            least = float(hops[members[0]] * _HOPS_NS[0])
-            told[members] = _at_no_bytes(known.n_bytes[members], known.took_ns[members], least)
-        is_told = np.isfinite(told[:, 1])
-        hop = _HOPS_NS
-        if is_told.any():
-            of_hop = told[is_told] / hops[is_told, None]
-            hop = np.array(
-                [min(_HOPS_NS[0], of_hop[:, 0].min()), np.median(of_hop[:, 1]), of_hop[:, 2].max()]
-            )
-        guess = np.minimum(hops[:, None] * hop, known.took_ns[:, None] * _MOST_HIDDEN)
-        of_all = np.zeros((3, len(self._recording.operations)))
-        of_all[:, known.operation] = np.where(is_told[:, None], told, guess).T
-        return Latency(*of_all)
+        for line in unique(known.line) if is_whole else ():
+            members = np.flatnonzero(known.line == line)
+            least = float(hops[members[0]] * _LEAST_HOP_NS)
+            measured[members] = _at_no_bytes(known.n_bytes[members], known.took_ns[members], least)
+        is_measured = np.isfinite(measured)
+        hop_ns = np.median((measured / hops)[is_measured]) if is_measured.any() else _HOP_NS
+        likely = np.minimum(hops * hop_ns, known.took_ns * _HIDDEN)
+        found = np.zeros(len(self._recording.operations))
+        found[known.operation] = np.where(is_measured, measured, likely)
+        return found
 
     @cached_property
     def bytes_at_once(self) -> Float64:
@@ -170,25 +152,21 @@ class SizedCollectives:
         return found
 
 
-def _at_no_bytes(n_bytes: Float64, took: Float64, least: float) -> tuple[float, float, float]:
-    """Return where the line through times (k,) by bytes is at 0 bytes: at least, likely, at most; else NaN.
+def _at_no_bytes(n_bytes: Float64, took: Float64, least: float) -> float:
+    """Return where the line through times (k,) by bytes is at 0 bytes; NaN where sizes do not tell it.
 
-    Each time weighs as much as another, whatever it is (their errors are shares). The bounds are two standard
-    errors away. A line below the `least` that a latency can be tells none: large ones take longer for another
-    reason.
+    Each time weighs as much as another, whatever it is (their errors are shares). A line that is by two
+    standard errors below the `least` latency tells none: large ones take longer for another reason.
     """
     if n_bytes.max() < _LARGER * n_bytes.min():
-        return (np.nan,) * 3
+        return np.nan
     rows = np.column_stack((np.ones_like(n_bytes), n_bytes)) / took[:, None]
     inverse = np.linalg.inv(rows.T @ rows)
     at, slope = inverse @ rows.sum(axis=0)
     if slope <= 0:
-        return (np.nan,) * 3
+        return np.nan
     off = float(np.sqrt(np.sum((rows @ (at, slope) - 1) ** 2) / max(len(took) - 2, 1) * inverse[0, 0]))
-    if at + 2 * off < least:
-        return (np.nan,) * 3
-    low, mid, high = np.clip((at - 2 * off, at, at + 2 * off), 0.0, float(took.min()))
-    return float(low), float(mid), float(high)
+    return np.nan if at + 2 * off < least else float(np.clip(at, 0.0, took.min()))
 
 
 def turns(step: StepGraph, events: Int64) -> Int64:

@@ -36,7 +36,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     if request.value == "none":
         return measured(job, without_stragglers)
     even_out = kinds[request.value]
-    return Edit(lambda recording, _: even_out(recording), order=Order.EVENED)
+    return Edit(lambda recording: even_out(recording), order=Order.EVENED)
 
 
 def stragglers(recording: Recording) -> list[int]:

@@ -13,7 +13,7 @@ from dialects.byteps.byteps_events import DIRECTIONS
 from dialects.roles import Phase, Role
 from dialects.step_parts import Edge, EdgeKind, Joint, Meeting, Operation, RankStep, RankSteps, Transfer
 from formats.columns import Track
-from replay.edit import LIKELY, EditRequest, Guess, Job
+from replay.edit import EditRequest, Job
 from replay.edits import EditedJob
 from replay.forecast import Forecast, Forecasts
 
@@ -145,10 +145,10 @@ def partitions(sizes: Sequence[int], ms_each: Sequence[float]) -> Recording:
     return job(rank("rank0", [(times, (0, at + 1))], {name: ["BW.a"] for name in kinds}, kinds=kinds))
 
 
-def apply(recording: Recording, edits: Sequence[str], guess: Guess = LIKELY) -> Recording:
+def apply(recording: Recording, edits: Sequence[str]) -> Recording:
     """Return the recording after edits in the words of `--set`."""
     edited = EditedJob(Job(recording))
-    return edited.after([edited.parse(EditRequest.of(text)) for text in edits], guess)
+    return edited.after([edited.parse(EditRequest.of(text)) for text in edits])
 
 
 def foreseen(recording: Recording, *edits: str) -> Forecast:
