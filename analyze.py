@@ -35,9 +35,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         args = arguments.parse(sys.argv[1:] if argv is None else argv)
         _set_up_logging(args.logging_level)
-        from formats.stream import max_unpacked
-
-        max_unpacked.set(args.max_unpacked)
         with warnings.catch_warnings():
             warnings.showwarning = _log_warning
             return _run(args)

@@ -8,7 +8,6 @@ import sys
 import threading
 import zlib
 from collections.abc import Generator, Iterable, Iterator
-from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,7 @@ from inputs import opened, unreadable
 PIECE = 1 << 20  # bytes handed on at a time: measured best between 256 KiB and 4 MiB
 _READ = PIECE // 4  # packed bytes read at a time; what is no more is unpacked without a thread
 _GZIP = b"\x1f\x8b"
-#: Bytes that a packed file may unpack to, as `--max_unpacked` says; None: by the file's size.
-max_unpacked: ContextVar[int | None] = ContextVar("max_unpacked", default=None)
+#: Bytes that any packed file may unpack to.
 _ALWAYS_UNPACKED = 256 << 20
 _USUAL_TIMES = 64  # its size: recordings unpack to 10 to 30 times theirs
 _AHEAD = 8  # pieces that are unpacked before they are asked for
@@ -30,9 +28,7 @@ _NEVER_TIMES = 1000  # its size: only padding unpacks to more
 def most_unpacked(path: Path) -> int:
     """Return how many bytes a packed file may unpack to."""
     size = path.stat().st_size
-    limit = max_unpacked.get()
-    most = max(_ALWAYS_UNPACKED, _USUAL_TIMES * size) if limit is None else limit
-    return min(most, max(PIECE, _NEVER_TIMES * size))
+    return min(max(_ALWAYS_UNPACKED, _USUAL_TIMES * size), max(PIECE, _NEVER_TIMES * size))
 
 
 def find_file(directory: Path, name: str) -> Path | None:
@@ -118,8 +114,8 @@ class ByteStream:
             unpacked += len(piece)
             if unpacked > most:
                 raise TraceError(
-                    f"{self.path}: unpacks to more than {most / 1e6:,.0f} MB; --max_unpacked SIZE "
-                    f"(such as 8G) allows more, up to {_NEVER_TIMES:,} times the file's size"
+                    f"{self.path}: unpacks to more than {most / 1e6:,.0f} MB; if it is no damaged or hostile "
+                    "file, unpack it with gunzip first"
                 )
             yield piece
 

@@ -11,12 +11,12 @@ import importlib
 import shlex
 import shutil
 import sys
-from argparse import ArgumentTypeError, Namespace
-from collections.abc import Callable, Sequence
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from errors import UsageError, meant, whole_number
+from errors import UsageError, whole_number
 from outputs.marks import PROGRAM
 from result import Command, Result
 
@@ -43,7 +43,7 @@ INSTALLED = "analyze"
 #: What `--group_by` puts the work of devices together by.
 GROUPS = ("operator", "module", "annotation", "kernel_kind")
 #: The shared flags that say how a job is read; see `asked`.
-READING = frozenset({"filter", "comm", "step_by", "rank_by"})
+READING = ("filter", "comm", "step_by", "rank_by")
 
 
 def names() -> Sequence[str]:
@@ -52,15 +52,13 @@ def names() -> Sequence[str]:
 
 
 class Option(Protocol):
-    """The names that each module of this package defines.
-
-    One with flags of its own has ``add_arguments(group)``, which declares them, one with variants (of
-    `--sub_option`) their names as ``VARIANTS``.
-    """
+    """The names that each module of this package defines."""
 
     HELP: str  # one line
     EXAMPLE: str  # one command
-    FLAGS: frozenset[str]  # of the flags that not every option heeds, those that this one does
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Declare the flags that not every option has; those of `SHARED` with `add_flags`."""
 
     def run(self, args: Namespace) -> Result:
         """Answer; raise `AnalyzeError` for what the user can mend."""
@@ -93,20 +91,84 @@ def above_zero(
 whole_above_zero = above_zero("whole number", whole_number)
 
 
-def check_variant(args: Namespace, *variants: str) -> None:
-    """Refuse (`UsageError`) a `--sub_option` other than the option's `variants`."""
-    if args.sub_option not in (None, *variants):
-        near = meant(args.sub_option, variants)
-        has = f"{args.option} has the variants {', '.join(variants)}{near}"
-        raise UsageError(f"--sub_option {args.sub_option}: {has}")
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part for part in text.split(",") if part)
 
 
-def check_heeded(args: Namespace, *flags: str) -> None:
-    """Refuse (`UsageError`) `flags` that the chosen variant does not use, rather than ignore them."""
-    variant = f"--sub_option {args.sub_option}" if args.sub_option else f"a plain --option {args.option}"
+def _part_of_a_name(text: str) -> str:
+    if not text.strip():
+        raise ArgumentTypeError("a part of a name is expected")
+    return text
+
+
+#: Flags that several options have.
+SHARED: Mapping[str, Mapping[str, Any]] = {
+    "filter": {"metavar": "A,B", "type": _names, "help": "only these communications; all else stays"},
+    "comm": {
+        "metavar": "NAME",
+        "type": _part_of_a_name,
+        "action": "append",
+        "help": "operations with this in their name are communication, too (repeatable)",
+    },
+    "step_by": {
+        "metavar": "NAME",
+        "help": "what marks a step: an annotation, an instant, or args.KEY of the events",
+    },
+    "rank_by": {
+        "metavar": "FIELD",
+        "help": "what tells the ranks in one file apart: pid, tid or args.KEY of the events",
+    },
+    "group_by": {
+        "choices": ("operation", "rank", *GROUPS),
+        "help": "a row for each operation, or for each of each rank (default; of more than 16 ranks a table "
+        "is by operation); of a device's work for each operator, module, annotation or kernel kind",
+    },
+    "sort": {"action": "store_true", "help": "longest (or largest change) first"},
+    "head": {"metavar": "N", "type": whole_above_zero, "help": "only the first N rows"},
+    "output": {
+        "metavar": "FILE",
+        "type": Path,
+        "help": "where the trace (.json) or picture goes (.gz packs it)",
+    },
+    "picture": {"metavar": "FILE", "type": Path, "help": "also draw the first chart (.svg .png .pdf)"},
+    "save": {
+        "metavar": "FILE",
+        "type": Path,
+        "help": "also write the job's digest, which can be a path later (.gz packs it)",
+    },
+    "del_queue": {"action": "store_true", "help": "a communication as its partitions and stages"},
+    "step": {
+        "metavar": "N",
+        "help": "one recorded step by its number instead of the one of median length; critical also has "
+        "mean: the longest chain of averages",
+    },
+}
+
+
+def add_flags(parser: ArgumentParser, *names: str) -> None:
+    """Declare shared flags."""
+    for name in names:
+        parser.add_argument(f"--{name}", **SHARED[name])
+
+
+def add_variants(parser: ArgumentParser, names: Sequence[str]) -> None:
+    """Declare `--sub_option` with the option's variants."""
+    parser.add_argument(
+        "--sub_option", metavar="VARIANT", choices=names, help=f"a variant: {', '.join(names)}"
+    )
+
+
+def refuse(args: Namespace, why: str, *flags: str) -> None:
+    """Refuse (`UsageError`) flags that this run of the option cannot honour."""
     for flag in flags:
         if getattr(args, flag) not in (None, False, (), []):
-            raise UsageError(f"--{flag} has no effect with {variant}")
+            raise UsageError(f"--{flag} {why}")
+
+
+def variant_of(args: Namespace) -> str:
+    """Say in which variant a flag has no effect; see `refuse`."""
+    variant = f"--sub_option {args.sub_option}" if args.sub_option else f"a plain --option {args.option}"
+    return f"has no effect with {variant}"
 
 
 def is_drawn(args: Namespace) -> bool:
@@ -134,9 +196,8 @@ def asked(args: Namespace) -> Request:
 def command(args: Namespace, name: str, *rest: str, paths: Sequence[Path] = ()) -> Command:
     """Return the command that asks the option `name`, or `whatif`, about the paths of this one, or others.
 
-    What says how the recording is read goes with it, as far as the option heeds it.
+    The flags that say how the recording is read go with it.
     """
-    heeded = load(name).FLAGS
     words = [f"./{path}" if str(path).startswith("-") else str(path) for path in paths or args.path]
     read = {
         "filter": [",".join(args.filter)],
@@ -144,8 +205,9 @@ def command(args: Namespace, name: str, *rest: str, paths: Sequence[Path] = ()) 
         "step_by": [args.step_by],
         "rank_by": [args.rank_by],
     }
-    asked = [(flag, value) for flag, values in read.items() for value in values if value and flag in heeded]
-    flags = [word for flag, value in asked for word in (f"--{flag}", value)]
+    flags = [
+        word for flag, values in read.items() for value in values if value for word in (f"--{flag}", value)
+    ]
     return Command(shlex.join([*_program(), name, *words, *rest, *flags]))
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from argparse import Namespace, _ArgumentGroup
+from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from errors import UsageError, counted
-from options import command
+from options import add_flags, command
 from result import Bars, Chart, Column, Result, Table, in_digits
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 HELP = "several ranks' and workers' traces as one timeline, their clocks aligned"
 EXAMPLE = "analyze.py combine worker_0 worker_1 --output combined.json.gz"
-FLAGS = frozenset({"filter", "comm", "align", "output"})
 
 _WORKERS = (
     Column("path", "worker"),
@@ -39,9 +38,10 @@ _UNITS = (("h", 3600e6), ("s", 1e6), ("ms", 1e3))  # and how many microseconds e
 _CLOCK = ("offset_us", "drift_ppm", "bound_us", "anchors", "violations_before", "violations_after")
 
 
-def add_arguments(group: _ArgumentGroup) -> None:
-    """Declare `--align`."""
-    group.add_argument(
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the flags of this option."""
+    add_flags(parser, "filter", "comm", "output")
+    parser.add_argument(
         "--align",
         choices=("auto", "none"),
         default="auto",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from errors import UsageError
-from options import READING, command
+from options import READING, add_flags, command
 from options.runs import check_runs, digest_note, folder_labels, load_runs
 from result import Bars, Bars3D, Chart, Column, HeatMap, Result, Table, in_ms, ms_of
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 HELP = "many runs side by side (a sweep): operations x runs x average time, as a 3-D chart"
 EXAMPLE = "analyze.py 3dcompare examples/lenet examples/lenet-100mbit --output sweep.html"
-FLAGS = READING | {"sort", "head", "output", "save"}
 
 _SUFFIXES = (".html", ".png", ".svg", ".pdf")
 _RUNS = (
@@ -28,6 +27,11 @@ _RUNS = (
 )
 _NAMED = 4  # runs in the headline beside the fastest
 _MOST_ROWS = 80  # operations that a 3-D chart can still show
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the flags of this option."""
+    add_flags(parser, *READING, "sort", "head", "output", "picture", "save")
 
 
 def run(args: Namespace) -> Result:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from argparse import Namespace, _ArgumentGroup
+from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
 from errors import AnalyzeError, TraceError, UsageError, listed, whole_number
-from options import READING, WHAT_IF, asked, command, is_drawn
+from options import READING, WHAT_IF, add_flags, asked, command, is_drawn, refuse
 from result import Bars, Cell, Chart, Column, LazySequence, Result, Table, in_ms, ms_column
 
 if TYPE_CHECKING:
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 HELP = "the critical path of a recorded step, per GPU, worker and job, and the slack of everything else"
 EXAMPLE = "analyze.py critical TRACE_DIR --head 10"
-FLAGS = READING | {"step", "scope", "del_queue", "sort", "head", "output"}
+#: Why a flag is refused; see `refuse`.
+NO_STEP = "needs a recorded step; a .gml file and --step mean have none"
 
 _SCOPE = Column("scope", "scope")
 _NAME, _CAT = Column("name", "operation"), Column("cat", "category")
@@ -37,14 +38,11 @@ _LEAST = 3  # importance of a column that says nothing new
 _MOST_BARS = 32
 _FEW_SCOPES = 4  # of a kind, whose lengths are told one by one
 _SCREEN = 10  # rows of the path on a terminal, with all else a screen
-SCOPES = ("GPU", "worker", "job", "all")
 
 
-def add_arguments(group: _ArgumentGroup) -> None:
-    """Declare `--step` (graph knows it too) and `--scope`."""
-    group.add_argument("--step", metavar="N", help="one recorded step by its number instead of the one of "
-                       "median length; critical also has mean: the longest chain of averages")  # fmt: skip
-    group.add_argument("--scope", choices=SCOPES, help="which paths the table shows (default: the widest)")
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the flags of this option."""
+    add_flags(parser, *READING, "step", "del_queue", "sort", "head", "output")
 
 
 def run(args: Namespace) -> Result:
@@ -64,13 +62,6 @@ def step_number(text: str | None) -> int | None:
     if number is None:
         raise UsageError(f"--step {text}: not the number of a step")
     return number
-
-
-def refuse(args: Namespace, *flags: str) -> None:
-    """Refuse (`UsageError`) flags that only a recorded step can heed, not averages through a DAG."""
-    for flag in flags:
-        if getattr(args, flag):
-            raise UsageError(f"--{flag} needs a recorded step; a .gml file and --step mean have none")
 
 
 def recorded_step(args: Namespace) -> tuple[LoadedSteps, int]:
@@ -103,7 +94,7 @@ def _recorded(args: Namespace) -> Result:
     recording = loaded.recording
     step = recording.steps[row]
     scopes, path = scopes_of(recording, loaded.job.kind, step, parts=args.del_queue)
-    shown = [(scope, scope.path()) for scope in _shown(scopes, args.scope)]
+    shown = [(scope, scope.path()) for scope in scopes if scope.kind == scopes[-1].kind]
     is_asked = bool(args.full or args.sort)
     slack = _slack_table(args, step_operations(recording, step))
     columns = (BY_NAME[0], KIND, *BY_NAME[1:])
@@ -248,18 +239,6 @@ def _about_operations(recording: Recording, slack: Table) -> LazySequence[Sequen
     )
 
 
-def _shown(scopes: Sequence[Scope], wanted: str | None) -> list[Scope]:
-    """Return the scopes whose paths the tables show; refuse a kind of which the job has none."""
-    if wanted == "all":
-        return list(scopes)
-    kind = wanted or scopes[-1].kind
-    shown = [scope for scope in scopes if scope.kind == kind]
-    if not shown:
-        have = ", ".join(dict.fromkeys(scope.kind for scope in scopes))
-        raise UsageError(f"--scope {wanted}: this recording has no such scope; it has {have}")
-    return shown
-
-
 def _longer(scopes: Sequence[Scope], path: CriticalPath, recording: Recording) -> list[str]:
     """Return why a part of the job takes longer than the whole, where one does."""
     scopes = _once(scopes)
@@ -336,9 +315,9 @@ def _mean(args: Namespace) -> Result:
     """Return the longest chain of average durations through the DAG of each GPU, without gaps."""
     from dag_utils import longest_chain, mean_dags
 
-    refuse(args, "filter", "comm", "step_by", "rank_by", "scope", "del_queue", "output")
+    refuse(args, NO_STEP, *READING, "del_queue", "output")
     if args.step != "mean":
-        refuse(args, "step")
+        refuse(args, NO_STEP, "step")
     loaded = mean_dags(args.path, jobs=args.jobs, progress=args.progress)
     if not any(dag.dur_ns.any() for _, _, dag in loaded.gpus):
         why = f" ({'; '.join(loaded.repairs)})" if loaded.repairs else ""

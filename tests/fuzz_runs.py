@@ -31,6 +31,7 @@ import mutations
 import options
 from conftest import REPO, run_cli
 from formats import native
+from options.arguments import parser_of
 
 #: What a run may take beside a second and ten bytes of memory for each byte of its input.
 _MOST_S, _MOST_BYTES = 10, 300 << 20
@@ -294,7 +295,7 @@ def _command(rng: random.Random, kind: str, job: Path, out: Path) -> list[object
         words = ["--option", option, "--path", *paths]
     elif rng.random() < 0.1:
         words = [",".join(map(str, paths))] if option == "diagnose" else [option, ",".join(map(str, paths))]
-    heeded = options.load("replay" if option == "whatif" else option).FLAGS
+    heeded = {action.dest for action in parser_of(str(option))._actions}
     flags: list[tuple[str, Callable[[], list[object]]]] = [
         ("group_by", lambda: ["--group_by", rng.choice(("operation", "rank", *options.GROUPS))]),
         ("rank_by", lambda: ["--rank_by", rng.choice(_FIELDS)]),
@@ -304,12 +305,10 @@ def _command(rng: random.Random, kind: str, job: Path, out: Path) -> list[object
         ("sort", lambda: ["--sort"]),
         ("head", lambda: ["--head", rng.choice(("1", "0", "9" * 40))]),
         ("step", lambda: ["--step", rng.choice(("1", "2", "mean", "-1", "9" * 40))]),
-        ("scope", lambda: ["--scope", rng.choice(("GPU", "worker", "job", "all"))]),
         ("del_queue", lambda: ["--del_queue"]),
         ("step_num", lambda: ["--step_num", rng.choice(("1", "5", "0"))]),
         ("delay_ratio", lambda: ["--delay_ratio", rng.choice(_AMOUNTS[:8])]),
         ("align", lambda: ["--align", "none"]),
-        ("peak", lambda: ["--peak", rng.choice(_AMOUNTS[:8])]),
         ("fail_above", lambda: ["--fail_above", rng.choice(_AMOUNTS[:8])]),
         ("save", lambda: ["--save", out / rng.choice(("save.json", "save.json.gz"))]),
     ]

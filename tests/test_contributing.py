@@ -43,7 +43,8 @@ from errors import TraceError
 from formats.columns import Trace, Track
 from formats.stream import read_text
 from traces.readers import Decoding, Reader
-from argparse import Namespace, _ArgumentGroup
+from argparse import ArgumentParser, Namespace
+from options import add_flags
 from result import Column, Result, Table
 from collections.abc import Iterator
 from diagnose.finding import Finding, Skipped, edit

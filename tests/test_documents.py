@@ -85,7 +85,7 @@ TYPES: dict[str, dict[str, Any]] = {
         "rules?": [str],
         "ranks?": rows(statistic._RANKS, outlier_steps=[int]),
         "breakdown?": rows(statistic._BREAKDOWN),
-        "collectives?": rows(collective_table._COLLECTIVES, **{"peak_share?": _NUMBER}),
+        "collectives?": rows(collective_table._COLLECTIVES),
         "all_to_all?": rows(collective_table._UNEVEN),
         **{f"{name}?": [_LONGEST] for name in statistic._DASF},
     },
@@ -217,7 +217,7 @@ COMMANDS = (
 OF_ANY_JOB = (
     ("diagnose",),
     ("statistic", "--sub_option", "breakdown"),
-    ("statistic", "--sub_option", "collectives", "--peak", "100"),
+    ("statistic", "--sub_option", "collectives"),
     ("critical",),
     ("whatif",),
 )

@@ -69,7 +69,7 @@ def limited(setting: str, *args: object) -> subprocess.CompletedProcess[str]:
 OPTIONS = (
     "diagnose", "statistic", "graph", "combine", "compare", "critical", "replay", "collect", "3dcompare",
 )  # fmt: skip
-_FILES = ("output", "xlsx", "html", "picture", "save")
+_FILES = ("output", "xlsx", "html", "save")
 #: Each option with one of them, and the first with all, in each run of the suite.
 FLAGS = [(option, flag) for option in OPTIONS for flag in _FILES]
 FLAGS.sort(key=lambda one: one[0] != OPTIONS[0] and _FILES[OPTIONS.index(one[0]) % len(_FILES)] != one[1])
@@ -128,7 +128,7 @@ def test_a_picture_is_replaced_by_the_next_run(job: Path, suffix: str) -> None:
     assert [run_cli(*args)[0] for _ in range(2)] == [0, 0]
 
 
-@pytest.mark.parametrize("option", few(1, ["statistic", "graph", "3dcompare"]))
+@pytest.mark.parametrize("option", few(1, ["graph", "3dcompare"]))
 def test_the_still_of_a_chart_is_drawn_and_replaced(job: Path, option: str) -> None:
     path = job / "still.svg"
     args: list[object] = ["--option", option, "--path", job, "--picture", path]
@@ -136,16 +136,6 @@ def test_the_still_of_a_chart_is_drawn_and_replaced(job: Path, option: str) -> N
         args += ["--path", job, "--output", job / "x.html"]
     assert [run_cli(*args)[0] for _ in range(2)] == [0, 0]
     assert "<!-- written by analyze.py -->" in path.read_text()
-
-
-def test_what_has_no_chart_has_no_picture(job: Path) -> None:
-    before = checksums(job)
-    path = job / "still.svg"
-    alone = job / "worker_0"  # one clock has no offsets to draw
-    code, _, err = run_cli("--option", "combine", "--path", alone, "--picture", path)
-    expected = f"{path}: combine has no chart to draw here; no file was written"
-    assert (code, err) == (2, f"analyze.py: error: {expected}\n")
-    assert checksums(job) == before
 
 
 @pytest.mark.parametrize(

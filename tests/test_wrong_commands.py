@@ -16,66 +16,37 @@ whatif lenet FW=+5
     --set FW=+5: what is added has a unit: +5ms
 whatif lenet FW=-5ms
     --set FW=-5ms: -5ms is not a ratio such as 2 or 0.5
-lenet whatif bandwidth=2
-    whatif: the option comes first: analyze.py whatif lenet bandwidth=2
-lenet compare lenet-100mbit
-    compare: the option comes first: analyze.py compare lenet lenet-100mbit
 lenet --json
     unrecognized argument: --json; did you mean --format json?
 whatif lenet --bandwidth 2
     unrecognized argument: --bandwidth; did you mean bandwidth=2?
 whatif --bandwidth=2 lenet
     unrecognized argument: --bandwidth=2; did you mean bandwidth=2?
-replay --sub_option whatif --straggler lenet
-    unrecognized argument: --straggler; did you mean straggler=none|even|mean|each_step?
 whatif lenet --rank1.gap peers --head 5
     unrecognized argument: --rank1.gap; did you mean rank1.gap=peers?
 whatif lenet --step20 usual
     unrecognized argument: --step20; did you mean step20=usual?
-whatif lenet --bandwith 2
-    unrecognized argument: --bandwith; did you mean bandwidth=2?
 whatif lenet --hed 2
     unrecognized argument: --hed; did you mean --head?
 lenet --bandwidth 2
     unrecognized argument: --bandwidth; for an edit: analyze.py whatif JOB bandwidth=2
-lenet --network 2
-    unrecognized argument: --network (see --help)
 whatif lenet network=2
     --set network=2: there is no such edit; did you mean bandwidth=2? --set help lists all
-whatif lenet server=2
-    --set server=2: there is no such edit; did you mean servers=even|none? --set help lists all
 whatif lenet servers=2
     --set servers=2: it is servers=even|none; --set help lists all
-whatif lenet gpu=2
-    --set gpu=2: no operation has the name gpu; --set help lists all
 whatif lenet conv1=0.5
     --set conv1=0.5: no operation has the name conv1; did you mean BW.hybridsequential0_conv1, \
 FW.hybridsequential0_conv1, BW.hybridsequential0_conv1_relu or one of 33 more?
-whatif lenet cnv1=0.5
-    --set cnv1=0.5: no operation has the name cnv1; did you mean BW.hybridsequential0_conv1, \
-FW.hybridsequential0_conv1, BW.hybridsequential0_conv1_relu or one of 33 more?
-statistic lennet/worker_0
-    ! lennet/worker_0: no such file or directory; did you mean lenet?
 whatif lenet bw=0.5
     --set bw=0.5: no operation has the name bw; did you mean BW?
-whatif lenet rank7=2
-    --set rank7=2: no such rank; there are wk0.rank0, wk1.rank0
 whatif lenet wk0.rank9.FW=2
     --set wk0.rank9.FW=2: no such rank; there are wk0.rank0, wk1.rank0
 whatif lenet bandwidth=2x
     --set bandwidth=2x: 2x is not a ratio such as 2 or 0.5, nor a rate such as 200Mbit or 10Gbit
-whatif lenet bandwidth=10GB
-    --set bandwidth=10GB: 10GB is not a ratio such as 2 or 0.5, nor a rate such as 200Mbit or 10Gbit
 whatif lenet bandwidth=0
     --set bandwidth=0: a ratio must be above 0 (1 changes nothing), from 1/1,000,000 to 1,000,000
-whatif lenet FW=fast
-    --set FW=fast: fast is not a ratio such as 2 or 0.5
 whatif lenet straggler=nobody
     --set straggler=nobody: straggler is none, even, mean or each_step
-whatif lenet schedule=fast
-    --set schedule=fast: schedule is priority or fifo
-whatif lenet partition_bytes=big
-    --set partition_bytes=big: big is not a number of bytes above 0
 whatif lenet drop=nothing
     --set drop=nothing: no operation has the name nothing; --set help lists all
 whatif lenet bandwidth
@@ -84,8 +55,6 @@ whatif lenet bandwidth=
     --set bandwidth=: an edit is name=value, e.g. BW=0.8, bandwidth=2, schedule=priority; --set help lists all
 whatif lenet --output x.json
     --output needs an edit: analyze.py whatif JOB bandwidth=2 --output …
-whatif lenet --set
-    --set: expected one argument (see --help)
 whatif bandwidth=2
     no path is given, and BYTEPS_TRACE_DIR is not set; e.g. analyze.py whatif JOB bandwidth=2
 replay lenet bandwidth=2
@@ -94,38 +63,18 @@ statistic runs/lr=0.1
     ! runs/lr=0.1: no such file or directory
 replay lenet --set bandwidth=2
     --set belongs to whatif: analyze.py whatif JOB bandwidth=2
-lenet --set bandwidth=2
-    --set has no effect with diagnose; it is for replay: analyze.py whatif JOB --set bandwidth=2
---set help
-    --set has no effect with diagnose; it is for replay: analyze.py whatif JOB --set help
 whatif lenet bandwith 2
     bandwith: no such file, and an edit is name=value, such as bandwidth=2
-breakdown lenet
-    breakdown: no such file; as a variant: analyze.py statistic JOB --sub_option breakdown
-replay lenet bottleneck
-    bottleneck: no such file; as a variant: analyze.py replay JOB --sub_option bottleneck
 lenet --top 3
     unrecognized argument: --top (see --help)
-lenet --open
-    unrecognized argument: --open (see --help)
--v
-    unrecognized argument: -v (see --help)
 version
     version: no such file or directory, nor an option; did you mean --version?
 help
-    analyze.py --help lists all options, analyze.py OPTION --help the flags of one
-lenet --sub-option breakdown
+    help: no such file or directory, nor an option; did you mean --help?
+statistic lenet --sub-option breakdown
     unrecognized argument: --sub-option; did you mean --sub_option?
-whatif lenet FW=50%
-    --set FW=50%: 50% is not a ratio such as 2 or 0.5
-whatif lenet FW==0.5
-    --set FW==0.5: no operation has the name FW=; did you mean FW?
 whatif lenet =0.5
     --set =0.5: an edit is name=value, e.g. BW=0.8, bandwidth=2, schedule=priority; --set help lists all
-lenet.tar.gz
-    ! lenet.tar.gz: no such file or directory
-lenet json
-    ! json: no such file or directory
 lenet/worker_0/0/dag.gml
     ! lenet/worker_0/0/dag.gml: a DAG, not a trace; give the trace or the GPU's directory
 compare lenet lenet-100mbitt
@@ -138,10 +87,6 @@ whatif lenet bandwidth=10Gbit/s
     ! bandwidth: the bytes of the transfers are not recorded; give a ratio (bandwidth=2)
 compare lenet lenet --fail_above=-3
     --fail_above: '-3' is not a percentage (see --help)
-critical lenet --scope gpu
-    --scope: invalid choice: 'gpu' (choose from 'GPU', 'worker', 'job', 'all') (see --help)
-critical lenet --step
-    --step: expected one argument (see --help)
 statistic lenet --filter Comm.hybridsequential0_conv1_bais
     ! --filter Comm.hybridsequential0_conv1_bais: no communication in this job has that name; did you mean \
 Comm.hybridsequential0_conv1_bias, Comm.hybridsequential0_conv0_bias or \
@@ -152,15 +97,10 @@ Comm.hybridsequential0_conv1_bias, Comm.hybridsequential0_conv1_bias.PULL, \
 Comm.hybridsequential0_conv1_bias.PUSH or one of 36 more?
 stats lenet
     stats: no such file or directory, nor an option; did you mean statistic?
-explain lenet
-    explain: no such file or directory, nor an option; there are diagnose, statistic, graph, combine, \
-compare, critical, replay, collect, 3dcompare, whatif
 lent lenet
     ! lent: no such file or directory; did you mean lenet?
 whatiff lenet bandwidth=2
     whatiff: no such file or directory, nor an option; did you mean whatif?
---option stats --path lenet
-    --option/--type: 'stats' is not an option; did you mean statistic? (see --help)
 --option nonsense --path lenet
     --option/--type: 'nonsense' is not an option; there are diagnose, statistic, graph, combine, compare, \
 critical, replay, collect, 3dcompare (see --help)
@@ -169,9 +109,7 @@ critical, replay, collect, 3dcompare (see --help)
 -path lenet
     unrecognized argument: -path; did you mean --path?
 statistic lenet --out x
-    unrecognized argument: --out; did you mean --output?
-help
-    analyze.py --help lists all options, analyze.py OPTION --help the flags of one
+    unrecognized argument: --out (see --help)
 --path leent
     ! leent: no such file or directory; did you mean lenet?
 statistic lenet,lent
@@ -187,31 +125,14 @@ analyze.py statistic examples/lenet --sort --head 20
     --html lenet: is taken as the value of --html; write paths before it
 compare lenet
     compare needs two paths or more: analyze.py compare BASE NEW
-3dcompare lenet
-    3dcompare needs two paths or more: analyze.py 3dcompare BASE NEW
-compare lenet lenet --fail_above five
-    --fail_above: 'five' is not a percentage (see --help)
-statistic lenet --sub_option breakdwon
-    --sub_option breakdwon: statistic has the variants breakdown, collectives, function_bottleneck, \
-task_bottleneck, task_balance; did you mean breakdown?
-diagnose lenet --sub_option all
-    --sub_option has no effect with diagnose; it is for statistic, replay and collect
 statistic lenet --step 3
-    --step has no effect with statistic; it is for graph and critical
+    unrecognized argument: --step; did you mean --step_by?
 statistic lenet --sort=yes
     --sort: takes no value: 'yes' (see --help)
 statistic lenet --head ten
     --head: 'ten' is not a whole number above 0 (see --help)
-statistic lenet --head 0
-    --head: '0' is not a whole number above 0 (see --help)
-statistic lenet --jobs -1
-    --jobs: '-1' is not a whole number above 0 (see --help)
-statistic lenet --jobs 9999999999999999999
-    --jobs: '9999999999999999999' is not a whole number above 0 (see --help)
 statistic lenet --logging_level loud
     --logging_level: 'loud' is not a logging level such as DEBUG or WARNING (see --help)
-statistic lenet --max_unpacked big
-    --max_unpacked: 'big' is not a size such as 500M or 8G (see --help)
 statistic lenet --comm ''
     --comm: a part of a name is expected (see --help)
 statistic lenet --rank_by gpu
@@ -224,30 +145,16 @@ critical lenet --step ten
     --step ten: not the number of a step
 replay lenet --step_num 0
     --step_num: '0' is not a whole number above 0 (see --help)
-statistic lenet --output x.json
-    --output has no effect with statistic; it is for graph, combine, critical, replay, collect and \
-3dcompare; --html, --xlsx and --picture write what is shown
-statistic lenet --sub_option collectives --peak fast
-    --peak: 'fast' is not a bandwidth in GB/s above 0 (see --help)
-replay lenet --delay_ratio 1e16
-    --delay_ratio 1e+16: a ratio must be above 0 (1 changes nothing), from 1/1,000,000 to 1,000,000
 replay lenet --delay_ratio 2
     --delay_ratio has no effect with a plain --option replay
-replay lenet --sub_option map_dely
-    --sub_option map_dely: replay has the variants smlt_delay_cmp, smlt_delay_comm, map_delay, bottleneck, \
-whatif; did you mean map_delay?
 graph lenet --output x.bmp
     --output x.bmp: a graph ends in .svg .png .pdf .dot .graphml .html
 combine lenet --output -
     --output -: nothing goes to standard output but the answer; name a file
-missing --html no/x.html
-    ! --html no/x.html: cannot be written: there is no directory HERE/no
 missing --xlsx lenet/no/x.xlsx
     ! --xlsx lenet/no/x.xlsx: cannot be written: there is no directory HERE/lenet/no
 statistic missing --save no/x.json
     ! --save no/x.json: cannot be written: there is no directory HERE/no
-missing --picture no/x.svg
-    ! --picture no/x.svg: cannot be written: there is no directory HERE/no
 critical missing --output no/x.json
     ! --output no/x.json: cannot be written: there is no directory HERE/no
 missing --html lenet
@@ -256,6 +163,10 @@ statistic missing --xlsx x.csv
     --xlsx x.csv: expected a name that ends in .xlsx
 lenet --html lenet/worker_0/0/dag.gml
     --html lenet/worker_0/0/dag.gml: is one of the inputs
+statistic lenet --sub_option collectives --peak 50
+    --peak was removed: compare the column bus (GB/s) with your links
+diagnose lenet --picture a.svg
+    --picture was removed: --html FILE writes a page with the charts; graph and 3dcompare draw pictures
 """
 
 

@@ -20,7 +20,7 @@ from formats.columns import Trace
 from formats.event import args_object
 from formats.reader import EventReader
 from formats.scan import find_boundary
-from formats.stream import is_plain, max_unpacked
+from formats.stream import is_plain
 from outputs.temporary import is_temporary
 from parallel import FilePart, OnRead
 from parallel import progress as bars
@@ -122,7 +122,7 @@ def read_all(
     parts_of = [_parts(path, jobs or parallel.cores()) for path in paths]
     parts = list(itertools.chain(*parts_of))
     decoding = _decoding(args, points, parts)
-    work = partial(_read, decoding=decoding, most_unpacked=max_unpacked.get())
+    work = partial(_read, decoding=decoding)
     in_threads = decoding.scan and len(paths) == 1  # the scanner leaves the interpreter to others
     with _reading(len(paths), parts, progress) as bar:
         read = parallel.map_files(work, parts, jobs=jobs, on_read=bar.update, in_threads=in_threads)
@@ -161,7 +161,7 @@ def map_traces(
         return
     parts = [_group(own, told) for own, told in zip(groups, about, strict=True)]
     decoding = _decoding(args, points, parts)
-    task = partial(_read_group, work=work, decoding=decoding, most_unpacked=max_unpacked.get())
+    task = partial(_read_group, work=work, decoding=decoding)
     with _reading(sum(map(len, groups)), parts, progress) as bar:
         results = parallel.map_files(task, parts, jobs=jobs, on_read=bar.update)
         for result, group in zip(results, groups, strict=True):
@@ -191,10 +191,9 @@ def _read_group(
     on_read: OnRead,
     work: Callable[[Sequence[Trace], Any], _T],
     decoding: Decoding,
-    most_unpacked: int | None,
 ) -> _T | TraceError:
     paths, about = part.about
-    traces = [_read(FilePart(path), on_read, decoding, most_unpacked) for path in paths]
+    traces = [_read(FilePart(path), on_read, decoding) for path in paths]
     return _made(work, traces, about)
 
 
@@ -241,10 +240,7 @@ def _parts(path: Path, jobs: int) -> list[FilePart]:
     ]
 
 
-def _read(
-    part: FilePart, on_read: OnRead, decoding: Decoding, most_unpacked: int | None
-) -> Trace | chrome.Part | TraceError:
-    max_unpacked.set(most_unpacked)  # in a process elsewhere nobody else does
+def _read(part: FilePart, on_read: OnRead, decoding: Decoding) -> Trace | chrome.Part | TraceError:
     args, points, scan, _ = decoding
     try:
         if part.start == 0 and part.stop is None:

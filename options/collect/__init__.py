@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from errors import TraceError, UsageError, missing
-from options import asked, check_heeded, check_variant, command
+from options import add_flags, add_variants, asked, command, refuse, variant_of
 from result import Repairs, Result
 
 if TYPE_CHECKING:
@@ -16,12 +16,8 @@ if TYPE_CHECKING:
     from formats.columns import Trace
     from trace_utils import GpuDir
 
-HELP = (
-    "each GPU's final trace and DAG from the profilers' raw files, and the iteration time; "
-    "--sub_option iter_time, operator, comm, io, pcap or server"
-)
+HELP = "each GPU's final trace and DAG from the profilers' raw files, and the iteration time"
 EXAMPLE = "analyze.py collect BYTEPS_TRACE_DIR"
-FLAGS = frozenset({"sub_option", "step_by", "sort", "head", "output"})
 
 _PARTS: Mapping[str, tuple[PartName, ...]] = {
     "operator": ("operator",),
@@ -32,12 +28,17 @@ _NETWORK = ("pcap", "server")
 VARIANTS = ("iter_time", *_PARTS, *_NETWORK)
 
 
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the flags of this option."""
+    add_flags(parser, "step_by", "sort", "head", "output")
+    add_variants(parser, VARIANTS)
+
+
 def run(args: Namespace) -> Result:
     """Collect every GPU directory below `--path`, or do what `--sub_option` names."""
     variant = args.sub_option
-    check_variant(args, *VARIANTS)
     if variant in _NETWORK:
-        check_heeded(args, "sort", "step_by")
+        refuse(args, variant_of(args), "sort", "step_by")
         return _one_source(args, variant)
     if args.output is not None:
         raise UsageError("--output: collect writes into the GPUs' own directories")

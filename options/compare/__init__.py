@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from argparse import Namespace, _ArgumentGroup
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from errors import UsageError, counted
-from options import READING, above_zero, command
+from options import READING, above_zero, add_flags, command
 from options.compare.comparison_tables import (
     both_ms,
     change_record,
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 HELP = "what changed between two runs (or more, the first is the base), and whether it is significant"
 EXAMPLE = "analyze.py compare examples/lenet examples/lenet-100mbit --sort --head 20"
-FLAGS = READING | {"group_by", "fail_above", "sort", "head", "save"}
 
 _PERCENTAGE = above_zero("percentage", lambda text: float(text.removesuffix("%")), or_zero=True)
 _REGRESSED = 3  # exit code of --fail_above
 _MOST_SHOWN = 3  # pairs of runs in a headline, and in the tables of a terminal
 
 
-def add_arguments(group: _ArgumentGroup) -> None:
-    """Declare the flag of this option alone."""
-    group.add_argument("--fail_above", metavar="PERCENT", type=_PERCENTAGE,
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the flags of this option."""
+    add_flags(parser, *READING, "group_by", "sort", "head", "save")
+    parser.add_argument("--fail_above", metavar="PERCENT", type=_PERCENTAGE,
         help="exit code 3 if the iteration time grew significantly, and by more than that")  # fmt: skip
 
 
@@ -125,7 +125,7 @@ def _is_left(pair: Comparison, detailed: Sequence[Comparison]) -> bool:
 def _charts(args: Namespace, pair: Comparison) -> list[Chart]:
     """Return the charts of a comparison, and below them a step of either run, of median length."""
     charts = charts_of(pair)
-    steps = _timelines(args, pair) if args.html or args.picture else []
+    steps = _timelines(args, pair) if args.html else []
     return [*charts, *steps]
 
 

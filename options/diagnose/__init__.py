@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import options
 from errors import TraceError, UsageError, as_sentence, counted, listed
 from function_names import brief
-from options import READING, asked, check_heeded, command
+from options import READING, add_flags, asked, command, refuse
 from options.runs import check_digests
 from outputs.marks import is_digest
 from result import Card, Chart, Column, Command, Result, Table, in_ms, in_percent, ms_of
@@ -28,7 +28,6 @@ HELP = (
     "says they would save (also without --option)"
 )
 EXAMPLE = "analyze.py JOB"
-FLAGS = READING | {"head"}
 
 #: The kind of what makes the answer less sure: no finding beside those that cost time.
 _QUALITY = "capture_quality"
@@ -60,6 +59,11 @@ _SKIPPED = (
     Column("kind", "could not check", value=lambda one: _words(one.kind)),
     Column("reason", "because"),
 )
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the flags of this option."""
+    add_flags(parser, *READING, "head")
 
 
 def run(args: Namespace) -> Result:
@@ -95,7 +99,7 @@ def _of_dumps(args: Namespace) -> Result:
     from options.diagnose.hang_tables import hang_picture, hang_tables
     from trace_utils import Request, map_ranks
 
-    check_heeded(args, *sorted(FLAGS - {"head"}))
+    refuse(args, "has no effect on the dumps of a job that hangs", *READING)
     mapped = map_ranks(args.path, standing_of, Request(jobs=args.jobs, progress=args.progress))
     ranks, paths, notes = {}, {}, []
     for one in sorted(mapped.ranks, key=lambda one: one.made.last_ns if one.made else -1):

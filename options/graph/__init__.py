@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from errors import UsageError
-from options import READING, command
-from options.critical import recorded_step, refuse
+from options import READING, add_flags, command, refuse
+from options.critical import NO_STEP, recorded_step
 from result import Chart, Column, Command, Network, Result, Table, in_ms
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 HELP = "draw the dependency graph (.svg .png .pdf .dot .graphml .html by the suffix of --output)"
 EXAMPLE = "analyze.py graph traces/0/dag.gml --output dag.html"
-FLAGS = READING | {"step", "del_queue", "sort", "head", "output"}
 
 _STILLS = (".svg", ".png", ".pdf")
 _SUFFIXES = (*_STILLS, ".dot", ".graphml", ".html")
@@ -35,6 +34,11 @@ class _Loaded(NamedTuple):
     repairs: Sequence[str]
     parts: Sequence[Chart] = ()  # where the time of the path goes
     ask: Command | None = None
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the flags of this option."""
+    add_flags(parser, *READING, "step", "del_queue", "sort", "head", "output", "picture")
 
 
 def run(args: Namespace) -> Result:
@@ -73,7 +77,7 @@ def _structure(args: Namespace) -> _Loaded:
 
     from dag_utils import longest_path, mean_dags
 
-    refuse(args, "filter", "comm", "step_by", "rank_by", "del_queue", "step")
+    refuse(args, NO_STEP, *READING, "del_queue", "step")
     if len(args.path) > 1:
         raise UsageError(f"{args.path[1]}: one graph at a time; {args.path[0]} is one already")
     found = mean_dags(args.path, jobs=args.jobs, progress=args.progress)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from argparse import Namespace, _ArgumentGroup
+from argparse import ArgumentParser, Namespace
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from errors import UsageError, as_sentence, listed
 from function_names import brief
-from options import READING, WHAT_IF, asked, check_heeded, check_variant, command, is_drawn, whole_above_zero
+from options import (
+    READING,
+    WHAT_IF,
+    add_flags,
+    add_variants,
+    asked,
+    command,
+    is_drawn,
+    refuse,
+    variant_of,
+    whole_above_zero,
+)
 from result import Chart, Column, Result, Table, in_ms, in_percent, ms_of
 
 if TYPE_CHECKING:
@@ -26,13 +37,8 @@ if TYPE_CHECKING:
     from replay.slowdown import Slowdown
 
 
-HELP = (
-    "simulate the recorded steps, and those of a job that was not run; "
-    "--sub_option smlt_delay_cmp, smlt_delay_comm, map_delay, bottleneck or whatif"
-)
+HELP = "simulate the recorded steps, and those of a job that was not run"
 EXAMPLE = "analyze.py whatif JOB bandwidth=2"
-FLAGS = READING | {"sub_option", "step_num", "delay_ratio", "set", "del_queue", "head", "output"}
-
 VARIANTS = ("smlt_delay_cmp", "smlt_delay_comm", "map_delay", "bottleneck", WHAT_IF)
 _DELAYED = ("smlt_delay_cmp", "smlt_delay_comm", "map_delay")
 _IN_TURN = ("map_delay", "bottleneck")
@@ -57,9 +63,11 @@ _MOST_IN_TURN = 50_000_000
 _MBIT = 8e3
 
 
-def add_arguments(group: _ArgumentGroup) -> None:
-    """Declare the flags of replay."""
-    add = group.add_argument
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the flags of this option."""
+    add_flags(parser, *READING, "del_queue", "head", "output")
+    add_variants(parser, VARIANTS)
+    add = parser.add_argument
     add(
         "--step_num",
         metavar="N",
@@ -96,15 +104,14 @@ def run(args: Namespace) -> Result:
 
 
 def _check(args: Namespace) -> None:
-    check_variant(args, *VARIANTS)
     from replay.edit import EditRequest
     from replay.selection import checked_ratio
 
     checked_ratio(f"--delay_ratio {_delay(args):g}", _delay(args))
     if args.sub_option not in _DELAYED:
-        check_heeded(args, "delay_ratio")
+        refuse(args, variant_of(args), "delay_ratio")
     if args.sub_option in _IN_TURN:
-        check_heeded(args, "step_num")
+        refuse(args, variant_of(args), "step_num")
     # refused before anything is read, and without spaces from here on
     args.set = [text if text == "help" else str(EditRequest.of(text)) for text in args.set]
     if args.set and "help" not in args.set and args.sub_option != WHAT_IF:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import Namespace, _ArgumentGroup
+from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from errors import UsageError, counted
 from opname import without_number, without_partition
-from options import READING, above_zero, asked, check_heeded, check_variant, command, is_drawn
+from options import READING, add_flags, add_variants, asked, command, is_drawn, refuse, variant_of
 from options.runs import check_digests, check_grouped, digest_note, group_of, saved
 from outputs.marks import is_digest
 from result import Chart, Column, LazySequence, Result, Table, ms_column
@@ -21,12 +21,10 @@ if TYPE_CHECKING:
     from figures.time_by_role import Breakdown
 
 HELP = (
-    "how long each operation takes: per operation and per category; --sub_option breakdown (of each step), "
-    "collectives (transfer, waiting, bandwidth), "
-    "function_bottleneck, task_bottleneck or task_balance (DASF)"
+    "how long each operation takes: per operation and per category; variants: each step (breakdown), "
+    "transfer, waiting and bandwidth of collectives, and the three analyses of DASF profiles"
 )
 EXAMPLE = "analyze.py statistic examples/lenet --sort --head 20"
-FLAGS = READING | {"sub_option", "sort", "head", "group_by", "peak", "save"}
 
 #: Titles of the table by `--group_by`, where it is not of operations.
 _TITLES = {
@@ -100,26 +98,23 @@ _RANKS = (  # of a `RankSummary`
 )
 
 
-def add_arguments(group: _ArgumentGroup) -> None:
-    """Declare the flag of this option alone."""
-    group.add_argument("--peak", metavar="GB/s", type=above_zero("bandwidth in GB/s", float),
-        help="bandwidth of the links, which that of collectives is compared with")  # fmt: skip
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the flags of this option."""
+    add_flags(parser, *READING, "sort", "head", "group_by", "save")
+    add_variants(parser, VARIANTS)
 
 
 def run(args: Namespace) -> Result:
     """Return the statistics of the operations, or the variant that `--sub_option` names."""
-    if args.sub_option != "collectives":
-        check_heeded(args, "peak")
     if args.sub_option in _DASF:
-        check_heeded(args, "step_by", "save", "filter", "comm", "sort", "group_by", "rank_by")
+        refuse(args, variant_of(args), *READING, "save", "sort", "group_by")
         return _dasf(args)
-    check_variant(args, *VARIANTS)
     if args.sub_option is not None:
-        check_heeded(args, "group_by")
+        refuse(args, variant_of(args), "group_by")
     if args.sub_option == "collectives":
         from options.statistic.collective_table import collectives
 
-        check_heeded(args, "save", "step_by")
+        refuse(args, variant_of(args), "save", "step_by")
         return collectives(args)
     check_digests(args)
     show = _breakdown if args.sub_option == "breakdown" else _statistic

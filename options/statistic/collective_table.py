@@ -67,11 +67,9 @@ def collectives(args: Namespace) -> Result:
         )
     found = collective_stats(args.path, read_partitions(args.path), asked(args))
     rows = sorted(found.rows, key=lambda row: -row.total_ns) if args.sort else found.rows
-    peak = Column("peak_share", "of the peak", "percent", 0, value=lambda row: _over(row.busbw, args.peak))
-    columns = _COLLECTIVES if args.peak is None else (*_COLLECTIVES, peak)
     shown = rows[: args.head]
     table = Table.of(
-        "collectives", "Collectives", columns, shown,
+        "collectives", "Collectives", _COLLECTIVES, shown,
         weights=None if args.sort else lambda: [row.total_ns for row in shown],
     )  # fmt: skip
     tables = [table]
@@ -88,10 +86,6 @@ def collectives(args: Namespace) -> Result:
         notes=[_HOW, *found.notes],
         repairs=found.repairs,
     )
-
-
-def _over(rate: float | None, peak: float) -> float | None:
-    return None if rate is None else rate / peak
 
 
 def _headline(found: CollectiveStats) -> str:

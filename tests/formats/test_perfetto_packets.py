@@ -14,7 +14,6 @@ from errors import TraceError
 from formats.columns import Trace
 from formats.perfetto.packets_to_json import recognises
 from formats.perfetto.trace_packets import messages
-from formats.stream import max_unpacked
 from traces.files import read_trace
 
 
@@ -117,16 +116,18 @@ def test_a_number_that_stands_for_another_text_from_now_on(tmp_path: Path) -> No
     }  # fmt: skip
 
 
-def test_a_long_name_named_again_and_again_is_bounded(tmp_path: Path) -> None:
+def test_a_long_name_named_again_and_again_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trace = two_threads()
     trace.packet.add(trusted_packet_sequence_id=1).interned_data.event_names.add(iid=8, name=b"x" * 1_000_000)
     again = messages()["Trace"]()
     told = again.packet.add(trusted_packet_sequence_id=1).track_event
     told.type, told.name_iid = 3, 8
-    limit = max_unpacked.set(8 << 20)
+    monkeypatch.setattr("formats.stream._ALWAYS_UNPACKED", 8 << 20)
+    monkeypatch.setattr("formats.stream._USUAL_TIMES", 0)
     with pytest.raises(TraceError, match="unpacks to more than 8 MB"):
         read(tmp_path / "t.pftrace", trace.SerializeToString() + 10 * again.SerializeToString())
-    max_unpacked.reset(limit)
 
 
 def test_an_event_with_damaged_arguments_is_left_out(tmp_path: Path) -> None:

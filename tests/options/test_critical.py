@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 from pathlib import Path
@@ -85,32 +84,6 @@ def test_a_job_has_a_scope_for_each_gpu_each_worker_and_itself(tmp_path: Path) -
         ("GPU-0", 0), ("GPU-1", 0), ("GPU-0", 1), ("GPU-1", 1), ("worker-0", 0), ("worker-1", 1), ("job", 0),
     ]  # fmt: skip
     assert [scope["length_ms"] for scope in scopes] == [10.0] * 7
-
-
-@pytest.mark.parametrize(
-    ("scope", "shown"),
-    [
-        ("GPU", [f"worker-{w} GPU-{rank}" for w in (0, 1) for rank in (0, 1)]),
-        ("worker", ["worker-0", "worker-1"]),
-        ("job", ["job"]),
-        (None, ["job"]),
-    ],
-)
-def test_the_table_shows_the_scopes_that_are_asked_for(
-    tmp_path: Path, scope: str | None, shown: list[str]
-) -> None:
-    for worker in ("worker_0", "worker_1"):
-        for rank in ("0", "1"):
-            write_gpu(tmp_path / worker / rank, GML, EVENTS)
-    flags = ["--scope", scope] if scope else []
-    code, out, _ = run_cli("--option", "critical", "--path", tmp_path, "--format", "csv", *flags)
-    rows = [line.split(",") for line in out.splitlines()[1:]]
-    assert (code, [name for name, _ in itertools.groupby(row[0] for row in rows)]) == (0, _runs(shown))
-    assert sum(float(row[6]) for row in rows) == 10.0 * len(shown)
-
-
-def _runs(words: list[str]) -> list[str]:
-    return [word for word, _ in itertools.groupby(words)]
 
 
 def test_the_late_worker_is_on_the_path_with_what_it_works_longer(tmp_path: Path) -> None:
@@ -208,11 +181,9 @@ def test_sort_puts_the_least_slack_first_and_head_cuts(gpu: Path) -> None:
     [
         (["--step", "7"], 1, "--step 7: no such step on every rank; there are 1–2"),
         (["--step", "x"], 2, "--step x: not the number of a step"),
-        (["--scope", "job"], 2, "--scope job: this recording has no such scope; it has GPU"),
-        (["--sub_option", "any"], 2, "--sub_option has no effect with critical"),
+        (["--sub_option", "any"], 2, "unrecognized argument: --sub_option"),
         (["--step", "mean", "--output", "a.json"], 2, "--output needs a recorded step"),
         (["--step", "mean", "--filter", "Comm.w"], 2, "--filter needs a recorded step"),
-        (["--step", "mean", "--scope", "GPU"], 2, "--scope needs a recorded step"),
     ],
 )
 def test_mistakes_are_one_line(gpu: Path, flags: list[str], code: int, what: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import gzip
 import json
 import os
 import pickle
@@ -130,15 +129,6 @@ def test_paths_from_here_and_a_rank_that_fails(
     assert run_cli(*command, "--cluster", scheduler) == here
     broken = ["--option", "statistic", "--path", "job/rank1.json"]
     assert run_cli(*broken, "--cluster", scheduler) == run_cli(*broken)
-
-
-def test_what_a_packed_file_may_unpack_to_holds_on_workers(scheduler: str, tmp_path: Path) -> None:
-    bomb = tmp_path / "t.json.gz"
-    bomb.write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * 3_000_000 + b"]}"))
-    command = ["--option", "statistic", "--path", bomb, "--max_unpacked", "1M"]
-    here = run_cli(*command)
-    assert here[0] == 1
-    assert run_cli(*command, "--cluster", scheduler) == here
 
 
 def shared_files(folder: Path, n: int) -> list[FilePart]:

@@ -329,7 +329,7 @@ def test_too_low_a_limit_is_one_error(limited: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_an_option_without_a_chart_has_no_picture(tmp_path: Path) -> None:
-    code, _, err = run_cli("--option", "compare", "--path", "a", "b", "--picture", tmp_path / "a.txt")
+    code, _, err = run_cli("--option", "3dcompare", "--path", "a", "b", "--picture", tmp_path / "a.txt")
     assert (code, err.count("\n"), "a picture ends in .svg .png .pdf" in err) == (2, 1, True)
     with pytest.raises(UsageError, match="combine has no chart to draw here"):
         plot.write(Result("combine", "", {}), tmp_path / "a.png")

@@ -71,10 +71,9 @@ def test_the_transfer_lasts_from_the_last_start_to_the_end_and_the_others_wait(t
 def test_bandwidth_on_the_bus_counts_as_nccl_tests_do(
     tmp_path: Path, kind: str, name: str, factor: float
 ) -> None:
-    found = row(job(tmp_path, [[kernel(kind, 100, 100, 4)] for _ in range(4)]), "--peak", 20)
+    found = row(job(tmp_path, [[kernel(kind, 100, 100, 4)] for _ in range(4)]))
     assert (found["kind"], found["algbw_gbs"]) == (name, pytest.approx(10.48576))
     assert found["busbw_gbs"] == pytest.approx(10.48576 * factor)
-    assert found["peak_share"] == pytest.approx(10.48576 * factor / 20)
 
 
 def test_the_two_sides_of_a_transfer_are_one(tmp_path: Path) -> None:
@@ -211,11 +210,8 @@ def test_processes_give_the_same_answer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("--option", "statistic", "--peak", "50"),
-        ("--option", "diagnose", "--peak", "50"),
         ("--option", "statistic", "--sub_option", "collectives", "--step_by", "x"),
         ("--option", "statistic", "--sub_option", "collectives", "--group_by", "rank"),
-        ("--option", "statistic", "--sub_option", "collectives", "--peak", "0"),
         ("--option", "statistic", "--sub_option", "collectives", "--save", "digest.json"),
     ],
 )
