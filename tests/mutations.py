@@ -186,7 +186,6 @@ def _byteps() -> dict[str, bytes]:
         files[home + "io.json"] = _trace([_slice("I/O", 10**15 + 10_000 * i - 500, 300) for i in range(4)])
         files[home + "dag.gml"] = _gml(("FW.a", "BW.a", "Comm.byteps.gradient_0", "Comm.byteps.gradient_1"))
         files[home + "gradient_name_list.txt"] = b"a_weight\na_bias\n"
-    files["key_dict.txt"] = b"byteps.gradient_0: 0\nbyteps.gradient_1: 65536\n"
     return files
 
 
@@ -375,8 +374,7 @@ def _network() -> dict[str, bytes]:
     )
     line = "[02:19:41] server.cc:1: push key=65536\t sender=9\t size=4096\n"
     files["server_0.key_log.txt"] = line.encode() * 3
-    files["server_0.txt"] = b"1000: start, 65536, PULL, 1\n4000: stop, 65536, PULL, 1\n" * 3
-    files["key_dict.txt"] = b"byteps.gradient_0: 65536 65537\n"
+    files["server_0.txt"] = b"1\tserver_process_pull\t1000\n1\tserver_send_pull_response\t4000\n" * 3
     for worker in (0, 1):
         connection = Connection((f"10.0.0.{worker + 1}", 40_000), ("10.0.0.9", 9000))
         keys = [(1 << 16, 4096), (1 << 16 | 1, 1000)]

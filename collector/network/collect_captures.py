@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
-from arrays import Int64
 from arrays.numbering import places_by_value
-from collector.network.endpoints import match_servers, named_connections
+from collector.network.endpoints import named_connections
 from collector.network.packets import is_capture
 from collector.network.partition_keys import Keys, files_below, read_keys
 from collector.network.server_timeline import ServerKey, served_keys
 from collector.network.transfers import Connection, Traffic, read_traffic
-from collector.network.wire import (
-    UNKNOWN,
-    TraceCheck,
-    Wire,
-    check_traces,
-    job_size,
-    merge,
-    with_waiting,
-)
+from collector.network.wire import UNKNOWN, Wire, job_size, merge, with_waiting
 from errors import TraceError, missing
 from formats.chrome_writer import Process, Slice, write_timeline
-from opname import OpName, partition_key, split_key
+from opname import OpName, split_key
 from parallel import FilePart, OnRead, map_files, size_of
 from parallel import progress as bars
 from result import Repairs
@@ -44,28 +34,7 @@ class Captured(Struct, frozen=True):
     wire: Wire
     names: Keys
     keys: Sequence[ServerKey]
-    checks: Sequence[TraceCheck]
     repairs: Sequence[str]
-
-    @property
-    def tensors(self) -> list[tuple[str, int, int, bool]]:
-        """Names of tensors, their bytes as logged, and as sent in one PUSH of each of their partitions.
-
-        Last, whether these agree: the captures then show the whole tensor, uncompressed.
-        """
-        wire, keys = self.wire, self.names
-        sent: dict[int, dict[int, int]] = {}
-        pushes = np.flatnonzero(wire.push & (wire.key >= 0))
-        for key, n_bytes in zip(wire.key[pushes].tolist(), wire.value_bytes[pushes].tolist(), strict=True):
-            parts = sent.setdefault(split_key(key)[0], {})
-            parts[key] = max(parts.get(key, 0), n_bytes)
-        known = [(declared, keys.tensors.get(declared)) for declared in sorted(sent)]
-        return [
-            (keys.tensor(partition_key(declared, 0)), logged, n_sent, logged == n_sent)
-            for declared, one in known
-            for n_sent in [sum(sent[declared].values())]
-            if one is not None and (logged := one.total_bytes) is not None
-        ]
 
 
 def write_captured(found: Captured, output: Path) -> int:
@@ -92,15 +61,11 @@ def read_captures(root: Path, *, progress: bool | None = None, jobs: int | None 
         raise TraceError(f"{root}: no capture holds a PUSH or PULL ({reasons})" if several else reasons)
     home = root if root.is_dir() else root.parent
     keys = read_keys(home, repairs)
-    links_of = named_connections(traffics, match_servers(traffics, served_keys(home)))
+    links_of = named_connections(traffics, served_keys(home))
     wire, nodes = merge(traffics, links_of, repairs)
     wire = with_waiting(wire, job_size(traffics, wire))
     links = [link for group in links_of for link in group]
-    sure = {link.worker for link in links if link.sure}
-    checks, event_ns, renamed = check_traces(keys, wire, nodes, sure, repairs)
-    nodes, links = _with_names(nodes, links, renamed)
-    shares = list(_key_shares(wire, nodes, keys, event_ns))
-    return Captured(traffics, links, nodes, wire, keys, shares, checks, repairs.lines)
+    return Captured(traffics, links, nodes, wire, keys, list(_key_shares(wire, nodes, keys)), repairs.lines)
 
 
 def _read_all(
@@ -138,12 +103,8 @@ def _lacks(traffic: Traffic) -> Iterator[str]:
         )
     if capture.n_cut:
         yield f"{capture.n_cut:,} packets are cut short; capture with a snapshot length of 0"
-    if capture.n_roce:
-        yield f"{capture.n_roce:,} packets are RDMA (RoCE): what they carry cannot be seen in a capture"
     if capture.other_links:
         yield f"link type {', '.join(map(str, sorted(capture.other_links)))} cannot be decoded"
-    if capture.n_fragments:
-        yield f"{capture.n_fragments:,} IP fragments left out"
     if capture.lost_bytes:
         yield f"{capture.lost_bytes:,} bytes of TCP streams were not captured"
     if capture.n_unanswered or capture.n_unasked:
@@ -151,18 +112,6 @@ def _lacks(traffic: Traffic) -> Iterator[str]:
             f"{capture.n_unanswered:,} requests without response and {capture.n_unasked:,} responses "
             "without request left out"
         )
-
-
-def _with_names(
-    nodes: Sequence[str], links: Sequence[Connection], renamed: Mapping[str, str]
-) -> tuple[list[str], list[Connection]]:
-    """Give workers the names that their traces show; who had such a name before is called by its id."""
-    taken = set(renamed.values()) - renamed.keys()
-    ids = {link.worker: link.worker_id for link in links}
-    names = {
-        name: renamed.get(name, f"worker_ps{ids.get(name)}" if name in taken else name) for name in nodes
-    }
-    return [names[name] for name in nodes], [replace(link, worker=names[link.worker]) for link in links]
 
 
 def _processes(
@@ -201,7 +150,7 @@ def _slice(wire: Wire, i: int, link: Connection, keys: Keys) -> Slice:
     return Slice(str(operation), start, max(end, sent), args, inner)
 
 
-def _key_shares(wire: Wire, nodes: Sequence[str], keys: Keys, event_ns: Int64) -> Iterator[ServerKey]:
+def _key_shares(wire: Wire, nodes: Sequence[str], keys: Keys) -> Iterator[ServerKey]:
     for rows in places_by_value(wire.key):
         key = int(wire.key[rows[0]])
         if key == UNKNOWN:
@@ -214,7 +163,6 @@ def _key_shares(wire: Wire, nodes: Sequence[str], keys: Keys, event_ns: Int64) -
         known = not (wire.waiting_ns[steady] == UNKNOWN).any()
         waiting_ns = wire.waiting_ns[steady] if known else np.zeros_like(gap_ns)
         trip_ns = np.minimum(wire.trip_ns[steady], gap_ns - waiting_ns)
-        matched = steady[event_ns[steady] >= 0]
         yield ServerKey(
             key=key,
             tensor=keys.tensor(key),
@@ -229,5 +177,4 @@ def _key_shares(wire: Wire, nodes: Sequence[str], keys: Keys, event_ns: Int64) -
             wire_ns=int((span_ns - gap_ns + trip_ns).sum()),
             server_ns=int((gap_ns - trip_ns - waiting_ns).sum()),
             waiting_ns=int(waiting_ns.sum()) if known else None,
-            host_ns=int((event_ns - wire.span_ns)[matched].sum()) if len(matched) else None,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,62 +19,56 @@ _MOST_SERVERS = 4096  # tried where nothing tells how many there are
 NodeKey = tuple[str, int | str]  # role, and ps-lite id or host
 
 
-def named_connections(traffics: Sequence[Traffic], known: Mapping[NodeKey, str]) -> list[list[Connection]]:
+def named_connections(
+    traffics: Sequence[Traffic], served: Mapping[str, Collection[int]]
+) -> list[list[Connection]]:
     """Return the connections of each capture with the names of their ends.
 
     A node is called after the file or directory of the capture in which it is the only one of its role
-    (``worker_0.pcap``), or as `known` says; the others by ps-lite's rank, or where files name some by the
-    number that is left, or by id.
+    (``worker_0.pcap``), or after the key log with its keys (`served`: partition keys by name of the server);
+    the others by ps-lite's rank, or where files name some by the number that is left, or by id.
     """
     nodes = _known_nodes(traffics)
     ends = [[_end_keys(connection, nodes) for connection in traffic.connections] for traffic in traffics]
     names: dict[NodeKey, str] = {}
-    sure: set[NodeKey] = set()
     for role, side in (("worker", 0), ("server", 1)):
         of_role = [{pair[side] for pair in pairs} for pairs in ends]
-        all_of_role: set[NodeKey] = set().union(*of_role)
-        by_file = {node: known[node] for node in all_of_role & known.keys()}
+        by_file = _named_by_logs(traffics, ends, served) if role == "server" else {}
         for in_capture, traffic in zip(of_role, traffics, strict=True):
             index = index_in_path(traffic.capture.path, role)
             if index is not None and len(in_capture) == 1:
                 by_file.setdefault(next(iter(in_capture)), f"{role}_{index}")
-        sure |= by_file.keys()
-        names |= by_file | _other_names(role, by_file, sorted(all_of_role - by_file.keys(), key=str))
+        others = sorted(set().union(*of_role) - by_file.keys(), key=str)
+        names |= by_file | _other_names(role, by_file, others)
     return [
         [
-            replace(connection, worker=names[worker], server=names[server], sure=worker in sure)
+            replace(connection, worker=names[worker], server=names[server])
             for (worker, server), connection in zip(pairs, traffic.connections, strict=True)
         ]
         for pairs, traffic in zip(ends, traffics, strict=True)
     ]
 
 
-def match_servers(traffics: Sequence[Traffic], served: Mapping[str, Collection[int]]) -> dict[NodeKey, str]:
-    """Return the servers whose keys are those of a key log, by the name of the log's server.
-
-    `served` : partition keys by name. A log and a server belong together where each is the other's best
-    and they share more than half of the keys they have together.
-    """
-    nodes = _known_nodes(traffics)
+def _named_by_logs(
+    traffics: Sequence[Traffic],
+    ends: Sequence[Sequence[tuple[NodeKey, NodeKey]]],
+    served: Mapping[str, Collection[int]],
+) -> dict[NodeKey, str]:
+    """Return the servers that have most keys of a key log in common with it, more than half of both's."""
     n_servers = n_announced(traffics, "server")
     keys: dict[NodeKey, set[int]] = {}
-    for traffic in traffics:
-        for i, connection in enumerate(traffic.connections):
-            node = _end_keys(connection, nodes)[1]
+    for traffic, pairs in zip(traffics, ends, strict=True):
+        for i, (connection, (_, server)) in enumerate(zip(traffic.connections, pairs, strict=True)):
             wire_keys = np.unique(traffic.transfers.wire_key[traffic.transfers.connection == i])
             of_server = partition_keys(wire_keys, connection.server_id, n_servers)
-            keys.setdefault(node, set()).update(of_server.tolist())
-    shared = {
-        (node, name): len(on_wire & set(in_log)) / max(len(on_wire | set(in_log)), 1)
-        for node, on_wire in keys.items()
-        for name, in_log in served.items()
-    }
-    best = {node: max(served, key=lambda name: shared[node, name]) for node in keys} if served else {}
-    return {
-        node: name
-        for node, name in best.items()
-        if shared[node, name] > 0.5 and node == max(keys, key=lambda n: shared[n, name])
-    }
+            keys.setdefault(server, set()).update(of_server.tolist())
+    names: dict[NodeKey, str] = {}
+    for name, in_log in served.items():
+        shared = {node: len(of & set(in_log)) / max(len(of | set(in_log)), 1) for node, of in keys.items()}
+        best = max(shared, key=lambda node: shared[node], default=None)
+        if best is not None and shared[best] > 0.5:
+            names.setdefault(best, name)
+    return names
 
 
 def n_announced(traffics: Sequence[Traffic], role: str) -> int:
@@ -140,27 +134,13 @@ def partition_keys(wire_keys: NDArray[np.uint64], server_id: int | None, n_serve
     if not len(wire_keys):
         return np.empty(0, np.int64)
     middle = int(np.sort(wire_keys)[len(wire_keys) // 2])  # a damaged key or two shall not decide
-    rank = None if server_id is None else server_rank(server_id)
-    for base in _bases(middle, rank, n_servers):
-        offsets = wire_keys - np.uint64(base)
-        fits = (wire_keys >= np.uint64(base)) & (offsets < np.uint64(_KEYS_END))
-        if fits.sum() * 2 > len(fits):
-            return np.where(fits, offsets.astype(np.int64), -1)
+    for n in [n_servers] if n_servers else range(1, _MOST_SERVERS):
+        near = middle * n // (2**64 - 1)
+        for rank in (near, near + 1):
+            if server_id is not None and rank != server_rank(server_id):
+                continue
+            base = key_base(rank, n)
+            fits = (wire_keys >= np.uint64(base)) & (wire_keys - np.uint64(base) < np.uint64(_KEYS_END))
+            if fits.sum() * 2 > len(fits):
+                return np.where(fits, (wire_keys - np.uint64(base)).astype(np.int64), -1)
     return np.full(len(wire_keys), -1, np.int64)
-
-
-def _bases(key: int, rank: int | None, n_servers: int) -> Iterator[int]:
-    """Yield beginnings of key ranges in which the wire key may lie, the likely ones first."""
-    whole = 2**64 - 1
-    if n_servers:
-        near = key * n_servers // whole
-        yield from (key_base(r, n_servers) for r in ([near, near + 1] if rank is None else [rank]))
-    if key < _KEYS_END and not rank:
-        yield 0
-    if rank:
-        n = round(rank * whole / key) if key else 0
-        yield from (key_base(rank, m) for m in (n, n + 1, n - 1) if m > rank)
-    for n in range(2, _MOST_SERVERS):
-        r = round(key * n / whole)
-        if 0 < r < n:
-            yield key_base(r, n)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +28,6 @@ def pcap(root: Path, *, jobs: int | None, progress: bool | None, output: Path | 
     every_worker = all(key.waiting_ns is not None for key in network.keys)
     tables = (
         Table.of("network_keys", "Transfers by key", _KEYS, network.keys, note=_WHERE),
-        Table("network_tensors", "Bytes by tensor", _TENSORS, network.tensors),
-        Table.of("network_traces", "Captures and traces", _CHECKS, network.checks),
         Table.of("network_captures", "Captures", _CAPTURES, network.captures, detail=True),
     )
     return Result(
@@ -118,11 +115,10 @@ _KEYS = (
     Column("wire_share", "wire", "percent", digits=1, value=lambda k: _share(k, k.wire_ns)),
     Column("server_share", "server", "percent", digits=1, value=lambda k: _share(k, k.server_ns)),
     Column("waiting_share", "waiting", "percent", digits=1, value=lambda k: _share(k, k.waiting_ns)),
-    Column("host_ms", "host (ms)", "float", minor=True, value=lambda k: k.host_ns and k.host_ns / 1e6),
 )
 _WHERE = (
     "wire: request and response on their way; server: in the server's hands; waiting: for the PUSH of "
-    "other workers; host: of the trace's events, what lies outside the transfers"
+    "other workers"
 )
 #: Where transfers spend their time, and how a sentence has it.
 _PLACES = {
@@ -133,23 +129,6 @@ _PLACES = {
 _NOT_EVERY_WORKER = (
     "The captures do not show every worker: the server's time contains the waiting for the others."
 )
-_TENSORS = (
-    Column("tensor", "tensor"),
-    Column("logged_bytes", "logged (bytes)", "int"),
-    Column("sent_bytes", "sent (bytes)", "int"),
-    Column("agrees", "agrees", "bool"),
-)
-_CHECKS = (
-    Column("trace", "trace", value=lambda c: str(c.path)),
-    Column("worker", "worker"),
-    Column("events", "PUSH and PULL events", "int", value=lambda c: c.n_events),
-    Column("exact", "with one transfer", "int", value=lambda c: c.n_exact),
-    Column("none", "with none", "int", value=lambda c: c.n_none),
-    Column("several", "with several", "int", value=lambda c: c.n_several),
-    ms_column("before_ms", "before request", "before_ns"),
-    ms_column("after_ms", "after response", "after_ns"),
-)
-_SENT_AGAIN = attrgetter("capture.retransmitted_bytes")
 _CAPTURES = (
     Column("capture", "capture", value=lambda c: str(c.capture.path)),
     Column("packets", "packets", "int", value=lambda c: c.capture.n_packets),
@@ -157,7 +136,6 @@ _CAPTURES = (
     Column("connections", "connections", "int", minor=True, value=lambda c: c.capture.n_connections),
     Column("transfers", "transfers", "int", value=lambda c: len(c.transfers)),
     Column("unanswered", "unanswered", "int", value=lambda c: c.capture.n_unanswered),
-    Column("retransmitted_bytes", "sent again (bytes)", "int", minor=True, value=_SENT_AGAIN),
     Column("lost_bytes", "not captured (bytes)", "int", minor=True, value=lambda c: c.capture.lost_bytes),
 )
 

@@ -1,4 +1,4 @@
-"""Which tensor a ps-lite key belongs to: BytePS's own log, `key_dict.txt`, `comm.json`, name lists.
+"""Which tensor a ps-lite key belongs to: BytePS's own log, `comm.json`, name lists.
 
 A partition key is ``declared_key << 16 | partition``; on the wire the beginning of the server's key
 range is added to it.
@@ -17,7 +17,6 @@ from msgspec import Struct, field
 from dialects.byteps.byteps_names import GradientNames, read_names
 from errors import TraceError
 from formats.columns import Id, Trace
-from formats.stream import read_text
 from inputs import opened
 from opname import OpName, partition_key, split_key
 from result import Repairs
@@ -98,10 +97,7 @@ def read_keys(root: Path, repairs: Repairs) -> Keys:
     keys = Keys()
     for path in text_files(root):
         with attempt(path, repairs):
-            if path.name == "key_dict.txt":
-                _read_key_dict(read_text(path).splitlines(), keys)
-            else:
-                _read_debug_log(lines_of(path), keys)
+            _read_debug_log(lines_of(path), keys)
     if sum(tensor.n_parts or 0 for tensor in keys.tensors.values()) > _MOST_PARTS:
         repairs.add(root, f"logs tell more than {_MOST_PARTS:,} partitions of tensors: taken as unknown")
         for tensor in keys.tensors.values():
@@ -200,27 +196,16 @@ def _read_debug_log(lines: Iterable[bytes], keys: Keys) -> None:
                 loads[server] = int(match[3])
 
 
-def _read_key_dict(lines: Iterable[str], keys: Keys) -> None:
-    """Read dPRO's ``name: key [key…]``; parts of a tensor may have lines of their own (``name~PARTi``)."""
-    for line in lines:
-        name, colon, numbers = line.rpartition(":")
-        values = [int(number) for number in numbers.split() if _KEY.fullmatch(number)]
-        if colon and values:
-            tensor = keys.declare(split_key(values[0])[0], name.strip().partition("~PART")[0])
-            if tensor.n_parts is None and len(values) > 1:
-                tensor.n_parts = len(values)
-
-
 def _add_comm(trace: Trace, keys: Keys) -> None:
     pairs = set(zip(trace.name_id.tolist(), trace.track_id.tolist(), strict=True))
     for name_id, track_id in pairs:
         name = OpName.parse(trace.names[name_id])
-        key = key_of_id(trace.tracks[track_id].tid)
+        key = _key_of_id(trace.tracks[track_id].tid)
         if name.is_comm and name.label and key is not None:
             keys.declare(split_key(key)[0], name.label)
 
 
-def key_of_id(text: Id) -> int | None:
-    """Return the partition key that the `tid` (or `pid`) of a BytePS event is; None for ``total``."""
+def _key_of_id(text: Id) -> int | None:
+    """Return the partition key that the `tid` of a BytePS event is; None for ``total``."""
     digits = str(text).removeprefix("-")
     return int(str(text)) & 0xFFFFFFFF if _KEY.fullmatch(digits) else None  # 32 bits, signed

@@ -7,15 +7,14 @@ lengths; a control message is a meta alone.
 
 from __future__ import annotations
 
-import re
 import struct
 from typing import NamedTuple
 
 from collector.network.zmtp import Message
+from formats.protobuf_messages import declared
 
 RAW_META, RAW_NODE = 112, 552  # bytes of the structs
 MORE_SHORT = 1  # flags of a short frame that is not the last of its message
-LENGTHS_FRAME = 6  # bytes of the frame behind the values of one key
 ROLES = ("server", "worker", "scheduler")  # by number, in both generations
 
 
@@ -48,13 +47,6 @@ def server_rank(node_id: int) -> int:
     return (node_id - 8) // 2
 
 
-def role_of(node_id: int) -> str:
-    """Return the role that a ps-lite id stands for."""
-    if node_id < 8:
-        return "scheduler"
-    return "worker" if node_id % 2 else "server"
-
-
 def key_base(rank: int, n_servers: int) -> int:
     """Return where the key range of the server of this rank begins."""
     return (2**64 - 1) // n_servers * rank
@@ -85,6 +77,12 @@ def read_meta(body: bytes) -> Meta | None:
     return _raw_meta(body) or _protobuf_meta(body)
 
 
+#: The fields of PBMeta (`src/meta.proto`) that are used.
+_PROTOBUF = """
+Meta control:3:Control request:4:bool push:5:bool app_id:7:int32 timestamp:8:int32 customer_id:10:int32
+Control command:1:int32 nodes:2:*Node
+Node role:1:int32 id:2:int32 host:3:bytes port:4:int32
+"""
 _RAW = struct.Struct("<4xIiI16x?3xiiI16xi?")
 _RAW_HOST = struct.Struct("<ii64s132xi")
 
@@ -102,27 +100,17 @@ def _raw_meta(body: bytes) -> Meta | None:
 
 
 def _protobuf_meta(body: bytes) -> Meta | None:
-    """Decode PBMeta: 3 control, 4 request, 5 push, 7 application, 8 timestamp, 10 customer."""
-    fields = dict(_fields(body) or ())
-    control = fields.get(3)
-    numbers = {number: value & 0xFFFFFFFF for number, value in fields.items() if isinstance(value, int)}
-    if control is None and not {4, 5, 8} <= numbers.keys():
+    from google.protobuf.message import DecodeError
+
+    try:
+        meta = declared(_PROTOBUF)["Meta"].FromString(body)
+    except DecodeError:
         return None
-    request, push, timestamp, app_id, customer = (numbers.get(i, 0) for i in (4, 5, 8, 7, 10))
-    command, nodes = _control(control) if isinstance(control, bytes) else (None, ())
-    return Meta(bool(request), bool(push), timestamp, app_id, customer, command, nodes)
-
-
-def _control(body: bytes) -> tuple[int, tuple[Node, ...]]:
-    """Decode Control: 1 command, 2 nodes (1 role, 2 id, 3 host name, 4 port)."""
-    fields = _fields(body) or []
-    command = dict(fields).get(1, 0)
-    nodes = []
-    for part in (part for number, part in fields if number == 2 and isinstance(part, bytes)):
-        role, node_id, host, port = (dict(_fields(part) or ()).get(i, 0) for i in (1, 2, 3, 4))
-        if isinstance(role, int) and isinstance(node_id, int) and isinstance(port, int):
-            nodes.append(_node(role, node_id, host if isinstance(host, bytes) else b"", port))
-    return (command if isinstance(command, int) else 0), tuple(nodes)
+    if not meta.HasField("control") and not all(map(meta.HasField, ("request", "push", "timestamp"))):
+        return None
+    nodes = tuple(_node(node.role, node.id, node.host, node.port) for node in meta.control.nodes)
+    command = meta.control.command if meta.HasField("control") else None
+    return Meta(meta.request, meta.push, meta.timestamp, meta.app_id, meta.customer_id, command, nodes)
 
 
 def _node(role: int, node_id: int, host: bytes, port: int) -> Node:
@@ -130,58 +118,16 @@ def _node(role: int, node_id: int, host: bytes, port: int) -> Node:
     return Node(name, node_id, host.decode("ascii", "replace"), port)
 
 
-def _fields(body: bytes) -> list[tuple[int, int | bytes]] | None:
-    """Decode one level of a protobuf message; None if it is not one, or has fields beyond ps-lite's."""
-    fields: list[tuple[int, int | bytes]] = []
-    at = 0
-    try:
-        while at < len(body):
-            tag, at = _varint(body, at)
-            value, at = _varint(body, at)
-            number, kind = tag >> 3, tag & 7
-            end = at + value if kind == 2 else at
-            if not 0 < number < 32 or kind not in (0, 2) or end > len(body):
-                return None
-            fields.append((number, body[at:end] if kind == 2 else value))
-            at = end
-    except IndexError:
-        return None
-    return fields
+def begins_message(data: bytes) -> bool:
+    """Whether `data` begins with a data message, whole up to the head of its key frame.
 
-
-def _varint(body: bytes, at: int) -> tuple[int, int]:
-    """Return (value, offset behind it); IndexError where none is there."""
-    value = 0
-    for i in range(10):
-        byte = body[at + i]
-        value |= (byte & 0x7F) << 7 * i
-        if byte < 0x80:
-            return value, at + i + 1
-    raise IndexError
-
-
-#: A data message begins with a server's identity; with a struct that ends in data types below 256,
-#: in front of a key frame; or with protobuf fields 1, 4, 5, 6 and 7.
-_IDENTITIES = b"|".join(rb"\x%02xps\d{%d}" % (digits + 2, digits) for digits in range(1, 10))
-_STRUCTS = b"|".join(
-    rb"\x%02x.{%d}\x00{3}\x01\x08" % (size, size - 3) for size in range(RAW_META + 4, RAW_META + 17, 4)
-)
-_PROTOBUF = rb"[\x0c-\xff]\x08.{1,5}?\x20[\x00\x01]\x28[\x00\x01]\x30\x00\x38"
-_BEGINNING = re.compile(
-    rb"\x01(?:((?:%b)(?=[\x00-\x03]))|(?=%b|%b))" % (_IDENTITIES, _STRUCTS, _PROTOBUF), re.DOTALL
-)
-
-
-def locate(data: bytes) -> int:
-    """Return the offset of the first data message that is certain to be one, or -1.
-
-    What is recognised is a meta of either generation that decodes whole and is followed by what must
-    follow it, so a payload that looks like one by chance is improbable (less than 1 in 2^64).
+    >>> begins_message(b"GET / HTTP/1.1")
+    False
     """
-    for match in _BEGINNING.finditer(data):
-        if _meta_at(data, match.end() if match[1] else match.start()):
-            return match.start()
-    return -1
+    at = 0
+    if data[:1] == bytes([MORE_SHORT]) and len(data) > 1 and identity(data[2 : 2 + data[1]]) is not None:
+        at = 2 + data[1]
+    return _meta_at(data, at)
 
 
 def _meta_at(data: bytes, at: int) -> bool:

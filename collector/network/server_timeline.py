@@ -11,16 +11,16 @@ from msgspec import Struct
 
 from collector.network.endpoints import index_in_path
 from collector.network.partition_keys import Keys, attempt, lines_of, read_keys, text_files
-from collector.network.pslite import key_base, role_of
+from collector.network.pslite import key_base
 from collector.network.server_logs import Interval, Log, read_log
 from errors import TraceError, missing
 from formats.chrome_writer import Process, Slice, write_timeline
-from opname import OpName, split_key
+from opname import split_key
 from parallel import progress as bars
 from result import Repairs
 
 TIMELINE = "server_timeline.json"
-_LOG_NAMES = ("key_log", "pslite_profile", "van_verbose_log", "server_log")
+_LOG_NAMES = ("key_log", "pslite_profile")
 _SECOND_NS = 10**9
 _DAY_S = 86_400
 
@@ -58,7 +58,6 @@ class ServerKey(Struct, frozen=True):
     wire_ns: int = 0
     server_ns: int = 0
     waiting_ns: int | None = None  # not where captures show some workers only: `server_ns` then contains it
-    host_ns: int | None = None  # of a `comm.json`: its events' time outside their transfers
 
 
 class Served(Struct, frozen=True):
@@ -118,70 +117,48 @@ def _read_logs(root: Path, repairs: Repairs, progress: bool | None) -> list[Log]
             with attempt(path, repairs):
                 log = read_log(lines_of(path))
                 if log.kinds:
-                    log.path, log.node = path, _node(path, log)
+                    log.path, log.node = path, _node(path)
                     logs.append(log)
                     if log.n_unpaired:
-                        repairs.add(path, f"{log.n_unpaired:,} starts or stops without the other left out")
+                        repairs.add(path, f"{log.n_unpaired:,} pulls or responses without the other left out")
                 elif any(name in path.name for name in _LOG_NAMES):
                     repairs.add(path, "empty" if not path.stat().st_size else "no line of a known server log")
             bar.update(path.stat().st_size)
     return logs
 
 
-def _node(path: Path, log: Log) -> str:
-    """Return whose log it is: as the path says, else as the content does."""
+def _node(path: Path) -> str:
+    """Return whose log it is, as the path says."""
     for role in ("server", "worker"):
         index = index_in_path(path, role)
         if index is not None:
             return f"{role}_{index}"
-    if log.ids:
-        node_id, role = next(iter(log.ids.items()))
-        return f"{role} ps{node_id}"
     return path.name.partition(".")[0]
 
 
 def _processes(logs: Sequence[Log], keys: Keys) -> list[Process]:
-    """Return the timeline: a process for each node, and for each pair of ends in the van logs."""
+    """Return the timeline: a process for each node."""
     tracks: dict[str, dict[str, Iterable[Slice]]] = {}
-    timed = [rows for log in logs for rows in (*log.profile.values(), *log.tracks.values())]
+    timed = [rows for log in logs for rows in log.profile.values()]
     profile_ns = min((rows[0].start_ns for rows in timed), default=None)
     trace_ns = min((int(trace.ts_ns.min()) for _, trace in keys.comm if len(trace)), default=None)
     for log in logs:
         of_node = tracks.setdefault(log.node, {})
-        for name, rows in log.tracks.items():
-            of_node[name] = chain(of_node.get(name, ()), [_named(row, keys) for row in rows])
         decoder = _decoder(log, keys)
         for name, rows in log.profile.items():
             of_node[name] = [_profiled(row, decoder, keys, "_van_" in name) for row in rows]
         near_ns = int(log.path.stat().st_mtime) * _SECOND_NS if trace_ns is None else trace_ns
         of_node |= _by_second(log, profile_ns, near_ns)
-    return [Process(*named) for named in tracks.items() if named[1]] + list(_van_processes(logs, keys))
-
-
-def _named(row: Interval, keys: Keys) -> Slice:
-    args = {"key": row.key, "partition": split_key(row.key)[1]}
-    return Slice(f"{keys.tensor(row.key)}.{row.name}", row.start_ns, row.end_ns, args)
+    return [Process(*named) for named in tracks.items() if named[1]]
 
 
 def _profiled(row: Interval, decoder: Mapping[int, int], keys: Keys, low_bits: bool) -> Slice:
     key = None if low_bits else decoder.get(row.key)
     if key is not None:
-        return _named(row._replace(key=key), keys)
+        args = {"key": key, "partition": split_key(key)[1]}
+        return Slice(f"{keys.tensor(key)}.{row.name}", row.start_ns, row.end_ns, args)
     field = "wire_key_low_16_bits" if low_bits else "wire_key_low_32_bits"
     return Slice(row.name, row.start_ns, row.end_ns, {field: row.key})
-
-
-def _van_processes(logs: Sequence[Log], keys: Keys) -> Iterator[Process]:
-    names = {node_id: log.node for log in logs for node_id in log.ids}
-    for log in logs:
-        for ends, rows in log.transfers.items():
-            sender, receiver = (names.get(end, f"{role_of(end)} ps{end}") for end in ends)
-            track = []
-            for row in rows:
-                stage, half = row.name.split()
-                operation = OpName("Comm", keys.tensor(row.key), queue=stage, key=row.key)
-                track.append(Slice(f"{operation} {half}", row.start_ns, row.end_ns, {"key": row.key}))
-            yield Process(f"{sender} -> {receiver}", {log.path.name: track})
 
 
 def _decoder(log: Log, keys: Keys) -> Mapping[int, int]:
@@ -217,14 +194,14 @@ def _by_second(log: Log, profile_ns: int | None, near_ns: int) -> dict[str, list
     seconds = log.seconds
     if not seconds:
         return {}
-    shift_s = _midnight(min(second for _, _, second in seconds), profile_ns, near_ns)
+    shift_s = _midnight(min(second for _, second in seconds), profile_ns, near_ns)
     tracks: dict[str, list[Slice]] = {}
-    for (kind, what, second), entry in sorted(seconds.items(), key=lambda pair: pair[0][2]):
+    for (kind, second), entry in sorted(seconds.items(), key=lambda pair: pair[0][1]):
         start = (shift_s + second) * _SECOND_NS
         peers = ", ".join(f"ps{peer}" for peer in sorted(entry.peers))
         args = {"count": entry.n, "bytes": entry.n_bytes, "peers": peers}
-        box = Slice(f"{entry.n} x {what}", start, start + _SECOND_NS, args)
-        tracks.setdefault(f"{kind}: {what}", []).append(box)
+        box = Slice(f"{entry.n} x {kind}", start, start + _SECOND_NS, args)
+        tracks.setdefault(f"key log: {kind}", []).append(box)
     return tracks
 
 
@@ -247,7 +224,7 @@ def _operations(logs: Sequence[Log]) -> Iterator[ServerOperation]:
     """Yield the durations per node and operation, in the order of the files."""
     durations: dict[tuple[str, str], list[int]] = {}
     for log in logs:
-        for row in chain.from_iterable(log.rows()):
+        for row in chain.from_iterable(log.profile.values()):
             if row.end_ns is not None:
                 durations.setdefault((log.node, row.name), []).append(row.end_ns - row.start_ns)
     for (node, name), values in durations.items():

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ from msgspec import Struct, field
 
 from arrays import Int32, Int64, NDArray
 from collector.network.packets import Capture, Ends, read_segments
-from collector.network.pslite import LENGTHS_FRAME, Meta, Node, identity, locate, read_header
+from collector.network.pslite import Meta, Node, begins_message, identity, read_header
 from collector.network.tcp import Receiver, Streams
 from collector.network.zmtp import Message, MessageReader
 
@@ -33,7 +32,6 @@ class Connection(Struct, frozen=True):
     round_trip_ns: int = 0  # from the place of the capture to the server and back; 0 if it was not captured
     worker: str = ""  # the names of the two, once all captures tell them
     server: str = ""
-    sure: bool = False  # a file's name tells which worker it is
 
 
 class Transfers(Struct, frozen=True):
@@ -77,8 +75,8 @@ def read_traffic(path: Path, on_bytes: Callable[[int], object] = lambda n: None)
     return matcher.result(capture)
 
 
-class _Unmatched(NamedTuple):
-    """A request or a response that waits for the other."""
+class _Part(NamedTuple):
+    """A request or a response."""
 
     start_ns: int
     end_ns: int
@@ -97,26 +95,20 @@ class _Link(Struct):
     identities: list[int | None] = field(default_factory=lambda: [None, None])
     readers: tuple[MessageReader, ...] = ()
     asks: int = 0  # direction in which requests go
-    kinds: set[bool] = field(default_factory=set)  # of messages that were met: True requests, False responses
+    has_messages: bool = False
     #: Messages without their counterpart, requests and responses.
-    open: dict[bool, dict[_Number, _Unmatched]] = field(default_factory=lambda: {True: {}, False: {}})
+    open: dict[bool, dict[_Number, _Part]] = field(default_factory=lambda: {True: {}, False: {}})
     index: int = -1  # in the list of connections with transfers
-
-    @property
-    def hosts(self) -> frozenset[bytes]:
-        return frozenset((self.ends[0], self.ends[2]))
 
 
 class _Matcher:
     """Puts requests and responses together."""
 
     def __init__(self) -> None:
-        self._links: list[_Link] = []  # with transfers
-        self._between: dict[frozenset[bytes], list[_Link]] = {}  # links with messages, by pair of hosts
+        self._links: list[_Link] = []  # with messages
+        self._with_transfers: list[_Link] = []
         self._nodes: set[Node] = set()
-        self._columns = {
-            name: array("Q" if name == "wire_key" else "q") for name in Transfers.__struct_fields__
-        }
+        self._rows: list[tuple[int, ...]] = []  # the fields of `Transfers`
 
     def receivers(self, ends: Ends) -> tuple[Receiver, Receiver]:
         """Make the readers of a new connection; see `tcp.Streams`."""
@@ -125,90 +117,63 @@ class _Matcher:
         return readers
 
     def _reader(self, link: _Link, direction: int) -> MessageReader:
-        def on_message(message: Message) -> bool:
+        def on_message(message: Message) -> None:
             meta = read_header(message)
-            if meta is None:
-                return False
-            if meta.control is not None:
+            if meta is not None and meta.control is not None:
                 self._nodes.update(node for node in meta.nodes if node.id < _UNASSIGNED)
-            else:
+            elif meta is not None:
                 self._data(link, direction, meta, message)
-            return True
 
         def on_identity(name: bytes) -> None:
             link.identities[direction] = identity(name)
 
-        return MessageReader(on_message, on_identity, locate, trailer=LENGTHS_FRAME)
+        return MessageReader(on_message, on_identity, begins_message)
 
     def _data(self, link: _Link, direction: int, meta: Meta, message: Message) -> None:
         number = (meta.app_id, meta.customer_id, meta.push, meta.timestamp)
-        if not link.kinds:
-            self._between.setdefault(link.hosts, []).append(link)
-        link.kinds.add(meta.request)
-        half = _Unmatched(message.start_ns, message.end_ns, meta.key, meta.value_bytes, message.wire_bytes)
+        part = _Part(message.start_ns, message.end_ns, meta.key, meta.value_bytes, message.wire_bytes)
+        if not link.has_messages:
+            link.has_messages = True
+            self._links.append(link)
         if meta.sender is not None:
             link.identities[direction] = meta.sender
         link.asks = direction if meta.request else 1 - direction
-        other = self._take(link, number, not meta.request)
-        if other is not None:
-            self._add(link, meta, *((half, other) if meta.request else (other, half)))
-            return
-        waiting = link.open[meta.request]
-        if len(waiting) >= _MOST_OPEN:
-            del waiting[next(iter(waiting))]
-        waiting[number] = half
+        other = link.open[not meta.request].pop(number, None)
+        if other is None:
+            waiting = link.open[meta.request]
+            if len(waiting) >= _MOST_OPEN:
+                del waiting[next(iter(waiting))]
+            waiting[number] = part
+        else:
+            self._add(link, meta, *((part, other) if meta.request else (other, part)))
 
-    def _take(self, link: _Link, number: _Number, request: bool) -> _Unmatched | None:
-        """Return the other half of `number`: on this connection, or on the one of the other direction."""
-        if number in link.open[request]:
-            return link.open[request].pop(number)
-        if len(link.kinds) == 2:
-            return None
-        holders = [
-            other.open[request]
-            for other in self._between[link.hosts]
-            if other is not link and len(other.kinds) == 1 and number in other.open[request]
-        ]
-        return holders[0].pop(number) if len(holders) == 1 else None
-
-    def _add(self, link: _Link, meta: Meta, request: _Unmatched, response: _Unmatched) -> None:
+    def _add(self, link: _Link, meta: Meta, request: _Part, response: _Part) -> None:
         key = request.key if request.key is not None else response.key
         if key is None:
             return
         if link.index < 0:
-            link.index = len(self._links)
-            self._links.append(link)
-        row: Mapping[str, int] = {
-            "connection": link.index,
-            "push": meta.push,
-            "wire_key": key,
-            "timestamp": meta.timestamp,
-            "request_start_ns": request.start_ns,
-            "request_end_ns": request.end_ns,
-            "response_start_ns": response.start_ns,
-            "response_end_ns": response.end_ns,
-            "value_bytes": request.value_bytes if meta.push else response.value_bytes,
-            "wire_bytes": request.wire_bytes + response.wire_bytes,
-        }
-        for name, column in self._columns.items():
-            column.append(row[name])
+            link.index = len(self._with_transfers)
+            self._with_transfers.append(link)
+        times = request.start_ns, request.end_ns, response.start_ns, response.end_ns
+        n_bytes = request.value_bytes if meta.push else response.value_bytes
+        wire_bytes = request.wire_bytes + response.wire_bytes
+        self._rows.append((link.index, meta.push, key, meta.timestamp, *times, n_bytes, wire_bytes))
 
     def result(self, capture: Capture) -> Traffic:
         """Return the transfers; the messages that are left over are counted in `capture`."""
-        for link in (link for links in self._between.values() for link in links):
+        for link in self._links:
             capture.n_unanswered += len(link.open[True])
             capture.n_unasked += len(link.open[False])
-        types = {"connection": np.int32, "push": np.bool_, "wire_key": np.uint64}
-        columns: dict[str, Any] = {
-            name: np.array(column, types.get(name, np.int64)) for name, column in self._columns.items()
-        }
-        connections = [_connection(link) for link in self._links]
-        return Traffic(capture, Transfers(**columns), connections, frozenset(self._nodes))
+        types = [np.int32, np.bool_, np.uint64, *[np.int64] * 7]
+        values = zip(*self._rows, strict=True) if self._rows else [()] * len(types)
+        columns: list[Any] = [np.array(column, kind) for column, kind in zip(values, types, strict=True)]
+        connections = [_connection(link) for link in self._with_transfers]
+        return Traffic(capture, Transfers(*columns), connections, frozenset(self._nodes))
 
 
 def _connection(link: _Link) -> Connection:
     source, sport, target, tport = link.ends
     ends = [(str(ip_address(source)), sport), (str(ip_address(target)), tport)]
     asks, answers = link.asks, 1 - link.asks
-    trip_ns = link.readers[answers].trip_ns or 0
-    return Connection(*ends[asks], *ends[answers], link.identities[asks], link.identities[answers], trip_ns)
+    ids = link.identities[asks], link.identities[answers]
+    return Connection(*ends[asks], *ends[answers], *ids, link.readers[answers].trip_ns)

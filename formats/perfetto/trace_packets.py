@@ -8,8 +8,9 @@ of which are equal, and in a `TracePacket` what is counted and not read.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
+
+from formats.protobuf_messages import declared
 
 START, END, INSTANT, COUNTER = 1, 2, 3, 4  # types of a TrackEvent
 CLEARED = 1  # flag of a sequence: what was interned before is forgotten
@@ -48,31 +49,6 @@ Annotation name_iid:1:uint64 name:10:bytes bool_value:2:bool uint_value:3:uint64
 """
 
 
-@lru_cache(1)
 def messages() -> dict[str, Any]:
     """Return the class of each message by its name."""
-    # here, because a file of JSON that begins with a line's end gets as far as this module
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
-    field = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="trace_packets.proto", package="trace_packets")
-    for line in _MESSAGES.strip().replace("\n ", " ").splitlines():
-        name, *members = line.split()
-        message = file.message_type.add(name=name)
-        for member in members:
-            called, number, kind = member.split(":")
-            label = field.LABEL_REPEATED if kind[0] == "*" else field.LABEL_OPTIONAL
-            added = message.field.add(name=called, number=int(number), label=label)
-            kind = kind.lstrip("*")
-            if kind[0].isupper():
-                added.type, added.type_name = field.TYPE_MESSAGE, f".{file.package}.{kind}"
-            else:
-                added.type = field.Type.Value(f"TYPE_{kind.upper()}")
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return {
-        message.name: message_factory.GetMessageClass(
-            pool.FindMessageTypeByName(f"{file.package}.{message.name}")
-        )
-        for message in file.message_type
-    }
+    return declared(_MESSAGES)

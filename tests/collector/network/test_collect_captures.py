@@ -62,22 +62,17 @@ def test_a_made_job(tmp_path: Path) -> None:
         (65536, "byteps.gradient_0", 6, 6, 6 * 4096),
         (65537, "byteps.gradient_0", 6, 6, 6 * 1000),
     ]
-    assert [of_tensor[1:] for of_tensor in found.tensors] == [(5096, 5096, True)]
     assert found.repairs == []
 
 
 def test_wire_server_and_waiting_make_up_the_transfers(tmp_path: Path) -> None:
     make_job(tmp_path)
-    for share in read_captures(tmp_path).keys:
+    shares = read_captures(tmp_path).keys
+    for share in shares:
         assert share.waiting_ns is not None
         assert share.wire_ns + share.server_ns + share.waiting_ns == share.push_ns + share.pull_ns
-
-
-def test_the_round_trip_of_the_handshake_is_wire_time(tmp_path: Path) -> None:
-    make_job(tmp_path)
-    (share, _) = read_captures(tmp_path).keys
     # gaps of 50 us are shorter than the handshake's 100 us: all of the time is on the wire
-    assert (share.server_ns, share.waiting_ns) == (0, 0)
+    assert (shares[0].server_ns, shares[0].waiting_ns) == (0, 0)
 
 
 def test_the_headline_says_where_transfers_spend_their_time(tmp_path: Path) -> None:
@@ -92,17 +87,11 @@ def events_of(path: Path) -> list[dict[str, object]]:
     return events
 
 
-def test_the_timeline_has_a_process_for_each_pair_of_ends(tmp_path: Path) -> None:
+def test_each_transfer_is_a_slice_with_its_request_and_response(tmp_path: Path) -> None:
     make_job(tmp_path)
     events = events_of(timeline(tmp_path))
     names = {e["args"]["name"] for e in events if e["name"] == "process_name"}  # type: ignore[index]
     assert names == {"worker_0 -> server_0", "worker_1 -> server_0"}
-    assert all(isinstance(e["pid"], int) and isinstance(e["tid"], int) for e in events)
-
-
-def test_each_transfer_is_a_slice_with_its_request_and_response(tmp_path: Path) -> None:
-    make_job(tmp_path)
-    events = events_of(timeline(tmp_path))
     transfers = [e for e in events if e.get("cat") == "Comm"]
     assert len(transfers) == 24
     first = transfers[0]
@@ -154,13 +143,6 @@ def test_captures_inside_the_worker_directories(tmp_path: Path) -> None:
     assert read_captures(tmp_path).nodes == ["server_0", "worker_0", "worker_1"]
 
 
-def test_key_dict_names_the_keys(tmp_path: Path) -> None:
-    make_job(tmp_path)
-    (tmp_path / "worker_0.log").unlink()
-    (tmp_path / "key_dict.txt").write_text("BytePSPushPull.a:b: 65536 65537\n")
-    assert [k.tensor for k in read_captures(tmp_path).keys] == ["BytePSPushPull.a:b"] * 2
-
-
 def test_without_names_the_keys_stay(tmp_path: Path) -> None:
     make_job(tmp_path)
     (tmp_path / "worker_0.log").unlink()
@@ -173,71 +155,6 @@ def test_without_names_the_keys_stay(tmp_path: Path) -> None:
 )
 def test_the_worker_in_a_path(name: str, index: int | None) -> None:
     assert index_in_path(Path(name), "worker") == index
-
-
-def make_comm(root: Path, index: int, late_ns: int) -> None:
-    """Write the `comm.json` of a worker of the made job: an event around each of its six pushes."""
-    connection = Connection(("10.0.0.1", 1), ("10.0.0.9", 2))
-    keys = [(1 << 16, 4096), (1 << 16 | 1, 1000)]
-    made = train(connection, NEW, server=8, worker=9, keys=keys, steps=3, start_ns=START_NS + late_ns)
-    name = "Comm.byteps.gradient_0"
-    trace = [
-        {
-            "ph": "X",
-            "name": f"{name}.PUSH",
-            "pid": name,
-            "tid": str(e.key),
-            "ts": e.request_start_ns // 1000 - 1,
-            "dur": (e.response_end_ns - e.request_start_ns) // 1000 + 2,
-        }
-        for e in made
-        if e.push
-    ]
-    directory = root / f"worker_{index}" / "0"
-    directory.mkdir(parents=True)
-    (directory / "comm.json").write_text(json.dumps({"traceEvents": trace}))
-
-
-def test_traces_tell_the_workers_of_a_capture_that_is_not_called_after_one(tmp_path: Path) -> None:
-    """The first worker has rank 0 and the second rank 1; the job counts the other way round."""
-    make_job(tmp_path)
-    make_comm(tmp_path, 1, 0)
-    make_comm(tmp_path, 0, 7 * MS)
-    (tmp_path / "worker_0.pcap").rename(tmp_path / "a.pcap")
-    (tmp_path / "worker_1.pcap").rename(tmp_path / "b.pcap")
-    found = read_captures(tmp_path)
-    assert {link.worker: link.worker_host for link in found.links} == {
-        "worker_1": "10.0.0.1",
-        "worker_0": "10.0.0.2",
-    }
-    assert [(c.worker, c.n_events, c.n_exact) for c in found.checks] == [
-        ("worker_0", 6, 6),
-        ("worker_1", 6, 6),
-    ]
-
-
-def test_events_outside_the_capture_are_told_apart(tmp_path: Path) -> None:
-    make_job(tmp_path)
-    make_comm(tmp_path, 0, 0)
-    data = (tmp_path / "worker_0.pcap").read_bytes()
-    (tmp_path / "worker_0.pcap").write_bytes(data[: len(data) // 2])
-    found = read_captures(tmp_path)
-    check = found.checks[0]
-    assert check.n_none == check.n_outside > 0
-    assert check.n_exact + check.n_none == 6
-    assert "outside the captured time" in found.repairs[-1]
-
-
-def test_events_whose_transfers_went_another_way(tmp_path: Path) -> None:
-    make_job(tmp_path)
-    make_comm(tmp_path, 0, 0)
-    path = tmp_path / "worker_0" / "0" / "comm.json"
-    path.write_text(path.read_text().replace('"65537"', '"131072"'))
-    found = read_captures(tmp_path)
-    assert found.repairs == [
-        f"{path}: 3 of 6 PUSH and PULL events are in no capture; what went over RDMA or shared memory cannot "
-        "be seen in one"
-    ]
 
 
 def test_captures_read_in_processes_tell_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,23 +247,36 @@ def recorded(shared_data: Path) -> dict[str, Captured]:
 
 @pytest.mark.parametrize("name", PCAP_JOBS)
 def test_each_event_of_the_trace_contains_exactly_one_transfer(
-    recorded: dict[str, Captured], name: str
+    shared_data: Path, recorded: dict[str, Captured], name: str
 ) -> None:
-    checks = recorded[name].checks
-    assert [c.worker for c in checks] == ["worker_0", "worker_1"][: len(checks)]
-    # 16 partitions, 6 steps, PUSH and PULL
-    assert all((c.n_events, c.n_exact, c.n_none, c.n_several) == (192, 192, 0, 0) for c in checks)
-    # as the data's description says: 10 us..1 ms before, 0.1..2.3 ms after
-    assert all(10_000 < c.before_ns < MS and 100_000 < c.after_ns < 2_300_000 for c in checks)
+    """The oracle is the worker's own trace, whose times are cut to microseconds."""
+    found = recorded[name]
+    for gpu in find_gpus(shared_data / "byteps" / name):
+        path = gpu.path / "comm.json"
+        worker = found.nodes.index(gpu.path.parent.name)
+        events = [
+            (int(e["tid"]), e["name"].endswith(".PUSH"), 1000 * e["ts"], 1000 * (e["ts"] + e["dur"]))
+            for e in json.loads(path.read_bytes())["traceEvents"]
+            if e["name"].endswith((".PUSH", ".PULL")) and str(e["tid"]).isdecimal()
+        ]
+        assert len(events) == 192  # 16 partitions, 6 steps, PUSH and PULL
+        wire = found.wire
+        for key, push, start, end in events:
+            of_key = (wire.worker == worker) & (wire.key == key) & (wire.push == push)
+            before, after = wire.request_start_ns - start, end - wire.response_end_ns
+            inside = np.flatnonzero(of_key & (before >= -2_000) & (after >= -2_000))
+            assert len(inside) == 1
 
 
 @pytest.mark.parametrize("name", PCAP_JOBS)
 def test_bytes_agree_with_the_sizes_of_all_tensors(recorded: dict[str, Captured], name: str) -> None:
-    tensors = recorded[name].tensors
-    assert sorted(logged for _, logged, _, _ in tensors) == sorted(
-        [50176, 64, 640, 40] * 2
-    )  # fc16 and fc10 on 784
-    assert all(agrees for *_, agrees in tensors)
+    """BytePS logs the size of each tensor; a PUSH of each of its partitions has as many bytes."""
+    found = recorded[name]
+    pushed: dict[int, int] = {}
+    for key in found.keys:
+        pushed[key.key >> 16] = pushed.get(key.key >> 16, 0) + key.push_bytes // key.n_push
+    assert sorted(pushed.values()) == sorted([50176, 64, 640, 40] * 2)  # fc16 and fc10 on 784
+    assert pushed == {key: tensor.total_bytes for key, tensor in found.names.tensors.items() if key in pushed}
 
 
 @pytest.mark.parametrize("name", PCAP_JOBS)
@@ -357,7 +287,7 @@ def test_the_key_log_has_the_same_requests(
     from collector.network.server_timeline import read_served
 
     logs = read_served(shared_data / "byteps" / name)
-    workers = len(recorded[name].checks)  # captured; each server logs the requests of both
+    workers = len(recorded[name].captures)  # captured; each server logs the requests of both
     mine = {(k.node, k.key): (k.n_push, k.n_pull) for k in recorded[name].keys}
     ratios = [
         count / (expected * 2 / workers)
@@ -377,7 +307,7 @@ def test_waiting_is_known_where_both_workers_are_captured(recorded: dict[str, Ca
 
 
 def test_parameters_bear_their_names(recorded: dict[str, Captured]) -> None:
-    assert {t[0] for t in recorded["fork_mlp_2w2s_pcap"].tensors} >= {
+    assert {k.tensor for k in recorded["fork_mlp_2w2s_pcap"].keys} >= {
         "hybridsequential0_dense0_weight",
         "hybridsequential0_dense1_bias",
     }

@@ -41,7 +41,8 @@ def test_logs_of_servers_tell_sizes_and_times(tmp_path: Path) -> None:
     with_gpu(tmp_path)
     line = "[02:19:41] server.cc:1: push key=65536\t sender=9\t size=4096\n"
     (tmp_path / "server_2.key_log.txt").write_text(line * 2)
-    (tmp_path / "server_0.txt").write_text("1000: start, 65536, PULL, 1\n4000: stop, 65536, PULL, 1\n")
+    profile = "1\tserver_process_pull\t1000\n1\tserver_send_pull_response\t4000\n"
+    (tmp_path / "server_0.txt").write_text(profile)
     found = read_evidence([tmp_path])
     assert (found.bytes_of, found.servers) == ({65536: 4096}, {65536: 2})
     assert found.words == "; server_0 logged 3.00 ms for each of its pulls"

@@ -15,12 +15,10 @@ from hypothesis import strategies as st
 from collector.network.endpoints import partition_keys
 from collector.network.pslite import (
     Node,
+    begins_message,
     identity,
     key_base,
-    locate,
     read_meta,
-    role_of,
-    server_rank,
 )
 from collector.network.transfers import Traffic, read_traffic
 from conftest import examples
@@ -32,9 +30,7 @@ from traffic import (
     Dialect,
     Expected,
     Packet,
-    greeting,
     in_order,
-    message,
     pcap,
     protobuf_meta,
     shaken,
@@ -45,16 +41,6 @@ from traffic import (
 
 DIALECTS = pytest.mark.parametrize("dialect", [NEW, OLD], ids=["struct", "protobuf"])
 START_NS = 1_700_000_000 * 10**9
-
-
-def test_ids_tell_role_and_rank() -> None:
-    assert [(role_of(i), server_rank(i)) for i in (8, 9, 10, 11)] == [
-        ("server", 0),
-        ("worker", 0),
-        ("server", 1),
-        ("worker", 1),
-    ]
-    assert role_of(1) == "scheduler"
 
 
 def test_the_key_range_of_the_second_of_two_servers() -> None:
@@ -119,7 +105,7 @@ def test_identities() -> None:
 @settings(max_examples=examples(300))
 def test_random_bytes_hold_no_message(data: bytes) -> None:
     read_meta(data)
-    assert locate(data) == -1
+    assert not begins_message(data)
 
 
 @pytest.mark.parametrize(("rank", "n_servers"), [(0, 1), (1, 2), (2, 3), (7, 8), (99, 100)])
@@ -211,7 +197,7 @@ def test_the_two_ends(tmp_path: Path, dialect: Dialect) -> None:
 
 
 @DIALECTS
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_retransmissions_and_disorder_change_nothing(tmp_path: Path, dialect: Dialect, seed: int) -> None:
     connections, made = job(dialect)
     traffic = read(tmp_path, shaken(in_order(connections), seed))
@@ -219,16 +205,8 @@ def test_retransmissions_and_disorder_change_nothing(tmp_path: Path, dialect: Di
     assert traffic.capture.lost_bytes == 0
 
 
-@pytest.mark.parametrize("seed", range(15))
-def test_single_packets_far_out_of_order_change_nothing(tmp_path: Path, seed: int) -> None:
-    """Handshakes too: a SYN may be captured after the data."""
-    connections, made = job(NEW)
-    traffic = read(tmp_path, shaken(in_order(connections), seed, reach=40, share=0.03))
-    assert what(rows(traffic)) == what(Counter(made))
-
-
 @DIALECTS
-@pytest.mark.parametrize("start", [1, 3, 7, 20, 50, 100, 180])
+@pytest.mark.parametrize("start", [3, 50])
 def test_a_capture_begun_in_the_middle(tmp_path: Path, dialect: Dialect, start: int) -> None:
     connections, made = job(dialect)
     packets = in_order(connections)
@@ -247,17 +225,6 @@ def test_lost_packets_cost_the_messages_they_belong_to(tmp_path: Path, dialect: 
     assert not found - all_made
     assert found.total() > 0.7 * len(made)
     assert traffic.capture.lost_bytes > 0
-
-
-@DIALECTS
-@pytest.mark.parametrize("mss", [1448, 60_000])
-def test_a_snapshot_length_that_keeps_the_headers_loses_no_transfer(
-    tmp_path: Path, dialect: Dialect, mss: int
-) -> None:
-    connection = Connection(("10.0.0.1", 40_000), ("10.0.0.9", 9000), mss=mss)
-    keys = [(65536, 50_000), (65537, 3)]
-    made = train(connection, dialect, server=8, worker=9, keys=keys, steps=3, start_ns=START_NS)
-    assert rows(read(tmp_path, connection.packets, snaplen=300)) == Counter(made)
 
 
 @DIALECTS
@@ -281,23 +248,6 @@ def test_ports_used_again_within_a_capture(tmp_path: Path, dialect: Dialect) -> 
         made += train(again, dialect, server=8, worker=9, keys=[(0, 3000)], steps=2, start_ns=start_ns)
         connections.append(again)
     assert rows(read(tmp_path, in_order(connections))) == Counter(made)
-
-
-def test_responses_over_a_connection_of_their_own(tmp_path: Path) -> None:
-    """Plain ps-lite: each node sends over the connection that it opened itself."""
-    ask = Connection(("10.0.0.1", 40_000), ("10.0.0.9", 9000))
-    reply = Connection(("10.0.0.9", 41_000), ("10.0.0.1", 9100))
-    for connection, name in ((ask, "ps9"), (reply, "ps8")):
-        connection.open(START_NS)
-        connection.send(0, greeting(name), START_NS + 200_000)
-    for i in range(4):
-        ask.send(0, NEW.push(i, 65536, bytes(500)), START_NS + (i + 1) * 10**6)
-        reply.send(0, message(struct_meta(False, True, i)), START_NS + (i + 1) * 10**6 + 500)
-    traffic = read(tmp_path, in_order([ask, reply]))
-    assert [(e.timestamp, e.n_bytes) for e in sorted(rows(traffic), key=lambda e: e.timestamp)] == [
-        (i, 500) for i in range(4)
-    ]
-    assert traffic.capture.n_unanswered == 0
 
 
 def test_an_unanswered_request_is_counted(tmp_path: Path) -> None:

@@ -1,0 +1,40 @@
+"""Messages of protobuf by a declaration in text, without generated code."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+
+@lru_cache
+def declared(text: str) -> dict[str, Any]:
+    """Return the class of each declared message by its name.
+
+    A message is a line, which may go on in lines that begin with a blank: its name, then its fields as
+    ``name:number:type``; a type with ``*`` is repeated, one with a capital is another message.
+    """
+    # here, because most files need no protobuf
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    field = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="declared.proto", package="declared")
+    for line in text.strip().replace("\n ", " ").splitlines():
+        name, *members = line.split()
+        message = file.message_type.add(name=name)
+        for member in members:
+            called, number, kind = member.split(":")
+            label = field.LABEL_REPEATED if kind[0] == "*" else field.LABEL_OPTIONAL
+            added = message.field.add(name=called, number=int(number), label=label)
+            kind = kind.lstrip("*")
+            if kind[0].isupper():
+                added.type, added.type_name = field.TYPE_MESSAGE, f".{file.package}.{kind}"
+            else:
+                added.type = field.Type.Value(f"TYPE_{kind.upper()}")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {
+        message.name: message_factory.GetMessageClass(
+            pool.FindMessageTypeByName(f"{file.package}.{message.name}")
+        )
+        for message in file.message_type
+    }
