@@ -23,10 +23,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks import measure
-
-_EXAMPLES = measure.REPO / "examples"
-_DATA = measure.REPO.parent / "shared" / "data"
+_REPO = Path(__file__).resolve().parents[1]
+_EXAMPLES = _REPO / "examples"
+_DATA = _REPO.parent / "shared" / "data"
 #: Folders beside recordings that hold answers of other programs, or what was put into the job.
 _ANSWERS = {"truth", "oracle", "expected"}
 _WHATIF = ["--option", "replay", "--sub_option", "whatif", "--path", "{job}"]
@@ -160,7 +159,7 @@ def _save(args: argparse.Namespace, job: Path, other: Path) -> str:
     environment = dict(os.environ, PYTHONPATH=str(args.tree.resolve()), COLUMNS="120")
     with tempfile.TemporaryDirectory() as scratch:
         done = subprocess.run(
-            [measure.python(), "-c", _ANSWER, json.dumps(commands)],
+            [sys.executable, "-c", _ANSWER, json.dumps(commands)],
             cwd=scratch,
             env=environment,
             capture_output=True,

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.clock import align_job
+from aligned import align_job
 from clocks.job_clocks import remarks, shifted
 from clocks.offsets import Alignment, Clock
 from conftest import few

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from test_hangs import named, standings
 
-from benchmarks.hanging_jobs import START_NS, Do, Job, Simulation
-from benchmarks.hangs import write_case
 from diagnose.hangs import Hang, find_hang
 from formats.recorder.standing import Standing
+from oracles.hanging_jobs import START_NS, Do, Job, Simulation
+from oracles.hangs import write_case
 
 _HOUR_NS = 3600 * 10**9
 _PAIRS = {"1": ("TENSOR", (0, 1)), "2": ("TENSOR", (2, 3)), "3": ("TENSOR", (4, 5))}

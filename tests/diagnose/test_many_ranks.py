@@ -12,12 +12,12 @@ import pytest
 from answers import holds, kinds, titles, winning
 
 import dialects
-from benchmarks.clock import align_job
-from benchmarks.known_pipeline import Pipelines
-from benchmarks.ranks import STAGES, Job, Times, write
+from aligned import align_job
 from conftest import few
 from dag_utils import LoadedSteps, choose_step, load_steps
 from diagnose.diagnosis import diagnose
+from oracles.known_pipeline import Pipelines
+from oracles.ranks import STAGES, Job, Times, write
 from trace_utils import Request, load_paths
 
 #: Ranks of two hosts, whose clocks differ; the slow one is in the middle of a pipeline.

@@ -9,8 +9,8 @@ import pytest
 from answers import diagnosed, holds, titles, winning
 from made_transfers import Partitions
 
-from benchmarks.known_byteps import BytePSJob, random_job
 from conftest import few
+from oracles.known_byteps import BytePSJob, random_job
 
 #: Each server has 20 partitions of 512 KiB; a key is pushed in 0.2 ms, and both workers' answers take 0.4.
 EVEN = Partitions(large=20, small=20, small_kib=512, small_ms=0.2, small_pull=0.2, servers=2)

@@ -10,10 +10,10 @@ import pytest
 from jobs import MS, job, rank
 from jobs import foreseen as edited
 
-from benchmarks.known_nccl import NCCLJob
-from benchmarks.simulated_cluster import Clock, SharedLimits
 from conftest import few
 from dag_utils import load_steps
+from oracles.known_nccl import NCCLJob
+from oracles.simulated_cluster import Clock, SharedLimits
 from replay.edit import EditRequest, Job
 from replay.forecast import Forecast, Forecasts
 from trace_utils import Request

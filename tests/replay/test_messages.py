@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from jobs import apply, foreseen
 
-from benchmarks.known_byteps import BytePSJob, other_job, random_job
 from conftest import few
 from dag.step_graph import Recording
 from dag_utils import load_steps, read_partitions
+from oracles.known_byteps import BytePSJob, other_job, random_job
 from replay.answer import measured_ns
 from replay.edit import EditRequest, Job
 from replay.forecast import Forecasts

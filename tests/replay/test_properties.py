@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jobs import MS, foreseen, lockstep, partitions
 from test_known_nccl import DATA_PARALLEL
 
-from benchmarks.ablation import RULES
+from accuracy.ablation import RULES
 from conftest import examples
 from dag.step_graph import Recording
 from dag_utils import load_steps, read_partitions

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.known_pipeline import Pipelines
 from conftest import few
 from dag_utils import load_steps
+from oracles.known_pipeline import Pipelines
 from replay.slowdown import slowdown
 
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from system_laws import check_system
 
-from benchmarks.known_pipeline import Pipelines
 from conftest import run_cli
 from dag_utils import load_steps
 from dialects import pipeline
 from dialects.pipeline import pipeline_meetings
 from dialects.pipeline.pipeline_meetings import Place
+from oracles.known_pipeline import Pipelines
 from replay.slowdown import slowdown
 
 Slice = tuple[str, str, float, float]  # thread's kind, name, begin and end in ms

@@ -1,7 +1,6 @@
-"""Whom `diagnose` names for jobs whose fault is known, and how long it takes.
+"""Whom `diagnose` names for jobs whose fault is known.
 
-    python3 -m benchmarks.hangs [JOBS OF EACH FAULT [FIRST SEED [FAULT ...]]]
-    python3 -m benchmarks.hangs time [RANKS [ENTRIES]]
+    PYTHONPATH=.:tests python3 -m oracles.hangs [JOBS OF EACH FAULT [FIRST SEED [FAULT ...]]]
 
 Each job runs in the simulation of `hanging_jobs`, which shares nothing with the diagnosis, until nothing
 moves or, without a fault, until some moment. "Told" are second ranks that the answer mentions without
@@ -14,11 +13,8 @@ import json
 import pickle
 import pickletools
 import random
-import resource
-import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
@@ -28,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from analyze import main as analyze
-from benchmarks.hanging_jobs import (
+from oracles.hanging_jobs import (
     START_NS,
     Do,
     Job,
@@ -299,25 +295,6 @@ def _is_missed(run: Simulation, rank: int) -> bool:
     )
 
 
-# ---- time
-
-
-def take_time(n_ranks: int = 512, n_entries: int = 2000) -> None:
-    """Write the dumps of a job in which the last rank but one has not come, and diagnose it."""
-    with tempfile.TemporaryDirectory() as folder:
-        for rank in range(n_ranks):
-            write(Path(folder), rank, n_ranks, n_entries)
-        began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-        run = [sys.executable, str(REPO / "analyze.py"), "--path", folder, "--head", "1"]
-        answer = subprocess.run(run, check=True, capture_output=True, text=True).stdout
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        print(answer.splitlines()[0])
-        took_s = time.perf_counter() - began
-        print(f"{n_ranks:,} dumps of {n_entries:,} entries: {took_s:.1f} s, {cpu_s:.1f} s of CPU")
-        print(f"{after.ru_maxrss >> 10} MiB at most in a process")
-
-
 def write(folder: Path, rank: int, n_ranks: int, n_entries: int) -> None:
     """Write a rank's dump as PyTorch does: texts are written once, containers are not numbered."""
     first = rank // _GROUP * _GROUP
@@ -357,7 +334,4 @@ def write(folder: Path, rank: int, n_ranks: int, n_entries: int) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["time"]:
-        take_time(*map(int, sys.argv[2:]))
-    else:
-        main(*map(int, sys.argv[1:3]), faults=sys.argv[3:] or FAULTS)
+    main(*map(int, sys.argv[1:3]), faults=sys.argv[3:] or FAULTS)

@@ -1,8 +1,8 @@
 """The cost of a slow worker or server by `diagnose`, against a simulated BytePS cluster without it.
 
-    python3 -m benchmarks.known_gains [JOBS]
+    PYTHONPATH=.:tests python3 -m accuracy.known_gains [JOBS]
 
-The cluster is that of `benchmarks/known_byteps.py`, whose queues the trace does not show. How far gains may
+The cluster is that of `oracles/known_byteps.py`, whose queues the trace does not show. How far gains may
 be off where transfers queue was chosen by looking at 50 other jobs of it, and when a server is called slow at
 jobs with even seeds; here are odd ones.
 """
@@ -17,11 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.known_byteps import BytePSJob, random_job
 from dag_utils import load_steps, read_partitions
 from diagnose.detectors.late_ranks import late_ranks
 from diagnose.detectors.servers import one_slow_server
 from diagnose.diagnosis import DETECTORS, Ranked, diagnose
+from oracles.known_byteps import BytePSJob, random_job
 from replay.forecast import Gain
 from trace_utils import Request
 

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 import numpy as np
 
 from arrays import Float64
-from benchmarks.simulated_cluster import Clock, Core, SharedLimits
+from oracles.simulated_cluster import Clock, Core, SharedLimits
 
 _MIB = 1 << 20
 #: DDP closes its first bucket early, where nobody has set a cap.

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from arrays import Float64
-from benchmarks.simulated_cluster import Clock, Core, SharedLimits
+from oracles.simulated_cluster import Clock, Core, SharedLimits
 
 #: What a message without a tensor carries, and what headers add to the bytes of one that has.
 _SMALL_BYTES, _HEADERS = 300, 0.045

@@ -1,6 +1,6 @@
 """Findings in jobs recorded on a GPU whose cause is known, against the same jobs without it.
 
-The recordings are those of `benchmarks/gpu_job.py`.
+The recordings are those of `gpu_job.py`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """How wrong replay is: on recorded jobs, on recorded pairs of jobs, and on jobs whose answer is arithmetic.
 
-    python3 -m benchmarks.accuracy [DATA] [--torch PYTHON | --ddp DIR] [--gpu DIR] [--write docs/accuracy.md]
+    PYTHONPATH=.:tests python3 -m accuracy [DATA] [--torch PYTHON | --ddp DIR] [--gpu DIR]
+                                           [--write docs/accuracy.md]
 
 DATA is a directory of recorded jobs (default: ``../shared/data`` beside the project). With ``--torch``, a
-Python that has torch records further pairs on this machine first (`benchmarks/ddp_job.py`, a minute), into
+Python that has torch records further pairs on this machine first (`ddp_job.py`, a minute), into
 DIR where ``--ddp`` is given too; with ``--ddp`` alone they are those of an earlier run. ``--gpu`` has what
-`benchmarks/gpu_job.py` recorded. Nothing is fitted to what is predicted.
+`gpu_job.py` recorded. Nothing is fitted to what is predicted.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from typing import TypeAlias
 
 import numpy as np
 
+from accuracy import gpu_findings, known_gains
 from arrays import Float64
 from arrays.median import FEWEST
-from benchmarks import gpu_findings, known_byteps, known_gains, known_nccl
-from benchmarks.known_jobs import random_job
 from dag_utils import Recording, load_steps, read_partitions
 from errors import AnalyzeError, UsageError
+from oracles import known_byteps, known_nccl
+from oracles.known_jobs import random_job
 from replay.answer import measured_ns
 from replay.edit import EditRequest, Job
 from replay.forecast import Forecast, Forecasts
@@ -39,7 +41,7 @@ from replay.whatif.schedule import rescheduled
 from trace_utils import Request
 
 _Simulated: TypeAlias = known_byteps.BytePSJob | known_nccl.NCCLJob
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 JOBS = (
     "byteps/fork_lenet_base", "byteps/fork_lenet_slownet", "byteps/fork_lenet_2w2g",
@@ -70,7 +72,7 @@ PAIRS = (
     ("composer/ws2-slow-rank1/trace", "straggler=none", "composer/ws2/trace"),
 )
 
-#: The same for the conditions of `benchmarks/ddp_job.py`; the edits change what its conditions change.
+#: The same for the conditions of `ddp_job.py`; the edits change what its conditions change.
 DDP_PAIRS = (
     ("base", "Emulated=1", "base"),  # nothing: how alike two recordings of one job are
     ("small", "Emulated=1", "small"),
@@ -91,7 +93,7 @@ DDP_PAIRS = (
     ("middle", "bucket_cap=25MB", "base"),
 )
 
-#: The same for those of `benchmarks/gpu_job.py` on one device, and where two ranks share it.
+#: The same for those of `gpu_job.py` on one device, and where two ranks share it.
 GPU_PAIRS = (
     ("busy", "kernel=1", "busy"),
     ("busy_layers", "kernel=1", "busy_layers"),
@@ -165,7 +167,7 @@ def load(path: Path) -> Forecasts:
 
 
 def record(python: str, directory: Path) -> None:
-    """Record the conditions of `benchmarks/ddp_job.py` into `directory`, which may not hold any yet.
+    """Record the conditions of `ddp_job.py` into `directory`, which may not hold any yet.
 
     Raises
     ------
@@ -207,10 +209,10 @@ def tables(
 ) -> Iterator[tuple[str, Iterator[str]]]:
     """Yield titles and lines of the `chosen` tables.
 
-    `ddp` and `gpu` are where the recordings of `benchmarks/ddp_job.py` and `benchmarks/gpu_job.py` lie; None:
+    `ddp` and `gpu` are where the recordings of `ddp_job.py` and `gpu_job.py` lie; None:
     the document keeps their tables.
     """
-    from benchmarks import ablation  # they ask this module, or all of `diagnose`
+    from accuracy import ablation  # they ask this module, or all of `diagnose`
 
     jobs: dict[str, Forecasts] = {}
     if {2, 3} & set(chosen):
@@ -349,7 +351,7 @@ def asked(
 
 
 def _step_logs() -> Iterator[str]:
-    from benchmarks.step_logs import about_and_table
+    from accuracy.step_logs import about_and_table
 
     yield from about_and_table().splitlines()
 

@@ -1,6 +1,6 @@
 """Which faults put into made step logs `diagnose` finds, by cost, and how often it names another rank.
 
-    python3 -m benchmarks.step_logs [JOBS [FIRST SEED]]
+    PYTHONPATH=.:tests python3 -m accuracy.step_logs [JOBS [FIRST SEED]]
 
 The job is an event model that shares nothing with the diagnosis. Each rank loads, computes, meets all others
 in a collective, and goes on alone (optimizer, rest) into its next step. Which rows show a fault depends on

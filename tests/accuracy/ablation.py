@@ -1,10 +1,10 @@
 """Every rule of the replay of parameter servers left out alone: what predictions lose.
 
-    python3 -m benchmarks.ablation [DATA [GPU]]
+    PYTHONPATH=.:tests python3 -m accuracy.ablation [DATA [GPU]]
 
-A table of docs/accuracy.md (`benchmarks.accuracy` makes all). The sets are pairs of recordings, and
+A table of docs/accuracy.md (`accuracy` makes all). The sets are pairs of recordings, and
 some of the jobs in simulated clusters and of those whose answer is arithmetic. GPU is where
-`benchmarks/gpu_job.py` recorded. A rule that changes nothing goes.
+`gpu_job.py` recorded. A rule that changes nothing goes.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from benchmarks import known_byteps, known_nccl
-from benchmarks.accuracy import (
+from accuracy.__main__ import (
     CLUSTER_EDITS,
     EDITS,
     NCCL_EDITS,
@@ -31,8 +30,9 @@ from benchmarks.accuracy import (
     load,
     step_means,
 )
-from benchmarks.known_jobs import random_job
 from errors import UsageError
+from oracles import known_byteps, known_nccl
+from oracles.known_jobs import random_job
 from replay import edit, forecast, links, row
 from replay.edit import EditRequest, Job
 from replay.forecast import Forecasts

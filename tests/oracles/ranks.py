@@ -7,7 +7,7 @@ share. Two kinds:
 - ``device``: pipelines of four stages side by side, over NCCL. Stages exchange activations and gradients
   of two micro-batches, and each stage's ranks reduce their gradients in a group of their own.
 
-    python3 -m benchmarks.ranks DIRECTORY [--ranks 64] [--mb 20] [--kind host|device] [--slow 0.2]
+    PYTHONPATH=.:tests python3 -m oracles.ranks DIRECTORY [--ranks 64] [--mb 20] [--kind host|device]
 """
 
 from __future__ import annotations

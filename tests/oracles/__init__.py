@@ -1,0 +1,1 @@
+"""Simulated jobs whose answers are known because nothing of the program made them."""
