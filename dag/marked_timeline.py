@@ -1,26 +1,23 @@
-"""The recorded timeline with the critical path marked: a track of its own, and arrows along the path."""
+"""The recorded timeline with the critical path as a track of its own."""
 
 from __future__ import annotations
 
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from arrays import Int64
-from arrays.intervals import innermost
-from arrays.numbering import unique
-from dag.critical_path import NO_EVENT, CriticalPath
+from dag.critical_path import CriticalPath
 from dag.path_summary import named_path
-from dag.step_graph import Bool, Recording, StepGraph
+from dag.step_graph import Recording, StepGraph
 from dialects.step_parts import Operation
 from formats.chrome_writer import Places, Thread
 from formats.columns import Trace, Track
 from formats.times import microseconds
 
-#: Name of the process and category of the arrows that mark the path.
+#: Name of the process and thread with the path.
 _PATH = "critical path"
 _FLOWS = "stf"  # phases of arrows: start, step, finish
 _WITH_ID = _FLOWS + "bne"  # … and of asynchronous spans
@@ -29,16 +26,6 @@ _COUNTER = "C"
 
 Names = Mapping[tuple[str, Any, Any], str]  # (process_name or thread_name, pid, tid) -> as metadata say
 _Event = tuple[int, int, dict[str, Any]]  # its time, what orders it among others of that time, and itself
-
-
-class _Stop(NamedTuple):
-    """One stretch of the path: when, and the recorded slice (trace, row) that it is a part of, if any."""
-
-    name: str
-    cat: str
-    start_ns: int
-    end_ns: int
-    event: tuple[int, int] | None
 
 
 def marked_events(
@@ -51,38 +38,37 @@ def marked_events(
     Parameters
     ----------
     traces : one for each owner of `recording`, on its clock, with all arguments and points
-    path : the critical path of `step`
+    path : the critical path of `step`, whose track comes first
     """
-    stops = _stops(traces, recording, step, path)
-    starts = [times for trace in traces for times in (trace.ts_ns, trace.points.ts_ns) if len(times)]
-    zero = min([*(int(times.min()) for times in starts), *(stop.start_ns for stop in stops)], default=0)
+    named = named_path(recording, path, parts=True, merged=False)
+    begins = [path.start_ns, *(times for trace in traces for times in (trace.ts_ns, trace.points.ts_ns))]
+    zero = int(np.concatenate(begins).min(initial=np.iinfo(np.int64).max)) if any(map(len, begins)) else 0
     places = Places(track.tid for trace in traces for track in trace.tracks)
     on_path = places.thread(places.process(_PATH, _PATH), _PATH, _PATH)
-    events = [_box(stop.start_ns - zero, stop.end_ns - zero, on_path, stop.name, stop.cat) for stop in stops]
+    columns = (named.label, path.start_ns - zero, path.end_ns - zero)
+    events = [
+        _box(start, end, on_path, named.labels[label].name, named.labels[label].cat)
+        for label, start, end in zip(*(column.tolist() for column in columns), strict=True)
+    ]
     threads = place_tracks(
         places, recording, [trace.tracks for trace in traces], [_own_names(trace) for trace in traces]
     )
-    marked = {stop.event for stop in stops if stop.event is not None}
-    placed: dict[tuple[int, int], Thread] = {}  # of the slices that are marked
     ids = itertools.count(1)
     for owner, trace in enumerate(traces):
         own = [threads[owner][track] for track in trace.tracks]
         order = np.lexsort((-trace.dur_ns, trace.ts_ns))
-        start, end = (trace.ts_ns - zero)[order].tolist(), (trace.end_ns - zero)[order].tolist()
-        columns = (order, trace.name_id[order], trace.cat_id[order])
+        begin, until = (trace.ts_ns - zero)[order].tolist(), (trace.end_ns - zero)[order].tolist()
         args = _args(trace)
-        where = places.nested(own, trace.track_id[order].tolist(), start, end)
-        rows = zip(*(column.tolist() for column in columns), start, end, where, strict=True)
-        for row, name, cat, begin, until, thread in rows:
-            if (owner, row) in marked:
-                args[row] = {**args.get(row, {}), _PATH: True}
-                placed[owner, row] = thread
-            box = _box(begin, until, thread, trace.names[name], trace.cats[cat])
+        where = places.nested(own, trace.track_id[order].tolist(), begin, until)
+        numbers = (column[order].tolist() for column in (trace.name_id, trace.cat_id))
+        for row, name, cat, start, end, thread in zip(
+            order.tolist(), *numbers, begin, until, where, strict=True
+        ):
+            box = _box(start, end, thread, trace.names[name], trace.cats[cat])
             if row in args:
                 box[-1]["args"] = args[row]
             events.append(box)
         events += _points(trace, own, zero, ids)
-    events += _arrows(traces, stops, placed, zero, ids)
     events.sort(key=lambda event: event[:2])
     return [*places.names(), *(event for _, _, event in events)], zero
 
@@ -154,60 +140,6 @@ def _thread_name(operations: Sequence[Operation], process: str, thread: str) -> 
     )
 
 
-def _stops(traces: Sequence[Trace], recording: Recording, step: StepGraph, path: CriticalPath) -> list[_Stop]:
-    """Return the stretches of the path with the slices that they lie in."""
-    found = []
-    named = named_path(recording, path, parts=True, merged=False)
-    slices = [_InnermostSlices(trace) for trace in traces]
-    for stretch, label in zip(path.stretches, named.label.tolist(), strict=True):
-        where = None
-        if stretch.event != NO_EVENT and stretch.cat == "":
-            operation = recording.operations[int(step.operation[stretch.event])]
-            row = slices[operation.owner].at(operation, stretch.end_ns)
-            where = None if row is None else (stretch.owner, row)
-        name, cat, *_ = named.labels[label]
-        found.append(_Stop(name, cat, stretch.start_ns, stretch.end_ns, where))
-    return found
-
-
-class _InnermostSlices:
-    """Which slice of a trace is the innermost at a moment on an operation's track, of its name or any."""
-
-    def __init__(self, trace: Trace) -> None:
-        self._trace = trace
-        self._number = {track: i for i, track in enumerate(trace.tracks)}
-        self._id = {name: i for i, name in enumerate(trace.names)}
-        self._rows: dict[Track, Int64] = {}
-        self._segments: dict[tuple[Track, str], tuple[Int64, Int64, Int64]] = {}
-
-    def at(self, operation: Operation, moment_ns: int) -> int | None:
-        """Return the row of the slice just before a moment; None if there is none."""
-        for name in (operation.name, ""):
-            key = operation.track, name
-            if key not in self._segments:
-                rows = self._rows_of(*key)
-                owner, start, end = innermost(self._trace.ts_ns[rows], self._trace.end_ns[rows])
-                self._segments[key] = rows[owner], start, end
-            row, start, end = self._segments[key]
-            place = int(np.searchsorted(end, moment_ns))
-            if place < len(row) and start[place] < moment_ns:
-                return int(row[place])
-        return None
-
-    def _rows_of(self, track: Track, name: str) -> Int64:
-        """Return the slices of a track that have a name, before which theirs may have worker and rank."""
-        if track not in self._rows:
-            self._rows[track] = np.flatnonzero(self._trace.track_id == self._number.get(track, -1))
-        rows: Int64 = self._rows[track]
-        if name:
-            ids = self._trace.name_id[rows]
-            if name in self._id:
-                rows = rows[ids == self._id[name]]
-            else:
-                rows = rows[np.array([own.endswith(name) for own in self._trace.names], np.bool_)[ids]]
-        return rows
-
-
 def _box(start_ns: int, end_ns: int, thread: Thread, name: str, cat: str) -> _Event:
     times = {"ts": microseconds(start_ns), "dur": microseconds(end_ns - start_ns)}
     return start_ns, start_ns - end_ns, {"ph": "X", "name": name, "cat": cat, **_at(thread), **times}
@@ -232,11 +164,11 @@ def _points(trace: Trace, threads: Sequence[Thread], zero: int, ids: Iterator[in
     The ids of the first two get numbers that no other trace has.
     """
     points = trace.points
-    columns = (points.name_id, points.cat_id, points.track_id, points.ts_ns - zero, _within(trace))
+    columns = (points.name_id, points.cat_id, points.track_id, points.ts_ns - zero)
     number: dict[str | None, int] = {}
     args = points.args or [{}] * len(points)
     rows = zip(points.phase, points.ids, args, *(column.tolist() for column in columns), strict=True)
-    for phase, own_id, own_args, name, cat, track, ts, is_within in rows:
+    for phase, own_id, own_args, name, cat, track, ts in rows:
         if phase not in _WITH_ID and phase not in _INSTANTS and phase != _COUNTER:
             continue
         event = {"ph": phase, "name": trace.names[name], "cat": trace.cats[cat], **_at(threads[track])}
@@ -246,43 +178,9 @@ def _points(trace: Trace, threads: Sequence[Thread], zero: int, ids: Iterator[in
             event["id"] = own_id
         if own_args:
             event["args"] = own_args
-        if phase == "f" and is_within:
+        if phase == "f":  # an arrow ends in the slice around it
             event["bp"] = "e"
         yield ts, 1, event | {"ts": microseconds(ts)}
-
-
-def _within(trace: Trace) -> Bool:
-    """Return which points (k,) lie within a slice of their track: an arrow that ends there ends in it."""
-    points = trace.points
-    found = np.zeros(len(points), np.bool_)
-    for track in unique(points.track_id).tolist():
-        rows = np.flatnonzero(trace.track_id == track)
-        rows = rows[np.argsort(trace.ts_ns[rows], kind="stable")]
-        latest = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(trace.end_ns[rows]))
-        here = points.track_id == track
-        ts = points.ts_ns[here]
-        found[here] = latest[np.searchsorted(trace.ts_ns[rows], ts, side="right")] >= ts
-    return found
-
-
-def _arrows(
-    traces: Sequence[Trace],
-    stops: Sequence[_Stop],
-    placed: Mapping[tuple[int, int], Thread],
-    zero: int,
-    ids: Iterator[int],
-) -> Iterator[_Event]:
-    """Yield a flow from each slice of the path to the next."""
-    known = [(stop, stop.event) for stop in stops if stop.event is not None]
-    for (a, event_a), (b, event_b) in itertools.pairwise(known):
-        if event_a == event_b:
-            continue
-        number = next(ids)
-        for phase, stop, event in (("s", a, event_a), ("f", b, event_b)):
-            bound = {"bp": "e"} if phase == "f" else {}
-            ts = max(stop.start_ns, a.end_ns - 1) - zero
-            yield ts, 1, {"name": _PATH, "cat": "critical_path", "id": number, "ph": phase, **bound,
-                          **_at(placed[event]), "ts": microseconds(ts)}  # fmt: skip
 
 
 def _text(number: Any) -> str:

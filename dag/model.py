@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import Struct
 
-from arrays import Int64, NDArray
-from arrays.numbering import connected, unique
+from arrays import Int64
 from dialects.step_parts import EdgeKind
 from errors import TraceError
 
+if TYPE_CHECKING:
+    from networkx import DiGraph
+
 _CYCLE_SHOWN = 5  # operations of a cycle that a message names
-_TRIMMED = 20  # layers that are taken off a graph before it is searched for cycles
+_END = -1  # the node behind all that nothing waits for
 
 
 class Dag(Struct, frozen=True):
@@ -47,12 +49,14 @@ class Dag(Struct, frozen=True):
         """Edges within the step and into the next."""
         return len(self.edges) + len(self.next_edges)
 
-    def inputs(self) -> list[list[int]]:
-        """Return for every node what it waits for, in the order of the edges."""
-        inputs: list[list[int]] = [[] for _ in self.names]
-        for source, target in zip(*self.edges[:, :2].T.tolist(), strict=True):
-            inputs[target].append(source)
-        return inputs
+    def graph(self) -> DiGraph[Any]:
+        """Return the edges within the step as a networkx graph of the node numbers."""
+        from networkx import DiGraph
+
+        graph: DiGraph[Any] = DiGraph()
+        graph.add_nodes_from(range(len(self)))
+        graph.add_edges_from(self.edges[:, :2].tolist())
+        return graph
 
     def order(self) -> list[int]:
         """Return the nodes so that every edge leads forward.
@@ -62,13 +66,16 @@ class Dag(Struct, frozen=True):
         TraceError
             A cycle; the message prints it.
         """
+        from networkx import NetworkXUnfeasible, find_cycle, topological_sort
+
+        graph = self.graph()
         try:
-            return list(TopologicalSorter(dict(enumerate(self.inputs()))).static_order())
-        except CycleError as error:
-            names = [self.names[node] for node in error.args[1]]
-            if len(names) > _CYCLE_SHOWN + 1:
-                names[_CYCLE_SHOWN:] = [f"… ({len(names) - 1} operations)"]
-            raise TraceError(f"the graph has a cycle: {' -> '.join(names)}") from error
+            return list(topological_sort(graph))
+        except NetworkXUnfeasible as error:
+            cycle = [self.names[node] for node, _ in find_cycle(graph)]
+            shown = cycle[:_CYCLE_SHOWN]
+            end = [f"… ({len(cycle)} operations)"] if len(cycle) > _CYCLE_SHOWN else cycle[:1]
+            raise TraceError(f"the graph has a cycle: {' -> '.join([*shown, *end])}") from error
 
     def depths(self) -> list[int]:
         """Return for every node the number of nodes on the longest chain that ends in it (at least 1)."""
@@ -82,14 +89,16 @@ class Dag(Struct, frozen=True):
         TraceError
             A cycle.
         """
-        inputs, end = self.inputs(), list(lengths)
+        graph, end = self.graph(), list(lengths)
         for node in self.order():
-            end[node] += max((end[before] for before in inputs[node]), default=0)
+            end[node] += max((end[before] for before in graph.pred[node]), default=0)
         return end
 
     def components(self) -> int:
         """Return the number of parts that no edge connects, whatever its direction."""
-        return len(unique(connected(len(self), *self.edges[:, :2].T)))
+        from networkx import number_weakly_connected_components
+
+        return int(number_weakly_connected_components(self.graph()))
 
 
 def new_dag(
@@ -102,23 +111,6 @@ def new_dag(
     rows = [(*edge, EdgeKind.DATA)[:3] for edge in edges]
     table = np.array(rows, np.int64).reshape(-1, 3)
     return Dag(names, cats, np.asarray(dur_ns, np.int64), table, np.empty((0, 2), np.int64))
-
-
-def cycles(n: int, edges: Int64) -> NDArray[np.int32]:
-    """Return a number for every node, the same for two nodes where each can be reached from the other."""
-    edges = edges[:, :2]
-    for _ in range(_TRIMMED):  # most graphs have none: what nothing leads to, or from, is in no cycle
-        on_the_way = np.isin(edges[:, 0], edges[:, 1]) & np.isin(edges[:, 1], edges[:, 0])
-        if on_the_way.all():
-            break
-        edges = edges[on_the_way]
-    if len(edges) == 0:
-        return np.arange(n, dtype=np.int32)
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    matrix = coo_array((np.ones(len(edges), np.int8), (edges[:, 0], edges[:, 1])), shape=(n, n))
-    return np.asarray(connected_components(matrix, connection="strong")[1], np.int32)
 
 
 class LongestPath(Struct, frozen=True):
@@ -137,7 +129,7 @@ class LongestPath(Struct, frozen=True):
 
 
 def longest_path(dag: Dag) -> LongestPath:
-    """Return the longest path of `dag`, in O(n + m); ties go to the edge that comes first.
+    """Return the longest path of `dag`; ties go to the edge that comes first.
 
     It is the critical path of a step in which nothing pauses, with the operations that take no time. An empty
     graph has an empty path of length 0.
@@ -147,26 +139,18 @@ def longest_path(dag: Dag) -> LongestPath:
     TraceError
         A cycle.
     """
-    inputs, dur = dag.inputs(), dag.dur_ns.tolist()
+    from networkx import dag_longest_path
+
+    graph, dur = dag.graph(), dag.dur_ns.tolist()
     finish = dag.ends(dur)
     length = max(finish, default=0)
     latest = [length] * len(dag)
     for node in reversed(dag.order()):
-        start = latest[node] - dur[node]
-        for before in inputs[node]:
-            latest[before] = min(latest[before], start)
-    slack = np.array(latest, np.int64) - np.array(finish, np.int64)
-    return LongestPath(_walk_back(inputs, finish, length), length, slack)
-
-
-def _walk_back(inputs: list[list[int]], finish: list[int], length: int) -> list[int]:
-    """Return the path; of several ends that no other end follows, that with the smallest number."""
-    ends = {node for node, end in enumerate(finish) if end == length}
-    if not ends:
-        return []
-    node = min(ends - {before for end in ends for before in inputs[end]})
-    path = [node]
-    while before := inputs[node]:
-        node = max(before, key=finish.__getitem__)
-        path.append(node)
-    return path[::-1]
+        for before in graph.pred[node]:
+            latest[before] = min(latest[before], latest[node] - dur[node])
+    sinks = [node for node in graph if not graph.succ[node]]
+    graph.add_edges_from((node, _END) for node in sinks)
+    for source, target, data in graph.edges(data=True):
+        data["weight"] = dur[source] + (target == _END)  # so that it ends there even where nothing takes time
+    path = [node for node in dag_longest_path(graph) if node != _END]
+    return LongestPath(path, length, np.array(latest, np.int64) - np.array(finish, np.int64))

@@ -125,9 +125,6 @@ def test_the_timeline_marks_the_path(gpu: Path, tmp_path: Path) -> None:
         ("before the next step", 2000.0),
     ]  # fmt: skip
     assert len(slices) == len(EVENTS) + len(track)
-    marked = {event["name"] for event in slices if event.get("args")}
-    assert marked == {"FW.a", "BW.a", "Comm.w.PUSH", "Comm.w.PULL"}
-    assert sum(event["ph"] == "s" for event in events) == 3
 
 
 def test_the_timeline_keeps_what_was_recorded(tmp_path: Path) -> None:
