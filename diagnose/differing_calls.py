@@ -1,8 +1,7 @@
 """Calls that the members of a group made differently: what differs, and on whom.
 
 The fewer are at fault. Where they are as many, ranks in groups alike (of the same description and size) that
-made the call of this number show which one is usual. Members of an all-to-all may each give and take other
-numbers of elements, but altogether they take what they give.
+made the call of this number show which one is usual.
 """
 
 from __future__ import annotations
@@ -57,11 +56,6 @@ class DifferingCalls:
             return sorted(rank for words, ranks in by.items() if words not in usual for rank in ranks)
         return sorted(rank for ranks in by.values() for rank in ranks) if is_whole else ()
 
-    def made_alike(self, call: DumpedCall) -> Mapping[int, DumpedCall]:
-        """Return the same call by the ranks of its group, and of groups alike."""
-        made = self.alike(call.group, call.number)
-        return {rank: one for rank, one in made.items() if one.signature == call.signature}
-
     def alike(self, group: Group, number: int) -> Mapping[int, DumpedCall]:
         """Return the calls of a number by the ranks of this group, and of those alike."""
         return self._alike.get((*_role(group), number), {})
@@ -94,34 +88,3 @@ def _role(group: Group) -> tuple[object, ...]:
     if group.is_named and group.description not in _UNNAMED:
         return group.description, len(group.members)
     return group.key
-
-
-def unbalanced(calls: Mapping[int, DumpedCall], lanes: Mapping[int, Lane]) -> tuple[int, Sequence[int]]:
-    """Return how many more elements the members of an all-to-all give than they take, and who is at fault.
-
-    It is the one with whose number as another member has it the sums would agree; or else the one that gives
-    or takes a number that it had in no other call, while all others had theirs before or after, as where
-    tokens come back from experts.
-    """
-    if any(call.given < 0 or call.taken < 0 for call in calls.values()):
-        return 0, ()
-    more = sum(call.given - call.taken for call in calls.values())
-    as_others = {
-        rank
-        for way, excess in (("given", more), ("taken", -more))
-        for usual in {getattr(call, way) for call in calls.values()}
-        for rank, call in calls.items()
-        if excess and getattr(call, way) - usual == excess
-    }
-    new = {
-        rank
-        for rank, call in calls.items()
-        if not {call.given, call.taken}
-        <= {
-            n
-            for _, one in _calls({rank: lanes[rank]})
-            if one.number != call.number
-            for n in (one.given, one.taken)
-        }
-    }
-    return more, next((sorted(odd) for odd in (as_others, new) if len(odd) == 1), ())

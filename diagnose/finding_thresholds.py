@@ -69,8 +69,6 @@ CHANCE = 0.05
 
 # ---- counts and sizes
 
-#: Calls of a group in which a rank was last, for it to be called usually late: by chance that is rare.
-FEWEST_CALLS = 8
 #: Names of operations that are more than a stage's whole forward and backward pass.
 SEVERAL = 3
 #: Short collectives per rank and step, from which on they are many.

@@ -71,6 +71,7 @@ def _finding(
     those = (
         f"{in_words(waiting)} {'has' if len(waiting) == 1 else 'have'} waited" if waiting else "others wait"
     )
+    others = "" if len(guilty) == len(waiting) else " from the others"
     title, cause, action = {
         HangCause.ABSENT: (
             f"{who} {has} not come to {what}, where {those}{when}",
@@ -95,21 +96,10 @@ def _finding(
             "; ".join(_circle(hang, guilty)),
             "call the groups in one order on all ranks",
         ),
-        HangCause.ELSEWHERE: (
-            f"{who} has not come to {what}, where {those}{when}, but "
-            f"{'waits' if len(guilty) == 1 else 'wait'} for them in another call",
-            "; ".join(_circle(hang, [*guilty, *waiting])),
-            f"compare the calls of {who} with those of the others: one is missing, or in another order",
-        ),
         HangCause.MISMATCH: (
-            f"{who} called {what} differently from the others{when}",
+            f"{who} called {what} differently{others}{when}",
             "; ".join(f"{in_words(own)}: {words}" for words, own in root.differ.items()),
             f"let all members make the same calls in the same order with the same data{_frames(root.call)}",
-        ),
-        HangCause.NOT_STARTED: (
-            f"{who} {has} not started {what} on the device, where {those}{when}",
-            "all members have called it; the others' devices have started it",
-            f"look at what the device of {who} runs: a kernel before it does not end",
         ),
     }[root.cause]
     return Finding(

@@ -6,9 +6,8 @@ way out of its node. Where ways end is the cause:
 
 - a rank that waits for nobody: it has not come, while others wait for it;
 - a rank without a dump, where nothing else explains the waiting: it has died, or could not write;
-- ranks that wait for each other in a circle, or those of them that others in groups alike show to be out of
-  order, or the one without which nobody would wait;
-- a call that all members have made, with different arguments, or that some devices have not started.
+- ranks that wait for each other in a circle;
+- a call that all members have made, with different arguments.
 
 Beside these, a rank whose record lacks completions that all members of a group took part in has stopped by
 itself: its device, or its library's thread, no longer answers.
@@ -19,16 +18,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from enum import Enum
-from functools import cached_property
-from itertools import chain
 from math import inf
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from arrays import Int64
-from arrays.numbering import places_by_value, unique
-from diagnose.differing_calls import DifferingCalls, Key, unbalanced
+from diagnose.differing_calls import DifferingCalls, Key
 from diagnose.finding_thresholds import HALF
 from formats.recorder.standing import UNKNOWN, DumpedCall, Lane, Standing
 
@@ -40,9 +33,7 @@ class HangCause(Enum):
     BEHIND = "its record stopped"
     NO_DUMP = "left no dump"
     CYCLE = "wait for each other"
-    ELSEWHERE = "waits elsewhere"
     MISMATCH = "calls differ"
-    NOT_STARTED = "its device has not started"
 
 
 class Root(NamedTuple):
@@ -63,43 +54,37 @@ class Wait(NamedTuple):
     is_held: bool
 
 
-_Group = Sequence[int]  # its members
 _Node = Hashable  # a rank, or an open call
 
 
 class Waits:
     """The standings of all ranks, side by side.
 
-    `lost` are the ranks without a dump, by the first of those that are in the same groups: these wait for
-    nobody and are awaited alike, so the first is the node of all of them. `frozen` are the ranks whose record
-    stopped. `reached` are, of each group and member with a dump, the numbers of its last call and of the last
-    completed one; -1 where unknown.
+    `lost` are the ranks without a dump, `frozen` those whose record stopped. `reached` are, of each group and
+    member with a dump, the numbers of its last call and of the last completed one; -1 where unknown.
     """
 
     def __init__(self, ranks: Mapping[int, Standing]) -> None:
         self.ranks = ranks
         self.lanes: dict[Key, dict[int, Lane]] = defaultdict(dict)
-        for rank, one in ranks.items():
-            for lane in one.lanes.values():
+        for rank, standing in ranks.items():
+            for lane in standing.lanes.values():
                 self.lanes[lane.group.key][rank] = lane
-        messages = [call for one in ranks.values() for call in one.messages]
-        peers = {call.peer for call in messages if call.peer is not None and call.peer != UNKNOWN}
-        groups: set[_Group] = {*(members for _, members in self.lanes), *((peer,) for peer in peers)}
-        present = {group: [rank for rank in group if rank in ranks] for group in groups}
-        absent = (
-            (group, np.array([rank for rank in group if rank not in ranks], np.int64)) for group in groups
-        )
-        self.lost, self._lost_in = alike_in({group: own for group, own in absent if len(own)})
+        messages = [call for standing in ranks.values() for call in standing.messages]
+        self.lost = {rank for _, members in self.lanes for rank in members}
+        self.lost |= {call.peer for call in messages if call.peer is not None and call.peer != UNKNOWN}
+        self.lost -= ranks.keys()
         self.reached: dict[Key, dict[int, tuple[int, int]]] = {}
         for key, lanes in self.lanes.items():
             with_counters = not any(lane.has_messages for lane in lanes.values())
-            known = dict.fromkeys(present[key[1]], (-1, -1))
-            own = {rank: lane.reached(with_counters=with_counters) for rank, lane in lanes.items()}
-            self.reached[key] = known | own
+            reached = dict.fromkeys((rank for rank in key[1] if rank in ranks), (-1, -1))
+            self.reached[key] = reached | {
+                rank: lane.reached(with_counters=with_counters) for rank, lane in lanes.items()
+            }
         self.frozen: dict[int, Root] = {}
         self._seen_through: dict[tuple[Key, int], int] = {}  # group and rank: calls up to this one are done
         self._differ = DifferingCalls(self.lanes)
-        # one of which no ranks are listed may be several
+        # a group of which no ranks are listed may be several
         self.sure = [key for key in self.lanes if key[1]]
         for key in self.sure:
             self._find_frozen(key)
@@ -109,13 +94,9 @@ class Waits:
             for call in calls:
                 self._callers[_node(rank, call)][rank] = call
         self._first = {rank: calls[0].order for rank, calls in self.opens.items() if calls}
-        # open ones that all members have made, as far as `ends` found them
+        # open calls that all members have made, as far as `ends` came across them
         self.running: list[DumpedCall] = []
-        # whose dump was made within moments of a completion
-        self.fresh = [rank for rank, one in ranks.items() if one.just_completed_ns > 0]
-        self.misfit = ""  # a call that cannot complete though nobody is known to be guilty
         self._targets: dict[_Node, tuple[Sequence[int], bool]] = {}
-        self._waiting: dict[tuple[_Node, ...], tuple[DumpedCall | None, Sequence[int]]] = {}
 
     # ---- what the records say
 
@@ -162,7 +143,7 @@ class Waits:
         key = call.group.key
         reached = self.reached[key]
         absent = [rank for rank, (entered, _) in reached.items() if entered < call.number]
-        absent = absent or self._lost_in.get(key[1], [])
+        absent = absent or [rank for rank in key[1] if rank in self.lost]
         if absent:
             return absent, False
         own = {rank: one.order for rank, one in self._calls(key, call.number).items()}
@@ -229,14 +210,8 @@ class Waits:
             if call.peer is not None:  # of a batch the one that waits
                 call = next((one for one in self._batch(rank, call) if one.peer in on), call)
             on = [one for one in on if one not in (rank, UNKNOWN)]
-            return Wait(call, self.all_of(on), is_held) if on else None
+            return Wait(call, on, is_held) if on else None
         return None
-
-    def all_of(self, nodes: Sequence[int]) -> Sequence[int]:
-        """Return ranks, and those without a dump for which one of them stands."""
-        if self.lost.keys().isdisjoint(nodes):
-            return nodes
-        return sorted(chain.from_iterable(self.lost.get(rank, (rank,)) for rank in nodes))
 
     # ---- where the ways end
 
@@ -274,157 +249,90 @@ class Waits:
 
     def _end(self, part: Iterable[_Node]) -> Root | None:
         ranks = sorted(node for node in part if isinstance(node, int))
-        if len(ranks) > 1:
-            calls = [self.opens[rank][0] for rank in ranks]
-            for call in calls:
-                if call.peer is None and (call.group.key, call.number) in self._differ:
-                    return self._differing(call.group.key, call.number)
-            if may_run := [rank for rank in ranks if self._may_run(rank)]:
-                self.running.append(self.opens[may_run[0]][0])
-                return None
-            begun = {rank for rank in ranks if any(call.has_started for call in self.opens[rank])}
-            late = [rank for rank in ranks if rank not in begun and self.ranks[rank].tells_start]
-            if begun and 0 < len(late) <= HALF * len(ranks):
-                return Root(HangCause.NOT_STARTED, late, self.opens[late[0]][0], sorted(begun))
-            odd = self._out_of_order(ranks) or self._odd_one(ranks)
-            first, waiting = self._waiting_in(tuple(node for rank in odd for node in self._awaited[rank]))
-            if first is not None:
-                return Root(HangCause.ELSEWHERE, odd, first, waiting)
-            return Root(HangCause.CYCLE, ranks, min(calls, key=age), ranks)
         if not ranks:
-            (node,) = part
-            own = dict(self._callers[node])
-            call = next(iter(own.values()))
-            if call.peer is None and (root := self._differing(call.group.key, call.number)):
-                return root
-            messages = [(rank, one) for rank, mine in own.items() for one in self._batch(rank, mine)]
-            for by, one in messages:
-                if one.peer is not None and (answer := self._answer(by, one)):
-                    own[one.peer] = answer
-            root = self._unbalanced(own) or self._not_started(own)
-            if root is None:
-                self.running.append(max(own.values(), key=lambda call: call.at_ns))
-            return root
-        first, waiting = self._waiting_in(tuple(self._awaited.get(ranks[0], ())))
-        if first and first.peer is not None:
-            first = next((one for one in self._batch(waiting[0], first) if one.peer == ranks[0]), first)
+            return self._of_call(part)
+        if len(ranks) > 1:
+            return self._circle(ranks)
+        call, waiting = self._waiting_for(ranks[0])
         cause = HangCause.NO_DUMP if ranks[0] in self.lost else HangCause.ABSENT
-        return Root(cause, ranks, first, waiting) if first and ranks != [UNKNOWN] else None
+        return Root(cause, ranks, call, waiting) if call and ranks != [UNKNOWN] else None
 
-    def _out_of_order(self, circle: Sequence[int]) -> list[int]:
-        """Return the ranks of a circle that made their call before one that all ranks alike make first.
+    def _of_call(self, part: Iterable[_Node]) -> Root | None:
+        """Return the cause in a call that all members have made; None where it may be running."""
+        (node,) = part
+        calls = self._callers[node]
+        call = next(iter(calls.values()))
+        root = self._differing(call.group.key, call.number) if call.peer is None else None
+        root = root or _unbalanced(calls)
+        if root is None:
+            self.running.append(max(calls.values(), key=lambda call: call.at_ns))
+        return root
 
-        Alike are other ranks, in the same groups or in groups of the same descriptions.
-        """
-        odd = set()
-        for rank in circle:
-            mine = self.opens[rank][0]
-            for other in self.targets(rank, mine)[0] if mine.peer is None else ():
-                theirs = self.opens[other][0] if other in circle else mine
-                first, then = (self._differ.made_alike(call) for call in (mine, theirs))
-                orders = {
-                    first[one].order < then[one].order for one in first.keys() & then.keys() - {*circle}
-                }
-                if theirs.peer is None and orders == {True}:
-                    odd.add(other)
-        return sorted(odd) if len(odd) <= HALF * len(circle) else []
-
-    def _odd_one(self, circle: Sequence[int]) -> list[int]:
-        """Return the one rank without which none of the others would wait in a circle, if there is one.
-
-        It has left a call out, or made it in another order than they have.
-        """
-        import networkx
-
-        graph = self._graph({rank: self.opens[rank][:1] for rank in circle})
-        maybe = {node for node, _ in networkx.find_cycle(graph) if isinstance(node, int)}
-        found: list[int] = []
-        while maybe and len(found) < 2:
-            rank = maybe.pop()
-            try:  # who is not in each circle is not the one
-                maybe &= {node for node, _ in networkx.find_cycle(graph.subgraph(graph.nodes - {rank}))}
-            except networkx.NetworkXNoCycle:
-                found.append(rank)
-        return found if len(found) == 1 else []
-
-    @cached_property
-    def _awaited(self) -> Mapping[int, Sequence[_Node]]:
-        """The open calls that wait for a rank, but not those of its own alone."""
-        found: dict[int, list[_Node]] = defaultdict(list)
-        for node, callers in self._callers.items():
-            for on in self.targets(*next(iter(callers.items())))[0]:
-                if callers.keys() != {on}:
-                    found[on].append(node)
-        return found
-
-    def _waiting_in(self, nodes: tuple[_Node, ...]) -> tuple[DumpedCall | None, Sequence[int]]:
-        """Return the first of open calls, and the ranks in it; those come first whose ranks have not come."""
-        if nodes not in self._waiting:  # thousands of ranks may be awaited in the same calls
-            pairs = [pair for node in nodes for pair in self._callers[node].items()]
-            pairs = [pair for pair in pairs if not self.targets(*pair)[1]] or pairs
-            by, first = min(
-                pairs, key=lambda pair: (pair[1].peer is not None, *age(pair[1])), default=(0, None)
-            )
-            self._waiting[nodes] = first, sorted(self._callers[_node(by, first)]) if first else ()
-        return self._waiting[nodes]
-
-    def _not_started(self, own: Mapping[int, DumpedCall]) -> Root | None:
-        """Return the members whose device has not started a call that others have started."""
-        started = sorted(rank for rank, call in own.items() if call.has_started)
-        late = sorted(rank for rank in own if rank not in started and self.ranks[rank].tells_start)
-        if not started or not late or len(late) > HALF * len(own):
+    def _circle(self, ranks: Sequence[int]) -> Root | None:
+        calls = [self.opens[rank][0] for rank in ranks]
+        for call in calls:
+            if call.peer is None and (call.group.key, call.number) in self._differ:
+                return self._differing(call.group.key, call.number)
+        if may_run := [rank for rank in ranks if self._may_run(rank)]:
+            self.running.append(self.opens[may_run[0]][0])
             return None
-        return Root(HangCause.NOT_STARTED, late, own[late[0]], started)
+        return Root(HangCause.CYCLE, ranks, min(calls, key=age), ranks)
+
+    def _waiting_for(self, rank: int) -> tuple[DumpedCall | None, Sequence[int]]:
+        """Return the first of the open calls that wait for a rank, and the ranks in it.
+
+        Those in which ranks have not come are before those in which they are held.
+        """
+        pairs = [
+            pair
+            for callers in self._callers.values()
+            if callers.keys() != {rank} and rank in self.targets(*next(iter(callers.items())))[0]
+            for pair in callers.items()
+        ]
+        pairs = [pair for pair in pairs if not self.targets(*pair)[1]] or pairs
+        if not pairs:
+            return None, ()
+        by, call = min(pairs, key=lambda pair: (pair[1].peer is not None, *age(pair[1])))
+        if call.peer is not None:
+            call = next((message for message in self._batch(by, call) if message.peer == rank), call)
+        return call, sorted(self._callers[_node(by, call)])
 
     def _differing(self, key: Key, number: int) -> Root | None:
-        """Return the first call from this one on that members made differently."""
+        """Return the first call from this number on that members made differently."""
         first = self._differ.from_number(key, number)
         if first is None or any(entered < number for entered, _ in self.reached[key].values()):
             return None
         calls, by = self._calls(key, first), self._differ.by_signature(key, first)
         guilty = self._differ.guilty(key, first)
-        return (
-            Root(HangCause.MISMATCH, guilty, min(calls.values(), key=age), sorted(calls), by)
-            if guilty
-            else None
-        )
+        call = min(calls.values(), key=age)
+        return Root(HangCause.MISMATCH, guilty, call, sorted(calls), by) if guilty else None
 
-    def _unbalanced(self, own: Mapping[int, DumpedCall]) -> Root | None:
-        """Return an all-to-all whose members do not take what they give."""
-        call = min(own.values(), key=age)
-        if call.peer is not None or len(own) < len(call.group.members):
-            return None
-        more, guilty = unbalanced(own, self.lanes[call.group.key])
-        if not more:
-            return None
-        by: dict[str, list[int]] = defaultdict(list)
-        for rank, one in own.items():
-            by[f"gives {one.given:,} and takes {one.taken:,} elements"].append(rank)
-        self.misfit = (
-            f"all members have called {call.title}, but they give {abs(more):,} elements "
-            f"{'more' if more > 0 else 'fewer'} than they take: it cannot complete, and whose sizes "
-            "are wrong is not told"
-        )
-        return Root(HangCause.MISMATCH, guilty, call, sorted(own), by) if guilty else None
+
+def _unbalanced(calls: Mapping[int, DumpedCall]) -> Root | None:
+    """Return the cause in an all-to-all whose members do not take what they give, by rank.
+
+    At fault is the one with whose size as another member has it the sums would agree, else all.
+    """
+    call = min(calls.values(), key=age)
+    if len(calls) < len(call.group.members) or any(min(one.given, one.taken) < 0 for one in calls.values()):
+        return None
+    more = sum(one.given - one.taken for one in calls.values())
+    given, taken = ({getattr(one, way) for one in calls.values()} for way in ("given", "taken"))
+    odd = [
+        rank
+        for rank, one in calls.items()
+        if more and (one.given - more in given or one.taken + more in taken)
+    ]
+    differ: dict[str, list[int]] = defaultdict(list)
+    for rank, one in calls.items():
+        differ[f"gives {one.given:,} and takes {one.taken:,} elements"].append(rank)
+    guilty = odd if len(odd) == 1 else sorted(calls)
+    return Root(HangCause.MISMATCH, guilty, call, sorted(calls), differ) if more else None
 
 
 def age(call: DumpedCall) -> tuple[bool, int]:
     """Return a key that sorts calls by their time, those without one last."""
     return call.at_ns < 0, call.at_ns
-
-
-def alike_in(groups: Mapping[_Group, Int64]) -> tuple[dict[int, list[int]], dict[_Group, list[int]]]:
-    """Return ranks by the first of those that are in the same groups, and these first ones in each group."""
-    ranks = unique(np.concatenate([np.empty(0, np.int64), *groups.values()]))
-    part, n = np.zeros(len(ranks), np.int64), 0
-    places = {group: np.searchsorted(ranks, own) for group, own in groups.items()}
-    for own in places.values():  # splits each part into the ranks in the group, and the others
-        before, new = np.unique(part[own], return_inverse=True)
-        part[own], n = n + 1 + new, n + len(before)
-    _, first, turn = np.unique(part, return_index=True, return_inverse=True)
-    firsts = {group: ranks[unique(first[turn[own]])].tolist() for group, own in places.items()}
-    parts = (ranks[alike].tolist() for alike in places_by_value(turn))
-    return {alike[0]: alike for alike in parts}, firsts
 
 
 def _node(rank: int, call: DumpedCall) -> _Node:

@@ -16,7 +16,7 @@ from arrays import Int64, Mask
 from arrays.numbering import ids_in
 from errors import whole_number
 from formats.columns import Trace
-from formats.recorder.recorder_dump import COMPLETED, STARTED, Dump, shapes_of, text_of, whole
+from formats.recorder.recorder_dump import COMPLETED, Dump, shapes_of, text_of, whole
 from formats.recorder.standing import UNKNOWN, DumpedCall, Group, Lane, Standing
 from formats.values import FARTHEST_NS
 
@@ -76,7 +76,6 @@ def standing_of(trace: Trace) -> Standing:
         int(dump.times.max(initial=-1)),
         dump.written_ns,
         int((completed - created).max(initial=0)),
-        bool((dump.times[1] > 0).any()),
         rank_of(trace)[1],
         _just_completed_ns(dump),
     )
@@ -164,8 +163,7 @@ def _call(
     of_data = _data_of(kind, entry)
     return DumpedCall(
         group, kind, int(dump.number[i]), int(order[i]), peer, peer is None and not is_rooted(kind),
-        *of_data[:2], int(dump.times[0, i]),
-        bool(dump.state[i] == STARTED), _frames(entry.get("frames")) if frames else (),
+        *of_data[:2], int(dump.times[0, i]), _frames(entry.get("frames")) if frames else (),
         whole(entry.get("timeout_ms")) * 1_000_000, *of_data[2:],
     )  # fmt: skip
 
@@ -185,10 +183,8 @@ def _data_of(kind: str, entry: Mapping[str, Any]) -> tuple[str, str, int, int]:
         parts = [kind, dtypes, "" if is_free or not any(shapes) else words]
         is_told = _ALL_TO_ALL.search(kind) and all(0 < len(part) < _MOST for part in shapes)
         shown = " -> ".join(dict.fromkeys(", ".join(map(str, part)) for part in shapes if part))
-        _DATA[key] = (
-            ", ".join(filter(None, parts)), f"{dtypes} {shown}" if shown else "",
-            *(elements if is_told else (-1, -1)),
-        )  # fmt: skip
+        given, taken = elements if is_told else (-1, -1)
+        _DATA[key] = ", ".join(filter(None, parts)), f"{dtypes} {shown}" if shown else "", given, taken
     return _DATA[key]
 
 

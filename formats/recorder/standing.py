@@ -49,10 +49,9 @@ class DumpedCall(NamedTuple):
     signature: str  # in words, what all members must agree on: the kind, and types and elements of the data
     data: str  # types and shapes as recorded: ``Float [120]``
     at_ns: int  # -1 where unknown
-    has_started: bool
     frames: Sequence[str] = ()  # of the Python stack, the innermost first
     timeout_ns: int = -1  # for which the watchdog lets it wait; -1 where unknown
-    given: int = -1  # elements that the rank gives, and takes; -1 where unknown
+    given: int = -1  # elements that a member of an all-to-all gives, and takes; -1 where unknown
     taken: int = -1
 
     @property
@@ -100,6 +99,5 @@ class Standing(Struct):
     last_ns: int  # the latest time in the file; -1 where there is none
     written_ns: int  # when the file was written, or copied later
     longest_ns: int  # what a completed call took at most, from the call on
-    tells_start: bool  # whether the start of operations is recorded
     rank_by: str = ""  # what tells the rank
     just_completed_ns: int = -1  # when the file was written, if a call had completed just before; else -1

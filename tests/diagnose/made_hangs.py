@@ -39,49 +39,6 @@ class Made(NamedTuple):
     programs: dict[int, list[Op]]
 
 
-def parallel_job(rng: random.Random, tensor: int = 4, stages: int = 4, data: int = 4, steps: int = 3) -> Made:
-    """Return a job of tensor x pipeline x data x expert groups; experts span pairs of data ranks."""
-    n = tensor * stages * data
-    where = {rank: (rank % tensor, rank // tensor % data, rank // (tensor * data)) for rank in range(n)}
-    groups: dict[str, tuple[str, list[int]]] = {"0": ("default_pg", list(range(n)))}
-    of: dict[int, dict[str, str]] = {rank: {"world": "0"} for rank in range(n)}
-
-    def group(kind: str, key: Any) -> None:
-        by: dict[Any, list[int]] = defaultdict(list)
-        for rank in range(n):
-            by[key(*where[rank])].append(rank)
-        for members in by.values():
-            name = str(len(groups))
-            groups[name] = (f"{kind}_GROUP", members)
-            for rank in members:
-                of[rank][kind] = name
-
-    group("TENSOR", lambda t, d, p: (d, p))
-    group("PIPELINE", lambda t, d, p: (t, d))
-    group("DATA", lambda t, d, p: (t, p))
-    group("EXPERT", lambda t, d, p: (t, d // 2, p))
-    layers, batches = rng.randint(1, 2), rng.randint(2, 3)
-    programs: dict[int, list[Op]] = {}
-    for rank in range(n):
-        own, stage = of[rank], where[rank][2]
-        line = groups[own["PIPELINE"]][1]
-        at = line.index(rank)
-        block = [Op(own["TENSOR"], "all_reduce"), Op(own["EXPERT"], "all_to_all", waits=True),
-                 Op(own["EXPERT"], "all_to_all"),
-                 Op(own["TENSOR"], "_all_gather_base", sizes=(512,))]  # fmt: skip
-        forward = [Op(own["PIPELINE"], "recv", line[at - 1])] if at else []
-        forward += block * layers
-        forward += [Op(own["PIPELINE"], "send", line[at + 1])] if at + 1 < stages else []
-        backward = [Op(own["PIPELINE"], "recv", line[at + 1])] if at + 1 < stages else []
-        backward += block[::-1] * layers
-        backward += [Op(own["PIPELINE"], "send", line[at - 1])] if at else []
-        step = forward * batches + backward * batches
-        step += [Op(own["DATA"], "all_reduce", side=True, sizes=(4096 + stage,)) for _ in range(2)]
-        step += [Op(own["DATA"], "all_reduce", side=True), Op("0", "all_reduce", sizes=(1,), waits=True)]
-        programs[rank] = step * steps
-    return Made(groups, programs)
-
-
 class Run:
     """A run of a job to where nothing moves: what each rank called, and what of that was completed.
 

@@ -5,23 +5,20 @@ from __future__ import annotations
 import json
 import os
 import random
-import tracemalloc
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from made_hangs import Made, Op, Run, parallel_job, small_job
+from made_hangs import Made, Op, Run, small_job
 from msgspec.structs import replace
 
 import dialects
-from conftest import SHARED, THOROUGH, run_cli
+from conftest import SHARED, run_cli
 from diagnose.hangs import Hang, find_hang
-from diagnose.who_waits import HangCause, alike_in
+from diagnose.who_waits import HangCause
 from formats.recorder.recorder_dump import read
-from formats.recorder.standing import DumpedCall, Group, Lane, Standing
+from formats.recorder.standing import Standing
 
 
 def hang_of(
@@ -95,7 +92,7 @@ def test_copies_show_a_hang_where_others_wait_twice_as_long_as_a_call_took(
     }
     hang = find_hang(found)
     assert named(hang) == {"ABSENT": [2]}
-    waited = f"end after {100 * times:.0f} ms of waiting, and calls took up to 100 ms before"
+    waited = f"end after {100 * times:.0f} ms of waiting, calls took up to 100 ms before"
     assert (waited in hang.doubt) != is_sure
     assert (hang.doubt == "") == is_sure
 
@@ -128,44 +125,6 @@ def test_the_peer_of_a_message_may_be_in_no_group_and_without_a_dump(tmp_path: P
         path.write_text(path.read_text().replace('"[0, 1, 2]"', '"[]"'))
     code, answer, _ = run_cli(str(tmp_path))
     assert (code, answer.partition(", and")[0]) == (0, "The job hangs: rank 1 left no dump")
-
-
-def test_of_ranks_without_a_dump_those_in_the_same_groups_are_one_node() -> None:
-    groups = [
-        Group(str(i), "", members)
-        for i, members in enumerate((range(1 << 17), range(0, 1 << 17, 2), (0, 1, 6)))
-    ]
-    ranks = {}
-    for rank in (0, 1):
-        own = [group for group in groups if rank in group.members]
-        calls = [
-            DumpedCall(group, "all_reduce", 1, i, None, True, "", "", -1, False)
-            for i, group in enumerate(own)
-        ]
-        lanes = {one.group.name: Lane(one.group, 1, 0, [one], n_open=1) for one in calls}
-        ranks[rank] = Standing(lanes, [], calls[-1], 0, 0, 0, False)
-    tracemalloc.start()
-    hang = find_hang(ranks)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert hang.reason == "the others wait for ranks 2 to 131071 without a dump; give the dumps of all ranks"
-    assert [list(wait.on) for wait in hang.waits.values()] == [[*range(2, 1 << 17)]] * 2
-    assert peak < 40 << 20  # a node for each takes 270 MB
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_ranks_are_alike_that_are_in_the_same_groups(seed: int) -> None:
-    rng = random.Random(seed)
-    groups = {(i,): sorted(rng.sample(range(30), rng.randint(1, 12))) for i in range(rng.randint(1, 6))}
-    alike, firsts = alike_in({key: np.array(own) for key, own in groups.items()})
-    by_groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
-    for rank in sorted({rank for own in groups.values() for rank in own}):
-        by_groups[tuple(key for key, own in groups.items() if rank in own)].append(rank)
-    assert sorted(alike.values()) == sorted(by_groups.values())
-    assert {key: sorted(own) for key, own in firsts.items()} == {
-        key: [own[0] for of, own in sorted(by_groups.items(), key=lambda one: one[1]) if key in of]
-        for key in groups
-    }
 
 
 def test_a_lost_dump_of_a_victim_is_not_accused(tmp_path: Path) -> None:
@@ -214,21 +173,6 @@ def test_two_groups_that_wait_for_each_other(tmp_path: Path) -> None:
     hang = hang_of(Run(made, random.Random(1)), tmp_path)
     assert named(hang) == {"CYCLE": [0, 1]}
     assert hang.waits[2].on == [0, 1]
-
-
-def test_in_a_circle_the_one_rank_without_which_nobody_would_wait(tmp_path: Path) -> None:
-    """Rank 2 leaves the call of A out: the others wait for it there, and it for them in the next call."""
-    groups = {"0": ("default_pg", [0, 1, 2]), "1": ("A", [0, 1, 2])}
-    first, last = Op("1", "all_reduce", waits=True), Op("0", "all_reduce", waits=True)
-    hang = hang_of(
-        Run(Made(groups, {0: [first, last], 1: [first, last], 2: [last]}), random.Random(1)), tmp_path
-    )
-    assert named(hang) == {"ELSEWHERE": [2]}
-    assert (hang.roots[0].call.group.description, hang.roots[0].waiting) == ("A", [0, 1])
-    _, answer, _ = run_cli(str(tmp_path))
-    assert answer.startswith(
-        "The job hangs: rank 2 has not come to all_reduce 1 of A (1), where ranks 0 and 1"
-    )
 
 
 def test_where_ranks_neither_wait_nor_are_awaited_the_job_may_live(tmp_path: Path) -> None:
@@ -337,15 +281,6 @@ def test_other_versions_lack_keys_or_write_them_differently(
     assert named(edited(tmp_path, change)) == {"ABSENT": [2]}
 
 
-def test_dumps_of_counters_alone(tmp_path: Path) -> None:
-    Run(small_job(), random.Random(1), {2: 9}).write(tmp_path, form="json")
-    hang = edited(tmp_path, lambda _, document: document.pop("entries"))
-    assert (named(hang), hang.reason) == (
-        {},
-        "the dumps hold no call; by their counters rank 2 called fewer than others",
-    )
-
-
 def test_of_groups_known_by_a_number_alone_one_is_not_behind_the_other(tmp_path: Path) -> None:
     Run(small_job(), random.Random(1), {2: 9}).write(tmp_path, form="json")
 
@@ -374,22 +309,6 @@ def test_ranks_that_number_their_own_groups_give_one_name_to_several(tmp_path: P
     hang = edited(tmp_path, renamed)
     assert named(hang) == {"ABSENT": [2]}
     assert hang.roots[0].waiting == [3]
-
-
-def test_a_device_that_has_not_started_what_the_others_have(tmp_path: Path) -> None:
-    run = Run(small_job(), random.Random(1), dict.fromkeys(range(4), 18))
-    for rank in run.done:  # the last call of all ranks never completes
-        run.done[rank].remove(17)
-    run.write(tmp_path, form="json")
-
-    def timed(rank: int, document: dict[str, Any]) -> None:
-        for entry in document["entries"]:
-            if entry["state"] == "completed":
-                entry["time_discovered_started_ns"] = entry["time_created_ns"] + 1
-            elif rank != 1:
-                entry.update(state="started", time_discovered_started_ns=entry["time_created_ns"] + 1)
-
-    assert named(edited(tmp_path, timed)) == {"NOT_STARTED": [1]}
 
 
 def test_messages_that_were_launched_as_one_have_the_state_of_their_launch(tmp_path: Path) -> None:
@@ -441,49 +360,6 @@ def test_dumps_that_were_written_soon_after_are_of_a_job_that_may_be_slow(tmp_pa
         os.utime(path, ns=(0, since_ns + 3 * longest_ns // 2))  # a slow one may take twice as long as ever
     hang = find_hang(standings(tmp_path))
     assert (named(hang), "the dumps were written" in hang.reason) == ({}, True)
-
-
-@pytest.mark.parametrize(
-    ("growth_ms", "waited_ms", "is_hang"), [(0, 0.002, False), (0, 42, True), (2, 89, False), (2, 91, True)]
-)
-def test_a_rank_that_is_as_late_in_every_step(
-    tmp_path: Path, growth_ms: int, waited_ms: float, is_hang: bool
-) -> None:
-    made = small_job()
-    made = made._replace(programs={rank: own[4:5] * 30 for rank, own in made.programs.items()})
-    run = Run(made, random.Random(1), {3: 25})
-    for rank, at in run.called_ns:
-        late_ns = (40 + growth_ms * min(at, 24)) * 1_000_000  # 88 ms at last, where it grows
-        step_ns = 10**18 + at * 100_000_000
-        run.called_ns[rank, at] = step_ns + (late_ns if rank == 3 else rank * 1000)
-        run.done_ns[rank, at] = step_ns + late_ns + 1_000_000
-    for rank in range(3):
-        run.called[rank] = 26
-    run.called_ns[2, 25] = run.called_ns[0, 25] + int(waited_ms * 1_000_000)
-    hang = hang_of(run, tmp_path)
-    assert (bool(named(hang)), "came as late to each" in hang.reason) == (is_hang, not is_hang)
-
-
-@pytest.mark.slow
-def test_faults_of_parallel_jobs_are_all_named_and_none_wrongly(tmp_path: Path) -> None:
-    """Tensor x pipeline x data x expert groups of 64 ranks."""
-    for seed in range(100 if THOROUGH else 4):
-        rng = random.Random(f"hang {seed}")
-        made = parallel_job(rng)
-        rank, stops = rng.randrange(64), {}
-        fault = ("ABSENT", "NO_DUMP", "MISMATCH", "ABSENT")[seed % 4]
-        if fault == "MISMATCH":
-            shared = [
-                i
-                for i, op in enumerate(made.programs[rank])
-                if len(made.groups[op.group][1]) > 2 and op.peer is None
-            ]
-            made = changed(made, rank, rng.choice(shared), dtype="Half")
-        else:
-            stops = {rank: rng.randrange(len(made.programs[rank]))}
-        without = (rank,) if fault == "NO_DUMP" else ()
-        hang = hang_of(Run(made, rng, stops), tmp_path / str(seed), without)
-        assert named(hang) == {fault: [rank]}, seed
 
 
 @pytest.mark.slow
