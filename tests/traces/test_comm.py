@@ -81,7 +81,7 @@ def test_with_filter_it_can_be_asked_for(tmp_path: Path) -> None:
     [
         (("--option", "combine"), "without --filter"),
         (("--option", "critical", "--step", "mean"), "--comm needs a recorded step"),
-        (("--option", "collect"), "no effect with"),
+        (("--option", "collect"), "unrecognized argument"),
         (("--option", "statistic", "--sub_option", "task_balance"), "no effect with"),
     ],
 )
