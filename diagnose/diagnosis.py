@@ -41,30 +41,29 @@ _NAMED = 2
 
 
 class Detector(NamedTuple):
-    """A search for findings of some `kinds` in a job; `of_figures`: `summed_steps` are enough for it."""
+    """A search for findings of some `kinds` in a job."""
 
     detect: Callable[[JobView], Iterator[Finding | Skipped]]
     kinds: Sequence[FindingKind]
-    of_figures: bool = False
 
 
 #: By how general their findings are: what a more specific one explains is not claimed again by a general one.
 DETECTORS: Sequence[Sequence[Detector]] = (
     (  # one rank, or one step, stands out
-        Detector(late_ranks, ("late_rank", "exposed_communication"), of_figures=True),
+        Detector(late_ranks, ("late_rank", "exposed_communication")),
         Detector(one_slow_server, ("server",)),
         Detector(slow_links, ("slow_collective",)),
-        Detector(outlier_steps, ("outlier_steps", "profiling_overhead"), of_figures=True),
-        Detector(slower_span, ("outlier_steps",), of_figures=True),
+        Detector(outlier_steps, ("outlier_steps", "profiling_overhead")),
+        Detector(slower_span, ("outlier_steps",)),
         Detector(first_calls, ("profiling_overhead",)),
-        Detector(idle, ("idle",), of_figures=True),
+        Detector(idle, ("idle",)),
         Detector(idle_stages, ("idle",)),
         Detector(profiling_overhead, ("profiling_overhead",)),
         Detector(memory, ("memory",)),
         Detector(capture_quality, ("capture_quality",)),
     ),
     (  # causes that all ranks share
-        Detector(uneven_work, ("uneven_work",), of_figures=True),
+        Detector(uneven_work, ("uneven_work",)),
         Detector(slow_input, ("input",)),
         Detector(slow_callbacks, ("hot_operation",)),
         Detector(small_messages, ("small_messages",)),
@@ -78,8 +77,8 @@ DETECTORS: Sequence[Sequence[Detector]] = (
     ),
     (  # symptoms: what is left when the causes are gone
         Detector(host_bound, ("host_bound",)),
-        Detector(exposed_communication, ("exposed_communication",), of_figures=True),
-        Detector(hot_operation, ("hot_operation",), of_figures=True),
+        Detector(exposed_communication, ("exposed_communication",)),
+        Detector(hot_operation, ("hot_operation",)),
     ),
 )
 

@@ -228,7 +228,7 @@ def _calls(names: Collection[str], floor: str = "") -> Iterator[tuple[str, str, 
 
 def test_only_one_module_handles_signals() -> None:
     handlers = ("signal", "pthread_sigmask", "sigwait", "alarm", "setitimer", "set_wakeup_fd", "siginterrupt")
-    assert {module for module, _, _ in _calls(handlers)} == {"analyze", "outputs.interrupts"}
+    assert {module for module, _, _ in _calls(handlers)} == {"outputs.interrupts"}
 
 
 def test_who_waits_for_other_processes_says_for_how_long() -> None:

@@ -380,12 +380,6 @@ def test_where_a_default_output_cannot_be_written_another_place_is_asked_for(job
     assert list(checksums(closed).values()) == list(before.values())
 
 
-@pytest.mark.parametrize("kibibytes", [220_000])
-def test_too_little_memory_is_a_line(job: Path, kibibytes: int) -> None:
-    done = limited(f"-v {kibibytes}", "--option", "compare", "--path", job, job)
-    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
-
-
 def test_few_open_files_and_closed_streams(job: Path) -> None:
     assert limited("-n 12", "--option", "statistic", "--path", job, "--html", job / "x.html").returncode == 0
     command = ["bash", "-c", 'exec "$@" >&- 2>&-', "-", *ANALYZE, "--option", "statistic", "--path", str(job)]

@@ -10,7 +10,6 @@ import options
 from errors import TraceError, UsageError, as_sentence, counted, listed
 from function_names import brief
 from options import READING, add_flags, asked, command, refuse
-from options.runs import check_digests
 from outputs.marks import is_digest
 from result import Card, Chart, Column, Command, Result, Table, in_ms, in_percent, ms_of
 
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
     from diagnose.diagnosis import Diagnosis, Ranked
     from diagnose.finding import Evidence
-    from figures.job_figures import JobFigures
     from figures.time_by_role import Breakdowns
     from replay.edit import EditRequest
 
@@ -67,9 +65,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> Result:
-    """Diagnose the job at `--path`, of a digest from its figures."""
-    if any(map(is_digest, args.path)):
-        return _of_digest(args)
+    """Diagnose the job at `--path`."""
+    for path in filter(is_digest, args.path):
+        raise UsageError(
+            f"{path}: a digest has no single events: give the traces, or ask statistic or compare"
+        )
     from trace_utils import Holds, held_by
 
     holds = held_by(args.path)
@@ -129,30 +129,14 @@ def _of_dumps(args: Namespace) -> Result:
     )
 
 
-def _of_digest(args: Namespace) -> Result:
-    import dialects
-    from diagnose.digest_diagnosis import NOTE
-    from figures.digest import read_digest
-
-    check_digests(args)
-    if len(args.path) > 1:
-        raise UsageError("a digest is a whole job: diagnose takes it alone")
-    job = read_digest(args.path[0], args.step_by)
-    return _of_figures(args, job, (NOTE,) if dialects.named(job.files[0].dialect).has_events else ())
-
-
 def _of_step_log(args: Namespace) -> Result:
+    from diagnose.step_log_diagnosis import diagnose_step_log
     from figures.job_figures import load_figures
     from figures.rank_figures import Wanted
 
-    return _of_figures(args, load_figures(args.path, Wanted(rows=True), options.asked(args)), ())
-
-
-def _of_figures(args: Namespace, job: JobFigures, notes: Sequence[str]) -> Result:
-    from diagnose.digest_diagnosis import diagnose_figures
-
+    job = load_figures(args.path, Wanted(rows=True), options.asked(args))
     parts = [rank.breakdown for rank in job.ranks]
-    return _result(args, diagnose_figures(job), lambda: parts, notes, job.repairs)
+    return _result(args, diagnose_step_log(job), lambda: parts, (), job.repairs)
 
 
 def _result(

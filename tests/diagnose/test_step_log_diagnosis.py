@@ -282,17 +282,6 @@ def test_a_ramp_and_a_stall_and_what_comes_again(tmp_path: Path) -> None:
     assert any("every 30th step takes 100 ms longer" in title for title in titles)
 
 
-def test_a_digest_of_a_step_log_gives_the_same_findings(tmp_path: Path) -> None:
-    job = write(tmp_path / "job", loads_longer)
-    digest = tmp_path / "d.json"
-    assert run_cli("statistic", job, "--save", digest)[0] == 0
-    found, again = diagnosis(job)["findings"], diagnosis(digest)["findings"]
-    assert "each rank is taken to work first" not in run_cli(digest)[1]  # as is said of other digests
-    assert [{**one, "command": "", "look": ""} for one in found] == [
-        {**one, "command": "", "look": ""} for one in again
-    ]
-
-
 def test_a_rank_is_late_beside_a_drift_of_all_and_two_are_at_different_times(tmp_path: Path) -> None:
     """All compute 40 % longer in the end; rank 1 loads 20 ms longer in steps 20 to 39, rank 3 in 70 to 99."""
 

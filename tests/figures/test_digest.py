@@ -157,6 +157,8 @@ def test_what_a_digest_cannot_do_is_said(tmp_path: Path) -> None:
         assert code == 1 and len(err.splitlines()) == 1
         code, _, err = run_cli("--option", option, "--path", trace, "--save", tmp_path / "e.json")
         assert code == 2 and "unrecognized argument: --save" in err
+    code, _, err = run_cli("diagnose", digest)
+    assert code == 2 and "ask statistic or compare" in err
     statistic = ("--option", "statistic", "--path", digest)
     for words in (
         (*statistic, "--filter", "a"),

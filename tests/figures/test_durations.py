@@ -312,13 +312,6 @@ def test_an_update_that_waits_counts_while_nothing_is_transferred(tmp_path: Path
     assert (first["overlap_ms"], first["exposed_comm_ms"], first["idle_ms"]) == (2.0, 6.0, 0.0)
 
 
-def test_an_unknown_variant_is_a_wrong_command_line(tmp_path: Path) -> None:
-    path = write(tmp_path / "t.json", [x("a", 0, 1)])
-    code, _, err = run_cli("--option", "statistic", "--path", path, "--sub_option", "nonsense")
-    assert code == 2
-    assert err.startswith("analyze.py: error: --sub_option nonsense: statistic has the variants breakdown")
-
-
 def test_the_breakdown_of_a_combined_trace_is_that_of_its_ranks(tmp_path: Path) -> None:
     job = REPO / "examples" / "lenet"
     output = tmp_path / "combined.json"

@@ -77,7 +77,7 @@ def test_what_tells_no_rank_and_where_nothing_needs_to_be_told_is_refused(tmp_pa
     assert code == 2 and "unrecognized argument: --rank_by" in err
     digest = tmp_path / "job.digest.json"
     answer("--option", "statistic", "--path", path, "--save", digest)
-    code, _, err = run_cli("--path", digest, "--rank_by", "pid")
+    code, _, err = run_cli("statistic", digest, "--rank_by", "pid")
     assert code == 2 and "is a digest, whose ranks are known" in err
 
 
