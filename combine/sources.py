@@ -81,7 +81,7 @@ def _sniff(path: Path, library: CDLL | None) -> Beginning:
     if not path.exists():
         raise missing(path)
     reader = reader_of(head_of(path))
-    if reader is not None and not reader.in_ranges:
+    if reader is not None and reader.recognises is not chrome.recognises:
         raise TraceError(f"{path}: {reader.what}; combine takes chrome-trace files only")
     part = chrome.read_part(path, dialects.keys_for(()), pieces=_SNIFFED, scan=library or False)
     if not _has_events(part):

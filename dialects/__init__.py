@@ -79,9 +79,8 @@ def recognise(trace: Trace) -> System:
     return next(system for system in SYSTEMS if system.recognises(known))
 
 
-def finish(path: Path, parts: Sequence[files.Part]) -> Trace:
-    """Return the trace that consecutive parts of a file make; its times on the epoch where that is known."""
-    part = files.joined(parts)
+def finish(path: Path, part: files.Part) -> Trace:
+    """Return the trace that a file's rows make; its times on the epoch where that is known."""
     metadata = part.rows.metadata
     by_metadata = next((system for system in SYSTEMS if system.recognises_metadata(metadata)), SYSTEMS[-1])
     return recognised(files.assemble(path, part, by_metadata.pairing))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,6 @@ from figures.log_figures import LogRows, log_figures
 from figures.operations_by_step import Operations, operations_of
 from figures.time_by_role import Breakdowns, breakdown
 from formats.columns import Trace
-from parallel import at_once
 from traces.filter import selected_of
 from traces.paths import Source
 
@@ -127,17 +125,14 @@ def rank_figures(source: Source, trace: Trace, wanted: Wanted, step_by: str | No
     """
     system = dialects.of(trace)
     if not system.has_events:
-        figures = log_figures(
+        of_log = log_figures(
             trace, system, step_by, durations=wanted.durations, operations=wanted.operations, rows=wanted.rows
         )
-        return RankFigures(source, trace.dialect, **figures)
-    works: list[Callable[[], Any]] = [partial(_by_step, source, trace, wanted, step_by)]
+        return RankFigures(source, trace.dialect, **of_log)
+    figures: dict[str, Any] = {"n_slices": len(trace.own), "world_size": trace.world_size or 0}
     if wanted.durations and wanted.group_by is None:
-        works += [partial(durations, trace.own), partial(category_totals, trace.own)]
-    by_step, *of_operations = at_once(works)
-    figures = dict(zip(("durations", "category_ns"), of_operations, strict=False))
-    figures["world_size"] = trace.world_size or 0
-    return RankFigures(source, trace.dialect, **{"n_slices": len(trace.own)} | figures | by_step)
+        figures |= {"durations": durations(trace.own), "category_ns": category_totals(trace.own)}
+    return RankFigures(source, trace.dialect, **figures | _by_step(source, trace, wanted, step_by))
 
 
 def _by_step(source: Source, trace: Trace, wanted: Wanted, step_by: str | None) -> dict[str, Any]:

@@ -17,18 +17,17 @@ from formats.columns import Trace
 from formats.event import TYPES, ExactEvent
 from formats.native.scanner import Scanner
 from formats.reader import Damage, EventReader
-from formats.rows import Rows, Rule, columns, join
+from formats.rows import Rows, Rule, columns
 from formats.times import InexactError
 from parallel import OnRead
 
 
 class Part(Struct, frozen=True):
-    """The rows of a range of a file and what its reader saw; picklable."""
+    """The rows of a file and what its reader saw."""
 
     rows: Rows
     header: dict[str, Any]
     damage: Damage
-    aligned: bool
 
 
 def recognises(head: bytes) -> bool:
@@ -43,13 +42,11 @@ def read_part(
     path: Path,
     args: Collection[str] = (),
     points: bool = False,
-    start: int = 0,
-    stop: int | None = None,
     pieces: int | None = None,
     on_read: OnRead | None = None,
     scan: bool | CDLL = False,
 ) -> Part:
-    """Load the events in bytes [`start`, `stop`) of a file; see `EventReader`.
+    """Load the events of a file; see `EventReader`.
 
     Where `scan`, they are scanned in C if that can be done; it may be a library from `native.library`.
     """
@@ -71,25 +68,13 @@ def read_part(
 
     scan = scan and not (points and ALL in args)  # those of events that are not slices are Python's
     library = scan if isinstance(scan, CDLL) else native.library() if scan else None
-    reader = EventReader(path, types=TYPES, start=start, stop=stop)
+    reader = EventReader(path, types=TYPES)
     if library is not None:
         reader.scan_by(Scanner(library, args, points).scan, builder.add_scanned, add)
     reader.pieces = pieces
     for events, piece in reader:
         add(events, piece)
-    return Part(builder.rows(), reader.header, reader.damage, reader.aligned)
-
-
-def joined(parts: Sequence[Part]) -> Part:
-    """Return consecutive parts of one file as one."""
-    if len(parts) == 1:
-        return parts[0]
-    return Part(
-        rows=join([part.rows for part in parts]),
-        header={key: value for part in parts for key, value in part.header.items()},
-        damage=sum((part.damage for part in parts), Damage()),
-        aligned=parts[0].aligned,
-    )
+    return Part(builder.rows(), reader.header, reader.damage)
 
 
 def assemble(path: Path, part: Part, pairing: Rule = Rule.NESTED) -> Trace:
@@ -97,5 +82,5 @@ def assemble(path: Path, part: Part, pairing: Rule = Rule.NESTED) -> Trace:
     trace = columns(part.rows, pairing)
     rows = part.rows
     no_phase = sum(n for key, n in zip(rows.keys, rows.counts.tolist(), strict=True) if key[0] is None)
-    damage = part.damage + Damage(strays=no_phase)
+    damage = replace(part.damage, strays=part.damage.strays + no_phase)
     return replace(trace, path=str(path), header=part.header, repairs=(*damage.phrases(), *trace.repairs))

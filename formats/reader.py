@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import operator
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct, field
-from msgspec.structs import astuple, replace
+from msgspec.structs import replace
 
 from errors import TraceError, counted
 from formats.event import (
@@ -71,15 +70,12 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class Damage(Struct):
-    """The damage of a file, or of a range of it, and how much was saved."""
+    """The damage of a file, and how much was saved."""
 
     notes: list[str] = field(default_factory=list)  # phrases about the file as a whole
     lost: int = 0  # events that could not be saved
     mended: int = 0  # events that only the tolerant decoder could read, for more than ids and times
     strays: int = 0  # items of the list that are not events
-
-    def __add__(self, other: Damage) -> Damage:
-        return Damage(*map(operator.add, astuple(self), astuple(other)))
 
     def phrases(self) -> list[str]:
         """Return a phrase for each kind of event that was repaired or lost."""
@@ -149,25 +145,18 @@ class EventReader:
     types : what to decode events as. Each piece is decoded as the first of the types that fits it;
         the last one is general (`Event`, `ExactEvent`, or dict for whole events as objects) and is what
         pieces that must be walked are decoded as. `uniform` is the type of the last piece
-    start, stop : bytes of an uncompressed file to read; `start` must be the first byte of an event,
-        and where `stop` is given the events before it must end there (else `aligned` is False)
 
     Attributes
     ----------
     pieces : after how many of the file to stop, as if it were cut there; None for all
     """
 
-    def __init__(
-        self, path: Path, *, types: Sequence[type[Any]] = (Event,), start: int = 0, stop: int | None = None
-    ) -> None:
+    def __init__(self, path: Path, *, types: Sequence[type[Any]] = (Event,)) -> None:
         self.path = path
         self.header: dict[str, Any] = {}
         self.damage = Damage()
-        self.aligned = True
         self.pieces: int | None = None
-        self.stream = ByteStream(path, start, stop)
-        self._is_part = start > 0
-        self._has_stop = stop is not None
+        self.stream = ByteStream(path)
         self._ended = False
         self._lines = False
         self._next = NEXT_EVENT
@@ -215,7 +204,7 @@ class EventReader:
     def __iter__(self) -> Iterator[tuple[list[Any], memoryview]]:
         """Yield (events, their bytes). The bytes are the list's items with the commas between them."""
         chunks: Iterator[bytes] = itertools.islice(self.stream, self.pieces)
-        carry = b"" if self._is_part else self._read_head(chunks)
+        carry = self._read_head(chunks)
         for chunk in itertools.chain((b"",), chunks):  # what came with the head is a piece of its own
             data = bytearray().join((b"[", carry, chunk))
             if self._is_adrift and not self._land(data):
@@ -231,7 +220,7 @@ class EventReader:
                 break
         if not self._ended and not self._is_adrift:
             self.uniform = self._event_type
-            events, end, self._ended = self._walk(carry, at_end=not self._has_stop, is_last=True)
+            events, end, self._ended = self._walk(carry, at_end=True, is_last=True)
             self._check_damage()
             if events:
                 yield events, memoryview(carry)[:end]
@@ -561,9 +550,6 @@ class EventReader:
 
     def _note_open_end(self, rest: bytes) -> None:
         """Say how the file ends where the list of events does not."""
-        if self._has_stop:
-            self.aligned = not (rest.strip() or self._is_adrift)
-            return
         if rest.strip() or self._is_adrift:
             self.damage.lost += 1
             self.damage.notes.append("the file is cut off inside its last event")

@@ -45,7 +45,7 @@ def numbers() -> defaultdict[Key, int]:
 
 
 class Rows(Struct):
-    """The rows of (a part of) a file; picklable, and parts can be joined in order.
+    """The rows of a file.
 
     `key`, `ts_ns`, `dur_ns` are the X, B and E events; `args` holds for each wanted key the rows that
     have it and their values; `points` the other timed events where they were asked for.
@@ -60,43 +60,6 @@ class Rows(Struct):
     points: tuple[Int32, Int64, list[str | None], list[dict[str, Any]]]
     metadata: list[dict[str, Any]]
     repairs: Counter[tuple[str, str]] = field(default_factory=Counter)  # (noun, fate): how many
-
-
-def join(parts: Sequence[Rows]) -> Rows:
-    """Return the rows of consecutive parts of one file as one."""
-    if len(parts) == 1:
-        return parts[0]
-    ids = numbers()
-    maps = [np.array([ids[key] for key in part.keys], np.int32) for part in parts]
-    counts = np.zeros(len(ids), np.int64)
-    for part, new in zip(parts, maps, strict=True):
-        counts[new] += part.counts
-    args: dict[str, tuple[Int64, array[int] | list[Any]]] = {}
-    offset = 0
-    for part in parts:
-        for key, (rows, values) in part.args.items():
-            old_rows, old = args.get(key, (np.empty(0, np.int64), array("q")))
-            all_values = (
-                old + values if isinstance(old, array) and isinstance(values, array) else [*old, *values]
-            )
-            args[key] = (np.concatenate([old_rows, rows + offset]), all_values)
-        offset += len(part.key)
-    return Rows(
-        keys=list(ids),
-        counts=counts,
-        key=np.concatenate([new[part.key] for part, new in zip(parts, maps, strict=True)]),
-        ts_ns=np.concatenate([part.ts_ns for part in parts]),
-        dur_ns=np.concatenate([part.dur_ns for part in parts]),
-        args=args,
-        points=(
-            np.concatenate([new[part.points[0]] for part, new in zip(parts, maps, strict=True)]),
-            np.concatenate([part.points[1] for part in parts]),
-            [point for part in parts for point in part.points[2]],
-            [args for part in parts for args in part.points[3]],
-        ),
-        metadata=[event for part in parts for event in part.metadata],
-        repairs=sum((part.repairs for part in parts), Counter()),
-    )
 
 
 def columns(rows: Rows, pairing: Rule = Rule.NESTED) -> Trace:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,7 +10,6 @@ import numpy as np
 
 from formats.event import UNDECODABLE, tolerant
 from formats.values import cleaned
-from inputs import opened
 
 LONGEST_NUMBER = 640  # digits; of 309 and more there is no float64, and of 4,300 no Python integer
 EVENT_LIMIT = 4 << 20  # an event that has not ended by then is damaged
@@ -29,15 +27,6 @@ STRAY = re.compile(rb'"(?:[^"\\]|\\.)*"|[^\s,\[\]{}"]+', re.DOTALL)  # a list it
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
 _DIGITS = re.compile(rb"[0-9]{%d}" % LONGEST_NUMBER)
 _STRIDE = 64
-
-
-def find_boundary(path: Path, near: int) -> int | None:
-    """Return the offset of what is probably an event's first byte, soon after the byte `near`."""
-    with opened(path) as file:
-        file.seek(near)
-        window = file.read(EVENT_LIMIT)
-    match = BOUNDARY.search(window)
-    return None if match is None else near + match.end() - 1
 
 
 def last_boundary(data: bytearray) -> int:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sys
-import threading
 import zlib
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,11 @@ from errors import TraceError
 from inputs import opened, unreadable
 
 PIECE = 1 << 20  # bytes handed on at a time: measured best between 256 KiB and 4 MiB
-_READ = PIECE // 4  # packed bytes read at a time; what is no more is unpacked without a thread
+_READ = PIECE // 4  # packed bytes read at a time
 _GZIP = b"\x1f\x8b"
 #: Bytes that any packed file may unpack to.
 _ALWAYS_UNPACKED = 256 << 20
 _USUAL_TIMES = 64  # its size: recordings unpack to 10 to 30 times theirs
-_AHEAD = 8  # pieces that are unpacked before they are asked for
-_LAST_PIECE_S = 5.0  # what unpacking one piece never takes; reading it from a network that hangs may
 _NEVER_TIMES = 1000  # its size: only padding unpacks to more
 
 
@@ -52,16 +49,15 @@ def text_pieces(stream: ByteStream) -> Iterator[bytes]:
 
 
 class ByteStream:
-    """Iterates over the content of `path`, from byte `start` up to `stop`, in pieces of about 1 MiB.
+    """Iterates over the content of `path`, up to byte `stop`, in pieces of about 1 MiB.
 
     The packets of a Perfetto trace come as the JSON of a chrome trace. A gzip stream or a packet that is cut
     or corrupt yields what could be unpacked; `damage` then says so. What unpacks to more than
     `most_unpacked` allows raises TraceError.
     """
 
-    def __init__(self, path: Path, start: int = 0, stop: int | None = None) -> None:
+    def __init__(self, path: Path, stop: int | None = None) -> None:
         self.path = path
-        self.start = start
         self.stop = stop
         self.damage: str | None = None
         self.consumed = 0  # bytes of the file read so far, for progress
@@ -70,31 +66,23 @@ class ByteStream:
     def size(self) -> int:
         """Bytes of the file, or of its part, that are to be read; 0 where that cannot be told."""
         with contextlib.suppress(OSError):  # reading will say what is wrong
-            stop = self.path.stat().st_size if self.stop is None else self.stop
-            return max(0, stop - self.start)
+            return self.path.stat().st_size if self.stop is None else self.stop
         return 0
 
     def __iter__(self) -> Iterator[bytes]:
         try:
             with opened(self.path) as file:
-                file.seek(self.start)
                 head = file.read(2)
-                file.seek(self.start)
-                pieces: Generator[bytes]
-                if head == _GZIP and self.start == 0:
-                    pieces = self._limited(self._inflated(file))
-                    pieces = pieces if self.size <= _READ else _prefetch(pieces)
-                else:
-                    pieces = self._plain(file)
-                with contextlib.closing(pieces):
-                    first = next(pieces, b"") if self.start == 0 else b""
-                    whole = itertools.chain((first,) if first else (), pieces)
-                    yield from self._from_packets(whole) if may_be_packets(first) else whole
+                file.seek(0)
+                pieces = self._limited(self._inflated(file)) if head == _GZIP else self._plain(file)
+                first = next(pieces, b"")
+                whole = itertools.chain((first,) if first else (), pieces)
+                yield from self._from_packets(whole) if _may_be_packets(first) else whole
         except OSError as error:
             raise unreadable(self.path, error) from error
 
-    def _plain(self, file: Any) -> Generator[bytes]:
-        left = sys.maxsize if self.stop is None else self.stop - self.start
+    def _plain(self, file: Any) -> Iterator[bytes]:
+        left = sys.maxsize if self.stop is None else self.stop
         while piece := file.read(min(PIECE, left)):
             self.consumed += len(piece)
             left -= len(piece)
@@ -108,7 +96,7 @@ class ByteStream:
         yield from self._limited(packets)
         self.damage = "; ".join(filter(None, (self.damage, packets.damage))) or None
 
-    def _limited(self, pieces: Iterable[bytes]) -> Generator[bytes]:
+    def _limited(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
         most, unpacked = most_unpacked(self.path), 0
         for piece in pieces:
             unpacked += len(piece)
@@ -147,20 +135,13 @@ class ByteStream:
             self.damage = "the gzip stream is cut short"
 
 
-def may_be_packets(head: bytes) -> bool:
+def _may_be_packets(head: bytes) -> bool:
     """Whether a file that begins with `head` holds the packets of a Perfetto trace."""
     if head[:1] != b"\n":  # as nearly all do; looking further loads what reads them
         return False
     from formats.perfetto.packets_to_json import recognises
 
     return recognises(head)
-
-
-def is_plain(path: Path) -> bool:
-    """Whether the bytes of a file are its content, so that it can be read from any of them on."""
-    with opened(path) as file:
-        head = file.read(PIECE)
-    return head[:2] != _GZIP and not may_be_packets(head)
 
 
 def _new_inflater() -> Any:
@@ -170,38 +151,3 @@ def _new_inflater() -> Any:
         return isal_zlib.decompressobj(wbits=31)
     except ImportError:
         return zlib.decompressobj(wbits=31)
-
-
-def _prefetch(pieces: Iterator[bytes]) -> Generator[bytes]:
-    """Run `pieces` in a thread, a few ahead of the consumer: unpacking releases the interpreter lock."""
-    import queue
-
-    ahead: queue.Queue[bytes | BaseException | None] = queue.Queue(_AHEAD)
-    stopped = threading.Event()
-
-    def put(item: bytes | BaseException | None) -> bool:
-        while not stopped.is_set():
-            with contextlib.suppress(queue.Full):
-                ahead.put(item, timeout=0.1)
-                return True
-        return False
-
-    def work() -> None:
-        try:
-            for piece in pieces:
-                if not put(piece):
-                    return
-            put(None)
-        except BaseException as error:
-            put(error)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    try:
-        while (item := ahead.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
-            yield item
-    finally:
-        stopped.set()
-        thread.join(_LAST_PIECE_S)  # an interpreter that ends while the file is being read aborts

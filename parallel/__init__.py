@@ -33,11 +33,9 @@ _T = TypeVar("_T")
 
 
 class FilePart(Struct, frozen=True):
-    """The bytes [start, stop) of the file `path`; `stop` is None where they reach its end."""
+    """A file that some work is done for."""
 
     path: Path
-    start: int = 0
-    stop: int | None = None
     size: int = 0  # in bytes, as it lies on the disk
     is_shared: bool = False  # whether other hosts may see the file as well
     about: Any = None  # what else the work is told of this file
@@ -48,7 +46,6 @@ Work = Callable[[FilePart, OnRead], _T]  # a function of a module (or a partial 
 
 #: Yields the result of some work for each part, in their order; at most so many at a time (None: any number).
 Elsewhere = Callable[[Work[Any], Sequence[FilePart], "int | None", OnRead], Iterator[Any]]
-_spare_cores: ContextVar[int] = ContextVar("spare_cores", default=1)
 _elsewhere: ContextVar[Elsewhere | None] = ContextVar("elsewhere", default=None)
 
 
@@ -57,33 +54,27 @@ def working_on(elsewhere: Elsewhere) -> contextlib.AbstractContextManager[None]:
     return _being(_elsewhere, elsewhere)
 
 
-def is_elsewhere() -> bool:
-    """Whether `map_files` works on other machines or processes than this one's own."""
-    return _elsewhere.get() is not None
-
-
 def map_files(
     work: Work[_T],
     parts: Sequence[FilePart],
     *,
     jobs: int | None = None,
     on_read: OnRead = int,
-    in_threads: bool = False,
 ) -> Iterator[_T]:
     """Yield the result of `work` for each part of a file, in their order, wherever it is computed.
 
     Work that a user can mend the failure of returns its error: what it raises ends all of it. In this
     process, if there is little to read; else in `jobs` processes (None: as many as this one may use
-    cores), of which this one is one if there are few parts, or in threads, where work leaves the
-    interpreter to others. Elsewhere (`working_on`) whatever other hosts may see.
+    cores), of which this one is one if there are few parts. Elsewhere (`working_on`) whatever other hosts
+    may see.
     """
     elsewhere = _elsewhere.get()
     if elsewhere is None:
-        yield from _map_here(work, parts, jobs or cores(), on_read, in_threads)
+        yield from _map_here(work, parts, jobs or cores(), on_read)
         return
     shared = elsewhere(work, [part for part in parts if part.is_shared], jobs, on_read)
     unshared = [part for part in parts if not part.is_shared]
-    own = _map_here(work, unshared, jobs or cores(), on_read, in_threads)
+    own = _map_here(work, unshared, jobs or cores(), on_read)
     for part in parts:
         yield next(shared if part.is_shared else own)
 
@@ -100,20 +91,10 @@ def unpacked_size(parts: Sequence[FilePart]) -> int:
     return sum(part.size * (_UNPACKED if part.path.suffix == ".gz" else 1) for part in parts)
 
 
-def _map_here(
-    work: Work[_T], parts: Sequence[FilePart], jobs: int, on_read: OnRead, in_threads: bool
-) -> Iterator[_T]:
+def _map_here(work: Work[_T], parts: Sequence[FilePart], jobs: int, on_read: OnRead) -> Iterator[_T]:
     if jobs == 1 or unpacked_size(parts) < _FORK_WORTH or len(parts) < 2:
         for part in parts:
             yield work(part, on_read)
-        return
-    if in_threads:
-        from concurrent.futures import ThreadPoolExecutor
-
-        with ThreadPoolExecutor(jobs) as threads:
-            for part, result in zip(parts, threads.map(lambda part: work(part, int), parts), strict=True):
-                on_read(part.size)
-                yield result
         return
     own = 1 if len(parts) <= jobs else 0
     with process_pool(min(jobs, len(parts)) - own) as pool:
@@ -126,11 +107,6 @@ def _map_here(
             yield result
 
 
-def spare_cores(n: int) -> contextlib.AbstractContextManager[None]:
-    """Let `at_once` use `n` cores in the block."""
-    return _being(_spare_cores, n)
-
-
 @contextlib.contextmanager
 def _being(variable: ContextVar[_T], value: _T) -> Iterator[None]:
     token = variable.set(value)
@@ -138,19 +114,6 @@ def _being(variable: ContextVar[_T], value: _T) -> Iterator[None]:
         yield
     finally:
         variable.reset(token)
-
-
-def at_once(works: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Return the result of each function; in threads where cores are spare.
-
-    They are functions that leave the interpreter to others for most of their time, as numpy does.
-    """
-    if _spare_cores.get() < 2:
-        return [work() for work in works]
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(_spare_cores.get()) as threads:
-        return [future.result() for future in [threads.submit(work) for work in works]]
 
 
 @contextlib.contextmanager

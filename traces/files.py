@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
@@ -15,20 +14,17 @@ from msgspec.structs import replace
 import dialects
 import parallel
 from errors import TraceError, counted, missing
-from formats import chrome, native
+from formats import native
 from formats.columns import Trace
 from formats.event import args_object
 from formats.reader import EventReader
-from formats.scan import find_boundary
-from formats.stream import is_plain
 from outputs.temporary import is_temporary
 from parallel import FilePart, OnRead
 from parallel import progress as bars
 from traces.paths import head_of
-from traces.readers import READERS, Decoding, reader_of
+from traces.readers import CHROME, Decoding, reader_of
 
 _SLICES = frozenset({"X", "B", "E", "M"})
-_SPLIT = 64 << 20  # a plain file above this is read in ranges, where there are cores to spare
 _KEPT_KEYS = 16 << 20  # bytes of kinds of events, of which few are decoding
 _T = TypeVar("_T")
 
@@ -83,7 +79,7 @@ def read_args(path: Path, names: Collection[str], *, slices: bool = False) -> li
     It is a reading of its own: few analyses want what few events have. Files of other formats than chrome's
     have none: their readers decode all that they know.
     """
-    if not (reader_of(head_of(path)) or READERS[-1]).in_ranges:
+    if (reader_of(head_of(path)) or CHROME) is not CHROME:
         return []
     from formats.native.rewriter import ScannedWhole, WholeScanner
     from formats.whole import ARGUMENTS, WholeReader
@@ -119,15 +115,11 @@ def read_all(
     paths: Sequence[Path], args: Collection[str], points: bool, jobs: int | None, progress: bool | None
 ) -> list[Trace | TraceError]:
     """Load each file, or return the error that says why it cannot be loaded; see `read_traces`."""
-    parts_of = [_parts(path, jobs or parallel.cores()) for path in paths]
-    parts = list(itertools.chain(*parts_of))
-    decoding = _decoding(args, points, parts)
-    work = partial(_read, decoding=decoding)
-    in_threads = decoding.scan and len(paths) == 1  # the scanner leaves the interpreter to others
+    parts = [_part([path]) for path in paths]
+    work = partial(_read, decoding=_decoding(args, points, parts))
     with _reading(len(paths), parts, progress) as bar:
-        read = parallel.map_files(work, parts, jobs=jobs, on_read=bar.update, in_threads=in_threads)
-        found = [list(itertools.islice(read, len(own))) for own in parts_of]
-    return [_joined(path, own, work) for path, own in zip(paths, found, strict=True)]
+        read = list(parallel.map_files(work, parts, jobs=jobs, on_read=bar.update))
+    return [_named(result, path) for result, path in zip(read, paths, strict=True)]
 
 
 def map_traces(
@@ -143,23 +135,10 @@ def map_traces(
     """Yield the result of `work` for the traces of each group of files, which is given `about` it.
 
     It is done where the files of a group are read (`parallel.map_files`), so that no process holds the
-    events of all; of fewer groups than cores, whose files are read in pieces, it is done in this process.
-    `work` is a function of a module, or a partial one. The error is the result where a file cannot be read;
-    the other parameters are as of `read_traces`.
+    events of all. `work` is a function of a module, or a partial one. The error is the result where a file
+    cannot be read; the other parameters are as of `read_traces`.
     """
-    cores = jobs or parallel.cores()
-    paths = list(itertools.chain(*groups))
-    if len(groups) < cores and not parallel.is_elsewhere():
-        read = iter(read_all(paths, args, points, jobs, progress))
-        found = [list(itertools.islice(read, len(own))) for own in groups]
-        is_large = (
-            parallel.unpacked_size([FilePart(path, size=parallel.size_of(path)) for path in paths]) > _SPLIT
-        )
-        with parallel.spare_cores(cores if is_large else 1):
-            for own, told in zip(found, about, strict=True):
-                yield _made(work, own, told)
-        return
-    parts = [_group(own, told) for own, told in zip(groups, about, strict=True)]
+    parts = [_part(own, told) for own, told in zip(groups, about, strict=True)]
     decoding = _decoding(args, points, parts)
     task = partial(_read_group, work=work, decoding=decoding)
     with _reading(sum(map(len, groups)), parts, progress) as bar:
@@ -180,10 +159,11 @@ def _reading(n_files: int, parts: Sequence[FilePart], progress: bool | None) -> 
     return bars.bar(size, "B", what=f"reading {counted(n_files, 'file')}", enabled=progress)
 
 
-def _group(paths: Sequence[Path], about: Any) -> FilePart:
+def _part(paths: Sequence[Path], about: Any = None) -> FilePart:
+    """Return files that are read together, by absolute paths: other processes may be in another directory."""
     absolute = [path.absolute() for path in paths]
     is_shared = all(os.path.isfile(path) and not is_temporary(path) for path in paths)
-    return FilePart(absolute[0], 0, None, sum(map(parallel.size_of, paths)), is_shared, (absolute, about))
+    return FilePart(absolute[0], sum(map(parallel.size_of, paths)), is_shared, (absolute, about))
 
 
 def _read_group(
@@ -193,22 +173,15 @@ def _read_group(
     decoding: Decoding,
 ) -> _T | TraceError:
     paths, about = part.about
-    traces = [_read(FilePart(path), on_read, decoding) for path in paths]
-    return _made(work, traces, about)
+    try:
+        traces = [_read_one(path, decoding._replace(on_read=on_read)) for path in paths]
+    except TraceError as error:
+        return error
+    return work(traces, about)
 
 
-def _made(work: Callable[[Sequence[Trace], Any], _T], found: Sequence[Any], about: Any) -> _T | TraceError:
-    errors = [one for one in found if isinstance(one, TraceError)]
-    return errors[0] if errors else work(found, about)
-
-
-def _joined(path: Path, parts: Sequence[Any], work: parallel.Work[Any]) -> Trace | TraceError:
-    """Return the trace that the parts of one file make; read it whole where a cut was inside an event."""
-    if len(parts) > 1 and any(isinstance(part, TraceError) or not part.aligned for part in parts):
-        parts = [work(FilePart(path), int)]
-    if len(parts) > 1:
-        return dialects.finish(path, parts)
-    (result,) = parts
+def _named(result: Trace | TraceError, path: Path) -> Trace | TraceError:
+    """Return what was read of a file under the path that the user gave."""
     return _as_given(result, [path]) if isinstance(result, TraceError) else replace(result, path=str(path))
 
 
@@ -220,32 +193,9 @@ def _as_given(error: TraceError, paths: Sequence[Path]) -> TraceError:
     return TraceError(text)
 
 
-def _parts(path: Path, jobs: int) -> list[FilePart]:
-    """Return the parts of a file that are read alone: all of it, or stretches of a big one for spare cores.
-
-    Its path is absolute, because other processes may not be in this one's directory.
-    """
-    size = parallel.size_of(path)
-    is_shared = os.path.isfile(path) and not is_temporary(path)
-    starts = [0]
-    may_split = size > _SPLIT and jobs > 1 and not parallel.is_elsewhere() and is_plain(path)
-    if may_split and (reader_of(head_of(path)) or READERS[-1]).in_ranges:
-        pieces = min(jobs, -(-size // _SPLIT))
-        found = (find_boundary(path, size * i // pieces) for i in range(1, pieces))
-        starts += [start for start in found if start is not None]
-    stops = [*starts[1:], None]
-    return [
-        FilePart(path.absolute(), a, b, (size if b is None else b) - a, is_shared)
-        for a, b in zip(starts, stops, strict=True)
-    ]
-
-
-def _read(part: FilePart, on_read: OnRead, decoding: Decoding) -> Trace | chrome.Part | TraceError:
-    args, points, scan, _ = decoding
+def _read(part: FilePart, on_read: OnRead, decoding: Decoding) -> Trace | TraceError:
     try:
-        if part.start == 0 and part.stop is None:
-            return _read_one(part.path, decoding._replace(on_read=on_read))
-        return chrome.read_part(part.path, args, points, part.start, part.stop, on_read=on_read, scan=scan)
+        return _read_one(part.path, decoding._replace(on_read=on_read))
     except TraceError as error:
         return error
 
@@ -257,4 +207,4 @@ def _read_one(path: Path, decoding: Decoding) -> Trace:
         raise TraceError(f"{path}: is a directory; expected a trace file")
     if path.suffix == ".gml":
         raise TraceError(f"{path}: a DAG, not a trace; give the trace or the GPU's directory")
-    return (reader_of(head_of(path)) or READERS[-1]).read(path, decoding)
+    return (reader_of(head_of(path)) or CHROME).read(path, decoding)

@@ -42,14 +42,12 @@ class Reader(NamedTuple):
     """How files of one format are recognised and read.
 
     In a directory they are looked for among the files whose names end with one of `suffixes`, and those that
-    hold steps only where no others are; `in_ranges`: whether a large one can be read in pieces. `what` a file
-    is, in words.
+    hold steps only where no others are. `what` a file is, in words.
     """
 
     recognises: Callable[[bytes], bool]  # by the beginning of its content, unpacked, up to 1 MiB
     read: Callable[[Path, Decoding], Trace]
     suffixes: Sequence[str]
-    in_ranges: bool = False
     holds: Holds = Holds.EVENTS
     what: str = "not a chrome trace"
 
@@ -58,7 +56,7 @@ def _read_chrome(path: Path, decoding: Decoding) -> Trace:
     part = chrome.read_part(
         path, decoding.args, decoding.points, on_read=decoding.on_read, scan=decoding.scan
     )
-    return dialects.finish(path, [part])
+    return dialects.finish(path, part)
 
 
 def _read_dasf(path: Path, decoding: Decoding) -> Trace:
@@ -93,8 +91,13 @@ def _read_nsight(path: Path, decoding: Decoding) -> Trace:
     return dialects.recognised(nsight_tables.read(path, decoding.args, decoding.points))
 
 
-#: Chrome's last: it also reads, or refuses with a reason, what no reader recognises. A Perfetto trace comes
-#: as a chrome trace (`formats.stream`).
+#: It also reads, or refuses with a reason, what no reader recognises. A Perfetto trace comes as a chrome
+#: trace (`formats.stream`).
+CHROME = Reader(
+    chrome.recognises,
+    _read_chrome,
+    (".json", ".json.gz", ".jsonl", ".jsonl.gz", ".gz", ".trace", ".pftrace", ".perfetto-trace"),
+)
 READERS: Sequence[Reader] = (
     Reader(
         recorder.recognises,
@@ -117,12 +120,7 @@ READERS: Sequence[Reader] = (
         holds=Holds.STEPS,
         what="a step log",
     ),
-    Reader(
-        chrome.recognises,
-        _read_chrome,
-        (".json", ".json.gz", ".jsonl", ".jsonl.gz", ".gz", ".trace", ".pftrace", ".perfetto-trace"),
-        in_ranges=True,
-    ),
+    CHROME,
 )
 
 

@@ -18,14 +18,12 @@ from hypothesis import strategies as st
 import recorded
 import reference
 from conftest import THOROUGH
-from dialects import finish
 from dialects.chrome import Chrome
 from errors import TraceError
-from formats import native, reader, stream
-from formats.chrome import read_part
+from formats import reader, stream
 from formats.event import tolerant
 from formats.reader import EventReader
-from formats.scan import NEXT_EVENT, find_boundary, object_end
+from formats.scan import NEXT_EVENT, object_end
 from traces.files import read_document, read_trace
 
 #: Read by either decoder; `read_document` has but one.
@@ -416,36 +414,6 @@ def test_looking_for_ends_is_bounded_and_what_ends_nearby_is_mended_all_the_same
     assert [one["ts"] for one in events] == list(range(1500))
     assert phrases == ["1,500 events repaired (NaN, bad characters or quotes)"]
     assert looked < impatient + 6 * path.stat().st_size  # 1,500 times half of the file is 40 times as much
-
-
-@by_both
-def test_ranges_of_a_file_make_the_same_trace(tmp_path: Path) -> None:
-    phases = ({"ph": "B"}, {"ph": "E"}, {"ph": "X"}, {"ph": "i"})
-    good = [EVENT | phases[i % 4] | {"name": f"n{i % 7}", "ts": i, "args": {"k": i}} for i in range(6_000)]
-    path = written(tmp_path, text(*good, tail='], "distributedInfo": {"rank": 1}}'))
-    middle = find_boundary(path, path.stat().st_size // 2)
-    assert middle is not None
-    whole = read_trace(path, args=("k",), points=True)
-    scan = native.is_worth(0)
-    parts = [
-        read_part(path, ("k",), True, 0, middle, scan=scan),
-        read_part(path, ("k",), True, middle, None, scan=scan),
-    ]
-    joined = finish(path, parts)
-    assert all(part.aligned for part in parts)
-    for name in ("name_id", "cat_id", "track_id", "ts_ns", "dur_ns"):
-        assert getattr(joined, name).tolist() == getattr(whole, name).tolist()
-    assert (joined.names, joined.phases, joined.rank) == (whole.names, whole.phases, 1)
-    assert joined.args["k"].as_dict() == whole.args["k"].as_dict()
-    assert joined.points.ts_ns.tolist() == whole.points.ts_ns.tolist()
-
-
-@by_both
-def test_a_range_that_ends_inside_an_event_says_so(tmp_path: Path) -> None:
-    tricky = [EVENT | {"args": {"l": [{"a": 1}, {"b": 2}]}} for _ in range(10)]
-    content = text(*tricky)
-    inside = content.index('{"b"', len(content) // 2)
-    assert not read_part(written(tmp_path, content), stop=inside, scan=native.is_worth(0)).aligned
 
 
 def test_a_reader_of_a_damaged_header_still_gives_the_events(tmp_path: Path) -> None:

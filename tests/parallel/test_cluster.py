@@ -583,4 +583,4 @@ def test_without_the_flag_the_library_is_not_imported() -> None:
         [sys.executable, "-c", script], cwd=REPO, capture_output=True, text=True, check=True
     )
     assert done.stderr.strip() == "[]"
-    assert not parallel.is_elsewhere()
+    assert parallel._elsewhere.get() is None

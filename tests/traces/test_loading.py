@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-import parallel
 from conftest import REPO, few, run_cli
 from errors import AnalyzeError
-from trace_utils import Request, load_paths, read_traces
+from trace_utils import Request, load_paths
 from traces import files as trace_files
 
 pytestmark = pytest.mark.usefixtures("decoder")
@@ -272,24 +271,6 @@ def test_byteps_own_variable_is_the_default_path(monkeypatch: pytest.MonkeyPatch
     assert (code, "no path is given, and BYTEPS_TRACE_DIR is not set" in err) == (2, True)
     monkeypatch.setenv("BYTEPS_TRACE_DIR", str(REPO / "examples" / "lenet"))
     assert run_cli("--option", "statistic", "--head", "1")[0] == 0
-
-
-# ---- a file in parts
-
-
-def test_parts_of_a_file_read_side_by_side_make_its_trace(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    events = [x(f"op{i % 9}", i, i % 5) for i in range(20_000)]
-    path = write(tmp_path / "t.json", events)
-    whole = read_traces([path], jobs=1)[0]
-    monkeypatch.setattr(trace_files, "_SPLIT", path.stat().st_size // 3)
-    monkeypatch.setattr(parallel, "_FORK_WORTH", 0)
-    parts = read_traces([path], jobs=3)[0]
-    assert [parts.names[i] for i in parts.name_id.tolist()] == [event["name"] for event in events]
-    for column in ("ts_ns", "dur_ns", "track_id"):
-        assert getattr(parts, column).tolist() == getattr(whole, column).tolist()
-    assert (parts.phases, parts.repairs) == (whole.phases, whole.repairs)
 
 
 def test_the_args_of_chosen_events_are_read_whatever_surrounds_them(tmp_path: Path) -> None:
