@@ -1,32 +1,25 @@
-"""Which operation matters: each delayed in turn, or each group made faster."""
+"""Which operation matters: those on the critical path delayed in turn, or made faster."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
-from functools import partial
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from arrays import Int64
+from arrays import Float64, Int64
 from dag.step_graph import Recording, StepGraph
+from dag_utils import critical_path
 from dialects.roles import Phase, Role
 from dialects.step_parts import Operation
-from parallel import cores, process_pool
 from parallel.progress import bar
 from replay.occurrences import with_usual_gaps
 from replay.runs import Simulation, replayed_ns, simulated
 from replay.whatif.scaling import forward_share
 
-#: Operations to simulate in all, some ten seconds: more are left out, those with the least work, …
-_MOST_SIMULATED = 150_000_000
-_MOST_QUEUED = 50_000_000  # where operations wait for devices, which takes longer
-#: … but for so many.
-_LEAST_GROUPS = 100
-#: Operations to simulate in all from which further processes pay for their start.
-_FORK_FROM = 20_000_000
+#: Of each kind (operations, categories, ranks, links) so many are simulated.
+_MOST_TRIED = 20
 
 
 class Effect(Struct, frozen=True):
@@ -42,19 +35,13 @@ class Effect(Struct, frozen=True):
 
 
 def changed_in_turn(
-    recording: Recording,
-    ratio: float,
-    *,
-    parts: bool,
-    groups: bool = False,
-    jobs: int | None = None,
-    progress: bool | None = None,
-) -> tuple[list[Effect], int]:
+    recording: Recording, ratio: float, *, parts: bool, groups: bool = False, progress: bool | None = None
+) -> list[Effect]:
     """Return how the step changes if one operation takes `ratio` times as long, the largest effect first.
 
-    A communication is one operation unless `parts`. With `groups` also if each category does, or stage of
-    communication, each rank, which stands for its computation, and each link. Also returned is how many
-    were left out, with less work than any that was tried.
+    Tried are those with the most time on the critical paths, then those with the most work. A communication
+    is one operation unless `parts`. With `groups` also if each category does, or stage of communication,
+    each rank, which stands for its computation, and each link.
     """
     owners = recording.owners
     prefix = [f"{owner}." if len(owners) > 1 else "" for owner in owners]
@@ -68,8 +55,33 @@ def changed_in_turn(
             ("rank", lambda one: owners[one.owner] if one.is_compute and len(owners) > 1 else ""),
             ("link", lambda one: one.transfer.link),
         ]
-    members = [group for kind, name_of in named for group in _grouped(recording, kind, name_of)]
-    return _effects(recording, members, ratio, jobs, progress)
+    base = _base(recording, ratio)
+    rank = _importance(base)
+    tried: list[Effect] = []
+    for kind in dict.fromkeys(kind for kind, _ in named):
+        names = [name_of for own, name_of in named if own == kind]
+        found = [group for name_of in names for group in _grouped(recording, kind, name_of)]
+        found.sort(key=lambda group: -np.inf if group.tails else -rank[group.members].sum())
+        tried += found[:_MOST_TRIED]
+    effects = []
+    with bar(len(tried), "operations", what="replaying", enabled=progress) as shown:
+        for group in tried:
+            effects.append(_effect(base, group))
+            shown.update(1)
+    return sorted(effects, key=lambda effect: -abs(effect.effect_ns))
+
+
+def _importance(base: _Base) -> Float64:
+    """Return the time of each operation (n,) on the critical path; of others less than 1, by their work."""
+    recording = base.before.recording
+    n = len(recording.operations)
+    on_path, work = np.zeros((2, n))
+    for step in map(base.before.step, range(len(base.before.rows))):
+        path = critical_path(step)
+        is_work = (path.operation >= 0) & (path.cat == 0)
+        on_path += np.bincount(path.operation[is_work], (path.end_ns - path.start_ns)[is_work], n)
+        work += np.bincount(step.operation, step.work_ns, n)
+    return np.asarray(on_path + work / max(work.sum(), 1.0))
 
 
 def _grouped(recording: Recording, kind: str, name_of: Callable[[Operation], str]) -> list[Effect]:
@@ -93,7 +105,7 @@ def _grouped(recording: Recording, kind: str, name_of: Callable[[Operation], str
 
 
 class _Base(Struct, frozen=True):
-    """The replay that each change is compared with; what a process needs."""
+    """The replay that each change is compared with."""
 
     before: Simulation
     before_ns: float  # the mean step
@@ -101,58 +113,6 @@ class _Base(Struct, frozen=True):
     ratio: float
     tail_ratio: float  # `ratio` for the forward pass's share of the time between steps
     scale: float  # the recorded time over the replayed one: gaps are replayed as they usually are
-
-    @property
-    def n_operations(self) -> int:
-        """How many operations the replayed steps have."""
-        return sum(len(self.before.recording.steps[row]) for row in self.before.rows)
-
-
-def _effects(
-    recording: Recording, groups: Sequence[Effect], ratio: float, jobs: int | None, progress: bool | None
-) -> tuple[list[Effect], int]:
-    base = _base(recording, ratio)
-    n_groups = len(groups)
-    most = (_MOST_QUEUED if recording.links else _MOST_SIMULATED) // max(1, 2 * base.n_operations)
-    groups = _with_most_work(base, groups, max(_LEAST_GROUPS, most))
-    effects: list[Effect] = []
-    found: Iterator[Effect]
-    alone = jobs == 1 or len(groups) * 2 * base.n_operations < _FORK_FROM
-    with ExitStack() as opened:
-        shown = opened.enter_context(bar(len(groups), "operations", what="replaying", enabled=progress))
-        if alone:
-            found = map(partial(_effect, base), groups)
-        else:
-            pool = opened.enter_context(process_pool(jobs or cores(), _start, (base,)))
-            found = pool.map(_effect_of, groups, chunksize=8)
-        for effect in found:
-            effects.append(effect)
-            shown.update(1)
-    effects.sort(key=lambda effect: -abs(effect.effect_ns))
-    return effects, n_groups - len(groups)
-
-
-def _with_most_work(base: _Base, groups: Sequence[Effect], most: int) -> Sequence[Effect]:
-    """Return which groups have most work in the replayed steps, in order: no effect is larger than that."""
-    if len(groups) <= most:
-        return groups
-    recording = base.before.recording
-    n = len(recording.operations)
-    steps = map(recording.steps.__getitem__, base.before.rows)
-    work = sum((np.bincount(step.operation, step.work_ns, n) for step in steps), np.zeros(n))
-    of_group = [np.inf if group.tails else work[group.members].sum() for group in groups]
-    return [groups[at] for at in np.sort(np.argsort(of_group)[-most:]).tolist()]
-
-
-_shared: list[_Base] = []  # what this process compares with; filled in the workers of a pool only
-
-
-def _start(base: _Base) -> None:
-    _shared[:] = [base]
-
-
-def _effect_of(group: Effect) -> Effect:
-    return _effect(_shared[0], group)
 
 
 def _base(recording: Recording, ratio: float) -> _Base:

@@ -1,4 +1,4 @@
-"""The DAG of a GPU from a model's symbol dump, or from nothing but the names and order of operations.
+"""The DAG of a GPU from a model's symbol dump.
 
 Nodes and edges are those of BytePS's profiler: ``I/O`` and ``STEP`` feed the first forward operation,
 the backward pass mirrors the forward one, ``OUTPUT<k>`` joins the two, each backward operation feeds
@@ -8,9 +8,8 @@ graph has no cycle.
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -144,27 +143,3 @@ def _join_loss(graph: Graph, loss: Graph, output: str) -> None:
             graph.add_edge(source, output)
         else:
             graph.add_edge(source, target)
-
-
-# ---- from names and order
-
-
-def from_order(forward: Sequence[str], backward: Sequence[str], parameters: Iterable[str]) -> Graph | None:
-    """Return a DAG of two chains: the operations of each pass in the order in which they ran.
-
-    Names are without ``FW.`` and ``BW.``; parameter ``<operation>_weight`` follows ``BW.<operation>``.
-    """
-    if not forward or not backward:
-        return None
-    graph = Graph()
-    graph.add_edge("I/O", f"FW.{forward[0]}")
-    graph.add_edge("STEP", f"FW.{forward[0]}")
-    chain = [f"FW.{op}" for op in forward] + ["OUTPUT0"] + [f"BW.{op}" for op in backward] + ["STEP"]
-    for before, after in itertools.pairwise(chain):
-        graph.add_edge(before, after)
-    for parameter in parameters:
-        owner = max((op for op in backward if parameter.startswith(f"{op}_")), key=len, default=None)
-        if owner is not None:
-            graph.add_edge(f"BW.{owner}", f"Comm.{parameter}")
-        graph.add_edge(f"Comm.{parameter}", "STEP")
-    return graph

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct, field
 
 import parallel
-from collector.gpu.dag_from_symbols import Graph, from_gml, from_order, from_symbols
+from collector.gpu.dag_from_symbols import Graph, from_gml, from_symbols
 from collector.gpu.parts import (
     PARTS,
     Event,
@@ -28,7 +28,6 @@ from collector.gpu.parts import (
     node_of,
     of_category,
     part_of,
-    passes,
     time_of,
 )
 from dialects.byteps.byteps_names import GradientNames, read_names
@@ -88,8 +87,7 @@ def gather(gpu: GpuDir, parts: Collection[PartName] = PARTS) -> Collected:
 
     `parts` are renewed, the others stay as they are in the final trace that is there; without one all
     are gathered. A part whose source is missing or unusable stays too. The DAG is made where there is
-    none: from the symbol dumps, else from the names and order of the operations. Raises TraceError where
-    there is nothing to make a trace of.
+    none, from the symbol dumps. Raises TraceError where there is nothing to make a trace of.
     """
     return _Gathering(gpu).run(parts)
 
@@ -113,7 +111,7 @@ class _Gathering(Struct):
             kept[part_of(event)].append(event)
         uses_graph = bool({"comm", "operator"} & set(parts))
         names = self._tried(self.gpu.path, lambda: read_names(self.gpu.path)) if uses_graph else None
-        graph = self._graph(names) if uses_graph else None
+        graph = self._graph() if uses_graph else None
         inputs = graph.inputs() if graph is not None else {}
         for part in PARTS:
             if part in parts:
@@ -193,7 +191,7 @@ class _Gathering(Struct):
             return self._profile()
         return None
 
-    def _graph(self, names: GradientNames | None) -> Graph | None:
+    def _graph(self) -> Graph | None:
         """Return the DAG: the directory's own where it is of the model that was profiled."""
         path = self.gpu.file(_DAG)
         recorded = self._tried(path, lambda: from_gml(read_gml(path))) if path is not None else None
@@ -202,18 +200,17 @@ class _Gathering(Struct):
             # the dump numbers the inputs of an operation as the profiler did, the file's edges do not
             same = described is not None and described.edges.keys() == recorded.edges.keys()
             return described if same else recorded
-        graph = described or self._by_order(names)
-        how = f"from {_SYMBOLS}" if described else "from the names and order of the operations"
+        how = f"from {_SYMBOLS}"
         if path is None:
-            built = f"built {how}" if graph else "nothing to build it from: events without inputs"
+            built = f"built {how}" if described else "nothing to build it from: events without inputs"
             self.repairs.add(self.gpu.path / _DAG, f"missing: {built}")
         elif recorded is None:
-            self.repairs.add(path, "left as it is" + (f"; inputs {how}" if graph else ""))
-        elif graph is not None and self._fits(graph):
+            self.repairs.add(path, "left as it is" + (f"; inputs {how}" if described else ""))
+        elif described is not None and self._fits(described):
             self.repairs.add(path, f"has no operation of the profile (another model's?): inputs {how}")
         else:
             return recorded
-        return graph
+        return described
 
     def _fits(self, graph: Graph) -> bool:
         """Whether operations of the profile are in the DAG; so too where there is no profile to ask."""
@@ -233,11 +230,6 @@ class _Gathering(Struct):
         if graph is None:
             self.repairs.add(model, "describes no operation")
         return graph
-
-    def _by_order(self, names: GradientNames | None) -> Graph | None:
-        profile = self._profile_if_usable()
-        graph = from_order(*passes(profile), names.names if names else ()) if profile is not None else None
-        return from_gml(graph.to_gml()) if graph is not None else None  # inputs numbered as when read back
 
     def _tried(self, path: Path, read: Callable[[], T]) -> T | None:
         """Return the result of `read`; None, and its error as a warning, where the file is unusable."""

@@ -14,9 +14,7 @@ from msgspec import Struct
 
 from arrays import Int64
 from arrays.numbering import unique
-from dialects.byteps import after_longest_pause
 from dialects.byteps.byteps_names import GradientNames, gradient_index
-from dialects.masks import by_name
 from errors import counted, listed
 from formats.columns import Id, Trace
 from opname import OpName
@@ -198,31 +196,6 @@ def node_of(name: str, nodes: Inputs) -> str | None:
     prefix = "BW." if backward or "_backward_" in kind else "FW."
     candidates = (base, base.removesuffix("_fwd"), base.partition("_fwd")[0])
     return next((f"{prefix}{c}" for c in candidates if f"{prefix}{c}" in nodes), None)
-
-
-def passes(profile: Trace) -> tuple[list[str], list[str]]:
-    """Return the operations of one forward and one backward pass in the order in which they ran.
-
-    Without a DAG: a backward operator is called ``<forward operator>_backward``, so whatever has
-    such a partner, or is called ``…_fwd``, is an operation of the model. Names are without ``_fwd``.
-    """
-    parts = [(name, name.partition("_backward")) for name in profile.names]
-    backward = {name: base.removesuffix("_fwd") for name, (base, marker, _) in parts if base and marker}
-    partners = set(backward.values())
-    forward = {
-        n: n.removesuffix("_fwd")
-        for n in profile.names
-        if n not in backward and (n.removesuffix("_fwd") in partners or n.endswith("_fwd"))
-    }
-    is_forward = by_name(profile, forward.__contains__)
-    rows = np.argsort(profile.ts_ns, kind="stable")
-    if is_forward.any():
-        first = after_longest_pause(profile, is_forward)
-        rows = rows[np.flatnonzero(profile.name_id[rows] == first)[0] :]
-    names = [profile.names[i] for i in profile.name_id[rows].tolist()]
-    fw = dict.fromkeys(forward[name] for name in names if name in forward)
-    bw = dict.fromkeys(backward[name] for name in names if name in backward)
-    return list(fw), list(bw)
 
 
 def _one_process_each(profile: Trace, nodes: Sequence[str | None]) -> tuple[Int64, Id, list[Id]]:

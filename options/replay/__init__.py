@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 HELP = "simulate the recorded steps, and those of a job that was not run"
 EXAMPLE = "analyze.py whatif JOB bandwidth=2"
+_TRIED = "tried: the 20 operations with the most time on the critical path, of each kind"
 VARIANTS = ("smlt_delay_cmp", "smlt_delay_comm", "map_delay", "bottleneck", WHAT_IF)
 _DELAYED = ("smlt_delay_cmp", "smlt_delay_comm", "map_delay")
 _IN_TURN = ("map_delay", "bottleneck")
@@ -264,9 +265,7 @@ def _in_turn(args: Namespace, recording: Recording) -> list[Chart]:
     n_ops = sum(len(recording.steps[row]) for row in recording.whole_steps)
     if n_ops * len(recording.table.kinds) > _MOST_IN_TURN:
         return []
-    effects, _ = changed_in_turn(
-        recording, _FASTER, parts=args.del_queue, groups=True, jobs=args.jobs, progress=args.progress
-    )
+    effects = changed_in_turn(recording, _FASTER, parts=args.del_queue, groups=True, progress=args.progress)
     chart = effect_chart("What gives most when 10 % faster", effects, is_delay=False)
     return [chart._replace(is_small=True)] if effects else []
 
@@ -544,8 +543,8 @@ def _explored(args: Namespace, loaded: LoadedSteps) -> Result:
     found = answer(recording, recording.whole_steps)
     is_delay = args.sub_option == "map_delay"
     ratio = _delay(args) if is_delay else _FASTER
-    effects, left_out = changed_in_turn(
-        recording, ratio, parts=args.del_queue, groups=not is_delay, jobs=args.jobs, progress=args.progress
+    effects = changed_in_turn(
+        recording, ratio, parts=args.del_queue, groups=not is_delay, progress=args.progress
     )
     key = "delays" if is_delay else "bottlenecks"
     title = f"Each operation x {ratio:g}" if is_delay else "What gives most when 10 % faster"
@@ -559,15 +558,9 @@ def _explored(args: Namespace, loaded: LoadedSteps) -> Result:
         tables=[table],
         charts=[effect_chart(title, effects, is_delay=is_delay)],
         figures=[("iteration time, recorded", in_ms(found.recorded_ns or found.iteration_ns))],
-        notes=[*recording.notes, *_left_out(left_out)],
+        notes=[*recording.notes, _TRIED],
         ask=command(args, WHAT_IF),
     )
-
-
-def _left_out(n: int) -> list[str]:
-    if not n:
-        return []
-    return [f"{n:,} operations with the least work were not tried: a replay for each would take minutes."]
 
 
 def _effect_headline(effects: Sequence[Effect], found: Answer, ratio: float) -> str:

@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import networkx as nx
-import numpy as np
 import pytest
 
-from collector.gpu.dag_from_symbols import from_order, from_symbols
+from collector.gpu.dag_from_symbols import from_symbols
 from collector.gpu.final_trace import gather
-from collector.gpu.parts import collect_comm, collect_operators, node_of, of_category, part_of, passes
+from collector.gpu.parts import collect_comm, collect_operators, node_of, of_category, part_of
 from conftest import run_cli
 from dialects.byteps.byteps_names import GradientNames
-from formats.columns import Trace, Track
 from opname import partition_key
 from trace_utils import find_gpus
 
@@ -180,25 +178,6 @@ def test_a_profile_of_another_model_gives_one_line(tmp_path: Path) -> None:
     assert "none of its 7 operations is in the DAG" in part.warnings[0]
 
 
-def test_the_order_of_the_passes_is_told_without_a_dag() -> None:
-    slices = [(n, t + k, d) for k in (0, 100) for n, t, d in PASS + UPDATE]
-    names = list(dict.fromkeys(name for name, _, _ in slices))
-    empty = np.zeros(len(slices), np.int32)
-    profile = Trace(
-        path="p",
-        dialect="mxnet",
-        names=names,
-        cats=[""],
-        tracks=[Track(0, 0)],
-        name_id=np.array([names.index(n) for n, _, _ in slices], np.int32),
-        cat_id=empty,
-        track_id=empty,
-        ts_ns=np.array([t for _, t, _ in slices], np.int64),
-        dur_ns=np.array([d for _, _, d in slices], np.int64),
-    )
-    assert passes(profile) == (["conv", "dense"], ["dense", "conv"])
-
-
 # ---- communication
 
 
@@ -290,21 +269,11 @@ def test_a_loss_stands_behind_the_output() -> None:
     assert set(inputs["BW.dense"]) == {"OUTPUT0", "BW.mean"}
 
 
-def test_names_and_order_alone_give_two_chains() -> None:
-    graph = from_order(["conv", "dense"], ["dense", "conv"], ["conv_weight", "other"])
-    assert graph is not None
-    inputs = graph.inputs()
-    assert inputs["BW.dense"] == ["OUTPUT0"]
-    assert inputs["Comm.conv_weight"] == ["BW.conv"]
-    assert inputs["Comm.other"] == []
-    assert set(inputs["STEP"]) == {"BW.conv", "Comm.conv_weight", "Comm.other"}
-
-
 def test_only_the_edges_out_of_step_make_a_cycle() -> None:
-    for graph in (from_symbols(MODEL), from_order(["conv", "dense"], ["dense", "conv"], ["conv_weight"])):
-        assert graph is not None
-        assert nx.is_directed_acyclic_graph(nx.DiGraph(e for e in graph.edges if e[0] != "STEP"))
-        assert not nx.is_directed_acyclic_graph(nx.DiGraph(list(graph.edges)))
+    graph = from_symbols(MODEL)
+    assert graph is not None
+    assert nx.is_directed_acyclic_graph(nx.DiGraph(e for e in graph.edges if e[0] != "STEP"))
+    assert not nx.is_directed_acyclic_graph(nx.DiGraph(list(graph.edges)))
 
 
 # ---- one GPU directory
@@ -397,19 +366,6 @@ def test_a_dag_of_another_model_gives_way_to_the_symbols(tmp_path: Path) -> None
     assert len(answer["repairs"]) == 1
     assert "has no operation of the profile (another model's?)" in answer["repairs"][0]
     assert (gpu / "dag.gml").read_bytes() == before
-
-
-def test_without_symbols_the_dag_comes_from_names_and_order(tmp_path: Path) -> None:
-    gpu = write_gpu(tmp_path / "0")
-    (gpu / "symbol_debug_str.txt").unlink()
-    answer = collect(gpu)
-    assert answer["repairs"] == [
-        f"{gpu / 'dag.gml'}: missing: built from the names and order of the operations"
-    ]
-    assert answer["gpus"][0]["events"]["STEP"] == 2
-    once = files(gpu)
-    collect(gpu)
-    assert files(gpu) == once
 
 
 @pytest.mark.parametrize(
