@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: check test quick slowest kills fuzz lint types golden clean
+.PHONY: check test quick slowest fuzz lint types golden clean
 
 check: test lint types  ## all of it
 
@@ -20,9 +20,6 @@ quick: $(BIN)/pytest  ## what a change needs first, in half a minute: no browser
 
 slowest: $(BIN)/pytest  ## the tests that take longest; what takes more than 0.5 s has the marker `slow`
 	$(BIN)/python -m pytest -q -n auto --durations=60 --durations-min=0.5
-
-kills: $(BIN)/pytest  ## 200 runs ended by each of four signals at random moments
-	KILLS=$(or $(KILLS),200) $(BIN)/python -m pytest -q tests/test_outputs.py -m fuzz
 
 lint: $(BIN)/pytest  ## format and style
 	$(BIN)/ruff format --check .

@@ -8,15 +8,16 @@ import contextlib
 import gc
 import logging
 import os
+import signal
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from types import FrameType
 from typing import NoReturn
 
 import options
 from errors import AnalyzeError, one_line
 from options import arguments
-from outputs.interrupts import abandon, ended
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,6 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except AnalyzeError as error:
         return _failed(str(error), error.exit_code)
     except BrokenPipeError:  # `--help | head` closed our standard output: nothing is wrong
+        from outputs.atomic import abandon
+
         abandon(sys.stdout)
         return 0
     except OSError as error:  # an error that no code nearer to the file has translated
@@ -45,12 +48,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(args: Namespace) -> int:
     from outputs.atomic import Outputs
     from outputs.rules import check_named, guard
-    from parallel import progress
     from trace_utils import is_input
 
     with Outputs(guard(args, is_input)) as outputs:
         check_named(args, outputs)
-        with _cluster(args), progress.heartbeat(args.progress):
+        with _cluster(args):
             result = options.load(args.option).run(args)
         import report
 
@@ -68,7 +70,7 @@ def _cluster(args: Namespace) -> Iterator[None]:
     from parallel import cluster
 
     address = cluster.checked_address(args.cluster)
-    with cluster.connected(address, args.jobs) as connected, parallel.working_on(connected.map):
+    with cluster.connected(address) as connected, parallel.working_on(connected.map):
         yield
 
 
@@ -107,7 +109,15 @@ def run_command() -> NoReturn:
     # millions of small objects and hardly a cycle: by default the collector takes 10 % of a diagnosis
     gc.set_threshold(100_000, 20, 20)
     atexit.register(gc.freeze)
-    sys.exit(ended(main))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` ignores one
+            signal.signal(number, _end)
+    sys.exit(main())
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """End as at an error, so that temporary files are removed."""
+    sys.exit(128 + number)
 
 
 if __name__ == "__main__":

@@ -30,8 +30,7 @@ from combine.external_sort import PlacedRun, cut, merge
 from combine.rewrite_source import rewrite
 from combine.sources import Beginning, Member, sniffed, timing, usable, with_ranks
 from formats import native
-from outputs.atomic import as_output_error, check_output, open_output
-from outputs.temporary import temporary_directory
+from outputs.atomic import as_output_error, check_output, open_output, temporary_directory
 from parallel import FilePart, cores, fork_context, process_pool, size_of, unpacked_size
 from parallel import progress as bars
 from trace_utils import check_known

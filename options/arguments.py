@@ -249,9 +249,9 @@ def _add_common(group: argparse._ArgumentGroup) -> None:
     add("--xlsx", metavar="FILE", nargs="?", const=True, help="also write the tables as a workbook")
     add("--html", metavar="FILE", nargs="?", const=True, help="also write one self-contained page")
     add("--force", action="store_true",
-        help="replace files that this program did not write; inputs never")  # fmt: skip
+        help="overwrite existing output files (never inputs)")  # fmt: skip
     add("--cluster", metavar="ADDRESS", nargs="?", const="",
-        help="read files on a Dask cluster: tcp://host:8786, a scheduler file (*.json) or local[:N] "
+        help="read files on a Dask cluster: tcp://host:8786, or a scheduler file (*.json) "
         "(default: $DASK_SCHEDULER_ADDRESS)")  # fmt: skip
     add("--jobs", metavar="N", type=options.whole_above_zero,
         help="processes that read files (default: all cores)")  # fmt: skip

@@ -1,34 +1,44 @@
-"""Output files, whole or not at all: a command's files appear together, when each of them is complete."""
+"""Output files, whole or not at all: written to a temporary file, renamed when the command has succeeded."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import os
+import re
 import stat
+import tempfile
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, TextIO, cast
 
 from msgspec import Struct
 
 from errors import OutputError, UsageError
-from outputs.interrupts import uninterrupted
-from outputs.temporary import Temporary
 
-#: Told of each existing file before it is replaced; raises `UsageError` where it must stay.
+#: Called with each existing file before it is replaced; raises `UsageError` where it must stay.
 Guard = Callable[[Path], None]
 
-#: Names of what this process has open: written as it is, even where it is a regular file.
+#: Names of streams that this process has open: written directly, even where they are regular files.
 _DESCRIPTORS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/self/fd/")
+_TEMPORARY_NAME = re.compile(r"\..*\.analyze-.*\.tmp")
+_NAME_CHARACTERS = 40  # of the target, in the name of its temporary file
+
+
+class _Prepared(Struct):
+    """A complete temporary file that becomes `target`, the file that the user called `path`."""
+
+    path: Path
+    target: Path
+    temporary: Path
 
 
 class Outputs:
     """The files of one command. `open_output` within ``with outputs:`` prepares, `commit` renames all.
 
-    What is prepared and not committed when the block ends is discarded. Without a guard any file is replaced.
+    Files that are prepared and not committed when the block ends are removed. Without a guard any file is
+    replaced.
     """
 
     def __init__(self, guard: Guard = lambda path: None) -> None:
@@ -41,14 +51,15 @@ class Outputs:
 
     def __exit__(self, *error: object) -> None:
         _current.reset(self._token)
-        self._discard()
+        for prepared in self._prepared:
+            prepared.temporary.unlink(missing_ok=True)
+        self._prepared.clear()
 
     def check(self, path: Path, *, is_guarded: bool = True) -> None:
-        """Refuse a file that `open` would refuse.
+        """Refuse a file that cannot or must not be written.
 
-        That is (UsageError) a directory, another output of this command, or a file that must stay, and
-        (OutputError) what cannot be looked at (a loop of links) and what no file can be made for: its
-        directory is missing or may not be written.
+        UsageError: a directory, another output of this command, or a file that the guard protects.
+        OutputError: a missing or closed directory, or a loop of links.
         """
         with as_output_error(path):
             status = _status(path)
@@ -75,35 +86,28 @@ class Outputs:
                 with os.fdopen(_open_stream(path), "wb") as stream:
                     yield stream
                 return
-            with uninterrupted():
-                target = Path(os.path.realpath(path))
-                prepared = _Prepared(path, target, Temporary(target))
-                self._prepared.append(prepared)
+            target = Path(os.path.realpath(path))
+            fd, name = tempfile.mkstemp(dir=target.parent, prefix=_prefix(target), suffix=".tmp")
+            prepared = _Prepared(path, target, Path(name))
             try:
                 with (
-                    os.fdopen(prepared.temporary.open(), "wb") as raw,
+                    os.fdopen(fd, "wb") as raw,
                     _gzip_writer(raw) if target.suffix == ".gz" else raw as stream,
                 ):
                     yield stream
             except BaseException:
-                self._prepared.remove(prepared)
-                prepared.finish()
+                prepared.temporary.unlink(missing_ok=True)
                 raise
+            self._prepared.append(prepared)
 
     def commit(self) -> None:
-        """Give every prepared file its name; where one cannot have it (OutputError), none is changed."""
-        with uninterrupted(), contextlib.ExitStack() as undo:
-            for prepared in self._prepared:
-                with as_output_error(prepared.path):
-                    prepared.rename(undo)
-            undo.pop_all()
-            self._discard()
-
-    def _discard(self) -> None:
-        with uninterrupted():
-            for prepared in self._prepared:
-                prepared.finish()
-            self._prepared.clear()
+        """Give every prepared file its name."""
+        while self._prepared:
+            prepared = self._prepared[0]
+            with as_output_error(prepared.path):
+                prepared.temporary.chmod(_mode(prepared.target))
+                prepared.temporary.replace(prepared.target)
+            self._prepared.pop(0)
 
 
 _current: ContextVar[Outputs | None] = ContextVar("outputs", default=None)
@@ -113,10 +117,9 @@ _current: ContextVar[Outputs | None] = ContextVar("outputs", default=None)
 def open_output(path: Path, *, is_guarded: bool = True) -> Iterator[IO[bytes]]:
     """Open `path` for writing bytes, as one of the current `Outputs` if there are any.
 
-    Otherwise it appears, complete, when the block ends without an error. The bytes go to a temporary file
-    beside `path`; a name that ends in ``.gz`` is compressed. An existing file keeps its mode. A pipe or a
-    device (``/dev/stdout``) is written as it is; of a link, the target is replaced. What a command is there
-    to renew is not guarded.
+    Otherwise it appears, complete, when the block ends without an error. A name that ends in ``.gz`` is
+    compressed. An existing file keeps its mode; of a link, the target is replaced. A pipe or a device
+    (``/dev/stdout``) is written directly. Files that a command exists to renew are not guarded.
 
     Raises OutputError where the directory does not exist or is not writable, the disk is full, or nobody
     reads the pipe, and UsageError where `Outputs.check` does.
@@ -140,44 +143,44 @@ def check_output(path: Path, *, is_named: bool = True) -> None:
         raise error if is_named else OutputError(f"{error}; --output names another place") from None
 
 
-class _Prepared(Struct):
-    """A file that was asked for as `path`, its name without links, and where its content is."""
-
-    path: Path
-    target: Path
-    temporary: Temporary
-    old: Temporary | None = None  # a directory with another name of the file, until all are replaced
-
-    def rename(self, undo: contextlib.ExitStack) -> None:
-        """Give the file its name, and tell `undo` how to take it back."""
-        os.chmod(self.temporary.path, _mode(self.target))
-        take_back: Callable[[], object] = self.target.unlink
-        if self.target.exists():
-            self.old = Temporary(self.target, is_directory=True)
-            kept = self.old.path / "old"
-            take_back = functools.partial(os.replace, kept, self.target)
-            try:
-                os.link(self.target, kept)
-            except OSError:  # a file system without links: this file cannot be taken back
-                take_back = int
-        os.replace(self.temporary.path, self.target)
-        undo.callback(take_back)
-
-    def finish(self) -> None:
-        """Remove what is left of the temporary files."""
-        self.temporary.remove()
-        if self.old is not None:
-            self.old.remove()
-
-
 @contextlib.contextmanager
 def as_output_error(path: Path, if_full: str = "") -> Iterator[None]:
-    """Say of an `OSError` in the block that `path` cannot be written; `if_full` is said of a full disk."""
+    """Turn an `OSError` in the block into an `OutputError`; `if_full` is its hint for a full disk."""
     try:
         yield
     except OSError as error:
         hint = f" ({if_full})" if if_full and error.errno == errno.ENOSPC else ""
         raise OutputError(f"{path}: cannot be written: {error.strerror or error}{hint}") from error
+
+
+@contextlib.contextmanager
+def temporary_directory(beside: Path | None = None) -> Iterator[Path]:
+    """Make a directory beside the file `beside` (None: among the system's temporary files), and remove it."""
+    parent = beside.parent if beside else None
+    with tempfile.TemporaryDirectory(
+        dir=parent, prefix=_prefix(beside or Path("work")), suffix=".tmp", ignore_cleanup_errors=True
+    ) as name:
+        yield Path(name)
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether `path` is a temporary file or in a temporary directory of this program."""
+    return any(map(_TEMPORARY_NAME.fullmatch, path.absolute().parts))
+
+
+def is_same(path: Path, target: Path) -> bool:
+    """Whether a name leads to the file `target` (without links), which need not exist."""
+    same_name = Path(os.path.realpath(path)) == target
+    return same_name or (path.exists() and target.exists() and path.samefile(target))
+
+
+def abandon(stream: TextIO) -> None:
+    """Send what is still buffered to nowhere, so that the end of the process does not fail over it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _prefix(target: Path) -> str:
+    return f".{target.name[:_NAME_CHARACTERS]}.analyze-"
 
 
 def _status(path: Path) -> os.stat_result | None:
@@ -188,30 +191,21 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 def _is_stream(path: Path, status: os.stat_result | None) -> bool:
-    """Whether `path` is written as it is instead of being replaced."""
+    """Whether `path` is written directly instead of being replaced."""
     is_special = status is not None and not stat.S_ISREG(status.st_mode)
     return is_special or str(path).startswith(_DESCRIPTORS)
 
 
 def _open_stream(path: Path) -> int:
-    """Open a pipe, or a device such as a terminal, without waiting for anybody."""
-    mode = os.stat(path).st_mode
-    if not (stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISREG(mode)):
-        raise OutputError(f"{path}: cannot be written: neither a file nor a pipe")
+    """Open a pipe, or a device such as a terminal, without waiting for a reader."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as error:
-        if stat.S_ISFIFO(mode):
+        if error.errno == errno.ENXIO:
             raise OutputError(f"{path}: cannot be written: nobody reads this pipe") from error
         raise
     os.set_blocking(fd, True)
     return fd
-
-
-def is_same(path: Path, target: Path) -> bool:
-    """Whether a name leads to the file `target` (without links), which need not exist."""
-    same_name = Path(os.path.realpath(path)) == target
-    return same_name or (path.exists() and target.exists() and path.samefile(target))
 
 
 def _mode(path: Path) -> int:
@@ -225,7 +219,7 @@ def _mode(path: Path) -> int:
 
 
 def _gzip_writer(raw: IO[bytes]) -> IO[bytes]:
-    """Return a gzip stream over `raw`, by `isal` where it is installed (several times faster).
+    """Open a gzip stream over `raw`, by `isal` where it is installed (several times faster).
 
     It names no file and no time, so that the same content makes the same bytes.
     """

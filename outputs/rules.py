@@ -25,17 +25,17 @@ NO_FILE = Path("-")
 
 
 def guard(args: Namespace, is_input: Callable[[Path, Sequence[Path]], bool]) -> Guard:
-    """Return the check of a file that is about to be replaced: no input, and written by this program.
+    """Return the check of an existing file before it is replaced.
 
-    `is_input` tells whether an option may read a file, given the paths of its command. With `--force` any
-    file that is not an input may be replaced.
+    Inputs are never replaced; `is_input` tells whether an option may read a file, given the paths of its
+    command. Other files need `--force`, except empty ones and JSON files with this program's mark.
     """
 
     def check(path: Path) -> None:
         if is_input(path, args.path):
             raise UsageError(f"{path}: is one of the inputs")
         if not args.force and path.stat().st_size and not is_marked(path):
-            raise UsageError(f"{path}: exists, and this program did not write it; --force replaces it")
+            raise UsageError(f"{path}: exists; --force overwrites it")
 
     return check
 

@@ -6,8 +6,6 @@ import contextlib
 import os
 import signal
 import sys
-import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
@@ -17,14 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import Struct
 
 from errors import AnalyzeError
-from outputs.interrupts import end_plainly
 
 if TYPE_CHECKING:
     from concurrent.futures import ProcessPoolExecutor
 
 _PR_SET_PDEATHSIG = 1
-_LOOK_SECONDS = 0.2  # between looks at another process, where it cannot be arranged otherwise
-_STILL_SECONDS = 60  # for which a process may be stopped before its work is given up, as a cluster's may
 _FORK_WORTH = 8 << 20  # bytes (unpacked) below which a second process costs more than it saves
 _UNPACKED = 12  # what a gzip file's size is taken to grow by
 
@@ -122,70 +117,23 @@ def process_pool(
 ) -> Iterator[ProcessPoolExecutor]:
     """Start `n` processes that run functions; any error in the block ends them at once.
 
-    Raises AnalyzeError where a process was killed, or stands still (SIGSTOP, a debugger) for a minute.
+    Raises AnalyzeError where a process was killed.
     """
+    import multiprocessing
     from concurrent.futures import ProcessPoolExecutor  # costs small jobs more than it gives them
     from concurrent.futures.process import BrokenProcessPool
 
     pool = ProcessPoolExecutor(n, fork_context(), _start, (os.getpid(), initializer, initargs))
-    is_over, given_up = threading.Event(), list[int]()
-    threading.Thread(target=_give_up_stopped, args=(is_over, given_up), daemon=True).start()
     try:
         yield pool
     except BaseException as error:
-        kill_children()
+        for child in multiprocessing.active_children():
+            child.kill()
         if isinstance(error, BrokenProcessPool):
-            what = f"was stopped for {_STILL_SECONDS} s" if given_up else "was killed (memory?)"
-            raise AnalyzeError(f"a worker process {what}; try --jobs 1") from error
+            raise AnalyzeError("a worker process was killed (memory?); try --jobs 1") from error
         raise
     finally:
-        is_over.set()
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-def kill_children() -> None:
-    """Kill the processes that this one started: one that has stopped would be waited for at the end."""
-    import multiprocessing
-
-    for child in multiprocessing.active_children():
-        child.kill()
-
-
-def _give_up_stopped(is_over: threading.Event, given_up: list[int]) -> None:
-    """Kill each child that stays stopped, and note its number, until the work is over."""
-    import multiprocessing
-
-    if not hasattr(os, "waitid"):
-        return
-    how = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
-    since: dict[int, float] = {}
-    while not is_over.is_set():
-        time.sleep(_LOOK_SECONDS)
-        for child in multiprocessing.active_children():
-            pid = child.ident or 0
-            with contextlib.suppress(OSError):  # it ended meanwhile
-                if not os.waitid(os.P_PID, pid, how):
-                    since.pop(pid, None)
-                elif time.monotonic() - since.setdefault(pid, time.monotonic()) > _STILL_SECONDS:
-                    given_up.append(pid)
-                    child.kill()
-
-
-@contextlib.contextmanager
-def beside(work: Callable[..., object], *args: object) -> Iterator[None]:
-    """Let another process work while the block runs, which may let no other thread of this one run.
-
-    Where no more processes can be started the work is not done.
-    """
-    process = fork_context().Process(target=_start, args=(os.getpid(), work, args), daemon=True)
-    with contextlib.suppress(OSError):
-        process.start()
-    try:
-        yield
-    finally:
-        if process.pid is not None:
-            process.kill()
-            process.join()
 
 
 def run_program(command: Sequence[str], seconds: float) -> None:
@@ -226,27 +174,16 @@ def fork_context() -> Any:
     return multiprocessing.get_context("fork" if "fork" in multiprocessing.get_all_start_methods() else None)
 
 
-def end_with(parent: int) -> None:
-    """Let this process end when its parent does, and end it at once, without a word, on a signal."""
-    end_plainly()
-    if not sys.platform.startswith("linux"):
-        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
-        return
-    import ctypes
-
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before that was arranged
-        os._exit(1)
-
-
 def _start(parent: int, initializer: Callable[..., object] | None, initargs: tuple[Any, ...]) -> None:
-    end_with(parent)
+    """Let a worker end at once on a signal, and when its parent does."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    if sys.platform.startswith("linux"):
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it ended before that was arranged
+            os._exit(1)
     _elsewhere.set(None)  # its connection is the parent's
     if initializer is not None:
         initializer(*initargs)
-
-
-def _watch(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(_LOOK_SECONDS)
-    os._exit(1)

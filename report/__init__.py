@@ -6,7 +6,6 @@ A format of standard output has ``write(result, stream, args)``; a format of fil
 
 from __future__ import annotations
 
-import contextlib
 import io
 import logging
 import sys
@@ -17,10 +16,8 @@ from pathlib import Path
 from typing import TextIO
 
 from errors import AnalyzeError, OutputError, one_line, summed_up
-from outputs.atomic import Outputs
-from outputs.interrupts import abandon
+from outputs.atomic import Outputs, abandon
 from outputs.rules import default_file
-from parallel import progress as bars
 from result import Result
 
 #: Values of `--format` and the modules that answer.
@@ -71,35 +68,16 @@ def show(result: Result, args: Namespace, outputs: Outputs | None = None) -> Non
 def _write_files(result: Result, args: Namespace, outputs: Outputs) -> AnalyzeError | None:
     """Write the files that were asked for and complete all of `outputs`; return an error, raise none."""
     written = []
-    wanted = list(_wanted_files(result, args))
-    shown = getattr(args, "progress", None) if wanted else False
     try:
-        with _said(shown):
-            for path, module in wanted:
-                import_module(module).write(result, path)
-                written.append(path)
+        for path, module in _wanted_files(result, args):
+            import_module(module).write(result, path)
+            written.append(path)
         outputs.commit()
     except AnalyzeError as error:
         return type(error)(f"{error}; no file was written")
     for path in written:
         logging.info("wrote %s", path)
     return None
-
-
-@contextlib.contextmanager
-def _said(enabled: bool | None) -> Iterator[None]:
-    """Say each second that something is drawn, where somebody watches; what draws lets no thread run."""
-    if enabled is False or not sys.stderr.isatty():
-        yield
-        return
-    from parallel import beside
-
-    handle = sys.stderr.fileno()
-    try:
-        with beside(bars.beat, handle, "drawing"):
-            yield
-    finally:
-        bars.erase(handle)
 
 
 def _wanted_files(result: Result, args: Namespace) -> Iterator[tuple[Path, str]]:

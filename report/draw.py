@@ -12,7 +12,6 @@ from typing import Any
 
 from errors import OutputError
 from outputs.atomic import open_output
-from outputs.marks import MARK
 from report import colours
 from report.colours import INK, SOFT
 from report.names import bounded, labels
@@ -62,7 +61,6 @@ def dot(chart: Network) -> str:
     shades = colours.assign(str(node["cat"]) for node in chart.nodes)
     lines = [
         "digraph {",
-        f"  // {MARK}",
         "  rankdir=LR;",
         f'  node [shape=box, style=filled, fontname=Helvetica, color="{_EDGE}"]; edge [color="{_EDGE}"];',
     ]
@@ -91,7 +89,7 @@ def graphml(chart: Network) -> str:
     for a, b, kind in chart.edges:
         graph.add_edge(f"n{a}", f"n{b}", kind=kind, critical=(a, b) in path)
     lines = nx.generate_graphml(graph, named_key_ids=True)
-    return "\n".join(['<?xml version="1.0" encoding="UTF-8"?>', f"<!-- {MARK} -->", *lines, ""])
+    return "\n".join(['<?xml version="1.0" encoding="UTF-8"?>', *lines, ""])
 
 
 def svg(chart: Network, headline: str = "") -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from errors import as_sentence, printable
 from function_names import brief
 from outputs.atomic import open_output
-from outputs.marks import MARK, PROGRAM
+from outputs.marks import PROGRAM
 from report import colours, markdown, plot
 from report.charts import place_along
 from report.json import encode
@@ -64,7 +64,6 @@ _POLICY = (
 )
 _NOT_DRAWN = "Charts are left out: they need more than ulimit -v and ulimit -n leave."
 _PAGE = """<!doctype html>
-<!-- {mark} -->
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -93,7 +92,7 @@ def write(result: Result, path: Path) -> None:
         The file cannot be written.
     """
     title = html.escape(beginning(result.headline or result.title, _TAB) or result.option)
-    head = _PAGE.format(mark=MARK, policy=_POLICY, title=title, style=_asset("page.css"))
+    head = _PAGE.format(policy=_POLICY, title=title, style=_asset("page.css"))
     with open_output(path) as stream:
         stream.write(head.encode("utf-8", "backslashreplace"))
         stream.write(_inert(encode(_all_printable(_document(result)))))

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-import struct
 import textwrap
-import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from errors import AnalyzeError, OutputError, UsageError
 from outputs.atomic import open_output
-from outputs.marks import MARK
 from report import charts as specs
 from report import draw
 from report.names import bounded
@@ -164,23 +161,15 @@ def _check_limits() -> None:
 
 
 def _encoded(picture: str, suffix: str) -> bytes:
-    """Return an SVG as a file of the format, with our mark in it."""
+    """Return an SVG as a file of the format."""
     if suffix == ".svg":
-        return f'<?xml version="1.0" encoding="UTF-8"?>\n<!-- {MARK} -->\n{picture}\n'.encode()
+        return f'<?xml version="1.0" encoding="UTF-8"?>\n{picture}\n'.encode()
     import vl_convert
 
     width, height = draw.pixels(picture)
     if suffix == ".pdf":
         longest = max(width, height)
         fits = picture if longest <= _LONGEST_SIDE else draw.resized(picture, _LONGEST_SIDE / longest)
-        return vl_convert.svg_to_pdf(fits) + f"\n% {MARK}\n".encode()
+        return vl_convert.svg_to_pdf(fits)
     scale = min(2.0, math.sqrt(_MOST_BITMAP_PIXELS / (width * height)))
-    return _marked_png(vl_convert.svg_to_png(picture, scale=scale))
-
-
-def _marked_png(picture: bytes) -> bytes:
-    """Return a PNG with the text "Software" after its first chunk (length, type, data, CRC-32 of both)."""
-    text = b"tEXtSoftware\0" + MARK.encode()
-    chunk = struct.pack(">I", len(text) - 4) + text + struct.pack(">I", zlib.crc32(text))
-    after = 8 + 12 + 13  # the signature, and a header of 13 bytes
-    return picture[:after] + chunk + picture[after:]
+    return vl_convert.svg_to_png(picture, scale=scale)

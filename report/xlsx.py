@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from errors import OutputError, printable
-from outputs.atomic import open_output
-from outputs.marks import MARK
-from outputs.temporary import temporary_directory
+from outputs.atomic import open_output, temporary_directory
+from outputs.marks import PROGRAM
 from report import xlsx_charts
 from report.tables import cell_texts, display_width, shorten
 from result import Cell, Column, Result, Table, card_texts, pictures
@@ -64,7 +63,7 @@ def _fill(packed: io.BytesIO, result: Result) -> int:
     title = _legal(result.headline or result.title)
     options = {"constant_memory": True}
     with temporary_directory() as scratch, Workbook(packed, {**options, "tmpdir": str(scratch)}) as workbook:
-        workbook.set_properties({"title": title, "author": MARK})
+        workbook.set_properties({"title": title, "author": PROGRAM})
         formats = _Formats(workbook)
         _write_summary(workbook.add_worksheet(_SUMMARY), formats, result, title)
         if xlsx_charts.can_draw(result.charts):

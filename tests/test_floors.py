@@ -226,18 +226,6 @@ def _calls(names: Collection[str], floor: str = "") -> Iterator[tuple[str, str, 
                 yield module, name, len(node.args) + len(node.keywords)
 
 
-def test_only_one_module_handles_signals() -> None:
-    handlers = ("signal", "pthread_sigmask", "sigwait", "alarm", "setitimer", "set_wakeup_fd", "siginterrupt")
-    assert {module for module, _, _ in _calls(handlers)} == {"outputs.interrupts"}
-
-
-def test_who_waits_for_other_processes_says_for_how_long() -> None:
-    least = {"wait": 2, "wait_for": 2, "connect": 2, "communicate": 1, "Client": 2}
-    calls = [*_calls(least, "parallel")]
-    assert {name for _, name, _ in calls} == {*least}
-    assert [call for call in calls if call[2] < least[call[1]]] == []
-
-
 def test_only_the_clusters_module_knows_its_library() -> None:
     knowing = {
         name

@@ -138,7 +138,7 @@ statistic lenet --comm ''
 statistic lenet --rank_by gpu
     --rank_by gpu: give pid, tid or args.KEY, a key of the events' args
 statistic lenet --cluster nowhere
-    --cluster nowhere: neither tcp://host:port, nor a scheduler file (*.json), nor local[:N]
+    --cluster nowhere: neither tcp://host:port nor a scheduler file (*.json)
 critical lenet --step 99
     ! --step 99: no such step on every rank; there are 10–20
 critical lenet --step ten

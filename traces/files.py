@@ -18,7 +18,7 @@ from formats import native
 from formats.columns import Trace
 from formats.event import args_object
 from formats.reader import EventReader
-from outputs.temporary import is_temporary
+from outputs.atomic import is_temporary
 from parallel import FilePart, OnRead
 from parallel import progress as bars
 from traces.paths import head_of

@@ -20,7 +20,7 @@ from dialects import Need
 from dialects.steps import argument
 from errors import TraceError
 from formats.columns import Trace, concatenate
-from outputs.temporary import temporary_directory
+from outputs.atomic import temporary_directory
 from traces.files import map_traces, read_trace
 from traces.filter import check_known, selected_of
 from traces.gpu_folders import GpuDir

@@ -19,7 +19,7 @@ from zlib import crc32
 
 import parallel
 from errors import one_line
-from outputs.temporary import temporary_directory
+from outputs.atomic import temporary_directory
 
 _FOLDER = Path(__file__).parent
 _SOURCES = ("pickle.c", "rewrite.c", "rows.c", "simulate.c")

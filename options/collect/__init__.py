@@ -79,7 +79,7 @@ def _gpus(args: Namespace, gpus: Sequence[GpuDir]) -> Result:
     from collector.gpu.parts import PARTS
     from dialects import Need, keys_for
     from options.collect.time_tables import time_result
-    from outputs.temporary import temporary_directory
+    from outputs.atomic import temporary_directory
     from trace_utils import read_traces
 
     with temporary_directory() as made:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import sys
 import time
@@ -63,33 +62,7 @@ def _stop_once(path: Path) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def slow_once(part: FilePart, on_read: OnRead) -> str:
-    """Take as long as nobody writes to the file, but only the first time."""
-    if part.path.name == "1.txt" and part.path.read_text().startswith("x"):
-        part.path.write_text("slow")
-        end = time.monotonic() + 60
-        while part.path.read_text() == "slow" and time.monotonic() < end:
-            time.sleep(0.05)
-    return part.path.name
-
-
-def fill_disk(is_full: bool) -> None:
-    """Let this process write no file, and put all arrays aside at once."""
-    from arrays import spill
-
-    resource.setrlimit(
-        resource.RLIMIT_FSIZE, (0 if is_full else resource.RLIM_INFINITY, resource.RLIM_INFINITY)
-    )
-    spill._IN_MEMORY, spill._LEAST = (0, 0) if is_full else (1 << 26, 1 << 16)
-
-
 def hide(folder: str) -> None:
     """Let a worker not see what is below `folder`."""
     seen = os.path.exists
     os.path.exists = lambda path: not str(path).startswith(folder) and seen(path)
-
-
-def sleep(part: FilePart, on_read: OnRead) -> None:
-    """Say who works, and work for a minute."""
-    part.path.write_text(str(os.getpid()))
-    time.sleep(60)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import json
 import os
@@ -12,8 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -26,8 +23,8 @@ import pytest
 import parallel
 from conftest import REPO, few, run_cli
 from errors import AnalyzeError
-from parallel import FilePart, attempts, cluster, map_files, working_on
-from sent_work import die_once, fill_disk, forget, hide, sizes, slow_once, stop_once
+from parallel import FilePart, cluster, map_files, working_on
+from sent_work import die_once, forget, hide, sizes, stop_once
 from traces.files import read_trace
 
 pytestmark = pytest.mark.slow
@@ -149,11 +146,6 @@ def test_answers_are_in_the_order_of_files_and_progress_is_told(
     assert sum(read) == 35
 
 
-def test_jobs_limits_how_many_tasks_run_at_a_time(connected: cluster.Cluster, tmp_path: Path) -> None:
-    work = partial(sizes, log=tmp_path / "log")  # fails where another one runs
-    assert len(list(map_files(work, shared_files(tmp_path, 6), jobs=1))) == 6
-
-
 def test_columns_are_sent_as_they_lie_in_memory(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     n = 10_000
@@ -185,8 +177,7 @@ def test_a_schedulers_file_and_the_environment_name_it_too(
     [
         ((), 2, "DASK_SCHEDULER_ADDRESS is not set"),
         (("nonsense",), 2, "neither tcp://host:port"),
-        (("local:0",), 2, "neither tcp://host:port"),
-        (("local:two",), 2, "neither tcp://host:port"),
+        (("local:2",), 2, "--jobs N uses N processes of this machine"),
         (("missing.json",), 1, "No such file"),
     ],
 )
@@ -276,148 +267,22 @@ def test_a_worker_with_other_code_is_refused(
         list(map_files(sizes, shared_files(tmp_path, 1)))
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait a second for who is silent, not half a minute."""
-    for name, seconds in (("SAID_SECONDS", 0.5), ("SILENT_SECONDS", 1.0), ("_LOOK_SECONDS", 0.1)):
-        monkeypatch.setattr(attempts, name, seconds)
-
-
-@contextlib.contextmanager
-def stopped(scheduler: str, n: int) -> Iterator[list[str]]:
-    """Stop `n` of the workers for as long as the block lasts."""
+def test_a_worker_that_stops_is_a_line(
+    scheduler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import distributed
 
-    with distributed.Client(scheduler, set_as_default=False) as client:
+    monkeypatch.setattr(cluster, "_STUCK_SECONDS", 1.0)
+    with cluster.connected(scheduler) as one, distributed.Client(scheduler, set_as_default=False) as client:
         processes = client.run(os.getpid)
-        found = list(processes)[:n]
-        for address in found:
-            os.kill(processes[address], signal.SIGSTOP)
+        parts = shared_files(tmp_path, 2)
+        work = partial(stop_once, after=False)
         try:
-            yield found
+            with pytest.raises(AnalyzeError, match=r"no result for 1.0 s; has a worker stopped\?"):
+                list(one.map(work, parts, None, int))
         finally:
-            for address in processes:
-                os.kill(processes[address], signal.SIGCONT)
-
-
-@pytest.mark.parametrize("after", [False, True])
-def test_the_work_of_a_worker_that_stops_is_done_by_the_other(
-    connected: cluster.Cluster, scheduler: str, tmp_path: Path, after: bool, impatient: None
-) -> None:
-    with stopped(scheduler, 0):
-        answers = list(map_files(partial(stop_once, after=after), shared_files(tmp_path, 4)))
-    assert answers == ["0.txt", "1.txt", "2.txt", "3.txt"]
-    assert (tmp_path / "1.txt").read_text() == "stopped"
-
-
-def test_a_worker_that_has_stopped_before_is_left_out(
-    connected: cluster.Cluster, scheduler: str, tmp_path: Path, impatient: None, caplog: Any
-) -> None:
-    with stopped(scheduler, 1) as found:
-        assert [name for name, _ in map_files(sizes, shared_files(tmp_path, 3))] == [
-            "0.txt",
-            "1.txt",
-            "2.txt",
-        ]
-    assert f"no word from the worker {found[0]}" in caplog.text
-
-
-def test_where_all_workers_have_stopped_a_line_names_one(
-    connected: cluster.Cluster, scheduler: str, tmp_path: Path, impatient: None
-) -> None:
-    with stopped(scheduler, 2), pytest.raises(AnalyzeError, match="no word from the worker tcp://"):
-        list(map_files(sizes, shared_files(tmp_path, 3)))
-
-
-def test_what_a_slow_worker_has_to_do_is_done_by_one_of_another_host(
-    connected: cluster.Cluster, scheduler: str, tmp_path: Path, impatient: None
-) -> None:
-    command = [sys.executable, "-m", "distributed.cli.dask_worker", "--host", "127.0.0.2", "--nthreads", "1"]
-    command += ["--no-nanny", "--no-dashboard", "--local-directory", str(tmp_path / "worker"), scheduler]
-    with subprocess.Popen(
-        command, stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
-    ) as other:
-        try:
-            while not any("127.0.0.2" in address for address in connected._look()):
-                time.sleep(0.05)
-            assert list(map_files(slow_once, shared_files(tmp_path, 4))) == [
-                "0.txt",
-                "1.txt",
-                "2.txt",
-                "3.txt",
-            ]
-            assert (tmp_path / "1.txt").read_text() == "slow"  # the first attempt has not ended
-        finally:
-            (tmp_path / "1.txt").write_text("done")
-            other.terminate()
-
-
-def test_a_worker_whose_disk_is_full_gives_the_same_answer(scheduler: str) -> None:
-    import distributed
-
-    command = ["--option", "diagnose", "--path", LENET, "--format", "json"]
-    with distributed.Client(scheduler, set_as_default=False) as client:
-        assert run_cli(*command, "--cluster", scheduler) == run_cli(*command)
-        client.run(fill_disk, True)
-        try:
-            assert run_cli(*command, "--cluster", scheduler) == run_cli(*command)
-        finally:
-            client.run(fill_disk, False)
-
-
-@contextlib.contextmanager
-def link(to: str) -> Iterator[tuple[str, threading.Event]]:
-    """Pass on what comes and goes for an address; yield another one for it, and what stops that if clear."""
-    host, port = to.removeprefix("tcp://").split(":")
-    passes = threading.Event()
-    passes.set()
-
-    def pump(one: socket.socket, other: socket.socket) -> None:
-        with contextlib.suppress(OSError), one, other:
-            while data := one.recv(1 << 16):
-                passes.wait()
-                other.sendall(data)
-
-    def accept() -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                near, far = listening.accept()[0], socket.create_connection((host, int(port)))
-                for ends in ((near, far), (far, near)):
-                    threading.Thread(target=pump, args=ends, daemon=True).start()
-
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        threading.Thread(target=accept, daemon=True).start()
-        try:
-            yield f"tcp://127.0.0.1:{listening.getsockname()[1]}", passes
-        finally:
-            passes.set()
-            listening.shutdown(socket.SHUT_RDWR)
-
-
-def test_a_link_that_is_dropped_is_a_line(scheduler: str, tmp_path: Path, impatient: None) -> None:
-    with link(scheduler) as (address, passes), cluster.connected(address) as one:
-        assert len(list(one.map(sizes, shared_files(tmp_path, 2), None, int))) == 2
-        passes.clear()
-        with pytest.raises(AnalyzeError, match="no word from the scheduler for 1 s"):
-            list(one.map(sizes, shared_files(tmp_path, 2), None, int))
-        passes.set()
-
-
-@pytest.mark.fuzz  # as above, by a process of its own
-def test_a_scheduler_that_stops_is_a_line(tmp_path: Path, impatient: None) -> None:
-    distributed = pytest.importorskip("distributed")
-    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--no-dashboard", "--port", "0"]
-    file = tmp_path / "scheduler.json"
-    with subprocess.Popen([*command, "--scheduler-file", file], stderr=subprocess.DEVNULL) as process:
-        try:
-            while not file.exists():
-                time.sleep(0.05)
-            with distributed.Client(scheduler_file=file, timeout=1, set_as_default=False) as client:
-                process.send_signal(signal.SIGSTOP)
-                with pytest.raises(AnalyzeError, match="--cluster x: no word from the scheduler for 1 s"):
-                    cluster.Cluster(client, "x").wait_for_worker()
-        finally:
-            process.kill()
+            for process in processes.values():
+                os.kill(process, signal.SIGCONT)
 
 
 def test_two_commands_share_the_workers(scheduler: str, tmp_path: Path) -> None:
@@ -436,140 +301,10 @@ def test_the_task_of_a_killed_worker_is_done_again(connected: cluster.Cluster, t
 
 
 def test_a_task_that_kills_again_is_one_line(connected: cluster.Cluster, tmp_path: Path) -> None:
-    with pytest.raises(AnalyzeError, match=r"1.txt: the workers that read it were killed"):
+    with pytest.raises(AnalyzeError, match="the workers that read a file were killed"):
         # alone: what lies on the same worker is lost with it and may be named instead
         list(map_files(partial(die_once, times=9), shared_files(tmp_path, 3)[1:2]))
     assert (tmp_path / "1.txt").read_text() == "x" * 5  # tried once more, no oftener
-
-
-# ---- an own cluster
-
-
-def test_no_cluster_is_started_that_others_could_reach(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))  # where no openssl is
-    code, out, err = run_cli("--option", "statistic", "--path", LENET, "--cluster", "local:1")
-    assert (code, out) == (1, "")
-    line = only_line(err)
-    assert "--cluster local: no certificate (openssl: " in line
-    assert line.endswith("without one every user of this machine could reach it; --jobs needs none")
-
-
-def test_an_own_cluster_lets_nobody_else_in_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    import dask
-    import distributed
-
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with cluster.connected("local:1") as engine:
-        address, security = engine._client.scheduler.address, engine._client.security
-        (tmp_path / "other").mkdir()
-        strangers = (
-            (address, distributed.Security()),
-            (address, cluster._own_certificate(tmp_path / "other")),
-            (address.replace("tls", "tcp"), None),
-        )
-        shutil.rmtree(tmp_path / "other")
-        for name, other in strangers:
-            with pytest.raises((OSError, TypeError)):
-                distributed.Client(name, security=other, timeout=0.5, set_as_default=False)
-        ours = {
-            "distributed.comm.tls.ca-file": security.tls_ca_file,
-            "distributed.comm.tls.client.cert": security.tls_client_cert,
-            "distributed.comm.tls.client.key": security.tls_client_key,
-        }
-        with dask.config.set(ours):  # as somebody has configured it who uses TLS
-            command = ["--option", "statistic", "--path", LENET, "--format", "csv"]
-            # but for standard error, on which the scheduler of this process says whom it refused
-            assert run_cli(*command, "--cluster", address)[:2] == run_cli(*command)[:2]
-    assert list(tmp_path.iterdir()) == []
-    assert capfd.readouterr() == ("", "")
-
-
-def test_a_worker_that_stops_while_it_starts_is_a_line(tmp_path: Path) -> None:
-    script = f"""
-import multiprocessing, os, signal, sys, threading, time
-sys.path.insert(0, {str(REPO)!r})
-import analyze
-from parallel import attempts, cluster
-
-def stop():
-    while not (found := multiprocessing.active_children()):
-        time.sleep(0.01)
-    os.kill(found[0].pid, signal.SIGSTOP)
-
-if __name__ == "__main__":
-    attempts.SAID_SECONDS, cluster._WORKER_SECONDS = 0.5, 2
-    threading.Thread(target=stop).start()
-    sys.exit(analyze.main(["statistic", {str(LENET)!r}, "--cluster", "local:1"]))
-"""
-    (tmp_path / "script.py").write_text(script)
-    command = [sys.executable, str(tmp_path / "script.py")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    said, error = done.stderr.splitlines()
-    assert "--cluster local: no word from its workers for " in said
-    assert (done.returncode, error) == (
-        1,
-        "analyze.py: error: --cluster local: a worker does not start; --jobs needs none",
-    )
-
-
-def test_where_no_worker_can_be_started_a_line_says_so(tmp_path: Path) -> None:
-    command = [sys.executable, str(REPO / "analyze.py"), "statistic", str(LENET), "--cluster", "local:1"]
-    within = ["bash", "-c", f'cd {tmp_path}; rmdir {tmp_path}; exec "$@"', "-", *command]
-    done = subprocess.run(within, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "a worker does not start" in only_line(done.stderr)
-
-
-@pytest.mark.fuzz
-def test_ctrl_c_ends_a_local_cluster(tmp_path: Path) -> None:
-    file = tmp_path / "worker"
-    file.touch()
-    script = (
-        f"import sys; sys.path[:0] = [{str(REPO)!r}, {str(Path(__file__).parent)!r}]\n"
-        "import pathlib, signal, parallel, parallel.cluster, sent_work\n"
-        "if __name__ == '__main__':\n"
-        "    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background\n"
-        "    try:\n"
-        "        with parallel.cluster.connected('local:1') as engine, parallel.working_on(engine.map):\n"
-        f"            part = parallel.FilePart(pathlib.Path({str(file)!r}), is_shared=True)\n"
-        "            list(parallel.map_files(sent_work.sleep, [part]))\n"
-        "    except KeyboardInterrupt:\n"
-        "        print('interrupted')\n"
-    )
-    (tmp_path / "script.py").write_text(script)
-    with subprocess.Popen(
-        [sys.executable, tmp_path / "script.py"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-    ) as started:
-        while not file.read_text() and started.poll() is None:
-            time.sleep(0.05)
-        os.killpg(started.pid, signal.SIGINT)
-        out, err = started.communicate(timeout=30)
-    assert (out, err) == ("interrupted\n", "")
-    deadline = time.monotonic() + 30
-    while (left := living(started.pid)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert left == []
-    assert {path.name for path in tmp_path.iterdir()} == {"worker", "script.py"}
-
-
-def living(session: int) -> list[str]:
-    """Return the command lines of the processes of a session that have not ended."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            state, _, _, own_session = (process / "stat").read_text().rpartition(")")[2].split()[:4]
-            if own_session == str(session) and state != "Z":
-                found.append((process / "cmdline").read_text().replace("\0", " "))
-    return found
 
 
 def test_without_the_flag_the_library_is_not_imported() -> None:

@@ -7,8 +7,6 @@ import io
 import json
 import logging
 import math
-import os
-import pty
 import subprocess
 import sys
 from argparse import Namespace
@@ -25,8 +23,7 @@ import report.csv
 import report.json
 from conftest import REPO
 from errors import AnalyzeError, OutputError, UsageError
-from parallel import progress as bars
-from result import Bars, Bars3D, Column, LazySequence, Result, Table
+from result import Bars3D, Column, LazySequence, Result, Table
 
 TABLE = Table(
     "operations",
@@ -254,24 +251,6 @@ def test_a_full_device_as_standard_output_is_one_line(face: str) -> None:
 def test_every_face_of_the_registry_exists() -> None:
     for module in {*report.FORMATS.values(), *report.FILES.values(), *report.PICTURES.values()}:
         assert (REPO / (module.replace(".", "/") + ".py")).is_file()
-
-
-@pytest.mark.parametrize(("progress", "is_said"), [(None, True), (False, False)])
-def test_drawing_is_not_silent_on_a_terminal(
-    progress: bool | None, is_said: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    result = Result("o", "T", {}, charts=(Bars("Time", "rank", "ms", ["r0"], {"FW": [1.0]}),))
-    args = Namespace(format="json", picture=tmp_path / "a.png", xlsx=None, html=None, progress=progress)
-    monkeypatch.setattr(bars, "_SILENT", 0.01)
-    ours, theirs = pty.openpty()
-    with os.fdopen(theirs, "w") as stderr, os.fdopen(ours, "rb", buffering=0) as terminal:
-        monkeypatch.setattr(sys, "stderr", stderr)
-        report.show(result, args)
-        os.write(stderr.fileno(), b"done")
-        text = ""
-        while "done" not in text:
-            text += terminal.read(1024).decode()
-    assert ("drawing: 0 s" in text) is is_said
 
 
 @pytest.mark.parametrize("name", ["a\rb", "a\nb", "a\r\nb", "a,b", 'a"b'])
