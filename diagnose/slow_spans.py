@@ -1,0 +1,324 @@
+"""Spans of slow steps in a step log: when they are, what they cost, and which rank or part is to blame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import NormalDist
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from arrays import Float64, Int64, Mask
+from arrays.change_points import (
+    LEAST_STEPS,
+    around,
+    clipped_to_noise,
+    difference_error,
+    higher_spans,
+    level_error,
+)
+from diagnose.finding_thresholds import CHANCE, HALF, NEGLIGIBLE, NOTICEABLE, SHARED_BLAME, VISIBLE
+from diagnose.log_steps import LogSteps
+from dialects import Role
+
+#: Steps around a step; with 11 or 41 the same is found (docs/accuracy.md, 9).
+AROUND = 21
+#: Ranks that may be late in one job.
+FEW = 3
+#: Of ranks and their parts, those that move most: whose parts alone grow is among them.
+_MOST_SERIES = 100
+_MOST_LOOKED_AT = 2_000  # steps, of which a median is near enough
+_HALF_INTERVAL = NormalDist().inv_cdf(1 - CHANCE / 2)  # of 95 %, in standard errors
+
+#: A part and a rank.
+_Series = tuple[int, int]
+
+
+class Span(Struct, frozen=True):
+    """Slow steps from index `begin` to before `end`: what they cost, each, and who or what grew.
+
+    `cost_ns` with its 95 % error; `part` grew by `part_ns` on `ranks`, or on all where these are empty.
+    """
+
+    begin: int
+    end: int
+    cost_ns: float
+    error_ns: float
+    part: int
+    part_ns: float
+    ranks: Sequence[int] = ()
+    grows: bool = False  # step by step
+
+    def shared_with(self, other: Span) -> float:
+        """Return which part of the shorter span lies in the other."""
+        both = min(self.end, other.end) - max(self.begin, other.begin)
+        return max(both, 0) / min(self.end - self.begin, other.end - other.begin)
+
+
+def slow_spans(log: LogSteps, usual: Mask) -> list[Span]:
+    """Find the spans of slow steps: those of ranks, then those of all ranks in what they leave.
+
+    The one that costs most comes first. No two of all ranks share half of the shorter one.
+    """
+    if usual.sum() < 2 * LEAST_STEPS:
+        return []
+    search = _Search(log, usual)
+    if len(log.ranks) > 1:
+        search.ranks()
+        search.spans += _always_late(log, np.flatnonzero(usual & ~search.covered))
+    search.all_ranks()
+    return search.spans
+
+
+class _Search:
+    """The `spans` so far, and `step_ns` (k,): how long steps are without them.
+
+    `kept` are the steps without stalls. A span has to be `sure` times as long as its error: hardly any of any
+    series reaches that by chance.
+    """
+
+    def __init__(self, log: LogSteps, usual: Mask) -> None:
+        self.log, self.usual, self.kept = log, usual, np.flatnonzero(usual)
+        self.step_ns = log.step_ns.copy()
+        self.least_ns = NEGLIGIBLE * float(np.median(self.step_ns[self.kept]))
+        self.sure = float(np.sqrt(2 * np.log(len(self.kept) ** 2 * len(log.parts) * len(log.ranks))))
+        self.spans: list[Span] = []
+
+    @property
+    def covered(self) -> Mask:
+        """The steps in spans (k,)."""
+        covered = np.zeros(len(self.step_ns), np.bool_)
+        for span in self.spans:
+            covered[span.begin : span.end] = True
+        return covered
+
+    def ranks(self) -> None:
+        """Find spans of ranks: where all steps are longer, or a part of a rank against the median rank."""
+        found = [self._of_ranks(begin, end) for begin, end in self._higher(self.step_ns)]
+        for series in _moved(self.log, self.usual, self.least_ns):
+            higher = self._higher(self.log.excess_ns(*series))
+            found += [self._of_ranks(begin, end, series) for begin, end in higher]
+        self._choose(span for span in found if span is not None)
+
+    def all_ranks(self) -> None:
+        """Find spans of all ranks."""
+        found = [self._of_all(begin, end) for begin, end in self._higher(self.step_ns)]
+        self._choose(span for span in found if span is not None)
+
+    def _higher(self, series: Float64) -> list[tuple[int, int]]:
+        return higher_spans(series[self.kept], self.least_ns, self.sure)
+
+    def _choose(self, found: Iterable[Span]) -> None:
+        """Keep the best of spans that share steps, and those of several ranks that are late at once."""
+        best: list[Span] = []
+        for span in sorted(found, key=self._explained, reverse=True):
+            alike = [other for other in best if (other.part, other.ranks) == (span.part, span.ranks)]
+            if all(span.shared_with(other) < HALF for other in alike):
+                best.append(span)
+        for span in sorted(best, key=lambda span: -span.cost_ns * (span.end - span.begin)):
+            if all(_are_both_late(span, other) for other in self.spans if span.shared_with(other) >= HALF):
+                self.spans.append(_growing(self.log, span, self.usual))
+                steps = slice(span.begin, span.end)
+                self.step_ns[steps] = np.minimum(self.step_ns[steps], self.log.step_ns[steps] - span.cost_ns)
+
+    def _explained(self, span: Span) -> float:
+        """Return how much nearer values are to a median inside and one outside than to a single one."""
+        values = self.log.excess_ns(span.part, span.ranks[0]) if span.ranks else self.step_ns
+        inside = (self.kept >= span.begin) & (self.kept < span.end)
+        values = values[self.kept]
+        of_two = sum(_deviation(part) for part in (values[inside], values[~inside]))
+        return _deviation(values) - of_two
+
+    # ---- one span
+
+    def _cost(self, inside: Int64, outside: Int64) -> tuple[float, float]:
+        """Return what each step `inside` costs against those outside, and the 95 % error of that."""
+        n, step_ns = len(inside), self.step_ns
+        cost = float(np.median(step_ns[inside])) - float(np.median(step_ns[outside]))
+        error = difference_error(step_ns[self.kept], n)
+        if n > AROUND:
+            error = max(error, level_error(step_ns[inside], n))
+        return cost, _HALF_INTERVAL * error
+
+    def _of_all(self, begin: int, end: int) -> Span | None:
+        """Return a span of the kept steps whose cost no rank explains; None where that may be chance."""
+        inside = self.kept[begin:end]
+        first, last = int(inside[0]), int(inside[-1]) + 1
+        outside = beside(self.usual, first, last)
+        if len(outside) < LEAST_STEPS:
+            return None
+        cost, error = self._cost(inside, outside)
+        least = NOTICEABLE * float(np.median(self.step_ns[outside]))
+        if cost < max(least, self.sure / _HALF_INTERVAL * error):
+            return None
+        grown = self.log.usual_ns(inside)[0] - self.log.usual_ns(outside)[0]
+        middle = np.sort(grown, axis=1)[:, (len(self.log.ranks) - 1) // 2]
+        part = int(middle.argmax())
+        return Span(first, last, cost, error, part, float(middle[part]))
+
+    def _of_ranks(self, begin: int, end: int, series: _Series | None = None) -> Span | None:
+        """Return a span of the kept steps with the late ranks; None where these are not sure.
+
+        If the span is of a `series` and that is nearly the latest, it is the one to blame.
+        """
+        inside = self.kept[begin:end]
+        first, last = int(inside[0]), int(inside[-1]) + 1
+        outside = beside(self.usual, first, last)
+        if len(outside) < LEAST_STEPS:
+            return None
+        cost, error = self._cost(inside, outside)
+        if cost < error:  # steps of a few lengths have means rather than medians
+            plain = clipped_to_noise(self.step_ns[np.concatenate([inside, outside])])
+            cost = float(plain[: len(inside)].mean() - plain[len(inside) :].mean())
+        if cost < max(NEGLIGIBLE * float(np.median(self.step_ns[outside])), error):
+            return None
+        own = self._own(inside, outside)
+        part, rank = divmod(int(own.argmax()), own.shape[1])
+        if series is not None and own[series] >= SHARED_BLAME * own[part, rank]:
+            part, rank = series
+        part_ns = float(own[part, rank])
+        noise_ns = difference_error(self.log.excess_ns(part, rank)[self.kept], end - begin)
+        late = np.flatnonzero(own[part] >= SHARED_BLAME * part_ns)
+        is_one_of_many = len(late) > 1 and (
+            len(late) > max(1, len(self.log.ranks) // 2)
+            or (own[part] >= HALF * part_ns).sum() > len(late)
+            or part_ns < HALF * cost
+        )
+        least_ns = max(VISIBLE * cost, self.sure * noise_ns)
+        elsewhere_ns = _elsewhere(self.log, self.usual, part, late, first, last)
+        if part_ns < least_ns or is_one_of_many or HALF * part_ns < elsewhere_ns:
+            return None
+        return Span(first, last, cost, error, part, part_ns, late.tolist())
+
+    def _own(self, inside: Int64, outside: Int64) -> Float64:
+        """Return by how much each part grew on each rank, if the rank does not just wait in it."""
+        log = self.log
+        (then, longer), (before, longer_before) = log.usual_ns(inside), log.usual_ns(outside)
+        own = np.minimum(then - before, longer - longer_before)
+        own[longer < HALF * own] = 0  # of what it only had less of before
+        for part, name in enumerate(log.parts):
+            # communication is nearly always waiting
+            own[part] *= {Role.WAIT: 0.0, Role.COMM: HALF}.get(log.roles[name], 1.0)
+        return own
+
+
+def _are_both_late(span: Span, other: Span) -> bool:
+    """Whether a span that shares steps with another is of other ranks, which delay these visibly."""
+    is_other = bool(span.ranks) and not {*span.ranks} & {*other.ranks}
+    return is_other and span.part_ns >= VISIBLE * other.cost_ns
+
+
+def _deviation(values: Float64) -> float:
+    return float(np.abs(values - np.median(values)).sum())
+
+
+def _moved(log: LogSteps, usual: Mask, least_ns: float) -> list[_Series]:
+    """Return the part and the rank of the series that move by more than `least_ns`, most first."""
+    excess = log.longer_ns[:, :, log.stretches_of(usual)]
+    width = max(1, excess.shape[2] // 100)
+    blocks = np.add.reduceat(excess, np.arange(0, excess.shape[2], width), axis=2) / width
+    moved = blocks.max(axis=2) - np.median(blocks, axis=2)
+    most = np.argsort(-moved, axis=None, kind="stable")[:_MOST_SERIES]
+    pairs = [divmod(cell, len(log.ranks)) for cell in most.tolist()]
+    return [pair for pair in pairs if moved[pair] > least_ns]
+
+
+def _growing(log: LogSteps, span: Span, usual: Mask) -> Span:
+    """Return a span whose steps grow one after the other from where they begin to; others unchanged.
+
+    They begin where a line up to the span's end explains most (least squares), at most twice the span's
+    length before it; they grow where it rises by half of their mean and explains half of what differs.
+    """
+    series = log.excess_ns(span.part, span.ranks[0]) if span.ranks else log.step_ns
+    first = max(0, span.begin - 2 * (span.end - span.begin))
+    outside = beside(usual, first, span.end)
+    if len(outside) < LEAST_STEPS:
+        return span
+    own = usual[first : span.end]
+    more = np.where(own, series[first : span.end] - np.median(series[outside]), 0.0)
+    at = np.arange(len(own), dtype=np.float64)
+    sums = np.array([own, own * at, own * at * at, more, more * at, more * more])
+    n, x, xx, y, xy, yy = sums[:, ::-1].cumsum(1)[:, ::-1][:, : 1 + len(own) - LEAST_STEPS]
+    n = np.maximum(n, 1)
+    spread = np.maximum(n * xx - x * x, 1)
+    by_line = (n * xy - x * y) ** 2 / spread / n
+    begin = int((by_line + y * y / n).argmax())
+    slope, level, differs = (n * xy - x * y) / spread, y / n, yy - y * y / n
+    if (slope * n)[begin] < HALF * level[begin] or by_line[begin] < HALF * differs[begin]:
+        return span
+    return replace(span, begin=first + begin, grows=True)
+
+
+def beside(free: Mask, begin: int, end: int) -> Int64:
+    """Return the steps beside a span with which its are compared: as many before it as after it.
+
+    So a drift is in none. Where one side has few, they are those of the other.
+    """
+    most = max(AROUND, end - begin)
+    before, after = np.flatnonzero(free[:begin])[-most:], end + np.flatnonzero(free[end:])[:most]
+    both = min(len(before), len(after))
+    if both >= most // 4:
+        return np.concatenate([before[-both:], after[:both]])
+    return before if len(before) > len(after) else after
+
+
+def _elsewhere(log: LogSteps, free: Mask, part: int, late: Int64, begin: int, end: int) -> float:
+    """Return how much longer a part is at most in so many steps of other ranks, or of `late` at other times.
+
+    The `FEW`-th most of them: some may be late, too. Where hosts are loaded it is about as long on many.
+    """
+    if len(log.ranks) < 4:
+        return 0.0
+    longer = np.where(log.stretches_of(free), log.longer_ns[part], 0.0)
+    longer -= np.median(longer, axis=1)[:, None]
+    n = max(1, (end - begin) * longer.shape[1] // len(log.number))
+    longer[np.ix_(late, (log.begins >= begin) & (log.begins < end))] = 0.0
+    sums = np.pad(longer, ((0, 0), (1, 0))).cumsum(1)
+    most = np.sort((sums[:, n:] - sums[:, :-n]).max(1) / n)
+    return float(most[-min(FEW, len(log.ranks) // 2)])
+
+
+# ---- late in all steps
+
+
+def _always_late(log: LogSteps, kept: Int64) -> list[Span]:
+    """Return the rank that is late in all steps, if one is in those `kept`, which are in no other span.
+
+    It is longer in one part than all others are, which meet in another one. In which of the two ranks wait
+    tells the part's name, or that each step is as much longer as this rank is at the time.
+    """
+    n = len(log.ranks)
+    if n < 4 or len(kept) < 2 * LEAST_STEPS:
+        return []
+    step = float(np.median(log.step_ns[kept]))
+    _, longer = log.usual_ns(kept)
+    roles = [log.roles[name] for name in log.parts]
+    own = longer * [[role not in (Role.WAIT, Role.COMM)] for role in roles]
+    part, rank = divmod(int(own.argmax()), n)
+    waits_in = int(longer[:, rank].argmin())
+    others = np.arange(n) != rank
+    if own[part, rank] < NOTICEABLE * step or own[part, others].max() > HALF * own[part, rank]:
+        return []
+    is_named = roles[waits_in] in (Role.WAIT, Role.COMM) or roles[part] is Role.INPUT
+    if not is_named and not _leads(log, part, rank, kept):
+        return []
+    most = kept[np.linspace(0, len(kept) - 1, min(len(kept), _MOST_LOOKED_AT)).astype(np.int64)]
+    waits = log.cells(most)[waits_in]
+    less = waits[others].min(0) - waits[rank]  # by so much it is later than the last of all others
+    cost, error = float(np.median(less)), _HALF_INTERVAL * level_error(less, len(less))
+    if cost < max(NOTICEABLE * step, error):
+        return []
+    return [Span(0, len(log.step_ns), cost, error, part, float(own[part, rank]), [rank])]
+
+
+def _leads(log: LogSteps, part: int, rank: int, kept: Int64) -> bool:
+    """Whether steps, or those after them, are longer by what the part of a rank is longer (least squares)."""
+    excess, step = log.excess_ns(part, rank)[kept], log.step_ns[kept]
+    x, y = (clipped_to_noise(one - around(one, AROUND)) for one in (excess[:-1], step[:-1] + step[1:]))
+    x, y = x - x.mean(), y - y.mean()
+    if not x.any():
+        return False
+    slope = float(x @ y / (x @ x))
+    error = float(np.sqrt(((y - slope * x) ** 2).mean() / (x @ x)))
+    return slope > max(HALF, 2 * error)
