@@ -23,24 +23,20 @@ _CLONE = re.compile(r" ?\[clone [^][]*\]$|\.kd$")
 _NAMESPACE = r"(?:\b\w+|\(anonymous namespace\)|\{[^{}]*\})::"
 _UNNAMED = r"(?s)\(anonymous namespace\)::|::\{lambda.*|::operator\(\).*"
 #: Functions that only run what their template's argument says.
-_RUNS_ANOTHER = r"[Kk]ernel\d?|device_kernel|globalKernel|trampoline_kernel|launch\w*|run_kernel"
-#: Arguments of templates that only adapt another one, which is an argument of theirs.
-_ADAPTS_ANOTHER = (
-    r"[AB]?UnaryFunctor|BinaryFunctor|ReduceOp|func_wrapper_t|gpu_kernel_impl\w*|gpu_index_kernel|\w+_and_transform"
-    r"|\w*[wW]rapper|enable_\w+|apply|operator\W*"
+_RUNS_ANOTHER = re.compile(r"[Kk]ernel\d?|device_kernel|globalKernel|trampoline_kernel|launch\w*|run_kernel")
+#: Words of templates that many kernels share: types of numbers, how data lies in memory, adaptors.
+_PLUMBING = re.compile(
+    r"unsigned|signed|const|long|short|char|int|bool|float|double|void|true|false|size_t|u?int\d+_t|_*half2?|Half"
+    r"|BFloat16|_*(?:nv|hip)_\w+|Float8\w*|float\d|complex|[Aa]rray|TensorListMetadata|\w*OffsetCalculator"
+    r"|(?:Load|Store)With\w+|OpaqueType|\w*TensorInfo|Copy|integral_constant|optional|tuple|pair|Tensor(?:Base)?"
+    r"|cublas\w+|\w*Shape|\w*Policy\d*|\w*Iterator|\w*TileState|\w*_config|Dispatch\w+|\w*_traits|decltype"
+    r"|[AB]?UnaryFunctor|BinaryFunctor|ReduceOp|func_wrapper_t|gpu_kernel_impl\w*|gpu_index_kernel"
+    r"|\w+_and_transform|\w*[wW]rapper|enable_\w+|apply|operator|policy_hub|nullptr|\w+_launcher|bfloat16_t"
 )
-#: Arguments of templates that many kernels share: types of numbers, how data lies in memory.
-_PLUMBING = (
-    r"[-!(&].*|\d.*|.*[*&]|(?:unsigned|signed|const|long|short|char|int|bool|float|double|void|true|false|size_t"
-    r"|u?int\d+(?:_t)?|_*(?:nv_|hip_)?b?fp?loat\d*|_*half2?|Half|BFloat16|__nv_\w+|__hip_\w+|Float8\w*|float\d|complex"
-    r"|[Aa]rray|TensorListMetadata|\w*OffsetCalculator|LoadWith\w+|StoreWith\w+|OpaqueType|\w*TensorInfo|Copy"
-    r"|integral_constant|basic_string|optional|tuple|pair|Tensor(?:Base)?|cublas\w+|\w*Shape|\w*Policy\d*|\w*Iterator"
-    r"|\w*TileState|\w*_config|Dispatch\w+|\w*_traits|decltype|ck::\w+)(?: .*)?"
-)
+_WORD = re.compile(r"(?<!\w)[A-Za-z_]\w*")
 _TENSILE = r"(Cijk_[^\W_]+_[^\W_]+_[A-Z0-9]+(?:_BH)?(?:_Bias)?)_.*?(MT\d+x\d+x\d+).*"
 _MARKED = re.compile(r"(?s)^(before |)#+ (.*\S) #+$")
 _LENGTH = re.compile(r"\d+")
-_DEEPEST = 16  # adaptors in one another
 MOST = 72  # characters of a name in a sentence
 
 
@@ -59,7 +55,6 @@ def without_parameters(name: str, *, namespaces: bool = False) -> str:
     return owner + (bare[:at] if at else bare)
 
 
-@lru_cache(maxsize=65536)  # ranks have the same kernels
 def plain(name: str) -> str:
     """Return a name without the marks around it that some annotations have.
 
@@ -69,6 +64,7 @@ def plain(name: str) -> str:
     return _MARKED.sub(r"\1\2", name)
 
 
+@lru_cache(maxsize=65536)  # ranks have the same kernels
 def brief(name: str) -> str:
     """Return a name cut to what identifies it, for a sentence; words around a function of C++ stay.
 
@@ -125,42 +121,18 @@ def _shorter(name: str) -> str:
 
 
 def _identity(function: str) -> str:
-    """Return the name of a function of C++, which may have parameters, with what its template runs."""
+    """Return the name of a function of C++, with the first word of its template that tells what it does."""
     if function.startswith("_ZN"):
         return _unmangled(function)
     function = re.sub(_UNNAMED, "", function.replace("(anonymous namespace)::", ""))
     function = function[: next(_at_depth_0(function, "("), len(function))] or function
-    at = function.find("<")
-    *spaces, own = _split(function if at < 0 else function[:at], "::")
-    inner = next(filter(None, map(_what_runs, _arguments(function))), "") if at >= 0 else ""
-    if not re.fullmatch(_RUNS_ANOTHER, own):
-        return f"{own}<{inner}>" if inner else own
-    return inner or "::".join([*spaces[-1:], own])
-
-
-def _what_runs(argument: str, depth: int = 0) -> str:
-    """Return the name in an argument of a template that tells most; "" where it is plumbing."""
-    argument = argument.strip()
-    argument = argument[: next(_at_depth_0(argument, "("), len(argument))]
-    last = _split(argument, "::")[-1].strip()
-    own = last[: last.find("<")] if "<" in last else last
-    if not own or re.fullmatch(_PLUMBING, own) or re.fullmatch(_PLUMBING, argument):
-        return ""
-    adapts = depth < _DEEPEST and "<" in last and re.fullmatch(_ADAPTS_ANOTHER, own)
-    return next(
-        filter(None, (_what_runs(one, depth + 1) for one in (_arguments(last) if adapts else ()))), own
-    )
-
-
-def _arguments(function: str) -> list[str]:
-    """Return the arguments of the first template in the name of a function."""
-    at = function.find("<")
-    depth = 0
-    for end in range(at, len(function)):
-        depth += (function[end] == "<") - (function[end] == ">" and function[end - 1] != "-")
-        if depth == 0:
-            return _split(function[at + 1 : end], ",")
-    return _split(function[at + 1 :], ",")
+    full_name, _, template = function.partition("<")
+    *spaces, own = _split(full_name, "::")
+    words = _WORD.findall(re.sub(rf"{_NAMESPACE}|\([^()]*\)", "", template))
+    telling = next((word for word in words if not _PLUMBING.fullmatch(word)), "")
+    if not _RUNS_ANOTHER.fullmatch(own):
+        return f"{own}<{telling}>" if telling else own
+    return telling or "::".join([*spaces[-1:], own])
 
 
 def _split(text: str, by: str) -> list[str]:
@@ -179,22 +151,10 @@ def _at_depth_0(text: str, wanted: str) -> Iterator[int]:
 
 
 def _unmangled(name: str) -> str:
-    """Return a compiler's name of a function as its own, and what its template runs (Itanium C++ ABI)."""
-    own, at = _identifiers(name, 3)
-    if not own or not re.fullmatch(_RUNS_ANOTHER, own[-1]):
-        return own[-1] if own else name
-    while 0 <= (at := name.find("N", at)) < len(name):
-        inner, at = _identifiers(name, at + 1)
-        if inner and not re.fullmatch(_PLUMBING, inner[-1]):
-            return inner[-1]
-    return "::".join(own[-2:])
-
-
-def _identifiers(name: str, at: int) -> tuple[list[str], int]:
-    """Return the identifiers that begin at a place of a mangled name, and where they end."""
-    found = []
-    at = ((substituted := re.compile(r"S\d*_").match(name, at)) and substituted.end()) or at
+    """Return a compiler's name of a function as its own, without its template (Itanium C++ ABI)."""
+    found, at = [], 3
     while match := _LENGTH.match(name, at):
         at = match.end() + int(match[0][:6])
         found.append(name[match.end() : at])
-    return [one for one in found if one != "_GLOBAL__N_1"], max(at, 1)
+    is_general = bool(found) and _RUNS_ANOTHER.fullmatch(found[-1])
+    return "::".join(found[-2:] if is_general else found[-1:]) or name

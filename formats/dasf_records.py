@@ -9,7 +9,7 @@ What differs from the Chrome format:
 - A `Compute` record is stamped when the task had *finished*: start = timestamp - duration. The slice is
   named after the task's function (`args.name`) and has the category ``Compute``.
 - Task keys are text (``"('sum-<hash>', 1, 2)"``) or, with newer dask, arrays; both become the text.
-- The writer gives the end of a duration the phase ``B`` as well: where no record has the phase ``E``, a
+- The writer gives the end of a duration the phase ``B`` as well: until a record has the phase ``E``, a
   begin whose name is the innermost open one of its track ends it.
 - `Resource Usage` and `Managed Memory` are samples with values: they are `points`, and their `args`
   stand, in the same order, under ``header["point_args"]``.
@@ -17,21 +17,22 @@ What differs from the Chrome format:
 
 from __future__ import annotations
 
+import itertools
 import mmap
-from array import array
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 from msgspec.structs import replace
 
 from errors import TraceError
+from formats.builder import Builder
 from formats.columns import Trace, Track
-from formats.event import UNDECODABLE
-from formats.rows import Rows, columns, numbers, odd_phases
+from formats.event import UNDECODABLE, ExactEvent
+from formats.rows import ROLE, Rule, columns
+from formats.times import microseconds
 from formats.values import FARTHEST_NS, cleaned
 from inputs import opened, unreadable
 
@@ -39,6 +40,7 @@ COMPUTE = "Compute"
 RESOURCE_USAGE = "Resource Usage"
 MANAGED_MEMORY = "Managed Memory"
 
+_BATCH = 10_000  # records
 _HEAD = 8  # bytes of length before each record
 _MAX_RECORD = 1 << 32  # bytes; a length beyond it is not a length
 _MAX_SECONDS = FARTHEST_NS / 2e9  # of a time and of a duration: their sum is within the border
@@ -67,16 +69,24 @@ def read(path: Path, args: Collection[str] = (), points: bool = False) -> Trace:
         file of 0 bytes (the client's monitor may leave one) is a trace without events; TraceError where
         a file cannot be read, or none of its records is an event.
     """
-    builder = _Builder(frozenset(args), points)
+    builder = Builder(args, points)
+    repairs: list[str] = []
+    phases: Counter[str] = Counter()
+    samples: list[dict[str, Any]] = []
     try:
         with opened(path) as file:
-            for record in _records(file.fileno(), path.stat().st_size, builder.repairs):
-                builder.add(record)
+            records = _with_ends(_records(file.fileno(), path.stat().st_size, repairs))
+            while batch := list(itertools.islice(records, _BATCH)):
+                phases.update(record.phase for record in batch)
+                builder.add([_event(record, args) for record in batch], ExactEvent)
+                samples += [cleaned(record.args or {}) for record in batch if record.phase not in ROLE]
     except OSError as error:
         raise unreadable(path, error) from error
-    if not builder.phases and path.stat().st_size:
+    if not phases and path.stat().st_size:
         raise TraceError(f"{path}: not a DASF profile: none of its records is an event")
-    return builder.trace(path)
+    trace = columns(builder.rows(), Rule.NESTED_BY_NAME)
+    header = {"point_args": samples} if points else {}
+    return replace(trace, path=str(path), dialect="dasf", header=header, repairs=[*repairs, *trace.repairs])
 
 
 def key_text(key: object) -> str:
@@ -157,100 +167,49 @@ def _next_record(data: mmap.mmap, at: int) -> int | None:
     return None
 
 
-class _Builder:
-    """Turns records into columns, one at a time."""
-
-    def __init__(self, wanted: frozenset[str], points: bool) -> None:
-        self.repairs: list[str] = []
-        self.phases: Counter[str] = Counter()
-        self._wanted = wanted
-        self._keep_points = points
-        self._ids = numbers()
-        self._key, self._ts_ns, self._dur_ns = array("i"), array("q"), array("q")
-        self._args: defaultdict[str, tuple[array[int], list[Any]]] = defaultdict(lambda: (array("q"), []))
-        self._point_key, self._point_ts_ns = array("i"), array("q")
-        self._point_args: list[dict[str, Any]] = []
-        self._marks: list[_Record] = []  # B and E: paired at the end, when it is known whether E occurs
-
-    def add(self, record: _Record) -> None:
-        """Take one record."""
-        self.phases[record.phase] += 1
-        at_ns, dur_ns = _nanoseconds(record.timestamp), max(0, _nanoseconds(record.duration))
-        if record.phase in ("B", "E"):
-            self._marks.append(record)
-        elif record.phase != "X":
-            if self._keep_points:
-                self._point_key.append(self._id(record, record.phase, record.name))
-                self._point_ts_ns.append(at_ns)
-                self._point_args.append(cleaned(record.args or {}))
-        elif record.name == COMPUTE:
-            args = record.args or {}
-            name, key = (cleaned(args.get(what)) for what in ("name", "key"))
-            name = str(name or function_of(key))
-            self._add_slice(record, at_ns - dur_ns, dur_ns, name, COMPUTE)
-        else:
-            self._add_slice(record, at_ns, dur_ns, record.name)
-
-    def trace(self, path: Path) -> Trace:
-        """Return all that was added."""
-        self._pair_marks()
-        rows = Rows(
-            keys=list(self._ids),
-            counts=np.zeros(len(self._ids), np.int64),  # `phases` are those of the file's records
-            key=np.frombuffer(self._key, np.int32),
-            ts_ns=np.frombuffer(self._ts_ns, np.int64),
-            dur_ns=np.frombuffer(self._dur_ns, np.int64),
-            args={key: (np.frombuffer(at, np.int64), values) for key, (at, values) in self._args.items()},
-            points=(
-                np.frombuffer(self._point_key, np.int32),
-                np.frombuffer(self._point_ts_ns, np.int64),
-                [None] * len(self._point_key),
-                [],
-            ),
-            metadata=[],
-        )
-        header = {"point_args": self._point_args} if self._keep_points else {}
-        return replace(columns(rows), path=str(path), dialect="dasf", header=header, phases=dict(self.phases),
-                       repairs=[*self.repairs, *odd_phases(self.phases)])  # fmt: skip
-
-    def _id(self, record: _Record, phase: str, name: str, cat: str | None = None) -> int:
-        return self._ids[phase, name, cat, record.process_id, record.thread_id]
-
-    def _add_slice(
-        self, record: _Record, start_ns: int, dur_ns: int, name: str, cat: str | None = None
-    ) -> None:
-        args = record.args or {}
-        for key in self._wanted & args.keys():
-            value = cleaned(args[key])
-            if key == "key":
-                value = key_text(value)
-            elif key in ("dependencies", "dependents"):
-                value = [key_text(each) for each in value] if isinstance(value, list) else []
-            rows, values = self._args[key]
-            rows.append(len(self._key))
-            values.append(value)
-        self._key.append(self._id(record, "X", name, cat))
-        self._ts_ns.append(start_ns)
-        self._dur_ns.append(dur_ns)
-
-    def _pair_marks(self) -> None:
-        ends_are_begins = not self.phases["E"]
-        open_marks: defaultdict[Track, list[_Record]] = defaultdict(list)
-        unpaired = 0
-        for mark in self._marks:
-            stack = open_marks[Track(mark.process_id, mark.thread_id)]
-            same = bool(stack) and stack[-1].name == mark.name
-            if same and (mark.phase == "E" or ends_are_begins):
-                begin = stack.pop()
-                start_ns, end_ns = _nanoseconds(begin.timestamp), _nanoseconds(mark.timestamp)
-                self._add_slice(begin, start_ns, max(0, end_ns - start_ns), begin.name)
-            elif mark.phase == "B":
-                stack.append(mark)
+def _with_ends(records: Iterable[_Record]) -> Iterator[_Record]:
+    """Yield the records, with the phase E where a begin ends a duration."""
+    open_names: defaultdict[Track, list[str]] = defaultdict(list)
+    has_ends = False
+    for record in records:
+        has_ends |= record.phase == "E"
+        if record.phase == "B" and not has_ends:
+            names = open_names[Track(record.process_id, record.thread_id)]
+            if names and names[-1] == record.name:
+                names.pop()
+                record.phase = "E"
             else:
-                unpaired += 1
-        unpaired += sum(map(len, open_marks.values()))
-        if unpaired:
-            self.repairs.append(f"{unpaired} begins or ends without their counterpart left out")
+                names.append(record.name)
+        yield record
+
+
+def _event(record: _Record, wanted: Collection[str]) -> ExactEvent:
+    """Return a record as an event of a chrome trace, with the wanted args."""
+    args = record.args or {}
+    start_ns, dur_ns = _nanoseconds(record.timestamp), max(0, _nanoseconds(record.duration))
+    name, cat = record.name, None
+    if record.phase == "X" and name == COMPUTE:
+        cat, start_ns = COMPUTE, start_ns - dur_ns
+        name = str(cleaned(args.get("name")) or function_of(cleaned(args.get("key"))))
+    chosen = {key: _arg(key, cleaned(args[key])) for key in wanted if key in args}
+    return ExactEvent(
+        ph=record.phase,
+        name=name,
+        cat=cat,
+        pid=record.process_id,
+        tid=record.thread_id,
+        ts=microseconds(start_ns),
+        dur=microseconds(dur_ns),
+        args=msgspec.Raw(msgspec.json.encode(chosen)),
+    )
+
+
+def _arg(key: str, value: Any) -> Any:
+    if key == "key":
+        return key_text(value)
+    if key in ("dependencies", "dependents"):
+        return [key_text(each) for each in value] if isinstance(value, list) else []
+    return value
 
 
 def _nanoseconds(seconds: float) -> int:

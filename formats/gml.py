@@ -1,16 +1,15 @@
 """GML as networkx writes it, read and written fast; every other layout is read by networkx itself.
 
-The fast reader knows one layout: a directed graph of node blocks that begin with ``id`` and ``label`` and
-edge blocks that begin with ``source`` and ``target``, followed by scalar values, in any white space. A file
-that departs from it anywhere (comments, nested values, other orders, errors) is left to networkx, so
-both readers agree by construction on what is not hot.
+The fast reader knows one layout: a directed graph with a pair of key and scalar value, or the beginning or
+end of a block, on each line. A file that departs from it anywhere (comments, nested values, errors) is left
+to networkx.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,6 @@ import numpy as np
 from msgspec import Struct
 
 from arrays import NDArray
-from arrays.numbering import unique
 from errors import TraceError
 from formats.stream import ByteStream, text_pieces
 from formats.values import GREATEST_INT, LEAST_INT, clean_text
@@ -26,24 +24,10 @@ from formats.values import GREATEST_INT, LEAST_INT, clean_text
 if TYPE_CHECKING:
     import networkx as nx
 
-_REAL = r"[+-]?(?:[0-9]*\.[0-9]+|[0-9]+\.[0-9]*)(?:[Ee][+-]?[0-9]+)?"
-_INTEGER = r"[+-]?[0-9]{1,18}(?![0-9])"  # within 64 bits
-_VALUE = rf'(?:"[^"\r\n]*"|{_REAL}|{_INTEGER}|[+-]INF|INF|NAN)'
-_PAIR = rf"[A-Za-z][0-9A-Za-z_]*\s+{_VALUE}(?=[\s\]])"
-_PAIRS = rf"((?:\s+{_PAIR})*)"
-_BLOCK = (
-    rf'(?:node\s*\[\s*id\s+([0-9]{{1,18}})\s+label\s+("[^"\r\n]*"){_PAIRS}\s*\]'
-    rf"|edge\s*\[\s*source\s+([0-9]{{1,18}})\s+target\s+([0-9]{{1,18}}){_PAIRS}\s*\]"
-    r"|([^\s]))"
-)
-_HEAD = rf"\s*graph\s*\[{_PAIRS}"
-_EACH_PAIR = rf"([A-Za-z][0-9A-Za-z_]*)\s+({_VALUE})"
-_REFERENCE = re.compile("&#([0-9]{1,6});")
-_FOREIGN = re.compile(r'&(?!#[0-9]{1,6};)|"\[\]"|"\(\)"')  # other references, and sequences
 _NOT_PLAIN = re.compile(r'[^ -~]|[&"]')
-_GRAPH_KEYS = frozenset(("multigraph", "node", "edge"))
-_NODE_KEYS = frozenset(("id", "label"))
-_EDGE_KEYS = frozenset(("source", "target"))
+_UNUSUAL = ("&", '"[]"', '"()"')  # references to characters, and empty sequences
+_NOT_FINITE = ("NAN", "INF", "+INF", "-INF")
+_MOST_DIGITS = 18  # of an integer that is certain to have 64 bits
 
 
 class Gml(Struct, frozen=True):
@@ -87,67 +71,60 @@ def parse_gml(text: str, path: str = "GML") -> Gml:
 
     Raises TraceError where it is not GML, an edge names a missing node, or ids or labels are doubled.
     """
-    with contextlib.suppress(_OtherLayoutError):
-        return _parse_blocks(text)
+    with contextlib.suppress(ValueError, KeyError, StopIteration):
+        return _parse_lines(text)
     return _parse_by_networkx(text, path)
 
 
-class _OtherLayoutError(Exception):
-    """A text is for networkx to read, or to refuse in its words."""
+def _parse_lines(text: str) -> Gml:
+    """Read the layout that networkx writes; ValueError, KeyError or StopIteration at any other."""
+    lines = map(str.strip, text.split("\n"))
+    if next(lines) != "graph [" or any(part in text for part in _UNUSUAL):
+        raise ValueError
+    blocks: dict[str, list[dict[str, Any]]] = {"node [": [], "edge [": []}
+    graph: dict[str, Any] = {}
+    while (line := next(lines)) != "]":
+        if line in blocks:
+            blocks[line].append(_block(lines))
+        else:
+            _add_pair(line, graph)
+    nodes, edges = blocks.values()
+    index = {node.pop("id"): i for i, node in enumerate(nodes)}
+    labels = [node.pop("label") for node in nodes]
+    ends = [(index[edge.pop("source")], index[edge.pop("target")]) for edge in edges]
+    is_typed = all(type(label) is str for label in labels) and all(type(i) is int for i in index)
+    is_distinct = len(index) == len(set(labels)) == len(nodes) and len(set(ends)) == len(edges)
+    if any(lines) or not graph.pop("directed") or "multigraph" in graph or not is_typed or not is_distinct:
+        raise ValueError
+    source, target = np.array(ends, np.int64).reshape(-1, 2).T
+    return Gml(labels, source, target, nodes, edges)
 
 
-def _parse_blocks(text: str) -> Gml:
-    """Read the layout that networkx writes."""
-    head = re.match(_HEAD, text)
-    if head is None or _FOREIGN.search(text):
-        raise _OtherLayoutError
-    found = re.compile(_BLOCK).findall(text, head.end())
-    attrs = _values(head[1])
-    is_whole = [block[6] for block in found if block[6]] == ["]"] and found[-1][6] == "]"
-    if not is_whole or not attrs.get("directed") or not _GRAPH_KEYS.isdisjoint(attrs):
-        raise _OtherLayoutError
-    nodes = [block[:3] for block in found if block[1]]
-    edges = [block[3:6] for block in found if block[3]]
-    labels = [_text(node[1]) for node in nodes]
-    index = {int(node[0]): i for i, node in enumerate(nodes)}
-    source = np.array([index.get(int(edge[0]), -1) for edge in edges], np.int64)
-    target = np.array([index.get(int(edge[1]), -1) for edge in edges], np.int64)
-    node_attrs, edge_attrs = [_values(node[2]) for node in nodes], [_values(edge[2]) for edge in edges]
-    if (
-        len(index) < len(nodes)
-        or len(set(labels)) < len(nodes)
-        or min(source.min(initial=0), target.min(initial=0)) < 0
-        or len(unique(source * len(nodes) + target)) < len(edges)
-        or not all(map(_NODE_KEYS.isdisjoint, node_attrs))
-        or not all(map(_EDGE_KEYS.isdisjoint, edge_attrs))
-    ):
-        raise _OtherLayoutError  # ids, labels or edges contradict each other
-    return Gml(labels, source, target, node_attrs, edge_attrs)
+def _block(lines: Iterator[str]) -> dict[str, Any]:
+    block: dict[str, Any] = {}
+    while (line := next(lines)) != "]":
+        _add_pair(line, block)
+    return block
 
 
-def _values(text: str) -> dict[str, Any]:
-    """Return the key-value pairs of a block, whose keys differ."""
-    if '"' in text:
-        pairs = re.findall(_EACH_PAIR, text)
+def _add_pair(line: str, block: dict[str, Any]) -> None:
+    """Add the key and the value of a line; ValueError where it is no such pair, or a key comes again."""
+    key, _, raw = line.partition(" ")
+    raw = raw.lstrip()
+    if not key.isidentifier() or key[0] == "_" or key in block:
+        raise ValueError
+    if raw[:1] == '"':
+        if raw[-1] != '"' or len(raw) < 2 or '"' in raw[1:-1] or "\r" in raw:
+            raise ValueError
+        block[key] = raw[1:-1]
+    elif "." in raw or raw in _NOT_FINITE:
+        if "_" in raw:  # which only Python allows
+            raise ValueError
+        block[key] = float(raw)
+    elif raw.lstrip("+-").isdecimal() and len(raw) <= _MOST_DIGITS:
+        block[key] = int(raw)
     else:
-        words = text.split()
-        if len(words) == 2:  # the usual case: one figure
-            return {words[0]: _number(words[1])}
-        pairs = list(zip(words[::2], words[1::2], strict=True))
-    values = {key: _text(raw) if raw[0] == '"' else _number(raw) for key, raw in pairs}
-    if len(values) < len(pairs):
-        raise _OtherLayoutError  # a key that is repeated is a list
-    return values
-
-
-def _number(raw: str) -> float:
-    return float(raw) if "." in raw or "N" in raw else int(raw)
-
-
-def _text(quoted: str) -> str:
-    """Return the text between the quotes, references to characters resolved."""
-    text = quoted[1:-1]
-    return clean_text(_REFERENCE.sub(lambda match: chr(int(match[1])), text)) if "&" in text else text
+        raise ValueError
 
 
 def _parse_by_networkx(text: str, path: str) -> Gml:

@@ -68,6 +68,5 @@ def test_no_pattern_takes_the_square_of_a_text() -> None:
     assert slow == []
 
 
-def test_templates_that_adapt_one_another_are_followed_some_way_down() -> None:
-    assert brief("void work<" + "apply<" * 3 + "add>>>>()") == "work<add>"
-    assert brief("void work<" + "apply<" * 2000 + "add" + ">" * 2001 + "()") == "work<apply>"
+def test_templates_that_adapt_one_another_are_followed_all_the_way_down() -> None:
+    assert brief("void work<" + "apply<" * 2000 + "add" + ">" * 2001 + "()") == "work<add>"

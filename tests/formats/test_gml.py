@@ -151,7 +151,7 @@ def test_broken_gml_is_one_line(text: str, what: str) -> None:
 
 
 def test_the_usual_layout_is_read_by_the_fast_reader() -> None:
-    assert gml_module._parse_blocks(TINY + EDGE).labels == ["a", "b"]
+    assert gml_module._parse_lines(TINY + EDGE).labels == ["a", "b"]
 
 
 def test_bytes_that_are_not_ascii_are_refused_with_their_line(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_recorded_graphs_are_read_as_networkx_reads_them() -> None:
     assert paths
     for path in paths:
         text = path.read_text()
-        fast = gml_module._parse_blocks(text)
+        fast = gml_module._parse_lines(text)
         assert _content_of(fast) == _content(nx.read_gml(path))
         assert format_gml(fast) == _networkx_text(nx.read_gml(path))
 

@@ -66,10 +66,7 @@ def test_then_it_keeps_the_argument_that_tells_what_it_does() -> None:
             "FlashAttnFwdSm90",
         ),
         ("rank3.before void (anonymous namespace)::f<float>(float*) [clone .kd]", "rank3.before f"),
-        (
-            "_ZN19cutlass_cudnn_train6KernelINS_4conv6kernel23ImplicitGemmConvolutionINS1_4ShapeEEEEEvT_",
-            "ImplicitGemmConvolution",
-        ),
+        ("_ZN19cutlass_cudnn_train6KernelINS_4conv6kernelEEEvT_", "cutlass_cudnn_train::Kernel"),
         (
             f"Cijk_Alik_Bljk_BBS_BH_Bias_{'HA_S_' * 9}MT64x32x128_{'MI16x16x1_' * 9}",
             "Cijk_Alik_Bljk_BBS_BH_Bias…MT64x32x128",
