@@ -38,8 +38,6 @@ class SourcePlace(Struct, frozen=True):
     names: tuple[str, ...] = ()  # --filter
     comm: tuple[str, ...] = ()  # --comm
     owner: str = ""  # the prefix by which a name of these is meant here only: "rank1."
-    table_bytes: int = 16 << 20  # of texts that recur, to be kept in memory
-    scan: bool = False  # in C, where that can be done
 
 
 class SourceProcess(Struct):

@@ -1,21 +1,19 @@
 """Combines many traces: rewrites them in parallel, puts them on one clock, merges them in order of time.
 
-Two passes. The first reads every source once, rewrites its events (`combine.rewrite_source`) and spills them
-as sorted runs (`combine.external_sort`); it also gathers what clocks are compared by. Then the clocks are
-known, and the second pass merges the runs, adding to each time what its source's clock needs, and puts
-the texts of the events together (`combine.event_text`): several processes, each a stretch of time. Memory
-depends on the size of a run and of a block, not on the traces.
+Two passes. The first reads every source once and rewrites its events into a temporary file
+(`combine.rewrite_source`); it also gathers what clocks are compared by. Then the clocks are known, and the
+second pass sorts the events of all sources by time and copies their texts, each after its new time. Memory
+holds some 30 bytes an event.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import mmap
 from collections.abc import Callable, Iterator, Sequence
-from ctypes import CDLL
-from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -25,13 +23,12 @@ from arrays import Int64
 from clocks.offsets import Clock
 from combine.combined_header import Labels, merged_header, metadata_events
 from combine.distinct_ids import SourcePlace
-from combine.event_text import Heads, text_of
-from combine.external_sort import PlacedRun, cut, merge
-from combine.rewrite_source import rewrite
-from combine.sources import Beginning, Member, sniffed, timing, usable, with_ranks
+from combine.event_times import microseconds
+from combine.rewrite_source import Rewritten, rewrite
+from combine.sources import Beginning, Member, Shift, sniffed, timing, usable, with_ranks
 from formats import native
 from outputs.atomic import as_output_error, check_output, open_output, temporary_directory
-from parallel import FilePart, cores, fork_context, process_pool, size_of, unpacked_size
+from parallel import FilePart, cores, process_pool, size_of, unpacked_size
 from parallel import progress as bars
 from trace_utils import check_known
 
@@ -40,10 +37,8 @@ if TYPE_CHECKING:
 
 _STRIDE = 100_000  # process ids that a source gets, where there are few enough sources
 _MAX_PID = (1 << 31) - 1
-_TABLE_BYTES = 64 << 20  # of texts that recur, over all sources
-_SOURCE_TABLE_BYTES = 16 << 20
-_PARALLEL_WORTH = 8 << 20  # bytes of runs that are merged in several processes
-_COPIED = 4 << 20
+_BLOCK = 1 << 13  # events that are copied at a time
+_BEFORE = b'},\n{"ts":'
 _FORK_WORTH = 4 << 20  # bytes below which a second process costs more than it saves
 _IF_FULL = "temporary files as large as inputs and result may be needed beside it"
 _T = TypeVar("_T")
@@ -102,11 +97,11 @@ def combine(
         beginnings = _run(pool, sniffed, [(member.file, scan) for member in members])
         members, kinds, left_out = usable(members, beginnings, skip_broken=skip_broken)
         dialect = kinds[0].dialect
-        places = _places(members, kinds, names, comm, scan=scan)
+        places = _places(members, kinds, names, comm)
         with bars.bar(
             sum(size_of(member.file) for member in members), "B", what="reading", enabled=progress
         ) as bar:
-            tasks = [(place, spill / f"{place.number}.runs") for place in places]
+            tasks = [(place, spill / f"{place.number}.events") for place in places]
             sources = _run(pool, rewrite, tasks, lambda i: bar.update(size_of(members[i].file)))
         check_known(names, dict.fromkeys(name for source in sources for name in source.known))
         members = with_ranks(members, dialect, sources)
@@ -120,17 +115,10 @@ def combine(
         head = merged_header(labels, sources, times)
         metadata = metadata_events(labels, sources)
         metadata += [text for source in sources for text in source.untimed]
-        texts: list[bytes] = []  # of all sources' heads, one after another
-        runs: list[PlacedRun] = []
-        for source, shift in zip(sources, times.shifts, strict=True):
-            runs += [(run, shift, len(texts)) for run in source.runs]
-            texts += source.heads.texts
-        library = native.library() if scan else None
-        heads = Heads(texts, np.concatenate([source.heads.is_slice for source in sources]))
-        size = sum(run.n_bytes for run, _, _ in runs)
-        with open_output(output) as file, bars.bar(size, "B", what="writing", enabled=progress) as bar:
-            parts = jobs if size > _PARALLEL_WORTH else 1
-            _write(file, head, metadata, _texts(runs, heads, library, parts, spill, bar.update))
+        n_timed = sum(len(source.ts) for source in sources)
+        writing = bars.bar(n_timed, "events", what="writing", enabled=progress)
+        with open_output(output) as file, writing as bar:
+            _write(file, head, metadata, _texts(sources, times.shifts, bar.update))
     return Combined(
         members=members,
         n_events=len(metadata) + sum(s.n_events - len(s.untimed) for s in sources),
@@ -148,8 +136,6 @@ def _places(
     kinds: Sequence[Beginning],
     names: Sequence[str],
     comm: Sequence[str],
-    *,
-    scan: bool,
 ) -> list[SourcePlace]:
     stride = min(_STRIDE, _MAX_PID // len(members))
     system = dialects.named(kinds[0].dialect)
@@ -166,16 +152,12 @@ def _places(
             names=tuple(names),
             comm=tuple(comm),
             owner=member.of_rank(kinds[i].rank).source.prefix,
-            table_bytes=min(_SOURCE_TABLE_BYTES, _TABLE_BYTES // len(members)),
-            scan=scan,
         )
         for i, member in enumerate(members)
     ]
 
 
-def _write(
-    file: IO[bytes], head: bytes, metadata: Sequence[bytes], texts: Iterator[bytes | memoryview]
-) -> None:
+def _write(file: IO[bytes], head: bytes, metadata: Sequence[bytes], texts: Iterator[bytes]) -> None:
     """Write the object: the members `head` (JSON, without its last brace), then the events."""
     file.write(head + b',"traceEvents":[\n' if len(head) > 1 else b'{"traceEvents":[\n')
     before = b",\n".join(metadata)[:-1]
@@ -188,47 +170,58 @@ def _write(
 
 
 def _texts(
-    runs: Sequence[PlacedRun],
-    heads: Heads,
-    library: CDLL | None,
-    n: int,
-    spill: Path,
-    on_read: Callable[[int], object],
-) -> Iterator[bytes | memoryview]:
-    """Yield the events of all runs as JSON, from the second of `n` parts on merged in other processes."""
-    at = cut(runs, n)
-    if n == 1 or fork_context().get_start_method() != "fork":
-        for block in merge(runs, at, library, on_read):
-            yield from text_of(block, heads, library)
-        return
-    size = (len(at) - 1) // n
-    parts = [at[i * size : (i + 1) * size + 1] for i in range(n)]
-    paths = [spill / f"{i}.part" for i in range(1, n)]
-    with process_pool(n - 1, _share, (runs, heads, library)) as pool:
-        tasks = [pool.submit(_merge_part, *task) for task in zip(paths, parts[1:], strict=True)]
-        for block in merge(runs, parts[0], library, lambda read: on_read(read * n)):
-            yield from text_of(block, heads, library)
-        for task, path in zip(tasks, paths, strict=True):
-            task.result()
-            with open(path, "rb") as file:
-                yield from iter(partial(file.read, _COPIED), b"")
-            path.unlink()
+    sources: Sequence[Rewritten], shifts: Sequence[Shift], on_written: Callable[[int], object]
+) -> Iterator[bytes]:
+    """Yield the events of all sources in time order as JSON, without the last one's closing brace."""
+    ts = np.concatenate([source.ts + shift(source.ts) for source, shift in zip(sources, shifts, strict=True)])
+    order = _time_order(ts, np.concatenate([source.dur for source in sources]))
+    lengths = np.concatenate([source.lengths for source in sources])
+    number = np.repeat(np.arange(len(sources), dtype=np.int32), [len(source.ts) for source in sources])
+    start = np.concatenate([np.cumsum(source.lengths, dtype=np.int64) for source in sources]) - lengths
+    with contextlib.ExitStack() as stack:
+        texts = [stack.enter_context(_mapped(source.file)) for source in sources]
+        for first in range(0, len(order), _BLOCK):
+            rows = order[first : first + _BLOCK]
+            starts = start[rows]
+            parts = [_BEFORE] * (3 * len(rows))
+            parts[1::3] = microseconds(ts[rows])
+            parts[2::3] = [
+                texts[i][begin:end]
+                for i, begin, end in zip(
+                    number[rows].tolist(), starts.tolist(), (starts + lengths[rows]).tolist(), strict=True
+                )
+            ]
+            yield b"".join(parts)
+            on_written(len(rows))
+            for text in texts:
+                if isinstance(text, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+                    text.madvise(mmap.MADV_DONTNEED)  # pages that were copied are not memory of this process
 
 
-#: The runs, heads and library of a process that merges a part; they are forked, not sent.
-_shared: list[tuple[Sequence[PlacedRun], Heads, CDLL | None]] = []
+def _time_order(ts: Int64, dur: Int64) -> Int64:
+    """Order of events (n,) by time; of one time they stay in order, but longer slices come first.
+
+    So a slice comes before what it contains, and events that are not slices (`dur` -1) keep their places.
+    """
+    order = np.argsort(ts, kind="stable")
+    sorted_ts = ts[order]
+    same = sorted_ts[1:] == sorted_ts[:-1]
+    if same.any():
+        is_tied = np.append(same, False) | np.append(False, same)
+        slots = np.flatnonzero(is_tied & (dur[order] >= 0))
+        order[slots] = order[slots][np.lexsort((-dur[order[slots]], sorted_ts[slots]))]
+    return order
 
 
-def _share(*merged: Any) -> None:
-    _shared[:] = [merged]
-
-
-def _merge_part(path: Path, at: Int64) -> None:
-    """Write the events of some stretches to a file."""
-    runs, heads, library = _shared[0]
-    with open(path, "wb") as file:
-        for block in merge(runs, at, library):
-            file.writelines(text_of(block, heads, library))
+@contextlib.contextmanager
+def _mapped(path: Path) -> Iterator[mmap.mmap | bytes]:
+    """Map a file, which may be empty, into memory."""
+    with open(path, "rb") as file:
+        if not path.stat().st_size:
+            yield b""
+            return
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+            yield text
 
 
 def _run(

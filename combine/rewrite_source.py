@@ -1,140 +1,101 @@
-"""One trace rewritten for a place among others: new pids, tids, names and ids, spilled in sorted runs.
+"""One trace rewritten for a place among others: new pids, tids, names and ids, in a temporary file.
 
-The events pass through in pieces; what stays in memory is the tables of processes and tracks, and the begins
-and ends of the operations by which clocks are compared. Events that the scanner in C found share heads
-(`combine.event_text`) and are handled as columns; others are rewritten one by one. Processes and threads are
-numbered in the order in which the file names them.
+The events pass through in pieces. A time, a duration and a length of each stay in memory, with the tables of
+processes and tracks, and the begins and ends of the operations by which clocks are compared. The text of an
+event lacks its time, which depends on the clocks: it begins with the comma after it. Processes and threads
+are numbered in the order in which the file names them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 import msgspec
 import numpy as np
 from msgspec import Struct
 
 import dialects
-from arrays import Int64, NDArray
+from arrays import Int32, Int64, NDArray
 from arrays.numbering import places_by_value
-from combine.distinct_ids import (
-    EXACT_SOURCES,
-    SourcePlace,
-    SourceProcess,
-    SourceThread,
-    Tables,
-    first_id,
-    make_unique,
-)
-from combine.event_text import (
-    DROPPED,
-    DURATION,
-    KEPT,
-    LEFT_OUT,
-    LONGEST_WRITTEN_NS,
-    NO_ROLE,
-    Heads,
-    HeadTable,
-    Placed,
-    Times,
-    exact_times,
-    member,
-    microseconds,
-    packed,
-    times,
-)
-from combine.external_sort import Events, Run, RunWriter, run_writer, text_starts
+from combine.distinct_ids import SourcePlace, SourceProcess, SourceThread, Tables, make_unique
+from combine.event_times import LONGEST_WRITTEN_NS, Times, exact_times, microseconds, times
 from dialects.sync_points import SyncPart, SyncPoints, collected
 from dialects.system import Need, System
 from errors import counted
-from formats import native
 from formats.columns import Trace, no_slices
 from formats.event import NO_TIME, args_object
-from formats.native.rewriter import ScannedWhole, WholeScanner
 from formats.times import FLOAT_LIMIT_US, InexactError
 from formats.values import cleaned
-from formats.whole import ARGUMENTS, ExactWholeEvent, OddEvent, WholeEvent, WholeReader, encode
+from formats.whole import ExactWholeEvent, OddEvent, WholeEvent, WholeReader, encode
 from trace_utils import CommFilter
 
 _ENCODE = msgspec.json.Encoder().encode
 _LOOK = 1  # a role of which only an event's args tell which operation it is part of
 _FIRST = 2  # the number of the first operation that name and track tell
 _REMEMBERED = 1 << 17  # names with their tracks, and arguments
+_DURATION = b',"dur":'
+KEPT, LEFT_OUT, DROPPED = range(3)  # fates of events of a kind; dropped ones are counted
+NO_ROLE = 0  # of events by which no clocks are compared
 #: Metadata that is gathered, and written anew at the head of the combined file.
 _GATHERED = frozenset(("process_name", "process_sort_index", "thread_name", "thread_sort_index"))
+
+
+class _Placed(NamedTuple):
+    """The rewriting of the events of one name, category, process and thread."""
+
+    name: Any
+    pid: int
+    tid: int
+    role: int  # for `SyncFinder`
+    fate: int
+    is_front: bool  # whether they show the thread that is shown first
 
 
 class _Rewriter:
     """Rewrites the events of one source, and gathers its processes, threads, metadata and sync points.
 
-    Events that have a time go to `runs`; those without are in `untimed`, ready to be written.
+    Events that have a time go to `file`; those without are in `untimed`, ready to be written.
     """
 
-    def __init__(self, place: SourcePlace, runs: RunWriter) -> None:
+    def __init__(self, place: SourcePlace, file: IO[bytes]) -> None:
         self._place = place
         self._system = dialects.named(place.dialect, place.comm)
-        self._runs = runs
+        self._file = file
+        none = np.zeros(0, np.int64)
+        self.columns = [(none, none, none.astype(np.int32))]  # times, durations and lengths, by pieces
         self.tables = Tables(place)
         self.anchors = SyncFinder(self._system)
         self.filter = CommFilter(self._system, place.names, place.owner)
         self.packs_args = bool(place.prefix)  # BytePS writes four short lines of them for each event
-        self._args_text = lru_cache(_REMEMBERED)(packed if self.packs_args else bytes)
+        self._packed = lru_cache(_REMEMBERED)(_packed)
         self._placed = lru_cache(_REMEMBERED)(self._newly_placed)
-        self.heads = HeadTable(self._placed, self._args_text)
         self.untimed: list[bytes] = []
         self.n_events = 0
         self.dropped = 0
-        self.n_strays = 0  # what has no phase, and so is not an event
+        self.n_strays = 0  # objects without a phase, which are no events
         self.n_mistaken = 0  # pieces with bytes that are not UTF-8
         self.metadata: list[dict[str, Any]] = []  # what tells of the whole file
         self.front_tid: int | None = None
 
     def add(self, events: list[WholeEvent], times: Times) -> None:
-        """Rewrite the events of one piece, each for itself; `times` are theirs."""
+        """Rewrite the events of one piece; `times` are theirs."""
         is_slice = np.fromiter((event.ph == "X" for event in events), np.bool_, len(events))
         if self._place.axis is not None:
             times = times._replace(ts=self._place.axis.corrected(times.ts))
         # as events are sorted by them: -1 where there is none
         dur = np.where(is_slice & (times.dur >= 0), np.minimum(times.dur, LONGEST_WRITTEN_NS), -1)
-        roles, rows, tails = self._rewritten(events, times, is_slice)
-        self.anchors.add(events.__getitem__, roles, times.ts, dur)
-        heads = np.zeros(len(rows), np.int32)
-        self._runs.add(Events.with_tails(times.ts[rows], dur[rows], heads, tails))
-
-    def add_scanned(self, scanned: ScannedWhole) -> None:
-        """Take the events that the scanner in C scanned."""
-        self.heads.extend(scanned.new_keys)
-        heads = scanned.key + np.int32(1)
-        _, role, fate, is_front = self.heads.columns()
-        ts = scanned.ts_ns if self._place.axis is None else self._place.axis.corrected(scanned.ts_ns)
-        at = text_starts(scanned.lengths)
-        roles = role[heads]
-        if roles.any():
-
-            def look(row: int) -> WholeEvent:
-                kind = self.heads.kinds[int(heads[row])]
-                start = int(at[row])
-                text = scanned.text[start : start + int(scanned.lengths[row])].partition(ARGUMENTS)[2]
-                return WholeEvent(name=kind.name, cat=kind.cat, args=msgspec.Raw(text))
-
-            self.anchors.add(look, roles, ts, scanned.dur_ns)
-        if (fronts := heads[is_front[heads]]).size:
-            self.front_tid = self.heads.placed[int(fronts[-1])].tid
-        events = Events(ts, scanned.dur_ns, heads, at, scanned.lengths, scanned.text)
-        fates = fate[heads]
-        if fates.any():
-            self.dropped += int(np.count_nonzero(fates == DROPPED))
-            events = events.select(np.flatnonzero(fates == KEPT))
-        self.n_events += len(events)
-        self._runs.add(events)
+        roles, rows, texts = self._rewritten(events, times, is_slice)
+        self.anchors.add(events, roles, times.ts, dur)
+        self.columns.append((times.ts[rows], dur[rows], np.fromiter(map(len, texts), np.int32, len(texts))))
+        self._file.write(b"".join(texts))
 
     def _rewritten(
         self, events: list[WholeEvent], times: Times, is_slice: NDArray[np.bool_]
     ) -> tuple[Int64, Int64, list[bytes]]:
-        """Rewrite events; return the roles of all, which stay and have a time, and the tails of these.
+        """Rewrite events; return the roles of all, which stay and have a time, and the texts of these.
 
         Those without a time are put aside.
         """
@@ -158,34 +119,34 @@ class _Rewriter:
         if self.packs_args:
             for event in kept:
                 if bytes(event.args):
-                    event.args = msgspec.Raw(self._args_text(bytes(event.args)))
+                    event.args = msgspec.Raw(self._packed(bytes(event.args)))
         make_unique(kept, self._place.number)
         order = np.array(rows, np.int64)
         with_dur = (is_slice & times.is_exact)[order]
         before = [b""] * len(kept)
         texts = microseconds(times.dur[order][with_dur])
         for row, text in zip(np.flatnonzero(with_dur).tolist(), texts, strict=True):
-            before[row] = DURATION + text
+            before[row] = _DURATION + text
             kept[row].dur = None
         for row in np.flatnonzero(~with_dur).tolist():
             dur = kept[row].dur
             if type(dur) is float and dur.is_integer() and abs(dur) < FLOAT_LIMIT_US:
                 kept[row].dur = int(dur)  # as it may have been written: types of one kind of number differ
         write = encode if OddEvent in set(map(type, kept)) else _ENCODE
-        texts = [start + member(write(event)) for start, event in zip(before, kept, strict=True)]
+        texts = [start + _members(write(event)) for start, event in zip(before, kept, strict=True)]
         timed = times.ts[order] != NO_TIME
         self.untimed += [b"{" + texts[i][1:] + b"}" for i in np.flatnonzero(~timed).tolist()]
         return np.array(roles, np.int64), order[timed], [texts[i] for i in np.flatnonzero(timed).tolist()]
 
-    def _newly_placed(self, name: Any, cat: Any, pid: Any, tid: Any) -> Placed:
+    def _newly_placed(self, name: Any, cat: Any, pid: Any, tid: Any) -> _Placed:
         """Return how events of a name, category, process and thread are rewritten."""
         role, fate = self.anchors.role(name, cat, tid), self._fate(name, cat, pid, tid)
         if fate != KEPT:
-            return Placed(name, 0, 0, role, fate, is_front=False)
+            return _Placed(name, 0, 0, role, fate, is_front=False)
         track = self.tables.track(pid, tid)
         is_front = name is not None and name == self._system.front_operation
         new = self._place.prefix + name if isinstance(name, str) else name
-        return Placed(new, track.pid, track.tid, role, fate, is_front)
+        return _Placed(new, track.pid, track.tid, role, fate, is_front)
 
     def _fate(self, name: Any, cat: Any, pid: Any, tid: Any) -> int:
         if self._place.only_pid is not None and (pid is None or tid is None):
@@ -217,7 +178,6 @@ class _Rewriter:
             is_new, entry.name = entry.name != str(value), str(value)
             if kind == "process" and self._place.names and is_new:  # it may be an operation
                 self._placed.cache_clear()
-                self.heads.place_again(event.pid)
         elif what == "sort_index" and isinstance(value, (int, float)):
             entry.sort_index = value
         return True
@@ -242,15 +202,12 @@ class SyncFinder:
             return _LOOK
         return self._number(self._system.sync_part(name, str(cat or ""), tid, {}))
 
-    def add(self, event_of: Callable[[int], WholeEvent], roles: Int64, ts: Int64, dur: Int64) -> None:
-        """Look through the events of one piece, `roles`, `ts` and `dur` (n,); a dur of -1 means no duration.
-
-        `event_of` returns the name, the category and the arguments of an event.
-        """
+    def add(self, events: Sequence[WholeEvent], roles: Int64, ts: Int64, dur: Int64) -> None:
+        """Look through the events of one piece, `roles`, `ts` and `dur` (n,); -1 means no duration."""
         rows = np.flatnonzero((roles != NO_ROLE) & (dur >= 0))
         roles = roles[rows]
         if self._system.args.get(Need.SYNC):
-            roles = np.fromiter((self._looked_at(event_of(i)) for i in rows.tolist()), np.int64, len(rows))
+            roles = np.fromiter((self._looked_at(events[i]) for i in rows.tolist()), np.int64, len(rows))
             rows, roles = rows[roles != NO_ROLE], roles[roles != NO_ROLE]
         if len(rows):
             self._roles.append(roles)
@@ -281,7 +238,10 @@ class SyncFinder:
 class Rewritten(Struct, frozen=True):
     """The result of rewriting one source; picklable."""
 
-    runs: Sequence[Run]
+    file: Path  # the texts of the events that have a time, one after another
+    ts: Int64  # (n,) their times, nanoseconds on the source's clock
+    dur: Int64  # (n,) their durations, -1 where there is none
+    lengths: Int32  # (n,) of their texts
     untimed: Sequence[bytes]  # events without a time, ready to be written
     n_events: int
     processes: Sequence[SourceProcess]
@@ -289,51 +249,37 @@ class Rewritten(Struct, frozen=True):
     about: Trace  # the header and the metadata of the whole file, without events
     sync_points: SyncPoints
     front_tid: int | None  # the thread that is shown first
-    heads: Heads
     known: Sequence[str]  # names that --filter may have; () without it
     repairs: Sequence[str]
 
 
-def rewrite(place: SourcePlace, spill: Path) -> Rewritten:
-    """Rewrite one source into sorted runs in the file `spill`; `TraceError` if it is not a readable trace."""
-    library = native.library() if place.scan else None
-    with run_writer(spill, library) as runs:
-        work = _Rewriter(place, runs)
+def rewrite(place: SourcePlace, path: Path) -> Rewritten:
+    """Rewrite one source into the file `path`; `TraceError` if it is not a readable trace."""
+    reader = WholeReader(place.path)
+    with open(path, "wb") as file:
+        work = _Rewriter(place, file)
         is_exact = False  # whether times are decoded as text
-
-        def add(events: list[WholeEvent], piece: memoryview) -> None:
-            nonlocal is_exact
+        for events, piece in reader:
+            if not _is_text(piece):
+                work.n_mistaken += 1
+                events = reader.decode_again(piece, as_text=True)
             if not is_exact:
                 try:
                     work.add(events, times(events))
-                    return
+                    continue
                 except InexactError:
                     is_exact = True
                     reader.use(ExactWholeEvent)
                     events = reader.decode_again(piece)
             work.add(*exact_times(events))
-
-        reader = WholeReader(place.path)
-        if library is not None:
-            ids_from = first_id(place.number) if place.number < EXACT_SOURCES else None
-            scanner = WholeScanner(library, ids_from, place.table_bytes, args_are_key=work.packs_args)
-            reader.scan_by(scanner.scan, work.add_scanned, add)
-        for events, piece in reader:
-            if not _is_text(piece):
-                work.n_mistaken += 1
-                events = reader.decode_again(piece, as_text=True)
-            add(events, piece)
     reader.damage.strays += work.n_strays
-    phrases = reader.damage.phrases()
-    if place.axis is not None:
-        phrases.append(place.axis.remark)
-    if work.n_mistaken:
-        phrases.append("characters that are not UTF-8 replaced")
-    if work.dropped:
-        phrases.append(f"{counted(work.dropped, 'event')} without a pid or tid left out")
     about = no_slices(str(place.path), place.dialect, reader.header, work.metadata)
+    ts, dur, lengths = map(np.concatenate, zip(*work.columns, strict=True))
     return Rewritten(
-        runs=runs.runs,
+        file=path,
+        ts=ts,
+        dur=dur,
+        lengths=lengths,
         untimed=work.untimed,
         n_events=work.n_events,
         processes=list(work.tables.processes.values()),
@@ -341,10 +287,32 @@ def rewrite(place: SourcePlace, spill: Path) -> Rewritten:
         about=about,
         sync_points=work.anchors.found(about),
         front_tid=work.front_tid,
-        heads=work.heads.heads(),
         known=tuple(work.filter.known),
-        repairs=phrases,
+        repairs=[*reader.damage.phrases(), *_remarks(place, work)],
     )
+
+
+def _remarks(place: SourcePlace, work: _Rewriter) -> Iterator[str]:
+    """Yield what the user must know of the rewriting, beside damage of the file."""
+    if place.axis is not None:
+        yield place.axis.remark
+    if work.n_mistaken:
+        yield "characters that are not UTF-8 replaced"
+    if work.dropped:
+        yield f"{counted(work.dropped, 'event')} without a pid or tid left out"
+
+
+def _members(text: bytes) -> bytes:
+    """Strip the braces of a JSON object, and put a comma before its members if there are any."""
+    return b"," + text[1:-1] if len(text) > 2 else b""
+
+
+def _packed(text: bytes) -> bytes:
+    """Strip the white space between the members of JSON."""
+    try:
+        return msgspec.json.format(text, indent=-1)
+    except msgspec.DecodeError:
+        return text
 
 
 def _is_text(piece: memoryview) -> bool:

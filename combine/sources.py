@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import CDLL
 from pathlib import Path
 
@@ -12,10 +12,8 @@ from msgspec.structs import replace
 
 import dialects
 from arrays import Int64
-from arrays.intervals import stretches
 from clocks.job_clocks import doubts
 from clocks.offsets import Clock, align
-from combine.external_sort import DURATIONS, TIMES, Run, Shift
 from combine.rewrite_source import Rewritten
 from dialects.sync_points import SyncPoints, merged
 from dialects.system import BASE, SecondAxis
@@ -25,8 +23,8 @@ from formats.stream import ByteStream
 from trace_utils import Source, head_of, reader_of
 
 _SNIFFED = 4  # pieces of a file (about 1 MiB each) that tell what wrote it
-_BINS = 1 << 20  # stretches of time that are told to be quiet or not, to correct a clock's drift there
-_STEPS = 4096  # at most so many corrections
+#: What is added to times (n,) of a source to put them on the common clock, in ns.
+Shift = Callable[[Int64], Int64]
 
 
 class Member(Struct, frozen=True):
@@ -165,7 +163,7 @@ def with_ranks(members: Sequence[Member], dialect: str, sources: Sequence[Rewrit
     if system.has_workers:
         return list(members)
     ranked = [m.of_rank(system.rank(s.about)[0]) for m, s in zip(members, sources, strict=True)]
-    spans = [extent([(run, 0) for run in source.runs]) for source in sources]
+    spans = [extent([(source, 0)]) for source in sources]
     last: dict[int, int] = {}  # rank -> its latest file
     for i in sorted(range(len(members)), key=lambda i: spans[i] or (0, 0)):
         rank, span = ranked[i].source.rank, spans[i]
@@ -184,16 +182,9 @@ def timing(members: Sequence[Member], sources: Sequence[Rewritten], *, align: bo
     base_ns = bases[0] if all(BASE in source.about.header for source in sources) and all(bases) else 0
     hosts = _hosts(members, sources, bases)
     clocks, by, warnings = _clocks(hosts) if align else ([Clock() for _ in hosts], "none", [])
-    shifts: dict[int, Shift] = {}
-    for i, (host, clock) in enumerate(zip(hosts, clocks, strict=True)):
-        shifts[host.number] = clock.shift
-        if clock.drift_ppm:
-            shifts[host.number], error_ns = stepwise(clock, host.runs)
-            if clock.bound_ns is not None:  # the steps leave something of the drift
-                clocks[i] = replace(clock, bound_ns=clock.bound_ns + error_ns)
     of_host = {host.number: clock for host, clock in zip(hosts, clocks, strict=True)}
     return Timing(
-        [_placed(shifts[m.host], base, base_ns) for m, base in zip(members, bases, strict=True)],
+        [_placed(of_host[m.host].shift, base, base_ns) for m, base in zip(members, bases, strict=True)],
         base_ns,
         [of_host[member.host] for member in members],
         by,
@@ -207,7 +198,7 @@ class _Host(Struct, frozen=True):
     number: int
     owner: Path
     points: SyncPoints
-    runs: Sequence[tuple[Run, int]]  # each with what makes its times those of the clock
+    sources: Sequence[tuple[Rewritten, int]]  # each with what makes its times those of the clock
     common: str  # the metadata that puts its times on the clock of all
     machine: str  # on which it ran, "" where that is not recorded
 
@@ -218,11 +209,11 @@ def _hosts(members: Sequence[Member], sources: Sequence[Rewritten], bases: Seque
     for number in dict.fromkeys(member.host for member in members):
         of_host = [row for row in rows if row[0].host == number]
         points = merged(_on_epoch(source.sync_points, base) for _, source, base in of_host)
-        runs = [(run, base) for _, source, base in of_host for run in source.runs]
+        recorded = [(source, base) for _, source, base in of_host]
         about = [source.about for _, source, _ in of_host]
         system = dialects.named(about[0].dialect)
         common = next(filter(None, map(system.common_clock, about)), "")
-        hosts.append(_Host(number, of_host[0][0].owner, points, runs, common, system.machine(about[0])))
+        hosts.append(_Host(number, of_host[0][0].owner, points, recorded, common, system.machine(about[0])))
     return hosts
 
 
@@ -243,66 +234,18 @@ def _clocks(hosts: Sequence[_Host]) -> tuple[list[Clock], str, list[str]]:
         return [Clock()], "none", []
     if all(host.common and not host.points for host in hosts):  # the clocks are taken to agree
         return [Clock() for _ in hosts], hosts[0].common, []
-    spans = [extent(host.runs) for host in hosts]
+    spans = [extent(host.sources) for host in hosts]
     alignment = align([host.points for host in hosts], spans, [host.machine for host in hosts])
     tied = any(clock.is_tied for clock in alignment.clocks[1:])
     by = "none" if not tied else "matched ends" if alignment.by_ends else hosts[0].common or "causality"
     return list(alignment.clocks), by, doubts([str(host.owner) for host in hosts], alignment)
 
 
-# ---- drift, corrected in steps
-
-
-def stepwise(clock: Clock, runs: Sequence[tuple[Run, int]]) -> tuple[Shift, int]:
-    """Return the shift of times on a drifting host's clock, and how far it is at most from the even one (ns).
-
-    It grows in steps, each where nothing happens, so that no duration, order or nesting changes: a correction
-    that grew evenly would move the end of a slice further than its start. Each of the host's `runs` is with
-    what makes the run's times those of the host's clock (ns).
-    """
-    span = extent(runs)
-    assert span is not None  # a clock is only known to drift by its events
-    first, last = span
-    width = (last - first) // _BINS + 1
-    starts, ends = _quiet(runs, first, width)
-    slot = starts * _STEPS // _BINS
-    chosen = np.unique(slot, return_index=True)[1]
-    starts, ends = starts[chosen], ends[chosen]
-    cuts = first + width * (starts + ends) // 2
-    edges = np.concatenate([[first], cuts, [last]])
-    middles = (edges[:-1] + edges[1:]) // 2
-    wanted = clock.shift(middles)
-    added = _not_overtaking(wanted, width * (ends - starts))
-    reach = np.abs(clock.shift(edges[:-1]) - wanted) + np.abs(added - wanted)
-    return lambda ts_ns: added[np.searchsorted(cuts, ts_ns, "right")], int(reach.max())
-
-
-def extent(runs: Sequence[tuple[Run, int]]) -> tuple[int, int] | None:
-    """Return when the first event begins and the last one ends; None if there is none."""
-    first, last = [], []
-    for run, base in runs:
-        ts, dur = run.column(TIMES), run.column(DURATIONS)
-        first.append(int(ts[0]) + base)
-        last.append(int((ts + np.maximum(dur, 0)).max()) + base)
-    return (min(first), max(last)) if first else None
-
-
-def _quiet(runs: Sequence[tuple[Run, int]], first: int, width: int) -> tuple[Int64, Int64]:
-    """Return the stretches [start, end) of bins in which nothing is open and nothing happens."""
-    change = np.zeros(_BINS + 1, np.int64)
-    for run, base in runs:
-        ts, dur = run.column(TIMES), run.column(DURATIONS)
-        start = ts + base - first
-        change += np.bincount(start // width, minlength=_BINS + 1)
-        change -= np.bincount((start + np.maximum(dur, 0)) // width + 1, minlength=_BINS + 1)[: _BINS + 1]
-    starts, ends = stretches(np.cumsum(change) == 0).T
-    inside = (starts > 0) & (ends < _BINS)
-    return starts[inside], ends[inside]
-
-
-def _not_overtaking(wanted: Int64, gaps: Int64) -> Int64:
-    """Limit each step back to the length of the gap it is taken in."""
-    added: Int64 = wanted.copy()
-    for i, gap in enumerate(gaps.tolist()):
-        added[i + 1] = max(added[i + 1], added[i] - gap)
-    return added
+def extent(sources: Sequence[tuple[Rewritten, int]]) -> tuple[int, int] | None:
+    """Time of the first begin and the last end of sources, each with its base (ns); None without events."""
+    spans = [
+        (int(source.ts.min()) + base, int((source.ts + np.maximum(source.dur, 0)).max()) + base)
+        for source, base in sources
+        if len(source.ts)
+    ]
+    return (min(first for first, _ in spans), max(last for _, last in spans)) if spans else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +42,7 @@ class OddEvent(WholeEvent, omit_defaults=True):
     others: dict[str, Any] = {}  # msgspec copies it for each event
 
 
-#: The members that tell kinds of events apart: what else an event has differs from one to the next.
-KEY = ("ph", "name", "cat", "pid", "tid", "bp", "s")
 ID_LIMIT = 1 << 40
-ARGUMENTS = b',"args":'  # before the arguments in the tail of an event
 
 _PLAIN = tuple(name for name in WholeEvent.__struct_fields__ if name != "args")
 _ENCODER = msgspec.json.Encoder()
@@ -77,16 +73,6 @@ class WholeReader(EventReader):
         many: Any = _Fallback(list[fast], list[dict[str, msgspec.Raw]])  # type: ignore[valid-type]
         self._one: Any = _Fallback(fast, dict[str, msgspec.Raw])
         self._ladder = [(fast, many)]
-
-    def _may_be_scanned(self, data: bytearray) -> bool:
-        """Whether `data`, which the scanner copies, is UTF-8; a character at its end may go on."""
-        if data.isascii():
-            return True
-        try:
-            codecs.utf_8_decode(data, "strict", False)
-        except UnicodeDecodeError:
-            return False
-        return True
 
     def _mended(self, members: dict[str, Any]) -> OddEvent:
         return _odd({key: msgspec.Raw(msgspec.json.encode(member)) for key, member in members.items()})

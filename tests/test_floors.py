@@ -196,7 +196,7 @@ def _starts_processes(node: ast.AST) -> bool:
 
 #: Modules that read files of this program itself: its sources, and what a run has just written.
 _READ_THEIR_OWN = {
-    "parallel.cluster", "formats.native", "report.html", "combine.external_sort", "combine.merge",
+    "parallel.cluster", "formats.native", "report.html", "combine.merge",
     "collector.gpu.final_trace",
 }  # fmt: skip
 

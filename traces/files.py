@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 from msgspec.structs import replace
 
 import dialects
@@ -81,34 +80,13 @@ def read_args(path: Path, names: Collection[str], *, slices: bool = False) -> li
     """
     if (reader_of(head_of(path)) or CHROME) is not CHROME:
         return []
-    from formats.native.rewriter import ScannedWhole, WholeScanner
-    from formats.whole import ARGUMENTS, WholeReader
-
-    found: list[dict[str, Any]] = []
-    is_wanted: list[bool] = []  # by the numbers that the scanner gives to kinds of events
-
-    def wanted(name: object, phase: str | None) -> bool:
-        return name in names and (phase == "X" if slices else phase not in _SLICES)
-
-    def take(scanned: ScannedWhole) -> None:
-        is_wanted.extend(wanted(name, phase) for phase, name, *_ in scanned.new_keys)
-        ends = scanned.lengths.cumsum()
-        for row in np.flatnonzero(np.array(is_wanted)[scanned.key]).tolist():
-            tail = scanned.text[ends[row] - scanned.lengths[row] : ends[row]]
-            found.append(args_object(tail.partition(ARGUMENTS)[2]))
-
-    def add(events: Sequence[Any], _: object) -> None:
-        found.extend(args_object(one.args) for one in events if wanted(one.name, one.ph))
-
-    n_bytes = parallel.unpacked_size([FilePart(path, size=parallel.size_of(path))])
-    library = native.library() if native.is_worth(n_bytes) else None
-    reader = EventReader(path) if library is None else WholeReader(path)
-    if library is not None:
-        scanner = WholeScanner(library, 0, _KEPT_KEYS, args_are_key=False)
-        reader.scan_by(scanner.scan, take, add)
-    for events, piece in reader:
-        add(events, piece)
-    return found
+    reader = EventReader(path)
+    return [
+        args_object(event.args)
+        for events, _ in reader
+        for event in events
+        if event.name in names and (event.ph == "X" if slices else event.ph not in _SLICES)
+    ]
 
 
 def read_all(

@@ -22,7 +22,7 @@ from errors import one_line
 from outputs.atomic import temporary_directory
 
 _FOLDER = Path(__file__).parent
-_SOURCES = ("pickle.c", "rewrite.c", "rows.c", "simulate.c")
+_SOURCES = ("pickle.c", "rows.c", "scan.c", "simulate.c")
 _FLAGS = ("-std=c11", "-O3", "-shared", "-fPIC")
 _COMPILERS = ("cc", "gcc", "clang")
 _BUILD_SECONDS = 60.0
@@ -158,18 +158,10 @@ def _declared(loaded: ctypes.CDLL) -> ctypes.CDLL:
     loaded.free_scanner.restype = None
     loaded.scan_events.argtypes = (pointer, pointer, size, pointer, pointer, flag)
     loaded.scan_events.restype = ctypes.c_int
-    loaded.rewrite_events.argtypes = (pointer, pointer, size, *[pointer] * 3, size, flag)
-    loaded.rewrite_events.restype = ctypes.c_int
-    loaded.gather_texts.argtypes = (size, pointer, pointer)
-    loaded.gather_texts.restype = size
-    loaded.write_events.argtypes = (pointer, size, *[pointer] * 7, size)
-    loaded.write_events.restype = size
     loaded.read_rows.argtypes = (pointer, text, size, number, *[pointer] * 3)
     loaded.read_rows.restype = ctypes.c_int64
     loaded.find_rows.argtypes = (text, size, size, text, text, number, number, *[pointer] * 3)
     loaded.find_rows.restype = ctypes.c_int64
-    loaded.order_times.argtypes = (size, pointer, pointer)
-    loaded.order_times.restype = ctypes.c_int
     loaded.place_successors.argtypes = (number, *[pointer] * 4)
     loaded.place_successors.restype = None
     for run in (loaded.run_with_queues, loaded.run_without_queues):

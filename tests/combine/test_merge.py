@@ -14,11 +14,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from combine import external_sort as runs
 from combine import merge
 from combine import sources as placing
 from conftest import few, run_cli
-from formats import native
 from trace_utils import files_to_read, find_paths
 
 Event = dict[str, Any]
@@ -411,11 +409,8 @@ def test_begins_and_ends_of_one_time_keep_their_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("same_time", [False, True])
-def test_many_runs_are_merged_as_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same_time: bool
-) -> None:
-    monkeypatch.setattr(runs, "RUN_BYTES", 2000)
-    monkeypatch.setattr(runs, "_MERGE_BYTES", 1)
+def test_a_merge_is_a_stable_sort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same_time: bool) -> None:
+    monkeypatch.setattr(merge, "_BLOCK", 7)
     for rank in (0, 1):
         events = [
             {
@@ -432,32 +427,6 @@ def test_many_runs_are_merged_as_one(
     names = [event["name"] for event in _timed(_read(tmp_path / "out.json"))]
     keys = sorted((0 if same_time else (i * 7919) % 1009, rank, i) for rank in (0, 1) for i in range(3000))
     assert names == [f"{rank}.{i}" for _, rank, i in keys]
-
-
-def test_two_processes_write_what_one_writes(
-    shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(merge, "_PARALLEL_WORTH", 0)
-    for jobs in (1, 3):
-        flags = ["--jobs", jobs]
-        _combine(tmp_path / f"{jobs}.json", shared_data / "byteps" / "fork_lenet_base", flags=flags)
-    assert (tmp_path / "1.json").read_bytes() == (tmp_path / "3.json").read_bytes()
-    assert len(list(tmp_path.iterdir())) == 2
-
-
-def test_whether_c_is_worth_it_is_asked_for_the_bytes_of_all_inputs(
-    two_workers: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[int] = []
-
-    def is_worth(n_bytes: int) -> bool:
-        asked.append(n_bytes)
-        return False
-
-    monkeypatch.setattr(native, "is_worth", is_worth)
-    _combine(tmp_path / "out.json", *two_workers)
-    files = [file for worker in two_workers for file in worker.rglob("*.json")]
-    assert sum(file.stat().st_size for file in files) in asked
 
 
 def test_gzip_output_holds_the_same(two_workers: tuple[Path, Path], tmp_path: Path) -> None:
@@ -493,24 +462,6 @@ def test_headers_that_differ_are_kept_for_each_rank(tmp_path: Path) -> None:
         ("rank 0", 0),
         ("rank 1", 1),
     ]
-
-
-def test_a_drifting_clock_is_corrected_without_changing_a_duration(tmp_path: Path) -> None:
-    # one operation of 100 us a second for 400 s; worker 1's clock gains 50 us a second: 20 ms in all
-    true = range(1_000_000, 401_000_000, 1_000_000)
-    late = [round(t * (1 + 50e-6)) for t in true]
-    inner = {"ph": "X", "cat": "operator", "name": "FW.a", "pid": 0, "tid": 7, "dur": 30}
-    for worker, starts in enumerate((true, late)):
-        events = [event for t in starts for event in (*_push("x", 65536, t, t + 100), {**inner, "ts": t + 5})]
-        _write(tmp_path / f"w{worker}" / "0" / "comm.json", events)
-    answer = _combine(tmp_path / "out.json", tmp_path / "w0", tmp_path / "w1")
-    worker = answer["workers"][1]
-    assert worker["drift_ppm"] == pytest.approx(-50, abs=1)
-    moved = [e for e in _timed(_read(tmp_path / "out.json")) if e["name"] == "wk1.rank0.Comm.x"]
-    errors = [abs(float(e["ts"]) - t) for e, t in zip(moved, true, strict=True)]
-    assert max(errors) <= worker["bound_us"] <= 300
-    assert {e["dur"] for e in moved} == {100}
-    assert _overlaps(_timed(_read(tmp_path / "out.json"))) == 0
 
 
 def test_the_files_of_a_rank_share_its_clock(tmp_path: Path) -> None:

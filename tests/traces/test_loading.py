@@ -306,4 +306,4 @@ def test_a_bar_says_what_it_counts() -> None:
     for option in ("statistic", "diagnose"):
         code, _, err = run_cli("--option", option, "--path", job, "--progress")
         assert code == 0
-        assert "reading 2 files: " in err
+        assert "reading 2 files" in err

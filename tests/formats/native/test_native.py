@@ -192,7 +192,7 @@ def test_it_reads_what_it_is_wished_for(
 
 def test_the_sources_lie_where_the_program_looks() -> None:
     assert native._FOLDER == REPO / "formats" / "native"
-    assert all((native._FOLDER / f"{name}.c").is_file() for name in ("scan", "rewrite", "simulate"))
+    assert all((native._FOLDER / f"{name}.c").is_file() for name in ("scan", "simulate"))
 
 
 def test_the_command_says_nothing_about_it(tmp_path: Path) -> None:

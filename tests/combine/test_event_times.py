@@ -1,9 +1,8 @@
-"""The parts of combine: whole events, sorted runs, ids, steps of a drifting clock, anchors."""
+"""The parts of combine: whole events, times, ids, anchors."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,40 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import dialects
-from clocks.offsets import Clock
-from combine import external_sort as runs
+from combine import merge
 from combine.distinct_ids import unique_id
-from combine.event_text import microseconds
-from combine.external_sort import Events, cut, merge, run_writer
+from combine.event_times import microseconds
 from combine.rewrite_source import SyncFinder
-from combine.sources import stepwise
 from conftest import examples, run_cli
 from formats import stream
 from formats.columns import no_slices
 from formats.whole import WholeEvent, WholeReader, encode
-
-Ints = np.ndarray[Any, np.dtype[np.int64]]
-
-
-def _unmoved(ts: Ints) -> Ints:
-    return np.zeros(len(ts), np.int64)
-
-
-def _spill(path: Path, events: list[tuple[bytes, int, int]], piece: int = 7) -> list[runs.Run]:
-    with run_writer(path) as writer:
-        for i in range(0, len(events), piece):
-            texts, ts, dur = zip(*events[i : i + piece], strict=True)
-            heads = np.zeros(len(ts), np.int32)
-            writer.add(Events.with_tails(np.array(ts, np.int64), np.array(dur, np.int64), heads, texts))
-    return writer.runs
-
-
-def _merged(parts: Sequence[runs.PlacedRun], n: int = 1) -> list[Events]:
-    """Return the merged blocks, of `n` parts one after the other."""
-    at = cut(parts, n)
-    size = (len(at) - 1) // n
-    return [block for i in range(n) for block in merge(parts, at[i * size : (i + 1) * size + 1])]
-
 
 # -- whole events ---------------------------------------------------------------------------------
 
@@ -72,100 +45,6 @@ def test_an_event_that_the_strict_decoder_refuses_keeps_its_members(tmp_path: Pa
 
 
 # -- sorting --------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@settings(
-    max_examples=examples(60),
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-@given(st.lists(st.lists(st.integers(0, 40), max_size=60), min_size=1, max_size=4), st.integers(1, 400))
-def test_a_merge_is_a_stable_sort(
-    tmp_path_factory: pytest.TempPathFactory, sources: list[list[int]], run_bytes: int
-) -> None:
-    directory = tmp_path_factory.mktemp("runs")
-    parts = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "RUN_BYTES", run_bytes)
-        patch.setattr(runs, "_FEWEST", 3)
-        patch.setattr(runs, "_MERGE_BYTES", 1)
-        for number, times in enumerate(sources):
-            events = [(b"%d.%d" % (number, i), t, -1) for i, t in enumerate(times)]
-            parts += [(run, _unmoved, 0) for run in _spill(directory / f"{number}", events)]
-        merged = [text for block in _merged(parts) for text in block.tails()]
-    order = sorted((t, number, i) for number, times in enumerate(sources) for i, t in enumerate(times))
-    assert merged == [b"%d.%d" % (number, i) for _, number, i in order]
-
-
-@pytest.mark.slow
-@given(
-    st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=60), min_size=1, max_size=3), st.integers(1, 4)
-)
-@settings(
-    max_examples=examples(40),
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-def test_parts_of_a_merge_are_the_whole(
-    tmp_path_factory: pytest.TempPathFactory, sources: list[list[int]], n: int
-) -> None:
-    directory = tmp_path_factory.mktemp("runs")
-    parts: list[runs.PlacedRun] = []
-    for number, times in enumerate(sources):
-        events = [(b"%d.%d" % (number, i), t, -1) for i, t in enumerate(times)]
-        parts += [
-            (run, lambda ts: np.full(len(ts), 100), 0) for run in _spill(directory / f"{number}", events)
-        ]
-    found, whole = ([text for block in _merged(parts, k) for text in block.tails()] for k in (n, 1))
-    assert found == whole
-    assert len(found) == sum(map(len, sources))
-
-
-def test_no_stretch_holds_many_more_events_than_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runs, "_FEWEST", 10)
-    monkeypatch.setattr(runs, "_MERGE_BYTES", 1)
-    parts = [
-        (run, _unmoved, 0)
-        for number in range(3)
-        for run in _spill(tmp_path / f"{number}", [(b"x", 3 * i + number, -1) for i in range(200)])
-    ]
-    sizes = [len(block) for block in _merged(parts)]
-    assert sum(sizes) == 600
-    assert max(sizes) <= 20
-
-
-def test_events_of_one_time_are_held_a_few_at_a_time_however_many(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runs, "_FEWEST", 10)
-    monkeypatch.setattr(runs, "_MERGE_BYTES", 1)
-    events = [
-        [(b"%d.%d" % (number, i), 5, (i * 7919) % 101 if i % 3 else -1) for i in range(300)]
-        for number in range(3)
-    ]
-    parts = [
-        (run, _unmoved, 0) for number in range(3) for run in _spill(tmp_path / f"{number}", events[number])
-    ]
-    blocks = _merged(parts)
-    assert max(map(len, blocks)) == 10
-    # the slices stay where slices are, but the longer ones come first
-    rows = [event for own in events for event in own]
-    slices = iter(sorted((row for row in rows if row[2] >= 0), key=lambda row: -row[2]))
-    expected = [next(slices) if row[2] >= 0 else row for row in rows]
-    assert [text for block in blocks for text in block.tails()] == [text for text, _, _ in expected]
-
-
-def test_times_are_shifted_while_merging(tmp_path: Path) -> None:
-    shifts: list[Callable[[Ints], Ints]] = [_unmoved, lambda ts: np.full(len(ts), -15, np.int64)]
-    parts = []
-    for number, shift in enumerate(shifts):
-        events = [(b"{%d" % number, t, 1) for t in (10, 20)]
-        parts += [(run, shift, 0) for run in _spill(tmp_path / f"{number}", events)]
-    blocks = _merged(parts)
-    assert np.concatenate([block.ts for block in blocks]).tolist() == [-5, 5, 10, 20]
 
 
 @pytest.mark.parametrize(
@@ -207,26 +86,6 @@ def test_ids_of_two_sources_differ(value: Any, one: int, other: int) -> None:
 # -- drift ----------------------------------------------------------------------------------------
 
 
-def test_steps_follow_the_drift_and_move_nothing_past_another(tmp_path: Path) -> None:
-    # slices of 10 ms every 100 ms for 100 s, a clock that gains 100 us/s: 10 ms in all
-    events = [(b"{", t, 10_000_000) for t in range(0, 100_000_000_000, 100_000_000)]
-    clock = Clock(offset_ns=5_000, drift_ppm=-100.0, bound_ns=0, middle_ns=50_000_000_000)
-    shift, error_ns = stepwise(clock, [(run, 0) for run in _spill(tmp_path / "a", events)])
-    ts = np.array([t for _, t, _ in events], np.int64)
-    moved = ts + shift(ts)
-    assert (np.diff(moved) >= 10_000_000).all()
-    assert np.abs(shift(ts) - clock.shift(ts)).max() <= error_ns <= 20_000
-    assert (shift(ts) == shift(ts + 10_000_000)).all()  # a slice's end goes with its begin
-
-
-def test_without_a_quiet_moment_all_is_moved_alike(tmp_path: Path) -> None:
-    events = [(b"{", 0, 1_000_000_000), (b"{", 500_000_000, 1)]
-    clock = Clock(drift_ppm=100.0, bound_ns=0, middle_ns=0)
-    shift, error_ns = stepwise(clock, [(run, 0) for run in _spill(tmp_path / "a", events)])
-    assert len(set(shift(np.array([0, 500_000_000], np.int64)).tolist())) == 1
-    assert error_ns == 50_000  # 100 ppm of half a second
-
-
 # -- anchors --------------------------------------------------------------------------------------
 
 
@@ -246,7 +105,7 @@ def test_which_collectives_everybody_waits_in(name: str, cat: str, is_anchor: bo
     finder = SyncFinder(dialects.named("kineto"))
     event = WholeEvent(ph="X", name=name, cat=cat)
     roles = np.array([finder.role(name, cat, None)])
-    finder.add([event].__getitem__, roles, np.array([5], np.int64), np.array([7], np.int64))
+    finder.add([event], roles, np.array([5], np.int64), np.array([7], np.int64))
     waited = [point for point in finder.found(no_slices("", "kineto", {}, [])).values() if point.all_wait]
     assert [(point.begin_ns.tolist(), point.end_ns.tolist()) for point in waited] == [([5], [12])] * is_anchor
 
@@ -277,7 +136,7 @@ _ALIKE = st.fixed_dictionaries(
 )
 @given(st.lists(_ALIKE, min_size=1, max_size=40), st.sampled_from([200, 700, 1 << 20]), st.integers(2, 60))
 def test_events_that_are_alike_keep_all_their_members(
-    tmp_path_factory: pytest.TempPathFactory, events: list[dict[str, Any]], piece: int, run_bytes: int
+    tmp_path_factory: pytest.TempPathFactory, events: list[dict[str, Any]], piece: int, block: int
 ) -> None:
     directory = tmp_path_factory.mktemp("alike")
     given = [{**event, "pid": 5, "tid": 1, "tail": i} for i, event in enumerate(events)]
@@ -288,7 +147,7 @@ def test_events_that_are_alike_keep_all_their_members(
     (directory / "a.json").write_text(json.dumps(given))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stream, "PIECE", piece)
-        patch.setattr(runs, "RUN_BYTES", 100 * run_bytes)
+        patch.setattr(merge, "_BLOCK", block)
         code, _, err = run_cli(
             *("--option", "combine", "--path", directory / "a.json", "--output", directory / "out.json")
         )
