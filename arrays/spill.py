@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import mmap
 import os
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from io import FileIO
 from typing import Any, TypeVar
 
@@ -17,15 +18,10 @@ from msgspec.structs import replace
 from arrays import NDArray
 
 _T = TypeVar("_T", bound=Struct)
-_IN_MEMORY = 64 << 20  # bytes that stay in memory: most jobs have no more
+_IN_MEMORY = 32 << 20  # bytes that stay in memory: most jobs have no more
 _LEAST = 1 << 12  # bytes that are worth their place in the file
 _ALIGNED = 8  # bytes, of any number
 _PIECE = 64 << 20  # bytes of the file that are mapped together, and that may be looked at until let go
-
-
-def let_go(arrays: Sequence[Any]) -> None:
-    """Let the system take back the memory of what was looked at of arrays that were put aside."""
-    _let_go_of({id(piece): piece for piece in map(_piece_of, arrays) if piece is not None}.values())
 
 
 def is_aside(array: Any) -> bool:
@@ -40,50 +36,11 @@ def _piece_of(array: Any) -> mmap.mmap | None:
     return array if isinstance(array, mmap.mmap) else None
 
 
-class Room:
-    """Arrays (n,) of some types, wide ones first, that are filled one part after the other.
-
-    Large ones lie in a temporary file, and are written there: mapped pages take eight times as long.
-    """
-
-    def __init__(self, n: int, types: Sequence[np.dtype[Any]]) -> None:
-        self._begins = np.cumsum([0, *(n * one.itemsize for one in types)]).tolist()
-        self._file: FileIO | None = None
-        self._n = 0
-        buffer: Any = None
-        if self._begins[-1] > _IN_MEMORY and hasattr(os, "posix_fallocate"):
-            # without room there they stay in memory
-            with contextlib.suppress(OSError):
-                file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
-                os.posix_fallocate(file.fileno(), 0, self._begins[-1])
-                buffer, self._file = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), file
-        if buffer is None:
-            buffer = np.empty(self._begins[-1], np.uint8)
-        self.arrays = [np.ndarray(n, one, buffer, at) for one, at in zip(types, self._begins, strict=False)]
-
-    def add(self, parts: Iterable[NDArray[Any]]) -> None:
-        """Fill the next part of each array."""
-        for array, begin, part in zip(self.arrays, self._begins, parts, strict=False):
-            stop = self._n + len(part)
-            if self._file is None:
-                array[self._n : stop] = part
-            else:
-                self._file.seek(begin + self._n * array.itemsize)
-                _write(self._file, part)
-        self._n = stop
-
-
 def _write(file: FileIO, array: NDArray[Any]) -> None:
     """Write an array; a file without a buffer may take a part of it at a time."""
     rest = np.ascontiguousarray(array).data.cast("B")
     while rest:
         rest = rest[file.write(rest) :]
-
-
-def _let_go_of(pieces: Iterable[mmap.mmap]) -> None:
-    if hasattr(mmap, "MADV_DONTNEED"):
-        for piece in pieces:
-            piece.madvise(mmap.MADV_DONTNEED)
 
 
 class Spill:
@@ -129,11 +86,14 @@ class Spill:
         return 0 if is_aside(array) else int(array.nbytes)
 
     def look_at(self, n_bytes: int) -> None:
-        """Know that so many bytes are about to be looked at; let go of what was, where that is much."""
+        """Know that so many bytes are about to be looked at; give memory back where that is much."""
         self._looked_at += n_bytes
         if self._looked_at >= _PIECE:
             self._looked_at = n_bytes
-            _let_go_of(self._pieces)
+            for piece in self._pieces if hasattr(mmap, "MADV_DONTNEED") else ():
+                piece.madvise(mmap.MADV_DONTNEED)
+            with contextlib.suppress(OSError, TypeError, AttributeError):  # where the C library is another
+                ctypes.CDLL(None).malloc_trim(0)
 
     def _put(self, arrays: Sequence[Any], n_bytes: int) -> list[Any]:
         if self._file is None:

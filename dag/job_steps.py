@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from arrays.spill import Spill
 from clocks.job_clocks import aligned, shifted
 from clocks.offsets import Clock
 from dag.join_ranks import join, number_ranges
@@ -93,9 +92,7 @@ def load_steps(
     most = _MOST_STEPS if sizes else None
     request = asked._replace(needs=needs, points=True, most_steps=most)
     record = partial(record_rank, request=request, partitions=partitions or Partitions())
-    spill = Spill()
-    kept = partial(RankRecord.put_aside, spill=spill)
-    job = map_ranks(paths, record, request, kept=kept)
+    job = map_ranks(paths, record, request)
     systems = sorted({rank.files[0].dialect for rank in job.ranks if rank.n_slices})
     if len(systems) > 1:
         raise TraceError(
@@ -104,7 +101,7 @@ def load_steps(
         )
     job.check_any()
     job, empty = _with_operations(job)
-    job, hosts, clocks, notes = _on_one_clock(job, record, request, kept)
+    job, hosts, clocks, notes = _on_one_clock(job, record, request)
     broken = _broken_graphs(job)
     names, sources = job.names, job.job.sources
     steps = []
@@ -114,7 +111,7 @@ def load_steps(
             raise own
         number = i if source.rank is None else source.rank
         steps.append(replace(own, name=name, worker=source.worker, rank=number))
-    recording = join(steps, spill)
+    recording = join(steps)
     frames = [rank.made.facts.frames for rank in job.ranks]
     return LoadedSteps(
         replace(
@@ -136,7 +133,6 @@ def _on_one_clock(
     job: Ranks[RankRecord],
     record: Callable[..., RankRecord],
     request: Request,
-    kept: Callable[[RankRecord], RankRecord],
 ) -> tuple[Ranks[RankRecord], Sequence[int], Sequence[Clock], list[str]]:
     """Return the job on the first host's clock, the host of each rank, the clocks, and remarks on them.
 
@@ -151,7 +147,7 @@ def _on_one_clock(
     clocks, notes = aligned(job.names, hosts, points, spans, machines)
     drifting = [i for i, host in enumerate(hosts) if clocks[host].drift_ppm]
     again = [partial(record, clock=clocks[hosts[i]]) for i in drifting]
-    moved = map_again(job, drifting, again, request, kept=kept)
+    moved = map_again(job, drifting, again, request)
     ranks = [
         rank if i in drifting else replace(rank, made=rank.made.later(clocks[host].offset_ns))
         for i, (rank, host) in enumerate(zip(moved.ranks, hosts, strict=True))

@@ -8,7 +8,6 @@ waiting: a transfer that began as its link came free.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,15 +56,13 @@ _ENDS_AGREE_NS = 20_000
 _FAR_NS = 1 << 62
 #: Two ranks that end something together less often than this share of what two others do, do so by chance.
 _BY_CHANCE = 0.1
-#: Memory is given back when so many events have left the form that ranks have them in, about 40 bytes each.
-_MANY_FREED = 200_000
 _MEETING = Operation("the last rank", "", Track("", "meetings"), Role.MEETING)
 
 
-def join(ranks: Sequence[RankSteps], spill: Spill | None = None) -> Recording:
+def join(ranks: Sequence[RankSteps]) -> Recording:
     """Return the recording of a job from the steps of its ranks, on one clock.
 
-    A step is kept where every rank has one of its number. What memory should not hold goes to `spill`.
+    A step is kept where every rank has one of its number.
 
     Raises
     ------
@@ -105,24 +102,16 @@ def join(ranks: Sequence[RankSteps], spill: Spill | None = None) -> Recording:
     since = np.maximum.accumulate(
         np.where(np.diff(number, prepend=number[0] - 2) == 1, 0, np.arange(len(bounds)))
     )
-    pending = 0  # events of parts that were freed
 
     def before(row: int) -> list[list[int]]:
         """Return the sizes of the parts of the steps before that follow each other, the last one first."""
         return sizes[int(since[row]) : row][::-1]
 
     def make(row: int) -> StepGraph:
-        nonlocal pending
         own, parts[row] = parts[row], []  # two forms of all steps would take twice the memory
-        step = _join_step(own, before(row), link_of, first)
-        del own
-        pending += len(step)
-        if pending >= _MANY_FREED:
-            _give_back_memory()
-            pending = 0
-        return step
+        return _join_step(own, before(row), link_of, first)
 
-    steps: Sequence[StepGraph] = LazySteps(bounds, make, spill=spill)
+    steps: Sequence[StepGraph] = LazySteps(bounds, make, spill=Spill())
     if any((one.next_ns < 0).any() for one in bounds):
         steps = _known_tails(list(steps))
     return Recording(
@@ -139,14 +128,6 @@ def join(ranks: Sequence[RankSteps], spill: Spill | None = None) -> Recording:
         ],
         step_kind=ranks[0].step_kind,
     )
-
-
-def _give_back_memory() -> None:
-    """Give freed memory back to the system: the C library keeps what lies between what is in use."""
-    import ctypes
-
-    with suppress(OSError, TypeError, AttributeError):  # where the C library is another
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _numbered_alike(ranks: Sequence[RankSteps]) -> Sequence[RankSteps]:

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 import dialects
 from arrays import Int64
-from arrays.spill import Spill
 from clocks.job_clocks import shifted
 from clocks.offsets import Clock
 from dag.dependencies import dag_from_gml
@@ -79,13 +78,6 @@ class RankRecord(Struct, frozen=True):
     facts: RankFacts
     points: SyncPoints
     broken: str = ""
-
-    def put_aside(self, spill: Spill) -> RankRecord:
-        """Return the record with the columns of its steps put aside."""
-        if isinstance(self.steps, AnalyzeError):
-            return self
-        steps = [spill.put(replace(step, meetings=spill.put(step.meetings))) for step in self.steps.steps]
-        return replace(self, steps=replace(self.steps, steps=steps))
 
     def later(self, by_ns: int) -> RankRecord:
         """Return the record with all times `by_ns` later."""

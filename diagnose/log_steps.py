@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from arrays import Float64, Int64, Mask, NDArray
-from arrays.spill import let_go
 from diagnose.finding_thresholds import HALF, NEARLY_ALL
 from dialects import Role
 from errors import TraceError
@@ -87,7 +86,6 @@ class LogSteps:
         taken = []
         for spent, at in zip(self._spent, self._at, strict=True):
             taken.append(spent[steps if at is None else at[steps]])
-            let_go([spent])  # a page of the file for each step
         return self._folded(taken)
 
     def _folded(self, spent: Sequence[NDArray[np.floating]]) -> Float64:
@@ -106,11 +104,9 @@ class LogSteps:
         places = self._columns[rank]
         if self.parts[part] == BETWEEN:
             every = spent.sum(axis=1, dtype=np.float64)
-            let_go([spent])
             return np.asarray(self.step_ns - (every if at is None else every[at]))
         own = [column for column, place in enumerate(places) if place == part]
         taken = sum(spent[:, column] if at is None else spent[at, column] for column in own)
-        let_go([spent])
         return np.asarray(taken, np.float64)
 
     def excess_ns(self, part: int, rank: int) -> Float64:
@@ -157,14 +153,12 @@ def _in_all(labels: Sequence[Int64]) -> Int64:
     found = found[(found >= max(one[0] for one in labels)) & (found <= min(one[-1] for one in labels))]
     for one in labels:
         has = np.isin(found, one)
-        let_go([one])
         if has.mean() < NEARLY_ALL:
             found = found[has]
     return np.asarray(found)
 
 
 def _are_same(one: Int64, other: Int64) -> bool:
-    let_go([one, other])
     return one is other or np.array_equal(one, other)
 
 

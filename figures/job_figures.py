@@ -14,7 +14,6 @@ from msgspec.structs import replace
 import dialects
 from arrays import Float64, Int64
 from arrays.median import n_warm_up
-from arrays.spill import Spill, let_go
 from dialects.steps import step_table
 from figures.durations import Durations, joined
 from figures.operations_by_step import Operations, merged
@@ -129,20 +128,7 @@ def load_figures(paths: Sequence[Path], wanted: Wanted, asked: Request = PLAIN) 
         A name in `asked.only` is not a communication of the job.
     """
     work = partial(rank_figures, wanted=wanted, step_by=asked.step_by)
-    spill = Spill()
-    last: list[Int64] = []  # numbers of steps of the rank before, which most ranks share
-
-    def kept(rank: RankFigures) -> RankFigures:
-        if (rows := rank.rows) is None:
-            return rank
-        if last and np.array_equal(last[0], rows.labels):
-            rows = replace(rows, labels=last[0])
-        rows = spill.put(rows)
-        last[:] = [rows.labels]
-        let_go(last)
-        return replace(rank, rows=rows)
-
-    job = map_ranks(paths, work, asked._replace(needs=wanted.needs, hosts=True), kept=kept)
+    job = map_ranks(paths, work, asked._replace(needs=wanted.needs, hosts=True))
     job.check_any()
     figures = [
         replace(

@@ -15,6 +15,8 @@ from dag.step_graph import Recording, StepGraph
 
 #: A table of slots and steps in which fewer than one place in so many is taken is not worth its memory.
 _SPARSE = 4
+#: Slots whose times are gathered at once.
+_AT_ONCE = 1 << 13
 
 
 def slots(steps: Sequence[StepGraph]) -> list[Int64]:
@@ -73,10 +75,16 @@ def medians(group: Int64, value: Int64, n_groups: int) -> Int64:
 
 def usual(column: str, steps: Sequence[StepGraph], number: Sequence[Int64]) -> tuple[Int64, Int64]:
     """Return how often each slot occurs (see `slots`), and the median of its ``gap_ns`` or ``work_ns``."""
-    slot = np.concatenate(number)
-    n_slots = int(slot.max(initial=-1)) + 1
-    times = np.concatenate([getattr(step, column) for step in steps])
-    return np.bincount(slot, minlength=n_slots), medians(slot, times, n_slots)
+    n_slots = 1 + max((int(slot.max(initial=-1)) for slot in number), default=-1)
+    count, found = np.zeros((2, n_slots), np.int64)
+    for begin in range(0, n_slots, _AT_ONCE):  # memory need not hold the times of all events at once
+        own = [np.flatnonzero((slot >= begin) & (slot < begin + _AT_ONCE)) for slot in number]
+        slot = np.concatenate([of_step[events] for of_step, events in zip(number, own, strict=True)]) - begin
+        times = [getattr(step, column)[events] for step, events in zip(steps, own, strict=True)]
+        n = min(_AT_ONCE, n_slots - begin)
+        count[begin : begin + n] = np.bincount(slot, minlength=n)
+        found[begin : begin + n] = medians(slot, np.concatenate(times), n)
+    return count, found
 
 
 def pace(works: Float64) -> Float64:

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 import dialects
 from arrays.numbering import ids_in
-from arrays.spill import let_go
 from dialects import Need
 from dialects.steps import argument
 from errors import TraceError
@@ -135,8 +134,6 @@ def map_ranks(
     paths: Sequence[Path],
     make: Make[_T],
     request: Request = PLAIN,
-    *,
-    kept: Callable[[_T], _T] | None = None,
 ) -> Ranks[_T]:
     """Return the result of `make` for each rank of the job at `paths`, computed where its file is read.
 
@@ -149,7 +146,6 @@ def map_ranks(
     make : the function of a rank's source and trace. One file is one task, so no process holds the events
         of all. Files that say that they are one rank's are read together; where others turn out to be, they
         are read once more
-    kept : maps a result to the part of it that this process keeps
 
     Raises
     ------
@@ -160,7 +156,7 @@ def map_ranks(
     """
     found = find_paths(paths)
     with files_to_read(found, request.jobs) as (to_read, lines):
-        reader = _Reader(found, to_read, request, kept)
+        reader = _Reader(found, to_read, request)
         files, results, errors = reader.read(make)
         if errors and (found.kind == "file" or not files):
             raise errors[0]
@@ -196,8 +192,6 @@ def map_again(
     ranks: Sequence[int],
     makes: Sequence[Make[_T]],
     request: Request,
-    *,
-    kept: Callable[[_T], _T] | None = None,
 ) -> Ranks[_T]:
     """Return the job with new results for some `ranks`, each by its own function of `makes`.
 
@@ -207,7 +201,7 @@ def map_again(
         return mapped
     new = list(mapped.ranks)
     with files_to_read(mapped.found, request.jobs) as (to_read, _):
-        reader = _Reader(mapped.found, to_read, request, kept)
+        reader = _Reader(mapped.found, to_read, request)
         for i, rank in zip(ranks, reader.read_ranks([new[i] for i in ranks], makes), strict=True):
             new[i] = rank
     return replace(mapped, ranks=new)
@@ -247,12 +241,11 @@ def _key(files: Sequence[RankFile]) -> _Key:
 
 
 class _Reader(NamedTuple):
-    """Reads the files of a job, and keeps the part of each result that `kept` returns."""
+    """Reads the files of a job."""
 
     found: JobFiles
     to_read: Sequence[Path]
     request: Request
-    kept: Callable[[Any], Any] | None
 
     def read(self, make: Make[Any]) -> tuple[list[RankFile], dict[_Key, MappedRank[Any]], list[TraceError]]:
         """Return the ranks of each file, the results, and why files cannot be read.
@@ -269,9 +262,7 @@ class _Reader(NamedTuple):
             for own, result in zip(groups, self._mapped(_of_files, tasks), strict=True):
                 if not isinstance(result, TraceError):
                     files += result[0]
-                    # of a file with many ranks each was reduced as it was made, if that was here
-                    made = result[1] if result[2] else map(self._kept, result[1])
-                    results |= {_key(rank.files): rank for rank in made}
+                    results |= {_key(rank.files): rank for rank in result[1]}
                 elif len(own) == 1:
                     errors[own[0]] = result
                 else:  # one of them cannot be read: each is tried alone
@@ -293,7 +284,7 @@ class _Reader(NamedTuple):
         for rank, result in zip(ranks, self._mapped(_of_rank, tasks) if tasks else (), strict=True):
             if isinstance(result, TraceError):
                 raise result
-            yield self._kept(replace(rank, made=result[0], known=result[1], named=result[2]))
+            yield replace(rank, made=result[0], known=result[1], named=result[2])
 
     def _mapped(
         self, work: Callable[[Sequence[Trace], _Task], _T], tasks: Sequence[_Task]
@@ -311,10 +302,7 @@ class _Reader(NamedTuple):
         # another process may be in another directory
         sent = [replace(source, path=source.path.absolute(), raw=None) for source in sources]
         names = [self.found.sources[i].path for i in files]
-        return _Task(files, sent, names, make, self.request, _Here(self.kept))
-
-    def _kept(self, rank: MappedRank[Any]) -> MappedRank[Any]:
-        return _Here(self.kept).part_of(rank)
+        return _Task(files, sent, names, make, self.request)
 
 
 def _together(found: JobFiles) -> list[list[int]]:
@@ -339,30 +327,15 @@ class _Task(NamedTuple):
     names: Sequence[Path]  # of the files, as the user gave them
     make: Any  # a `Make`
     request: Request
-    kept: _Here
     places: Sequence[int] = ()  # the rank's place in each file, where it is known
-
-
-class _Here:
-    """Maps results to what this process keeps of them; another one sends them as they are."""
-
-    def __init__(self, kept: Callable[[Any], Any] | None) -> None:
-        self.kept = kept
-
-    def __reduce__(self) -> tuple[type[_Here], tuple[None]]:
-        return _Here, (None,)
-
-    def part_of(self, rank: MappedRank[Any]) -> MappedRank[Any]:
-        """Return the result reduced to the part that is kept."""
-        return rank if self.kept is None else replace(rank, made=self.kept(rank.made))
 
 
 def _of_files(
     traces: Sequence[Trace], task: _Task
-) -> tuple[list[RankFile], list[MappedRank[Any]], bool] | TraceError:
+) -> tuple[list[RankFile], list[MappedRank[Any]]] | TraceError:
     """Return the ranks of files, and the result for each rank of a file or for the one rank of several.
 
-    And whether it is the part that is kept. The error where a file has no argument that the request names.
+    The error where a file has no argument that the request names.
     """
     for source, name, trace in zip(task.sources, task.names, traces, strict=True):
         if error := _lacking(source.path, name, trace, task.request):
@@ -384,10 +357,10 @@ def _of_files(
     else:
         of_ranks = [[file] for file in files]
     ranks = [
-        task.kept.part_of(MappedRank(own[0].source, own, *_made(source, trace, task)))
+        MappedRank(own[0].source, own, *_made(source, trace, task))
         for own, (source, trace, _) in zip(of_ranks, parts, strict=True)
     ]
-    return files, ranks, task.kept.kept is not None
+    return files, ranks
 
 
 def _of_rank(traces: Sequence[Trace], task: _Task) -> tuple[Any, Sequence[str], Sequence[str]]:
@@ -423,6 +396,4 @@ def _made(source: Source, trace: Trace, task: _Task) -> tuple[Any, Sequence[str]
         named = [part for part in trace.comm if any(part in name for name in found)]
     if task.request.only:
         trace = selected_of(trace, source.prefix, task.request.only, known)
-    made = task.make(source, trace), tuple(known), named
-    let_go([trace.dur_ns])
-    return made
+    return task.make(source, trace), tuple(known), named

@@ -12,7 +12,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import dialects
-from arrays.spill import let_go
 from dialects.owners import Owned, split_by_field, split_by_sources
 from errors import in_words, listed
 from formats.columns import Trace
@@ -115,7 +114,6 @@ def owned_by(source: Source, trace: Trace, rank_by: str | None = None) -> list[t
 def rank_file(source: Source, trace: Trace, file: int = 0, place: int = 0) -> RankFile:
     """Return the facts of a rank's trace that outlive its events."""
     begin, end = (int(trace.ts_ns.min()), int(trace.end_ns.max())) if len(trace) else (0, 0)
-    let_go([trace.dur_ns])
     known = (trace.world_size, trace.phases, trace.repairs)
     return RankFile(source, trace.dialect, len(trace), begin, end, *known, file, place)
 

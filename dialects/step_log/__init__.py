@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec.structs import replace
 
-from arrays.spill import let_go
 from dialects.owners import Owned
 from dialects.roles import Role
 from dialects.steps import argument
@@ -49,10 +48,7 @@ class StepLog(System):
         """Return the ranks that a column tells of each row; the rows of each are together."""
         if len(trace.tracks) < 2:
             return [Owned(None, trace.rank, trace)]
-        bounds = []
-        for rank in range(len(trace.tracks) + 1):
-            bounds.append(int(np.searchsorted(trace.track_id, np.int32(rank))))
-            let_go([trace.track_id])
+        bounds = np.searchsorted(trace.track_id, np.arange(len(trace.tracks) + 1, dtype=np.int32)).tolist()
         return [
             Owned(None, track.pid if isinstance(track.pid, int) else None, _rows(trace, begin, end))
             for track, (begin, end) in zip(trace.tracks, pairwise(bounds), strict=True)

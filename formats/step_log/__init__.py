@@ -25,7 +25,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from arrays import Float64, Int64, NDArray
-from arrays.spill import Room
 from errors import TraceError, counted, listed
 from formats import native
 from formats.columns import ArgColumn, Trace, Track
@@ -182,7 +181,8 @@ def _trace(path: Path, kinds: Kinds, rows: RowsByRank, apart: Sequence[str], dam
     at = whole_of(looked_at, list(kinds.durations))
     kinds, at = _without_again(kinds, at)
     parts = _names(kinds, at)
-    room, told, lost = None, list[int](), np.array([rows.lost, 0, 0, 0, 0])
+    made: list[dict[str | int, NDArray[Any]]] = []
+    told, lost = list[int](), np.array([rows.lost, 0, 0, 0, 0])
     n, first = 0, slice(0)
     for rank in ranks:
         own, of_rank = _of_rank(rows.of(rank), kinds, at, apart)
@@ -191,14 +191,12 @@ def _trace(path: Path, kinds: Kinds, rows: RowsByRank, apart: Sequence[str], dam
             continue
         stop = n + len(own[NUMBER])
         own |= {_ROW: np.arange(n, stop), _TRACK: np.full(stop - n, len(told), np.int32)}
-        if room is None:
-            names, room = list(own), Room(rows.n, [column.dtype for column in own.values()])
-        room.add(own.values())
+        made.append(own)
         told.append(rows.known.get(rank, rank))
         first, n = first if first.stop else slice(0, stop), stop
-    if room is None or not n:
+    if not n:
         raise TraceError(f"{path}: no row tells how long its step took")
-    columns = {name: column[:n] for name, column in zip(names, room.arrays, strict=True)}
+    columns = {name: np.concatenate([own[name] for own in made]) for name in made[0]}
     begin, whole, number = (columns[name] for name in (_BEGIN, _WHOLE, NUMBER))
     is_back = np.append(np.diff(number[first]) < 1, True) if kinds.step else np.ones(1)
     turn = slice(0, 1 + int(is_back.argmax()))

@@ -11,7 +11,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from arrays import Float64, Mask, NDArray
-from arrays.spill import Spill, let_go
 from errors import TraceError
 from formats.step_log.lines import Form
 from formats.step_log.named_columns import LONGEST_NAME, Kinds, are_numbers, duration_of
@@ -20,7 +19,6 @@ from formats.step_log.named_columns import LONGEST_NAME, Kinds, are_numbers, dur
 _OF_RANK = re.compile(r"(?i)(?P<before>.*?)(?<![a-z])rank[ _:=#-]?(?P<rank>\d{1,7})(?!\d)(?P<after>.*)")
 _MANY_ROWS = 100_000  # of which some tell the whole step
 _PIECE_ROWS = 250_000  # that are sorted together
-_PIECES = 4  # of which some rows are looked at together
 _MOST_METRICS = 1_000  # beyond it the column names something else: each becomes a column of every step
 _MOST = 1 << 31  # of ranks, and of numbers that are labels
 _SHARED_STEPS = 0.5  # that two ranks have, at least
@@ -89,7 +87,6 @@ class RowsByRank:
         self.known: dict[int, int] = {}  # the rank of each number in the rows, where that is another one
         self._blocks: list[Float64] = []  # (rows, columns) that are in no piece yet
         self._pieces: list[tuple[dict[int, slice], Float64]] = []  # which rows are whose, rows
-        self._spill = Spill()
 
     def add(self, table: Float64) -> None:
         """Add rows (n, columns)."""
@@ -120,7 +117,7 @@ class RowsByRank:
         first = np.flatnonzero(np.diff(rank, prepend=np.nan))
         own = map(slice, first.tolist(), [*first[1:].tolist(), len(rank)])
         whose = dict(zip(rank[first].astype(np.int64).tolist(), own, strict=True))
-        self._pieces.append((whose, *self._spill.put_arrays([table])))
+        self._pieces.append((whose, table))
         self.n += len(rank)
 
     def end(self) -> None:
@@ -174,12 +171,7 @@ class RowsByRank:
 
     def _columns(self, pieces: Sequence[tuple[slice, Float64]]) -> dict[str, Float64]:
         """Return the columns of some rows of pieces."""
-        parts = []
-        for begin in range(0, len(pieces), _PIECES):
-            some = pieces[begin : begin + _PIECES]
-            parts.append(np.concatenate([table[own] for own, table in some]))
-            let_go([table for _, table in some])
-        table = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        table = np.concatenate([table[own] for own, table in pieces])
         return dict(zip(self.names, table.T.copy(), strict=True))
 
 

@@ -19,18 +19,12 @@ pytestmark = pytest.mark.slow
 REPLAY = ("--option", "replay", "--output", "-")
 WHATIF = (*REPLAY, "--sub_option", "whatif", "--set")
 ALL: tuple[tuple[str, ...], ...] = (
-    ("--option", "critical"),
     ("--option", "diagnose"),
     (*WHATIF, "straggler=mean", "--set", "BW=0.5"),
     REPLAY,
     (*WHATIF, "bandwidth=2"),
     (*REPLAY, "--sub_option", "bottleneck"),
 )
-SOME = (("--option", "diagnose"), (*WHATIF, "straggler=none"))
-JOBS = (
-    "horovod/2ranks-slow-rank1/trace", "composer/ws2/trace", "dasf/two-hosts-4workers/trace",
-    "byteps/fork_lenet_straggler", "kineto/ddp2-gloo-slow-rank1/trace", "kineto/gpu-param-dlrm-8ranks/trace",
-)  # fmt: skip
 
 
 class Record(Struct, frozen=True):
@@ -74,12 +68,6 @@ def test_what_is_put_aside_reads_as_before(n: int, monkeypatch: pytest.MonkeyPat
         assert first.events is not own.events
         assert not first.events.flags.writeable
         assert aside.put(first).events is first.events, "once is enough"
-
-
-def test_a_transposed_column_keeps_its_order(all_aside: None) -> None:
-    column = np.arange(6).reshape(2, 3).T
-    (found,) = Spill().put_arrays([column])
-    assert found.tolist() == [[0, 3], [1, 4], [2, 5]]
 
 
 def test_the_first_bytes_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,11 +146,3 @@ def test_options_answer_alike_with_all_steps_aside(
     monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
     answers_alike(REPO / "examples" / "lenet-100mbit", command, monkeypatch)
-
-
-@pytest.mark.parametrize("job", few(1, JOBS))
-def test_options_answer_alike_of_recorded_jobs_with_all_steps_aside(
-    shared_data: Path, monkeypatch: pytest.MonkeyPatch, job: str
-) -> None:
-    for command in SOME:
-        answers_alike(shared_data / job, command, monkeypatch)
