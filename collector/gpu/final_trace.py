@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 import shutil
@@ -185,40 +184,30 @@ class _Gathering(Struct):
             self.profile = read_trace(self._source("operator"))
         return self.profile
 
-    def _profile_if_usable(self) -> Trace | None:
-        """Return the profile; None, without a warning, where it is not: its operations' part has one."""
-        with contextlib.suppress(AnalyzeError):
-            return self._profile()
-        return None
-
     def _graph(self) -> Graph | None:
         """Return the DAG: the directory's own where it is of the model that was profiled."""
         path = self.gpu.file(_DAG)
         recorded = self._tried(path, lambda: from_gml(read_gml(path))) if path is not None else None
         described = self._described()
-        if recorded is not None and self._fits(recorded):
-            # the dump numbers the inputs of an operation as the profiler did, the file's edges do not
-            same = described is not None and described.edges.keys() == recorded.edges.keys()
-            return described if same else recorded
-        how = f"from {_SYMBOLS}"
+        if recorded and described and described.edges.keys() == recorded.edges.keys():
+            recorded = described  # the dump numbers the inputs of an operation as the profiler did
+        candidates = [graph for graph in (recorded, described) if graph is not None]
+        graph = next(filter(self._fits, candidates), candidates[0] if candidates else None)
         if path is None:
-            built = f"built {how}" if described else "nothing to build it from: events without inputs"
+            built = f"built from {_SYMBOLS}" if graph else "nothing to build it from: events without inputs"
             self.repairs.add(self.gpu.path / _DAG, f"missing: {built}")
-        elif recorded is None:
-            self.repairs.add(path, "left as it is" + (f"; inputs {how}" if described else ""))
-        elif described is not None and self._fits(described):
-            self.repairs.add(path, f"has no operation of the profile (another model's?): inputs {how}")
-        else:
-            return recorded
-        return described
+        elif graph is not None and graph is not recorded:
+            self.repairs.add(path, f"not used: inputs from {_SYMBOLS}")
+        return graph
 
     def _fits(self, graph: Graph) -> bool:
         """Whether operations of the profile are in the DAG; so too where there is no profile to ask."""
-        profile = self._profile_if_usable()
-        if profile is None or not len(profile):
+        try:
+            profile = self._profile()
+        except AnalyzeError:  # the operations' part has a warning
             return True
         inputs = graph.inputs()
-        return any(node_of(name, inputs) for name in profile.names)
+        return not len(profile) or any(node_of(name, inputs) for name in profile.names)
 
     def _described(self) -> Graph | None:
         """Return the DAG that the symbol dumps describe; None without a model's dump."""

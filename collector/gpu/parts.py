@@ -162,7 +162,7 @@ def collect_operators(profile: Trace, inputs: Inputs) -> TracePart:
     freeing of memory is left out.
     """
     nodes = [node_of(name, inputs) for name in profile.names]
-    rows, process, others = _one_process_each(profile, nodes)
+    rows, process = _one_process_each(profile, nodes)
     if not len(rows):
         n = len(unique(profile.name_id))
         nothing = (
@@ -180,7 +180,9 @@ def collect_operators(profile: Trace, inputs: Inputs) -> TracePart:
     n_met = len(forward & set(nodes))
     doubt = f"only {n_met} of the DAG's {len(forward)} forward operations occur: another model's DAG?"
     doubts = [doubt] if 2 * n_met < len(forward) else []
-    return TracePart(events, doubts, _remarks(profile, process, others, nodes, updates))
+    outside = Counter(profile.names[i] for i in profile.name_id.tolist() if nodes[i] is None)
+    note = f"{outside.total()} events of {len(outside)} operations outside the DAG: {counted_names(outside)}"
+    return TracePart(events, doubts, [note] if outside else [])
 
 
 def node_of(name: str, nodes: Inputs) -> str | None:
@@ -198,8 +200,8 @@ def node_of(name: str, nodes: Inputs) -> str | None:
     return next((f"{prefix}{c}" for c in candidates if f"{prefix}{c}" in nodes), None)
 
 
-def _one_process_each(profile: Trace, nodes: Sequence[str | None]) -> tuple[Int64, Id, list[Id]]:
-    """Return the slices of the DAG's operations by start, the process of most, and those passed over."""
+def _one_process_each(profile: Trace, nodes: Sequence[str | None]) -> tuple[Int64, Id]:
+    """Return the slices of the DAG's operations by start, and the process of most."""
     known = np.array([node is not None for node in nodes], np.bool_)
     rows = np.flatnonzero(known[profile.name_id])
     pids = [profile.tracks[t].pid for t in profile.track_id[rows].tolist()]
@@ -210,9 +212,8 @@ def _one_process_each(profile: Trace, nodes: Sequence[str | None]) -> tuple[Int6
     # of each name the first of its places
     best = dict(sorted(zip(names, places, strict=True), key=itemgetter(1), reverse=True))
     kept = [at == best[name] for name, at in zip(names, places, strict=True)]
-    others = [pid for pid in ranked if place[pid] not in best.values()]
     rows = rows[np.array(kept, np.bool_)]
-    return _by_start(profile, rows), ranked[0] if ranked else None, others
+    return _by_start(profile, rows), ranked[0] if ranked else None
 
 
 def _updates(
@@ -262,23 +263,3 @@ def _operation_event(profile: Trace, row: int, nodes: Sequence[str | None], inpu
 
 def _us(time_ns: int) -> int | float:
     return time_ns // 1000 if time_ns % 1000 == 0 else time_ns / 1000
-
-
-def _remarks(
-    profile: Trace, process: Id, others: Sequence[Id], nodes: Sequence[str | None], updates: Sequence[Int64]
-) -> list[str]:
-    outside = Counter(profile.names[i] for i in profile.name_id.tolist() if nodes[i] is None)
-    remarks = []
-    if outside:
-        remarks.append(
-            f"{outside.total()} events of {len(outside)} operations outside the DAG: {counted_names(outside)}"
-        )
-    if others:
-        again = ", ".join(map(str, others))
-        remarks.append(f"operations of process {process} are counted; process {again} repeats them")
-    if updates:
-        within = Counter(profile.names[i] for rows in updates for i in profile.name_id[rows].tolist())
-        remarks.append(f"STEP is what runs after the last BW and before the next FW: {counted_names(within)}")
-    else:
-        remarks.append("no STEP: nothing runs between the last BW and the next FW")
-    return remarks

@@ -51,8 +51,6 @@ _MEMORY = ("Pageable", "Pinned", "Device", "Array", "Managed")
 _VERSION = re.compile(r"(?:_pt(?:sz|ds))?_v\d+(?:_pt(?:sz|ds))?$")
 #: Operators as `emit_nvtx` calls them: with a namespace, or a function of autograd; and calls of NCCL.
 _OPERATOR = re.compile(r"\w+::[\w:]+(?:: \w+)?|\w+Backward\d*|record_param_comms|nccl[A-Z]\w+")
-#: Tables of calls of other libraries; of one that waits for several requests there is a row for each.
-_LIBRARY = re.compile(r"(?:MPI|OPENACC)_\w+_EVENTS")
 _TIMES = ("start", "end")
 _ON_DEVICE = (*_TIMES, "deviceId", "contextId", "streamId", "correlationId", "globalPid")
 _BY_HOST = (*_TIMES, "globalTid", "nameId", "correlationId")
@@ -187,10 +185,9 @@ class _Export:
         calls, *overheads = (
             self.rows(table, _BY_HOST)[0] for table in (_CALLS, "PROFILER_OVERHEAD", f"{_ACTIVITY}OVERHEAD")
         )
-        others = list(map(self._of_library, filter(_LIBRARY.fullmatch, self.tables)))
         ranges, texts = self._nvtx('eventType IN (59, 60) AND "end" IS NOT NULL', "end")
         marks, of_marks = self._nvtx("eventType = 34" if points else "0", "start")
-        self._number([kernels, graphs, copies, fills], syncs, [calls, *overheads, *others, ranges, marks])
+        self._number([kernels, graphs, copies, fills], syncs, [calls, *overheads, ranges, marks])
         directions = copies["copyKind"] << 16 | (copies["srcKind"] & 0xFF) << 8 | copies["dstKind"] & 0xFF
         parts = [
             self._device(kernels, "kernel", self._named(kernels), self._shapes(kernels)),
@@ -204,7 +201,6 @@ class _Export:
             self._device(syncs, "cuda_sync", _called(syncs["syncType"], _sync), self._awaited(syncs)),
             self._host(calls, self.strings(calls["nameId"]), _call_cat),
             *(self._host(rows, self.strings(rows["nameId"]), "overhead".format) for rows in overheads),
-            *(self._host(rows, self.strings(rows["nameId"]), "cpu_op".format) for rows in others),
             self._host(ranges, numbered(texts), _range_cat),
             _as_points(self._host(marks, numbered(of_marks), _range_cat)),
         ]
@@ -212,14 +208,6 @@ class _Export:
         phases = {"X": len(whole), "i": len(whole.points)}
         header = self._header(int(whole.ts_ns.min(initial=FARTHEST_NS)))
         return replace(whole, metadata=self._metadata(), header=header, phases=phases, repairs=self.repairs)
-
-    def _of_library(self, table: str) -> _Rows:
-        """Return the calls in a table, each once."""
-        rows, _ = self.rows(table, (*_BY_HOST, "textId"))
-        texts = rows.pop("textId")
-        rows["nameId"] = np.where(texts < 0, rows["nameId"], texts)
-        kept = np.unique(np.array([*rows.values()]), axis=1)
-        return dict(zip(rows, kept, strict=True))
 
     def _nvtx(self, where: str, end: str) -> tuple[_Rows, list[str]]:
         """Return ranges or marks of NVTX and their texts, which stand there or among the strings.

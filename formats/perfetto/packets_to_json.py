@@ -5,8 +5,7 @@ So every reader of chrome traces reads them, and the systems that write both for
 - a begin with its end is an ``X``, with the arguments of both; what has no partner stays ``B`` or ``E``;
 - a thread's track is its pid and tid; another track is a thread called after it, and one below a thread that
   has its name is that thread's, for slices that overlap;
-- an arrow leaves the first slice that carries its number (``s``) and reaches each other one (``f``);
-- what Perfetto keeps of other chrome events (`legacy_event`) is that event again.
+- an arrow leaves the first slice that carries its number (``s``) and reaches each other one (``f``).
 """
 
 from __future__ import annotations
@@ -259,8 +258,8 @@ class _Events:
         cat = ",".join([*cats, *map(_text, event.categories)] if event.categories else cats)
         if kind == START:
             self._open[uuid].append((name, cat, ts, args))
-        elif kind in (0, INSTANT) and event.HasField("legacy_event"):
-            out.append(self._legacy(uuid, one, event.legacy_event, name, cat, ts, args))
+        elif event.HasField("legacy_event"):
+            self.left_out["event", "of chrome's older kinds not read"] += 1
         elif kind == COUNTER:
             track = self._tracks.get(uuid)
             value = (
@@ -282,22 +281,6 @@ class _Events:
         kind = "fwdbwd" if cat == "cpu_op" else "ac2g"
         tail = b',"id":%d' % number + (b',"bp":"e"' if is_end else b"")
         return self._text_of("f" if is_end else "s", uuid, kind, kind, ts, {}, tail)
-
-    def _legacy(
-        self, uuid: int, one: _Sequence, legacy: Any, name: str, cat: str, ts: int, args: dict[str, bytes]
-    ) -> bytes:
-        """Return the chrome event that a packet keeps."""
-        tail = b""
-        for kind in ("unscoped_id", "local_id", "global_id"):
-            if legacy.HasField(kind):
-                tail = b',"id":%d' % getattr(legacy, kind)
-        if legacy.bind_to_enclosing:
-            tail += b',"bp":"e"'
-        if legacy.HasField("duration_us"):
-            tail += b',"dur":%d' % legacy.duration_us
-        name = name or one.names.get(legacy.name_iid, "")
-        phase = chr(legacy.phase) if 32 < legacy.phase < 127 else "i"
-        return self._text_of(phase, uuid, name, cat, ts, args, tail)
 
     def _text_of(
         self, phase: str, uuid: int, name: str, cat: str, ts: int, args: dict[str, bytes], tail: bytes = b""

@@ -40,9 +40,7 @@ CounterTrack unit_name:6:bytes
 TrackEvent category_iids:3:*uint64 categories:22:*bytes name_iid:10:uint64 name:23:bytes type:9:int32
  track_uuid:11:uint64 counter_value:30:int64 double_counter_value:44:double flow_ids:47:*fixed64
  flow_ids_old:36:*uint64 terminating_flow_ids:48:*fixed64 terminating_flow_ids_old:42:*uint64
- debug_annotations:4:*bytes legacy_event:6:Legacy
-Legacy name_iid:1:uint64 phase:2:int32 duration_us:3:int64 unscoped_id:6:uint64 local_id:10:uint64
- global_id:11:uint64 bind_to_enclosing:12:bool
+ debug_annotations:4:*bytes legacy_event:6:bytes
 Annotation name_iid:1:uint64 name:10:bytes bool_value:2:bool uint_value:3:uint64 int_value:4:int64
  double_value:5:double pointer_value:7:uint64 legacy_json_value:9:bytes string_value:6:bytes
  string_value_iid:17:uint64 dict_entries:11:*Annotation array_values:12:*Annotation

@@ -60,23 +60,6 @@ def test_every_table_becomes_slices_as_pytorch_calls_them(tmp_path: Path) -> Non
     assert trace.repairs == ["1 NVTX range without an end left out"]
 
 
-def test_calls_of_mpi_and_openacc_are_slices_of_the_host_each_once(tmp_path: Path) -> None:
-    """One that waits for two requests has two rows."""
-    made = Export(tmp_path / "a.sqlite")
-    made.call("cudaLaunchKernel_v7000", 0, 5, 1)
-    waits = (ns(7), ns(9), 10 << 24 | 10, made.text("MPI_Waitall"))
-    made.db.execute("CREATE TABLE MPI_START_WAIT_EVENTS (start, end, globalTid, textId, requestHandle)")
-    made.db.executemany(
-        "INSERT INTO MPI_START_WAIT_EVENTS VALUES (?, ?, ?, ?, ?)", [(*waits, 1), (*waits, 2)]
-    )
-    made.db.execute("CREATE TABLE OPENACC_LAUNCH_EVENTS (nameId, start, end, globalTid)")
-    launch = (made.text("acc_compute"), ns(0), ns(6), 10 << 24 | 10)
-    made.db.execute("INSERT INTO OPENACC_LAUNCH_EVENTS VALUES (?, ?, ?, ?)", launch)
-    trace = nsight_tables.read(made.close())
-    assert rows(trace)[1:] == [("MPI_Waitall", "cpu_op", 10, 10), ("acc_compute", "cpu_op", 10, 10)]
-    assert (trace.dur_ns[1:] == [2_000, 6_000]).all()
-
-
 def test_times_are_since_the_epoch_whichever_clock_an_export_has(tmp_path: Path) -> None:
     begins = []
     for name, clock, first in (("a", ns(-1000), 0.0), ("b", None, -19_999_000.0)):
