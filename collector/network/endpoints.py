@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from arrays import NDArray
-from collector.network.pslite import Node, key_base, server_rank
+from collector.network.pslite import key_base, server_rank
 from collector.network.transfers import Connection, Traffic
 
 _KEYS_END = 1 << 32  # a partition key has a 16-bit declared key above 16 bits of partition
@@ -28,8 +29,7 @@ def named_connections(
     (``worker_0.pcap``), or after the key log with its keys (`served`: partition keys by name of the server);
     the others by ps-lite's rank, or where files name some by the number that is left, or by id.
     """
-    nodes = _known_nodes(traffics)
-    ends = [[_end_keys(connection, nodes) for connection in traffic.connections] for traffic in traffics]
+    ends = _end_keys(traffics)
     names: dict[NodeKey, str] = {}
     for role, side in (("worker", 0), ("server", 1)):
         of_role = [{pair[side] for pair in pairs} for pairs in ends]
@@ -76,31 +76,27 @@ def n_announced(traffics: Sequence[Traffic], role: str) -> int:
     return len({node.id for traffic in traffics for node in traffic.nodes if node.role == role})
 
 
-def _known_nodes(traffics: Sequence[Traffic]) -> set[Node]:
-    nodes = {node for traffic in traffics for node in traffic.nodes}
-    for c in (connection for traffic in traffics for connection in traffic.connections):
-        if c.worker_id is not None:
-            nodes.add(Node("worker", c.worker_id, c.worker_host, c.worker_port))
-        if c.server_id is not None:
-            nodes.add(Node("server", c.server_id, c.server_host, c.server_port))
-    return nodes
+def _end_keys(traffics: Sequence[Traffic]) -> list[list[tuple[NodeKey, NodeKey]]]:
+    """Return worker and server of each connection: by id, else by that of the only node of its role there."""
+    ids: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for traffic in traffics:
+        for node in traffic.nodes:
+            ids[node.role, node.host].add(node.id)
+        for c in traffic.connections:
+            ids["worker", c.worker_host].update(() if c.worker_id is None else [c.worker_id])
+            ids["server", c.server_host].update(() if c.server_id is None else [c.server_id])
 
+    def key(role: str, node_id: int | None, host: str) -> NodeKey:
+        here = ids[role, host]
+        return role, next(iter(here)) if node_id is None and len(here) == 1 else node_id or host
 
-def _end_keys(c: Connection, nodes: Collection[Node]) -> tuple[NodeKey, NodeKey]:
-    """Return worker and server of a connection, by id where it can be known."""
-    worker = _node_key("worker", c.worker_id, c.worker_host, None, nodes)
-    return worker, _node_key("server", c.server_id, c.server_host, c.server_port, nodes)
-
-
-def _node_key(
-    role: str, node_id: int | None, host: str, port: int | None, nodes: Collection[Node]
-) -> NodeKey:
-    """Return who is at an address: by id, else that of the only node of the role announced there."""
-    if node_id is None:
-        at_host = [node for node in nodes if node.role == role and node.host == host]
-        ids = {node.id for node in at_host if node.port == port} or {node.id for node in at_host}
-        node_id = ids.pop() if len(ids) == 1 else None
-    return role, host if node_id is None else node_id
+    return [
+        [
+            (key("worker", c.worker_id, c.worker_host), key("server", c.server_id, c.server_host))
+            for c in traffic.connections
+        ]
+        for traffic in traffics
+    ]
 
 
 def _other_names(role: str, by_file: Mapping[NodeKey, str], others: Sequence[NodeKey]) -> dict[NodeKey, str]:

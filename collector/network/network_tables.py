@@ -6,12 +6,13 @@ They stand here, not in `options`, because they are in the words of BytePS, whic
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from errors import TraceError, counted
-from result import Bars, Column, Result, Table, in_digits, in_ms, in_percent, ms_column
+from result import Column, Result, Table, in_digits, in_ms, in_percent, ms_column
 
 if TYPE_CHECKING:
     from collector.network.server_timeline import ServerKey, ServerOperation
@@ -36,7 +37,6 @@ def pcap(root: Path, *, jobs: int | None, progress: bool | None, output: Path | 
         {"network": _document(target, n_events, tables)},
         [table for table in tables if table.rows],
         headline=_headline(network.keys),
-        charts=[_shares(network.keys)],
         figures=[
             ("transfers", f"{len(wire):,}"),
             ("bytes", f"{int(wire.value_bytes.sum()):,}"),
@@ -120,12 +120,7 @@ _WHERE = (
     "wire: request and response on their way; server: in the server's hands; waiting: for the PUSH of "
     "other workers"
 )
-#: Where transfers spend their time, and how a sentence has it.
-_PLACES = {
-    "wire": "on the wire",
-    "server": "in the server's hands",
-    "waiting for other workers": "waiting for other workers",
-}
+_PLACES = ("on the wire", "in the server's hands", "waiting for other workers")
 _NOT_EVERY_WORKER = (
     "The captures do not show every worker: the server's time contains the waiting for the others."
 )
@@ -150,16 +145,15 @@ def _headline(keys: Sequence[ServerKey]) -> str:
     n, total = sum(key.n_push + key.n_pull for key in keys), sum(key.push_ns + key.pull_ns for key in keys)
     if not total:
         return "No transfer of a known key was captured."
-    parts = _sums(keys)
-    shares = [sum(sums[i] for sums in parts.values()) / total for i in range(len(_PLACES))]
-    where = [
-        f"{in_percent(share)} {words}" for share, words in zip(shares, _PLACES.values(), strict=True) if share
-    ]
-    of_tensor = {tensor: sum(sums) for tensor, sums in parts.items()}
-    most = max(of_tensor, key=lambda tensor: of_tensor[tensor])
+    sums = [sum(part) for part in zip(*map(_parts, keys), strict=True)]
+    where = [f"{in_percent(ns / total)} {words}" for ns, words in zip(sums, _PLACES, strict=True) if ns]
+    of_tensor: Counter[str] = Counter()
+    for key in keys:
+        of_tensor[key.tensor] += sum(_parts(key))
+    ((most, longest),) = of_tensor.most_common(1)
     return (
         f"A transfer takes {in_ms(total / n)} (mean of {n:,}): {', '.join(where)}; "
-        f"{in_percent(of_tensor[most] / total)} of the time goes to {most}."
+        f"{in_percent(longest / total)} of the time goes to {most}."
     )
 
 
@@ -174,23 +168,8 @@ def _server_headline(operations: Sequence[ServerOperation]) -> str:
     )
 
 
-def _sums(keys: Sequence[ServerKey]) -> dict[str, list[int]]:
-    """Return the nanoseconds that each tensor's transfers spent at `_PLACES`, the partitions together."""
-    totals: dict[str, list[int]] = {}
-    for key in keys:
-        sums = totals.setdefault(key.tensor, [0, 0, 0])
-        for i, ns in enumerate((key.wire_ns, key.server_ns, key.waiting_ns or 0)):
-            sums[i] += ns
-    return totals
-
-
-def _shares(keys: Sequence[ServerKey]) -> Bars:
-    """Return where the time of each tensor's transfers went."""
-    totals = _sums(keys)
-    series = {name: [sums[i] / 1e6 for sums in totals.values()] for i, name in enumerate(_PLACES)}
-    return Bars(
-        "Where transfers spend their time", "tensor", "total (ms)", list(totals), series, stacked=True
-    )
+def _parts(key: ServerKey) -> tuple[int, int, int]:
+    return key.wire_ns, key.server_ns, key.waiting_ns or 0
 
 
 # ---- servers

@@ -16,7 +16,7 @@ from collector.network.collect_captures import TIMELINE, Captured, read_captures
 from collector.network.endpoints import index_in_path
 from conftest import run_cli
 from errors import TraceError
-from trace_utils import find_gpus, read_trace
+from trace_utils import find_gpus
 from traffic import NEW, SERVER_BASE, Connection, Packet, in_order, message, pcap, struct_meta, train
 
 MS = 1_000_000
@@ -104,20 +104,6 @@ def test_each_transfer_is_a_slice_with_its_request_and_response(tmp_path: Path) 
     assert len(parts) == 48
 
 
-def test_slices_of_a_track_nest(tmp_path: Path) -> None:
-    make_job(tmp_path)
-    trace = read_trace(timeline(tmp_path))
-    for track in range(len(trace.tracks)):
-        rows = np.flatnonzero(trace.track_id == track)
-        rows = rows[np.lexsort((-trace.dur_ns[rows], trace.ts_ns[rows]))]
-        ends: list[int] = []
-        for start, end in zip(trace.ts_ns[rows].tolist(), trace.end_ns[rows].tolist(), strict=True):
-            while ends and ends[-1] <= start:
-                ends.pop()
-            assert not ends or end <= ends[-1]
-            ends.append(end)
-
-
 def test_a_connection_in_two_captures_counts_once(tmp_path: Path) -> None:
     make_job(tmp_path)
     shutil.copy(tmp_path / "worker_0.pcap", tmp_path / "server_0.pcap")
@@ -141,12 +127,6 @@ def test_captures_inside_the_worker_directories(tmp_path: Path) -> None:
         (tmp_path / f"worker_{i}").mkdir()
         shutil.move(tmp_path / f"worker_{i}.pcap", tmp_path / f"worker_{i}" / "net.pcap")
     assert read_captures(tmp_path).nodes == ["server_0", "worker_0", "worker_1"]
-
-
-def test_without_names_the_keys_stay(tmp_path: Path) -> None:
-    make_job(tmp_path)
-    (tmp_path / "worker_0.log").unlink()
-    assert [k.tensor for k in read_captures(tmp_path).keys] == ["key 65536", "key 65537"]
 
 
 @pytest.mark.parametrize(
@@ -211,11 +191,6 @@ def test_a_job_with_only_a_bad_capture_is_refused_in_a_line(tmp_path: Path, name
     assert str(caught.value).startswith(str(tmp_path / "worker_0.pcap"))
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "comm_timeline.json").exists()
-
-
-def test_no_capture_at_all(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="no packet captures"):
-        read_captures(tmp_path)
 
 
 def test_the_command_line_says_it_in_one_line(tmp_path: Path) -> None:
@@ -299,34 +274,6 @@ def test_the_key_log_has_the_same_requests(
     assert len(ratios) >= 32
     assert max(ratios) == 1
     assert sum(ratios) / len(ratios) > 0.85
-
-
-def test_waiting_is_known_where_both_workers_are_captured(recorded: dict[str, Captured]) -> None:
-    assert all(k.waiting_ns is not None for k in recorded["master_mxnet_mlp_2w2s_pcap"].keys)
-    assert all(k.waiting_ns is None for k in recorded["fork_mlp_2w2s_pcap"].keys)
-
-
-def test_parameters_bear_their_names(recorded: dict[str, Captured]) -> None:
-    assert {k.tensor for k in recorded["fork_mlp_2w2s_pcap"].keys} >= {
-        "hybridsequential0_dense0_weight",
-        "hybridsequential0_dense1_bias",
-    }
-
-
-def test_the_timeline_does_not_hide_the_job(shared_data: Path, tmp_path: Path) -> None:
-    job = tmp_path / "job"
-    shutil.copytree(shared_data / "byteps" / PCAP_JOBS[1], job, copy_function=shutil.copyfile)
-    before = find_gpus(job)
-    timeline(job)
-    assert find_gpus(job) == before
-
-
-def test_captures_of_the_second_server_alone(tmp_path: Path) -> None:
-    connection = Connection(("10.0.0.1", 40_000), ("10.0.0.8", 9000))
-    train(connection, NEW, server=10, worker=9, keys=[(SERVER_BASE + 65537, 99)], steps=1, start_ns=START_NS)
-    (tmp_path / "x.pcap").write_bytes(b"".join(pcap(in_order([connection]))))
-    found = read_captures(tmp_path)
-    assert (found.nodes, [k.key for k in found.keys]) == (["server_1", "worker_0"], [65537])
 
 
 def test_a_worker_with_an_older_connection_is_one_node(tmp_path: Path) -> None:

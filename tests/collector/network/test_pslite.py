@@ -16,7 +16,6 @@ from collector.network.endpoints import partition_keys
 from collector.network.pslite import (
     Node,
     begins_message,
-    identity,
     key_base,
     read_meta,
 )
@@ -41,10 +40,6 @@ from traffic import (
 
 DIALECTS = pytest.mark.parametrize("dialect", [NEW, OLD], ids=["struct", "protobuf"])
 START_NS = 1_700_000_000 * 10**9
-
-
-def test_the_key_range_of_the_second_of_two_servers() -> None:
-    assert [key_base(0, 2), key_base(1, 2)] == [0, 0x7FFFFFFFFFFFFFFF]
 
 
 @pytest.mark.parametrize("meta", [struct_meta, protobuf_meta])
@@ -97,10 +92,6 @@ def test_the_scheduler_announces_the_nodes_in_protobuf() -> None:
     assert found.nodes == (Node("server", 10, "10.77.0.2", 33823),)
 
 
-def test_identities() -> None:
-    assert [identity(name) for name in (b"ps11", b"ps", b"xps1", b"ps1a", b"")] == [11] + [None] * 4
-
-
 @given(st.binary(max_size=300))
 @settings(max_examples=examples(300))
 def test_random_bytes_hold_no_message(data: bytes) -> None:
@@ -108,7 +99,7 @@ def test_random_bytes_hold_no_message(data: bytes) -> None:
     assert not begins_message(data)
 
 
-@pytest.mark.parametrize(("rank", "n_servers"), [(0, 1), (1, 2), (2, 3), (7, 8), (99, 100)])
+@pytest.mark.parametrize(("rank", "n_servers"), [(0, 1), (1, 2), (99, 100)])
 @pytest.mark.parametrize("told", ["both", "rank", "number", "nothing"])
 def test_partition_keys_come_out_of_wire_keys(rank: int, n_servers: int, told: str) -> None:
     keys = np.array([65536, 65537, 26148864], np.uint64)

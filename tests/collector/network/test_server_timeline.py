@@ -56,16 +56,6 @@ def test_key_log() -> None:
     assert (second.n, second.n_bytes, second.peers) == (2, 8192, {9, 11})
 
 
-def test_key_log_lines_that_ran_into_each_other() -> None:
-    log = read_log(
-        lines(
-            "[00:25:42] src/van.cc:662: zeromq 10\treceived: [00:25:42] server.cc:217: push key=0\t "
-            "sender=11\t size=64\n"
-        )
-    )
-    assert dict(log.requests) == {(0, "push"): 1}
-
-
 def test_a_key_log_over_midnight() -> None:
     log = read_log(
         lines(
@@ -167,14 +157,6 @@ def test_each_bad_log_is_one_line(tmp_path: Path) -> None:
         f"{tmp_path}/server_2.key_log.txt: no line of a known server log",
         f"{tmp_path}/server_3.txt: 1 pulls or responses without the other left out",
     ]
-
-
-def test_binary_files_are_no_logs(tmp_path: Path) -> None:
-    (tmp_path / "server_0.key_log.txt").write_text("[02:19:41] server.cc:1: pull key=1\t sender=9\n")
-    (tmp_path / "weights").write_bytes(bytes(100_000))
-    found = read_served(tmp_path)
-    assert [log.path.name for log in found.logs] == ["server_0.key_log.txt"]
-    assert found.repairs == []
 
 
 # ---- the recorded jobs
