@@ -7,10 +7,8 @@ milliseconds from here on (`_ns` inside the analysis).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeVar, overload
 
 ColumnKind = Literal["text", "int", "id", "float", "percent", "bool"]  # id: a number that only tells apart
@@ -119,8 +117,8 @@ class Bars(NamedTuple):
     horizontal (there the values run along the bottom and the categories up the side).
     `strips` has one for each of `x`: what has the same is drawn as one strip (bars upright and
     stacked), the strips below each other. `between` has for each of `x` the lowest and the highest
-    that the only series may be. A line across, with a name, stands at a `level`. Others of their colour stand
-    out from the series that are `pale`.
+    that it may be. A line across, with a name, stands at a `level`. Of charts with a `step` a page shows the
+    first, and the one whose step is picked.
     """
 
     title: str
@@ -133,73 +131,14 @@ class Bars(NamedTuple):
     strips: Sequence[str] = ()
     between: Sequence[tuple[float, float] | None] = ()
     level: tuple[float, str] | None = None
-    is_small: bool = False  # has room beside another that is
-    pale: Collection[str] = ()
-
-
-class Waterfall(NamedTuple):
-    """The parts of a total: each begins where the one before ended; the last bar is the total.
-
-    A part without a group is a total too: where another one begins, to which the others lead from it.
-    """
-
-    title: str
-    label: str  # of the values, with the unit
-    parts: Sequence[tuple[str, float, str]]  # name, value, and the group that decides the colour
-    total: str  # name of the last bar
-    is_small: bool = True  # as of `Bars`
-    most: float | None = None  # where the axis ends: those to be compared have one scale
-    between: Sequence[tuple[float, float] | None] = ()  # least and most that each part, and the total, may be
-    pale: Collection[int] = ()  # the places of parts that may be chance
-    step: str = ""  # of pictures that have one: shown are those of the first step, and of one that is picked
-    level: tuple[float, str] | None = None  # as of `Bars`
-
-
-class Lines(NamedTuple):
-    """One line per series over the shared `x`. None is a gap.
-
-    Series that are `dashed` have the colour of another one; what is above `most` is not in sight. `band` has
-    for each of `x` the lowest and the highest that the first series may be. On a `log` axis a double is as
-    far as a half.
-    """
-
-    title: str
-    x_label: str
-    y_label: str
-    x: Sequence[float]
-    series: Mapping[str, Sequence[float | None]]
-    dashed: Mapping[str, str] = MappingProxyType({})
-    most: float | None = None
-    band: Sequence[tuple[float, float] | None] = ()
-    log: bool = False
-    is_small: bool = True  # as of `Bars`
-
-
-class Point(NamedTuple):
-    """One of `Scatter`; the group decides its colour, and its area is by `size`."""
-
-    name: str
-    group: str
-    x: float
-    y: float
-    size: float
-
-
-class Scatter(NamedTuple):
-    """Points between two logarithmic axes, and a line across where `roof` has a value and its name."""
-
-    title: str
-    x_label: str
-    y_label: str
-    size_label: str  # labels have the units
-    points: Sequence[Point]
-    roof: tuple[float, str] | None = None
+    is_small: bool = False  # half width: two such charts share a row
+    step: str = ""
 
 
 class HeatMap(NamedTuple):
-    """A grid of values, the larger the darker. None is a gap.
+    """A grid of values, the larger the darker; `ratios` are blue below 1 and red above it. None is a gap.
 
-    `ratios` are blue below 1 and red above it, where they are in a page with `Bars3D`.
+    A map whose rows have `groups` (which decide colours) can be seen in 3-D in a page.
     """
 
     title: str
@@ -211,6 +150,7 @@ class HeatMap(NamedTuple):
     values: Sequence[Sequence[float | None]]  # values[row][column]
     is_small: bool = False  # as of `Bars`
     ratios: bool = False
+    groups: Sequence[str] = ()  # of the rows
 
 
 class Span(NamedTuple):
@@ -243,30 +183,7 @@ class Timeline(NamedTuple):
     x_label: str = "time (ms)"
     path: Sequence[OnPath] = ()
     note: str = ""
-    step: str = ""  # as of a `Waterfall`
-
-    def longest(self, most: int) -> list[tuple[float, float, str]]:
-        """Return start, duration (ms) and name of the longest stretches of the path, in the order of time.
-
-        Those of one name that follow each other are one.
-        """
-        runs = [[*run] for _, run in groupby(self.path, key=lambda part: (part.name, part.keys[:1]))]
-        ends = [(run[0].start_ms, run[-1].start_ms + run[-1].dur_ms, run[0].name) for run in runs]
-        stretches = [(start, end - start, name) for start, end, name in ends]
-        return sorted(sorted(stretches, key=lambda one: -one[1])[:most])
-
-
-class Bars3D(NamedTuple):
-    """A grid of bars: rows x columns of heights, coloured by the row's group. None is a gap."""
-
-    title: str
-    x_label: str
-    y_label: str
-    z_label: str
-    x: Sequence[str]  # columns, e.g. runs
-    y: Sequence[str]  # rows, e.g. operations
-    group: Sequence[str]  # one per row, e.g. the category
-    z: Sequence[Sequence[float | None]]  # z[row][column]
+    step: str = ""  # as of `Bars`
 
 
 class Network(NamedTuple):
@@ -341,7 +258,7 @@ class Card(NamedTuple):
                 yield type(text)(f"   {label:<{widest}}  {text}")  # a `Command` stays one
 
 
-Chart = Bars | Waterfall | Lines | Scatter | HeatMap | Timeline | Bars3D | Network
+Chart = Bars | HeatMap | Timeline | Network
 
 
 class Result(NamedTuple):
@@ -410,18 +327,6 @@ def in_percent(share: float, decimals: int = 0, *, sign: str = "") -> str:
 def card_texts(cards: Iterable[Card]) -> list[str]:
     """Return the cards as lines of text."""
     return [text for place, card in enumerate(cards, 1) for text in card.texts(place)]
-
-
-def pictures(result: Result) -> list[Chart]:
-    """Return the charts of files without cards: first what each card would save, then the others."""
-    known = [(f"{place}. {card.title}", card.bar) for place, card in enumerate(result.cards, 1) if card.bar]
-    if not known:
-        return [*result.charts]
-    values = {"saved": [mid for _, (mid, _, _) in known]}
-    ends = [None if low is None or high is None else (low, high) for _, (_, low, high) in known]
-    label = f"ms saved per step{' (95 % interval)' if any(ends) else ''}"
-    title, names = "What each fix would save", [name for name, _ in known]
-    return [Bars(title, label, "", names, values, horizontal=True, between=ends), *result.charts]
 
 
 class Repairs:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -16,7 +15,7 @@ from dag.step_graph import Bool, Recording, StepGraph
 from dialects.step_parts import Operation
 from errors import listed
 from function_names import brief
-from result import OnPath, Span, Timeline, Waterfall, in_ms
+from result import Bars, OnPath, Span, Timeline, in_ms
 
 #: Ranks that are drawn at most, and boxes: shorter ones that follow each other become one.
 MOST_RANKS = 16
@@ -30,8 +29,8 @@ _FINEST, _COARSEST = 4_000, 25  # boxes are joined across breaks of this part of
 _FAR_OFF = 0.05
 #: Ranks whose work differs by less than this part of the median rank's are alike.
 _ALIKE = 0.05
-_MOST_PARTS = 8  # of a waterfall that have a bar of their own
-_LEAST_PART = 0.01  # of the whole, that all others of a kind need for theirs
+_MOST_PARTS = 12  # of a path that have a bar of their own
+_LEAST_PART = 0.01  # of the path, which a rank's part of it needs to be drawn
 
 
 class _Lanes(NamedTuple):
@@ -99,8 +98,8 @@ def _apart(recording: Recording, far: Mapping[int, float]) -> Iterator[str]:
         yield f"{names} may lie up to {most} to either side: the clocks cannot be tied closer."
 
 
-def path_waterfall(title: str, recording: Recording, step: StepGraph, path: CriticalPath) -> Waterfall:
-    """Return the parts of the path (ms), coloured as the timeline: the largest, and the others together."""
+def path_bars(title: str, recording: Recording, step: StepGraph, path: CriticalPath) -> Bars:
+    """Return the parts of the path (ms), coloured as the timeline."""
     sums: dict[tuple[str, str], int] = {}
     named = named_path(recording, path, merged=False)
     several = len(set(path.owners.tolist())) > 1
@@ -109,34 +108,24 @@ def path_waterfall(title: str, recording: Recording, step: StepGraph, path: Crit
     ]
     groups = [group_of(operation) for operation in recording.operations]
     columns = (named.label, path.cat, path.operation, named.dur_ns)
-    for label, cat, at, ns in zip(*(column.tolist() for column in columns), strict=True):
-        key = names[label], CATS[cat] or groups[at]
+    for label, cat, operation, ns in zip(*(column.tolist() for column in columns), strict=True):
+        key = names[label], CATS[cat] or groups[operation]
         sums[key] = sums.get(key, 0) + ns
     last = f" on {recording.owners[path.owner]}, which ends last" if len(recording.owners) > 1 else ""
-    return waterfall(
-        title, f"ms{last or ' of the step'}, along its critical path", sums, "the step" + last.split(",")[0]
-    )
+    return bars_of(title, f"ms{last or ' of the step'}, along its critical path", sums)
 
 
-def waterfall(title: str, label: str, sums: Mapping[tuple[str, str], int], total: str) -> Waterfall:
-    """Return nanoseconds by (name, group) as a chart: the largest by name, the others by group."""
+def bars_of(title: str, label: str, sums: Mapping[tuple[str, str], int]) -> Bars:
+    """Return nanoseconds by (name, group) as bars: the largest, and all others as one."""
     largest = sorted(sums, key=lambda key: -sums[key])
-    own, rest = largest[:_MOST_PARTS], largest[_MOST_PARTS:]
-    parts = [(name, sums[name, group] / 1e6, group) for name, group in own]
-    others: Counter[str] = Counter()
-    for key in rest:
-        others[key[1]] += sums[key]
-    least = _LEAST_PART * sum(sums.values())
-    small = [group for group, ns in others.items() if ns < least]
-    if len(small) > 1:
-        others["rest"] += sum(others.pop(group) for group in small)
-    parts += [
-        ("rest" if group in ("rest", "other") else f"rest: {group}", ns / 1e6, group)
-        for group, ns in others.items()
-    ]
-    by_group = {group: sum(value for _, value, other in parts if other == group) for *_, group in parts}
-    parts.sort(key=lambda part: (-by_group[part[2]], part[2], part[0].startswith("rest"), -part[1]))
-    return Waterfall(title, label, parts, total)
+    parts = [(name, sums[name, group] / 1e6, group) for name, group in largest[:_MOST_PARTS]]
+    if rest := [sums[key] for key in largest[_MOST_PARTS:]]:
+        parts.append((f"rest ({len(rest)})", sum(rest) / 1e6, "rest"))
+    series = {
+        group: [ms if group == of_part else None for _, ms, of_part in parts]
+        for group in dict.fromkeys(group for *_, group in parts)
+    }
+    return Bars(title, label, "", [name for name, *_ in parts], series, stacked=True, horizontal=True)
 
 
 def key_of(owner: str, name: str) -> str:

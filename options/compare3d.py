@@ -1,4 +1,4 @@
-"""`--option 3dcompare`: many runs side by side, as a picture that turns and as tables."""
+"""`--option 3dcompare`: many runs side by side, as a map that can be seen in 3-D and as tables."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from errors import UsageError
 from options import READING, add_flags, command
 from options.runs import check_runs, digest_note, folder_labels, load_runs
-from result import Bars, Bars3D, Chart, Column, HeatMap, Result, Table, in_ms, ms_of
+from result import Bars, Chart, Column, HeatMap, Result, Table, in_ms, ms_of
 
 if TYPE_CHECKING:
     from compare.side_by_side import SweepRow
 
-HELP = "many runs side by side (a sweep): operations x runs x average time, as a 3-D chart"
+HELP = "many runs side by side (a sweep): operations x runs x average time, as a map and in 3-D"
 EXAMPLE = "analyze.py 3dcompare examples/lenet examples/lenet-100mbit --output sweep.html"
 
 _SUFFIXES = (".html", ".png", ".svg", ".pdf")
@@ -26,7 +26,7 @@ _RUNS = (
     Column("iteration_ms", "iteration (ms)", "float"),
 )
 _NAMED = 4  # runs in the headline beside the fastest
-_MOST_ROWS = 80  # operations that a 3-D chart can still show
+_MOST_ROWS = 80  # operations that a map can still show
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -111,7 +111,7 @@ def _longest(row: SweepRow) -> float:
 
 
 def _charts(categories: Sequence[SweepRow], rows: Sequence[SweepRow], names: Sequence[str]) -> list[Chart]:
-    """Return the longest operations in 3-D and relative to the first run, and the categories."""
+    """Return the longest operations, the same relative to the first run, and the categories."""
     from dialects.system import is_frame_of_all
 
     order = {row.cat: at for at, row in enumerate(categories)}
@@ -119,9 +119,10 @@ def _charts(categories: Sequence[SweepRow], rows: Sequence[SweepRow], names: Seq
     shown = sorted(sorted(parts, key=_longest, reverse=True)[:_MOST_ROWS], key=lambda row: order[row.cat])
     cats, heights = [row.cat or "(none)" for row in shown], [_ms(row) for row in shown]
     by_cat = {row.cat or "(none)": _ms(row) for row in categories}
+    operations = [row.name for row in shown]
     title, average = "Average time per operation and run", "average (ms)"
     return [
-        Bars3D(title, "run", "operation", average, names, [row.name for row in shown], cats, heights),
+        HeatMap(title, "run", "operation", average, names, operations, heights, groups=cats),
         _relative(shown, names),
         Bars("Average time per category", "run", average, names, by_cat),
     ]

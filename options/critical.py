@@ -354,9 +354,9 @@ def _mean(args: Namespace) -> Result:
 
 
 def _parts(scope: Scope) -> Chart:
-    from dag_utils import waterfall
+    from dag_utils import bars_of
 
     path = scope.path()
     sums = {(one.name, one.cat or "other"): ns for one, ns in zip(path.labels, path.ns, strict=True)}
     title = f"The longest chain of average durations, on {scope.name}"
-    return waterfall(title, "ms, along the chain", sums, "the chain")._replace(is_small=False)
+    return bars_of(title, "ms, along the chain", sums)

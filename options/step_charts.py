@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from arrays import Int64, NDArray
 from figures.time_by_role import Breakdown, Breakdowns
-from result import Bars, Chart, HeatMap, Waterfall
+from result import Bars, Chart, HeatMap
 
 if TYPE_CHECKING:
     from compare.significance import Change
@@ -39,44 +39,9 @@ def breakdown_charts(parts: Sequence[Breakdowns]) -> list[Chart]:
     return maps or [*_maps("Nothing recorded", parts, lambda part: part.idle_ns)]
 
 
-def before_after(
-    title: str,
-    names: tuple[str, str],
-    changes: Mapping[str, Change],
-    label: str = "time of a step (ms)",
-    *,
-    after_ns: tuple[float, float] | None = None,
-) -> Waterfall:
-    """Return from where to where a step changed, by category, the largest change first; small ones as one.
-
-    `after_ns` is the interval of the step after the change.
-    """
-    base = sum(change.a_ns or 0.0 for change in changes.values())
-    by_size = sorted(changes, key=lambda cat: -abs(_ns(changes[cat])))
-    shown = [cat for cat in by_size if abs(_ns(changes[cat])) > LEAST_SHOWN * base][:MOST_BARS]
-    rest = [_ns(changes[cat]) for cat in by_size if cat not in shown]
-    parts = [
-        (names[0], base / 1e6, ""),
-        *(
-            (f"{cat or '(none)'}{doubt(changes[cat])}", _ns(changes[cat]) / 1e6, cat or "(none)")
-            for cat in shown
-        ),
-        *([(f"rest ({len(rest)})", sum(rest) / 1e6, "rest")] if any(rest) else []),
-    ]
-    ends = [(changes[cat].low_ns, changes[cat].high_ns) for cat in shown]
-    ends = [(None, None), *ends, *[(None, None)] * any(rest), after_ns or (None, None)]
-    between = [None if low is None or high is None else (low / 1e6, high / 1e6) for low, high in ends]
-    pale = [place for place, cat in enumerate(shown, 1) if doubt(changes[cat])]
-    return Waterfall(title, label, parts, names[1], between=between, pale=pale)
-
-
 def doubt(change: Change) -> str:
     """Return words that say where a change may be chance."""
     return " (uncertain)" if change.p is not None and not change.significant else ""
-
-
-def _ns(change: Change) -> float:
-    return (change.b_ns or 0.0) - (change.a_ns or 0.0)
 
 
 def exposed_map(parts: Sequence[Breakdowns]) -> list[HeatMap]:

@@ -7,7 +7,7 @@ import itertools
 import re
 import shlex
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,16 +16,14 @@ from errors import as_sentence, printable
 from function_names import brief
 from outputs.atomic import open_output
 from outputs.marks import PROGRAM
-from report import colours, markdown, plot
+from report import colours, grid3d, markdown, plot
 from report.charts import place_along
 from report.json import encode
 from report.names import IN_A_LANE, bounded, labels, short_functions
 from report.tables import beginning
-from report.timeline_chart import flag_texts
 from report.vega import WIDTH
 from result import (
     Bars,
-    Bars3D,
     Card,
     Chart,
     Command,
@@ -36,17 +34,16 @@ from result import (
     Span,
     Table,
     Timeline,
-    Waterfall,
 )
 
 _ASSETS = Path(__file__).parent / "assets"
-#: The scripts that draw each kind of chart, in the order in which the page needs them; others are drawings.
+#: The scripts that draw each kind of chart, in the order in which the page needs them.
 _SCRIPTS: dict[type, tuple[str, ...]] = {
-    Bars3D: ("bars3d.js",),
+    Bars: ("drawing.js",),
+    HeatMap: ("drawing.js",),
     Timeline: ("view.js", "timeline.js"),
     Network: ("view.js", "network.js"),
 }
-_DRAWING = ("drawing.js",)
 
 _SMALL = 560  # pixels of a drawing that has room beside another
 _LONGEST = 160  # characters of a name in a timeline
@@ -55,7 +52,7 @@ _MOST_SHORT_NAMES = 2_000  # boxes of a graph; of more, each shows what fits of 
 _IN_A_BOX = 14  # columns of a name in a graph beside a duration
 _LEAST_HEADING, _ONE_LINE = 40, 95  # characters of a heading; a screen of 1440 px has room for the latter
 _MOST_COPIED = 10  # rows of a table in a summary
-_ROOM = 600_000  # bytes of a page for the rows of its tables
+_MOST_ROWS = 10_000  # of a table
 
 # Nothing may be loaded or sent, and only what is in the page may run.
 _POLICY = (
@@ -83,8 +80,8 @@ def write(result: Result, path: Path) -> None:
     """Write `result` as one self-contained page, whole or not at all.
 
     The page carries the data as JSON and builds itself from text nodes, so that no name in a trace
-    can become markup. Charts are drawings (SVG of shapes and texts only), but for what can be moved;
-    plotly's script is in the page only for bars in 3-D.
+    can become markup. Bars and heat maps are drawings (SVG of shapes and texts only); plotly's script
+    is in the page only for a map that can be seen in 3-D.
 
     Raises
     ------
@@ -97,8 +94,8 @@ def write(result: Result, path: Path) -> None:
         stream.write(head.encode("utf-8", "backslashreplace"))
         stream.write(_inert(encode(_all_printable(_document(result)))))
         stream.write(b"</script>\n")
-        if any(isinstance(chart, Bars3D) for chart in result.charts):
-            stream.write(b'<script type="text/plain" id="plotly">\n')  # `bars3d.js` runs it
+        if any(isinstance(chart, HeatMap) and chart.groups for chart in result.charts):
+            stream.write(b'<script type="text/plain" id="plotly">\n')  # `drawing.js` runs it
             stream.write(_plotly() + b"</script>\n")
         stream.write(b"<script>\n" + _script(result).encode() + b"</script>\n")
         stream.write(b"</body>\n</html>\n")
@@ -106,12 +103,10 @@ def write(result: Result, path: Path) -> None:
 
 def _document(result: Result) -> dict[str, Any]:
     keys = _Numbered()
-    tables = [_table(table, keys) for table in _fitting(result.tables)]
+    tables = [_table(_cut(table), keys) for table in result.tables]
     cards = [_card(card, keys) for card in result.cards]
-    scripted = _scripted(result)
-    charts = [chart for chart in result.charts if isinstance(chart, scripted) or plot.can_draw()]
-    with colours.of_one_page():
-        drawn = [_payload(chart, keys, scripted) for chart in charts]
+    charts = [chart for chart in result.charts if isinstance(chart, Timeline | Network) or plot.can_draw()]
+    drawn = [_payload(chart, keys) for chart in charts]
     title, further = _divided(result)
     return {
         "option": result.option,
@@ -137,23 +132,13 @@ def _divided(result: Result) -> tuple[str, str]:
     return f"{headline[:at]}.", as_sentence(rest)
 
 
-def _fitting(tables: Sequence[Table]) -> list[Table]:
-    """Return the tables, of those that are too large for a page the first rows, with a note that says so."""
-    sizes = [len(encode({"rows": table.rows})) for table in tables]
-    fitting = list(tables)
-    room = _ROOM
-    by_size = sorted(range(len(tables)), key=sizes.__getitem__)
-    for n_before, at in enumerate(by_size):
-        table, share = tables[at], room // (len(tables) - n_before)
-        if sizes[at] > share:
-            kept = len(table.rows) * share // sizes[at]
-            note = (
-                f"The first {kept:,} of {len(table.rows):,} rows; --xlsx and --format csv or json have all."
-            )
-            rows, about = table.rows[:kept], table.about[:kept]
-            fitting[at] = table._replace(rows=rows, about=about, note=f"{note} {table.note}".rstrip())
-        room -= min(sizes[at], share)
-    return fitting
+def _cut(table: Table) -> Table:
+    """Return the table, of one that is too large for a page the first rows, with a note that says so."""
+    n_rows = len(table.rows)
+    if n_rows <= _MOST_ROWS:
+        return table
+    note = f"The first {_MOST_ROWS:,} of {n_rows:,} rows; --xlsx and --format csv or json have all."
+    return table.first(_MOST_ROWS)._replace(note=f"{note} {table.note}".rstrip())
 
 
 def _table(table: Table, keys: dict[str, int]) -> dict[str, Any]:
@@ -194,25 +179,20 @@ def _command(text: str) -> tuple[str, str]:
     return f"{PROGRAM}{after}", f"cd {shlex.quote(str(Path.cwd()))} && {typed}{after}"
 
 
-def _scripted(result: Result) -> tuple[type, ...]:
-    """Return the kinds of charts that scripts draw: where plotly is in the page bars and maps, too.
-
-    What makes drawings takes 0.8 s to start.
-    """
-    has_plotly = any(isinstance(chart, Bars3D) for chart in result.charts)
-    return (*_SCRIPTS, Bars, HeatMap) if has_plotly else tuple(_SCRIPTS)
-
-
-def _payload(chart: Chart, keys: Mapping[str, int], scripted: tuple[type, ...]) -> dict[str, Any]:
+def _payload(chart: Chart, keys: Mapping[str, int]) -> dict[str, Any]:
     """Return a chart as its script reads it; repeated texts are indices into a list."""
-    if not isinstance(chart, scripted):
-        is_small = getattr(chart, "is_small", False)
-        drawn = plot.svg(chart, _SMALL if is_small else WIDTH)
-        by: dict[str, Any] = {}
-        if isinstance(chart, Bars | HeatMap):
-            by = {"by": chart.x_label, "place": place_along(chart), "unit": _unit(chart)}
-        of = {"step": chart.step} if isinstance(chart, Waterfall) else {}
-        return {"kind": "drawing", "title": chart.title, "narrow": is_small, "svg": drawn, **by, **of}
+    if isinstance(chart, Bars | HeatMap):
+        return {
+            "kind": "drawing",
+            "title": chart.title,
+            "narrow": chart.is_small,
+            "svg": plot.svg(chart, _SMALL if chart.is_small else WIDTH),
+            "by": chart.x_label,
+            "place": place_along(chart),
+            "unit": _unit(chart),
+            "step": chart.step if isinstance(chart, Bars) else "",
+            "figure": grid3d.figure(chart) if isinstance(chart, HeatMap) and chart.groups else None,
+        }
     if isinstance(chart, Network) and chart.folded:
         chart = chart.folded
     payload = {
@@ -231,13 +211,12 @@ def _payload(chart: Chart, keys: Mapping[str, int], scripted: tuple[type, ...]) 
              int(part.is_idle), *_known(part.keys, keys))
             for part in chart.path
         ]  # fmt: skip
-        payload |= {"flags": flag_texts(chart), "idle": colours.of("gap")}
         payload |= {"lane_names": list(lanes), "names": list(names), "groups": list(groups)}
         long_ones = [name for name in names if len(name) > IN_A_LANE]
         brief_ones = dict(zip(long_ones, labels(long_ones, IN_A_LANE), strict=True))
         payload["short"] = {str(names[name]): short for name, short in brief_ones.items() if short != name}
         payload |= {"colours": colours.assign(groups)}
-    elif isinstance(chart, Network):
+    else:
         kinds = _Numbered()
         path = set(chart.path)
         payload["edges"] = [
@@ -250,8 +229,6 @@ def _payload(chart: Chart, keys: Mapping[str, int], scripted: tuple[type, ...]) 
         columns = _IN_A_BOX if any(node["dur_ms"] is not None for node in chart.nodes) else IN_A_LANE
         payload["short"] = labels([node["label"] for node in chart.nodes], columns) if few else None
         payload |= {"colours": colours.assign(str(node["cat"]) for node in chart.nodes)}
-    elif isinstance(chart, Bars3D | Bars):
-        payload |= {"colours": colours.assign(chart.group if isinstance(chart, Bars3D) else chart.series)}
     return payload
 
 
@@ -299,7 +276,7 @@ def _all_printable(value: Any) -> Any:
 
 
 def _script(result: Result) -> str:
-    drawing = itertools.chain.from_iterable(_SCRIPTS.get(type(chart), _DRAWING) for chart in result.charts)
+    drawing = itertools.chain.from_iterable(_SCRIPTS[type(chart)] for chart in result.charts)
     names = dict.fromkeys(["page.js", "table.js", *drawing])
     return '"use strict";\n' + "".join(_asset(name) for name in names) + "build();\n"
 

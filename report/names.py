@@ -25,8 +25,6 @@ _WIDE = 72  # columns of a function where there is no limit
 _OWNER = re.compile(r"(?:wk\d+\.)?(?:rank\d+\.)?")
 _PATH = re.compile(r"[./]")
 _SIGNATURE = 20_000  # characters of a function of C++ at most
-_WORD_ENDS = re.compile(r"(?<=[._:/ ])|(?<=[a-z0-9])(?=[A-Z])")
-_FEWEST = 8  # characters of a name that is only begun
 IN_A_LANE = 24  # columns of a name in a timeline
 _MOST = 400  # characters of a text that is drawn: shaping a longer one takes minutes
 
@@ -107,20 +105,6 @@ def labels(names: Sequence[str], width: int) -> list[str]:
     """
     printed = [bounded(name, _SIGNATURE) for name in names]
     return [bounded(name, 3 * width) for name in short_names(printed, width)]
-
-
-def first_words(name: str, width: int) -> str:
-    """Return as many words of a name as fit `width` columns, the first; "" where they say too little.
-
-    `timeline.js` has the same rule.
-    """
-    words = _WORD_ENDS.split(bounded(name))
-    while len(words) > 1:
-        words.pop()
-        text = "".join(words).rstrip("._:/ ") + ELLIPSIS
-        if display_width(text) <= width:
-            return text if len(text) > _FEWEST else ""
-    return ""
 
 
 def _shortest(name: str, width: int, common: Mapping[str, int]) -> str:

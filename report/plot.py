@@ -5,30 +5,15 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from errors import AnalyzeError, OutputError, UsageError
 from outputs.atomic import open_output
 from report import charts as specs
 from report import draw
 from report.names import bounded
-from report.timeline_chart import timeline
 from report.vega import CONFIG, WIDTH, Spec, legend_columns
-from result import (
-    Bars,
-    Bars3D,
-    Chart,
-    HeatMap,
-    Lines,
-    Network,
-    Result,
-    Scatter,
-    Timeline,
-    Waterfall,
-    pictures,
-)
+from result import Bars, HeatMap, Network, Result, Timeline
 
 SUFFIXES = (".svg", ".png", ".pdf")
 
@@ -47,19 +32,9 @@ _INERT = {
     )
 }  # fmt: skip
 
-_KINDS: Mapping[type, Callable[[Any, int], Spec]] = {
-    Bars: specs.bars,
-    Waterfall: specs.waterfall,
-    Lines: specs.lines,
-    Scatter: specs.points,
-    HeatMap: specs.heat_map,
-    Bars3D: specs.bars_3d,
-    Timeline: timeline,
-}
-
 
 def write(result: Result, path: Path) -> None:
-    """Draw the first chart of `result` into `path`, whose suffix (.svg, .png, .pdf) decides the format.
+    """Draw the first chart of `result` that is no timeline as .svg, .png or .pdf, by the suffix of `path`.
 
     Raises
     ------
@@ -73,10 +48,9 @@ def write(result: Result, path: Path) -> None:
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise UsageError(f"{path}: a picture ends in {', '.join(SUFFIXES)} or .html")
-    charts = pictures(result)
-    if not charts:
+    chart = next((chart for chart in result.charts if not isinstance(chart, Timeline)), None)
+    if chart is None:
         raise UsageError(f"{path}: {result.option} has no chart to draw here")
-    chart = charts[0]
     with open_output(path) as stream:
         if isinstance(chart, Network):
             picture = draw.svg(chart, result.headline)
@@ -87,8 +61,8 @@ def write(result: Result, path: Path) -> None:
         stream.write(_encoded(picture, suffix))
 
 
-def svg(chart: Chart, width: int = WIDTH) -> str:
-    """Return a chart (no `Network`) as SVG for a page: no title, no background, nothing that runs.
+def svg(chart: Bars | HeatMap, width: int = WIDTH) -> str:
+    """Return a chart as SVG for a page: no title, no background, nothing that runs.
 
     Each mark has its name, value and unit as ``aria-label``.
     """
@@ -102,20 +76,14 @@ def svg(chart: Chart, width: int = WIDTH) -> str:
     return picture
 
 
-def specification(chart: Chart, width: int = WIDTH) -> Spec:
-    """Return the Vega-Lite specification of a chart that is not a `Network`, its texts fit to be drawn.
+def specification(chart: Bars | HeatMap, width: int = WIDTH) -> Spec:
+    """Return the Vega-Lite specification of a chart, its texts fit to be drawn.
 
     Names occur only as data and are looked up by number, so that equal ones stay apart and none is read
     as an expression.
     """
-    for kind, made in _KINDS.items():
-        if isinstance(chart, kind):
-            spec = made(chart, width)
-            return {
-                "config": {**CONFIG, "legend": {**CONFIG["legend"], **legend_columns(spec, width)}},
-                **spec,
-            }
-    raise TypeError(type(chart).__name__)
+    spec = specs.bars(chart, width) if isinstance(chart, Bars) else specs.heat_map(chart, width)
+    return {"config": {**CONFIG, "legend": {**CONFIG["legend"], **legend_columns(spec, width)}}, **spec}
 
 
 def _headed(title: str, headline: str) -> Spec:

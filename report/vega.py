@@ -7,7 +7,7 @@ expression.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from report import colours
@@ -136,13 +136,12 @@ def quantity(field: str, title: str) -> Spec:
     return {"field": field, "type": "quantitative", "axis": axis}
 
 
-def series(names: Sequence[str], *, always: bool = False, pale: Collection[str] = ()) -> Spec:
+def series(names: Sequence[str]) -> Spec:
     """Return the colours of series, with a legend where there are several; of many the first."""
     shades = colours.assign(names)
-    shown = [colours.pale(shades[name]) if name in pale else shades[name] for name in names]
-    scale = {"domain": list(range(len(names))), "range": shown}
+    scale = {"domain": list(range(len(names))), "range": [shades[name] for name in names]}
     few = {"values": list(range(_MOST_LEGEND))} if len(names) > _MOST_LEGEND else {}
-    legend = looked_up("s", "legend", few) if always or len(names) > 1 else {"field": "s", "legend": None}
+    legend = looked_up("s", "legend", few) if len(names) > 1 else {"field": "s", "legend": None}
     return {**legend, "type": "nominal", "scale": scale}
 
 

@@ -1,4 +1,4 @@
-"""XLSX for spreadsheet programs: a workbook with a summary, charts, and a sheet for each table."""
+"""XLSX for spreadsheet programs: a workbook with a summary and a sheet for each table."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from typing import Any
 from errors import OutputError, printable
 from outputs.atomic import open_output, temporary_directory
 from outputs.marks import PROGRAM
-from report import xlsx_charts
 from report.tables import cell_texts, display_width, shorten
-from result import Cell, Column, Result, Table, card_texts, pictures
+from result import Cell, Column, Result, Table, card_texts
 
 #: What the file format allows.
 ROWS_A_SHEET = 1_048_576
@@ -66,9 +65,6 @@ def _fill(packed: io.BytesIO, result: Result) -> int:
         workbook.set_properties({"title": title, "author": PROGRAM})
         formats = _Formats(workbook)
         _write_summary(workbook.add_worksheet(_SUMMARY), formats, result, title)
-        if xlsx_charts.can_draw(result.charts):
-            sheet = workbook.add_worksheet(xlsx_charts.SHEET)
-            xlsx_charts.write_charts(workbook, sheet, pictures(result), formats.title)
         return sum(
             _write_sheet(workbook.add_worksheet(name), formats, table, rows)
             for name, table, rows in sheets(result.tables, ROWS_A_SHEET - 1)
@@ -106,7 +102,7 @@ def _set_up_printing(sheet: Any) -> None:
 
 def sheets(tables: Sequence[Table], limit: int) -> Iterator[tuple[str, Table, Iterator[Sequence[Cell]]]]:
     """Yield (sheet name, table, rows) with at most `limit` rows each; say where that splits a table."""
-    taken = {_SUMMARY.casefold(), xlsx_charts.SHEET.casefold()}
+    taken = {_SUMMARY.casefold()}
     for table in tables:
         n_sheets = max(1, math.ceil(len(table.rows) / limit))
         if n_sheets > 1:

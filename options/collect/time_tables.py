@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean, median, pstdev
 
 import numpy as np
@@ -12,10 +11,9 @@ import numpy as np
 from arrays.median import n_warm_up
 from collector.gpu.iteration_times import Gpu, StepTime, known_mean, together
 from errors import counted
-from result import Chart, Column, Lines, Repairs, Result, Table, in_ms, ms_of
+from options.step_charts import rank_map
+from result import Bars, Chart, Column, Repairs, Result, Table, in_ms, ms_of
 
-_OUT_OF_SIGHT = 6.0  # times the median: longer steps are above the frame of the drawing, and are named
-_MOST_LINES = 12  # of ranks; of more the longest, the median and the shortest of each step are drawn
 _FIRST = (0, 1)  # numbers of a job's first step
 
 
@@ -127,49 +125,16 @@ def _tables(args: Namespace, gpus: Sequence[Gpu]) -> list[Table]:
 
 
 def _charts(gpus: Sequence[Gpu]) -> list[Chart]:
-    traced = {gpu.name: {t.step: t.iteration_ns / 1e6 for t in gpu.steps} for gpu in gpus}
-    charts: list[Chart] = [_lines("Iteration time of the recorded steps", _few(traced))]
-    earlier: dict[str, dict[int, float]] = {}
-    for gpu in gpus:
-        own = traced[gpu.name]
-        if len(gpu.loads) > len(own) and min(own, default=0) > 1:
-            earlier[gpu.name] = {s.label: s.dur_ns / 1e6 for s in gpu.loads if s.label not in own}
-    if earlier:
-        during = _few({name: traced[name] for name in earlier})
-        before = {f"{name}, not traced": times for name, times in _few(earlier).items()}
-        dashed = dict(zip(before, during, strict=True))
-        high, most = _far_above(before | during)
-        title = f"From load to load of input data, from the job's first step (dashed: not traced){high}"
-        charts.append(_lines(title, during | before)._replace(dashed=dashed, most=most))
-    return charts
-
-
-def _few(ranks: dict[str, dict[int, float]]) -> dict[str, dict[int, float]]:
-    """Return how long each rank took for each step; of many ranks what is known of all of them."""
-    if len(ranks) <= _MOST_LINES:
-        return ranks
-    of_step: dict[int, list[float]] = defaultdict(list)
-    for times in ranks.values():
-        for step, ms in times.items():
-            of_step[step].append(ms)
-    figures: dict[str, Callable[[list[float]], float]] = {"longest": max, "median": median, "shortest": min}
-    return {
-        f"{name} of {len(ranks):,} ranks": {step: figure(ms) for step, ms in of_step.items()}
-        for name, figure in figures.items()
+    title = "Iteration time of the recorded steps"
+    times = {
+        gpu.name: {step.step: step.iteration_ns / 1e6 for step in gpu.steps} for gpu in gpus if gpu.steps
     }
-
-
-def _far_above(series: Mapping[str, Mapping[int, float]]) -> tuple[str, float | None]:
-    """Return the words for the steps that are out of sight above the others, and where the frame ends."""
-    lengths = sorted(ms for values in series.values() for ms in values.values())
-    most = _OUT_OF_SIGHT * lengths[len(lengths) // 2]
-    if lengths[-1] <= most:
-        return "", None
-    last, name, step = max((ms, name, step) for name, values in series.items() for step, ms in values.items())
-    return f"; above the frame: up to {last:,.0f} ms (step {step} of {name.partition(',')[0]})", most
-
-
-def _lines(title: str, series: Mapping[str, Mapping[int, float]]) -> Lines:
-    x = sorted({number for values in series.values() for number in values})
-    lines = {name: [values.get(number) for number in x] for name, values in series.items()}
-    return Lines(title, "step", "iteration time (ms)", [float(number) for number in x], lines)
+    numbers = sorted({number for steps in times.values() for number in steps})
+    names = list(map(str, numbers))
+    if len(times) == 1:
+        series = {name: [steps[number] for number in numbers] for name, steps in times.items()}
+        return [Bars(title, "step", "iteration time (ms)", names, series)]
+    if not times:
+        return []
+    ms = np.array([[steps.get(number, np.nan) for number in numbers] for steps in times.values()])
+    return [rank_map(title, list(times), names, ms)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -190,15 +190,30 @@ def input_table(run: JobFigures, name: str) -> Table:
 
 
 def charts_of(pair: Comparison) -> list[Chart]:
-    """Return from where to where the step changed, by category, and which operations changed it most."""
-    from options.step_charts import MOST_BARS, before_after
+    """Return how much categories and operations lengthened the step, the largest changes first."""
+    from options.step_charts import MOST_BARS
 
-    charts: list[Chart] = []
-    if any(each.explained.ns for each in pair.categories):
-        changes = {each.cat: each.explained for each in pair.categories}
-        charts.append(before_after("What explains the change of the step", pair.names, changes))
-    rows = _explaining(pair)[:MOST_BARS]
-    if most := {op.name: ms for op in rows if (ms := ms_of(op.explained.ns))}:
-        label, series = "change of a step (ms)", {"change": list(most.values())}
-        charts.append(Bars(_MOST, label, "", list(most), series, horizontal=True, is_small=True))
-    return charts
+    categories = sorted(pair.categories, key=lambda each: -abs(each.explained.ns or 0.0))
+    of_categories = {each.cat or "(none)": each.explained for each in categories[:MOST_BARS]}
+    of_operations = {op.name: op.explained for op in _explaining(pair)[:MOST_BARS]}
+    both = (("What explains the change of the step", of_categories), (_MOST, of_operations))
+    return [chart for title, changes in both for chart in _changes(title, changes)]
+
+
+def _changes(title: str, changes: Mapping[str, Change]) -> list[Bars]:
+    """Return changes as bars to either side of zero, with their intervals."""
+    from options.step_charts import doubt
+
+    changes = {name: change for name, change in changes.items() if change.ns}
+    if not changes:
+        return []
+    names = [f"{name}{doubt(change)}" for name, change in changes.items()]
+    ends = [
+        None
+        if change.low_ns is None or change.high_ns is None
+        else (change.low_ns / 1e6, change.high_ns / 1e6)
+        for change in changes.values()
+    ]
+    label = "change of a step (ms)" + (" and its 95 % interval" if any(ends) else "")
+    series = {"change": [ms_of(change.ns) for change in changes.values()]}
+    return [Bars(title, label, "", names, series, horizontal=True, between=ends, is_small=True)]

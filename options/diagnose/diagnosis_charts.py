@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from dag_utils import choose_step, critical_path, group_of, path_waterfall, step_timeline
-from diagnose.detectors.slow_transfers import transfers
+from dag_utils import choose_step, critical_path, group_of, path_bars, step_timeline
 from diagnose.diagnosis import Diagnosis, Ranked
 from diagnose.finding import Finding
 from diagnose.job_view import JobView
 from figures.time_by_role import Breakdowns
-from function_names import brief
 from options.step_charts import exposed_map, joined_steps, rank_map
-from result import Bars, Chart, Point, Scatter, Waterfall, in_ms
+from result import Bars, Chart, in_ms
 
-#: Transfers that are drawn at most.
-_MOST_POINTS = 500
 #: Bars of the steps; of more steps each is the longest of some.
 _MOST_EVERY_STEP = 2_000
-#: A step that takes more times as long as the usual one would hide it where both have one scale.
-_BESIDE = 8
 #: Parts of a path in one bar at most, the least of one, and of what is left.
 _MOST_SHARES, _LEAST_SHARE, _LEAST_REST = 7, 0.02, 0.005
 #: How long several ranks took for a step, and the mean of what each took for its own.
@@ -52,7 +46,6 @@ def diagnosis_charts(
         *(_excess_map(diagnosis) or exposed),
         *_every_step(diagnosis),
         *(_of_steps(view, [found for _, found in ranked], named) if view else ()),
-        *(_transfers(view) if view else ()),
     ]
 
 
@@ -90,10 +83,8 @@ def _of_steps(view: JobView, found: Sequence[Ranked], first: Sequence[str]) -> l
     named = [choose_step(recording, seen) for one in found if (seen := _seen(one)) is not None]
     by_length = np.argsort(-view.job_ns, kind="stable").tolist()
     lasts_ns = dict(zip(view.rows, view.job_ns.tolist(), strict=True))
-    level = None
-    if len(view.rows) == 1 and len(recording.owners) > 1:  # no chart of all steps shows the mean
-        level = _mean_level(float(view.iteration_ns[0]), _OF_ALL[1])
-    waterfalls: list[Waterfall] = []
+    is_alone = len(view.rows) == 1 and len(recording.owners) > 1  # no chart of all steps shows the mean
+    bars: list[Chart] = []
     timelines: list[Chart] = []
     room = _MOST_BOXES
     for row in list(dict.fromkeys([*what, *named, *(view.rows[at] for at in by_length)]))[:_MOST_STEPS]:
@@ -101,41 +92,17 @@ def _of_steps(view: JobView, found: Sequence[Ranked], first: Sequence[str]) -> l
         path = critical_path(step)
         title = f"Step {step.number}{what.get(row, '').removesuffix(',')}"
         timeline = step_timeline(
-            title, recording, step, path, first=first, lasts_ns=None if level else lasts_ns[row]
+            title, recording, step, path, first=first, lasts_ns=None if is_alone else lasts_ns[row]
         )
         if row not in what:
             room -= len(timeline.spans)
             if room < 0:
                 break
         title = f"What step {step.number} waits for"
-        waterfall = path_waterfall(title, recording, step, path)
-        waterfalls.append(waterfall._replace(step=str(step.number), level=level))
+        parts = path_bars(title, recording, step, path)
+        bars.append(parts._replace(step=str(step.number), is_small=True))
         timelines.append(timeline._replace(step=str(step.number)))
-    return [*_to_one_scale(_in_one_order(waterfalls)), *timelines]
-
-
-def _in_one_order(waterfalls: Sequence[Waterfall]) -> list[Waterfall]:
-    """Return waterfalls whose parts come in one order: the largest of all first, the rest of a group last."""
-    total: defaultdict[tuple[str, ...], float] = defaultdict(float)
-    for name, ms, group in (part for one in waterfalls for part in one.parts):
-        total[group,] += ms
-        total[group, name] += ms
-
-    def place(part: tuple[str, float, str]) -> tuple[float, str, bool, float, str]:
-        name, _, group = part
-        return -total[group,], group, name.startswith("rest"), -total[group, name], name
-
-    return [one._replace(parts=sorted(one.parts, key=place)) for one in waterfalls]
-
-
-def _to_one_scale(waterfalls: Sequence[Waterfall]) -> list[Waterfall]:
-    """Return waterfalls that can be compared; those far beyond the first, which would hide it, say so."""
-    lengths = [sum(ms for _, ms, _ in one.parts) for one in waterfalls]
-    most = max((ms for ms in lengths if ms <= _BESIDE * lengths[0]), default=None)
-    return [
-        one._replace(most=most) if most and ms <= most else one._replace(title=f"{one.title} (own scale)")
-        for one, ms in zip(waterfalls, lengths, strict=True)
-    ]
+    return [*bars, *timelines]
 
 
 def _outliers(found: Iterable[Ranked]) -> list[Finding]:
@@ -148,38 +115,8 @@ def _seen(one: Ranked) -> int | None:
     return next((seen.step for seen in one.finding.evidence if seen.step is not None), None)
 
 
-def _transfers(view: JobView) -> list[Chart]:
-    """Return the rates of transfers by their bytes, where these are known; of many the most exposed."""
-    found, best = transfers(view)
-    if not found:
-        return []
-    largest = sorted(found, key=lambda one: -one.exposed_ns)[:_MOST_POINTS]
-    owners = view.recording.owners
-    points = [
-        Point(
-            f"{owners[one.operation.owner]} {brief(one.operation.label)}",
-            one.operation.transfer.stage or one.operation.purpose or one.operation.cat or "other",
-            one.n_bytes,
-            one.rate,
-            one.exposed_ns / 1e6,
-        )
-        for one in largest
-    ]
-    roof = (
-        best,
-        f"{best:,.3g} GB/s, {'what a link carries' if found[0].operation.transfer.link else 'the best seen'}",
-    )
-    title = "Bytes and rate of each transfer"
-    if len(largest) < len(found):
-        title += f": the {len(largest)} most exposed of {len(found):,}"
-    return [Scatter(title, "bytes", "GB/s", "exposed (ms per step)", points, roof)]
-
-
 def _every_step(diagnosis: Diagnosis) -> list[Chart]:
-    """Return how long the job took for each step, where there are several, beside what the headline says.
-
-    The usual ones are paler than outliers.
-    """
+    """Return how long the job took for each step, where there are several, beside what the headline says."""
     numbers = diagnosis.numbers
     if len(numbers) < 2:
         return []
@@ -201,15 +138,10 @@ def _every_step(diagnosis: Diagnosis) -> list[Chart]:
         if group
     }
     unit, mean = ("ms", "mean") if len(diagnosis.ranks) == 1 else _OF_ALL
-    level = _mean_level(float(diagnosis.iteration_ns.mean()), mean)
+    mean_ns = float(diagnosis.iteration_ns.mean())
+    level = mean_ns / 1e6, f"{mean}: {in_ms(mean_ns)}"
     is_small = len(numbers) <= _FEW_STEPS
-    bars = Bars("Length of each step", "step", unit, names, series, True, level=level, is_small=is_small)
-    return [bars._replace(pale={"iteration time"} if far else ())]
-
-
-def _mean_level(mean_ns: float, what: str) -> tuple[float, str]:
-    """Return the length that the headline says as a line in a chart, and its name."""
-    return mean_ns / 1e6, f"{what}: {in_ms(mean_ns)}"
+    return [Bars("Length of each step", "step", unit, names, series, True, level=level, is_small=is_small)]
 
 
 def _excess_map(diagnosis: Diagnosis) -> list[Chart]:

@@ -93,7 +93,7 @@ def _structure(args: Namespace) -> _Loaded:
 
 
 def _recorded(args: Namespace) -> _Loaded:
-    from dag_utils import critical_path, headline, named_path, path_waterfall, slack_ns
+    from dag_utils import critical_path, headline, named_path, path_bars, slack_ns
     from options.graph.layout import drawn_step
 
     loaded, row = recorded_step(args)
@@ -102,7 +102,7 @@ def _recorded(args: Namespace) -> _Loaded:
     path = critical_path(step)
     dag, marked, by_cat = drawn_step(recording, step, path, slack_ns(step), parts=args.del_queue)
     first = headline(recording, step, path, named_path(recording, path))
-    parts = path_waterfall(f"What step {step.number} waits for", recording, step, path)
+    parts = path_bars(f"What step {step.number} waits for", recording, step, path)
     ask = command(args, "critical", *(() if args.step is None else ("--step", args.step)))
     return _Loaded(dag, marked, by_cat, first, recording.notes, loaded.repairs, [parts], ask)
 

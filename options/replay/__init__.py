@@ -156,7 +156,6 @@ def _replayed(args: Namespace, loaded: LoadedSteps, wanted: Path) -> Result:
         tables=[table.first(args.head) for table in tables],
         charts=[
             *_in_turn(args, recording),
-            *_sweep(args, loaded),
             *timelines("Recorded", recording, result, _position(found.rows, row)),
         ]
         if is_drawn(args)
@@ -270,34 +269,6 @@ def _in_turn(args: Namespace, recording: Recording) -> list[Chart]:
     return [chart._replace(is_small=True)] if effects else []
 
 
-def _sweep(args: Namespace, loaded: LoadedSteps) -> list[Chart]:
-    """Return the step over the bandwidth where ranks transfer anything; of large jobs from few steps."""
-    from arrays.median import FEWEST
-    from dag_utils import load_steps, read_partitions
-    from options.replay.replay_tables import sweep_chart
-    from parallel import progress as bars
-    from replay.edit import EditRequest, Job
-    from replay.forecast import Forecasts
-
-    if not any(one.transfer.link or one.is_communication for one in loaded.recording.table.kinds):
-        return []
-    partitions = None if args.set else read_partitions(args.path)
-    if partitions is not None and partitions.bytes_of:  # which a plain replay does without
-        loaded = load_steps(args.path, asked(args), partitions=partitions)
-    recording = loaded.recording
-    rows = recording.whole_steps
-    in_a_step = sum(len(recording.steps[row]) for row in rows) // len(rows)
-    n_steps = min(len(rows), max(FEWEST, _MOST_SWEPT // max(in_a_step, 1)))
-    if n_steps * in_a_step > _MOST_SWEPT:
-        return []
-    forecasts, found = Forecasts(Job(recording), rows[:n_steps]), {}
-    with bars.bar(len(_BANDWIDTHS), "bandwidths", what="replaying", enabled=args.progress) as bar:
-        for ratio in _BANDWIDTHS:
-            found[ratio] = forecasts.of([EditRequest("bandwidth", f"{ratio:g}")])
-            bar.update()
-    return [sweep_chart(found)]
-
-
 # ---- what if
 
 
@@ -382,12 +353,8 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
         *shown.path_tables(recording.steps[row].number, after, full=args.full),
         *(() if slower is None else (shown.slowdown_table(slower, full=args.full),)),
     ]
-    charts: list[Chart] = [shown.moved_chart(paths[0], paths[1], last.interval_ns)]
-    if len(found) > 1:
-        charts.append(shown.whatif_chart(found))
+    charts: list[Chart] = [shown.whatif_chart(found)]
     if is_drawn(args):
-        if any(one.name == "bandwidth" for one in _requests(args)):
-            charts += _sweep(args, loaded)
         charts += shown.timelines("Recorded", recording, result, position)
     ahead = "" if last.interval_ns is None else f" ({_range(last.interval_ns)}, 95 %)"
     cut = _outliers(last)

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from compare.significance import Change
 from dag.step_graph import Recording
 from dag_utils import BY_NAME, PATH, NamedPath, by_name, critical_path, key_of, step_timeline
-from options.step_charts import LEAST_DRAWN, MOST_BARS, before_after
+from options.step_charts import LEAST_DRAWN, MOST_BARS
 from replay.answer import Answer, measured_ns
 from replay.forecast import Forecast
 from replay.runs import Simulation
@@ -23,9 +22,7 @@ from result import (
     Column,
     Command,
     LazySequence,
-    Lines,
     Table,
-    Waterfall,
     in_percent,
     ms_column,
     ms_of,
@@ -192,28 +189,6 @@ def _bars(title: str, label: str, found: Mapping[str, tuple[float, tuple[float, 
     label += ", 95 % between the ends of the line" if any(ends) else ""
     ms = {"iteration time": [ns / 1e6 for ns, _ in found.values()]}
     return Bars(title, label, "", list(found), ms, horizontal=True, between=ends, is_small=True)
-
-
-def sweep_chart(found: Mapping[float, Forecast]) -> Lines:
-    """Return how long a step takes with so many times the bandwidth, and where its mean will lie."""
-    times = [one.after_ns / 1e6 for one in found.values()]
-    low_high = [one.interval_ns for one in found.values()]
-    band = [ends and (ends[0] / 1e6, ends[1] / 1e6) for ends in low_high]
-    across = "bandwidth, times what is recorded" + (" (band: 95 %)" if any(band) else "")
-    title = "A step with other bandwidths"
-    return Lines(title, across, "step (ms)", list(found), {"iteration time": times}, band=band, log=True)
-
-
-def moved_chart(
-    before: Mapping[str, float], after: Mapping[str, float], after_ns: tuple[float, float] | None
-) -> Waterfall:
-    """Return from where to where the critical path of the mean step changes, by category.
-
-    `after_ns` is the interval of the step after the edit.
-    """
-    changes = {cat: Change(before.get(cat, 0.0), after.get(cat, 0.0)) for cat in {**before, **after}}
-    label = "ms of the mean step, along its critical path" + (" (line: 95 %)" if after_ns else "")
-    return before_after(_MOVED, ("before", "after"), changes, label, after_ns=after_ns)
 
 
 def effect_chart(title: str, effects: Sequence[Effect], *, is_delay: bool) -> Bars:

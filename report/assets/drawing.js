@@ -1,7 +1,6 @@
 // A chart that came as a drawing (SVG): its marks say what they are under the pointer. A step that is picked in
-// one is picked in all that are by step. Of a chart's marks the Tab key finds one; arrows go from it to the others.
+// one is picked in all that are by step.
 
-const MARKS = ["bar", "rect mark", "point"].map((kind) => `[aria-roledescription='${kind}'][aria-label]`).join();
 const MOST_SAID = 12; // marks of a step whose values are written below the chart
 
 drawers.drawing = (chart, place) => {
@@ -15,6 +14,7 @@ drawers.drawing = (chart, place) => {
   drawing.setAttribute("role", "graphics-document");
   drawing.setAttribute("aria-label", chart.title);
   place.append(frame, tip);
+  if (chart.figure) offer3d(chart.figure, place);
   showWhole(drawing);
   if (chart.by === "step" && chart.place !== null) pickSteps(chart, place, drawing);
   frame.addEventListener("pointermove", (event) => {
@@ -22,7 +22,6 @@ drawers.drawing = (chart, place) => {
     say(mark, event.clientX, event.clientY);
   });
   frame.addEventListener("pointerleave", () => say(null));
-  reachByKeys(frame, [...drawing.querySelectorAll(MARKS)], chart.unit ?? "", say);
 
   /** Shows what a mark is beside a place in the window; nothing without a mark. */
   function say(mark, atX, atY) {
@@ -35,30 +34,16 @@ drawers.drawing = (chart, place) => {
   }
 };
 
-/** Makes marks one stop of the Tab key: arrows, Home and End go from one to another, Enter clicks it. */
-function reachByKeys(frame, marks, unit, say) {
-  let stop = 0;
-  marks.forEach((mark, at) => {
-    mark.tabIndex = at ? -1 : 0;
-    if (unit) mark.setAttribute("aria-description", unit);
-  });
-  frame.addEventListener("focusin", ({ target }) => {
-    if (!marks.includes(target)) return;
-    marks[stop].tabIndex = -1;
-    stop = marks.indexOf(target);
-    target.tabIndex = 0;
-    const { left, right, bottom } = target.getBoundingClientRect();
-    say(target, (left + right) / 2, bottom);
-  });
-  frame.addEventListener("focusout", () => say(null));
-  frame.addEventListener("keydown", (event) => {
-    const [back, on, last] = [Math.max(0, stop - 1), Math.min(marks.length - 1, stop + 1), marks.length - 1];
-    const to = { ArrowLeft: back, ArrowUp: back, ArrowRight: on, ArrowDown: on, Home: 0, End: last }[event.key];
-    const isClick = event.key === "Enter" || event.key === " ";
-    if (!marks.includes(event.target) || (to === undefined && !isClick)) return;
-    event.preventDefault();
-    if (isClick) event.target.dispatchEvent(new MouseEvent("click", { bubbles: true }));
-    else marks[to].focus();
+/** A button that shows the same values in 3-D; plotly starts when it is first wanted. */
+function offer3d({ data, layout }, place) {
+  const button = element("button", { type: "button" }, "Show in 3-D");
+  place.append(button);
+  button.addEventListener("click", () => {
+    document.head.append(element("script", { textContent: document.getElementById("plotly").textContent }));
+    const plot = element("div", { className: "plot" });
+    button.replaceWith(plot);
+    const buttons = [["toImage", "orbitRotation", "pan3d", "resetCameraDefault3d"]]; // none that sends the data
+    Plotly.newPlot(plot, data, layout, { responsive: true, displaylogo: false, modeBarButtons: buttons });
   });
 }
 

@@ -95,13 +95,6 @@ function inks() {
   return inks.known;
 }
 
-addEventListener("beforeprint", () => {
-  document.documentElement.classList.add("printing");
-  for (const folded of document.querySelectorAll(".cards details")) folded.open = true;
-});
-addEventListener("afterprint", () => { document.documentElement.classList.remove("printing"); });
-const isPrinted = () => document.documentElement.classList.contains("printing");
-
 /** Calls `redraw` whenever light turns to dark or back. */
 function onTheme(redraw) {
   dark.addEventListener("change", redraw);
@@ -128,22 +121,16 @@ const links = {
   release() { if (this.marked.size || this.pinned.length) this.mark(this.pinned); },
 };
 
-/** Of pictures that are of one step each, those of the picked step are shown, and those of one to compare with. */
+/** Of pictures that are of one step each, those of the picked step are shown. */
 const steps = {
   drawn: [...new Set(data.charts.map((chart) => chart.step).filter(Boolean))],
   picked: null,
-  beside: null,
   followers: [], // called with the step that is picked, or null
   pick(step) {
     if (step === null || this.drawn.includes(step)) this.picked = step ?? this.drawn[0];
-    if (this.beside === this.picked) this.beside = null;
     for (const follow of this.followers) follow(step);
   },
-  compare(step) {
-    this.beside = step === this.picked ? null : step;
-    for (const follow of this.followers) follow(this.picked);
-  },
-  shows({ step }) { return !step || step === this.picked || step === this.beside; },
+  shows({ step }) { return !step || step === this.picked; },
 };
 steps.pick(null);
 document.addEventListener("keydown", (event) => { if (event.key === "Escape") steps.pick(null); });
@@ -156,21 +143,6 @@ function list(lines) {
 
 function header() {
   const parts = [element("p", { className: "option" }, data.subject, copier("Copy summary", data.summary.join("\n")))];
-  const lasting = data.charts.filter((chart) => !chart.step || chart.step === steps.drawn[0]);
-  const sections = [...lasting, ...data.tables];
-  if (sections.length > 2) {
-    const words = sections.map(({ kind, title }) => kind === "timeline" ? "Timeline"
-      : title.replace(/^What .*?(waits|explains).*/, "What $1").split(/[,:]| (?:that|by|with|through|a) /)[0]);
-    const first = (text) => text.split(" of ")[0];
-    const isOne = (text) => new Set(words.filter((other) => first(other) === first(text))).size === 1;
-    const short = new Map();
-    for (const [at, { id }] of sections.entries()) {
-      const text = isOne(words[at]) ? first(words[at]) : words[at];
-      if (!short.has(text)) short.set(text, id); // of alike ones the first
-    }
-    const links = [...short].map(([text, id]) => element("a", { href: `#${id}` }, text));
-    parts.push(element("nav", { "aria-label": "Contents" }, list(links)));
-  }
   parts.push(element("h1", {}, ...unbroken(data.title)));
   if (data.further) parts.push(element("p", { className: "further" }, ...unbroken(data.further)));
   return element("header", {}, ...parts);
@@ -224,7 +196,7 @@ function cards() {
     const more = element("details", { open: index === 0 }, head, ...plain, element("dl", {}, ...lines));
     more.addEventListener("toggle", () => {
       const others = more.open ? [...more.closest("ol").querySelectorAll("details")] : [];
-      if (!isPrinted()) for (const other of others) other.open = other === more;
+      for (const other of others) other.open = other === more;
     });
     const made = element("li", {}, more);
     if (card.about.length) {
@@ -291,24 +263,20 @@ function chartSection(chart) {
   return { section, draw };
 }
 
-/** Which step is drawn, and which one with it; the first is picked here, or in a chart by step. */
+/** Which step is drawn; it is picked here, or in a chart by step. */
 function stepPicker() {
   const names = [...steps.drawn].sort((a, b) => a - b);
-  const choiceOf = (...first) => element("select", {}, ...[...first, ...names].map((name) => element("option", {}, name)));
-  const [choice, other] = [choiceOf(), choiceOf("none")];
+  const choice = element("select", {}, ...names.map((name) => element("option", {}, name)));
   const said = element("span", { className: "soft", role: "status" });
   choice.addEventListener("change", () => steps.pick(choice.value));
-  other.addEventListener("change", () => steps.compare(other.value === "none" ? null : other.value));
   const follow = (step) => {
     choice.value = steps.picked;
-    other.value = steps.beside ?? "none";
     const command = /^-?\d+$/.test(step) ? `; analyze.py critical JOB --step ${step} --html FILE draws it` : "";
     said.textContent = step === null || steps.drawn.includes(step) ? "" : ` Step ${step} is not drawn in this page${command}.`;
   };
   steps.followers.push(follow);
   follow(null);
-  const labels = [["Step ", choice], ["compare with ", other]].map((parts) => element("label", {}, ...parts));
-  return element("p", { className: "picker" }, labels[0], " ", labels[1], said);
+  return element("p", { className: "picker" }, element("label", {}, "Step ", choice), said);
 }
 
 /** Goes on when the browser has shown what there is; at once where it shows nothing (a hidden tab). */
@@ -353,7 +321,7 @@ function build() {
   const first = data.cards.length ? element("div", {}) : null; // what has room beside the cards
   if (first) main.append(element("div", { className: "answer" }, ...cards(), first), ...trust());
   const others = sections(main, first);
-  if (data.charts[0]?.kind !== "bars3d") others.shift()?.(); // what takes seconds comes after the answer
+  others.shift()?.();
   afterPaint(() => {
     for (const put of others) put();
     main.append(...origin());

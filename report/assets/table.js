@@ -54,7 +54,7 @@ async function copied(text) {
 function tableSection(table) {
   const shown = (value) => table.short[value] ?? value; // a function of C++ as what identifies it
   const about = new Map(table.about.map((keys, index) => [table.rows[index], keys]));
-  const state = { search: "", column: -1, direction: 0, page: 0, rows: table.rows, hidden: new Set() };
+  const state = { search: "", column: -1, direction: 0, page: 0, rows: table.rows };
   const body = element("tbody");
   const count = element("span", { className: "soft", role: "status" });
   const place = element("span", { className: "soft" });
@@ -99,11 +99,10 @@ function tableSection(table) {
     const made = element("tr", certain ? {} : { className: "soft" }, ...row.map((value, index) => {
       const column = table.columns[index];
       const className = isNumber(column) ? "number" : "text";
-      const hidden = state.hidden.has(index);
       const title = shown(value) === value ? "" : value;
       const command = table.commands[value];
       const words = command ? commandOf(value, command) : breakable(cellText(column, shown(value)));
-      const cell = element("td", { className, hidden, title }, ...words);
+      const cell = element("td", { className, title }, ...words);
       if (longest[index]) cell.style.setProperty("--chars", longest[index]);
       if (full[index] && value && certain) {
         const share = Math.min(1, Math.abs(value) / full[index]) * 45;
@@ -160,32 +159,6 @@ function tableSection(table) {
     const className = isNumber(column) ? "number" : "";
     return element("th", { scope: "col", "aria-sort": "none", className }, button);
   });
-  /** A list of the columns, each with a box that hides it or shows it again; one stays. */
-  function columnPicker() {
-    const boxes = table.columns.map((column, index) => {
-      const box = element("input", { type: "checkbox", checked: true });
-      box.addEventListener("change", () => {
-        if (!box.checked && state.hidden.size + 1 === table.columns.length) box.checked = true;
-        if (box.checked) state.hidden.delete(index);
-        else state.hidden.add(index);
-        heads[index].hidden = !box.checked;
-        show();
-      });
-      return element("label", {}, box, column.title);
-    });
-    const caption = element("summary", { role: "button" }, "Columns");
-    return element("details", { className: "columns" }, caption, element("div", {}, ...boxes));
-  }
-
-  /** Copies the rows that were found, in their order, the columns in sight: numbers in full, by tabs. */
-  async function copy() {
-    const shown = table.columns.map((_, index) => index).filter((index) => !state.hidden.has(index));
-    const head = shown.map((index) => table.columns[index].title); // a tab in a text came as \\t
-    const lines = state.rows.map((row) => shown.map((index) => row[index] ?? ""));
-    await copied([head, ...lines].map((cells) => cells.join("\t")).join("\n"));
-    count.textContent = `${counting(state.rows.length, "row")} copied`;
-  }
-
   const label = `Search ${table.title}`;
   const search = element("input", { type: "search", placeholder: "Search", "aria-label": label });
   search.addEventListener("input", () => { state.search = search.value; select(); });
@@ -193,13 +166,11 @@ function tableSection(table) {
   earlier.addEventListener("click", turn(-1));
   later.addEventListener("click", turn(+1));
 
-  const copier = element("button", { type: "button", title: "Copy what is shown, for a spreadsheet" }, "Copy");
-  copier.addEventListener("click", copy);
   const pager = element("span", { className: "tools push" }, earlier, place, later);
   const grid = element("table", {}, element("thead", {}, element("tr", {}, ...heads)), body);
   const region = { className: "scroll", tabIndex: 0, role: "region", "aria-label": table.title };
   const scroll = element("div", region, grid);
-  const tools = element("div", { className: "tools" }, search, columnPicker(), copier, count, pager);
+  const tools = element("div", { className: "tools" }, search, count, pager);
   const hint = "Point at a row, or click it, to see it in the timeline; or the other way round.";
   if (about.size) tools.append(element("span", { className: "soft hint" }, hint));
   const note = table.note ? [element("p", { className: "soft" }, table.note)] : [];

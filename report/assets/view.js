@@ -1,15 +1,11 @@
 // A canvas that can be moved and zoomed by mouse, touch and keyboard; timelines and graphs draw on it.
 
-const PAPER = 1000; // CSS pixels: a little less than A4 on its side has
-const paper = matchMedia("print");
-
 /**
  * Makes the canvas of a drawing and keeps `view` (scale and offset, in CSS pixels) up to date.
  * hooks: draw(context, view), fit() -> view, click(x, y), hover(x, y) -> text or "", limits {min, max},
  * `flat` for a drawing that zooms only sideways, `kept` for one that is drawn once while it moves, and if
- * wanted leave(), within(view) -> view that shows something, moved() after the user moved it, and for what a drag
- * selects instead of moving it: selects({ x, y }, isShift) -> is it so there?, select(from x, to x). Call
- * `resize` once the board is in the page: until then it has no width.
+ * wanted leave(), within(view) -> view that shows something, moved() after the user moved it. Call `resize` once
+ * the board is in the page: until then it has no width.
  */
 function makeBoard(label, height, hooks) {
   const canvas = element("canvas", { tabIndex: 0, role: "application", "aria-label": label });
@@ -63,10 +59,10 @@ function makeBoard(label, height, hooks) {
     context.drawImage(kept.drawing, left, Math.round((view.y - kept.y - beyondY) * ratio));
   }
 
-  function resize(paper = 0) {
-    const ratio = paper ? 2 : devicePixelRatio || 1;
+  function resize() {
+    const ratio = devicePixelRatio || 1;
     state.ratio = ratio;
-    state.width = canvas.clientWidth && (paper || canvas.clientWidth);
+    state.width = canvas.clientWidth;
     canvas.width = Math.max(1, Math.round(state.width * ratio));
     canvas.height = Math.max(1, Math.round(state.height * ratio));
     if (state.fitted) state.view = hooks.fit(state);
@@ -103,12 +99,7 @@ function makeBoard(label, height, hooks) {
 
   listenToPointers(canvas, tip, hooks, { zoom, move });
   listenToKeys(canvas, { zoom, move, fit });
-  new ResizeObserver(() => { if (!paper.matches) resize(); }).observe(canvas);
-  addEventListener("beforeprint", () => {
-    resize(PAPER);
-    draw(canvas.getContext("2d")); // now: what prints does not wait for a frame
-  });
-  addEventListener("afterprint", () => resize());
+  new ResizeObserver(resize).observe(canvas);
   onTheme(redraw);
   const button = (text, name, action) => {
     const made = element("button", { type: "button", "aria-label": name, title: name }, text);
@@ -128,6 +119,7 @@ function listenToKeys(canvas, { zoom, move, fit }) {
     "+": () => zoom(1.4), "=": () => zoom(1.4), "-": () => zoom(1 / 1.4), 0: fit,
     ArrowLeft: () => move(60, 0), ArrowRight: () => move(-60, 0),
     ArrowUp: () => move(0, 60), ArrowDown: () => move(0, -60),
+    w: () => zoom(1.4), s: () => zoom(1 / 1.4), a: () => move(60, 0), d: () => move(-60, 0),
   };
   canvas.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || !keys[event.key]) return;
@@ -139,7 +131,6 @@ function listenToKeys(canvas, { zoom, move, fit }) {
 function listenToPointers(canvas, tip, hooks, { zoom, move }) {
   const down = new Map(); // pointer id -> last place
   let travelled = 0;
-  let from = null; // where a selection began
   const at = (event) => {
     const box = canvas.getBoundingClientRect();
     return { x: event.clientX - box.left, y: event.clientY - box.top };
@@ -147,11 +138,7 @@ function listenToPointers(canvas, tip, hooks, { zoom, move }) {
 
   canvas.addEventListener("pointerdown", (event) => {
     canvas.setPointerCapture(event.pointerId);
-    if (!down.size) {
-      travelled = 0;
-      from = hooks.selects?.(at(event), event.shiftKey) ? at(event).x : null;
-      if (from !== null) hooks.select(from, from);
-    }
+    if (!down.size) travelled = 0;
     down.set(event.pointerId, at(event));
     tip.hidden = true;
   });
@@ -164,14 +151,13 @@ function listenToPointers(canvas, tip, hooks, { zoom, move }) {
     const before = down.get(event.pointerId);
     const [dx, dy] = [now.x - before.x, now.y - before.y];
     travelled += Math.abs(dx) + Math.abs(dy);
-    if (from !== null) hooks.select(from, now.x);
-    else if (down.size === 1) move(dx, dy);
+    if (down.size === 1) move(dx, dy);
     else if (down.size === 2) pinch(event.pointerId, before, now);
     down.set(event.pointerId, now);
   });
   const up = (event) => {
     const pressed = down.delete(event.pointerId);
-    if (pressed && event.type === "pointerup" && travelled < 6 && from === null) hooks.click(at(event).x, at(event).y);
+    if (pressed && event.type === "pointerup" && travelled < 6) hooks.click(at(event).x, at(event).y);
   };
   canvas.addEventListener("pointerup", up);
   canvas.addEventListener("pointercancel", up);
@@ -191,7 +177,7 @@ function listenToPointers(canvas, tip, hooks, { zoom, move }) {
 
   function showTip({ x, y }) {
     const text = hooks.hover(x, y);
-    canvas.style.cursor = text ? "pointer" : hooks.selects?.({ x, y }) ? "col-resize" : "grab";
+    canvas.style.cursor = text ? "pointer" : "grab";
     tip.hidden = !text;
     if (!text) return;
     tip.textContent = text;

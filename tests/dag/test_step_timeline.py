@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from dag import step_timeline as timelines
 from dag.critical_path import critical_path
 from dag.step_graph import Recording
-from dag.step_timeline import key_of, path_waterfall, step_timeline, stretch_key
+from dag.step_timeline import key_of, path_bars, step_timeline, stretch_key
 from dialects.roles import Role
 from dialects.step_parts import Edge, Meeting, Transfer
 from make import rank_steps, recording
@@ -118,40 +118,16 @@ def test_a_long_path_is_drawn_whole_by_its_longest_stretches(monkeypatch: pytest
     assert [(p.name, p.start_ms, p.dur_ms) for p in drawn(job).path] == [("a", 0, 11), ("c", 11, 20)]
 
 
-def test_a_waterfall_adds_up_to_the_step() -> None:
-    job = late_rank()
-    chart = path_waterfall("Where", job, job.steps[0], critical_path(job.steps[0]))
-    assert [(name, value) for name, value, _ in chart.parts] == [
-        ("work on rank1", 70),
-        ("reduce on rank0", 5),
-    ]
-
-
-def test_the_marks_around_an_annotation_are_no_part_of_its_name_in_a_waterfall() -> None:
-    job = recording(rank_steps("rank0", {"## forward ##": (0, 10 * MS)}, bounds=(0, 10 * MS)))
-    chart = path_waterfall("Where", job, job.steps[0], critical_path(job.steps[0]))
-    assert [name for name, *_ in chart.parts] == ["forward"]
-
-
-def test_a_kernel_in_a_waterfall_has_its_short_name_and_its_rank() -> None:
+def test_the_bars_of_a_path_add_up_to_the_step() -> None:
     job = late_rank("void at::native::(anonymous namespace)::spin_kernel(long)")
-    chart = path_waterfall("Where", job, job.steps[0], critical_path(job.steps[0]))
-    assert [name for name, *_ in chart.parts] == ["spin_kernel on rank1", "reduce on rank0"]
+    chart = path_bars("Where", job, job.steps[0], critical_path(job.steps[0]))
+    assert list(chart.x) == ["spin_kernel on rank1", "reduce on rank0"]
+    assert [next(filter(None, ms)) for ms in zip(*chart.series.values(), strict=True)] == [70, 5]
 
 
-def test_what_has_no_bar_of_its_own_is_in_that_of_the_others() -> None:
-    # ten operations of 1 to 10 ms: the eight longest have bars, the others are 1 + 2 ms
-    times = [(sum(range(1, i)) * MS, sum(range(1, i + 1)) * MS) for i in range(1, 11)]
-    events = {f"op{i}": time for i, time in enumerate(times, 1)}
-    edges = [Edge(i, i + 1) for i in range(9)]
-    job = recording(rank_steps("rank0", events, edges, bounds=(0, 55 * MS)))
-    chart = path_waterfall("Where", job, job.steps[0], critical_path(job.steps[0]))
-    assert [value for _, value, _ in chart.parts] == [10, 9, 8, 7, 6, 5, 4, 3, 3]
-    assert chart.parts[-1][0] == "rest"
-
-
-def test_small_parts_of_several_kinds_are_one() -> None:
-    sums = {(f"op{i}", "FW"): 100 * MS for i in range(8)} | {("a", "BW"): MS, ("b", "PULL"): 2 * MS}
-    chart = timelines.waterfall("Where", "ms", sums, "the step")
-    assert chart.parts[-1] == ("rest", 3, "rest")
-    assert len(chart.parts) == 9
+def test_what_has_no_bar_is_in_that_of_the_rest() -> None:
+    # operations of 14 to 1 ms: the twelve longest have bars, the rest are 2 + 1 ms
+    sums = {(f"op{ms}", "FW"): ms * MS for ms in range(14, 0, -1)}
+    chart = timelines.bars_of("Where", "ms", sums)
+    assert (chart.x[0], chart.x[-1], len(chart.x)) == ("op14", "rest (2)", 13)
+    assert chart.series["rest"] == [*[None] * 12, 3]

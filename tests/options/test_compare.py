@@ -21,7 +21,7 @@ from make import comm, step, two_workers, write
 from make import span as x
 from options import arguments
 from options import compare as options_compare
-from result import Chart, Timeline, Waterfall
+from result import Bars, Chart, Timeline
 
 
 def compared(*args: object) -> dict[str, Any]:
@@ -221,7 +221,7 @@ def test_the_workbook_has_a_sheet_per_input_with_legal_names(tmp_path: Path) -> 
     book = tmp_path / "out.xlsx"
     assert run_cli("--option", "compare", "--path", a, b, "--xlsx", book)[0] == 0
     names = openpyxl.load_workbook(book).sheetnames
-    assert names[:4] == ["Summary", "Charts", "operations", "categories"]
+    assert names[:3] == ["Summary", "operations", "categories"]
     assert len(names) == 6
     assert max(map(len, names)) <= 31
 
@@ -334,7 +334,7 @@ def charts(*paths: Path) -> list[Chart]:
 
 def test_a_page_has_the_median_steps_of_both_runs_below_what_changed() -> None:
     found = charts(REPO / "examples" / "lenet", REPO / "examples" / "lenet-100mbit")
-    assert isinstance(found[0], Waterfall)
+    assert isinstance(found[0], Bars)
     steps = [chart for chart in found if isinstance(chart, Timeline)]
     assert found[2:4] == steps
     for chart, name in zip(steps, ("lenet", "lenet-100mbit"), strict=True):

@@ -51,7 +51,7 @@ def test_steps_are_those_that_a_mark_begins(tmp_path: Path) -> None:
 def test_the_map_shows_each_run_against_the_first(tmp_path: Path) -> None:
     paths = run(tmp_path / "a", 20), run(tmp_path / "b", 45, extra=True), run(tmp_path / "c", 20)
     args = arguments.parse(["--option", "3dcompare", "--path", *map(str, paths)])
-    (chart,) = [one for one in compare3d.run(args).charts if isinstance(one, HeatMap)]
+    (_, chart) = (chart for chart in compare3d.run(args).charts if isinstance(chart, HeatMap))
     rows = dict(zip(chart.y, chart.values, strict=True))
     assert list(chart.x) == ["b", "c"]
     # partitions of 20 and 30 µs in a, of 45 and 55 in b

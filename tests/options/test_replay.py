@@ -14,7 +14,7 @@ from make import span, step, write
 from options import arguments, replay
 from options.replay.replay_tables import slowdown_table
 from replay.slowdown import Slowdown
-from result import Bars, Chart, Lines, Waterfall
+from result import Bars, Chart
 
 pytestmark = pytest.mark.slow
 
@@ -91,14 +91,7 @@ def test_a_rank_that_workers_have_each_is_told_whose_it_is() -> None:
 
 def test_the_paths_before_and_after_add_up_to_the_steps_of_the_headline() -> None:
     for edit in ("step14=usual", "BW=0.5"):  # the one keeps the recorded gaps, the other has usual ones
-        args = ("--option", "replay", "--path", str(LENET), "--sub_option", "whatif", "--set", edit)
-        found, moved = whatif(LENET, edit), replay.run(arguments.parse([*args, "--html"])).charts[0]
-        assert isinstance(moved, Waterfall)
-        name, before, _ = moved.parts[0]
-        assert name == "before"
-        assert before == pytest.approx(found["before_ms"])
-        assert moved.total == "after"
-        assert sum(ms for _, ms, _ in moved.parts) == pytest.approx(found["after_ms"])
+        found = whatif(LENET, edit)
         for side in ("before", "after"):
             assert sum(found[f"path_{side}_ms"].values()) == pytest.approx(found[f"{side}_ms"])
 
@@ -145,22 +138,19 @@ def test_the_interval_of_the_headline_is_the_one_that_is_drawn() -> None:
     edits = ("--set", "FW=0.5", "--set", "BW=0.5")
     found = document("--path", LENET, "--sub_option", "whatif", *edits)
     shown = charts(LENET, "--sub_option", "whatif", *edits)
-    after, moved = shown["Before and after"], shown["Where a step's time goes, before and after"]
+    after = shown["Before and after"]
     assert isinstance(after, Bars)
-    assert isinstance(moved, Waterfall)
     assert list(after.x) == ["before", "after: FW=0.5", "after: BW=0.5", "after: FW=0.5 BW=0.5"]
     assert after.series["iteration time"][::3] == pytest.approx([found["before_ms"], found["after_ms"]])
-    assert after.between[0] is moved.between[0] is None
-    assert after.between[-1] == moved.between[-1] == pytest.approx(found["interval_ms"])
-    assert "Before and after" not in charts(LENET, "--sub_option", "whatif", "--set", "BW=0.5")
+    assert after.between[0] is None
+    assert after.between[-1] == pytest.approx(found["interval_ms"])
 
 
-def test_a_page_of_the_replay_draws_what_gives_most_when_faster_beside_the_sweep() -> None:
+def test_a_page_of_the_replay_draws_what_gives_most_when_faster() -> None:
     shown, alone = charts(LENET), charts(LENET, "--sub_option", "bottleneck")
-    first, second, *_ = shown.values()
+    first, *_ = shown.values()
     assert isinstance(first, Bars)
     assert first == alone[first.title]._replace(is_small=True)  # type: ignore[call-arg]
-    assert second.title == "A step with other bandwidths"
 
 
 def test_what_would_be_saved_is_drawn_to_the_right_in_a_colour_for_each_kind() -> None:
@@ -172,24 +162,6 @@ def test_what_would_be_saved_is_drawn_to_the_right_in_a_colour_for_each_kind() -
         assert name == f"{row['kind']} {row['name']}"
         assert values == {row["kind"]: pytest.approx(-row["effect_ms"])}
     assert {"rank", "operation"} <= set(bars.series)
-
-
-def test_a_sweep_says_of_each_bandwidth_what_the_what_if_says() -> None:
-    sweep = charts(LENET)["A step with other bandwidths"]
-    assert isinstance(sweep, Lines)
-    assert (sweep.x[0], sweep.x[-1]) == (0.25, 4.0)
-    for ratio in (0.5, 4.0):
-        alone = whatif(LENET, f"bandwidth={ratio}")
-        at = list(sweep.x).index(ratio)
-        assert sweep.series["iteration time"][at] == pytest.approx(alone["after_ms"])
-        assert sweep.band[at] == pytest.approx(tuple(alone["interval_ms"]))
-
-
-def test_where_nothing_is_transferred_there_is_no_sweep(tmp_path: Path) -> None:
-    events = [step(n, 100 * n, 100) for n in range(4)]
-    events += [span("aten::mm", 100 * n, 60, "cpu_op") for n in range(4)]
-    write(tmp_path / "rank0.pt.trace.json", events, schemaVersion=1)
-    assert "A step with other bandwidths" not in charts(tmp_path)
 
 
 def test_a_terminal_names_what_slows_a_job_by_a_percent_or_more() -> None:

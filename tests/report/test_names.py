@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from errors import printable
 from function_names import brief, without_parameters
-from report.names import first_words, labels, short_functions, short_names
+from report.names import labels, short_functions, short_names
 from report.tables import display_width
 
 ADD = (
@@ -171,13 +171,6 @@ def test_a_number_that_tells_names_apart_is_whole() -> None:
 def test_a_drawn_function_is_known_by_what_identifies_it_however_long_it_is() -> None:
     long = f"void at::native::f<{', '.join(['at::native::OpaqueType<2u>'] * 60)}>(int)"
     assert labels([long], 30) == ["f"]
-
-
-def test_a_name_in_a_box_ends_with_a_word_or_is_not_written() -> None:
-    name = "Comm.hybridsequential0_conv0_weight.PUSH.433"
-    assert first_words(name, 30) == "Comm.hybridsequential0_conv0…"
-    assert first_words(name, 20) == ""  # "Comm…" says too little
-    assert first_words("enumerate", 5) == ""
 
 
 def test_tables_without_a_width_leave_sentences() -> None:

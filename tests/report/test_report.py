@@ -23,7 +23,7 @@ import report.csv
 import report.json
 from conftest import REPO
 from errors import AnalyzeError, OutputError, UsageError
-from result import Bars3D, Column, LazySequence, Result, Table
+from result import Bars, Column, LazySequence, Result, Table
 
 TABLE = Table(
     "operations",
@@ -220,7 +220,7 @@ def test_a_directory_is_no_file_to_write(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("suffix", "starts"), [(".png", b"\x89PNG"), (".html", b"<!doctype html>")])
 def test_a_picture_is_drawn_by_its_suffix(suffix: str, starts: bytes, tmp_path: Path) -> None:
-    bars = Bars3D("B", "run", "operation", "ms", ["0"], ["x"], ["FW"], [[1.0]])
+    bars = Bars("B", "run", "ms", ["0"], {"FW": [1.0]})
     path = tmp_path / f"a{suffix}"
     report.show(Result("o", "T", {}, charts=(bars,), picture=path), arguments())
     assert path.read_bytes().startswith(starts)
