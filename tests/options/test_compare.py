@@ -222,7 +222,7 @@ def test_the_workbook_has_a_sheet_per_input_with_legal_names(tmp_path: Path) -> 
     assert run_cli("--option", "compare", "--path", a, b, "--xlsx", book)[0] == 0
     names = openpyxl.load_workbook(book).sheetnames
     assert names[:3] == ["Summary", "operations", "categories"]
-    assert len(names) == 6
+    assert len(names) == 5
     assert max(map(len, names)) <= 31
 
 

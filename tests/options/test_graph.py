@@ -76,7 +76,7 @@ def test_operations_that_only_the_graph_or_only_the_trace_knows(tmp_path: Path) 
     document = json.loads(out)
     assert (code, document["only_in_graph"]) == (0, ["BW.a", "Comm.w", "STEP"])
     assert document["only_in_trace"] == ["BW.other"]
-    _, out, _ = run_cli("--option", "graph", "--path", directory)
+    _, out, _ = run_cli("--option", "graph", "--path", directory, "--force")
     assert "3 operations in the graph but not in the trace: BW.a, Comm.w, STEP\n" in out
     assert "1 operation in the trace but not in the graph: BW.other\n" in out
 
