@@ -548,7 +548,7 @@ def test_a_node_shows_its_figures_and_leads_to_its_neighbours(browser: Chrome, t
     for words in ("FW.first", "Duration\n1.50 ms", "Critical path\nyes", "Slack\n0.250 ms", "Waits for (0)"):
         assert words in facts
     aside.find_element(By.TAG_NAME, "button").send_keys(Keys.ENTER)
-    assert aside.find_element(By.TAG_NAME, "h3").text.startswith("</script>")
+    assert aside.find_element(By.TAG_NAME, "h3").text.startswith("<script>")
 
 
 def test_edges_have_a_legend_and_those_of_the_path_keep_their_kind(browser: Chrome, tmp_path: Path) -> None:
