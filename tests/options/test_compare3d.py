@@ -26,7 +26,7 @@ def run(folder: Path, push: float, *, extra: bool = False) -> Path:
 
 def document(tmp_path: Path, *args: object) -> dict[str, Any]:
     output = tmp_path / "sweep.svg"
-    code, out, err = run_cli("--option", "3dcompare", "--format", "json", "--output", output, "--path", *args)
+    code, out, err = run_cli("3dcompare", *args, "--format", "json", "--output", output, "--force")
     assert code == 0, err
     found: dict[str, Any] = json.loads(out)
     return found
