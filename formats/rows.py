@@ -71,7 +71,7 @@ def columns(rows: Rows, pairing: Rule = Rule.NESTED) -> Trace:
     counts = np.bincount(kind, rows.counts, len(kinds)).astype(np.int64)
     phases: Counter[Any] = Counter(dict(zip(kinds, counts.tolist(), strict=True)))
     del phases[None]  # no events; `chrome.assemble` counts them
-    repairs += odd_phases(phases)
+    repairs += _odd_phases(phases)
     if beyond := int(rows.counts[tables.is_beyond & (role_of != NOT_AN_EVENT)].sum()):
         repairs.append(f"{counted(beyond, 'event')} with an id of more than 64 bits: the id left out")
     args = {name: _fitting(name, ArgColumn(*column), repairs) for name, column in rows.args.items()}
@@ -110,7 +110,7 @@ def columns(rows: Rows, pairing: Rule = Rule.NESTED) -> Trace:
     )
 
 
-def odd_phases(phases: Mapping[str, int]) -> list[str]:
+def _odd_phases(phases: Mapping[str, int]) -> list[str]:
     """Return a note on events whose phase the format does not have, if there are some."""
     odd = sum(n for phase, n in phases.items() if phase not in _PHASES)
     return [f"{counted(odd, 'event')} of phases that the format does not have ignored"] if odd else []

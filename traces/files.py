@@ -24,7 +24,6 @@ from traces.paths import head_of
 from traces.readers import CHROME, Decoding, reader_of
 
 _SLICES = frozenset({"X", "B", "E", "M"})
-_KEPT_KEYS = 16 << 20  # bytes of kinds of events, of which few are decoding
 _T = TypeVar("_T")
 
 

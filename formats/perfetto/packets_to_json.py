@@ -23,6 +23,7 @@ from msgspec import Struct, field
 from errors import counted
 from formats.event import UNDECODABLE
 from formats.perfetto.trace_packets import CLEARED, COUNTER, END, INSTANT, START, messages
+from formats.times import microseconds
 
 _PACKET = 0x0A  # field 1, with a length
 _LARGEST = 4 << 20  # bytes of a packet, as of an event in JSON, and of the arguments of an event
@@ -33,7 +34,6 @@ _EACH = 16  # bytes that an argument without a text counts as
 _BATCH = 1 << 20  # bytes of JSON that are handed on at a time
 _DEEPEST = 8  # tracks above a track
 _REMEMBERED = 1 << 16
-_LONG = 1 << 10
 _SIZES = {1: 8, 5: 4}  # bytes of a field, by its wire type
 _NUMBERS = ("int_value", "uint_value", "bool_value", "double_value", "pointer_value")
 
@@ -159,8 +159,8 @@ class _Sequence(Struct):
     cats: dict[int, str] = field(default_factory=dict)
     keys: dict[int, str] = field(default_factory=dict)
     texts: dict[int, str] = field(default_factory=dict)
-    #: Of a packed argument its key, and with it the value as text.
-    args: dict[bytes, tuple[str, bytes]] = field(default_factory=dict)
+    #: Of a packed argument its key, its value, and about how many bytes they take.
+    args: dict[bytes, tuple[str, Any, int]] = field(default_factory=dict)
     track: int = 0
     clock: int = _BOOT
 
@@ -175,7 +175,7 @@ class _Track(Struct):
     unit: str
 
 
-_Begin = tuple[str, str, int, dict[str, bytes]]  # name, category, time, arguments
+_Begin = tuple[str, str, int, dict[str, Any]]  # name, category, time, arguments
 
 
 class _TooLargeError(ValueError):
@@ -196,7 +196,6 @@ class _Events:
         self._size = 0
         self._annotation = messages()["Annotation"]
         self._place = lru_cache(_REMEMBERED)(self._found_place)
-        self._head = lru_cache(_REMEMBERED)(self._new_head)
 
     def of(self, packets: list[Any]) -> Iterator[bytes]:
         """Yield the events of some packets."""
@@ -250,8 +249,10 @@ class _Events:
         kind = event.type
         if kind == END and (begins := self._open.get(uuid)):
             name, cat, begin_ns, before = begins.pop()
-            tail = b',"dur":' + _us(ts - begin_ns)
-            out.append(self._text_of("X", uuid, name, cat, begin_ns, before | args if args else before, tail))
+            text = self._text_of(
+                "X", uuid, name, cat, begin_ns, before | args, dur=microseconds(ts - begin_ns)
+            )
+            out.append(text)
             return
         name = one.names.get(event.name_iid, "") if event.name_iid else _text(event.name)
         cats = [one.cats.get(iid, "") for iid in event.category_iids]
@@ -267,7 +268,7 @@ class _Events:
             )
             key = (track.unit if track else "") or "value"
             name = name or (track.name if track else None) or ""
-            out.append(self._text_of("C", uuid, name, cat, ts, {key: _ENCODE({key: value})[1:-1]}))
+            out.append(self._text_of("C", uuid, name, cat, ts, {key: value}))
         elif kind in (END, INSTANT):
             out.append(self._text_of("i" if kind == INSTANT else "E", uuid, name, cat, ts, args))
         for number in (*event.flow_ids, *event.flow_ids_old):
@@ -279,21 +280,16 @@ class _Events:
     def _arrow(self, uuid: int, number: int, cat: str, ts: int, *, is_end: bool) -> bytes:
         """Return an end of an arrow. Of PyTorch's, those between operators lead to the backward pass."""
         kind = "fwdbwd" if cat == "cpu_op" else "ac2g"
-        tail = b',"id":%d' % number + (b',"bp":"e"' if is_end else b"")
-        return self._text_of("f" if is_end else "s", uuid, kind, kind, ts, {}, tail)
+        phase, bound_to = ("f", "e") if is_end else ("s", None)
+        return self._text_of(phase, uuid, kind, kind, ts, {}, id=number, bp=bound_to)
 
     def _text_of(
-        self, phase: str, uuid: int, name: str, cat: str, ts: int, args: dict[str, bytes], tail: bytes = b""
+        self, phase: str, uuid: int, name: str, cat: str, ts: int, args: dict[str, Any], **more: Any
     ) -> bytes:
-        head = (self._new_head if len(name) + len(cat) > _LONG else self._head)(phase, uuid, name, cat)
-        end = b',"args":{' + b",".join(args.values()) + b"}}" if args else b"}"
-        return head + _us(ts) + tail + end
-
-    def _new_head(self, phase: str, uuid: int, name: str, cat: str) -> bytes:
-        """Return an event up to its time."""
         pid, tid = self._place(uuid)
-        told = {"ph": phase, "cat": cat or None, "name": name or None, "pid": pid, "tid": tid}
-        return _ENCODE({key: value for key, value in told.items() if value is not None})[:-1] + b',"ts":'
+        event = {"ph": phase, "cat": cat or None, "name": name or None, "pid": pid, "tid": tid}
+        event |= {"ts": microseconds(ts), **more, "args": args or None}
+        return _ENCODE({key: value for key, value in event.items() if value is not None})
 
     # -- tracks
 
@@ -331,7 +327,6 @@ class _Events:
             unit=_text(descriptor.counter.unit_name),
         )
         self._place.cache_clear()
-        self._head.cache_clear()
         title = (_text(process.process_name) if process else "") or name
         if title is None or self._named.get(descriptor.uuid) == title or not (process or thread):
             return
@@ -343,20 +338,18 @@ class _Events:
 
     # -- arguments
 
-    def _args(self, event: Any, one: _Sequence) -> dict[str, bytes]:
-        """Return the arguments of an event, each as text by its key."""
-        args: dict[str, bytes] = {}
+    def _args(self, event: Any, one: _Sequence) -> dict[str, Any]:
+        """Return the arguments of an event."""
+        args: dict[str, Any] = {}
         size = 0
         for packed in event.debug_annotations:
-            text = one.args.get(packed)
-            if text is None:
+            if packed not in one.args:
                 self._size = 0
                 entry = self._annotation.FromString(packed)
                 key, value = self._key(entry, one), self._value(entry, one)
-                told = b"%d" % value if type(value) is int else _ENCODE(value)
-                text = one.args[packed] = key, _ENCODE(key) + b":" + told
-            args[text[0]] = text[1]
-            size += len(text[1]) + _EACH
+                one.args[packed] = key, value, self._size
+            key, args[key], n_bytes = one.args[packed]
+            size += n_bytes
             if size > _LARGEST:
                 raise _TooLargeError
         if len(one.args) > _REMEMBERED:
@@ -421,7 +414,3 @@ def _decoded(text: bytes) -> Any:
 
 def _text(text: bytes) -> str:
     return text.decode("utf-8", "replace")
-
-
-def _us(ns: int) -> bytes:
-    return b"%d.%03d" % divmod(ns, 1000) if ns >= 0 else b"-" + _us(-ns)
