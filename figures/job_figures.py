@@ -14,6 +14,7 @@ from msgspec.structs import replace
 import dialects
 from arrays import Float64, Int64
 from arrays.median import n_warm_up
+from dialects import Need
 from dialects.steps import step_table
 from figures.durations import Durations, joined
 from figures.operations_by_step import Operations, merged
@@ -128,7 +129,8 @@ def load_figures(paths: Sequence[Path], wanted: Wanted, asked: Request = PLAIN) 
         A name in `asked.only` is not a communication of the job.
     """
     work = partial(rank_figures, wanted=wanted, step_by=asked.step_by)
-    job = map_ranks(paths, work, asked._replace(needs=wanted.needs, hosts=True))
+    needs = {Need.STEPS, *wanted.needs} if asked.step_by else wanted.needs
+    job = map_ranks(paths, work, asked._replace(needs=needs, hosts=True))
     job.check_any()
     figures = [
         replace(

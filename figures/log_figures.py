@@ -70,7 +70,6 @@ def log_figures(
         steps = tuple(map(Step, labels, begins, ends))
         figures["steps"] = Steps(steps, (), "rows of the log", note=note if width > 1 else "", width=width)
         figures |= {"breakdown": _breakdown(labels, begin, role, took), "rule": system.rule(trace)}
-        figures["longest"] = _longest(keys, role, took)
     if operations or rows:
         figures["operations"] = Operations(keys, count, total, role, labels, _spent(took))
     return figures
@@ -111,10 +110,3 @@ def _breakdown(labels: list[int], begin: Int64, role: NDArray[np.int8], took: Fl
     )  # fmt: skip
     compute, comm, copies = rest
     return Breakdowns("", labels, begin, whole, compute, comm, 0 * whole, whole - compute - comm - copies)
-
-
-def _longest(keys: list[OpKey], role: NDArray[np.int8], took: Float64) -> tuple[str, float]:
-    """Return the computation with most time in the median step, and that time."""
-    at = np.argsort(took[0], kind="stable")[(took.shape[1] - 1) // 2]
-    own = np.where(role == Role.COMPUTE, took[:, at], 0.0)
-    return (keys[int(own.argmax())].name, float(own.max())) if own.any() else ("", 0.0)

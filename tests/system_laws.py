@@ -27,8 +27,8 @@ from traces.ranks import Ranks
 
 #: Figures as `statistic`, its breakdown, `compare` and a digest ask for them.
 _ASKED = (
-    Wanted(durations=True), Wanted(breakdown=True), Wanted(operations=True, spent=True, may_lack=True),
-    Wanted(durations=True, breakdown=True, operations=True, spent=True, may_lack=True),
+    Wanted(durations=True), Wanted(breakdown=True), Wanted(operations=True, spent=True),
+    Wanted(durations=True, breakdown=True, operations=True, spent=True),
 )  # fmt: skip
 #: What a system is asked, and for what the args of the trace were decoded then.
 _QUESTIONS: Sequence[tuple[Any, ...]] = (

@@ -673,26 +673,6 @@ def test_what_the_host_does_for_later_steps_holds_up_none(tmp_path: Path) -> Non
     assert not any(one.from_earlier_step for one in recording.operations)
 
 
-def test_steps_in_the_middle_hold_work_that_was_launched_before_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The device falls 10 µs behind with each of 20 launches per step: 6 steps behind after 30."""
-    monkeypatch.setattr("figures.rank_figures._MOST_SLICES", 400)
-    job = Made()
-    for number in range(1, 31):
-        begin = job.now
-        for _ in range(20):
-            job.launch(40, 50)
-        job.add(f"ProfilerStep#{number}", "user_annotation", begin, job.now)
-    figures = load_figures(
-        [job.write(tmp_path / "job")], Wanted(durations=True), Request(jobs=1, progress=False)
-    )
-    (rank,) = figures.ranks
-    assert 5 < len(rank.in_the_middle) < 20
-    for step in rank.in_the_middle.rows():
-        assert (step.wall_ns, step.compute_ns, step.idle_ns) == (1_000_000, 1_000_000, 0)
-
-
 def test_a_device_that_becomes_the_limit_waits_for_no_launch(tmp_path: Path) -> None:
     """Of 20 launches of 10 µs each hands a kernel of 5 over at its end; kernels of 100 stand in the queue."""
     job = Made()

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from errors import UsageError, counted
-from opname import without_number, without_partition
-from options import READING, add_flags, add_variants, asked, command, is_drawn, refuse, variant_of
+from function_names import brief
+from options import READING, add_flags, add_variants, asked, command, refuse, variant_of
 from options.runs import check_digests, check_grouped, digest_note, group_of, saved
 from outputs.marks import is_digest
-from result import Chart, Column, LazySequence, Result, Table, ms_column
+from result import Bars, Column, LazySequence, Result, Table, in_ms, in_percent, ms_column
 
 if TYPE_CHECKING:
-    from figures.durations import CategoryStat, Durations, Stat, Stats
+    from figures.durations import Stat, Stats
     from figures.job_figures import JobFigures
-    from figures.time_by_role import Breakdown
+    from figures.time_by_role import Breakdown, RankSummary
 
 HELP = (
     "how long each operation takes: per operation and per category; variants: each step (breakdown), "
@@ -33,11 +32,8 @@ _TITLES = {
     "annotation": "Annotations",
     "kernel_kind": "Kinds of kernels",
 }
-#: What a terminal says of operations that are one row, and what stands before how many they are.
-_FOLDED = "A row with × is of operations that differ by a number alone; --full has each."
-_TIMES = " ×"
-_LEAST = 4  # importance of columns that say nothing new
-_NAMED = 3  # kernels
+_NAMED = 3  # kernels in a note
+_MOST_BARS = 20
 _MOST_RANKS = 16  # of which a terminal shows a row for each operation and rank
 
 _DASF = ("function_bottleneck", "task_bottleneck", "task_balance")
@@ -124,83 +120,51 @@ def run(args: Namespace) -> Result:
     return result._replace(notes=[*result.notes, *digest_note(args)])
 
 
-def _is_drawn(args: Namespace) -> bool:
-    """Whether somebody looks at charts of operations."""
-    return is_drawn(args) and args.sub_option is None
-
-
 def _figures(args: Namespace) -> JobFigures:
-    """Return the figures of what is at `--path`; with operations by step if they are drawn."""
+    """Load the figures of what is at `--path`."""
     by_step = args.sub_option == "breakdown"
     if any(map(is_digest, args.path)):
         from figures.digest import read_digest
 
         if len(args.path) > 1:
             raise UsageError("a digest is a whole job: statistic takes it alone")
-        return read_digest(
-            args.path[0], args.step_by, steps=by_step or _is_drawn(args) or args.step_by is not None
-        )
+        return read_digest(args.path[0], args.step_by, steps=by_step or args.step_by is not None)
     if args.save is not None:
         return saved(args, args.path)
     from figures.job_figures import load_figures
     from figures.rank_figures import Wanted
 
-    drawn = _is_drawn(args)
-    wanted = Wanted(
-        durations=not by_step, breakdown=by_step, operations=drawn, spent=drawn, may_lack=True,
-        group_by=group_of(args),
-    )  # fmt: skip
+    wanted = Wanted(durations=not by_step, breakdown=by_step, group_by=group_of(args))
     return load_figures(args.path, wanted, asked(args))
 
 
 def _statistic(args: Namespace, job: JobFigures) -> Result:
-    from figures.durations import all_of, categories, over_ranks, statistics
-    from options.statistic.headlines import where_time_goes, whose_time
+    from figures.durations import all_of, categories, longest_first, over_ranks, statistics
 
     check_grouped(args, job)
     groups = job.by_prefix
-    brief = args.group_by is None and args.format == "table" and len(groups) > _MOST_RANKS
-    by_rank = args.group_by in (None, "rank")
-    grouped = over_ranks(groups.values() if brief or not by_rank else ())
-    stats = grouped
-    if by_rank:
-        stats = all_of([statistics(own, prefix) for prefix, (_, own) in groups.items()])
-    cats = categories(job.category_ns, stats)
-    shown = _longest_first(stats, args)
-    columns: Sequence[Column] = _OPERATIONS if by_rank else _OVER_RANKS
+    is_long = args.group_by is None and args.format == "table" and len(groups) > _MOST_RANKS
+    columns: Sequence[Column] = _OPERATIONS
+    if is_long or args.group_by not in (None, "rank"):
+        stats, columns = over_ranks(groups.values()), _OVER_RANKS
+    else:
+        stats = all_of([statistics(durations, prefix) for prefix, (_, durations) in groups.items()])
     if group_of(args) is not None:
-        columns = _of_groups(stats, len(groups))
-    operations = _operations(columns, shown, args)._replace(title=_TITLES.get(args.group_by, "Operations"))
-    if brief:
-        note = f"Over {len(groups):,} ranks; --group_by rank has a row for each operation of each rank."
-        ranks, all_own = zip(*groups.values(), strict=True)
-        folded = grouped if args.full else over_ranks([*zip(ranks, _folded(all_own), strict=True)])
-        table = _operations(_OVER_RANKS, few := _longest_first(folded, args), args)
-        note = f"{note} {_told(few)}".rstrip()
-        operations = operations._replace(brief=table._replace(note=note))
-    elif args.group_by is None and args.format == "table" and not args.full:
-        folded = all_of([statistics(_folded([own])[0], prefix) for prefix, (_, own) in groups.items()])
-        if len(folded) < len(stats):
-            table = _operations(columns, few := _longest_first(folded, args), args)
-            operations = operations._replace(brief=table._replace(note=_told(few)))
-    of_cats = Table.of(
-        "categories",
-        "Categories",
-        _CATEGORIES,
-        cats,
-        weights=lambda: [cat.total_ns for cat in cats],
-        detail=args.group_by == "kernel_kind",  # which are the categories
+        columns = _of_groups(stats)
+    shown = (longest_first(stats) if args.sort else stats)[: args.head]
+    cats = categories(job.category_ns, stats)
+    title = _TITLES.get(args.group_by, "Operations")
+    note = f"Over {len(groups):,} ranks; --group_by rank has a row for each operation of each rank."
+    tables = (
+        Table.of("operations", title, columns, shown, note=note if is_long else ""),
+        Table.of("categories", "Categories", _CATEGORIES, cats, detail=args.group_by == "kernel_kind"),
     )
-    tables = (operations, of_cats)
     traces = [
         {"path": str(file.path), "dialect": file.dialect, "events": file.n_events, "ranks": list(file.ranks)}
         for file in job.files
     ]
     error = _sketch_error(job)
-    rows, of_ranks = (grouped, f" on {len(groups):,} ranks") if brief else (stats, "")
-    n_shown = len(rows[: args.head])
-    of_all = f" ({n_shown:,} shown)" if n_shown < len(rows) else ""
-    settled = job.settled
+    of_all = f" ({len(shown):,} shown)" if len(shown) < len(stats) else ""
     spans = sum(file.phases.get(phase, 0) for file in job.files for phase in ("b", "S"))
     note = f"{spans:,} asynchronous spans (phases b and S) are not counted: they belong to no track."
     return _result(
@@ -208,47 +172,45 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
         job.files[0].path,
         {"traces": traces, **({"quantile_error": error[0]} if error else {})},
         tables,
-        headline=where_time_goes(settled.ranks)
-        if group_of(args) is None
-        else whose_time(stats, len(job.ranks)),
-        charts=_charts(settled, stats, cats) if _is_drawn(args) else (),
-        figures=(
-            (operations.title.lower(), f"{len(rows):,}{of_ranks}{of_all}"),
-            ("slices", f"{job.n_slices:,}"),
-        ),
+        headline=_headline(stats),
+        charts=[_longest(stats)],
+        figures=((title.lower(), f"{len(stats):,}{of_all}"), ("slices", f"{job.n_slices:,}")),
         read=_read_lines(job),
         notes=[*([note] if spans else []), *error[1:]],
         repairs=job.repairs,
     )
 
 
-def _of_groups(stats: Sequence[Stat], n_ranks: int) -> list[Column]:
+def _headline(stats: Stats) -> str:
+    """Name the kernel, or without kernels the operation, with the largest total."""
+    from dialects.system import is_frame_of_all
+
+    kernels = [stat for stat in stats if stat.cat.lower() == "kernel"]
+    work = kernels or [stat for stat in stats if not is_frame_of_all(stat.name)] or stats
+    if not work:
+        return "No operation is recorded."
+    most = max(work, key=lambda stat: stat.total_ns)
+    times = f"{in_ms(most.total_ns)} in {counted(most.count, 'event')}, {in_ms(most.mean_ns)} on average"
+    return f"{brief(most.name)} takes most time: {times}."
+
+
+def _longest(stats: Stats) -> Bars:
+    """Draw the operations with the largest totals, a series for each category."""
+    from figures.durations import longest_first
+
+    longest = longest_first(stats)[:_MOST_BARS]
+    series: dict[str, list[float | None]] = {stat.cat or "(none)": [None] * len(longest) for stat in longest}
+    for i, stat in enumerate(longest):
+        series[stat.cat or "(none)"][i] = stat.total_ns / 1e6
+    names = [stat.name for stat in longest]
+    return Bars("Longest operations", "total (ms)", "", names, series, stacked=True, horizontal=True)
+
+
+def _of_groups(stats: Sequence[Stat]) -> list[Column]:
     """Return the columns of what the work of devices belongs to: with its share of all of that work."""
     whole = max(sum(stat.total_ns for stat in stats), 1)
     share = Column("share", "share", "percent", 1, value=lambda stat: stat.total_ns / whole)
-    shared, of_ranks = _OVER_RANKS[: len(_OPERATIONS)], _OVER_RANKS[len(_OPERATIONS) :]
-    if n_ranks == 1:
-        of_ranks = tuple(column._replace(minor=_LEAST) for column in of_ranks)
-    return [shared[0]._replace(title="work of"), *shared[1:4], share, *shared[4:], *of_ranks]
-
-
-def _charts(job: JobFigures, stats: Stats, cats: Sequence[CategoryStat]) -> list[Chart]:
-    from options.statistic.operation_charts import operation_charts
-
-    return operation_charts(job, stats, cats)
-
-
-def _operations(columns: Sequence[Column], stats: Sequence[Stat], args: Namespace) -> Table:
-    """Return the table of operations; of many a terminal shows the first if sorted, else what took most."""
-    from dialects.system import is_frame_of_all
-
-    def weights() -> list[int]:
-        names = [stat.name.partition(_TIMES)[0] for stat in stats]
-        return [
-            0 if is_frame_of_all(name) else stat.total_ns for name, stat in zip(names, stats, strict=True)
-        ]
-
-    return Table.of("operations", "Operations", columns, stats, weights=None if args.sort else weights)
+    return [_OVER_RANKS[0]._replace(title="work of"), *_OVER_RANKS[1:4], share, *_OVER_RANKS[4:]]
 
 
 def _sketch_error(job: JobFigures) -> tuple[()] | tuple[float, str]:
@@ -264,45 +226,6 @@ def _sketch_error(job: JobFigures) -> tuple[()] | tuple[float, str]:
         f"Percentiles of {counted(n_sketched, 'operation')} with more than {MOST_VALUES} events on a rank "
         f"are from a sketch: at most {100 * ERROR:g} % off. All else is exact."
     )
-
-
-def _folded(parts: Sequence[Durations]) -> Sequence[Durations]:
-    """Return durations in which operations that differ by a partition or a number alone are one.
-
-    Its name says how many they are in all of the parts.
-    """
-    from msgspec.structs import replace
-
-    from figures.durations import NO_DURATIONS, joined
-
-    alike = {
-        pair: (without_number(without_partition(pair[0])), pair[1])
-        for own in parts
-        for pair in own.operations
-    }
-    n_alike = Counter(alike.values())
-    if len(n_alike) == len(alike):
-        return parts
-    named = {
-        pair: (f"{one[0]}{_TIMES}{n_alike[one]}" if n_alike[one] > 1 else without_partition(pair[0]), one[1])
-        for pair, one in alike.items()
-    }
-    return [
-        joined([replace(own, operations=[named[pair] for pair in own.operations]), NO_DURATIONS])
-        for own in parts
-    ]
-
-
-def _told(stats: Stats) -> str:
-    """Return the note on rows that are of several operations; "" where there are none."""
-    return _FOLDED if any(_TIMES in stat.name for stat in stats) else ""
-
-
-def _longest_first(stats: Stats, args: Namespace) -> Stats:
-    """Return the statistics that `--sort` and `--head` ask for."""
-    from figures.durations import longest_first
-
-    return (longest_first(stats) if args.sort else stats)[: args.head]
 
 
 def _result(
@@ -323,8 +246,6 @@ def _breakdown(args: Namespace, job: JobFigures) -> Result:
     import numpy as np
 
     from figures.time_by_role import summaries
-    from options.statistic.headlines import exposed_and_outliers
-    from options.step_charts import breakdown_charts, idle_or_not_recorded
 
     parts = [rank.breakdown for rank in job.ranks]
     first = np.cumsum([0, *map(len, parts)])
@@ -337,14 +258,8 @@ def _breakdown(args: Namespace, job: JobFigures) -> Result:
         return parts[rank].row(at - first[rank])
 
     shown = LazySequence(order, step)
-    settled = [rank.breakdown for rank in job.settled.ranks]
-    of_ranks = summaries(settled)
-    idle = f"{idle_or_not_recorded(parts)} (ms)"
-    of_steps, of_rank = (
-        [column._replace(title=idle) if column.key == "idle_ms" else column for column in columns]
-        for columns in (_BREAKDOWN, _RANKS)
-    )
-    ranks = Table.of("ranks", "Steps of each rank", of_rank, of_ranks)
+    of_ranks = summaries([rank.breakdown for rank in job.settled.ranks])
+    ranks = Table.of("ranks", "Steps of each rank", _RANKS, of_ranks)
     records = [
         {**row, "outlier_steps": rank.outlier_steps}
         for row, rank in zip(ranks.records(), of_ranks, strict=True)
@@ -354,9 +269,9 @@ def _breakdown(args: Namespace, job: JobFigures) -> Result:
         f"Breakdown of {', '.join(map(str, args.path))}",
         job.ranks[0].source.path,
         {"rules": rules, "ranks": records},
-        (Table.of("breakdown", "Time of each step", of_steps, shown[: args.head]), ranks),
-        headline=exposed_and_outliers(settled, job.warm_up),
-        charts=breakdown_charts(parts),
+        (Table.of("breakdown", "Time of each step", _BREAKDOWN, shown[: args.head]), ranks),
+        headline=_where_time_goes(job.settled, of_ranks),
+        charts=[_mean_steps(of_ranks)],
         read=_read_lines(job),
         notes=[
             *rules,
@@ -365,6 +280,35 @@ def _breakdown(args: Namespace, job: JobFigures) -> Result:
         ],
         repairs=job.repairs,
     )
+
+
+def _where_time_goes(job: JobFigures, ranks: Sequence[RankSummary]) -> str:
+    """Say how long a step is, and how much of it is exposed communication."""
+    if not ranks:
+        return "No step is recorded."
+    lengths = job.iteration_ns
+    on = f" on {counted(len(ranks), 'rank')}" if len(ranks) > 1 else ""
+    if len(lengths):
+        length = f"A step takes {in_ms(lengths.mean())} (mean of {counted(len(lengths), 'step')}{on})"
+    else:
+        length = f"No step is marked; the recording takes {in_ms(max(rank.mean_ns for rank in ranks))}{on}"
+    most = max(ranks, key=lambda rank: rank.exposed_comm_ns)
+    if not any(rank.comm_ns for rank in ranks):
+        return f"{length}; no communication was recorded."
+    share = in_percent(most.exposed_comm_ns / max(most.mean_ns, 1))
+    where = f", most on {most.rank}" if len(ranks) > 1 else ""
+    return f"{length}; {in_ms(most.exposed_comm_ns)} ({share}) is exposed communication{where}."
+
+
+def _mean_steps(ranks: Sequence[RankSummary]) -> Bars:
+    """Draw where the time of each rank's mean step goes."""
+    series: dict[str, list[float | None]] = {
+        "compute": [rank.compute_ns / 1e6 for rank in ranks],
+        "exposed communication": [rank.exposed_comm_ns / 1e6 for rank in ranks],
+        "idle": [rank.idle_ns / 1e6 for rank in ranks],
+    }
+    names = [rank.rank for rank in ranks]
+    return Bars("Where the time of a step goes", "ms of a step", "", names, series, True, horizontal=True)
 
 
 def _unknown(job: JobFigures) -> list[str]:
@@ -387,14 +331,12 @@ def _unknown(job: JobFigures) -> list[str]:
 
 def _dasf(args: Namespace) -> Result:
     """Return one of DASF's own analyses of its profiles."""
-    from options.statistic.dasf_charts import dasf_charts
     from statistic.dasf_analyses import analyse, dasf_headline
 
     table, repairs = analyse(args.sub_option, args.path, jobs=args.jobs, progress=args.progress)
-    first, charts = dasf_headline(table), dasf_charts(table)
-    table = table._replace(rows=table.rows[: args.head])
     title = f"{args.sub_option} of {', '.join(map(str, args.path))}"
-    return _result(title, args.path[0], {}, (table,), headline=first, charts=charts, repairs=repairs)
+    headline = dasf_headline(table)
+    return _result(title, args.path[0], {}, (table.first(args.head),), headline=headline, repairs=repairs)
 
 
 def _read_lines(job: JobFigures) -> list[str]:

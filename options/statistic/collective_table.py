@@ -68,10 +68,7 @@ def collectives(args: Namespace) -> Result:
     found = collective_stats(args.path, read_partitions(args.path), asked(args))
     rows = sorted(found.rows, key=lambda row: -row.total_ns) if args.sort else found.rows
     shown = rows[: args.head]
-    table = Table.of(
-        "collectives", "Collectives", _COLLECTIVES, shown,
-        weights=None if args.sort else lambda: [row.total_ns for row in shown],
-    )  # fmt: skip
+    table = Table.of("collectives", "Collectives", _COLLECTIVES, shown)
     tables = [table]
     if found.uneven:
         tables.append(Table("all_to_all", "Uneven all-to-alls", _UNEVEN, found.uneven))

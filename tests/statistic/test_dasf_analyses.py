@@ -16,8 +16,7 @@ from formats.columns import Trace
 from make import dasf_bytes as packed
 from make import dasf_compute as compute
 from make import dasf_event as event
-from options.statistic.dasf_charts import dasf_charts
-from result import Bars, Cell, HeatMap, Table
+from result import Cell, Table
 from statistic import dasf_analyses as analysis
 
 SUB_OPTIONS = ("function_bottleneck", "task_bottleneck", "task_balance")
@@ -86,20 +85,6 @@ def test_the_first_sentence_names_what_takes_longest_and_who_holds_most(tmp_path
     held = [event("Managed Memory", "I", at, {"tasks": n}) for at, n in [(7.1, 3), (7.9, 5), (9.2, 4)]]
     most = analysis.dasf_headline(analysis.table("task_balance", traces_of(tmp_path, *held)))
     assert most.endswith(" holds most tasks at once: 5 in second 0.")
-
-
-def test_pictures_have_the_workers_and_the_seconds_without_a_sample(tmp_path: Path) -> None:
-    records = [compute(1.0, 0.1, key="a-1", name="a"), compute(3.0, 0.2, key="c-1", name="c")]
-    (bars,) = dasf_charts(analysis.table("function_bottleneck", traces_of(tmp_path, *records)))
-    assert isinstance(bars, Bars)
-    assert bars.x == ["c", "a"]
-    assert [list(took) for took in bars.series.values()] == [pytest.approx([0.2, 0.1])]
-    held = [event("Managed Memory", "I", at, {"tasks": n}) for at, n in [(7.1, 3), (9.2, 4)]]
-    table = analysis.table("task_balance", traces_of(tmp_path, *held))
-    (chart,) = dasf_charts(table)
-    assert isinstance(chart, HeatMap)
-    assert (chart.x, chart.values) == (["0", "1", "2"], [[3, None, 4]])
-    assert table.note == "1 second without any sample: no row."
 
 
 def test_data_and_throughput_come_from_the_results_a_task_takes(tmp_path: Path) -> None:
