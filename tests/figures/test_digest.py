@@ -88,7 +88,7 @@ def test_the_command_line_takes_it_as_a_path(tmp_path: Path, monkeypatch: pytest
         assert told == answer("--option", "statistic", "--path", digest, *words)
     for option in ("compare", "3dcompare"):
         told = answer("--option", option, "--path", base, new)
-        assert told == answer("--option", option, "--path", digest, new)
+        assert told == answer("--option", option, "--path", digest, new, "--force")
     told = answer("--option", "compare", "--path", new, base, "--fail_above", 5, "--save", "new.json.gz")
     assert told == answer("--option", "compare", "--path", new, digest, "--fail_above", 5)
     assert answer("--option", "statistic", "--path", "new.json.gz") == first  # of the last run
@@ -129,7 +129,7 @@ def test_what_is_written_is_marked_and_replaces_nothing_foreign(tmp_path: Path) 
     words = ("--option", "statistic", "--path", trace, "--save")
     for path, why in (
         (trace, "one of the inputs"),
-        (mine, "did not write it"),
+        (mine, "exists; --force overwrites it"),
         (tmp_path / "d.txt", ".json"),
     ):
         code, _, err = run_cli(*words, path)

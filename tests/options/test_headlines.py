@@ -45,7 +45,7 @@ def test_every_option_answers_in_a_sentence_with_numbers(
     assert list(document)[:2] == ["option", "headline"]
     sentence = document["headline"]
     assert sentence.endswith(".") and re.search(r"\d", sentence) and "/" not in sentence
-    shown = run_cli("--option", option, "--path", *rest, *output)[1]
+    shown = run_cli("--option", option, "--path", *rest, *output, "--force")[1]
     assert shown.splitlines()[0] == sentence
 
 
