@@ -28,10 +28,9 @@ from diagnose.detectors.operations import (
 from diagnose.detectors.servers import one_slow_server, priority_inversion, slow_server
 from diagnose.detectors.slow_transfers import slow_links, small_messages
 from diagnose.finding import EVERY_RANK, Finding, FindingKind, Skipped
-from diagnose.finding_thresholds import ALIKE, EXPOSED, FAR_MORE, HALF, LIMIT, NEGLIGIBLE
-from diagnose.job_view import NOT_RECORDED, ON_DEVICE, JobView, PathPart
+from diagnose.finding_thresholds import ALIKE, EXPOSED, FAR_MORE, HALF, NEGLIGIBLE
+from diagnose.job_view import JobView
 from errors import as_sentence, counted, listed
-from function_names import named
 from replay.edit import EditRequest, Job
 from replay.forecast import Forecast, Forecasts, Gain
 from result import in_ms, in_percent
@@ -94,7 +93,6 @@ class Ranked(Struct, frozen=True):
         more specific findings leave
     tried : the edits of the what-if that shows the saving; () where no what-if can
     differs : a sentence on how the answer of that what-if differs from the saving, "" where it does not
-    beyond : a clause on what of the saving is more than what it is saved from, "" where nothing is
     """
 
     finding: Finding
@@ -104,12 +102,6 @@ class Ranked(Struct, frozen=True):
     change: Sequence[EditRequest] = ()
     tried: Sequence[EditRequest] = ()
     differs: str = ""
-    beyond: str = ""
-
-    @property
-    def caveat(self) -> str:
-        """Everything that limits what the finding claims."""
-        return "; ".join(filter(None, (self.finding.caveat, self.beyond)))
 
 
 class Diagnosis(Struct, frozen=True):
@@ -126,7 +118,6 @@ class Diagnosis(Struct, frozen=True):
     view: JobView | None = None  # of the job as it was recorded; None where only figures of it are known
     #: Numbers of steps, and (ranks, these) the most that a part of them is longer than the median rank's.
     excess: tuple[Sequence[int], Float64] | None = None
-    goes_to: Sequence[PathPart] = ()  # where the time of a step goes, the largest share first
     answer: str = ""  # the headline where it is not about steps
 
 
@@ -164,7 +155,6 @@ def diagnose(
         ranks=view.recording.owners,
         one_step=view.recording.one_step,
         view=view,
-        goes_to=view.path_parts(),
     )
 
 
@@ -234,8 +224,7 @@ def _ranked(search: _Search, step_ns: float) -> list[Ranked]:
         if forecast.scale:
             change, (tried, differs) = (), _what_if(search, finding, gain)
         share = gain.mid_ns / (search.forecasts.of(finding.edits).before_ns if finding.span else step_ns)
-        after_above_ns, beyond = max(left_ns, 0.0), _beyond(finding, gain)
-        ranked.append(Ranked(finding, gain, share, after_above_ns, change, tried, differs, beyond))
+        ranked.append(Ranked(finding, gain, share, max(left_ns, 0.0), change, tried, differs))
         done = (*done, *finding.edits)
     return ranked
 
@@ -248,17 +237,6 @@ def _what_if(search: _Search, finding: Finding, gain: Gain) -> tuple[Sequence[Ed
         return finding.edits, f"Alone it saves {in_ms(alone_ns)}, of which other findings claim {rest}."
     before = search.edits[: search.edits.index(finding.edits[0])]
     return (*before, *finding.edits), f"It saves this only together with {listed([*map(str, before)])}."
-
-
-def _beyond(finding: Finding, gain: Gain) -> str:
-    """Return a clause that says so where a saving is more than what it is saved from; else ""."""
-    more_ns = gain.mid_ns - finding.from_ns
-    if not finding.from_ns or gain.mid_ns <= ALIKE * finding.from_ns:
-        return ""
-    return (
-        f"{in_ms(more_ns)} of the gain is not this time itself: what waits for it starts sooner, and some "
-        "steps have more of it than the usual one"
-    )
 
 
 def _place(known: tuple[Finding, Forecast | None], n_ranks: int) -> tuple[bool, int, float]:
@@ -278,84 +256,49 @@ def _place(known: tuple[Finding, Forecast | None], n_ranks: int) -> tuple[bool, 
 
 
 def headline(diagnosis: Diagnosis) -> str:
-    """Return one sentence: how long a step takes, and why, or how much can be saved.
-
-    Where nothing stands out it says where the time goes.
-    """
+    """Say in one sentence how long a step takes, and the first finding."""
     if diagnosis.answer:
         return diagnosis.answer
-    step, clauses = _told(diagnosis)
-    return f"{step} {clauses[0]}."
+    step = f"{diagnosis.one_step} takes {in_ms(float(diagnosis.iteration_ns.mean()))}"
+    main = _main(diagnosis)
+    if main:
+        return f"{step}: {_with_gain(main[0])}."
+    if diagnosis.view is None:
+        return f"{step}; nothing stands out."
+    what, share = diagnosis.view.largest_part()
+    return f"{step}; nothing stands out: {in_percent(share)} of the critical path is {what}."
 
 
 def further(diagnosis: Diagnosis) -> str:
-    """Return the sentences after the headline: how steps differ, the next finding, where the time goes."""
+    """Say after the headline how steps differ, and the second finding."""
     if diagnosis.answer:
         return ""
     lasts = diagnosis.job_ns[-len(diagnosis.iteration_ns) :]
     n_steps = counted(len(lasts), diagnosis.one_step.split(" ", 1)[1])
-    of = f"{counted(len(diagnosis.ranks), 'rank')}, {n_steps}"
-    low, high = in_ms(lasts.min(), unit=""), in_ms(lasts.max())
-    span = high if high.startswith(f"{low} ") else f"{low} to {high}"
-    mean_ns, clauses = float(diagnosis.iteration_ns.mean()), [f"{of} of {span}"] if len(lasts) > 1 else []
-    if diagnosis.view and abs(lasts.mean() - mean_ns) > NEGLIGIBLE * mean_ns:
-        until = "until the last is through" if len(lasts) > 1 else "on the one that ends last"
-        clauses = [f"{of}: {in_ms(mean_ns)} on the mean rank, {span} {until}"]
-    return " ".join(map(as_sentence, [*clauses, *_told(diagnosis)[1][1:]]))
+    lengths = list(dict.fromkeys(in_ms(ns) for ns in (lasts.min(), lasts.max())))
+    steps = [f"{counted(len(diagnosis.ranks), 'rank')}, {n_steps} of {' to '.join(lengths)}"]
+    return " ".join(map(as_sentence, [*steps, *map(_with_gain, _main(diagnosis)[1:2])]))
 
 
-def _told(diagnosis: Diagnosis) -> tuple[str, list[str]]:
-    """Return how long a step takes, and the clauses that follow; one alone says that nothing stands out."""
-    step = f"{diagnosis.one_step} takes {in_ms(float(diagnosis.iteration_ns.mean()))}"
-    found = diagnosis.findings
-    first = [one for one in found if one.finding.leads or (one.gain and not one.finding.is_assumed)][:_NAMED]
-    heavy = [one for one in found if one.finding.weight and _is_on_path(one.finding)][:1]
-    parts = [one for one in diagnosis.goes_to if one.share > EXPOSED]
-    is_limit = bool(parts) and parts[0].what == ON_DEVICE and parts[0].share > LIMIT
-    limit = []
-    if is_limit and not any(
-        one.finding.leads or (one.share or one.finding.weight) > EXPOSED for one in first or heavy
-    ):
-        of_kinds = f": {parts[0].name}" if parts[0].name else ""
-        limit.append(f"the device is the limit ({in_percent(parts[0].share)} of the critical path{of_kinds})")
-    if limit and not first:
-        step += f", and {limit.pop()}"
-    clauses = [*map(_with_gain, first or heavy), *limit]
-    if len(first) == 1 and heavy and heavy[0] not in first and heavy[0].finding.weight > EXPOSED:
-        clauses += map(_with_gain, heavy)
-    if not first and not is_limit:
-        goes_to = _goes_to([one for one in parts if not heavy or one.what != NOT_RECORDED])
-        shares = [one.finding.weight for one in heavy if one.finding.span is None]
-        is_larger = bool(shares) and bool(parts) and parts[0].share > shares[0]
-        clauses = [*goes_to, *clauses] if is_larger else [*clauses, *goes_to]
-    if not any(one.gain for one in first):
-        hot = [named(one.finding.operations) for one in found if one.finding.is_assumed][:1]
-        but = [" else"] * bool(first or heavy) + [f" but a faster {name}" for name in hot]
-        nothing = f"nothing{''.join(but)} stands out that would make it 1 % shorter"
-        clauses = [*clauses, nothing] if first or heavy else [nothing, *clauses]
-    return f"{step}{':' if first or heavy else ';'}", clauses
+def _main(diagnosis: Diagnosis) -> list[Ranked]:
+    """Return the findings for the first lines: those that save something for sure, then the heaviest."""
+    saving = [
+        ranked
+        for ranked in diagnosis.findings
+        if ranked.finding.leads or (ranked.gain and not ranked.finding.is_assumed)
+    ]
+    heavy = [ranked for ranked in diagnosis.findings if ranked.finding.weight and _is_on_path(ranked.finding)]
+    return [*saving, *(ranked for ranked in heavy if ranked not in saving)]
 
 
 def _is_on_path(finding: Finding) -> bool:
     """Whether a finding without a saving tells where time of the path goes, or since when there is more."""
-    return (
-        finding.kind == "idle"
-        or finding.span is not None
-        or (finding.kind == "profiling_overhead" and bool(finding.operations))
-    )
+    return finding.kind == "idle" or finding.span is not None or bool(finding.operations)
 
 
-def _goes_to(parts: Sequence[PathPart]) -> list[str]:
-    """Return where the time of a step goes, as at most one clause."""
-    names = [f" ({one.name})" if one.name else "" for one in parts]
-    shares = [f"{in_percent(one.share)} {one.what}{name}" for one, name in zip(parts, names, strict=True)]
-    shares[:1] = [one.replace("%", "% of it is", 1) for one in shares[:1]]
-    return [listed(shares)] if shares else []
-
-
-def _with_gain(one: Ranked) -> str:
-    if one.gain is None or one.share is None:
-        return one.finding.title
-    saved = f"up to {in_ms(one.gain.mid_ns)} ({in_percent(one.share)})"
-    of_these = " of each of these steps" if one.finding.span and not one.finding.steps else ""
-    return f"{one.finding.title}; {saved}{of_these} can be saved"
+def _with_gain(ranked: Ranked) -> str:
+    if ranked.gain is None or ranked.share is None:
+        return ranked.finding.title
+    saved = f"up to {in_ms(ranked.gain.mid_ns)} ({in_percent(ranked.share)})"
+    of_these = " of each of these steps" if ranked.finding.span and not ranked.finding.steps else ""
+    return f"{ranked.finding.title}; {saved}{of_these} can be saved"

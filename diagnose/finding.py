@@ -50,7 +50,6 @@ class Finding(Struct, frozen=True):
     edits : make the job one without it: its gain, its interval and its command come from them; none where
         no saving is claimed
     least_share : the smallest saving, as a share of the step, with which it is shown
-    from_ns : the time of a step from which it is saved; 0 where that is not one time
     weight : how much it matters where no saving is claimed, as a share of the step
     leads : it is most of the step and has a name, so it comes first whatever others save
     is_assumed : the saving is that of an assumed improvement, true of every job, so it comes after all others
@@ -71,7 +70,6 @@ class Finding(Struct, frozen=True):
     caveat: str = ""
     look: Sequence[str] = ()
     least_share: float = 0.0
-    from_ns: float = 0.0
     weight: float = 0.0
     leads: bool = False
     is_assumed: bool = False

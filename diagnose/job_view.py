@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -21,32 +20,16 @@ from diagnose.meetings import Arrivals, meetings_of
 from dialects.kernel_kinds import OTHER, kernel_kind
 from dialects.roles import Phase, Role
 from dialects.step_parts import Operation, Transfer
-from dialects.system import Origin
-from errors import listed
 from figures.operations_by_step import check_cells
 from figures.time_by_role import outliers
-from function_names import brief
 from replay.edit import Job
 from replay.even_work import begun_by_owners, done_by_all, is_own_work
 from replay.even_work import stages as pipeline
 from replay.occurrences import pace
 from replay.whatif.host import PYTHON_NS, prepares
-from result import in_percent
 
 #: Steps whose critical paths are walked at most; more of steps that are short, so many events.
 _MOST_PATHS, _MOST_EVENTS = 20, 300_000
-
-
-#: Parts of the path, in words.
-ON_DEVICE, NOT_RECORDED = "computation on the device", "not covered by the trace"
-
-
-class PathPart(NamedTuple):
-    """A part of the critical path: in words, its share, and the operation or the kinds of most of it."""
-
-    what: str
-    share: float
-    name: str = ""
 
 
 class JobView:
@@ -142,11 +125,6 @@ class JobView:
             is_far[begin:end] &= end - begin < LEAST_STEPS
         places: list[int] = np.flatnonzero(is_far).tolist()
         return places
-
-    @property
-    def per_step(self) -> str:
-        """Words for what takes a time in each step; none where the whole recording is the only one."""
-        return " per step" if self.recording.has_steps else ""
 
     @property
     def lacks_ranks(self) -> bool:
@@ -355,12 +333,6 @@ class JobView:
         """
         return float(self.path_work_by_kind[self.of_kinds(chosen)].sum())
 
-    @cached_property
-    def path_input_ns(self) -> Float64:
-        """The loading of input on each path that is walked (paths,)."""
-        loads: Float64 = self._path_ns[0][:, :-1][:, self.of_kinds(self.is_input)].sum(axis=1)
-        return loads
-
     def waits_for_input(self, place: int) -> bool:
         """Whether most of what a whole step takes longer than the usual one is loading on its path."""
         more = self.job_ns[place] - np.median(self.job_ns)
@@ -375,57 +347,20 @@ class JobView:
     def _loading_ns(self, row: int) -> float:
         return float(self._walked(row)[0][:-1][self.of_kinds(self.is_input)].sum())
 
-    def path_parts(self) -> list[PathPart]:
-        """Return where the time of the path goes, in parts of one purpose each, the largest first."""
-        what = [self._purpose(one) for one in self.recording.table.kinds]
-        total_ns = max(float(self._path_ns[0].mean(axis=0).sum() + self.path_gaps_by_kind.sum()), 1.0)
-        of_what = {NOT_RECORDED: np.zeros(len(what))}
-        for i, words in enumerate(what):
-            of_what.setdefault(words, np.zeros(len(what)))[i] = self.path_work_by_kind[i]
-        parts = []
-        for words, by_kind in of_what.items():
-            ns, by_name = float(by_kind.sum()), self.by_name(by_kind)
-            if words == NOT_RECORDED:
-                ns += float(self.path_gaps_by_kind.sum())
-            elif not ns:
-                continue
-            name = brief(self.kind_of[0][int(by_name.argmax())]) if by_name.max() > HALF * ns else ""
-            if words == ON_DEVICE:
-                name = self._kinds_of_kernels(by_kind / total_ns) or name
-            parts.append(PathPart(words, ns / total_ns, name))
-        return sorted(parts, key=lambda one: -one.share)
-
-    def _kinds_of_kernels(self, shares: Float64) -> str:
-        """Return the largest kinds of kernels, with what is theirs of `shares` (k,) by kind of operation.
-
-        Nothing where kernels are of no known kind.
-        """
-        of_kind: dict[str, float] = {}
-        for i in np.flatnonzero(shares).tolist():
-            kind = self.kernel_kind(i) or OTHER
-            of_kind[kind] = of_kind.get(kind, 0.0) + float(shares[i])
-        largest = sorted(of_kind, key=lambda kind: -of_kind[kind])[:3]
-        largest = [kind for kind in largest if of_kind[kind] > NOTICEABLE]
-        return (
-            "" if largest == [OTHER] else listed([f"{in_percent(of_kind[kind])} {kind}" for kind in largest])
-        )
-
     def kernel_kind(self, i: int) -> str:
         """Return the kind of kernel of the kind of operation `i`; "" for other work and other kernels."""
         one = self.recording.table.kinds[i]
-        kind = kernel_kind(one.name) if self._purpose(one) == ON_DEVICE else OTHER
+        kind = kernel_kind(one.name) if one.is_kernel and one.role is not Role.COPY else OTHER
         return "" if kind == OTHER else kind
 
-    def whose(self, name: str) -> str:
-        """Return the kind of a kernel, and the operator and module that launch most of it, as words."""
-        origins = (rank.origins[name] for rank in self.loaded.ranks if name in rank.origins)
-        origin = next(origins, Origin())
-        parts = ((", launched by", origin.operator), ("in", origin.module), ("at", origin.function))
-        launched = (
-            " ".join(f"{word} {brief(part)}" for word, part in parts if part) if origin.operator else ""
-        )
-        kind = kernel_kind(name)
-        return f"{'a kernel of no known kind' if kind == OTHER else kind}{launched}"
+    def largest_part(self) -> tuple[str, float]:
+        """Return what takes the largest part of the critical path, in words, and its share."""
+        parts = {"gaps": float(self.path_gaps_by_kind.sum())}
+        for kind, ns in zip(self.recording.table.kinds, self.path_work_by_kind.tolist(), strict=True):
+            purpose = self._purpose(kind)
+            parts[purpose] = parts.get(purpose, 0.0) + ns
+        what = max(parts, key=lambda purpose: parts[purpose])
+        return what, parts[what] / max(sum(parts.values()), 1.0)
 
     def _purpose(self, one: Operation) -> str:
         if one.is_communication:
@@ -433,13 +368,9 @@ class JobView:
         if one.phase is Phase.INPUT:
             return "loading of input"
         if self._only_surrounds(one):
-            return NOT_RECORDED
-        if one.role is Role.COPY:
-            return "copies"
-        if one.role is Role.CALL:
-            return "calls of the device's runtime"
-        if one.on_device:
-            return ON_DEVICE
+            return "gaps"
+        if one.on_device or one.role is Role.COPY:
+            return "work of the device"
         return "work of the host" if self.has_device else "computation"
 
     @cached_property
@@ -480,13 +411,13 @@ class JobView:
         return covers
 
     @cached_property
-    def path_pauses(self) -> tuple[float, float]:
-        """How long the path is between works of a device, and how often; means over steps.
+    def path_pauses_ns(self) -> float:
+        """How long the path is between works of a device, the mean over steps.
 
         Those are gaps so short that the device just goes on from one to the next.
         """
         on_device = self.which(lambda one: one.on_device)
-        took_ns, number = 0, 0
+        took_ns = 0
         for row in self.path_rows:
             step = self.recording.steps[row]
             path = critical_path(step)
@@ -494,8 +425,8 @@ class JobView:
             lasts = path.end_ns - path.start_ns
             pauses = of_device & np.append(False, of_device[:-1])[: len(lasts)]
             pauses &= (path.cat == CATS.index(GAP)) & (lasts < LAUNCH_NS)
-            took_ns, number = took_ns + int(lasts[pauses].sum()), number + int(pauses.sum())
-        return took_ns / len(self.path_rows), number / len(self.path_rows)
+            took_ns += int(lasts[pauses].sum())
+        return took_ns / len(self.path_rows)
 
     @cached_property
     def is_frame(self) -> Bool:
@@ -578,22 +509,15 @@ class JobView:
     def gap_before(self, step: StepGraph, event: int) -> Evidence:
         """Return the gap before an event of a step as evidence."""
         shown, gap_ns = self.event(step, event), int(step.gap_ns[event])
-        end_ns = int(step.start_ns[event])
-        name = (
-            f"the gap before {shown.name}{self._which_ran(int(step.owner[event]), end_ns - gap_ns, end_ns)}"
-        )
-        return replace(shown, name=name, start_ns=shown.start_ns - gap_ns, dur_ns=gap_ns)
+        end_ns, start_ns = int(step.start_ns[event]), shown.start_ns - gap_ns
+        ran = self._which_ran(int(step.owner[event]), end_ns - gap_ns, end_ns)
+        return replace(shown, name=f"the gap before {shown.name}{ran}", start_ns=start_ns, dur_ns=gap_ns)
 
     def _which_ran(self, owner: int, begin_ns: int, end_ns: int) -> str:
-        """Return the function that ran between two instants, as words; "" where nothing tells."""
+        """Name the Python function that ran between two instants, in words; "" where nothing tells."""
         frames = self.loaded.ranks[owner].frames
         ran = frames.during(begin_ns, end_ns)[0] if frames is not None else ""
         return f", in which {ran} ran" if ran else ""
-
-    @property
-    def has_stacks(self) -> bool:
-        """Whether Python's stacks are recorded, which tell what ran in gaps."""
-        return any(one.frames is not None and one.frames.is_python.any() for one in self.loaded.ranks)
 
     def tail(self, step: StepGraph, owner: int) -> Evidence:
         """Return the time between an owner's last event of a step and the next step as evidence."""
@@ -620,10 +544,3 @@ def longest_awaited(arrivals: Sequence[tuple[Int64, Int64]]) -> Int64:
     """Return who was waited for longest in each step with a meeting; `arrivals` as of `last_arrivals`."""
     found = [np.bincount(who, after_ns).argmax() for who, after_ns in arrivals if len(who)]
     return np.array(found, np.int64)
-
-
-def what_runs(view: JobView) -> str:
-    """Return how to learn what ran in gaps, as words that begin an advice."""
-    if view.has_stacks:
-        return "look at the Python functions that are recorded there"
-    return "record Python stacks there (with_stack=True) to see what runs"

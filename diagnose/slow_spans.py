@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from statistics import NormalDist
 
 import numpy as np
 from msgspec import Struct
@@ -18,7 +17,7 @@ from arrays.change_points import (
     higher_spans,
     level_error,
 )
-from diagnose.finding_thresholds import CHANCE, HALF, NEGLIGIBLE, NOTICEABLE, SHARED_BLAME, VISIBLE
+from diagnose.finding_thresholds import ERRORS, HALF, NEGLIGIBLE, NOTICEABLE, SHARED_BLAME, VISIBLE
 from diagnose.log_steps import LogSteps
 from dialects import Role
 
@@ -29,7 +28,6 @@ FEW = 3
 #: Of ranks and their parts, those that move most: whose parts alone grow is among them.
 _MOST_SERIES = 100
 _MOST_LOOKED_AT = 2_000  # steps, of which a median is near enough
-_HALF_INTERVAL = NormalDist().inv_cdf(1 - CHANCE / 2)  # of 95 %, in standard errors
 
 #: A part and a rank.
 _Series = tuple[int, int]
@@ -139,7 +137,7 @@ class _Search:
         error = difference_error(step_ns[self.kept], n)
         if n > AROUND:
             error = max(error, level_error(step_ns[inside], n))
-        return cost, _HALF_INTERVAL * error
+        return cost, ERRORS * error
 
     def _of_all(self, begin: int, end: int) -> Span | None:
         """Return a span of the kept steps whose cost no rank explains; None where that may be chance."""
@@ -150,7 +148,7 @@ class _Search:
             return None
         cost, error = self._cost(inside, outside)
         least = NOTICEABLE * float(np.median(self.step_ns[outside]))
-        if cost < max(least, self.sure / _HALF_INTERVAL * error):
+        if cost < max(least, self.sure / ERRORS * error):
             return None
         grown = self.log.usual_ns(inside)[0] - self.log.usual_ns(outside)[0]
         middle = np.sort(grown, axis=1)[:, (len(self.log.ranks) - 1) // 2]
@@ -306,7 +304,7 @@ def _always_late(log: LogSteps, kept: Int64) -> list[Span]:
     most = kept[np.linspace(0, len(kept) - 1, min(len(kept), _MOST_LOOKED_AT)).astype(np.int64)]
     waits = log.cells(most)[waits_in]
     less = waits[others].min(0) - waits[rank]  # by so much it is later than the last of all others
-    cost, error = float(np.median(less)), _HALF_INTERVAL * level_error(less, len(less))
+    cost, error = float(np.median(less)), ERRORS * level_error(less, len(less))
     if cost < max(NOTICEABLE * step, error):
         return []
     return [Span(0, len(log.step_ns), cost, error, part, float(own[part, rank]), [rank])]

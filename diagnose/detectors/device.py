@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -13,8 +13,8 @@ from arrays.intervals import union_length
 from arrays.numbering import unique
 from dag.step_graph import Bool, StepGraph
 from diagnose.finding import Finding, Skipped, edit
-from diagnose.finding_thresholds import EXPOSED, HALF, LAUNCH_NS, LIMIT, NEARLY_ALL, NOTICEABLE
-from diagnose.job_view import JobView, what_runs
+from diagnose.finding_thresholds import EXPOSED, HALF, LIMIT, NOTICEABLE
+from diagnose.job_view import JobView
 from dialects.roles import Role
 from dialects.step_parts import Operation
 from function_names import brief, named
@@ -46,10 +46,9 @@ def long_operation(view: JobView, least: float = LIMIT) -> Iterator[Finding]:
     yield Finding(
         kind="host_bound",
         title=f"the device waits for {brief(largest[0])}",
-        cause=f"it takes {in_ms(alone_ns)}{view.per_step} on the critical path",
+        cause=f"it takes {in_ms(alone_ns)} on the critical path",
         action="make this faster, or do it ahead: in another thread or process, while the device works",
         edits=[edit(largest[0], GONE)],
-        from_ns=alone_ns,
         operations=largest[:1],
         evidence=view.show(alone, 3),
     )
@@ -70,21 +69,17 @@ def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
     largest, is_largest = view.largest(launching)
     kernels, usual_ns = _kernels(view)
     busy = _busy_share(view)
-    left = "" if view.is_recorded else " that other findings leave"
     yield Finding(
         kind="host_bound",
-        title=f"{'launching is' if busy < NEARLY_ALL else 'the host and the device are both'} the limit",
-        cause=f"{in_percent(on_path / view.left_ns)} of the critical path{left} is the host's; the device is "
-        f"busy {in_percent(busy)} of the step, with {kernels:,.0f} kernels of "
-        f"{usual_ns / 1e3:.0f} µs{', shorter than their launches' if usual_ns < LAUNCH_NS else ''}; "
-        f"most of the host's time is in {named(largest)}",
+        title="the CPU launches kernels too slowly (host-bound)",
+        cause=f"{in_percent(on_path / view.left_ns)} of the critical path is CPU time, most of it in "
+        f"{named(largest)}; the device is busy {in_percent(busy)} of the step, with {kernels:,.0f} kernels "
+        f"of {usual_ns / 1e3:.0f} µs",
         action="launch less and larger: CUDA graphs, compiled or fused operations, a larger batch",
         edits=[edit("host", "none")],
-        from_ns=on_path,
         operations=largest,
         evidence=view.show(launching & is_largest, 3),
-        caveat="an upper bound: as if the host took no time, so that the device is the limit"
-        + _recording(view, launching),
+        caveat="upper bound: assumes a host that takes no time" + _recording(view, launching),
         look=("critical", "--head", "10"),
     )
 
@@ -112,30 +107,20 @@ def host_sync(view: JobView) -> Iterator[Finding | Skipped]:
     largest = list(dict.fromkeys(name for name, _ in ordered))[:3]
     callers = list(dict.fromkeys(caller for _, caller in ordered if caller))[:3]
     chosen = view.which(lambda one: not one.on_device and one.name in largest)
-    works = view.of_kinds(view.which(lambda one: prepares(one) and one.role is not Role.CALL))
-    names, busy = view.kind_of[0], _busy_share(view)
-    runs = dict(zip(names, view.by_name(np.where(works, view.path_work_by_kind, 0.0)).tolist(), strict=True))
-    for (name, only_waits), ns in view.path_covers_ns.items():
-        runs[name] = runs.get(name, 0.0) + (0.0 if only_waits else ns)
-    then = sorted((one for one in runs if runs[one] > NOTICEABLE * view.step_ns), key=lambda one: -runs[one])
-    is_told = bool(then) and runs[then[0]] > HALF * (1 - busy) * view.step_ns
-    last = brief(then[0]) if is_told else "the host"
+    blocks = is_launch(largest[0])
     yield Finding(
         kind="host_sync",
         title="launches block until their kernels are done"
-        if is_launch(largest[0])
-        else f"the host waits for the device, which then waits for {last}",
-        cause=f"{in_ms(total)}{view.per_step} in {named(largest)}; "
-        + (f"{named(callers)} called {'them' if len(largest) > 1 else 'it'}; " if callers else "")
-        + "while it waits it launches nothing, so the device runs out of work after each of these calls"
-        + (f", and waits for {named(then[:3])}" if then else "")
-        + f"; it is busy {in_percent(busy)} of the step",
+        if blocks
+        else "CPU–GPU synchronisation stalls both",
+        cause=f"{in_ms(total)} in {named(largest)}"
+        + (f", called by {named(callers)}" if callers else "")
+        + f"; the device is busy {in_percent(_busy_share(view))} of the step",
         action="unset CUDA_LAUNCH_BLOCKING, HIP_LAUNCH_BLOCKING or AMD_SERIALIZE_KERNEL"
-        if is_launch(largest[0])
+        if blocks
         else "keep values on the device: no .item(), .cpu() or print in the loop, pinned memory and "
         "non-blocking copies",
         edits=[edit("sync", "none")],
-        from_ns=total,
         operations=largest,
         evidence=view.show(chosen, 3),
         caveat="this assumes that the host needs none of the results at once",
@@ -162,14 +147,13 @@ def allocations(view: JobView) -> Iterator[Finding]:
     yield Finding(
         kind="memory",
         title="memory of the device is allocated in the loop",
-        cause=f"{in_ms(usual_ns)}{view.per_step} in {named(names)}, "
+        cause=f"{in_ms(usual_ns)} in {named(names)}, "
         f"{np.median(n_calls) / n_owners:,.0f} calls: "
         "while one runs nothing is launched, and one that frees waits until the device is idle",
         action="let PyTorch keep the memory that it has: no empty_cache() in the loop, "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against fragmentation, or less memory in use "
         "(a smaller batch, checkpointing)",
         edits=[edit("allocations", "none")],
-        from_ns=usual_ns,
         operations=names,
         evidence=view.show(calls, 3),
     )
@@ -191,84 +175,69 @@ def copies(view: JobView) -> Iterator[Finding | Skipped]:
         cause=f"{in_ms(on_path)} of {named(names)} on the critical path",
         action="copy from pinned memory, ahead of time and on a stream of its own; send smaller types",
         edits=[edit(name, GONE) for name in names],
-        from_ns=on_path,
         operations=names,
         evidence=view.show(copying, 3),
     )
 
 
 def idle(view: JobView) -> Iterator[Finding | Skipped]:
-    """Find time on the critical path in which nothing was recorded."""
+    """Find time on the critical path in which nothing was recorded, and what kind of time most of it is."""
     if not view.which(computes).any():
         yield Skipped("idle", NO_COMPUTATION)
         return
     idle_ns, share = view.path_idle_ns()
     if share < NOTICEABLE:
         return
-    by_kind = view.path_gaps_by_kind
-    before = view.by_name(by_kind[:-1])
-    within = view.by_name(np.where(view.is_frame, view.path_work_by_kind, 0.0))
-    places = {"before": before, "in": within}
-    word = max(places, key=lambda one: places[one].sum())
-    largest = view.longest(places[word])
-    outside = by_kind[-1] > max(before.max(initial=0.0), within.max(initial=0.0))
-    where = "before the first operation or after the last" if outside else f"{word} {named(largest)}"
-    told = "; Python's stacks tell what ran there" if view.has_stacks else ""
-    title = f"{in_percent(share)} of the critical path is not covered by the trace"
-    cause = f"{in_ms(idle_ns)} of its {in_ms(idle_ns / share)}; most of that lies {where}{told}"
-    action = (
-        what_runs(view)
-        if view.has_stacks
-        else "record more (Python stacks, annotations around your own code) to see what runs there"
+    covers = view.path_covers_ns
+    waits, spans = (
+        {name: ns for (name, only_waits), ns in covers.items() if only_waits is kind}
+        for kind in (True, False)
     )
-    covered_ns, path_ns = sum(view.path_covers_ns.values()), idle_ns / share
-    pauses_ns, n_pauses = view.path_pauses
-    if pauses_ns > HALF * idle_ns:
-        title = f"{in_percent(pauses_ns / path_ns)} of the step passes between kernels"
-        cause = (
-            f"{in_ms(pauses_ns)} in {n_pauses:,.0f} pauses of {pauses_ns / n_pauses / 1e3:.2g} µs, in which "
-        )
-        cause += "the device goes on from one to the next; the host is ahead"
-        action = "run fewer and larger kernels: compiled or fused operations, a fused optimizer"
-    leads = False
-    for waits in (True, False):
-        covers = {name: ns for (name, only_waits), ns in view.path_covers_ns.items() if only_waits is waits}
-        named_ns = sum(covers.values())
-        if 2 * named_ns <= idle_ns:
-            continue
-        leads = 2 * covered_ns > path_ns
-        ordered = sorted(covers, key=lambda name: -covers[name])
-        kept = ordered[:1] + [name for name in ordered[1:3] if covers[name] >= EXPOSED * named_ns]
-        is_all = sum(covers[name] for name in kept) >= NEARLY_ALL * named_ns
-        shown = named(kept) if is_all else f"{', '.join(map(brief, kept))} and others"
-        if waits:
-            most = f"{in_percent(covers[kept[0]] / path_ns)} of the step in {brief(kept[0])}"
-            title = f"the host waits {most} for work not in this trace"
-            if len(kept) > 1 or not is_all:  # the title has the share of the first
-                shown = shown.replace(brief(kept[0]), f"{brief(kept[0])} ({in_ms(covers[kept[0]])})", 1)
-            cause = f"{in_ms(named_ns)} in {shown}, {where}"
-            cause += f"; the step itself takes {in_ms(path_ns - named_ns)}" if leads else ""
-            action = "find what the device, or another process on it, does there: record it from its start on"
-        else:
-            title = (
-                f"{in_percent(named_ns / path_ns)} of the step passes in {shown}, outside of any operation"
-            )
-            cause = f"{in_ms(named_ns)}, {where}"
-            action = (
-                f"make {shown} faster, or do it ahead: in other processes, while the device works"
-                if view.has_device
-                else f"record what runs in {shown}: Python stacks (with_stack=True), all threads, the device"
-            )
+    path_ns = idle_ns / share
+    called, called_share = _largest(waits, path_ns)
+    span, span_share = _largest(spans, path_ns)
+    kinds = (  # time, title and what to do
+        (sum(waits.values()),
+         f"the host waits {called_share} of the step in {called} for work not in this trace",
+         "find what the device, or another process on it, does there: record it from its start on"),
+        (sum(spans.values()), f"{span_share} of the step is inside {span}, but in no recorded operation",
+         f"make {span} faster, or do it ahead: in other processes, while the device works"
+         if view.has_device else "record what runs there: Python stacks (with_stack=True), all threads"),
+        (view.path_pauses_ns, f"{in_percent(view.path_pauses_ns / path_ns)} of the step is between kernels",
+         "run fewer and larger kernels: compiled or fused operations, a fused optimizer"),
+        (idle_ns, f"no event was recorded during {in_percent(share)} of the step",
+         "record Python stacks, or annotations around your own code"),
+    )  # fmt: skip
+    place = next(row for row, (ns, _, _) in enumerate(kinds) if ns > HALF * idle_ns)
+    ns, title, action = kinds[place]
+    before, where = _beside_gaps(view)
     yield Finding(
         kind="idle",
         title=title,
-        cause=cause,
+        cause=f"{in_ms(ns)} of {in_ms(path_ns)}, mostly {where}",
         action=action,
-        operations=largest,
+        operations=before,
         look=("critical", "--full"),
         weight=share,
-        leads=leads,
+        leads=place < 2 and sum(covers.values()) > HALF * path_ns,
     )
+
+
+def _largest(covers: Mapping[str, float], path_ns: float) -> tuple[str, str]:
+    """Return the name that covers most, and its share of the path."""
+    name = max(covers, key=lambda name: covers[name], default="")
+    return brief(name), in_percent(covers.get(name, 0.0) / path_ns)
+
+
+def _beside_gaps(view: JobView) -> tuple[list[str], str]:
+    """Return the operations before or in which most of the path is idle, and where that is, in words."""
+    by_kind = view.path_gaps_by_kind
+    before = view.by_name(by_kind[:-1])
+    within = view.by_name(np.where(view.is_frame, view.path_work_by_kind, 0.0))
+    word, by_name = ("in", within) if within.sum() > before.sum() else ("before", before)
+    names = view.longest(by_name)
+    outside = by_kind[-1] > max(before.max(initial=0.0), within.max(initial=0.0))
+    return names, "before the first operation or after the last" if outside else f"{word} {named(names)}"
 
 
 # ---- signals

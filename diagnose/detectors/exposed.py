@@ -8,14 +8,12 @@ import numpy as np
 
 from arrays import Float64
 from arrays.median import FEWEST
-from dag.step_graph import Bool
 from diagnose.detectors.slow_transfers import NO_COMMUNICATION
 from diagnose.finding import Finding, Skipped, edit
-from diagnose.finding_thresholds import EXPOSED, MOST_STEPS, NOTICEABLE
-from diagnose.job_view import JobView, longest_awaited, what_runs
+from diagnose.finding_thresholds import EXPOSED, NOTICEABLE
+from diagnose.job_view import JobView, longest_awaited
 from dialects.roles import Phase, Role
 from function_names import named
-from replay.whatif.collective_times import meets_others
 from replay.whatif.scaling import GONE
 from result import in_ms, in_percent
 
@@ -28,25 +26,13 @@ def slow_input(view: JobView) -> Iterator[Finding | Skipped]:
     on_path = view.path_work_ns(view.is_input)
     if on_path < NOTICEABLE * view.step_ns:
         return
-    loads = view.path_input_ns
-    waits = loads[loads >= NOTICEABLE * view.step_ns]
-    title, span = "the steps wait for their input", ""
-    if len(waits) < MOST_STEPS * len(loads):
-        n_steps = (
-            f"{len(waits)} of {len(loads):,}"
-            if len(loads) == len(view.rows)
-            else f"{in_percent(len(waits) / len(loads))} of the"
-        )
-        title = f"{n_steps} steps wait for their input"
-        span = f", {in_ms(waits.min(), unit='')} to {in_ms(waits.max())} in each of these"
     yield Finding(
         kind="input",
-        title=title,
-        cause=f"loading takes {in_ms(on_path)}{view.per_step} on the critical path, "
-        f"{in_percent(on_path / view.iteration_ns.mean())} of the mean step{span}",
+        title="the steps wait for their input",
+        cause=f"loading takes {in_ms(on_path)} on the critical path, "
+        f"{in_percent(on_path / view.iteration_ns.mean())} of the mean step",
         action="load ahead of time: more workers, prefetching, a faster store, less decoding on the way",
         edits=[edit(Phase.INPUT.word, GONE)],
-        from_ns=on_path,
         operations=view.mains(view.is_input),
         evidence=view.show(view.is_input, 3, view.step_with_much(view.is_input)),
         caveat=whose_loading(view),
@@ -88,20 +74,18 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
             action="overlap it with computation (smaller buckets, priorities), send less (compression, "
             "fewer synchronisations), or use a faster network",
             edits=[edit(Role.COMM.word, GONE)],
-            from_ns=on_path,
             operations=largest,
             evidence=view.show(transfers & is_largest, 3),
-            caveat="an upper bound: as if transfers took no time" + _waits_unknown(view, is_largest),
+            caveat="upper bound: assumes free transfers",
         )
     if waiting > least:
         yield Finding(
             kind="exposed_communication",
-            title=_the_last(view),
+            title="the slowest rank changes from step to step",
             cause=f"the rank with the most work in a step has {in_ms(waiting)} more than the mean rank",
             action="give all ranks inputs of the same length, and look for other processes on the machines",
             edits=[edit("straggler", "each_step")],
-            from_ns=waiting,
-            caveat="an upper bound: every rank is taken to work as long as the mean one in each step",
+            caveat="upper bound: every rank is taken to work as long as the mean one in each step",
         )
 
 
@@ -118,33 +102,15 @@ def idle_stages(view: JobView) -> Iterator[Finding | Skipped]:
         return
     yield Finding(
         kind="idle",
-        title=f"even the busiest stage of the pipeline computes in only {in_percent(share)} of the step",
-        cause=f"stage {busiest} computes for {in_ms(np.median(by_stage[busiest]))}{view.per_step}; "
-        "in the rest "
-        "it waits for other stages, as the pipeline fills and drains, or for transfers",
+        title=f"the busiest pipeline stage is idle {in_percent(1 - share)} of the step",
+        cause=f"stage {busiest} computes for {in_ms(np.median(by_stage[busiest]))}; then it waits for "
+        "other stages, as the pipeline fills and drains, or for transfers",
         action="cut the batch into more micro-batches, or give each rank several shorter stages (an "
         "interleaved schedule)",
         caveat="no gain is claimed: how a step is cut into micro-batches is not recorded",
         look=("critical",),
         weight=1 - share,
     )
-
-
-def _waits_unknown(view: JobView, chosen: Bool) -> str:
-    """Return that some communication (n,) may be waiting, where nothing ties it to other ranks, as words."""
-    if view.lacks_ranks:
-        return ", nor the waiting for ranks that are not recorded"
-    if meets_others(view.recording)[chosen].any():
-        return ""
-    return ", nor the waiting for the other side, which the recording does not tell from them"
-
-
-def _the_last(view: JobView) -> str:
-    """Return who has the most work, in words: one rank in each of (too few) steps, or one after another."""
-    last = np.unique(view.owner_work_ns(view.is_own).argmax(axis=1))
-    if len(last) > 1:
-        return "a different rank is last in every step"
-    return f"all ranks wait for {view.recording.owners[last[0]]}"
 
 
 def _late_in_turn(view: JobView) -> Iterator[Finding | Skipped]:
@@ -158,12 +124,10 @@ def _late_in_turn(view: JobView) -> Iterator[Finding | Skipped]:
         kind="exposed_communication",
         title="a different rank pauses in every step",
         cause=f"the rank with the longest gaps in a step has {in_ms(late)} more of them than the mean",
-        action=f"{what_runs(view)}: what ranks do in turn, as logging, garbage collection, checkpoints, and "
-        "other processes on the machines",
+        action="look at what ranks do in turn: logging, garbage collection, checkpoints, other processes",
         edits=[edit("gap", "even")],
-        from_ns=late,
         evidence=view.show_gaps(view.is_own, 3),
-        caveat="an upper bound: every rank is taken to pause as long as the mean one in each step",
+        caveat="upper bound: every rank is taken to pause as long as the mean one in each step",
     )
 
 

@@ -15,73 +15,76 @@ from diagnose.chance import is_no_chance, surely_positive
 from diagnose.detectors.exposed import whose_loading
 from diagnose.detectors.negotiations import late_in_negotiations
 from diagnose.finding import Evidence, Finding, Skipped, edit
-from diagnose.finding_thresholds import (
-    CHANCE,
-    HALF,
-    MOST_STEPS,
-    MUCH,
-    NEGLIGIBLE,
-    NOTICEABLE,
-    OUTLYING,
-    SEVERAL,
-)
-from diagnose.job_view import JobView, longest_awaited, what_runs
+from diagnose.finding_thresholds import CHANCE, HALF, MUCH, NEGLIGIBLE, NOTICEABLE, OUTLYING
+from diagnose.job_view import JobView, longest_awaited
 from errors import listed
-from function_names import brief, named
+from function_names import named
 from replay.edit import EditRequest
 from replay.even_work import excess_ns, is_own_work, peers_of, peers_usual
 from replay.whatif.scaling import GONE
 from replay.whatif.straggler import stragglers
 from result import in_ms
 
-_ITS_LOADER = "make its loader as fast as its peers' (data, disk, workers)"
-_ALL_LOADERS = "look at the loaders of all ranks: more workers, prefetching, a faster store"
+_LOADERS = "look at the loaders: data, disk, workers, prefetching"
+_MACHINE = "compare its batch, its data and its machine (clocks, other processes) with its peers'"
+_PYTHON = "look at what runs there: input, Python code, garbage collection, other processes"
+
+
+class _Cause(NamedTuple):
+    """Why owners are late by `late_ns` a step: `most` of it is in these operations, or before them."""
+
+    owners: Sequence[int]
+    late_ns: float
+    most: str
+    edits: Sequence[EditRequest]
+    action: str
+    operations: Sequence[str] = ()
+    evidence: Sequence[Evidence] = ()
+    caveat: str = ""
+    least_share: float = 0.0
 
 
 def late_ranks(view: JobView) -> Iterator[Finding | Skipped]:
-    """Find the ranks that work longer than their peers, or begin what all do together last."""
+    """Find the ranks that others wait for, each with the largest of its causes."""
     if len(view.recording.owners) < 2:
         yield from late_in_negotiations(view)
         return
-    yield from _late_ranks(view)
-
-
-def _late_ranks(view: JobView) -> Iterator[Finding]:
-    late, pausing = behind_peers(view, view.owner_work_ns(view.is_compared)), _pausing(view)
-    if not late and (slow := _slow_stage(view)) is not None:
-        yield slow
-    pauses_more = bool(pausing) and (
-        not late
-        or excess_ns(view.owner_gap_ns(view.is_begun), pausing, view.stage)
-        > excess_ns(view.owner_work_ns(view.is_compared), late, view.stage)
-    )
-    if pauses_more:  # what takes most is named first: the rest counts with that done
-        yield _by_gaps(view, pausing)
-    more = {*behind_peers(view, view.owner_work_ns(is_own_work(view.recording))), *_with_extra_work(view)}
-    alone = _by_extra_work(view, sorted(more))
-    if alone is None and more & {*late}:
-        alone = _by_extra_work(view, sorted(more - {*late}))
-    if alone is not None:
-        yield alone
-    if late:
-        begins_late = bool((_later_ns(view)[late] > NEGLIGIBLE * view.step_ns).any())
-        yield _by_work(view, late, but_gaps=pauses_more or begins_late)
-    loading = behind_peers(view, view.owner_work_ns(view.is_input))
-    if loading:
-        yield _by_input(view, loading)
-    if pausing and not pauses_more:
-        yield _by_gaps(view, pausing)
-    last = _often_last(view, but=pausing)
-    if last is not None:
-        yield last
+    causes = [_work(view) or _input(view), _extra_work(view), _gaps(view)]
+    late: set[int] = set()
+    for cause in sorted(filter(None, causes), key=lambda cause: -cause.late_ns):
+        if not late.issuperset(cause.owners):
+            yield _finding(view, cause)
+        late.update(cause.owners)
+    if (last := _often_last(view)) is not None and last.owners[0] not in late:
+        yield _finding(view, last)
 
 
 def pausing_ranks(view: JobView) -> Finding | None:
-    """Return that ranks hold up the others while nothing of theirs is recorded, if some do."""
+    """Return that ranks are late while nothing of theirs is recorded, if some are."""
     if len(view.recording.owners) < 2:
         return None
-    pausing = _pausing(view)
-    return _by_gaps(view, pausing) if pausing else _often_last(view, but=())
+    cause = _gaps(view) or _often_last(view)
+    return None if cause is None else _finding(view, cause)
+
+
+def _finding(view: JobView, cause: _Cause) -> Finding:
+    ranks = [view.recording.owners[owner] for owner in cause.owners]
+    last = np.concatenate([np.empty(0, np.int64), *(who for who, _ in view.last_arrivals())])
+    n_last = int(np.isin(last, cause.owners).sum())
+    return Finding(
+        kind="late_rank",
+        title=f"{listed(ranks)} {'is' if len(ranks) == 1 else 'are'} late by {in_ms(cause.late_ns)}, "
+        f"most of it {cause.most}",
+        cause=f"the last to arrive at {n_last:,} of {len(last):,} synchronisations",
+        action=cause.action,
+        edits=cause.edits,
+        ranks=ranks,
+        operations=cause.operations,
+        evidence=cause.evidence,
+        caveat=cause.caveat,
+        look=("critical", "--head", "10"),
+        least_share=cause.least_share,
+    )
 
 
 def uneven_work(view: JobView) -> Iterator[Finding | Skipped]:
@@ -102,9 +105,8 @@ def uneven_work(view: JobView) -> Iterator[Finding | Skipped]:
     yield Finding(
         kind="uneven_work",
         title=f"{most} works {in_ms(typical[order[0]] - typical[order[-1]])} more than {least}",
-        cause=f"{most} works {in_ms(typical[order[0]])}{view.per_step}, "
-        f"{least} {in_ms(typical[order[-1]])}; those "
-        "with more work make the others wait in every step",
+        cause=f"{most} works {in_ms(typical[order[0]])}, {least} {in_ms(typical[order[-1]])}; who has more "
+        "work makes the others wait in every step",
         action="split layers or data so that every rank works as long as the mean",
         edits=[edit("straggler", "even")],
         evidence=[one for at in order[[0, -1]] for one in view.show(view.is_own & (owner_of == at))[:1]],
@@ -153,166 +155,41 @@ def _is_systematic(work: Float64) -> bool:
     return any(surely_positive(column, CHANCE / work.shape[1]) for column in excess.T)
 
 
-# ---- late by work
+# ---- causes
 
 
-def _by_work(view: JobView, late: Sequence[int], *, but_gaps: bool) -> Finding:
-    """Return the finding that some owners work longer; `but_gaps`: their gaps are a finding of their own."""
-    recording = view.recording
-    excess = _excess_by_kind(view, late)
-    names, number = view.kind_of
-    order = np.argsort(-excess)
-    total = max(float(excess[excess > 0].sum()), 1.0)
-    enough = int(np.searchsorted(np.cumsum(np.maximum(excess[order], 0)), HALF * total)) + 1
-    kinds = [int(kind) for kind in order[:enough]]
-    only_input = all(view.is_input[number == kind].any() for kind in kinds)
-    same = sorted(late) == stragglers(recording) and not but_gaps
-    ranks = [recording.owners[owner] for owner in late]
-    longer_ns, others = excess_ns(view.owner_work_ns(view.is_compared), late, view.stage), _others(view)
-    what = named([names[kind] for kind in kinds[:2]], 2) if enough <= 2 else "most of its operations"
-    title = f"{listed(ranks)} {_holds(ranks)} up {others}, in {what}"
-    unknown = whose_loading(view) if only_input else ""
-    if unknown:
-        waits = "waits" if len(ranks) == 1 else "wait"
-        title = f"{listed(ranks)} {waits} longer for input than {others}, in {what}"
-    chosen = view.which(lambda one: one.owner in late) & np.isin(number, kinds)
-    return Finding(
-        kind="late_rank",
-        title=title,
-        cause=f"its own work takes {in_ms(longer_ns)} longer{view.per_step} than its peers'"
-        f"{_last_in(view, late)}",
-        action=(_ALL_LOADERS if unknown else _ITS_LOADER)
-        if only_input
-        else "compare its batch, its data and its machine (clocks, other processes) with its peers'",
-        edits=[edit("straggler", "none") if same else edit(",".join(ranks), "peers")],
-        from_ns=longer_ns,
-        ranks=ranks,
-        operations=[names[kind] for kind in kinds],
-        evidence=view.show(chosen, 3, view.step_with_much(chosen)),
-        caveat=unknown,
-        look=("critical", "--head", "10"),
-    )
-
-
-def _with_extra_work(view: JobView) -> list[int]:
-    """Return the owner that alone runs something in most steps, for which its steps have so much more work.
-
-    That needs no statistics. What takes the place of something else (a kernel of another name) is not more.
-    """
-    own = view.owner_work_ns(is_own_work(view.recording))
-    extra = view.owner_work_ns(is_own_work(view.recording) & ~view.is_compared)
-    is_much = (extra >= NOTICEABLE * view.step_ns).mean(axis=0) >= MOST_STEPS
-    found = []
-    for owner in np.flatnonzero(is_much).tolist():
-        peers = peers_of(owner, [], view.stage)
-        alone = extra[:, owner] - extra[:, peers].max(axis=1)
-        more = own[:, owner] - np.median(own[:, peers], axis=1)
-        is_long = float(np.mean(alone >= NOTICEABLE * view.step_ns)) >= MOST_STEPS
-        found += [owner] * bool(is_long and np.median(more) >= HALF * np.median(alone))
-    return found if len(found) == 1 else []
-
-
-def _slow_stage(view: JobView) -> Finding | None:
-    """Return that the same work takes longer on one stage of a pipeline: what another cut does not mend.
-
-    The same are operations of a name that every stage runs equally often in a step; of some names, as one
-    may be a stage's whole computation, of which nobody knows how much it holds.
-    """
-    n_stages = int(view.stage.max()) + 1
-    if n_stages < 2:
-        return None
-    names, kind = view.kind_of
-    step, size = view.usual_step, (n_stages, len(names))
-    stage = view.stage[view.recording.column(lambda one: one.owner)]
-    cell = np.where(view.is_compared, stage * len(names) + kind, 0)
-    of_stage = np.bincount(view.stage)[:, None]
-    count = np.bincount(cell[step.operation], view.is_compared[step.operation], np.prod(size)).reshape(size)
-    by_step = [
-        np.bincount(cell[one.operation], one.work_ns * view.is_compared[one.operation], np.prod(size))
-        for one in view.steps
-    ]
-    work = np.median(by_step, axis=0).reshape(size) / of_stage
-    same = (count > 0).all(axis=0) & (np.ptp(count / of_stage, axis=0) == 0)
-    found = []
-    for one in range(n_stages):
-        usual = np.median(np.delete(work, one, axis=0), axis=0)
-        longer = same & (work[one] > MUCH * usual)
-        ratio = work[one][same].sum() / max(float(usual[same].sum()), 1.0)
-        if longer.sum() >= SEVERAL and ratio > MUCH and work[one][longer].sum() > HALF * work[one].sum():
-            found.append((one, ratio, float((work[one] - usual)[same].sum()), longer))
-    if len(found) != 1:
-        return None
-    slow, ratio, more_ns, longer = found[0]
-    late = np.flatnonzero(view.stage == slow).tolist()
-    ranks = [view.recording.owners[owner] for owner in late]
-    largest = view.longest(np.where(longer, work[slow], 0.0))
-    return Finding(
-        kind="late_rank",
-        title=f"stage {slow} of the pipeline ({listed(ranks)}) is slow",
-        cause=f"the same operations take {ratio:.1f} times as long as on the other stages, {in_ms(more_ns)} "
-        f"more{view.per_step}, {named(largest)} most of all",
-        action=f"look at the machine of {listed(ranks)} (clocks, power, other processes) before you cut the "
-        "layers over the stages anew",
-        edits=[edit(",".join(ranks), "peers")],
-        from_ns=more_ns,
-        ranks=ranks,
-        operations=largest,
-        evidence=view.show(np.isin(kind, np.flatnonzero(longer)) & (stage == slow), 3),
-        look=("critical", "--head", "10"),
-    )
-
-
-def _by_extra_work(view: JobView, late: Sequence[int]) -> Finding | None:
-    """Return that some owners do what not all do, as far as they work longer in all; None if it is not that.
-
-    It is most of what they work longer. What takes the place of something else on another rank (a kernel of
-    another name) is no more work.
-    """
+def _work(view: JobView) -> _Cause | None:
+    """Return that ranks take longer for what all ranks do."""
+    work = view.owner_work_ns(view.is_compared)
+    late = behind_peers(view, work)
     if not late:
         return None
-    recording, own = view.recording, is_own_work(view.recording)
-    extra = own & ~view.is_compared
-    excess, its_time = (excess_ns(view.owner_work_ns(which), late, view.stage) for which in (own, extra))
-    chosen = extra & view.which(lambda one: one.owner in late)
-    if its_time < HALF * excess or not chosen.any():
-        return None
-    ranks = [recording.owners[owner] for owner in late]
-    names = _most_of(view, chosen, view.work_by_kind)
-    loads = bool((view.which(lambda one: one.name in names) & chosen <= view.is_input).all())
-    what = f"in {named(names)}" + ("" if loads else ", which not all ranks run")
-    return Finding(
-        kind="late_rank",
-        title=f"{listed(ranks)} {_holds(ranks)} up {_others(view)}, {what}",
-        cause=f"{in_ms(min(excess, its_time))} more{view.per_step}; "
-        f"all its own work takes {in_ms(excess)} longer "
-        f"than its peers'{_last_in(view, late)}",
-        action=_ITS_LOADER if loads else "do it less often, on another thread or process, or share it out",
-        edits=[edit(f"{','.join(ranks)}.extra", "peers")],
-        from_ns=min(excess, its_time),
-        ranks=ranks,
-        operations=names,
-        evidence=view.show(chosen, 3, view.step_with_much(chosen)),
-        look=("critical", "--head", "10"),
+    excess = np.maximum(_excess_by_name(view, late), 0.0)
+    names, number = view.kind_of
+    order = np.argsort(-excess)
+    enough = int(np.searchsorted(np.cumsum(excess[order]), HALF * max(float(excess.sum()), 1.0))) + 1
+    kinds = order[:enough].tolist()
+    ranks = [view.recording.owners[owner] for owner in late]
+    begins_late = bool((_later_ns(view)[late] > NEGLIGIBLE * view.step_ns).any())
+    pausing, late_ns = _pausing(view), excess_ns(work, late, view.stage)
+    pauses_more = bool(pausing) and late_ns < excess_ns(view.owner_gap_ns(view.is_begun), pausing, view.stage)
+    is_all = sorted(late) == stragglers(view.recording) and not begins_late and not pauses_more
+    chosen = view.which(lambda one: one.owner in late) & np.isin(number, kinds)
+    loads = all(view.is_input[number == kind].any() for kind in kinds)
+    return _Cause(
+        late,
+        late_ns,
+        f"in {named([names[kind] for kind in kinds[:2]], 2)}" if enough <= 2 else "in most of its operations",
+        [edit("straggler", "none") if is_all else edit(",".join(ranks), "peers")],
+        _LOADERS if loads else _MACHINE,
+        [names[kind] for kind in kinds],
+        view.show(chosen, 3, view.step_with_much(chosen)),
+        whose_loading(view) if loads else "",
     )
 
 
-def _holds(ranks: Sequence[str]) -> str:
-    return "holds" if len(ranks) == 1 else "hold"
-
-
-def _others(view: JobView) -> str:
-    return "the others" if len(view.recording.owners) > 2 else "the other rank"
-
-
-def _last_in(view: JobView, late: Sequence[int]) -> str:
-    """Return how often the late ranks came last, as words that end the cause; "" for never."""
-    last = np.concatenate([np.empty(0, np.int64), *(who for who, _ in view.last_arrivals())])
-    n_last = int(np.isin(last, list(late)).sum())
-    return f"; the last to arrive at {n_last:,} of {len(last):,} synchronisations" if n_last else ""
-
-
-def _excess_by_kind(view: JobView, late: Sequence[int]) -> Float64:
-    """Return how much longer each kind of own work (k,) takes on the late ranks, the median over steps."""
+def _excess_by_name(view: JobView, late: Sequence[int]) -> Float64:
+    """Return how much longer own work of each name (k,) takes on the late ranks, the median over steps."""
     names, kind = view.kind_of
     n_owners = len(view.recording.owners)
     table_of = view.recording.table
@@ -328,34 +205,74 @@ def _excess_by_kind(view: JobView, late: Sequence[int]) -> Float64:
     return np.median(excess, axis=0)
 
 
-def _by_input(view: JobView, late: Sequence[int]) -> Finding:
-    recording = view.recording
-    work = view.owner_work_ns(view.is_input)
-    peers = float(np.median(np.delete(work, list(late), axis=1)))
-    ranks = [recording.owners[owner] for owner in late]
-    factors = [peers / max(float(np.median(work[:, owner])), 1.0) for owner in late]
-    edits = [edit(f"{rank}.I/O", max(one, float(GONE))) for rank, one in zip(ranks, factors, strict=True)]
-    chosen = view.is_input & view.which(lambda one: one.owner in late)
-    slow = float(np.median(work[:, list(late)]))
-    unknown = whose_loading(view)
-    return Finding(
-        kind="late_rank",
-        title=f"{listed(ranks)} {_holds(ranks)} up the others, loading input",
-        cause=f"loading takes {in_ms(slow - peers)} longer{view.per_step} there: {in_ms(slow)}, "
-        f"and {in_ms(peers)} "
-        "on the other ranks" + _last_in(view, late),
-        action=_ALL_LOADERS if unknown else _ITS_LOADER,
-        edits=edits,
-        from_ns=slow - peers,
-        ranks=ranks,
-        operations=view.mains(chosen),
-        evidence=view.show(chosen, 3, view.step_with_much(chosen)),
-        caveat=unknown,
-        look=("critical", "--head", "10"),
+def _extra_work(view: JobView) -> _Cause | None:
+    """Return that ranks do what not all do, where that is most of what they work longer.
+
+    What takes the place of something else on another rank (a kernel of another name) is no more work.
+    """
+    own = is_own_work(view.recording)
+    extra = own & ~view.is_compared
+    late = behind_peers(view, view.owner_work_ns(own))
+    if not late:
+        return None
+    excess, extra_ns = (excess_ns(view.owner_work_ns(which), late, view.stage) for which in (own, extra))
+    chosen = extra & view.which(lambda one: one.owner in late)
+    if extra_ns < HALF * excess or not chosen.any():
+        return None
+    ranks = [view.recording.owners[owner] for owner in late]
+    names = _most_of(view, chosen, view.work_by_kind)
+    return _Cause(
+        late,
+        min(excess, extra_ns),
+        f"in {named(names)}, which not all ranks run",
+        [edit(f"{','.join(ranks)}.extra", "peers")],
+        "do it less often, on another thread or process, or share it out",
+        names,
+        view.show(chosen, 3, view.step_with_much(chosen)),
     )
 
 
-# ---- late by what is not recorded
+def _input(view: JobView) -> _Cause | None:
+    """Return that ranks load longer than their peers."""
+    work = view.owner_work_ns(view.is_input)
+    late = behind_peers(view, work)
+    if not late:
+        return None
+    peers = float(np.median(np.delete(work, late, axis=1)))
+    factors = {owner: peers / max(float(np.median(work[:, owner])), 1.0) for owner in late}
+    chosen = view.is_input & view.which(lambda one: one.owner in late)
+    names = view.mains(chosen)
+    return _Cause(
+        late,
+        float(np.median(work[:, late])) - peers,
+        f"in {named(names)}",
+        [
+            edit(f"{view.recording.owners[owner]}.I/O", max(factor, float(GONE)))
+            for owner, factor in factors.items()
+        ],
+        _LOADERS,
+        names,
+        view.show(chosen, 3, view.step_with_much(chosen)),
+        whose_loading(view),
+    )
+
+
+def _gaps(view: JobView) -> _Cause | None:
+    """Return that ranks pause for longer than their peers, with nothing recorded."""
+    late, gaps = _pausing(view), view.owner_gap_ns(view.is_begun)
+    if not late:
+        return None
+    chosen = view.is_begun & view.which(lambda one: one.owner in late)
+    before = _most_of(view, chosen, view.gap_by_kind)
+    return _Cause(
+        late,
+        float(np.median(gaps[:, late]) - np.median(np.delete(gaps, late, axis=1))),
+        f"before {named(before)}, where nothing is recorded",
+        [_as_peers_pause(view, late)],
+        _PYTHON,
+        before,
+        view.show_gaps(chosen, 3),
+    )
 
 
 def _pausing(view: JobView) -> list[int]:
@@ -376,102 +293,49 @@ def _most_of(view: JobView, chosen: Bool, by_kind: Float64) -> list[str]:
     return view.longest(by_name, 1 if by_name.max() >= HALF * by_name.sum() else 3)
 
 
-def _by_gaps(view: JobView, late: Sequence[int]) -> Finding:
-    gaps, recording = view.owner_gap_ns(view.is_begun), view.recording
-    ranks = [recording.owners[owner] for owner in late]
-    peers = float(np.median(np.delete(gaps, list(late), axis=1)))
-    slow = float(np.median(gaps[:, list(late)]))
-    chosen = view.is_begun & view.which(lambda one: one.owner in late)
-    before = _most_of(view, chosen, view.gap_by_kind)
-    return Finding(
-        kind="late_rank",
-        title=f"{listed(ranks)} {_holds(ranks)} up {_others(view)}, before {named(before)}",
-        cause=f"{in_ms(slow - peers)} more{view.per_step} are not covered by the trace: "
-        f"{in_ms(slow)} between its "
-        f"own operations, and {in_ms(peers)} between those of its peers{_last_in(view, late)}",
-        action=f"{what_runs(view)}: input, Python code, garbage collection, other processes",
-        edits=[_gaps_of(view, late)],
-        from_ns=slow - peers,
-        ranks=ranks,
-        operations=before,
-        evidence=view.show_gaps(chosen, 3),
-    )
-
-
-def _gaps_of(view: JobView, late: Sequence[int]) -> EditRequest:
+def _as_peers_pause(view: JobView, late: Sequence[int]) -> EditRequest:
     return edit(f"{','.join(view.recording.owners[owner] for owner in late)}.gap", "peers")
 
 
 # ---- late by arrival
 
 
-def _often_last(view: JobView, *, but: Sequence[int]) -> Finding | None:
-    """Return the rank that comes last far more often than chance, though it works no longer.
-
-    `but` are owners of which is known why they are late.
-    """
-    owners, several = view.recording.owners, len(view.rows) >= FEWEST
+def _often_last(view: JobView) -> _Cause | None:
+    """Return the rank that comes last far more often than chance, though it works no longer."""
+    several = len(view.rows) >= FEWEST
     arrivals = view.last_arrivals(of_own_step=several)
-    by_step = [one for one in arrivals if len(one[0])]
-    if not by_step:
-        return None
-    last = np.concatenate([who for who, _ in by_step])
     # meetings of one step are not independent, as one delay makes a rank late for all that follow: of each
     # step counts who was waited for longest
-    longest = longest_awaited(by_step)
-    counted = longest if several else last
-    owner = int(np.bincount(counted).argmax())
-    times = int((counted == owner).sum())
-    if binomial_tail(times, len(counted), 1 / len(owners)) * len(owners) > CHANCE:
+    last = longest_awaited(arrivals) if several else np.concatenate([who for who, _ in arrivals])
+    if not len(last):
         return None
-    if owner in but:
-        return None
-    name, late = owners[owner], _begin_late(view, owner)
-    work = view.owner_work_ns(view.is_compared)
-    works_longer = np.median(work[:, owner] - work.mean(axis=1)) > NEGLIGIBLE * view.step_ns
-    if works_longer and late == [owner] and _later_ns(view)[owner] < NEGLIGIBLE * view.step_ns:
-        return None
+    n_owners, owner = len(view.recording.owners), int(np.bincount(last).argmax())
+    times = int((last == owner).sum())
     late_at = _late_at(view, owner, arrivals)
-    if not late_at:  # all come at once
+    if binomial_tail(times, len(last), 1 / n_owners) * n_owners > CHANCE or not late_at:
         return None
-    by_ns, seen = sum(one.by_ns for one in late_at) / len(arrivals), view.recording.steps[late_at[0].row]
-    where = brief(view.event(seen, late_at[0].event).name)
-    is_later = by_ns >= NEGLIGIBLE * view.step_ns
-    size = f", by {in_ms(by_ns)}{view.per_step}, most of all at {where}" if is_later else ""
-    cause = "apart from its longer work it" if works_longer else "it works no longer than its peers but"
-    return Finding(
-        kind="late_rank",
-        title=f"{name} holds up {_others(view)}",
-        cause=f"it is the last to arrive at {(last == owner).sum():,} of {len(last):,} synchronisations"
-        f"{size}; {cause} comes later{_begins_later(view, late)}",
-        action="look at what it does before its first operation of the step, and at the gaps between them",
-        edits=[_gaps_of(view, late)],
-        ranks=[name],
-        steps=view.numbers,
+    work, later = view.owner_work_ns(view.is_compared), _later_ns(view)
+    late = sorted({owner, *np.flatnonzero(later > NEGLIGIBLE * view.step_ns).tolist()})
+    works_longer = np.median(work[:, owner] - work.mean(axis=1)) > NEGLIGIBLE * view.step_ns
+    if works_longer and late == [owner] and later[owner] < NEGLIGIBLE * view.step_ns:
+        return None
+    seen = view.recording.steps[late_at[0].row]
+    name = view.event(seen, late_at[0].event).name
+    return _Cause(
+        [owner],
+        sum(one.by_ns for one in late_at) / len(arrivals),
+        f"before {named([name])}, though it works no longer than its peers",
+        [_as_peers_pause(view, late if len(late) < n_owners else [owner])],
+        _PYTHON,
         evidence=[_before(view, one) for one in late_at[:3]],
         least_share=0.0 if several else NOTICEABLE,
     )
-
-
-def _begin_late(view: JobView, owner: int) -> list[int]:
-    """Return the owner and all that begin their steps later than the median owner does."""
-    later = _later_ns(view)
-    found = {owner, *np.flatnonzero(later > NEGLIGIBLE * view.step_ns).tolist()}
-    return sorted(found) if len(found) < len(later) else [owner]
 
 
 def _later_ns(view: JobView) -> Float64:
     """Return how much later than the median owner each begins its steps (m,), the median over steps."""
     begins = np.array([step.begin_ns for step in view.steps], np.float64)
     return np.median(begins - np.median(begins, axis=1, keepdims=True), axis=0)
-
-
-def _begins_later(view: JobView, late: Sequence[int]) -> str:
-    later, owners = _later_ns(view), view.recording.owners
-    ranks = [owners[owner] for owner in late if later[owner] > NEGLIGIBLE * view.step_ns]
-    if not ranks:
-        return ""
-    return f": steps begin up to {in_ms(later.max())} later than usual on {listed(ranks, 8)}"
 
 
 class _Late(NamedTuple):

@@ -46,7 +46,7 @@ def _late(view: JobView, who: str, usual_ns: float) -> Finding:
     return Finding(
         kind="late_rank",
         title=f"{rank} holds up the others in negotiations",
-        cause=f"they wait {in_ms(usual_ns)}{view.per_step} for it; {rank} is ready with its tensors later "
+        cause=f"they wait {in_ms(usual_ns)} for it; {rank} is ready with its tensors later "
         "than the first rank"
         + (" (the ticks of the first negotiations tell which rank)" if whose.is_guess else ""),
         action="compare its batch, its data and its machine (clocks, other processes) with its peers'",
@@ -72,7 +72,7 @@ def _waiting(view: JobView, late: Sequence[str], usual_ns: float) -> Finding:
     return Finding(
         kind="exposed_communication",
         title="ranks wait in negotiations for the last one",
-        cause=f"they wait {in_ms(usual_ns)}{view.per_step}; {who}",
+        cause=f"they wait {in_ms(usual_ns)}; {who}",
         action=action,
         edits=[edit("ready", "first")],
         evidence=view.show(view.which(is_wait), 3),

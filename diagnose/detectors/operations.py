@@ -14,7 +14,7 @@ from dag.step_graph import Bool
 from dag_utils import CATS, GAP, critical_path
 from diagnose.detectors.device import NO_COMPUTATION, computes
 from diagnose.finding import BREAKDOWN, Evidence, Finding, Skipped, edit
-from diagnose.finding_thresholds import CHANCE, FASTER, HALF, HOT, NEARLY_ALL, NOTICEABLE, SPIKY
+from diagnose.finding_thresholds import CHANCE, FASTER, HALF, HOT, NEARLY_ALL, NOTICEABLE
 from diagnose.job_view import JobView
 from dialects.name_rules import may_wait
 from dialects.roles import Phase, Role
@@ -49,15 +49,11 @@ def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
     if _is_whole_phase(view, chosen):
         yield Skipped("hot_operation", "forward and backward passes are recorded as one operation each")
         return
-    events = np.concatenate([step.work_ns[chosen[step.operation]] for step in view.steps])
-    spread = float(events.max(initial=0)) / max(float(events.mean()), 1.0)
     on_device = any(one.on_device for one in view.recording.chosen_kinds(chosen))
     yield Finding(
         kind="hot_operation",
         title=f"{brief(names[hottest])} makes up {in_percent(share)} of the critical path",
-        cause=f"it takes {in_ms(by_name[hottest])}{view.per_step} there"
-        + (f": {view.whose(names[hottest])}" if on_device else "")
-        + (f"; its longest event is {spread:.0f} times the average" if spread > SPIKY else ""),
+        cause=f"it takes {in_ms(by_name[hottest])} there",
         action="make this one faster first: another algorithm or precision, a fused or tuned kernel"
         if on_device
         else "make this one faster first, or call it less often; profile it alone to see what it does",
@@ -107,7 +103,7 @@ def slow_callbacks(view: JobView) -> Iterator[Finding]:
     yield Finding(
         kind="hot_operation",
         title="callbacks are on the critical path",
-        cause=f"{in_ms(on_path)}{view.per_step}, mostly {named(largest)}",
+        cause=f"{in_ms(on_path)}, mostly {named(largest)}",
         action="call them less often, or hand their work to another thread",
         edits=[edit(Phase.CALLBACK.word, GONE)],
         operations=largest,
@@ -204,7 +200,7 @@ def slower_span(view: JobView) -> Iterator[Finding]:
             f"{in_ms(more_ns)} longer",
             cause=f"{in_ms(longer)} instead of {in_ms(usual, unit='')}; "
             + _by_clock(np.median(pace[inside]) / np.median(pace[outside]), longer / usual)
-            + f"what grew most is {what}, by {in_ms(max(map(np.max, grown)))}{view.per_step}",
+            + f"what grew most is {what}, by {in_ms(max(map(np.max, grown)))}",
             action="look at what changed then: clocks and temperature of a device, other processes, input",
             ranks=ranks,
             operations=[one.label],

@@ -9,7 +9,6 @@ import numpy as np
 from dag.step_graph import NO_LINK
 from diagnose.detectors.slow_transfers import NO_BYTES
 from diagnose.finding import Finding, Skipped, edit
-from diagnose.finding_thresholds import SLOW
 from diagnose.job_view import JobView
 from dialects.step_parts import Direction
 from replay.links import is_sized
@@ -52,30 +51,17 @@ def slow_server(view: JobView) -> Iterator[Finding | Skipped]:
     beyond, is_one = beyond_bytes(edited, known.at_least), edited.which(is_pull)
     steps = map(edited.steps.__getitem__, view.rows)
     late_ns, n_pulls = np.sum([(beyond(step).sum(), is_one[step.operation].sum()) for step in steps], axis=0)
-    uneven = _uneven_servers(view)
     yield Finding(
         kind="server",
-        title="the servers take longer than the bytes need",
+        title="the servers are slower than the network",
         cause=f"after the last push a pull takes {in_ms(late_ns / n_pulls)} more than its bytes need, "
-        f"on average{uneven}{view.network}",
+        f"on average{view.network}",
         action="give the servers more cores or threads (BYTEPS_SERVER_ENGINE_THREAD), or use more servers",
         edits=[edit("servers", "none")],
         operations=view.stages(lambda part: part.is_answer),
         evidence=view.show(view.which(lambda one: one.transfer.direction is Direction.FROM_SERVER), 3),
-        caveat="an upper bound: as if servers took no time",
+        caveat="upper bound: assumes servers that take no time",
     )
-
-
-def _uneven_servers(view: JobView) -> str:
-    """Return how uneven the bytes lie on the servers, as words that end a cause; "" where they are even."""
-    load: dict[str, int] = {}
-    for one in view.recording.operations:
-        if is_pull(one) and one.owner == 0:
-            load[one.transfer.server] = load.get(one.transfer.server, 0) + one.transfer.n_bytes
-    if len(load) < 2 or max(load.values()) < SLOW * np.mean(list(load.values())):
-        return ""
-    most = max(load, key=lambda server: load[server])
-    return f"; {most} holds {in_percent(load[most] / sum(load.values()))} of the bytes"
 
 
 def priority_inversion(view: JobView) -> Iterator[Finding | Skipped]:

@@ -299,7 +299,7 @@ def _short_collectives(view: JobView) -> Iterator[Finding | Skipped]:
     chosen = [names[i] for i in unique(kind[short]).tolist()]
     yield Finding(
         kind="small_messages",
-        title=f"{often:,.0f} collectives{view.per_step} are latency, hardly bytes",
+        title=f"{often:,.0f} collectives a step are latency, hardly bytes",
         cause=f"where nothing holds them up they take at most {LATENCY * shortest / 1e3:.0f} µs each, "
         "not much more than the shortest",
         action="merge them: larger buckets (bucket_cap_mb), a larger fusion buffer, coalesced collectives",

@@ -49,7 +49,7 @@ _FINDINGS = (
     Column("kind", "kind", value=lambda row: _words(row[1].finding.kind)),
     Column("cause", "why", value=lambda row: row[1].finding.cause),
     Column("action", "what to do", value=lambda row: row[1].finding.action),
-    Column("caveat", "caveat", value=lambda row: row[1].caveat),
+    Column("caveat", "caveat", value=lambda row: row[1].finding.caveat),
     Column("change", "what-if (--set)", value=lambda row: _change(row[1])),
     Column("command", "command", value=lambda row: row[3]),
 )
@@ -226,7 +226,7 @@ def _card(args: Namespace, diagnosis: Diagnosis, one: Ranked) -> Card:
     lines += [("Example", _seen(evidence)) for evidence in finding.evidence[:1]]
     if one.tried:
         lines.append(("Try", command(args, *_what_if(one.tried))))
-    lines += [("Note", as_sentence(note)) for note in (one.differs, one.beyond) if note]
+    lines += [("Note", as_sentence(one.differs))] if one.differs else []
     if finding.look or not one.tried:
         lines.append(("Look", command(args, *_look(one))))
     bar = None if one.gain is None else (one.gain.mid_ns / 1e6, _gain(one, "low_ns"), _gain(one, "high_ns"))
@@ -347,7 +347,7 @@ def _record(args: Namespace, place: int, one: Ranked) -> dict[str, Any]:
         ],
         "cause": finding.cause,
         "action": finding.action,
-        "caveat": one.caveat,
+        "caveat": finding.caveat,
         "command": str(_command(args, one)),
         "look": str(command(args, *_look(one))),
     }

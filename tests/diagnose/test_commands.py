@@ -142,7 +142,7 @@ def test_where_no_rank_works_longer_the_what_if_names_the_one_that_pauses(
     asked = ("--option", "replay", "--path", "job", "--output", "-", "--sub_option", "whatif")
     _, out, _ = run_cli(*asked, "--set", "straggler=none")
     headline = out.splitlines()[0]
-    assert ": 0 %; rank3 holds up the others, before " in headline
+    assert ": 0 %; rank3 is late by " in headline
     assert headline.endswith("(rank3.gap=peers: up to 25.0 ms can be saved).")
 
 

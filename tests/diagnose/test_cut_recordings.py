@@ -70,7 +70,7 @@ def test_who_is_late_is_found_whichever_steps_a_rank_has_not_recorded(
     with tempfile.TemporaryDirectory() as directory:
         diagnosis = diagnosed(reducing(Path(directory), late, cuts, seed))
     (title,) = titles(diagnosis, "late_rank")
-    assert title.startswith(f"rank{late} holds up the others, in ")
+    assert title.startswith(f"rank{late} is late by ")
 
 
 def test_steps_that_not_every_rank_recorded_are_told(tmp_path: Path) -> None:

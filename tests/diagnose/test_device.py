@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,15 +26,7 @@ DEVICE_BOUND = DeviceStep()  # 40 kernels of 1 ms, launched in 4 ms
 def test_where_the_device_is_the_limit_nothing_is_claimed(tmp_path: Path) -> None:
     diagnosis = diagnosed(device(tmp_path / "job", DEVICE_BOUND)[0])
     assert winning(diagnosis) == []
-    assert "the device is the limit (100 % of the critical path)" in headline(diagnosis)
-    directory, _ = device(tmp_path / "alike", replace(DEVICE_BOUND, names=1))
-    path = directory / "rank0.pt.trace.json"
-    path.write_text(
-        path.read_text().replace("kernel_0", "at::cuda::(anonymous namespace)::spin_kernel(long)")
-    )
-    alike = headline(diagnosed(directory))
-    assert "the device is the limit (100 % of the critical path: spin_kernel)" in alike
-    assert "nothing but a faster spin_kernel stands out" in alike
+    assert "nothing stands out" in headline(diagnosis)
 
 
 def test_a_host_that_launches_too_slowly(tmp_path: Path) -> None:
@@ -44,7 +35,7 @@ def test_a_host_that_launches_too_slowly(tmp_path: Path) -> None:
     directory, step_ms = device(tmp_path / "job", job)
     diagnosis = diagnosed(directory)
     assert kinds(diagnosis) == ["host_bound"]
-    assert "launching is the limit" in headline(diagnosis)
+    assert "host-bound" in headline(diagnosis)
     holds(winning(diagnosis)[0], step_ms - 40 * 0.05)
 
 
@@ -99,22 +90,10 @@ def waiting_before_a_long_operation() -> list[dict[str, Any]]:
     return events
 
 
-def test_a_host_is_not_the_limit_alone_where_the_device_is_as_busy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # 40 launches of 0.5 ms, 40 kernels of 0.36 ms: the device is busy 71 % of the step
-    directory, step_ms = device(tmp_path / "job", replace(DEVICE_BOUND, launch=0.5, kernel=0.36))
-    assert "launching is the limit" in headline(diagnosed(directory))
-    monkeypatch.setattr("diagnose.detectors.device.NEARLY_ALL", 0.7)
-    diagnosis = diagnosed(directory)
-    assert "the host and the device are both the limit" in headline(diagnosis)
-    holds(winning(diagnosis)[0], step_ms - 40 * 0.36)
-
-
 def test_time_in_which_nothing_was_recorded_is_told_without_a_gain(tmp_path: Path) -> None:
     diagnosis = diagnosed(device(tmp_path / "job", replace(DEVICE_BOUND, gap=10.0))[0])
     (title,) = titles(diagnosis, "idle")
-    assert title == "20 % of the critical path is not covered by the trace"
+    assert title == "no event was recorded during 20 % of the step"
 
 
 def around(
@@ -136,7 +115,7 @@ def test_time_that_a_python_function_covers_has_its_name_and_leads_where_it_is_m
     around(directory, "/home/me/video.py(12): preprocess", "python_function", 2, 57, step_ms)
     diagnosis = diagnosed(directory)
     (title,) = titles(diagnosis, "idle")
-    assert title.startswith("60 % of the step passes in preprocess, outside of any operation")
+    assert title == "60 % of the step is inside preprocess, but in no recorded operation"
     assert diagnosis.findings[0].finding.kind == "idle"
     assert title in headline(diagnosis)
     code, out, err = run_cli("--option", "critical", "--path", directory, "--format", "json")
@@ -146,19 +125,6 @@ def test_time_that_a_python_function_covers_has_its_name_and_leads_where_it_is_m
     ]
     assert (gap["name"], round(gap["ms"])) == ("idle in preprocess", 60)
     assert "60 % idle in preprocess" in json.loads(out)["headline"]
-
-
-def test_of_many_functions_of_which_none_covers_much_one_is_named(tmp_path: Path) -> None:
-    directory, step_ms = device(tmp_path / "job", replace(DEVICE_BOUND, gap=60.0), steps=14)
-    around(directory, "/home/me/video.py(12): preprocess", "python_function", 2, 57, step_ms, steps=14)
-    (path,) = directory.glob("*.json")
-    document = json.loads(path.read_text())
-    covering = [one for one in document["traceEvents"] if one["name"].endswith("preprocess")]
-    for letter, one in zip("abcdefghijklmn", covering, strict=True):  # in each step another function
-        one["name"] = f"/home/me/video.py(12): part_{letter}"
-    path.write_text(json.dumps(document))
-    (title,) = titles(diagnosed(directory), "idle")
-    assert re.search(r"of the step passes in part_[a-n] and others, outside", title)
 
 
 def copies_late(directory: Path, *calls: str) -> None:
@@ -180,22 +146,8 @@ def test_a_call_that_waits_for_work_that_nobody_recorded_is_named(tmp_path: Path
     copies_late(directory, "hipMemcpyWithStream")
     (found,) = [one.finding for one in diagnosed(directory).findings if one.finding.kind == "idle"]
     # 59.8 of 64 ms
-    assert found.title == "the host waits 93 % of the step in hipMemcpyWithStream for work not in this trace"
-    assert found.cause.startswith("59.8 ms in hipMemcpyWithStream, ")
-    assert "the step itself takes 4." in found.cause
-
-
-def test_of_two_calls_that_wait_the_first_has_the_time_that_the_title_has_the_share_of(
-    tmp_path: Path,
-) -> None:
-    directory, step_ms = device(tmp_path / "job", replace(DEVICE_BOUND, kernel=0.1, gap=60.0))
-    around(directory, "hipMemcpyWithStream", "cuda_runtime", 0.1, 40, step_ms)
-    around(directory, "hipMemcpyAsync", "cuda_runtime", 40, 59.9, step_ms)
-    copies_late(directory, "hipMemcpyWithStream", "hipMemcpyAsync")
-    (found,) = [one.finding for one in diagnosed(directory).findings if one.finding.kind == "idle"]
-    # 39.9 of 64 ms
-    assert found.title.startswith("the host waits 62 % of the step in hipMemcpyWithStream")
-    assert "in hipMemcpyWithStream (39.9 ms) and hipMemcpyAsync, " in found.cause
+    assert found.title.startswith("the host waits 93 % of the step in hipMemcpyWithStream for work")
+    assert found.cause.startswith("59.8 ms of ")
 
 
 def test_a_call_that_creates_a_context_is_told_as_such_and_wins_nothing(tmp_path: Path) -> None:
@@ -207,7 +159,7 @@ def test_a_call_that_creates_a_context_is_told_as_such_and_wins_nothing(tmp_path
     assert told in headline(diagnosis)
     several = diagnosed(device(tmp_path / "several", job)[0])  # of eight steps the first one is a warm-up
     assert winning(several) == []
-    assert "the device is the limit" in headline(several)
+    assert "nothing stands out" in headline(several)
 
 
 def test_the_first_of_many_calls_that_takes_seconds_is_start_up_and_no_reason_to_change_the_loop(
@@ -252,12 +204,6 @@ def test_a_host_that_waits_for_a_busy_device_does_not_hold_it_up(tmp_path: Path)
     # the host waits 36 of 40 ms for the device, which has work all the time
     diagnosis = diagnosed(device(tmp_path / "job", DEVICE_BOUND)[0])
     assert [one.finding.kind for one in diagnosis.findings] == []
-
-
-def test_who_called_what_waits_for_the_device_is_named(tmp_path: Path) -> None:
-    job = replace(DEVICE_BOUND, sync_every=4, think=1.0)
-    (found,) = winning(diagnosed(device(tmp_path / "job", job)[0]))
-    assert " ms per step in cudaStreamSynchronize; aten::item called it; " in found.finding.cause
 
 
 def test_input_that_the_device_waits_for(tmp_path: Path) -> None:

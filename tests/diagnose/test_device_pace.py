@@ -59,4 +59,4 @@ def test_pauses_of_a_device_between_its_kernels_are_told_as_such(tmp_path: Path)
     job = DeviceStep(kernels=400, launch=0.002, kernel=0.02, pause=0.003)
     path, _ = device(tmp_path / "job", job)
     (title,) = titles(diagnosed(path), "idle")
-    assert title == "13 % of the step passes between kernels"
+    assert title == "13 % of the step is between kernels"

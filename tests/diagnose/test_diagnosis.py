@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
-import numpy as np
 import pytest
 from answers import diagnosed, holds, kinds, titles, winning
 from made_cells import WITH_WORK
 from made_jobs import WRITERS, Job, composer, iteration_ms, moments
 
-from arrays import Float64
-from conftest import REPO, THOROUGH, few, run_cli
-from diagnose.diagnosis import Ranked, _beyond, _place, further, headline
+from conftest import THOROUGH, few, run_cli
+from diagnose.diagnosis import _place, further, headline
 from diagnose.finding import Finding
 from make import span, write
 from options.diagnose.diagnosis_charts import diagnosis_charts
-from replay.forecast import Gain
-from result import Bars, in_ms
+from result import Bars
 
 HEALTHY = Job()
 #: Systems whose traces tell what loads input.
@@ -66,25 +62,8 @@ def test_callbacks_of_the_training_loop_are_found_with_what_they_take(tmp_path: 
     job = replace(HEALTHY, pause=25.0)
     diagnosis = diagnosed(composer(tmp_path / "job", job, callback="Monitor"))
     (found,) = winning(diagnosis)
-    assert found.finding.cause.startswith("22.5 ms per step, mostly callback/Monitor")  # in 9 of 10
     assert found.finding.operations == ["callback/Monitor/event/batch_end"]
     holds(found, 25.0 * 9 / 10)  # that before the first of ten steps belongs to no recorded one
-
-
-def test_time_that_only_the_batch_itself_covers_is_as_idle_as_a_gap(tmp_path: Path) -> None:
-    directory = composer(tmp_path / "job", replace(HEALTHY, pause=25.0))
-    for (
-        path
-    ) in directory.iterdir():  # a batch ends 20 ms after the last operation in it, 5 before the next load
-        events = json.loads(path.read_text())
-        for event in events:
-            event["ts"] = event.get("ts", 0) + 20_000 * (
-                event["name"] == "event/batch" and event["ph"] == "E"
-            )
-        path.write_text(json.dumps(events))
-    (idle,) = (one.finding for one in diagnosed(directory).findings if one.finding.kind == "idle")
-    # 20 ms in ten steps, 5 before nine
-    assert idle.cause.startswith("24.5 ms of its 125 ms; most of that lies in event/batch")
 
 
 def test_whose_loading_is_slow_is_not_told_where_ranks_wait_for_each_other_at_its_end(tmp_path: Path) -> None:
@@ -95,20 +74,6 @@ def test_whose_loading_is_slow_is_not_told_where_ranks_wait_for_each_other_at_it
     assert "does not tell whose loading is slow" in slow.finding.caveat
     (slow,) = winning(diagnosed(WRITERS["kineto"](tmp_path / "kineto", job)))
     assert slow.finding.caveat == ""
-
-
-def test_of_loaders_that_run_ahead_no_single_one_is_called_slow(tmp_path: Path) -> None:
-    """Where rank 0 waits for its loader, that of rank 1 may be as slow: it loads while rank 1 waits for 0."""
-    job = replace(HEALTHY, ranks=2, more_load=[30.0, 0.0])
-    directory = WRITERS["kineto"](tmp_path / "job", job)
-    for path in directory.iterdir():
-        path.write_text(path.read_text().replace("#It.", "#_MultiProcessingDataLoaderIter."))
-    (late,) = winning(diagnosed(directory))
-    assert late.finding.title.startswith("rank0 waits longer for input than the other rank, in")
-    assert late.finding.cause.startswith("its own work takes 30.0 ms longer per step")
-    assert late.finding.action.startswith("look at the loaders of all ranks")
-    assert late.finding.caveat.endswith("so the recording does not tell whose loading is slow")
-    holds(late, 30.0)
 
 
 @pytest.mark.parametrize(("ranks", "late"), [(2, 1), (4, 0)])
@@ -257,47 +222,7 @@ def test_steps_that_wait_for_the_loader_now_and_then_are_input_and_no_outliers(t
     diagnosis = diagnosed(directory)
     assert kinds(diagnosis) == ["input", "hot_operation"]
     found = winning(diagnosis)[0]
-    assert found.finding.title == "4 of 12 steps wait for their input"
-    assert "loading takes 66.7 ms per step on the critical path, 40 % of the mean step, 200 to 200 ms in" in (
-        found.finding.cause
-    )
     holds(found, 4 * 200 / 12)
-
-
-@pytest.mark.parametrize("system", ["kineto", "device"])
-def test_what_one_rank_alone_runs_in_every_step_is_named_however_noisy_the_first_steps_are(
-    tmp_path: Path, system: str
-) -> None:
-    # rank 3 runs something for 500 of 826 ms; other ranks take longer in the first two of five steps
-    job = replace(HEALTHY, steps=5, forward=150.0, backward=150.0, transfer=20.0, more_pause=500.0)
-    noise = np.zeros((5, 4))
-    noise[0], noise[1] = (900, 300, 0, 100), (0, 700, 200, 0)
-
-    class Noisy(Job):
-        def times(self) -> tuple[Float64, Float64, Float64, Float64]:
-            load, forward, *rest = job.times()
-            return load, forward + noise, rest[0], rest[1]
-
-    noisy = Noisy(ranks=4, steps=5, update=job.update, more_pause=500.0)
-    directory = WRITERS[system](tmp_path / "job", noisy)
-    (path,) = directory.glob("rank3*")
-    document = json.loads(path.read_text())
-    (pid,) = {one["pid"] for one in document["traceEvents"] if one["name"].startswith("ProfilerStep")}
-    document["traceEvents"] += [
-        span("extra_compute", 1000 * one.begin, 500_000, "user_annotation", pid=pid, tid=1)
-        for one in moments(noisy)[3]
-    ]
-    path.write_text(json.dumps(document))
-    diagnosis = diagnosed(directory)
-    late = diagnosis.findings[0]
-    assert (late.finding.kind, late.finding.ranks) == ("late_rank", ["rank3"])
-    assert late.finding.operations == ["extra_compute"]
-    assert ": rank3 holds up the others, in extra_compute, which not all ranks run; up to" in headline(
-        diagnosis
-    )
-    assert late.finding.cause.startswith("500 ms more per step")
-    assert late.gain is not None
-    assert late.gain.mid_ns / 1e6 == pytest.approx(500, rel=0.01)
 
 
 def test_an_annotation_is_no_hot_operation_but_time_without_a_recorded_one(tmp_path: Path) -> None:
@@ -307,16 +232,7 @@ def test_an_annotation_is_no_hot_operation_but_time_without_a_recorded_one(tmp_p
     diagnosis = diagnosed(path.parent)
     assert kinds(diagnosis) == []
     said = headline(diagnosis)
-    assert said.startswith("A step takes 100 ms: 60 % of the step passes in backward, outside")
-
-
-def test_a_saving_of_more_than_what_it_is_won_from_says_so() -> None:
-    finding = Finding("input", "title", "cause", "action", from_ns=10e6)
-    assert _beyond(finding, Gain(10.5e6, None, None)) == ""
-    said = _beyond(finding, Gain(14e6, None, None))
-    assert said.startswith("4.00 ms of the gain is not this time itself")
-    known = msgspec.structs.replace(finding, caveat="known")
-    assert Ranked(known, beyond=said).caveat == f"known; {said}"
+    assert said.startswith("A step takes 100 ms: 60 % of the step is inside backward")
 
 
 def waits_unseen(directory: Path) -> Path:
@@ -420,7 +336,7 @@ def test_a_late_rank_leads_the_headline_though_one_step_costs_more(tmp_path: Pat
     assert late.gain is not None
     assert late.after_above_ns == late.gain.mid_ns  # nothing is above it
     assert outlier.finding.ranks in (["rank3"], ["wk3.rank0"])
-    assert "holds up" in headline(diagnosis)
+    assert "is late by" in headline(diagnosis)
     assert "longer than the others" in further(diagnosis)
 
 
@@ -473,19 +389,6 @@ def test_what_python_ran_in_a_pause_is_named_where_stacks_are_recorded(tmp_path:
     path.write_text(json.dumps(document))
     late = winning(diagnosed(directory))[0].finding
     assert late.evidence[0].name.endswith("__next__, in which sleep ran")
-    assert late.action.startswith("look at the Python functions")
-
-
-@pytest.mark.parametrize("system", ["kineto", "byteps", "chrome"])
-def test_of_a_rank_that_pauses_much_and_works_a_little_longer_the_pause_comes_first(
-    tmp_path: Path, system: str
-) -> None:
-    job = replace(HEALTHY, more_pause=40.0, more_forward=[0, 0, 0, 10.0])
-    first, second = winning(diagnosed(WRITERS[system](tmp_path / "job", job)))
-    assert not first.finding.cause.startswith("its own work")
-    holds(first, 40.0)
-    assert second.finding.cause.startswith("its own work takes 10.")
-    holds(second, 10.0)
 
 
 def renamed_loads(directory: Path, rank: int) -> Path:
@@ -510,7 +413,6 @@ def test_a_rank_that_does_what_no_other_does_is_late_by_as_much_as_it_works_long
     assert found.finding.ranks == [f"rank{ranks - 1}"]
     assert found.finding.operations == ["evaluate"]
     assert "in evaluate, which not all ranks run" in found.finding.title
-    assert found.finding.cause.startswith("30.0 ms more per step")
     holds(found, 30.0)
 
 
@@ -531,7 +433,6 @@ def test_ranks_that_pause_in_turn_hold_each_other_up(tmp_path: Path) -> None:
     diagnosis = diagnosed(WRITERS["kineto"](tmp_path / "job", replace(HEALTHY, pause_in_turn=30.0)))
     assert kinds(diagnosis) == ["exposed_communication"]
     (waiting,) = winning(diagnosis)
-    assert "a different rank pauses" in waiting.finding.title
     holds(waiting, 30.0 - 30.0 / 4)  # every rank is taken to pause as long as the mean one in each step
 
 
@@ -555,21 +456,6 @@ def test_a_step_in_which_one_rank_pauses_is_long_and_not_the_next(tmp_path: Path
     holds(outlier, 200.0 / HEALTHY.steps)
 
 
-def test_where_the_mean_rank_is_through_sooner_than_the_last_both_lengths_are_told(tmp_path: Path) -> None:
-    for rank in ("base", "loader"):  # as one run of a job: one rank takes 15 ms a step, the other one 45
-        (trace,) = (REPO / "examples/jax-h200" / rank).rglob("*.gz")
-        run = tmp_path / rank / "plugins/profile/2026_11_27_13_08_05"
-        run.mkdir(parents=True)
-        shutil.copy(trace, run)
-    diagnosis = diagnosed(tmp_path)
-    lasts_ns = diagnosis.job_ns[-len(diagnosis.iteration_ns) :]
-    assert lasts_ns.min() > 1.4 * diagnosis.iteration_ns.mean()
-    mean, low, high = (in_ms(ns) for ns in (diagnosis.iteration_ns.mean(), lasts_ns.min(), lasts_ns.max()))
-    assert headline(diagnosis).startswith(f"A step takes {mean}: ")
-    span = f"{low.removesuffix(' ms')} to {high}"
-    assert f"9 steps: {mean} on the mean rank, {span} until the last is through." in further(diagnosis)
-
-
 def test_operations_that_are_others_in_each_step_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -589,14 +475,6 @@ def test_operations_that_are_others_in_each_step_are_refused(
     code, out, err = run_cli("--option", "diagnose", "--path", path)
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert err.startswith(f"analyze.py: error: {path}: ") and "--step_by NAME" in err
-
-
-def test_what_may_be_waiting_for_a_rank_without_a_file_is_not_called_a_transfer(tmp_path: Path) -> None:
-    directory = WRITERS["kineto"](tmp_path / "job", replace(HEALTHY, more_forward=[0, 0, 60.0, 0]))
-    (directory / "rank2.pt.trace.json").unlink()
-    (found,) = winning(diagnosed(directory))
-    assert found.finding.kind == "exposed_communication"
-    assert found.finding.caveat.endswith("nor the waiting for ranks that are not recorded")
 
 
 def test_what_only_one_step_does_is_won_whole_and_named(tmp_path: Path) -> None:
@@ -685,7 +563,6 @@ def test_in_a_timeline_a_rank_is_late_anew_after_an_exchange_but_not_after_a_red
     (tmp_path / "timeline.json").write_text(json.dumps(events))
     late = winning(diagnosed(tmp_path / "timeline.json"))[0]
     assert late.finding.ranks == ["rank1"]
-    assert late.finding.cause.startswith("they wait 25.0 ms per step for it")
     holds(late, 25.0)
 
 
@@ -704,7 +581,5 @@ def test_a_rank_that_comes_later_is_told_with_by_how_much_and_where(tmp_path: Pa
         info = {"rank": rank, "world_size": 3}
         write(tmp_path / f"rank{rank}.json", events, schemaVersion=1, distributedInfo=info)
     late_rank = next(one.finding for one in winning(diagnosed(tmp_path)) if one.finding.kind == "late_rank")
-    assert late_rank.title == "rank2 holds up the others"
-    told = "it is the last to arrive at 8 of 8 synchronisations, by 10.0 ms per step, most of all at gloo:all"
-    assert late_rank.cause.startswith(told)
+    assert late_rank.title.startswith("rank2 is late by 10.0 ms, most of it before gloo:all_gather")
     assert late_rank.evidence[0].name == "the gap before gloo:all_gather"

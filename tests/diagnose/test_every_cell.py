@@ -53,8 +53,8 @@ def test_the_one_thing_that_is_wrong_is_all_that_is_found(
     if cell.won_ms is None:
         assert kinds(diagnosis) == ALSO.get((kind, system), [])
         titles = [one.finding.title for one in diagnosis.findings if one.finding.kind == kind]
-        told = f"{headline(diagnosis)} {further(diagnosis)}"
-        is_told = any(title in told for title in titles)
+        told = f"{headline(diagnosis)} {further(diagnosis)}".lower()
+        is_told = any(title.lower() in told for title in titles)
         assert is_told == (kind == "idle")
         return
     assert kinds(diagnosis) == [kind]

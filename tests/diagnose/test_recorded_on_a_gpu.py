@@ -41,8 +41,6 @@ def test_a_rank_that_runs_python_before_its_step_is_named_where_gloo_moves_a_dev
     cost_ms = slow["iteration_ms"]["mean"] - base["iteration_ms"]["mean"]
     assert finding["gain_ms"]["low"] <= cost_ms <= finding["gain_ms"]["high"]
     assert abs(finding["gain_ms"]["mid"] / cost_ms - 1) < 0.1
-    _, out, _ = run_cli("compare", _GLOO / "base", _GLOO / "tokenise", "--format", "json")
-    assert "rank1 is the straggler: (nothing recorded)" in json.loads(out)["verdict"]
     _, out, _ = run_cli(
         "statistic", "--sub_option", "breakdown", "--path", _GLOO / "tokenise", "--format", "json"
     )

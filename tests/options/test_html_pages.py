@@ -175,19 +175,6 @@ def test_a_step_drawn_is_as_long_as_its_bar_and_as_its_path(
         assert f"{in_ms(1e6 * paths[timeline.step])} on " in timeline.title
 
 
-def test_the_timeline_of_a_single_step_has_the_headlines_length(
-    shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    job = shared_data / "kineto/gpu-param-dlrm-8ranks/trace"
-    result = result_of("diagnose", [job], ["--html", "a.html"])
-    (timeline,) = _timelines(result)
-    mean = in_ms(1e6 * result.document["iteration_ms"]["mean"])
-    assert result.headline.startswith(f"A step takes {mean}: ")
-    assert timeline.title == f"Step 10: 18.0 ms on rank4, which ends last (mean of the ranks: {mean})"
-    assert f"{mean} on the mean rank, 18.0 ms on the one that ends last" in result.further
-
-
 def test_drawings_of_before_and_after_fit_a_phone(
     browser: Chrome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

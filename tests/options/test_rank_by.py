@@ -43,7 +43,6 @@ def test_compare_tells_how_much_longer_an_iteration_of_another_schedule_is(tmp_p
     for asked in ((), ("--step_by", "iteration begin"), ("--step_by", "args.iteration", "--rank_by", "pid")):
         found = answer("--option", "compare", "--path", fast, slow, *asked)
         assert found["iteration_ms"] == pytest.approx([714, 955])
-        assert [rank["rank"] for rank in found["ranks"]] == ["rank0", "rank1"]
 
 
 def test_an_argument_tells_the_ranks_wherever_files_are_read(tmp_path: Path) -> None:

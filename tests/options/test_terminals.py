@@ -13,7 +13,7 @@ from made_jobs import Job, data_parallel
 
 import options
 import recorded
-from conftest import REPO, few, run_cli
+from conftest import REPO, few
 from errors import TraceError
 from options import arguments
 from report import text
@@ -95,12 +95,3 @@ def assert_a_screen(result: Result, args: Namespace) -> None:
         assert command in words
     rows = [line for line in lines if re.match(r"\d  ", line)]
     assert len(rows) == min(len(result.cards), 5) or not result.cards[0].bar  # a hang has other tables
-
-
-@pytest.mark.parametrize("columns", ["80", "100"])
-def test_a_screen_keeps_why_a_saving_is_more_than_what_it_is_saved_from(
-    shared_data: Path, columns: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", columns)
-    _, out, _ = run_cli("diagnose", shared_data / "byteps/fork_lenet_straggler")
-    assert re.search(r"Note +\d[\d.]* ms of the gain is not this time itself", out)
