@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from errors import as_sentence, printable
+from errors import AnalyzeError, as_sentence, printable
 from function_names import brief
 from outputs.atomic import open_output
 from outputs.marks import PROGRAM
@@ -59,7 +59,6 @@ _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
     "base-uri 'none'; form-action 'none'"
 )
-_NOT_DRAWN = "Charts are left out: they need more than ulimit -v and ulimit -n leave."
 _PAGE = """<!doctype html>
 <html lang="en">
 <head>
@@ -94,7 +93,7 @@ def write(result: Result, path: Path) -> None:
         stream.write(head.encode("utf-8", "backslashreplace"))
         stream.write(_inert(encode(_all_printable(_document(result)))))
         stream.write(b"</script>\n")
-        if any(isinstance(chart, HeatMap) and chart.groups for chart in result.charts):
+        if any(isinstance(chart, HeatMap) and chart.groups for chart in result.charts) and not plot.problem():
             stream.write(b'<script type="text/plain" id="plotly">\n')  # `drawing.js` runs it
             stream.write(_plotly() + b"</script>\n")
         stream.write(b"<script>\n" + _script(result).encode() + b"</script>\n")
@@ -105,8 +104,10 @@ def _document(result: Result) -> dict[str, Any]:
     keys = _Numbered()
     tables = [_table(_cut(table), keys) for table in result.tables]
     cards = [_card(card, keys) for card in result.cards]
-    charts = [chart for chart in result.charts if isinstance(chart, Timeline | Network) or plot.can_draw()]
+    reason = plot.problem()
+    charts = [chart for chart in result.charts if isinstance(chart, Timeline | Network) or not reason]
     drawn = [_payload(chart, keys) for chart in charts]
+    missing = [f"Some charts are missing: {reason}"] if len(charts) < len(result.charts) else []
     title, further = _divided(result)
     return {
         "option": result.option,
@@ -116,7 +117,7 @@ def _document(result: Result) -> dict[str, Any]:
         "summary": markdown.summary(result, _MOST_COPIED).splitlines(),
         **{key: getattr(result, key) for key in ("figures", "commentary", "read", "repairs")},
         "cards": cards,
-        "notes": [*result.notes, *(() if len(charts) == len(result.charts) else (_NOT_DRAWN,))],
+        "notes": [*result.notes, *missing],
         "charts": [{"id": f"chart-{i}", **chart} for i, chart in enumerate(drawn, start=1)],
         "tables": [{"id": f"table-{i}", **table} for i, table in enumerate(tables, start=1)],
     }
@@ -285,7 +286,7 @@ def _plotly() -> bytes:
     """Return plotly's script; the package is not loaded for it, which takes 0.03 s."""
     spec = find_spec("plotly")
     if spec is None or spec.origin is None:
-        raise ImportError("No module named 'plotly'")
+        raise AnalyzeError("the view in 3-D needs plotly: python3 -m pip install plotly")
     return (Path(spec.origin).parent / "package_data" / "plotly.min.js").read_bytes()
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import textwrap
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from errors import AnalyzeError, OutputError, UsageError
 from outputs.atomic import open_output
@@ -19,10 +22,8 @@ SUFFIXES = (".svg", ".png", ".pdf")
 
 _MOST_BITMAP_PIXELS = 50_000_000
 _LONGEST_SIDE = 14_400  # points, what PDF allows
-_HANDLES = 24
-_SHAPE, _FINE = re.compile(r' d="[^"]*"'), re.compile(r"(?<=\.\d\d)\d+")  # nobody sees thousandths of a pixel
 _ADDRESS_SPACE = 80 << 30  # the engine that runs Vega reserves most of this, and aborts where it cannot
-_MEMORY = 1 << 30  # this, too, it takes at once, half of it for code
+_SHAPE, _FINE = re.compile(r' d="[^"]*"'), re.compile(r"(?<=\.\d\d)\d+")  # nobody sees thousandths of a pixel
 
 #: What an SVG of Vega holds: nothing that runs, loads or leads anywhere.
 _INERT = {
@@ -43,7 +44,7 @@ def write(result: Result, path: Path) -> None:
     OutputError
         The file cannot be written.
     AnalyzeError
-        Too little address space, or too few file handles, for what draws charts.
+        vl-convert is missing, or has too little address space.
     """
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
@@ -96,48 +97,48 @@ def _headed(title: str, headline: str) -> Spec:
 
 
 def _converted(spec: Spec) -> str:
-    _check_limits()
-    import vl_convert
-
+    library = _library()
     try:
-        picture: str = vl_convert.vegalite_to_svg(spec, vl_version="6.1", allowed_base_urls=[])
+        picture: str = library.vegalite_to_svg(spec, vl_version="6.1", allowed_base_urls=[])
     except ValueError as error:  # what it makes of too few file handles
         reason = str(error).rpartition("\n")[2] or error
         raise OutputError(f"the chart cannot be drawn: {reason}") from error
     return picture
 
 
-def can_draw() -> bool:
-    """Whether there are memory and file handles enough for charts (`ulimit -v`, `ulimit -d`, `ulimit -n`)."""
-    try:
+def problem() -> str:
+    """Why bars and heat maps cannot be drawn, nor PNG and PDF be made; "" where they can."""
+    if find_spec("vl_convert") is None:
+        return "charts need vl-convert-python: python3 -m pip install vl-convert-python"
+    with contextlib.suppress(ImportError):  # not on this system
         import resource
-    except ImportError:  # not on this system
-        return True
-    needed = {
-        resource.RLIMIT_AS: _ADDRESS_SPACE,
-        resource.RLIMIT_DATA: _MEMORY,
-        resource.RLIMIT_NOFILE: _HANDLES,
-    }
-    limits = [(resource.getrlimit(which)[0], least) for which, least in needed.items()]
-    return all(limit == resource.RLIM_INFINITY or limit >= least for limit, least in limits)
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if resource.RLIM_INFINITY != limit < _ADDRESS_SPACE:
+            return f"charts need {_ADDRESS_SPACE >> 30} GiB of address space (ulimit -v)"
+    return ""
 
 
-def _check_limits() -> None:
-    if not can_draw():
-        room = f"{_ADDRESS_SPACE >> 30} GiB of address space, {_MEMORY >> 30} GiB of memory"
-        raise AnalyzeError(f"charts need {room} and {_HANDLES} file handles (ulimit -v, -d and -n)")
+def _library() -> Any:
+    """Load vl-convert. AnalyzeError where it is missing or cannot run."""
+    if reason := problem():
+        raise AnalyzeError(reason)
+    import vl_convert
+
+    return vl_convert
 
 
 def _encoded(picture: str, suffix: str) -> bytes:
     """Return an SVG as a file of the format."""
     if suffix == ".svg":
         return f'<?xml version="1.0" encoding="UTF-8"?>\n{picture}\n'.encode()
-    import vl_convert
-
+    library = _library()
     width, height = draw.pixels(picture)
     if suffix == ".pdf":
         longest = max(width, height)
         fits = picture if longest <= _LONGEST_SIDE else draw.resized(picture, _LONGEST_SIDE / longest)
-        return vl_convert.svg_to_pdf(fits)
+        pdf: bytes = library.svg_to_pdf(fits)
+        return pdf
     scale = min(2.0, math.sqrt(_MOST_BITMAP_PIXELS / (width * height)))
-    return vl_convert.svg_to_png(picture, scale=scale)
+    png: bytes = library.svg_to_png(picture, scale=scale)
+    return png

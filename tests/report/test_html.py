@@ -353,12 +353,12 @@ def mark_of(browser: Chrome, name: str) -> WebElement:
     return browser.find_element(By.CSS_SELECTOR, f"[aria-label='{name}']")
 
 
-def test_charts_are_left_out_where_there_is_no_room_for_what_draws_them(
+def test_charts_that_cannot_be_drawn_are_left_out_with_a_note(
     browser: Chrome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("report.plot.can_draw", lambda: False)
+    monkeypatch.setattr("report.plot.problem", lambda: "charts need x: pip install x")
     assert open_page(browser, page(tmp_path / "a.html", BARS, TIMELINE)) == []
-    assert "Charts are left out" in browser.find_element(By.CSS_SELECTOR, ".notes").text
+    assert "Some charts are missing: charts need x" in browser.find_element(By.CSS_SELECTOR, ".notes").text
     assert len(browser.find_elements(By.TAG_NAME, "figure")) == 1
 
 
