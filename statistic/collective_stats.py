@@ -7,7 +7,6 @@ on the bus times `bus_factor`.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,16 +22,14 @@ from arrays.numbering import numbered, ranges
 from clocks.job_clocks import aligned
 from dag_utils import Partitions
 from dialects import Need, Role, is_communication
-from dialects.recorded_collectives import Call, base_of, bus_factor, kind_of, size_classes
+from dialects.recorded_collectives import Call, base_of, bus_factor, size_classes
 from dialects.step_parts import RankTrace
 from dialects.sync_points import SyncPoints
 from errors import counted
 from figures.time_by_role import Slices, time_of_ids
 from formats.columns import Trace
-from result import Cell
 from trace_utils import Request, Source, hosts_of, map_ranks, read_args
 
-_EXCHANGE = kind_of("all_to_all")
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -46,7 +43,6 @@ class CollectiveStat(Struct, frozen=True):
     transfer_ns, waiting_ns : the mean of one collective, and of a rank in it; where not all of the ranks are
         recorded `waiting_ns` is None, and the transfer is the shortest time of any: at most so long
     algbw, busbw : GB/s (10⁹), of that transfer
-    best_busbw : of the best single collective
     exposed_share : of the time that they took on all ranks, what no computation hid
     total_ns : the time that they took on a rank, the mean
     """
@@ -62,19 +58,13 @@ class CollectiveStat(Struct, frozen=True):
     algbw: float | None
     busbw: float | None
     exposed_share: float | None
-    best_busbw: float | None
     total_ns: float
 
 
 class CollectiveStats(Struct, frozen=True):
-    """The collectives of a job, with lines on what they do not tell, and on the files.
-
-    `uneven` are the all-to-alls of a group and size class in which ranks give or get different sizes: group,
-    class, the least and the most mean bytes that a rank sent, and which that was; the same of received ones.
-    """
+    """The collectives of a job, with lines on what they do not tell, and on the files."""
 
     rows: Sequence[CollectiveStat]
-    uneven: Sequence[Sequence[Cell]]
     notes: Sequence[str]
     path: Path  # of the first file
     read: Sequence[str]
@@ -102,7 +92,6 @@ def collective_stats(paths: Sequence[Path], partitions: Partitions, asked: Reque
     found = _joined(members, ranks)
     return CollectiveStats(
         rows=[*_rows(found, members, len(ranks))],
-        uneven=[*_uneven(found, members, names)],
         notes=[*_notes(found, members), *notes],
         path=job.files[0].path,
         read=[f"{file.path}: {file.dialect}, {file.n_events:,} events" for file in job.files],
@@ -145,8 +134,6 @@ class _Members(Struct, frozen=True):
     rank: Int64
     call: Int64
     n_bytes: Int64
-    sent: Int64
-    received: Int64
     start_ns: Int64
     end_ns: Int64
     exposed_ns: Float64
@@ -165,13 +152,13 @@ def _members(ranks: Sequence[_RankCollectives], is_tied: Sequence[bool]) -> _Mem
             (
                 -1 if call.key is None or not tied else keys.setdefault(call.key, len(keys)),
                 calls.setdefault(replace(call, sent=0, received=0, key=None), len(calls)),
-                *(call.n_bytes, call.sent, call.received),
+                call.n_bytes,
             )
             for call in one.calls
         ]
-        own = np.array(table, np.int64).reshape(-1, 5)[one.call]
+        own = np.array(table, np.int64).reshape(-1, 3)[one.call]
         parts.append(np.column_stack([own, one.number, np.full(len(own), i), one.start_ns, one.end_ns]))
-    key, call, n_bytes, sent, received, number, rank, start, end = np.concatenate(parts).T
+    key, call, n_bytes, number, rank, start, end = np.concatenate(parts).T
     exposed, taken = (
         np.concatenate([getattr(one, name) for one in ranks]) for name in ("exposed_ns", "taken_ns")
     )
@@ -183,7 +170,7 @@ def _members(ranks: Sequence[_RankCollectives], is_tied: Sequence[bool]) -> _Mem
     at = order[first]
     last_end = _reduced(np.maximum, end[order], first)
     exposed, taken = (_reduced(np.add, column[order], first) for column in (exposed, taken))
-    of_rank = rank[at], call[at], n_bytes[at], sent[at], received[at], start[at], last_end, exposed, taken
+    of_rank = rank[at], call[at], n_bytes[at], start[at], last_end, exposed, taken
     return _Members(of[first], *of_rank, list(calls), int(is_odd.sum()))
 
 
@@ -266,8 +253,7 @@ def _rows(found: _Joined, members: _Members, n_recorded: int) -> Iterator[Collec
         factor = float(found.factor[own[0]]) or np.nan
         with np.errstate(divide="ignore", invalid="ignore"):
             rates = np.where((n_bytes > 0) & (transfer > 0), n_bytes / transfer, np.nan)
-        best = _known(np.nanmax(rates)) if not np.isnan(rates).all() else None
-        usual = best
+        usual = _known(np.nanmax(rates)) if not np.isnan(rates).all() else None
         if len(whole):
             moved, took = found.n_bytes[whole].sum(), int(found.transfer_ns[whole].sum())
             usual = float(moved / took) if took and found.n_bytes[whole].all() else None
@@ -284,7 +270,6 @@ def _rows(found: _Joined, members: _Members, n_recorded: int) -> Iterator[Collec
             algbw=usual,
             busbw=None if usual is None else _known(usual * factor),
             exposed_share=float(members.exposed_ns[at].sum()) / taken if taken else None,
-            best_busbw=None if best is None else _known(best * factor),
             total_ns=float((members.end_ns - members.start_ns)[at].sum()) / n_recorded,
         )
 
@@ -314,25 +299,6 @@ def _class_text(size: int) -> str | None:
         return None
     unit = min(size // 10, len(_UNITS) - 1)
     return f"{1 << (size - 10 * unit):,} {_UNITS[unit]}"
-
-
-def _uneven(found: _Joined, members: _Members, names: Sequence[str]) -> Iterator[Sequence[Cell]]:
-    """Yield the all-to-alls of which ranks give or get different sizes; see `CollectiveStats`."""
-    for own, at, size in _classes(found, members):
-        call = members.calls[members.call[found.first[own[0]]]]
-        if call.kind != _EXCHANGE or size < 0:
-            continue
-        rank, count = members.rank[at], np.bincount(members.rank[at], minlength=len(names))
-        here = np.flatnonzero(count)
-        sent, received = (
-            np.bincount(rank, column[at], len(names))[here] / count[here]
-            for column in (members.sent, members.received)
-        )
-        if len(here) > 1 and (np.ptp(sent) or np.ptp(received)):
-            extremes = (
-                (float(of.min()), float(of.max()), names[here[of.argmax()]]) for of in (sent, received)
-            )
-            yield [call.group or None, _class_text(size), *itertools.chain(*extremes)]
 
 
 def _notes(found: _Joined, members: _Members) -> Iterator[str]:

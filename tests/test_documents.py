@@ -86,7 +86,6 @@ TYPES: dict[str, dict[str, Any]] = {
         "ranks?": rows(statistic._RANKS, outlier_steps=[int]),
         "breakdown?": rows(statistic._BREAKDOWN),
         "collectives?": rows(collective_table._COLLECTIVES),
-        "all_to_all?": rows(collective_table._UNEVEN),
         **{f"{name}?": [_LONGEST] for name in statistic._DASF},
     },
     "graph": {

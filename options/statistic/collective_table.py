@@ -28,19 +28,6 @@ _COLLECTIVES = (
     Column("algbw_gbs", "algorithm (GB/s)", "float", 2, minor=3, floor=0.01, value=lambda row: row.algbw),
     Column("busbw_gbs", "bus (GB/s)", "float", 2, floor=0.01, value=lambda row: row.busbw),
     Column("exposed_share", "exposed", "percent", 0),
-    Column(
-        "best_busbw_gbs", "best bus (GB/s)", "float", 2, minor=1, floor=0.01, value=lambda row: row.best_busbw
-    ),
-)
-_UNEVEN = (
-    Column("group", "group"),
-    Column("size_class", "size"),
-    Column("least_sent", "least sent (bytes)", "float", 0),
-    Column("most_sent", "most sent (bytes)", "float", 0),
-    Column("most_sent_by", "by"),
-    Column("least_received", "least received (bytes)", "float", 0, minor=1),
-    Column("most_received", "most received (bytes)", "float", 0),
-    Column("most_received_by", "by"),
 )
 _HOW = (
     "Bandwidths are in GB/s of 10⁹ bytes: bytes over the time of the transfer, and on the bus times 2(n-1)/n "
@@ -69,14 +56,11 @@ def collectives(args: Namespace) -> Result:
     rows = sorted(found.rows, key=lambda row: -row.total_ns) if args.sort else found.rows
     shown = rows[: args.head]
     table = Table.of("collectives", "Collectives", _COLLECTIVES, shown)
-    tables = [table]
-    if found.uneven:
-        tables.append(Table("all_to_all", "Uneven all-to-alls", _UNEVEN, found.uneven))
     return Result(
         "statistic",
         f"Collectives of {', '.join(map(str, args.path))}",
-        {one.name: one.records() for one in tables},
-        tables=tables,
+        {table.name: table.records()},
+        tables=[table],
         beside=found.path,
         headline=_headline(found),
         read=found.read,

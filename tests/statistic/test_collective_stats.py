@@ -56,7 +56,7 @@ def test_the_transfer_lasts_from_the_last_start_to_the_end_and_the_others_wait(t
     assert found == {
         "kind": "all-reduce", "group": "dp (0, 1)", "ranks": 2, "size_class": "1 MiB", "bytes": 1 << 20,
         "count": 1, "transfer_ms": 0.2, "waiting_ms": 0.025, "algbw_gbs": pytest.approx(5.24288),
-        "busbw_gbs": pytest.approx(5.24288), "exposed_share": 1.0, "best_busbw_gbs": pytest.approx(5.24288),
+        "busbw_gbs": pytest.approx(5.24288), "exposed_share": 1.0,
     }  # fmt: skip
 
 
@@ -92,7 +92,7 @@ def test_of_ranks_that_are_not_recorded_the_shortest_time_is_a_bound(tmp_path: P
     path = job(tmp_path, [events], world_size=2)
     found = row(path)
     assert (found["count"], found["transfer_ms"], found["waiting_ms"]) == (3, 0.2, None)
-    assert found["busbw_gbs"] == found["best_busbw_gbs"] == pytest.approx(5.24288)
+    assert found["busbw_gbs"] == pytest.approx(5.24288)
     assert "transfer and waiting cannot be told apart" in run_cli(*WORDS, path)[1].replace("\n", " ")
 
 
@@ -174,14 +174,6 @@ def test_the_annotation_around_the_launch_tells_the_size_of_a_kernel_without_arg
     found = row(job(tmp_path, [events(0), events(100)]))  # 524,288 bytes in 100 us; half go to the other
     assert (found["kind"], found["ranks"], found["bytes"]) == ("all-to-all", 2, 1 << 19)
     assert (found["algbw_gbs"], found["busbw_gbs"]) == (pytest.approx(5.24288), pytest.approx(2.62144))
-
-
-def test_ranks_of_an_all_to_all_that_move_different_sizes_are_named(tmp_path: Path) -> None:
-    out = {"Out msg nelems": 1 << 18}
-    of_rank = [[kernel("all_to_allv", 100, 100, 2, elements, **out)] for elements in (1 << 17, 3 << 17)]
-    (found,) = answer(job(tmp_path, of_rank))["all_to_all"]
-    assert (found["least_sent"], found["most_sent"], found["most_sent_by"]) == (1 << 19, 3 << 19, "rank1")
-    assert found["least_received"] == found["most_received"] == 1 << 20
 
 
 def test_exposed_time_is_that_of_breakdown(tmp_path: Path) -> None:
