@@ -1,1 +1,1 @@
-"""Offsets and drift between the clocks of hosts."""
+"""Offsets between the clocks of hosts."""

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from arrays import Float64, Int64, Mask, NDArray
 from arrays.median import median
@@ -59,18 +58,6 @@ class Occurrences(Struct, frozen=True):
         chosen |= chosen.T
         np.fill_diagonal(chosen, False)
         return chosen
-
-    def with_drift(self, drifts_ppm: Float64) -> Occurrences:
-        """Return the occurrences with the times of each host corrected by its drift (n,)."""
-        if not drifts_ppm.any():
-            return self
-        added = self.drifted_ns(drifts_ppm)
-        return replace(self, begin=self.begin + added, end=self.end + added)
-
-    def drifted_ns(self, drifts_ppm: Float64) -> Int64:
-        """Return the drift of each host at its begins (n, k), ns."""
-        added: Int64 = np.rint(self.begin * (drifts_ppm[:, None] / 1e6)).astype(np.int64)
-        return np.where(self.there, added, 0)
 
 
 def side_by_side(hosts: Sequence[SyncPoints]) -> Occurrences:

@@ -18,10 +18,10 @@ _SECOND_US = 1e6
 
 def shifted(trace: Trace, clock: Clock) -> Trace:
     """Return a trace with its times on the clock that `clock` relates its own to."""
-    if not clock.offset_ns and not clock.drift_ppm:
+    if not clock.offset_ns:
         return trace
-    points = replace(trace.points, ts_ns=trace.points.ts_ns + clock.shift(trace.points.ts_ns))
-    return replace(trace, ts_ns=trace.ts_ns + clock.shift(trace.ts_ns), points=points)
+    points = replace(trace.points, ts_ns=trace.points.ts_ns + clock.offset_ns)
+    return replace(trace, ts_ns=trace.ts_ns + clock.offset_ns, points=points)
 
 
 def aligned(
@@ -55,7 +55,7 @@ def remarks(names: Sequence[str], alignment: Alignment) -> list[str]:
 
 
 def doubts(names: Sequence[str], alignment: Alignment) -> list[str]:
-    """Return notes on clocks that nothing ties to the first, and on two that contradict each other."""
+    """Return notes on clocks that nothing ties to the first, that contradict each other, or that drift."""
     loose = [name for name, clock in zip(names[1:], alignment.clocks[1:], strict=True) if not clock.is_tied]
     lines: list[str] = []
     if loose:
@@ -68,6 +68,11 @@ def doubts(names: Sequence[str], alignment: Alignment) -> list[str]:
             f"{in_digits(alignment.contradiction_ns / 1e3)} µs (did a clock jump, or are these several jobs?)"
         )
         lines.append(Note(text, NoteKind.UNALIGNED))
+    elif any(clock.violations_after for clock in alignment.clocks):
+        adrift = [name for name, one in zip(names, alignment.clocks, strict=True) if one.violations_after]
+        lines.append(
+            f"the clocks of {listed(adrift, _LISTED)} drift: no constant offset orders all operations"
+        )
     return lines
 
 

@@ -22,7 +22,7 @@ from arrays import Float64, Int64, Mask
 from arrays.numbering import connected, places_by_value
 from clocks import limits
 from clocks.common_operations import Occurrences, side_by_side
-from clocks.pair_estimates import Drifts, PairOffset, drifts_of, evidence
+from clocks.pair_estimates import PairOffset, evidence
 from dialects.sync_points import SyncPoints
 
 
@@ -35,13 +35,11 @@ class Clock(Struct, frozen=True):
     one occurrence in the impossible order.
     """
 
-    offset_ns: int = 0  # what to add to its timestamps, at `middle_ns`
-    drift_ppm: float = 0.0  # by how much that grows (microseconds a second); 0 unless the trace shows it
+    offset_ns: int = 0  # what to add to its timestamps
     bound_ns: int | None = None
     anchors: int = 0  # occurrences it shares with another host
     violations_before: int = 0  # in which this host takes part, as recorded
     violations_after: int = 0  # as corrected
-    middle_ns: int = 0  # the middle of its anchors, on its own clock
     is_tied: bool = False  # whether common operations, or one machine, tie this host to the first one
 
     @property
@@ -53,13 +51,6 @@ class Clock(Struct, frozen=True):
     def bound_us(self) -> float | None:
         """The bound in microseconds."""
         return None if self.bound_ns is None else self.bound_ns / 1e3
-
-    def shift(self, ts_ns: Int64) -> Int64:
-        """Return the correction of timestamps (n,) of this host, to be added: offset and drift, ns."""
-        if self.drift_ppm == 0.0:
-            return np.full(len(ts_ns), self.offset_ns, np.int64)
-        drifted: Int64 = np.rint((ts_ns - self.middle_ns) * (self.drift_ppm / 1e6)).astype(np.int64)
-        return drifted + self.offset_ns
 
 
 class Alignment(Struct, frozen=True):
@@ -97,11 +88,11 @@ def align(
         return Alignment([Clock(bound_ns=0 if one else None, is_tied=one) for one in tied])
     reach = _reach(found, recorded)
     compared = found.compared
-    steady = cache(lambda use_ends: evidence(found, compared, use_ends=use_ends))  # where no clock drifts
-    for drifts in drifts_of(found, (limits.QUARTZ_PPM, limits.SLEWED_PPM)):
+    steady = cache(lambda use_ends: evidence(found, compared, use_ends=use_ends))
+    for limit_ppm in (limits.QUARTZ_PPM, limits.SLEWED_PPM):
         for use_ends in (True, False) if found.end_together.any() else (True,):
-            pairs = None if drifts.ppm.any() else steady(use_ends)
-            if (answer := _consistent(found, compared, drifts, pairs, reach, use_ends, machines)) is not None:
+            answer = _consistent(found, compared, limit_ppm, steady(use_ends), reach, machines)
+            if answer is not None:
                 return answer
     pairs = steady(True)
     groups = _tied_together(len(hosts), pairs)
@@ -111,31 +102,25 @@ def align(
     offsets = _whole(found, groups, offsets, np.full((len(hosts), len(hosts)), np.inf))
     late = _out_of_order(found, compared, offsets.astype(np.int64))[1]
     worst = np.unravel_index(late.argmax(), late.shape)
-    clocks = _clocks(found, compared, groups, offsets, np.zeros(len(hosts)), None)
+    clocks = _clocks(found, compared, groups, offsets, None)
     return Alignment(clocks, int(late.max()), [int(host) for host in worst])
 
 
 def _consistent(
     found: Occurrences,
     compared: Mask,
-    drifts: Drifts,
-    pairs: Sequence[PairOffset] | None,
+    limit_ppm: float,
+    pairs: Sequence[PairOffset],
     reach: Float64,
-    use_ends: bool,
     machines: Sequence[str],
 ) -> Alignment | None:
-    """Return the clocks that make every operation possible; None if drifts up to the limit allow none.
-
-    `pairs` are the evidence, where that is known.
-    """
-    steady = found.with_drift(drifts.ppm)
-    pairs = evidence(steady, compared, use_ends=use_ends) if pairs is None else pairs
+    """Return the clocks that make every operation possible; None if drifts up to the limit allow none."""
 
     def shortest(pairs: Sequence[PairOffset]) -> tuple[Float64, Float64] | None:
-        loose, bounds = (_shortest(_windows(steady, compared, drifts, pairs, far)) for far in (None, reach))
+        loose, bounds = (_shortest(_windows(found, compared, limit_ppm, pairs, far)) for far in (None, reach))
         if loose is None or bounds is None:
             return None
-        exact = _shortest(_windows(steady, compared, None, pairs))
+        exact = _shortest(_windows(found, compared, 0.0, pairs))
         return (loose if exact is None else exact), bounds
 
     windows = shortest(pairs)
@@ -150,7 +135,7 @@ def _consistent(
     for group in groups:
         offsets[group] = _joint(found, group, pairs, within)
     offsets = _whole(found, groups, offsets, tight)
-    return Alignment(_clocks(found, compared, groups, offsets, drifts.ppm, bounds), by_ends=by_ends)
+    return Alignment(_clocks(found, compared, groups, offsets, bounds), by_ends=by_ends)
 
 
 def _is_same(machines: Sequence[str], i: int, j: int) -> bool:
@@ -188,13 +173,13 @@ def _reach(found: Occurrences, recorded: Sequence[tuple[int, int] | None] | None
 def _windows(
     found: Occurrences,
     compared: Mask,
-    drifts: Drifts | None,
+    limit_ppm: float,
     pairs: Sequence[PairOffset],
     reach: Float64 | None = None,
 ) -> Float64:
     """Return w (n, n): ``x_i - x_j <= w[i, j]``, inf where nothing is known of what is `compared`.
 
-    With `drifts`, the windows allow for what further drift may have added up by each occurrence and for
+    With a limit above 0, the windows allow for what such a drift may have added up by each occurrence and for
     errors of its times; with `reach` (n,), also for drift as far as each host's recording reaches.
     """
     n = len(found.begin)
@@ -204,10 +189,10 @@ def _windows(
         own = np.flatnonzero(compared[i])
         both = found.there[own] & found.there[i] & found.all_wait
         slack = (found.end[own] - found.begin[i]).astype(np.float64)
-        if drifts is not None:
-            doubts = drifts.doubts_ppm(i)[own, None] / 1e6
-            slack += found.error[own] + found.error[i] + doubts * tau
-            slack += 0.0 if reach is None else doubts * np.maximum(reach[own], reach[i])[:, None]
+        if limit_ppm:
+            doubt = limit_ppm / 1e6
+            slack += found.error[own] + found.error[i] + doubt * tau
+            slack += 0.0 if reach is None else doubt * np.maximum(reach[own], reach[i])[:, None]
         windows[i, own] = np.where(both, slack, np.inf).min(axis=1, initial=np.inf)
     for pair in pairs:
         if pair.ends is not None:
@@ -327,7 +312,6 @@ def _clocks(
     compared: Mask,
     groups: Sequence[Int64],
     offsets: Float64,
-    drifts_ppm: Float64,
     bounds: Float64 | None,
 ) -> list[Clock]:
     """Return the clocks, each against the first host of its group; `offsets` (n,) relative to the middles.
@@ -338,9 +322,8 @@ def _clocks(
     for group in groups:
         first[group] = group[0]
     relative = np.rint(offsets - offsets[first]).astype(np.int64)
-    drift = drifts_ppm - drifts_ppm[first]
     before, _ = _out_of_order(found, compared, found.middle - found.middle[first])
-    after, _ = _out_of_order(found, compared, relative, drift)
+    after, _ = _out_of_order(found, compared, relative)
     far = np.zeros(len(offsets))
     if bounds is not None:
         of = np.arange(len(offsets))
@@ -349,28 +332,23 @@ def _clocks(
     return [
         Clock(
             offset_ns=int(relative[i] + found.middle[first[i]] - found.middle[i]),
-            drift_ppm=float(drift[i]),
             bound_ns=int(far[i]) if bounds is not None and first[i] == 0 else None,
             anchors=int(found.there[i].sum()),
             violations_before=int(before[i].sum() + before[:, i].sum()),
             violations_after=int(after[i].sum() + after[:, i].sum()),
-            middle_ns=int(found.middle[i]),
             is_tied=bool(first[i] == 0),
         )
         for i in range(len(offsets))
     ]
 
 
-def _out_of_order(
-    found: Occurrences, compared: Mask, shift: Int64, drift_ppm: Float64 | None = None
-) -> tuple[Int64, Int64]:
+def _out_of_order(found: Occurrences, compared: Mask, shift: Int64) -> tuple[Int64, Int64]:
     """Return how often (n, n), and by how much at most, host i begins an operation after j has ended it.
 
     `shift` (n,) is what is added to the hosts' times, relative to their middles.
     """
     n = len(shift)
-    added = shift[:, None] + (0 if drift_ppm is None else found.drifted_ns(drift_ppm))
-    begin, end = found.begin + added, found.end + added
+    begin, end = found.begin + shift[:, None], found.end + shift[:, None]
     count, most = np.zeros((2, n, n), np.int64)
     for i in range(n):
         own = np.flatnonzero(compared[i])

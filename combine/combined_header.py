@@ -150,7 +150,7 @@ def merged_header(labels: Labels, sources: Sequence[Rewritten], times: Timing) -
             "source": labels.texts[i].rstrip("."),
             "offset_us": times.clocks[i].offset_us,
             "bound_us": times.clocks[i].bound_us,
-            "drift_ppm": times.clocks[i].drift_ppm,
+            "drift_ppm": 0.0,  # scripts read it: drifts are no longer corrected
             **{key: value for key, value in headers[i].items() if key not in common},
         }
         for i in labels.order

@@ -25,7 +25,7 @@ from combine.combined_header import Labels, merged_header, metadata_events
 from combine.distinct_ids import SourcePlace
 from combine.event_times import microseconds
 from combine.rewrite_source import Rewritten, rewrite
-from combine.sources import Beginning, Member, Shift, sniffed, timing, usable, with_ranks
+from combine.sources import Beginning, Member, sniffed, timing, usable, with_ranks
 from formats import native
 from outputs.atomic import as_output_error, check_output, open_output, temporary_directory
 from parallel import FilePart, cores, process_pool, size_of, unpacked_size
@@ -118,7 +118,7 @@ def combine(
         n_timed = sum(len(source.ts) for source in sources)
         writing = bars.bar(n_timed, "events", what="writing", enabled=progress)
         with open_output(output) as file, writing as bar:
-            _write(file, head, metadata, _texts(sources, times.shifts, bar.update))
+            _write(file, head, metadata, _texts(sources, times.shifts_ns, bar.update))
     return Combined(
         members=members,
         n_events=len(metadata) + sum(s.n_events - len(s.untimed) for s in sources),
@@ -170,10 +170,10 @@ def _write(file: IO[bytes], head: bytes, metadata: Sequence[bytes], texts: Itera
 
 
 def _texts(
-    sources: Sequence[Rewritten], shifts: Sequence[Shift], on_written: Callable[[int], object]
+    sources: Sequence[Rewritten], shifts_ns: Sequence[int], on_written: Callable[[int], object]
 ) -> Iterator[bytes]:
     """Yield the events of all sources in time order as JSON, without the last one's closing brace."""
-    ts = np.concatenate([source.ts + shift(source.ts) for source, shift in zip(sources, shifts, strict=True)])
+    ts = np.concatenate([source.ts + shift_ns for source, shift_ns in zip(sources, shifts_ns, strict=True)])
     order = _time_order(ts, np.concatenate([source.dur for source in sources]))
     lengths = np.concatenate([source.lengths for source in sources])
     number = np.repeat(np.arange(len(sources), dtype=np.int32), [len(source.ts) for source in sources])

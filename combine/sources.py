@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from ctypes import CDLL
 from pathlib import Path
 
@@ -11,7 +11,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import dialects
-from arrays import Int64
 from clocks.job_clocks import doubts
 from clocks.offsets import Clock, align
 from combine.rewrite_source import Rewritten
@@ -24,7 +23,6 @@ from trace_utils import Source, head_of, reader_of
 
 _SNIFFED = 4  # pieces of a file (about 1 MiB each) that tell what wrote it
 #: What is added to times (n,) of a source to put them on the common clock, in ns.
-Shift = Callable[[Int64], Int64]
 
 
 class Member(Struct, frozen=True):
@@ -55,9 +53,9 @@ class Beginning(Struct, frozen=True):
 
 
 class Timing(Struct, frozen=True):
-    """How the sources are put on one clock: `shifts` and `clocks` are per source."""
+    """How the sources are put on one clock: `shifts_ns` and `clocks` are per source."""
 
-    shifts: Sequence[Shift]
+    shifts_ns: Sequence[int]
     base_ns: int  # what the combined file's times count from
     clocks: Sequence[Clock]
     aligned_by: str  # what the clocks were compared by
@@ -184,7 +182,7 @@ def timing(members: Sequence[Member], sources: Sequence[Rewritten], *, align: bo
     clocks, by, warnings = _clocks(hosts) if align else ([Clock() for _ in hosts], "none", [])
     of_host = {host.number: clock for host, clock in zip(hosts, clocks, strict=True)}
     return Timing(
-        [_placed(of_host[m.host].shift, base, base_ns) for m, base in zip(members, bases, strict=True)],
+        [base - base_ns + of_host[m.host].offset_ns for m, base in zip(members, bases, strict=True)],
         base_ns,
         [of_host[member.host] for member in members],
         by,
@@ -222,10 +220,6 @@ def _on_epoch(points: SyncPoints, base_ns: int) -> SyncPoints:
         key: point._replace(begin_ns=point.begin_ns + base_ns, end_ns=point.end_ns + base_ns)
         for key, point in points.items()
     }
-
-
-def _placed(shift: Shift, base: int, base_ns: int) -> Shift:
-    return lambda ts: base - base_ns + shift(ts + base)
 
 
 def _clocks(hosts: Sequence[_Host]) -> tuple[list[Clock], str, list[str]]:

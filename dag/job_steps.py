@@ -19,7 +19,7 @@ from dialects import Need
 from errors import AnalyzeError, TraceError
 from formats.columns import Trace
 from traces.paths import JobFiles, hosts_of
-from traces.ranks import PLAIN, Ranks, Request, load_paths, map_again, map_ranks
+from traces.ranks import PLAIN, Ranks, Request, load_paths, map_ranks
 from traces.split import TraceFile, repair_lines, span_of
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def load_steps(
         )
     job.check_any()
     job, empty = _with_operations(job)
-    job, hosts, clocks, notes = _on_one_clock(job, record, request)
+    job, hosts, clocks, notes = _on_one_clock(job)
     broken = _broken_graphs(job)
     names, sources = job.names, job.job.sources
     steps = []
@@ -131,13 +131,8 @@ def load_steps(
 
 def _on_one_clock(
     job: Ranks[RankRecord],
-    record: Callable[..., RankRecord],
-    request: Request,
 ) -> tuple[Ranks[RankRecord], Sequence[int], Sequence[Clock], list[str]]:
-    """Return the job on the first host's clock, the host of each rank, the clocks, and remarks on them.
-
-    Ranks whose clock drifts are recorded once more from their files: durations do not change.
-    """
+    """Return the job on the first host's clock, the host of each rank, the clocks, and remarks on them."""
     hosts = hosts_of(job.job)
     if max(hosts, default=0) == 0:
         return job, hosts, [Clock(bound_ns=0, is_tied=True)], []
@@ -145,14 +140,11 @@ def _on_one_clock(
     points = [rank.made.points for rank in job.ranks]
     machines = [rank.made.facts.machine for rank in job.ranks]
     clocks, notes = aligned(job.names, hosts, points, spans, machines)
-    drifting = [i for i, host in enumerate(hosts) if clocks[host].drift_ppm]
-    again = [partial(record, clock=clocks[hosts[i]]) for i in drifting]
-    moved = map_again(job, drifting, again, request)
     ranks = [
-        rank if i in drifting else replace(rank, made=rank.made.later(clocks[host].offset_ns))
-        for i, (rank, host) in enumerate(zip(moved.ranks, hosts, strict=True))
+        replace(rank, made=rank.made.later(clocks[host].offset_ns))
+        for rank, host in zip(job.ranks, hosts, strict=True)
     ]
-    return replace(moved, ranks=ranks), hosts, clocks, notes
+    return replace(job, ranks=ranks), hosts, clocks, notes
 
 
 def _load_traces(

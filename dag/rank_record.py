@@ -11,8 +11,6 @@ from msgspec.structs import replace
 
 import dialects
 from arrays import Int64
-from clocks.job_clocks import shifted
-from clocks.offsets import Clock
 from dag.dependencies import dag_from_gml
 from dialects import Need
 from dialects.recorded_collectives import NO_COLLECTIVES, Collectives
@@ -91,17 +89,13 @@ class RankRecord(Struct, frozen=True):
         return replace(self, steps=self.steps.later(by_ns), facts=facts)
 
 
-def record_rank(
-    source: Source, trace: Trace, request: Request, partitions: Partitions, clock: Clock | None = None
-) -> RankRecord:
-    """Return the record of a rank's trace; with `clock`, its times on the clock that this relates it to.
+def record_rank(source: Source, trace: Trace, request: Request, partitions: Partitions) -> RankRecord:
+    """Return the record of a rank's trace.
 
     For `Need.SIZES` it also tells the samples of memory, and what calls of collectives move.
     """
     if not len(trace):
         return RankRecord(AnalyzeError(f"{trace.path}: no operation"), RankFacts(trace.path), {})
-    if clock is not None:
-        trace = shifted(trace, clock)
     system = dialects.of(trace)
     edges, broken = _graph(source, trace)
     parameters = system.parameters(source.path.parent)

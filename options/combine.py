@@ -25,7 +25,6 @@ _WORKERS = (
     Column("ranks", "ranks"),
     Column("offset_us", "offset added (us)", "float"),
     Column("bound_us", "± bound (us)", "float"),
-    Column("drift_ppm", "drift (ppm)", "float"),
     Column("anchors", "anchors", "int"),
     Column("violations_before", "out of order before", "int"),
     Column("violations_after", "after", "int", paired=True),
@@ -35,7 +34,7 @@ _MOST_BARS = 40
 _LOOSE_US = 10e3
 _LARGEST = 64 << 20  # bytes of inputs of which a page shows a step
 _UNITS = (("h", 3600e6), ("s", 1e6), ("ms", 1e3))  # and how many microseconds each is
-_CLOCK = ("offset_us", "drift_ppm", "bound_us", "anchors", "violations_before", "violations_after")
+_CLOCK = ("offset_us", "bound_us", "anchors", "violations_before", "violations_after")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -199,7 +198,8 @@ def _workers(combined: Combined) -> list[dict[str, Any]]:
     for member, clock, rank in zip(combined.members, combined.clocks, combined.ranks, strict=True):
         entry = entries.setdefault(
             member.host,
-            {"path": str(member.owner), "ranks": []} | {key: getattr(clock, key) for key in _CLOCK},
+            {"path": str(member.owner), "ranks": [], "drift_ppm": 0.0}
+            | {key: getattr(clock, key) for key in _CLOCK},
         )
         if rank is not None and rank not in entry["ranks"]:  # several files of it are one rank
             entry["ranks"].append(rank)

@@ -112,8 +112,8 @@ def _on_one_clock(
     moved = [
         replace(
             rank,
-            start_ns=rank.start_ns + clock.shift(rank.start_ns),
-            end_ns=rank.end_ns + clock.shift(rank.end_ns),
+            start_ns=rank.start_ns + clock.offset_ns,
+            end_ns=rank.end_ns + clock.offset_ns,
         )
         for rank, clock in zip(ranks, own, strict=True)
     ]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import repeat
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -170,7 +169,7 @@ def map_ranks(
                 again.append(len(ranks))
                 rank = MappedRank(own[0].source, own, None)
             ranks.append(rank)
-        for i, rank in zip(again, reader.read_ranks([ranks[i] for i in again], repeat(make)), strict=True):
+        for i, rank in zip(again, reader.read_ranks([ranks[i] for i in again], make), strict=True):
             ranks[i] = rank
     check_known(request.only, dict.fromkeys(name for rank in ranks for name in rank.known))
     named = {name for rank in ranks for name in rank.named}
@@ -185,26 +184,6 @@ def map_ranks(
     of_file = [list(own) for _, own in itertools.groupby(files, key=attrgetter("file"))]
     job = replace(found, sources=sources, notes=notes)
     return Ranks(job, ranks, [*map(trace_file, of_file)], found, [*map(str, errors)])
-
-
-def map_again(
-    mapped: Ranks[_T],
-    ranks: Sequence[int],
-    makes: Sequence[Make[_T]],
-    request: Request,
-) -> Ranks[_T]:
-    """Return the job with new results for some `ranks`, each by its own function of `makes`.
-
-    Their files are read again; the other parameters are those of `map_ranks`.
-    """
-    if not ranks:
-        return mapped
-    new = list(mapped.ranks)
-    with files_to_read(mapped.found, request.jobs) as (to_read, _):
-        reader = _Reader(mapped.found, to_read, request)
-        for i, rank in zip(ranks, reader.read_ranks([new[i] for i in ranks], makes), strict=True):
-            new[i] = rank
-    return replace(mapped, ranks=new)
 
 
 @contextmanager
@@ -271,15 +250,13 @@ class _Reader(NamedTuple):
         files.sort(key=attrgetter("file", "place"))
         return files, results, [errors[i] for i in sorted(errors)]
 
-    def read_ranks(
-        self, ranks: Sequence[MappedRank[Any]], makes: Iterable[Make[Any]]
-    ) -> Iterator[MappedRank[Any]]:
-        """Yield ranks whose files are known with new results, each by its own function."""
+    def read_ranks(self, ranks: Sequence[MappedRank[Any]], make: Make[Any]) -> Iterator[MappedRank[Any]]:
+        """Yield ranks whose files are known with their results."""
         tasks = [
             self._task([file.file for file in rank.files], [rank.source], make)._replace(
                 places=[file.place for file in rank.files]
             )
-            for rank, make in zip(ranks, makes, strict=False)
+            for rank in ranks
         ]
         for rank, result in zip(ranks, self._mapped(_of_rank, tasks) if tasks else (), strict=True):
             if isinstance(result, TraceError):

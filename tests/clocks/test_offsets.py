@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike, NDArray
 
 from clocks.common_operations import _go_on
+from clocks.job_clocks import doubts
 from clocks.offsets import align
-from clocks.pair_estimates import hull, slopes
 from conftest import examples
 from dialects.sync_points import SyncPoint, SyncPoints
 
@@ -151,7 +151,7 @@ def test_the_true_offset_is_inside_the_bound(
     found = align([_points(SyncPoint(*spans)) for spans in recorded])
     assert not found.contradicting
     for clock, spans, times in zip(found.clocks, recorded, true, strict=True):
-        error = spans[0] + clock.shift(spans[0]) - times[0]
+        error = spans[0] + clock.offset_ns - times[0]
         assert clock.bound_ns is not None
         assert np.abs(error).max() <= clock.bound_ns + 2  # both roundings
         assert any(drifts) or clock.violations_after == 0
@@ -162,17 +162,14 @@ def _skewed(spans: tuple[np.ndarray, np.ndarray], offset: int, drift: float) -> 
     return begin, end
 
 
-def test_a_drift_that_no_constant_explains_is_found() -> None:
+def test_a_drift_that_no_constant_explains_is_within_the_bound_and_told() -> None:
     # 300 s at 20 ppm: 6 ms apart at the end, windows below 1 ms
     true = _simulate(1, 2, 3000, 300.0)
     found = align([_points(SyncPoint(*true[0])), _points(SyncPoint(*_skewed(true[1], 5_000_000, 20.0)))])
-    assert found.clocks[1].drift_ppm == pytest.approx(-20.0, abs=2.0)
-
-
-def test_a_short_trace_shows_no_drift() -> None:
-    true = _simulate(1, 2, 300, 1.0)
-    found = align([_points(SyncPoint(*true[0])), _points(SyncPoint(*_skewed(true[1], 5_000_000, 20.0)))])
-    assert found.clocks[1].drift_ppm == 0.0
+    assert found.clocks[1].violations_after > 0 and (found.clocks[1].bound_ns or 0) > 3_000_000
+    assert doubts(["a", "b"], found) == [
+        "the clocks of a and b drift: no constant offset orders all operations"
+    ]
 
 
 @settings(max_examples=examples(40), deadline=None)
@@ -276,19 +273,6 @@ def test_a_sync_point_of_long_ago_allows_for_the_drift_since() -> None:
 def test_times_near_the_limits_end_at_once(far: int) -> None:
     found = align([_host((0, 5), (1 << 60, (1 << 60) + 5)), _host((far, far + 4), (far + 10, far + 12))])
     assert abs(found.clocks[1].offset_ns) < 1 << 62
-
-
-def test_the_hull_of_five_points() -> None:
-    #  (1, 5) and (3, 5) stand out above; (2, 4) and the doubled (3, 1) lie below the line between them
-    x, y = np.array([0, 1, 2, 3, 3, 4]), np.array([0, 5, 4, 1, 5, 0])
-    assert hull(x, y).tolist() == [0, 1, 4, 5]
-
-
-def test_the_slopes_between_two_bounds() -> None:
-    # above (0, 0) and (10, 0), below (0, 1) and (10, 2): from -1/10 (through (0, 1), (10, 0)) to 2/10
-    at = np.array([0.0, 10.0])
-    low, high = slopes(at, np.array([0.0, 0.0]), at, np.array([1.0, 2.0]), 50.0)
-    assert (low, high) == pytest.approx((-0.1, 0.2))
 
 
 def _reductions(times_us: Sequence[int], clock_us: int, lost: Sequence[int] = ()) -> SyncPoints:
