@@ -196,15 +196,6 @@ def test_gradients_get_their_parameters_names_and_inputs() -> None:
     }
 
 
-def test_without_a_name_list_bytepss_names_stay() -> None:
-    part = collect_comm(comm_events([0]), None, {})
-    assert [event["name"] for event in part.events[:2]] == [
-        "Comm.byteps.gradient_0",
-        "Comm.byteps.gradient_0.PUSH",
-    ]
-    assert part.warnings == ["no list of gradient names: 2 gradients keep BytePS's names"]
-
-
 def test_a_name_list_with_an_endless_name_is_none(tmp_path: Path) -> None:
     gpu = write_gpu(tmp_path / "0")
     (gpu / "gradient_name_list.txt").write_text("conv_weight\n" + "x" * 5000 + "\n")
@@ -484,13 +475,6 @@ def test_iter_time_of_communication_alone(tmp_path: Path) -> None:
     assert answer["gpus"][0]["fw_bw_ms"] is None
 
 
-def test_iter_time_of_a_trace_without_steps_is_one_line(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.json", [{"ph": "X", "name": "f", "ts": 0, "dur": 1, "pid": 0, "tid": 0}])
-    code, out, err = run_cli("--option", "collect", "--sub_option", "iter_time", "--path", path)
-    assert (code, out) == (1, "")
-    assert f"{path}: no whole step found" in err
-
-
 # ---- recorded jobs: equal to what the profiler itself wrote
 
 
@@ -606,10 +590,3 @@ def test_the_network_alone(shared_data: Path, tmp_path: Path, variant: str, memb
     assert answer["gpus"] == []
     assert answer[member]["output"] == str(tmp_path / "made.json")
     assert files(path) == before
-
-
-def test_a_job_without_captures_has_no_network(tmp_path: Path) -> None:
-    write_gpu(tmp_path / "0")
-    code, out, err = run_cli("--option", "collect", "--sub_option", "pcap", "--path", tmp_path)
-    assert (code, out) == (1, "")
-    assert "no packet captures" in err

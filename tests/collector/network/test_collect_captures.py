@@ -11,10 +11,8 @@ import numpy as np
 import pytest
 
 import parallel
-from collector.network import network_tables
 from collector.network.collect_captures import TIMELINE, Captured, read_captures, write_captured
 from collector.network.endpoints import index_in_path
-from conftest import run_cli
 from errors import TraceError
 from trace_utils import find_gpus
 from traffic import NEW, SERVER_BASE, Connection, Packet, in_order, message, pcap, struct_meta, train
@@ -75,13 +73,6 @@ def test_wire_server_and_waiting_make_up_the_transfers(tmp_path: Path) -> None:
     assert (shares[0].server_ns, shares[0].waiting_ns) == (0, 0)
 
 
-def test_the_headline_says_where_transfers_spend_their_time(tmp_path: Path) -> None:
-    make_job(tmp_path)  # of one tensor, with all of its time on the wire, as above
-    found = network_tables.pcap(tmp_path, jobs=1, progress=False)
-    assert ": 100 % on the wire; 100 % of the time goes to byteps.gradient_0." in found.headline
-    assert f"(mean of {2 * 12})" in found.headline
-
-
 def events_of(path: Path) -> list[dict[str, object]]:
     events: list[dict[str, object]] = json.loads(path.read_bytes())["traceEvents"]
     return events
@@ -110,15 +101,6 @@ def test_a_connection_in_two_captures_counts_once(tmp_path: Path) -> None:
     found = read_captures(tmp_path)
     assert len(found.wire) == 24
     assert found.repairs == [f"{tmp_path / 'server_0.pcap'}: 1 connections are in another capture too"]
-
-
-def test_a_worker_directory_takes_the_capture_beside_it(tmp_path: Path) -> None:
-    make_job(tmp_path)
-    (tmp_path / "worker_0").mkdir()
-    found = read_captures(tmp_path / "worker_0")
-    assert [c.capture.path.name for c in found.captures] == ["worker_0.pcap"]
-    network_tables.pcap(tmp_path / "worker_0", jobs=1, progress=False)
-    assert (tmp_path / "worker_0" / "comm_timeline.json").exists()
 
 
 def test_captures_inside_the_worker_directories(tmp_path: Path) -> None:
@@ -191,12 +173,6 @@ def test_a_job_with_only_a_bad_capture_is_refused_in_a_line(tmp_path: Path, name
     assert str(caught.value).startswith(str(tmp_path / "worker_0.pcap"))
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "comm_timeline.json").exists()
-
-
-def test_the_command_line_says_it_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "worker_0.pcap").write_bytes(b"")
-    code, out, err = run_cli("--option", "collect", "--sub_option", "pcap", "--path", tmp_path)
-    assert (code, out, err.count("\n")) == (1, "", 1)
 
 
 def test_a_truncated_capture_gives_what_was_whole(tmp_path: Path) -> None:

@@ -58,11 +58,6 @@ def test_pcapng_in_nanoseconds(tmp_path: Path, order: str) -> None:
     ]
 
 
-def test_gzip_is_unpacked(tmp_path: Path) -> None:
-    segments, _ = read(tmp_path, [gzip.compress(b"".join(pcap([packet()] * 3)))])
-    assert [s.payload for s in segments] == [PAYLOAD] * 3
-
-
 @pytest.mark.parametrize("link", [0, 1, 101, 113, 276])
 @pytest.mark.parametrize("v6", [False, True])
 def test_link_layers(tmp_path: Path, link: int, v6: bool) -> None:
@@ -167,23 +162,6 @@ def test_any_bytes_behind_a_header_do_no_harm(tmp_path_factory: pytest.TempPathF
 def test_names_of_captures() -> None:
     names = ["a.pcap", "a.PCAPNG", "a.pcap.gz", "worker_0.pcap12", "a.cap", "a.pcap.txt", "pcap"]
     assert [is_capture(Path(name)) for name in names] == [True] * 5 + [False] * 2
-
-
-def test_a_recorded_capture_as_scapy_reads_it(shared_data: Path) -> None:
-    from scapy.layers.inet import IP, TCP
-    from scapy.utils import PcapReader
-
-    path = shared_data / "byteps" / "fork_mlp_2w2s_pcap" / "worker_0.pcap"
-    ours = [
-        (s.ts_ns // 1000, s.ends[1], s.ends[3], s.seq, s.flags, s.payload, s.length)
-        for s in read_segments(Capture(path))
-    ]
-    with PcapReader(str(path)) as packets:
-        for p, mine in zip((p for p in packets if TCP in p), ours, strict=True):
-            t = p[TCP]
-            size = p[IP].len - 4 * p[IP].ihl - 4 * t.dataofs
-            raw = bytes(t.payload)[:size]
-            assert mine == (int(p.time * 1_000_000), t.sport, t.dport, t.seq, int(t.flags), raw, size)
 
 
 @pytest.mark.parametrize("form", ["pcapng", "gz", "nanoseconds", "cooked"])
