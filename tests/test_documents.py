@@ -121,10 +121,9 @@ TYPES: dict[str, dict[str, Any]] = {
         "gpus": [{"path": str, "trace": str, "events": {"{}": int}, "steps": int, "fw_bw_ms": _NUMBER,
                   "iteration_ms": _NUMBER, "iteration_ms_per_step": [_NUMBER]}],
         "iteration_ms": _NUMBER,
-        "network?": {"output": str, "events": int, "keys": rows(network._KEYS),
-                     "captures": rows(network._CAPTURES)},
+        "network?": {"output": str, "events": int, "keys": rows(network._KEYS)},
         "server?": {"output": str, "events": int, "operations": rows(network._OPERATIONS),
-                    "keys": rows(network._REQUESTS), "logs": rows(network._LOGS)},
+                    "keys": rows(network._REQUESTS)},
     },
     "3dcompare": {
         "runs": [str], "paths": [str], "iteration_ms": [_NUMBER], "categories": [_AVERAGES],

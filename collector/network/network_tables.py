@@ -27,10 +27,7 @@ def pcap(root: Path, *, jobs: int | None, progress: bool | None, output: Path | 
     n_events = write_captured(network, target)
     wire = network.wire
     every_worker = all(key.waiting_ns is not None for key in network.keys)
-    tables = (
-        Table.of("network_keys", "Transfers by key", _KEYS, network.keys, note=_WHERE),
-        Table.of("network_captures", "Captures", _CAPTURES, network.captures, detail=True),
-    )
+    tables = [Table.of("network_keys", "Transfers by key", _KEYS, network.keys, note=_WHERE)]
     return Result(
         "collect",
         "network",
@@ -64,7 +61,6 @@ def server(root: Path, *, progress: bool | None, output: Path | None = None) -> 
     tables = (
         Table.of("server_operations", "Operations of the servers", _OPERATIONS, servers.operations),
         Table.of("server_keys", "Requests by key", _REQUESTS, servers.keys),
-        Table.of("server_logs", "Logs", _LOGS, servers.logs, detail=True),
     )
     return Result(
         "collect",
@@ -73,7 +69,10 @@ def server(root: Path, *, progress: bool | None, output: Path | None = None) -> 
         [table for table in tables if table.rows],
         headline=_server_headline(servers.operations),
         figures=[("server events", f"{n_events:,}")],
-        read=[f"{log.path}: {log.kinds.total():,} lines of {', '.join(log.kinds)}" for log in servers.logs],
+        read=[
+            f"{log.path}: {log.kinds.total():,} lines of {', '.join(log.kinds)}, {log.n_other:,} others"
+            for log in servers.logs
+        ],
         notes=[f"written: {target}"],
         repairs=servers.repairs,
     )
@@ -123,15 +122,6 @@ _WHERE = (
 _PLACES = ("on the wire", "in the server's hands", "waiting for other workers")
 _NOT_EVERY_WORKER = (
     "The captures do not show every worker: the server's time contains the waiting for the others."
-)
-_CAPTURES = (
-    Column("capture", "capture", value=lambda c: str(c.capture.path)),
-    Column("packets", "packets", "int", value=lambda c: c.capture.n_packets),
-    Column("bytes", "bytes", "int", value=lambda c: c.capture.n_bytes),
-    Column("connections", "connections", "int", minor=True, value=lambda c: c.capture.n_connections),
-    Column("transfers", "transfers", "int", value=lambda c: len(c.transfers)),
-    Column("unanswered", "unanswered", "int", value=lambda c: c.capture.n_unanswered),
-    Column("lost_bytes", "not captured (bytes)", "int", minor=True, value=lambda c: c.capture.lost_bytes),
 )
 
 
@@ -184,11 +174,3 @@ _OPERATIONS = (
     ms_column("max_ms", "max", "max_ns"),
 )
 _REQUESTS = (Column("node", "node"), *_KEYS[:3], *_KEYS[4:7])
-_LOGS = (
-    Column("log", "log", value=lambda n: str(n.path)),
-    Column("node", "node"),
-    Column("kinds", "kinds", value=lambda n: ", ".join(n.kinds)),
-    Column("lines", "lines", "int", value=lambda n: n.kinds.total()),
-    Column("other_lines", "others", "int", value=lambda n: n.n_other),
-    Column("unpaired", "unpaired", "int", value=lambda n: n.n_unpaired),
-)

@@ -41,7 +41,6 @@ class Capture(Struct):
 
     path: Path
     n_packets: int = 0
-    n_bytes: int = 0  # of the packets as captured
     n_cut: int = 0  # packets shorter than they were on the wire
     other_links: set[int] = field(default_factory=set)  # link types that cannot be decoded
     damage: str = ""  # why reading stopped before the end
@@ -78,7 +77,6 @@ def read_segments(capture: Capture, on_bytes: Callable[[int], object] = lambda n
     """
     for ts_ns, link, data, length in _packets(capture, on_bytes):
         capture.n_packets += 1
-        capture.n_bytes += len(data)
         capture.n_cut += length > len(data)
         at = _LINKS.get(link)
         if at is None:
