@@ -108,6 +108,7 @@ class Edit(Struct, frozen=True):
     error: float = EXTRAPOLATED
     error_ns: float = 0.0
     name: str = ""  # the request
+    caution: str = ""  # an assumption behind the answer, or why it changes nothing: a clause
 
 
 class Job:

@@ -108,7 +108,7 @@ TYPES: dict[str, dict[str, Any]] = {
     "replay": {
         **dict.fromkeys(("steps?", "operations?", "critical_step?"), int),
         **dict.fromkeys(("iteration_ms?", "before_ms?", "after_ms?", "change?"), float),
-        **{key: {"{}": float} for key in ("predicted_ms?", "path_before_ms?", "path_after_ms?")},
+        "predicted_ms?": {"{}": float},
         "measured_ms?": _NUMBER, "error?": _NUMBER, "interval_ms?": ([float], None), "output?": _STRING,
         "critical_path?": rows(PATH),
         "whatif?": [{"set": str, "before_ms": float, "after_ms": float, "change": float,

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from argparse import ArgumentParser, Namespace
-from collections import Counter
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from errors import UsageError, as_sentence, listed
+from errors import UsageError, as_sentence
 from function_names import brief
 from options import (
     READING,
@@ -53,15 +50,6 @@ _MOST_HELPFUL = 10
 _MOST_PATHS, _MOST_ON_PATHS = 16, 200_000
 #: A time before the edit that is less than this share of the recorded one needs a word.
 _ALIKE = 0.995
-#: Times the recorded bandwidth.
-_BANDWIDTHS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
-#: Operations that are replayed at most for each of them.
-_MOST_SWEPT = 400_000
-#: Operations that a plain replay simulates at most to draw what gives most when 10 % faster: 0.1 to 0.8 s of
-#: recorded jobs. Half of it changes none of them; with twice as many two more are drawn, for 1.5 and 3.3 s.
-_MOST_IN_TURN = 50_000_000
-#: Bytes a nanosecond as Mbit/s.
-_MBIT = 8e3
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -154,12 +142,7 @@ def _replayed(args: Namespace, loaded: LoadedSteps, wanted: Path) -> Result:
         further=_ahead(found),
         document=_document(args, found, row, path, output),
         tables=[table.first(args.head) for table in tables],
-        charts=[
-            *_in_turn(args, recording),
-            *timelines("Recorded", recording, result, _position(found.rows, row)),
-        ]
-        if is_drawn(args)
-        else (),
+        charts=timelines("Recorded", recording, result, _position(found.rows, row)) if is_drawn(args) else (),
         notes=[*recording.notes, *written],
         ask=command(args, WHAT_IF),
     )
@@ -184,22 +167,6 @@ def _path(args: Namespace, recording: Recording, step: StepGraph) -> NamedPath:
     from dag_utils import critical_path, named_path
 
     return named_path(recording, critical_path(step), parts=args.del_queue)
-
-
-def _mean_path(args: Namespace, result: Simulation, position: int, length_ns: float) -> dict[str, float]:
-    """Return the time of each kind of work on the paths of the simulated steps, a mean of `length_ns`.
-
-    Of many steps, or large ones, some are looked at; the one at `position` at least.
-    """
-    from dag_utils import by_kind
-
-    n = min(len(result.rows), _MOST_PATHS, max(1, _MOST_ON_PATHS // len(result.step(position))))
-    places = [position] if n == 1 else [at * (len(result.rows) - 1) // (n - 1) for at in range(n)]
-    sums: Counter[str] = Counter()
-    for at in places:
-        sums.update(by_kind(_path(args, result.recording, result.step(at))))
-    scale = length_ns / max(sums.total(), 1)
-    return {kind: scale * ns for kind, ns in sums.items()}
 
 
 def _position(rows: Sequence[int], row: int) -> int:
@@ -254,19 +221,6 @@ def _write(result: Simulation, output: Path | None) -> tuple[Path | None, list[s
         return None, []
     n_events = write_synthetic(result, output)
     return output, [f"replayed timeline: {output} ({n_events:,} events)"]
-
-
-def _in_turn(args: Namespace, recording: Recording) -> list[Chart]:
-    """Return the chart of `bottleneck`; nothing of a job for which that takes long."""
-    from options.replay.replay_tables import effect_chart
-    from replay.sensitivity import changed_in_turn
-
-    n_ops = sum(len(recording.steps[row]) for row in recording.whole_steps)
-    if n_ops * len(recording.table.kinds) > _MOST_IN_TURN:
-        return []
-    effects = changed_in_turn(recording, _FASTER, parts=args.del_queue, groups=True, progress=args.progress)
-    chart = effect_chart("What gives most when 10 % faster", effects, is_delay=False)
-    return [chart._replace(is_small=True)] if effects else []
 
 
 # ---- what if
@@ -338,34 +292,29 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
     row = choose_step(recording)
     position = _position(forecasts.rows, row)
     own_gaps = any(edit.as_recorded for edits in asked.values() for edit in edits)
-    simulate = partial(forecasts.simulation, own_gaps=own_gaps)
-    result = simulate(list(asked.values())[-1])
+    edits = list(asked.values())[-1]
+    result = forecasts.simulation(edits, own_gaps=own_gaps)
     after = _path(args, result.recording, result.step(position))
-    paths = [
-        _mean_path(args, one, position, length_ns)
-        for one, length_ns in ((simulate([]), last.before_ns), (result, last.after_ns))
-    ]
     slower = slowdown(recording) if "straggler=mean" in args.set else None
     output, written = _write(result, args.output)
     tables = [
         shown.whatif_table(found),
-        shown.moved_table(*paths),
         *shown.path_tables(recording.steps[row].number, after, full=args.full),
-        *(() if slower is None else (shown.slowdown_table(slower, full=args.full),)),
+        *(() if slower is None else (shown.slowdown_table(slower),)),
     ]
     charts: list[Chart] = [shown.whatif_chart(found)]
     if is_drawn(args):
         charts += shown.timelines("Recorded", recording, result, position)
     ahead = "" if last.interval_ns is None else f" ({_range(last.interval_ns)}, 95 %)"
-    cut = _outliers(last)
-    mean = f" ({in_ms(last.recorded.recorded_ns or 0.0, unit='')} with outliers in full)" if cut else ""
+    recorded_ns = last.recorded.recorded_ns or 0.0
+    mean = f" ({in_ms(recorded_ns, unit='')} with outliers)" if last.before_ns < _ALIKE * recorded_ns else ""
     times = f"{in_ms(last.after_ns)}{ahead} instead of {in_ms(last.before_ns, unit='')}{mean}"
     pausing = _pausing(args, loaded, forecasts)
     change = in_percent(last.ratio - 1, 1, sign="+")
     return Result(
         **_common(args, loaded),
         headline=f"With {brief(last.name)} a step takes {times}: {change}{pausing}.",
-        further=" ".join(map(as_sentence, _cautions(args, job))),
+        further=" ".join(as_sentence(edit.caution) for edit in edits if edit.caution),
         document={
             **_document(args, last.recorded, row, after, output, last.after_ns / last.recorded.iteration_ns),
             "interval_ms": _milliseconds(last.interval_ns),
@@ -373,14 +322,10 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
             "after_ms": last.after_ns / 1e6,
             "change": last.ratio - 1,
             "whatif": [_row(edit, slower) for edit in found],
-            **{
-                f"path_{side}_ms": {cat: ns / 1e6 for cat, ns in path.items()}
-                for side, path in zip(("before", "after"), paths, strict=True)
-            },
         },
         tables=[table.first(args.head) for table in tables],
         charts=charts,
-        notes=[*recording.notes, *cut, *written],
+        notes=[*recording.notes, *written],
         ask=command(args, WHAT_IF),
     )
 
@@ -426,16 +371,6 @@ def _pausing(args: Namespace, loaded: LoadedSteps, forecasts: Forecasts) -> str:
     return f"; {found.title} ({without.name}: up to {in_ms(without.gain_ns.mid_ns)} can be saved)"
 
 
-def _outliers(edit: Forecast) -> list[str]:
-    """Return why the time before the edit is less than what was recorded, if it is."""
-    recorded = edit.recorded.recorded_ns
-    if recorded is None or edit.before_ns > _ALIKE * recorded:
-        return []
-    return [f"Some steps took far longer than the others; counted in full they make the mean step "
-            f"{in_ms(recorded)}. What-ifs count them as long as the longest of the others, but for what "
-            "the edit itself takes from them or adds to them"]  # fmt: skip
-
-
 def _row(edit: Forecast, slower: Slowdown | None) -> dict[str, Any]:
     row = {
         "set": edit.name,
@@ -448,53 +383,6 @@ def _row(edit: Forecast, slower: Slowdown | None) -> dict[str, Any]:
     if slower is not None and "straggler=mean" in edit.name.split():
         row |= {"slowdown": slower.ratio, "slowdown_by": slower.by}
     return row
-
-
-def _cautions(args: Namespace, job: Job) -> list[str]:
-    """Return the assumptions of the edits, or why one changes nothing."""
-    from replay.links import is_sized
-    from replay.selection import named_owners
-    from replay.whatif.collective_times import crowded_ns
-    from replay.whatif.straggler import why_none
-
-    notes = []
-    for text in args.set:
-        if (rank := re.match(r"rank\d+(?=[.=])", text)) and len({*job.recording.workers}) > 1:
-            whose = named_owners(job.recording, rank[0])[0]
-            told = listed(
-                [owner for owner, is_one in zip(job.recording.owners, whose, strict=True) if is_one]
-            )
-            notes.append(f"{rank[0]} is {told}; the job has {listed(job.recording.owners)}")
-    if "straggler=none" in args.set and (why := why_none(job.recording)):
-        notes.append(f"straggler=none changes nothing: {why}")
-    if "straggler=mean" in args.set and len(job.recording.owners) < 2:
-        notes.append(f"straggler=mean changes nothing: {why_none(job.recording)}")
-    crowds = any(text.startswith(("bandwidth=", "overlap=")) for text in args.set)
-    if crowds and (beside_ns := crowded_ns(job.recording)[0]):
-        notes.append(
-            f"for {in_ms(beside_ns)} of a step kernels run beside collectives, which may slow them down; the "
-            "interval allows for that"
-        )
-    if any(text.startswith("bandwidth=") for text in args.set):
-        unknown = "bandwidth: the rate of the links is not known;"
-        rate = job.links
-        if rate is None and not job.collectives:
-            notes.append(f"{unknown} a ratio scales whole transfers")
-        elif rate is not None and not is_sized(job.recording):
-            notes.append(f"{unknown} sizes are taken from the copies to host memory")
-        elif rate is not None and not rate.is_told:
-            most = f"{rate.at_most * _MBIT:,.0f}"
-            notes.append(f"bandwidth: the links were never busy for long; they carried "
-                         f"{rate.at_least * _MBIT:,.0f} Mbit/s once and may carry {most}; for slower "
-                         "links give an absolute rate (bandwidth=100Mbit)")  # fmt: skip
-        if rate is not None and rate.machines:
-            pairs = [f"{server} with {worker}" for server, worker in rate.machines.items()]
-            notes.append(f"bandwidth: by the rate between them {listed(pairs)} are on one machine; what they "
-                         "send each other stays as it is")  # fmt: skip
-        for node, carries in {} if rate is None else rate.slow.items():
-            notes.append(f"bandwidth: {node} alone is limited to {carries * _MBIT:,.0f} Mbit/s; a ratio "
-                         "changes that, too")  # fmt: skip
-    return notes
 
 
 # ---- each in turn

@@ -17,13 +17,11 @@ from replay.sensitivity import Effect
 from replay.slowdown import Slowdown
 from result import (
     Bars,
-    Cell,
     Chart,
     Column,
     Command,
     LazySequence,
     Table,
-    in_percent,
     ms_column,
     ms_of,
 )
@@ -53,9 +51,7 @@ _HELPFUL = (
     Column("set", "what if", value=lambda edit: edit.forecast.name),
     Column("finding", "removes", minor=2),
 )
-_LEAST_SLOWDOWN = 0.01  # of the ideal job: what a terminal names
 _TYPED = Column("command", "command")
-_MOVED = "Where a step's time goes, before and after"
 
 
 def _bound(edit: Forecast, end: int) -> float | None:
@@ -110,35 +106,11 @@ def helpful_table(found: Sequence[HelpfulEdit], commands: Sequence[Command]) -> 
     return table._replace(columns=(*_HELPFUL, _TYPED), rows=rows)
 
 
-def slowdown_table(found: Slowdown, *, full: bool) -> Table:
-    """Return the slowdown of the job, and what each rank, stage and kind of work has of it.
-
-    A terminal shows what has a share worth naming, unless all is asked for.
-    """
+def slowdown_table(found: Slowdown) -> Table:
+    """List the slowdown of the job, and the part of each rank, stage and kind of work."""
     columns = (Column("by", "by"), Column("name", "own work of"), Column("slowdown", "slowdown", "float"))
     parts = [(by, name, ratio) for by, group in found.by.items() for name, ratio in group.items()]
-    large = [part for part in parts if part[2] - 1 >= _LEAST_SLOWDOWN]
-    n_left = len(parts) - len(large)
-    rows: list[Sequence[Cell]] = [("all", "", found.ratio), *parts]
-    table = Table("slowdown", "Slowdown over the ideal job", columns, rows)
-    if full or not n_left:
-        return table
-    note = f"{n_left:,} more, each below {in_percent(_LEAST_SLOWDOWN)}; --full shows all"
-    return table._replace(brief=table._replace(rows=[rows[0], *large], note=note))
-
-
-def moved_table(before: Mapping[str, float], after: Mapping[str, float]) -> Table:
-    """Return where the critical path of the mean step lies before and after, by kind of work."""
-    columns = (
-        Column("kind", "critical path in"),
-        Column("before_ms", "before (ms)", "float"),
-        Column("after_ms", "after (ms)", "float"),
-        Column("change_ms", "change (ms)", "float", scale="diverging", bar=True),
-    )
-    both = [(kind, before.get(kind, 0.0) / 1e6, after.get(kind, 0.0) / 1e6) for kind in {**before, **after}]
-    both.sort(key=lambda row: -abs(row[2] - row[1]))
-    rows = [*both, ("a step", sum(before.values()) / 1e6, sum(after.values()) / 1e6)]
-    return Table("path_by_category", _MOVED, columns, [(*row, row[2] - row[1]) for row in rows])
+    return Table("slowdown", "Slowdown over the ideal job", columns, [("all", "", found.ratio), *parts])
 
 
 def effect_table(name: str, title: str, effects: Sequence[Effect], iteration_ns: float) -> Table:

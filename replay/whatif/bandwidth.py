@@ -68,7 +68,20 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
         return times_faster(recording, times, None if links is None else links.at_most)
 
     crowded = _crowded(job.recording, ratio or 0.0) if latency is not None else 0.0
-    return Edit(apply, order=Order.BANDWIDTH, error_ns=crowded)
+    return Edit(apply, order=Order.BANDWIDTH, error_ns=crowded, caution=_caution(job))
+
+
+def _caution(job: Job) -> str:
+    """Say what is assumed where the rate of the links is not known."""
+    rate = job.links
+    if rate is None:
+        return "" if job.collectives else "the rate of the links is not known; a ratio scales whole transfers"
+    if not is_sized(job.recording):
+        return "the rate of the links is not known; sizes are taken from the copies to host memory"
+    if rate.is_told:
+        return ""
+    least, most = (f"{bytes_per_ns * 8e3:,.0f}" for bytes_per_ns in (rate.at_least, rate.at_most))
+    return f"the links were never busy for long; they carried {least} Mbit/s once and may carry {most}"
 
 
 def _times(links: LinkRate | None, ratio: float | None, target: float | None) -> float:

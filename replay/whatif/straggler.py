@@ -34,7 +34,9 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     if not request.asks("straggler", "none", *kinds):
         return None
     if request.value == "none":
-        return measured(job, without_stragglers)
+        why = why_none(job.recording)
+        caution = f"straggler=none changes nothing: {why}" if why else ""
+        return replace(measured(job, without_stragglers), caution=caution)
     even_out = kinds[request.value]
     return Edit(lambda recording: even_out(recording), order=Order.EVENED)
 

@@ -12,8 +12,6 @@ import pytest
 from conftest import REPO, run_cli
 from make import span, step, write
 from options import arguments, replay
-from options.replay.replay_tables import slowdown_table
-from replay.slowdown import Slowdown
 from result import Bars, Chart
 
 pytestmark = pytest.mark.slow
@@ -82,20 +80,6 @@ def test_a_what_if_has_an_interval_of_its_own() -> None:
     assert found["headline"].startswith("With BW=0.5 a step takes")
 
 
-def test_a_rank_that_workers_have_each_is_told_whose_it_is() -> None:
-    code, out, err = run_cli("whatif", LENET, "rank1.FW=2", "BW=0.9")
-    assert code == 0, err
-    assert "rank1 is wk1.rank0; the job has wk0.rank0 and wk1.rank0" in out
-    assert "rank1 is" not in run_cli("whatif", LENET, "wk1.rank0.FW=2")[1]
-
-
-def test_the_paths_before_and_after_add_up_to_the_steps_of_the_headline() -> None:
-    for edit in ("step14=usual", "BW=0.5"):  # the one keeps the recorded gaps, the other has usual ones
-        found = whatif(LENET, edit)
-        for side in ("before", "after"):
-            assert sum(found[f"path_{side}_ms"].values()) == pytest.approx(found[f"{side}_ms"])
-
-
 def test_the_ideal_job_says_how_much_slower_the_recorded_one_is() -> None:
     row = whatif(LENET, "straggler=mean")["whatif"][0]
     assert row["slowdown"] > 1
@@ -146,13 +130,6 @@ def test_the_interval_of_the_headline_is_the_one_that_is_drawn() -> None:
     assert after.between[-1] == pytest.approx(found["interval_ms"])
 
 
-def test_a_page_of_the_replay_draws_what_gives_most_when_faster() -> None:
-    shown, alone = charts(LENET), charts(LENET, "--sub_option", "bottleneck")
-    first, *_ = shown.values()
-    assert isinstance(first, Bars)
-    assert first == alone[first.title]._replace(is_small=True)  # type: ignore[call-arg]
-
-
 def test_what_would_be_saved_is_drawn_to_the_right_in_a_colour_for_each_kind() -> None:
     found = document("--path", LENET, "--sub_option", "bottleneck")["bottlenecks"]
     (bars,) = charts(LENET, "--sub_option", "bottleneck").values()
@@ -162,13 +139,3 @@ def test_what_would_be_saved_is_drawn_to_the_right_in_a_colour_for_each_kind() -
         assert name == f"{row['kind']} {row['name']}"
         assert values == {row["kind"]: pytest.approx(-row["effect_ms"])}
     assert {"rank", "operation"} <= set(bars.series)
-
-
-def test_a_terminal_names_what_slows_a_job_by_a_percent_or_more() -> None:
-    found = Slowdown(1.2, {"rank": {"rank5": 1.19, "rank1": 1.004}, "kind": {"aten::mm": 1.0}})
-    assert len(slowdown_table(found, full=False).rows) == 4  # what files have
-    brief = slowdown_table(found, full=False).brief
-    assert brief is not None
-    assert [row[1] for row in brief.rows] == ["", "rank5"]
-    assert brief.note == "2 more, each below 1 %; --full shows all"
-    assert slowdown_table(found, full=True).brief is None
