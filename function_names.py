@@ -98,16 +98,6 @@ def named(names: Iterable[str], most: int = 3) -> str:
     return listed(list(dict.fromkeys(map(brief, names))), most)
 
 
-def without_numbers(path: str) -> str:
-    """Return a module by the classes of itself and of the one that it is a part of; other names as they are.
-
-    >>> without_numbers("Net_0.Layer_12.MLP_12.Linear_3"), without_numbers("aten::mm")
-    ('MLP.Linear', 'aten::mm')
-    """
-    parts = re.fullmatch(r"(?:\w+_\d+\.)*?((?:\w+_\d+\.)?\w+_\d+)", path)
-    return re.sub(r"_\d+\b", "", parts[1]) if parts else path
-
-
 def _is_function(word: str, before: str) -> bool:
     has_more = word.startswith("_ZN") or (("(" in word or "<" in word) and re.fullmatch(_FUNCTION, word))
     return bool(has_more) or (before == "void" and "(" in word)

@@ -17,7 +17,7 @@ from dialects.recorded_collectives import NO_COLLECTIVES, Collectives
 from dialects.step_parts import RankSteps, RankTrace
 from dialects.steps import Step
 from dialects.sync_points import SyncPoints
-from dialects.system import Frames, MemorySamples, Origin
+from dialects.system import Frames, MemorySamples
 from errors import AnalyzeError, TraceError
 from formats.columns import Trace
 from formats.gml import read_gml
@@ -49,7 +49,6 @@ class RankFacts(Struct, frozen=True):
     machine : on which it ran, "" where the trace does not say
     frames : as of `System.frames`
     loads_ahead : as of `System.loads_ahead`
-    origins : as of `System.origins`, of a trace read for `Need.SIZES`
     """
 
     path: str
@@ -63,7 +62,6 @@ class RankFacts(Struct, frozen=True):
     machine: str = ""
     frames: Frames | None = None
     loads_ahead: bool = False
-    origins: Mapping[str, Origin] = field(default_factory=dict)
 
 
 class RankRecord(Struct, frozen=True):
@@ -142,7 +140,6 @@ def _facts(source: Source, rank: RankTrace, *, sized: bool) -> RankFacts:
         machine=system.machine(trace),
         frames=system.frames(trace),
         loads_ahead=system.loads_ahead(trace),
-        origins=system.origins(trace) if sized else {},
     )
 
 

@@ -107,14 +107,6 @@ class Frames(Struct, frozen=True):
         return self.name[at], bool(self.waits[at])
 
 
-class Origin(Struct, frozen=True):
-    """The operator, the module and the Python function, with its line, that launch a kernel; "" for none."""
-
-    operator: str = ""
-    module: str = ""
-    function: str = ""
-
-
 class WorkGroups(Struct, frozen=True):
     """Groups of the work of devices: of k slices `row` (k,) and `group` (k,), a place in `names`.
 
@@ -445,10 +437,6 @@ class System:
         kinds = [COMMUNICATION if moves else kernel_kind(trace.names[name]) for name, moves in pairs]
         distinct, place = numbered(zip(kinds, kinds, strict=True))
         return WorkGroups(rows, distinct, place.astype(np.int64)[kind])
-
-    def origins(self, trace: Trace) -> Mapping[str, Origin]:
-        """Return the operator, module and function that launch most of the kernels of each name."""
-        return {}
 
     def loads_ahead(self, trace: Trace) -> bool:
         """Whether other processes load the input, for which the recorded ones only wait."""

@@ -40,7 +40,6 @@ from dialects.system import (
     Frames,
     MemorySamples,
     Need,
-    Origin,
     System,
     WorkGroups,
     framed,
@@ -88,10 +87,7 @@ class Kineto(System):
         Need.STEPS: ("correlation",),
         Need.EDGES: ("correlation", "stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id"),
         Need.SIZES: (*SIZE_ARGS, *SYNC_ARGS, "correlation"),
-        Need.ORIGIN: (
-            *("correlation", "External id", "external id"),
-            *("Fwd thread id", "Sequence number", "Module Hierarchy"),
-        ),
+        Need.ORIGIN: ("correlation", "Fwd thread id", "Sequence number"),
     })  # fmt: skip
 
     def recognises(self, trace: Trace) -> bool:
@@ -292,12 +288,6 @@ class Kineto(System):
         from dialects.kineto.attribution import attributed
 
         return attributed(trace, np.flatnonzero(self.device_work(trace)), by)
-
-    def origins(self, trace: Trace) -> Mapping[str, Origin]:
-        """Return the operator, module and function that launch most of the kernels of each name."""
-        from dialects.kineto.attribution import origins
-
-        return origins(trace, np.flatnonzero(by_cat(trace, KERNEL_CATS.__contains__)))
 
     def loads_ahead(self, trace: Trace) -> bool:
         """Whether a DataLoader has workers."""

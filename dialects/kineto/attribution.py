@@ -7,27 +7,19 @@ number; so does the annotation, where the threads that run then have none.
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-
 import numpy as np
 
 from arrays import Int64
 from arrays.intervals import innermost
 from arrays.numbering import numbered, unique
 from dialects.kineto.collectives import step_mark
-from dialects.kineto.kineto_device import calls_of, integers, with_value
+from dialects.kineto.kineto_device import calls_of, integers
 from dialects.masks import by_cat, by_name
-from dialects.system import CPU_OP_CATS, Origin, WorkGroups
+from dialects.system import CPU_OP_CATS, WorkGroups
 from formats.columns import Trace
-from function_names import without_numbers
 
 _MODULE = "nn.Module: "
 _ENGINE, _UPDATE = "autograd::engine::", "Optimizer."
-#: A Python function in a file that is not PyTorch's own.
-_OWN_LINE = re.compile(r"(?!(?:.*/)?torch/).*\.py\(\d+\): .*")
-#: What comes before the last two modules of a path, and before the name of a file.
-_PLACE = re.compile(r"\A(?:(?:\w+_\d+\.)*(?=\w+_\d+\.\w+_\d+$)|.*/(?=[^\s/]+\.py))")
 NO_LAUNCH = "(not attributed: no launch in the file)"
 _NONE = {
     "operator": "(no operator around the launch)",
@@ -55,71 +47,12 @@ def attributed(trace: Trace, rows: Int64, by: str) -> WorkGroups:
     labels = np.full(len(rows), _NONE[by], np.object_)
     labels[launch.thread < 0] = NO_LAUNCH
     labels[known] = text
-    if by == "module" and "Module Hierarchy" in trace.args:
-        scopes = trace.args["Module Hierarchy"].as_dict()
-        for i in np.flatnonzero(~known & (launch.operator >= 0)).tolist():
-            labels[i] = _scope(str(scopes.get(int(launch.operator[i]), ""))) or labels[i]
     pairs, group = numbered(zip(labels.tolist(), launch.phases(), strict=True))
     return WorkGroups(rows, pairs, group.astype(np.int64))
 
 
-def _scope(hierarchy: str) -> str:
-    """Return the module that TorchScript says an operator is in (`with_modules`); "" for none.
-
-    >>> _scope("TOP(Net)::forward.layer1(Sequential)::forward.SELF(Sequential)::f.0(Block)::forward")
-    'Net.layer1.0'
-    """
-    parts = re.findall(r"\b(\w+)\((\w+)\)::\w+", hierarchy)
-    return ".".join(of_class if name == "TOP" else name for name, of_class in parts if name != "SELF")
-
-
-def origins(trace: Trace, rows: Int64) -> dict[str, Origin]:
-    """Return the operator, module and Python function that launch most of the work `rows` (k,), by its name.
-
-    Where one module launches no half of it, modules of its class do.
-    """
-    if not len(rows):
-        return {}
-    launch = _Launches(trace, rows)
-    module = launch.first_known(launch.module, launch.of_forward(launch.modules))
-    paths, path_of = launch.paths()
-    names, name_of = [*trace.names, ""], np.append(trace.name_id, len(trace.names))
-    lines = launch.around(np.flatnonzero(by_name(trace, _OWN_LINE.fullmatch)))
-    keys = np.stack(
-        [
-            *(trace.name_id[rows], name_of[launch.operator], name_of[lines]),
-            np.where(module < 0, len(paths), path_of[module]),
-        ]
-    )
-    distinct, which = np.unique(keys, axis=1, return_inverse=True)
-    total_ns = np.bincount(which.reshape(-1), trace.dur_ns[rows], distinct.shape[1]).astype(np.int64)
-    times: dict[str, tuple[Counter[str], Counter[str], Counter[str]]] = {}
-    for (name, operator, line, path), ns in zip(distinct.T.tolist(), total_ns.tolist(), strict=True):
-        sums = times.setdefault(trace.names[name], (Counter(), Counter(), Counter()))
-        for by_name_of, of in zip(sums, (names[operator], [*paths, ""][path], names[line]), strict=True):
-            by_name_of[of] += ns
-    return {name: Origin(*map(_most, sums)) for name, sums in times.items()}
-
-
-def _most(by_name: Counter[str]) -> str:
-    """Return the name with most of some times; of modules none of which has half of them a class."""
-    known = Counter({name: ns for name, ns in by_name.items() if name})
-    if not known:
-        return ""
-    name, ns = known.most_common(1)[0]
-    if 2 * ns < known.total():
-        classes: Counter[str] = Counter()
-        for one, own_ns in known.items():
-            classes[without_numbers(one)] += own_ns
-        name = classes.most_common(1)[0][0]
-    return _PLACE.sub("", name)
-
-
 class _Launches:
-    """The calls that launched k pieces of work, and what was around each: rows of the trace, -1 for none.
-
-    Of a call that is not recorded an operator that launched the work stands in for it.
-    """
+    """The calls that launched k pieces of work, and what was around each: rows of the trace, -1 for none."""
 
     def __init__(self, trace: Trace, rows: Int64) -> None:
         self.trace = trace
@@ -130,10 +63,7 @@ class _Launches:
         self.modules = np.flatnonzero(by_name(trace, lambda name: name.startswith(_MODULE)))
         marks = by_name(trace, lambda name: step_mark(name) is not None)
         self.annotations = np.flatnonzero(by_cat(trace, "user_annotation".__eq__) & ~marks)
-        self.operator = self._with_external_ids(rows, self.around(np.flatnonzero(self.is_operator)))
-        unseen = (self.call < 0) & (self.operator >= 0)
-        self.at_ns = np.where(unseen, trace.ts_ns[self.operator], self.at_ns)
-        self.thread = np.where(unseen, trace.track_id[self.operator], self.thread)
+        self.operator = self.around(np.flatnonzero(self.is_operator))
         self.module, self.annotation = self.around(self.modules), self.around(self.annotations)
         engine = np.flatnonzero(self.is_operator & by_name(trace, lambda name: name.startswith(_ENGINE)))
         self.is_backward = self.around(engine) >= 0
@@ -213,20 +143,6 @@ class _Launches:
             at = np.searchsorted(trace.ts_ns[before], self.at_ns[here], side="right") - 1
             found[here] = np.append(before, -1)[at]
         return found
-
-    def _with_external_ids(self, rows: Int64, operator: Int64) -> Int64:
-        """Return the operators (k,), those of work whose launch tells none by its external id.
-
-        Some versions write other numbers there (the correlation, for one): ids count where they name the same
-        operators as the launches do, or without any launch are not correlations.
-        """
-        trace, operators = self.trace, np.flatnonzero(self.is_operator)
-        ids = integers(trace, "External id", rows)
-        ids = np.where(ids < 0, integers(trace, "external id", rows), ids)
-        found = with_value(trace, "External id", operators, np.where(ids > 0, ids, -1), trace.ts_ns[rows])
-        both = (found >= 0) & (operator >= 0)
-        agree = (found == operator)[both] if both.any() else ids != integers(trace, "correlation", rows)
-        return np.where(operator < 0, found, operator) if 2 * int(agree.sum()) > len(agree) else operator
 
 
 def _around(trace: Trace, slices: Int64, thread: Int64, at_ns: Int64) -> Int64:

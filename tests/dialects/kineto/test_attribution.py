@@ -116,17 +116,6 @@ def test_a_backward_operator_has_the_module_of_the_forward_one_with_its_sequence
     assert groups(path, "operator")["aten::mm", "backward"] == 9000
 
 
-def test_modules_of_torchscript_are_those_that_its_operators_tell(tmp_path: Path) -> None:
-    scope = "TOP(ResNet)::forward.layer1(Sequential)::forward.0(BasicBlock)::forward"
-    operator = event("aten::conv2d", "cpu_op", 5, 40, **{"Module Hierarchy": scope})
-    other = event("aten::add", "cpu_op", 60, 40, **{"Module Hierarchy": ""})
-    path = write(tmp_path / "a.json", [operator, *launch(10, 1), other, *launch(70, 2, dur=3)])
-    assert groups(path, "module") == {
-        ("ResNet.layer1.0", "forward"): 10000,
-        ("(no module around the launch)", "forward"): 3000,
-    }
-
-
 def test_an_annotation_around_the_backward_pass_counts_before_that_of_the_forward_one(tmp_path: Path) -> None:
     def job(*more: dict[str, Any]) -> dict[tuple[str, str], int]:
         events = [
@@ -148,23 +137,6 @@ def test_all_of_a_graph_belongs_to_what_is_around_its_launch(tmp_path: Path) -> 
     assert groups(write(tmp_path / "a.json", [around, call, *kernels]), "operator") == {
         ("decode", "forward"): 500_000
     }
-
-
-def test_an_external_id_stands_in_for_a_launch_unless_it_is_a_correlation(tmp_path: Path) -> None:
-    def job(number: int, correlation: int) -> dict[tuple[str, str], int]:
-        args = {"External id": number, "correlation": correlation}
-        events = [
-            event("scale", "user_annotation", 0, 8),
-            event("aten::mul", "cpu_op", 1, 5, **{"External id": 8}),
-            event("k", "kernel", 50, 3, 7, **args),
-        ]
-        path = write(tmp_path / "a.json", events)
-        assert (("scale", "forward") in groups(path, "annotation")) == (number == 8 != correlation)
-        return groups(path, "operator")
-
-    assert job(8, 77) == {("aten::mul", "forward"): 3000}
-    assert job(9, 77) == {(_NO_LAUNCH, ""): 3000}
-    assert job(8, 8) == {(_NO_LAUNCH, ""): 3000}
 
 
 @pytest.mark.parametrize(
@@ -216,29 +188,6 @@ def test_runs_are_compared_by_kinds_of_kernels(tmp_path: Path) -> None:
     assert rows["elementwise"]["avg_absolute_ms"] == 0
     cats = {row["cat"]: row["step_ms"] for row in json.loads(run_cli(*words)[1])["categories"]}
     assert cats["GEMM"] == pytest.approx([0.03, 0.035])
-
-
-def test_diagnose_speaks_of_kinds_operators_and_modules(tmp_path: Path) -> None:
-    """Five steps of 10 ms, in which the device computes one matrix product for 9.7 ms."""
-    events = []
-    for i in range(5):
-        at = 10_000 * i
-        events += [
-            event(f"ProfilerStep#{i}", "user_annotation", at, 10_000),
-            event("nn.Module: Net_0", "python_function", at + 50, 400),
-            event("/me/train.py(12): f", "python_function", at + 55, 320),
-            event("nn.Module: Linear_3", "python_function", at + 60, 300),
-            event("torch/nn/modules/linear.py(125): forward", "python_function", at + 65, 250),
-            event("aten::mm", "cpu_op", at + 80, 200),
-            event("cudaLaunchKernel", "cuda_runtime", at + 100, 10, correlation=i + 1),
-            event("cudaDeviceSynchronize", "cuda_runtime", at + 300, 9610, correlation=100 + i),
-            event("ampere_sgemm_64x64_nn", "kernel", at + 200, 9700, 7, correlation=i + 1, stream=7),
-        ]
-    code, out, err = run_cli("--format", "json", "--path", write(tmp_path / "a.json", events))
-    assert code == 0, err
-    answer = json.loads(out)
-    (hot,) = [one for one in answer["findings"] if one["kind"] == "hot_operation"]
-    assert ": GEMM, launched by aten::mm in Net_0.Linear_3 at train.py(12): f" in hot["cause"]
 
 
 # ---- recorded jobs
