@@ -66,7 +66,7 @@ def _read_dasf(path: Path, decoding: Decoding) -> Trace:
 def _read_dump(path: Path, decoding: Decoding) -> Trace:
     from formats.recorder import recorder_dump
 
-    return dialects.recognised(recorder_dump.read(path, decoding.args, decoding.scan))
+    return dialects.recognised(recorder_dump.read(path, decoding.args))
 
 
 def _is_step_log(head: bytes) -> bool:

@@ -16,7 +16,7 @@ from arrays import Int64, Mask
 from arrays.numbering import ids_in
 from errors import whole_number
 from formats.columns import Trace
-from formats.recorder.recorder_dump import COMPLETED, Dump, shapes_of, text_of, whole
+from formats.recorder.recorder_dump import COMPLETED, Dump, column, shapes_of, text_of, whole
 from formats.recorder.standing import UNKNOWN, DumpedCall, Group, Lane, Standing
 from formats.values import FARTHEST_NS
 
@@ -87,7 +87,7 @@ def _just_completed_ns(dump: Dump) -> int:
     It retires what it finds complete, some times a second; the rest is found while the dump is made.
     """
     is_done = dump.state == COMPLETED
-    retired = dump.entries.column("retired")
+    retired = column(dump.entries, "retired")
     if not {*map(type, retired)} <= {bool}:
         retired = [one is not False for one in retired]
     is_retired = np.array(retired, np.bool_)
@@ -106,7 +106,7 @@ def _with_launches(dump: Dump) -> tuple[Dump, Int64, Mask]:
     state, is_launch = dump.state.copy(), np.zeros(len(dump.entries), np.bool_)
     order = np.arange(len(dump.entries))
     launches: dict[Hashable, int] = {}
-    turns = dump.entries.column("p2p_seq_id") if _LAUNCH in dump.kind else ()
+    turns = column(dump.entries, "p2p_seq_id") if _LAUNCH in dump.kind else ()
     for i in reversed(range(len(turns))):
         key = (int(dump.group_id[i]), int(dump.number[i]), whole(turns[i]))
         if dump.kind[i] == _LAUNCH:
@@ -148,7 +148,7 @@ def _calls(
     """Return the calls of some entries (rows), the first `n_frames` of them (else all) with their frames."""
     places = rows.tolist()
     n_frames = len(places) if n_frames is None else n_frames
-    entries = zip(places, dump.entries.some(places), strict=True)
+    entries = ((place, dump.entries[place]) for place in places)
     return [_call(dump, names, i, entry, order, n < n_frames) for n, (i, entry) in enumerate(entries)]
 
 

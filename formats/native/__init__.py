@@ -22,7 +22,7 @@ from errors import one_line
 from outputs.atomic import temporary_directory
 
 _FOLDER = Path(__file__).parent
-_SOURCES = ("pickle.c", "rows.c", "scan.c", "simulate.c")
+_SOURCES = ("rows.c", "scan.c", "simulate.c")
 _FLAGS = ("-std=c11", "-O3", "-shared", "-fPIC")
 _COMPILERS = ("cc", "gcc", "clang")
 _BUILD_SECONDS = 60.0
@@ -160,8 +160,6 @@ def _declared(loaded: ctypes.CDLL) -> ctypes.CDLL:
     loaded.scan_events.restype = ctypes.c_int
     loaded.read_rows.argtypes = (pointer, text, size, number, *[pointer] * 3)
     loaded.read_rows.restype = ctypes.c_int64
-    loaded.find_rows.argtypes = (text, size, size, text, text, number, number, *[pointer] * 3)
-    loaded.find_rows.restype = ctypes.c_int64
     loaded.place_successors.argtypes = (number, *[pointer] * 4)
     loaded.place_successors.restype = None
     for run in (loaded.run_with_queues, loaded.run_without_queues):

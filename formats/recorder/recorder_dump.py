@@ -14,7 +14,6 @@ import math
 import re
 from array import array
 from collections.abc import Collection, Mapping, Sequence
-from ctypes import CDLL
 from functools import lru_cache
 from itertools import repeat
 from pathlib import Path
@@ -26,12 +25,9 @@ import numpy as np
 from arrays import Int64, Mask
 from arrays.numbering import numbered
 from errors import TraceError, counted
-from formats import native
 from formats.columns import ArgColumn, Trace, Track
 from formats.event import UNDECODABLE
 from formats.recorder import BYTES, NUMBER
-from formats.recorder.entries import Entries
-from formats.recorder.pickled_rows import PickledRows
 from formats.recorder.plain_pickle import unpickled
 from formats.stream import PIECE, ByteStream
 from formats.values import FARTHEST_NS, clean_text
@@ -53,7 +49,7 @@ _STATES = {"scheduled": 0, "started": STARTED, "completed": COMPLETED}
 class Dump(NamedTuple):
     """A dump: `entries` are its calls (n); the fields that all of them are asked for are columns (n,)."""
 
-    entries: Entries
+    entries: Sequence[Mapping[str, Any]]
     kind: Sequence[str]
     groups: Sequence[tuple[str, str]]  # the distinct ones, by name and description
     group_id: Int64
@@ -66,50 +62,50 @@ class Dump(NamedTuple):
     written_ns: int
 
 
-def read(path: Path, args: Collection[str] = (), scan: bool = False) -> Trace:
-    """Load one dump, with those of `NUMBER` and `BYTES` that are in `args`; `scan`: by C, where it can.
+def read(path: Path, args: Collection[str] = ()) -> Trace:
+    """Load one dump, with those of `NUMBER` and `BYTES` that are in `args`.
 
     TraceError for other files, and for a pickle that holds more than values.
     """
     is_collected = gc.isenabled()
     gc.disable()  # a search for cycles among a dump's many lists takes as long as reading them
     try:
-        return _read(path, args, native.library() if scan else None)
+        return _read(path, args)
     finally:
         if is_collected:
             gc.freeze()  # nor later: they are let go without a search
             gc.enable()
 
 
-def _read(path: Path, args: Collection[str], library: CDLL | None) -> Trace:
+def _read(path: Path, args: Collection[str]) -> Trace:
     repairs: list[str] = []
-    document, rows = _document(path, repairs, library)
+    document = _document(path, repairs)
     found = document.get("entries", [])
     if not isinstance(found, list | tuple) or not document.keys() & {"entries", "pg_config", "pg_status"}:
         raise TraceError(f"{path}: not a dump of a flight recorder: it has no entries")
     if "entries" not in document:
         repairs.append("no list of entries: no call is recorded")
-    entries = Entries(found, rows)
-    if n := entries.n_damaged:
-        repairs.append(f"{n:,} of {n + len(entries):,} entries are damaged and left out")
+    entries = [entry for entry in found if isinstance(entry, dict) and isinstance(entry.get("state"), str)]
+    if n := len(found) - len(entries):
+        repairs.append(f"{n:,} of {len(found):,} entries are damaged and left out")
     names, states, of_groups = (
-        _hashed(entries.column(key)) for key in ("profiling_name", "state", "process_group")
+        _hashed(column(entries, key)) for key in ("profiling_name", "state", "process_group")
     )
     kind_by_name = {name: kind_of(name) for name in {*names}}
     kinds = list(map(kind_by_name.__getitem__, names))
     distinct, group_id = numbered(of_groups)
     groups = [_group_of(group) for group in distinct]
     if None in groups:  # a process's own numbers
-        given = zip(group_id.tolist(), entries.column("pg_id"), strict=True)
+        given = zip(group_id.tolist(), column(entries, "pg_id"), strict=True)
         groups, group_id = numbered(groups[at] or (f"#{whole(own)}",) * 2 for at, own in given)
-    is_message = entries.column("is_p2p")
+    is_message = column(entries, "is_p2p")
     if not {*map(type, is_message)} <= {bool}:
         pairs = zip(is_message, kinds, strict=True)
         is_message = [kind in _MESSAGES if told is None else bool(told) for told, kind in pairs]
-    number = _integers(entries.column(NUMBER))
+    number = _integers(column(entries, NUMBER))
     if n := len(states) - sum(map(_STATES.__contains__, states)):
         repairs.append(f"{counted(n, 'call')} in states that are not known: taken as open")
-    given_times = [entries.column(key) for key in _TIMES]
+    given_times = [column(entries, key) for key in _TIMES]
     times = np.array([_integers(each) for each in given_times])
     if n := int((times < 0).sum()) - sum(list(each).count(None) for each in given_times):
         repairs.append(f"{counted(n, 'time')} of calls cannot be: taken as unknown")
@@ -121,7 +117,7 @@ def _read(path: Path, args: Collection[str], library: CDLL | None) -> Trace:
         kinds,
         [(text_of(name), text_of(description)) for name, description in filter(None, groups)],
         group_id.astype(np.int64),
-        number if (number >= 0).any() else _integers(entries.column("seq_id")),
+        number if (number >= 0).any() else _integers(column(entries, "seq_id")),
         np.array(is_message, np.bool_),
         np.fromiter(map(_STATES.get, states, repeat(0)), np.int64, len(entries)),
         times,
@@ -151,9 +147,12 @@ def _plain(value: Any) -> Any:
     )
 
 
-def _document(
-    path: Path, repairs: list[str], library: CDLL | None
-) -> tuple[Mapping[str, Any], list[PickledRows]]:
+def column(entries: Sequence[Mapping[str, Any]], key: str) -> list[Any]:
+    """List a field of all entries (n,); None where there is none."""
+    return [entry.get(key) for entry in entries]
+
+
+def _document(path: Path, repairs: list[str]) -> Mapping[str, Any]:
     pieces: list[bytes] = []
     stream = ByteStream(path)
     for piece in stream:
@@ -164,16 +163,14 @@ def _document(
         repairs.append(stream.damage)
     data = b"".join(pieces)
     is_pickle = data[:1] == b"\x80"
-    found, rows = (
-        unpickled(path, data, repairs, library) if is_pickle else (_from_json(path, data, repairs), [])
-    )
+    found = unpickled(path, data, repairs) if is_pickle else _from_json(path, data, repairs)
     if isinstance(found, list) and any(
         isinstance(one, dict) and "state" in one for one in found
     ):  # as PyTorch's first recorder wrote it
         found = {"entries": found}
     if not isinstance(found, dict):
         raise TraceError(f"{path}: not a dump of a flight recorder")
-    return found, rows
+    return found
 
 
 # ---- JSON
@@ -220,7 +217,7 @@ def _trace(path: Path, dump: Dump, repairs: list[str], args: Collection[str]) ->
     """
     done = np.flatnonzero(dump.state == COMPLETED)
     created, started, completed = dump.times[:, done]
-    measured_ms = dump.entries.column("duration_ms")
+    measured_ms = column(dump.entries, "duration_ms")
     dur_ns = np.full(len(dump.entries), -1)
     for at, ms in enumerate(measured_ms) if any(measured_ms) else ():
         if type(ms) in (float, int) and 0 <= ms < 1e9:
@@ -250,7 +247,7 @@ def _args(dump: Dump, rows: Int64, wanted: Collection[str]) -> dict[str, ArgColu
         found[NUMBER] = np.where(dump.is_message, -1, dump.number)[rows].tolist()
     for key in BYTES:
         if key in wanted:
-            sizes, dtypes = (dump.entries.column(f"{key}_{what}") for what in ("sizes", "dtypes"))
+            sizes, dtypes = (column(dump.entries, f"{key}_{what}") for what in ("sizes", "dtypes"))
             found[key] = _n_bytes([(sizes[i], dtypes[i]) for i in rows.tolist()])
     return {key: ArgColumn(np.arange(len(rows)), array("q", values)) for key, values in found.items()}
 

@@ -37,7 +37,6 @@ def fuzzer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     [
         ("fuzz.c", _ROUNDS, _ROUNDS),
         ("fuzz_rows.c", 20 * _ROUNDS, _ROUNDS),
-        ("fuzz_pickle.c", 20 * _ROUNDS, _ROUNDS),
     ],
     indirect=["fuzzer"],
 )
