@@ -18,19 +18,19 @@ from diagnose.detectors.late_ranks import late_ranks, uneven_work
 from diagnose.detectors.memory import memory
 from diagnose.detectors.negotiations import negotiation
 from diagnose.detectors.operations import (
-    first_calls,
     hot_operation,
     outlier_steps,
     profiling_overhead,
     slow_callbacks,
     slower_span,
+    start_up,
 )
 from diagnose.detectors.servers import one_slow_server, priority_inversion, slow_server
 from diagnose.detectors.slow_transfers import slow_links, small_messages
 from diagnose.finding import EVERY_RANK, Finding, FindingKind, Skipped
 from diagnose.finding_thresholds import ALIKE, EXPOSED, FAR_MORE, HALF, NEGLIGIBLE
 from diagnose.job_view import JobView
-from errors import as_sentence, counted, listed
+from errors import as_sentence, counted
 from replay.edit import EditRequest, Job
 from replay.forecast import Forecast, Forecasts, Gain
 from result import in_ms, in_percent
@@ -54,7 +54,7 @@ DETECTORS: Sequence[Sequence[Detector]] = (
         Detector(slow_links, ("slow_collective",)),
         Detector(outlier_steps, ("outlier_steps", "profiling_overhead")),
         Detector(slower_span, ("outlier_steps",)),
-        Detector(first_calls, ("profiling_overhead",)),
+        Detector(start_up, ("profiling_overhead",)),
         Detector(idle, ("idle",)),
         Detector(idle_stages, ("idle",)),
         Detector(profiling_overhead, ("profiling_overhead",)),
@@ -91,8 +91,6 @@ class Ranked(Struct, frozen=True):
     after_above_ns : the saving that is left when those before it are done already
     change : the edits whose gain this is: what a what-if with them answers; () where the gain is only what
         more specific findings leave
-    tried : the edits of the what-if that shows the saving; () where no what-if can
-    differs : a sentence on how the answer of that what-if differs from the saving, "" where it does not
     """
 
     finding: Finding
@@ -100,8 +98,6 @@ class Ranked(Struct, frozen=True):
     share: float | None = None
     after_above_ns: float | None = None
     change: Sequence[EditRequest] = ()
-    tried: Sequence[EditRequest] = ()
-    differs: str = ""
 
 
 class Diagnosis(Struct, frozen=True):
@@ -220,23 +216,11 @@ def _ranked(search: _Search, step_ns: float) -> list[Ranked]:
             continue
         gain = forecast.gain_ns
         left_ns = search.forecasts.of(finding.edits, done).saved_ns if done else gain.mid_ns
-        change, tried, differs = finding.edits, finding.edits, ""
-        if forecast.scale:
-            change, (tried, differs) = (), _what_if(search, finding, gain)
+        change = () if forecast.scale else finding.edits
         share = gain.mid_ns / (search.forecasts.of(finding.edits).before_ns if finding.span else step_ns)
-        ranked.append(Ranked(finding, gain, share, max(left_ns, 0.0), change, tried, differs))
+        ranked.append(Ranked(finding, gain, share, max(left_ns, 0.0), change))
         done = (*done, *finding.edits)
     return ranked
-
-
-def _what_if(search: _Search, finding: Finding, gain: Gain) -> tuple[Sequence[EditRequest], str]:
-    """Return the edits to try where a saving is not that of its own edits, and how their answer differs."""
-    alone_ns = search.forecasts.of(finding.edits).saved_ns
-    if alone_ns >= gain.mid_ns:
-        rest = in_ms(alone_ns - gain.mid_ns)
-        return finding.edits, f"Alone it saves {in_ms(alone_ns)}, of which other findings claim {rest}."
-    before = search.edits[: search.edits.index(finding.edits[0])]
-    return (*before, *finding.edits), f"It saves this only together with {listed([*map(str, before)])}."
 
 
 def _place(known: tuple[Finding, Forecast | None], n_ranks: int) -> tuple[bool, int, float]:

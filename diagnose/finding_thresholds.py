@@ -5,7 +5,7 @@ round one, and findings are ranked by what a replay says they save, so it decide
 
 Each was halved and doubled (a share at most half of the way to 1) on nine recorded jobs of BytePS, PyTorch,
 Composer, Horovod and a pipeline: what is said first changes with `HALF` (four jobs), `CHANCE` (two),
-`EXPOSED`, `MOST_STEPS`, `ALIKE`, `MUCH`, `SLOW`, `FAR_MORE` and `SEVERAL` (one each), and with no other.
+`EXPOSED`, `MOST_STEPS`, `ALIKE`, `MUCH`, `SLOW` and `FAR_MORE` (one each), and with no other.
 """
 
 from __future__ import annotations
@@ -71,8 +71,6 @@ ERRORS = 1.959964
 
 # ---- counts and sizes
 
-#: Names of operations that are more than a stage's whole forward and backward pass.
-SEVERAL = 3
 #: Short collectives per rank and step, from which on they are many.
 MANY_MESSAGES = 16
 #: Of a device's collectives whose bytes are not known: they are latency if they take no longer. NCCL's with

@@ -33,7 +33,7 @@ _MOST_LOOKED_AT = 2_000  # steps, of which a median is near enough
 _Series = tuple[int, int]
 
 
-class Span(Struct, frozen=True):
+class SlowSpan(Struct, frozen=True):
     """Slow steps from index `begin` to before `end`: what they cost, each, and who or what grew.
 
     `cost_ns` with its 95 % error; `part` grew by `part_ns` on `ranks`, or on all where these are empty.
@@ -48,13 +48,13 @@ class Span(Struct, frozen=True):
     ranks: Sequence[int] = ()
     grows: bool = False  # step by step
 
-    def shared_with(self, other: Span) -> float:
+    def shared_with(self, other: SlowSpan) -> float:
         """Return which part of the shorter span lies in the other."""
         both = min(self.end, other.end) - max(self.begin, other.begin)
         return max(both, 0) / min(self.end - self.begin, other.end - other.begin)
 
 
-def slow_spans(log: LogSteps, usual: Mask) -> list[Span]:
+def slow_spans(log: LogSteps, usual: Mask) -> list[SlowSpan]:
     """Find the spans of slow steps: those of ranks, then those of all ranks in what they leave.
 
     The one that costs most comes first. No two of all ranks share half of the shorter one.
@@ -81,7 +81,7 @@ class _Search:
         self.step_ns = log.step_ns.copy()
         self.least_ns = NEGLIGIBLE * float(np.median(self.step_ns[self.kept]))
         self.sure = float(np.sqrt(2 * np.log(len(self.kept) ** 2 * len(log.parts) * len(log.ranks))))
-        self.spans: list[Span] = []
+        self.spans: list[SlowSpan] = []
 
     @property
     def covered(self) -> Mask:
@@ -107,9 +107,9 @@ class _Search:
     def _higher(self, series: Float64) -> list[tuple[int, int]]:
         return higher_spans(series[self.kept], self.least_ns, self.sure)
 
-    def _choose(self, found: Iterable[Span]) -> None:
+    def _choose(self, found: Iterable[SlowSpan]) -> None:
         """Keep the best of spans that share steps, and those of several ranks that are late at once."""
-        best: list[Span] = []
+        best: list[SlowSpan] = []
         for span in sorted(found, key=self._explained, reverse=True):
             alike = [other for other in best if (other.part, other.ranks) == (span.part, span.ranks)]
             if all(span.shared_with(other) < HALF for other in alike):
@@ -120,7 +120,7 @@ class _Search:
                 steps = slice(span.begin, span.end)
                 self.step_ns[steps] = np.minimum(self.step_ns[steps], self.log.step_ns[steps] - span.cost_ns)
 
-    def _explained(self, span: Span) -> float:
+    def _explained(self, span: SlowSpan) -> float:
         """Return how much nearer values are to a median inside and one outside than to a single one."""
         values = self.log.excess_ns(span.part, span.ranks[0]) if span.ranks else self.step_ns
         inside = (self.kept >= span.begin) & (self.kept < span.end)
@@ -139,7 +139,7 @@ class _Search:
             error = max(error, level_error(step_ns[inside], n))
         return cost, ERRORS * error
 
-    def _of_all(self, begin: int, end: int) -> Span | None:
+    def _of_all(self, begin: int, end: int) -> SlowSpan | None:
         """Return a span of the kept steps whose cost no rank explains; None where that may be chance."""
         inside = self.kept[begin:end]
         first, last = int(inside[0]), int(inside[-1]) + 1
@@ -153,9 +153,9 @@ class _Search:
         grown = self.log.usual_ns(inside)[0] - self.log.usual_ns(outside)[0]
         middle = np.sort(grown, axis=1)[:, (len(self.log.ranks) - 1) // 2]
         part = int(middle.argmax())
-        return Span(first, last, cost, error, part, float(middle[part]))
+        return SlowSpan(first, last, cost, error, part, float(middle[part]))
 
-    def _of_ranks(self, begin: int, end: int, series: _Series | None = None) -> Span | None:
+    def _of_ranks(self, begin: int, end: int, series: _Series | None = None) -> SlowSpan | None:
         """Return a span of the kept steps with the late ranks; None where these are not sure.
 
         If the span is of a `series` and that is nearly the latest, it is the one to blame.
@@ -187,7 +187,7 @@ class _Search:
         elsewhere_ns = _elsewhere(self.log, self.usual, part, late, first, last)
         if part_ns < least_ns or is_one_of_many or HALF * part_ns < elsewhere_ns:
             return None
-        return Span(first, last, cost, error, part, part_ns, late.tolist())
+        return SlowSpan(first, last, cost, error, part, part_ns, late.tolist())
 
     def _own(self, inside: Int64, outside: Int64) -> Float64:
         """Return by how much each part grew on each rank, if the rank does not just wait in it."""
@@ -201,7 +201,7 @@ class _Search:
         return own
 
 
-def _are_both_late(span: Span, other: Span) -> bool:
+def _are_both_late(span: SlowSpan, other: SlowSpan) -> bool:
     """Whether a span that shares steps with another is of other ranks, which delay these visibly."""
     is_other = bool(span.ranks) and not {*span.ranks} & {*other.ranks}
     return is_other and span.part_ns >= VISIBLE * other.cost_ns
@@ -222,7 +222,7 @@ def _moved(log: LogSteps, usual: Mask, least_ns: float) -> list[_Series]:
     return [pair for pair in pairs if moved[pair] > least_ns]
 
 
-def _growing(log: LogSteps, span: Span, usual: Mask) -> Span:
+def _growing(log: LogSteps, span: SlowSpan, usual: Mask) -> SlowSpan:
     """Return a span whose steps grow one after the other from where they begin to; others unchanged.
 
     They begin where a line up to the span's end explains most (least squares), at most twice the span's
@@ -280,7 +280,7 @@ def _elsewhere(log: LogSteps, free: Mask, part: int, late: Int64, begin: int, en
 # ---- late in all steps
 
 
-def _always_late(log: LogSteps, kept: Int64) -> list[Span]:
+def _always_late(log: LogSteps, kept: Int64) -> list[SlowSpan]:
     """Return the rank that is late in all steps, if one is in those `kept`, which are in no other span.
 
     It is longer in one part than all others are, which meet in another one. In which of the two ranks wait
@@ -307,7 +307,7 @@ def _always_late(log: LogSteps, kept: Int64) -> list[Span]:
     cost, error = float(np.median(less)), ERRORS * level_error(less, len(less))
     if cost < max(NOTICEABLE * step, error):
         return []
-    return [Span(0, len(log.step_ns), cost, error, part, float(own[part, rank]), [rank])]
+    return [SlowSpan(0, len(log.step_ns), cost, error, part, float(own[part, rank]), [rank])]
 
 
 def _leads(log: LogSteps, part: int, rank: int, kept: Int64) -> bool:

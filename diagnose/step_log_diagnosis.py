@@ -19,7 +19,7 @@ from diagnose.diagnosis import Diagnosis, Ranked
 from diagnose.finding import BREAKDOWN, Finding, FindingKind, Skipped
 from diagnose.finding_thresholds import FAR_NOISES, HALF, NEARLY_ALL, NEGLIGIBLE, NOTICEABLE, STALL
 from diagnose.log_steps import BETWEEN, REST, LogSteps
-from diagnose.slow_spans import AROUND, FEW, Span, beside, slow_spans
+from diagnose.slow_spans import AROUND, FEW, SlowSpan, beside, slow_spans
 from dialects import Role
 from errors import counted, listed
 from figures.job_figures import JobFigures
@@ -139,7 +139,7 @@ def _stall(log: LogSteps, rows: Int64, more: Float64, whose: str, *, between: bo
 # ---- spans
 
 
-def _of_span(log: LogSteps, span: Span, usual: Mask) -> Ranked:
+def _of_span(log: LogSteps, span: SlowSpan, usual: Mask) -> Ranked:
     """Return the finding of a span: whose fault it is, in which part, since when, and at what cost."""
     step, part = log.step_ns, log.parts[span.part]
     outside = beside(usual, span.begin, span.end)

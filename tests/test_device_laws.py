@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from exposed_transfers import exposed_ns
 
 from arrays.intervals import clipped_lengths, union
 from conftest import few, run_cli
@@ -29,7 +30,6 @@ from dag.step_graph import Bool, Recording, StepGraph
 from dag_utils import load_steps
 from diagnose.detectors.device import _busy_share
 from diagnose.detectors.memory import _peaks
-from diagnose.detectors.slow_transfers import exposed_ns
 from diagnose.job_view import JobView
 from dialects import Role
 from dialects.step_parts import RankSteps

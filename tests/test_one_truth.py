@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from exposed_transfers import exposed_ns
 from msgspec.structs import replace
 
 from conftest import REPO, few, run_cli
 from dag_utils import LoadedSteps, Recording, StepGraph, critical_path, load_steps
-from diagnose.detectors.slow_transfers import exposed_ns
 from diagnose.job_view import JobView
 from replay.runs import simulated
 from result import in_ms

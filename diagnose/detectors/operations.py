@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import erfc, sqrt
+from typing import Any
 
 import numpy as np
 
@@ -65,32 +66,40 @@ def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
     )
 
 
-def first_calls(view: JobView) -> Iterator[Finding]:
-    """Find a call that takes nearly all the time of its name as it is the first: start-up, without a gain."""
+def start_up(view: JobView) -> Iterator[Finding]:
+    """Find a warm-up, or else a call that takes nearly all the time of its name as it is the first."""
+    recording = view.loaded.recording
+    if n_first := recording.n_warm_up:
+        bounds = [recording.bounds[row] for row in recording.every_whole_step]
+        lengths_ns, numbers = [step.mean_ns for step in bounds], [step.number for step in bounds[:n_first]]
+        usual = float(np.median(lengths_ns[n_first:]))
+        more = float(np.mean(lengths_ns[:n_first])) - usual
+        steps = f"the first {n_first} recorded steps"
+        if n_first == 1:
+            steps = f"step {numbers[0]}, the first recorded,"
+        yield _not_repeated(f"{steps} took {in_ms(more)} longer than the others", more / usual, steps=numbers)
     called = view.which(lambda one: one.role is Role.CALL and not may_wait(one.name))
     names, kind = view.kind_of
     on_path = view.by_name(np.where(view.of_kinds(called), view.path_work_by_kind, 0.0))
     path_ns = max(float(view.iteration_ns.mean()), 1.0)
-    for place in np.argsort(-on_path).tolist():
-        if on_path[place] < NOTICEABLE * path_ns:
-            return
-        chosen = called & (kind == place)
-        longest_ns = view.start_up_ns(chosen)
-        share = longest_ns / len(view.rows) / path_ns
-        if share < NOTICEABLE:
-            continue
-        yield Finding(
-            kind="profiling_overhead",
-            title=f"one call of {brief(names[place])} is start-up, {in_percent(share)} of the step",
-            cause=f"it takes {in_ms(longest_ns)}; the first call of its kind "
-            "creates the device's context, or loads or compiles kernels",
-            action="leave more steps to the warm-up before the recording begins",
-            operations=[names[place]],
-            evidence=view.show(chosen, 1),
-            caveat="no gain is claimed for steps that do not repeat it",
-            weight=share,
-            leads=share > HALF,
-        )
+    for place in np.flatnonzero(on_path >= NOTICEABLE * path_ns).tolist():
+        share = view.start_up_ns(called & (kind == place)) / len(view.rows) / path_ns
+        if share >= NOTICEABLE:
+            title = f"one call of {brief(names[place])} is start-up, {in_percent(share)} of the step"
+            shown = view.show(called & (kind == place), 1)
+            yield _not_repeated(title, share, operations=[names[place]], evidence=shown, leads=share > HALF)
+
+
+def _not_repeated(title: str, weight: float, **more: Any) -> Finding:
+    """Return a note on time that later steps do not repeat, so it claims no gain."""
+    return Finding(
+        kind="profiling_overhead",
+        title=title,
+        cause="what is done only once (a device's context, loading, compiling, tuning) is in the first steps",
+        action="leave more steps to the warm-up before the recording begins",
+        weight=weight,
+        **more,
+    )
 
 
 def slow_callbacks(view: JobView) -> Iterator[Finding]:
@@ -122,8 +131,6 @@ def _is_whole_phase(view: JobView, chosen: Bool) -> bool:
 def outlier_steps(view: JobView) -> Iterator[Finding | Skipped]:
     """Find steps that take much longer than the others."""
     times, recording = view.job_ns, view.recording
-    if n_first := view.loaded.recording.n_warm_up:
-        yield _warm_up(view, n_first)
     if len(times) < FEWEST:
         yield Skipped(
             "outlier_steps", f"{counted(len(times), 'whole step')}; {FEWEST} are needed to tell an outlier"
@@ -217,28 +224,6 @@ def _by_clock(pace: float, length: float) -> str:
         return ""
     longer = in_percent(pace - 1)
     return f"kernels of all kinds take {longer} longer, as where a device lowers its clock (power, heat); "
-
-
-def _warm_up(view: JobView, n_first: int) -> Finding:
-    """Return the finding of the warm-up; it claims no gain, since later steps do not repeat it."""
-    recording = view.loaded.recording
-    lengths_ns = [recording.bounds[row].mean_ns for row in recording.every_whole_step]
-    numbers = [recording.bounds[row].number for row in recording.every_whole_step[:n_first]]
-    usual = float(np.median(lengths_ns[n_first:]))
-    more = float(np.mean(lengths_ns[:n_first])) - usual
-    return Finding(
-        kind="profiling_overhead",
-        title=f"the first {counted(n_first, 'recorded step')} took {in_ms(more)} longer than the others"
-        if n_first > 1
-        else f"step {numbers[0]}, the first recorded, took {in_ms(more)} longer than the others",
-        cause="what is done only once (compiling, tuning, growing memory) and the start of the profiling "
-        "lie in the first steps",
-        action="leave more steps to the warm-up before the recording begins",
-        steps=numbers,
-        caveat="no gain is claimed: later steps do not have it",
-        look=("critical", "--step", str(numbers[0])),
-        weight=more / usual,
-    )
 
 
 def _grown(view: JobView, row: int) -> Evidence:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
@@ -22,11 +21,8 @@ from diagnose.finding_thresholds import (
     SMALL_BYTES,
 )
 from diagnose.job_view import JobView
-from dialects.step_parts import Operation
 from errors import counted
-from figures.time_by_role import Slices, time_of_ids
 from function_names import brief
-from replay.links import is_sized
 from replay.whatif.collective_times import LATENCY, MERGED, short_collectives, slow_collectives
 from replay.whatif.scaling import GONE
 from replay.whatif.sized_collectives import Rates, events_by_owner, turns
@@ -34,15 +30,6 @@ from result import in_digits, in_ms
 
 NO_BYTES = "the bytes of the transfers are not recorded"
 NO_COMMUNICATION = "no communication between ranks is recorded"
-
-
-class TransferRate(NamedTuple):
-    """One operation that moves data, over all steps: its rate (GB/s) is that of the link."""
-
-    operation: Operation
-    n_bytes: float
-    rate: float
-    exposed_ns: float  # what it takes of an average step while its rank computes nothing
 
 
 def slow_links(view: JobView) -> Iterator[Finding | Skipped]:
@@ -154,6 +141,8 @@ def _slower_than_links(view: JobView, known: Rates) -> Finding | None:
     best = float((known.bus[is_large] * usual_ns / shortest_ns).max(initial=0.0))
     if not len(large) or best > HALF * SLOWEST_LINK_GBS:
         return None
+    n_bytes = known.n_bytes[is_large]
+    largest = int(n_bytes.argmax())
     chosen = np.zeros(len(operations), np.bool_)
     chosen[large] = True
     edits = [edit("bandwidth", f"{8 * SLOWEST_LINK_GBS:.0f}Gbit")]
@@ -163,7 +152,7 @@ def _slower_than_links(view: JobView, known: Rates) -> Finding | None:
         kind="slow_collective",
         title=f"collectives reach {best:.2g} GB/s on the bus",
         cause=f"the slowest link between GPUs of a host (PCIe 3.0 x16) carries {SLOWEST_LINK_GBS:.0f}; "
-        + _grows(known.n_bytes[is_large], usual_ns),
+        f"{n_bytes[largest] / 1e6:.3g} MB take {in_ms(usual_ns[largest])}",
         action="look at what they run over (NCCL_DEBUG=INFO prints it: a link, shared memory, a network) and "
         "at the links (nvidia-smi topo -m, rocm-smi --showtopo); run nccl-tests there to compare",
         edits=edits,
@@ -173,45 +162,6 @@ def _slower_than_links(view: JobView, known: Rates) -> Finding | None:
         + ("; ranks are not recorded, so they may wait for one of them" if view.lacks_ranks else ""),
         look=("statistic", "--sub_option", "collectives"),
     )
-
-
-def _grows(n_bytes: Float64, took_ns: Float64) -> str:
-    """Return how the time of collectives (k,) grows with their bytes, as words."""
-    small, large = int(n_bytes.argmin()), int(n_bytes.argmax())
-    sizes = [f"{n_bytes[i] / 1e6:.3g} MB in {in_ms(took_ns[i])}" for i in (small, large)]
-    more, longer = n_bytes[large] / n_bytes[small], took_ns[large] / took_ns[small]
-    if more < SLOW:
-        return f"they move {sizes[1]}"
-    why = "" if longer > more / SLOW else ": most of it does not depend on the bytes, as latency and waiting"
-    return (
-        f"they move {sizes[0]} and {sizes[1]}, {more:.1f} times the bytes in {longer:.1f} times the time{why}"
-    )
-
-
-def transfers(view: JobView) -> tuple[list[TransferRate], float]:
-    """Return the transfers whose bytes are known, and what their link carries (GB/s).
-
-    That is what BytePS's links do; for collectives it is the best bus bandwidth seen.
-    """
-    recording = view.recording
-    exposed = exposed_ns(view)
-    if collectives := view.job.collectives:
-        found = collectives.rates
-        rows = zip(found.operation.tolist(), found.n_bytes, found.bus, strict=True)
-        best = float(found.bus.max())
-    else:
-        known = view.job.links if is_sized(recording) else None
-        if known is None:
-            return [], 0.0
-        n_bytes = recording.column(lambda one: one.transfer.n_bytes if one.transfer.link else 0)
-        at = np.flatnonzero(n_bytes)
-        rows = zip(at.tolist(), n_bytes[at], n_bytes[at] / _work_ns(view)[0][at], strict=True)
-        best = known.at_least
-    operations = recording.operations
-    return [
-        TransferRate(operations[i], float(n_bytes), float(rate), float(exposed[i]))
-        for i, n_bytes, rate in rows
-    ], best
 
 
 def _work_ns(view: JobView) -> tuple[Float64, Float64]:
@@ -227,24 +177,6 @@ def _work_ns(view: JobView) -> tuple[Float64, Float64]:
     )
     usual, shortest = (np.maximum(np.where(count > 0, one, 1.0), 1.0) for one in (usual, shortest))
     return usual, shortest
-
-
-def exposed_ns(view: JobView) -> Float64:
-    """Return the exposed time of each operation (n,) in an average step of its rank.
-
-    Of transfers that run at once each has its part, so that all add up to what is exposed of them.
-    """
-    recording, n = view.recording, len(view.recording.operations)
-    role = recording.column(lambda one: one.role).astype(np.int8)
-    taken = np.zeros(n)
-    for step in view.steps:
-        for owner, events in enumerate(events_by_owner(recording, step, np.ones(n, np.bool_))):
-            ends = step.end_ns[events]
-            slices = Slices.of(step.start_ns[events], ends, events, role[step.operation[events]])
-            begin, over = step.begin_ns[[owner]], step.next_ns[[owner]]
-            over = np.where(over > begin, over, ends.max(initial=0))  # what goes on is in the next step, too
-            taken += time_of_ids(slices, step.operation[events], n, begin, over)[0]
-    return np.where(view.is_communication, taken, 0.0) / max(len(view.rows), 1)
 
 
 def small_messages(view: JobView) -> Iterator[Finding | Skipped]:

@@ -224,10 +224,9 @@ def _card(args: Namespace, diagnosis: Diagnosis, one: Ranked) -> Card:
     caveat = f" ({finding.caveat})" if finding.caveat else ""
     lines = [("", as_sentence(finding.cause + caveat)), ("Do", as_sentence(finding.action))]
     lines += [("Example", _seen(evidence)) for evidence in finding.evidence[:1]]
-    if one.tried:
-        lines.append(("Try", command(args, *_what_if(one.tried))))
-    lines += [("Note", as_sentence(one.differs))] if one.differs else []
-    if finding.look or not one.tried:
+    if one.change:
+        lines.append(("Try", command(args, *_what_if(one.change))))
+    if finding.look or not one.change:
         lines.append(("Look", command(args, *_look(one))))
     bar = None if one.gain is None else (one.gain.mid_ns / 1e6, _gain(one, "low_ns"), _gain(one, "high_ns"))
     whole = finding.title.partition(", where ")[0] if diagnosis.answer else finding.title

@@ -19,7 +19,7 @@ from made_cells import CELLS
 from made_hangs import Run, small_job
 from made_jobs import WRITERS, Job
 
-from conftest import REPO, SHARED, THOROUGH, few, run_cli
+from conftest import REPO, THOROUGH, few, run_cli
 
 pytestmark = pytest.mark.slow
 
@@ -109,29 +109,6 @@ def test_in_a_recorded_job_each_finding_answers_for_itself(job: str, shared_data
 
 def saving(what_if: dict[str, Any]) -> float:
     return float(what_if["before_ms"] - what_if["after_ms"])
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    "job", [REPO / "examples/lenet", *few(0, [SHARED / "pipeline/straggler-AR"])], ids=str
-)
-def test_a_saving_that_others_share_has_a_what_if_to_try_and_a_note_on_its_answer(job: Path) -> None:
-    findings = json.loads(run_cli(job, "--format", "json")[1])["findings"]
-    _, out, _ = run_cli(job, "--full")
-    found = re.findall(r"^(\d)\. .*\n(?:   .*\n)*?   Try +(.*)\n   Note +(.*)\.$", out, re.MULTILINE)
-    assert found
-    for place, command, note in found:
-        finding = findings[int(place) - 1]
-        gain, answered = finding["gain_ms"]["mid"], saving(told(command))
-        assert finding["change"] is None
-        if note.startswith("It saves this only together with "):
-            without = saving(told(command.rpartition(" ")[0]))
-            assert gain == pytest.approx(answered - without, rel=0.01)
-        else:
-            words = re.fullmatch(r"Alone it saves (\S+) ms, of which other findings claim (\S+) ms", note)
-            assert words is not None, note
-            assert answered == pytest.approx(float(words[1]), rel=0.01)
-            assert gain == pytest.approx(answered - float(words[2]), rel=0.01)
 
 
 def test_where_no_rank_works_longer_the_what_if_names_the_one_that_pauses(
