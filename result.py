@@ -58,11 +58,8 @@ class Column(NamedTuple):
     title: str
     kind: ColumnKind = "text"
     digits: int = 3  # after the decimal point, for float and percent
-    minor: int = 0  # left out where a terminal is too narrow for all columns, the largest first; 5: for words
-    paired: bool = False  # says nothing without the column before it, nor that without it
     scale: Literal["diverging"] | None = None  # coloured by value: below 0 good, above 0 bad
     bar: bool = False  # where there is room, each value is a bar, too
-    floor: float | None = None  # what is below it is shown to people as "<" and this, not as 0.000
     value: Callable[[Any], Cell] | None = None
 
 
@@ -81,7 +78,6 @@ class Table(NamedTuple):
     detail: bool = False  # only in the files (XLSX, HTML), not on standard output
     certain: str = ""
     brief: Table | None = None  # what a terminal shows in its place
-    weights: Callable[[], Sequence[Any]] | None = None  # of the rows: of many, the heaviest are shown
     about: Sequence[Collection[str]] = ()  # for each row the keys of what a timeline shows of it
 
     @classmethod

@@ -31,7 +31,7 @@ _WHAT = (
 #: Columns of a `NameShare`.
 BY_NAME = (
     *_WHAT,
-    Column("count", "count", "int", minor=2, value=lambda share: share.stretches),
+    Column("count", "count", "int", value=lambda share: share.stretches),
     ms_column("ms", "on the path", "ns"),
     Column("share", "share", "percent", 1),
 )
@@ -40,7 +40,7 @@ PATH = (
     *_WHAT,
     Column("ts_ms", "after the step's start (ms)", "float"),
     Column("dur_ms", "on the path (ms)", "float"),
-    Column("because", "after", minor=1),
+    Column("because", "after"),
 )
 #: What people read of the item of a row: `Label.kind`; documents have the category alone.
 KIND = Column("kind", "kind", value=lambda item: item.kind)

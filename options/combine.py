@@ -27,7 +27,7 @@ _WORKERS = (
     Column("bound_us", "± bound (us)", "float"),
     Column("anchors", "anchors", "int"),
     Column("violations_before", "out of order before", "int"),
-    Column("violations_after", "after", "int", paired=True),
+    Column("violations_after", "after", "int"),
 )
 _MOST_BARS = 40
 #: Clocks that NTP keeps are as close as this; a wider bound tells nothing new.

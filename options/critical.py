@@ -34,7 +34,6 @@ _OPERATIONS = (
     ms_column("dur_ms", "duration", "dur_ns"),
     ms_column("slack_ms", "slack", "slack_ns"),
 )  # fmt: skip
-_LEAST = 3  # importance of a column that says nothing new
 _MOST_BARS = 32
 _FEW_SCOPES = 4  # of a kind, whose lengths are told one by one
 _SCREEN = 10  # rows of the path on a terminal, with all else a screen
@@ -200,8 +199,7 @@ def _per_scope(
 
     rows = LazySequence(_places([own for _, own in parts])[: args.head], cells)
     keys = LazySequence(rows, lambda row: (key_of(str(row[about[0]]), str(row[about[1]])),)) if about else ()
-    scope = _SCOPE if len(parts) > 1 else _SCOPE._replace(minor=_LEAST)  # then the figures name it
-    return Table(name, title, (scope, *columns), rows, about=keys)
+    return Table(name, title, (_SCOPE, *columns), rows, about=keys)
 
 
 def _places(parts: Sequence[Sized]) -> LazySequence[tuple[int, int]]:

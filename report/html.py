@@ -144,7 +144,7 @@ def _cut(table: Table) -> Table:
 
 def _table(table: Table, keys: dict[str, int]) -> dict[str, Any]:
     """Return a table as the script reads it; `keys` of its subjects are numbers from here on."""
-    kept = ("title", "kind", "digits", "floor", "scale")
+    kept = ("title", "kind", "digits", "scale")
     commands = dict(_command(cell) for row in table.rows for cell in row[-1:] if isinstance(cell, Command))
     rows = [[*row[:-1], _command(str(row[-1]))[0]] for row in table.rows] if commands else table.rows
     return {

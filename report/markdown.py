@@ -10,7 +10,7 @@ from typing import TextIO
 from errors import printable
 from report.names import with_short_functions
 from report.tables import NO_VALUE, cell_texts, is_text
-from report.text import most_rows, shown_rows, shown_tables
+from report.text import most_rows, shown_tables
 from result import Card, Command, Result, Table
 
 #: What Markdown, or HTML in it, would not show as it stands; an underscore only at the edge of a word.
@@ -42,7 +42,7 @@ def summary(result: Result, n_rows: int | None) -> str:
 
 def _rows(table: Table, n_rows: int | None) -> Iterator[str]:
     """Yield the lines of a table; a column without a value in any row is left out."""
-    rows = with_short_functions(shown_rows(table, n_rows))
+    rows = with_short_functions(table.rows[:n_rows])
     texts = [cell_texts(column, [row[at] for row in rows]) for at, column in enumerate(table.columns)]
     kept = [at for at, cells in enumerate(texts) if not {"", NO_VALUE}.issuperset(cells)]
     columns = [table.columns[at] for at in kept]

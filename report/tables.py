@@ -17,9 +17,9 @@ ELLIPSIS = "…"
 def cell_texts(column: Column, values: Sequence[Cell]) -> list[str]:
     r"""Return one column's cells as they are read by people; a gap, NaN or infinity is a dash.
 
-    Numbers have three significant digits and at most `column.digits` decimals (`in_digits`); one below
-    `column.floor` is that, as in ``<0.0001``. A text in which something cannot be printed shows it as an
-    escape (``\x1b``), which keeps names from steering the terminal.
+    Numbers have three significant digits and at most `column.digits` decimals (`in_digits`). A text in which
+    something cannot be printed shows it as an escape (``\x1b``), which keeps names from steering the
+    terminal.
     """
     if column.kind in ("float", "percent"):
         return _numbers(column, values)
@@ -55,15 +55,13 @@ def shorten(text: str, width: int) -> str:
 
 def _numbers(column: Column, values: Sequence[Cell]) -> list[str]:
     scale, unit = (100.0, " %") if column.kind == "percent" else (1.0, "")
-    floor = -math.inf if column.floor is None else column.floor
     texts = []
     for value in values:
         if _is_gap(value):
             texts.append(NO_VALUE)
             continue
         number = float(value)  # type: ignore[arg-type]  # no gap: a number
-        text = in_digits(max(number, floor) * scale, column.digits)
-        texts.append(("<" if number < floor else "") + text + unit)
+        texts.append(in_digits(number * scale, column.digits) + unit)
     return texts
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import os
 import re
 import textwrap
@@ -18,11 +17,9 @@ from report.names import IN_A_LANE, labels, short_names, with_short_functions
 from report.tables import NO_VALUE, cell_texts, display_width, is_text, shorten
 from result import Bars, Card, Cell, Column, Command, Result, Table, in_percent
 
-#: Words of the widest column, and of others, are not shortened below these widths for the sake of a minor
-#: column, nor below the narrowest for that of any other: the column is left out instead.
-_LEGIBLE, _NARROWEST = (40, 16), (24, 12)
+_HEADER = 6  # columns of a header at least, if its words need them
 _SPACE = "  "
-_ONE_LINE, _ANY = 1, 99  # lines of a header
+_LEGIBLE = 20  # columns of words: where there are fewer, a column is left out instead
 _LEAST_ROOM = 20  # columns of a figure, however long what stands before it
 _MOST_ROWS = 20  # of a table, unless more are asked for
 _LEAD = r"(\d+\. )?( *)(\w+ {2,})?"  # of a line: a place or a label, below which it goes on
@@ -31,13 +28,6 @@ _SHELL_WORD = r"""(?:'[^']*'|"[^"]*"|[^\s'"])+"""
 _GOES_ON = " \\"
 _UNIT = re.compile(r"(?<=\d) (?=(?:ms|%)(?!\w))")
 _BOLD, _DIM, _GOOD, _BAD, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[31m", "\x1b[0m"
-_SCREEN = 24 - 1  # lines of a terminal, without the one of the shell's next prompt
-_BEFORE_WORDS = 5  # `minor` of columns that others repeat, which go before words of those are cut
-_FEW_ROWS, _LEAST = 5, 2  # of a table where a screen has no room for more: rows, and `minor` of columns to go
-#: The first clause of a text, with what is in brackets, and brackets at its end, which hold a caveat.
-_BRACKETS = r"\((?:[^()]|\([^()]*\))*\)"
-_CLAUSE = re.compile(rf"(?:[^.;()]|\.(?! |$)|{_BRACKETS})+")
-_CAVEAT = re.compile(rf" {_BRACKETS}$")
 _WIDE = 100  # columns of what is drawn where nothing limits them
 _WIDEST = 10_000  # columns: wider than all terminals
 _LONGEST_BAR, _SHORTEST_BAR = 20, 6  # columns beside a value
@@ -66,13 +56,11 @@ def _blocks(
 ) -> Iterator[str]:
     """Yield the parts of the page, in order, an empty line between them."""
     bold, dim = (partial(_styled, style) if colour else list for style in (_BOLD, _DIM))
-    parts: list[list[str]] = []
-    for shorter, n_shown in _ever_shorter(result, width, n_rows):
-        parts = _parts(shorter, width, n_shown, bold, dim, pretty=pretty, colour=colour)
-        if sum(len(part) + 1 for part in parts) - 1 <= _room(result, width):
-            break
+    if width is not None and n_rows is not None and len(result.cards) > 1:
+        more = f"--full says why and what to do for {counted(len(result.cards) - 1, 'more finding')}."
+        result = result._replace(cards=result.cards[:1], notes=[more, *result.notes])
     between = ""
-    for part in parts:
+    for part in _parts(result, width, n_rows, bold, dim, pretty=pretty, colour=colour):
         yield "".join([between, *(f"{line}\n" for line in part)])
         between = "\n"
 
@@ -103,64 +91,6 @@ def _parts(
     notes, last = [*_wrapped(result.notes, width)], dim(_wrapped(asked, width))
     parts += [[*dim(notes), *last]] if result.cards else [notes, last]
     return [*filter(any, parts)]
-
-
-def _room(result: Result, width: int | None) -> int:
-    """Return how many lines of a screen the warnings leave that stand above an answer."""
-    return _SCREEN - sum(-(-len(line) // (width or _WIDEST)) for line in result.repairs)
-
-
-def _ever_shorter(
-    result: Result, width: int | None, n_rows: int | None
-) -> Iterator[tuple[Result, int | None]]:
-    """Yield the result and how many rows its tables have; if it has findings, then less and less of it.
-
-    The headline, the tables, and what the first finding says and asks for stay.
-    """
-    yield result, n_rows
-    if width is None or n_rows is None or not result.cards:
-        return
-    n, first, notes = len(result.cards), result.cards[0], [*result.notes]
-    said = ""
-    for n_cards in range(n - 1, 0, -1):
-        said = f"--full says why and what to do for {counted(n - n_cards, 'more finding')}"
-        result = result._replace(cards=result.cards[:n_cards], notes=[f"{said}.", *notes])
-        yield result, n_rows
-    lines = [line for line in first.lines if line[0] != "Example"]
-    yield (result := result._replace(cards=[first._replace(lines=lines)])), n_rows
-    n_rows = min(n_rows, _FEW_ROWS)
-    notes = [textwrap.shorten(_brief(note), width, placeholder=" …") for note in notes]
-    yield (result := result._replace(notes=[*result.notes[: n > 1], *notes])), n_rows
-    if any(label == "Try" for label, _ in lines):
-        lines = [line for line in lines if line[0] != "Look"]
-        yield (result := result._replace(cards=[first._replace(lines=lines)])), n_rows
-    yield (result := result._replace(further=result.further and _brief(result.further))), n_rows
-    lines = [(label, text if isinstance(text, Command) else _brief(text)) for label, text in lines]
-    yield (result := result._replace(cards=[first._replace(lines=lines)])), n_rows
-    for n_notes in range(len(notes) - 1, -1, -1):
-        left = counted(len(notes) - n_notes, "more note")
-        left = f"{said}, and has {left}." if said else f"--full has {left}."
-        yield (result := result._replace(notes=[left, *notes[:n_notes]])), n_rows
-    result = result._replace(tables=[_with_major(table) for table in shown_tables(result)])
-    yield result, n_rows
-    yield result._replace(further=""), n_rows
-
-
-def _with_major(table: Table) -> Table:
-    """Return the table without its least columns."""
-    kept = [at for at, column in enumerate(table.columns) if column.minor < _LEAST]
-    rows = [[row[at] for at in kept] for row in table.rows]
-    return table._replace(columns=[table.columns[at] for at in kept], rows=rows)
-
-
-def _brief(text: str) -> str:
-    """Return the first clause as a sentence, without a caveat in brackets at its end.
-
-    >>> _brief("2.5 ms of transfers (some; late) on the path (an upper bound); more. Even more.")
-    '2.5 ms of transfers (some; late) on the path.'
-    """
-    clause = _CLAUSE.match(text)
-    return f"{_CAVEAT.sub('', clause[0])}." if clause else text
 
 
 def _styled(style: str, lines: Iterable[str]) -> list[str]:
@@ -250,14 +180,12 @@ def _continued(command: str, width: int) -> Iterator[str]:
 
 
 class _Part(Struct):
-    """A column being laid out: its cells as text, its header as lines, and its widths."""
+    """A column being laid out: its cells as text, its header as lines, and its width."""
 
     column: Column
     header: list[str]
     cells: list[str]
     width: int
-    legible: int = 0  # the width that it needs to be read well, and
-    narrowest: int = 0  # that below which it is of no use
 
 
 def _table(
@@ -268,23 +196,18 @@ def _table(
     if not table.rows:
         yield "  (no rows)"
     else:
-        rows = shown_rows(table, n_rows)
+        rows = table.rows[:n_rows]
         rows = with_short_functions(rows) if width is None else rows
         columns, commands = table.columns, [cell for *_, cell in rows if isinstance(cell, Command)]
         if commands:  # each has a line of its own, below
             columns, rows = columns[:-1], [row[:-1] for row in rows]
-        parts, left_out = _laid_out(columns, rows, _ONE_LINE), list[_Part]()
-        if width is not None:  # headers are at most two lines tall unless that costs a column
-            parts = _measured(_laid_out(columns, rows, 2))
-            if _total(part.legible for part in parts) > width:
-                parts = _measured(_laid_out(columns, rows, _ANY))
+        parts, left_out = _laid_out(columns, rows, is_tall=width is not None), list[_Part]()
+        if width is not None:
             parts, left_out = _fitted(parts, width)
         parts = _with_bars(parts, table.columns, rows, width or _WIDE)
         yield from _lines(parts, _colours(table, rows) if colour else {})
         if len(rows) < len(table.rows):
-            which = f"first {len(rows)}" if table.weights is None else f"{len(rows)} largest"
-            yield f"the {which} of {len(table.rows):,} rows; --full shows all"
-        left_out = [part for part in left_out if part.column.minor < _BEFORE_WORDS]
+            yield f"the first {len(rows)} of {len(table.rows):,} rows; --full shows all"
         if left_out:
             names = ", ".join(part.column.title for part in left_out)
             yield from _wrapped([f"Hidden to fit the terminal: {names}."], width)
@@ -329,23 +252,15 @@ def shown_tables(result: Result) -> list[Table]:
     return [table.brief or table for table in shown if table.brief is None or table.brief.rows]
 
 
-def shown_rows(table: Table, n_rows: int | None) -> Sequence[Sequence[Cell]]:
-    """Return the rows that people see unless they ask for all: the first, or the largest by size."""
-    if n_rows is None or table.weights is None or len(table.rows) <= n_rows:
-        return table.rows[:n_rows]
-    weights = table.weights()
-    heaviest = heapq.nlargest(n_rows, range(len(weights)), key=weights.__getitem__)
-    return [table.rows[i] for i in heaviest]
-
-
-def _laid_out(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], n_lines: int) -> list[_Part]:
-    """Return the columns with headers of at most `n_lines`, as narrow as that and the cells allow."""
+def _laid_out(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], *, is_tall: bool) -> list[_Part]:
+    """Return the columns with their headers in one line, or in as many as make them narrow."""
     parts = []
     for column, values in zip(columns, zip(*rows, strict=True), strict=True):
         cells = cell_texts(column, values)
         cells = _pointed(cells) if column.kind == "float" else cells
         widest = max(map(display_width, cells))
-        header = _stacked(printable(column.title), widest, n_lines)
+        title = printable(column.title)
+        header = _stacked(title, widest) if is_tall else [title]
         parts.append(_Part(column, header, cells, max(widest, *map(display_width, header))))
     return parts
 
@@ -356,60 +271,35 @@ def _pointed(cells: Sequence[str]) -> list[str]:
     return [cell + " " * (max(after) - n) for cell, n in zip(cells, after, strict=True)]
 
 
-def _stacked(title: str, width: int, n_lines: int) -> list[str]:
-    """Return the words of a header below each other, in more than `width` columns if need be."""
-    for columns in range(max(width, 1), max(width, len(title)) + 1):
-        lines = textwrap.wrap(title, columns, break_long_words=False, break_on_hyphens=False)
-        if len(lines) <= n_lines:
-            return lines or [""]
-    return [title]
+def _stacked(title: str, width: int) -> list[str]:
+    """Return the words of a header below each other."""
+    return textwrap.wrap(title, max(width, _HEADER), break_long_words=False, break_on_hyphens=False) or [""]
 
 
 def _fitted(parts: list[_Part], width: int) -> tuple[list[_Part], list[_Part]]:
     """Return the columns that fit in `width`, words shortened, and those that were left out.
 
-    Empty ones go without a word, then minor ones, the most minor first, then from the right, and pairs
-    together; one always stays.
+    Empty ones go without a word, then those to the right; the first stays.
     """
     parts = [part for at, part in enumerate(parts) if at == 0 or not {"", NO_VALUE}.issuperset(part.cells)]
     left_out: list[_Part] = []
-    while len(parts) > 1:
-        least = max(range(len(parts)), key=lambda at: (parts[at].column.minor, at))
-        minor = parts[least].column.minor
-        if minor >= _BEFORE_WORDS:
-            needed = _total(part.width for part in parts)
-        else:
-            needed = _total(part.legible if minor else part.narrowest for part in parts)
-        if needed <= width:
-            break
-        paired = [part.column.paired for part in parts] + [False]
-        first, last = least - paired[least], least + paired[least + 1]
-        first = max(first, 0 if last < len(parts) - 1 else 1)
-        left_out[:0] = parts[first : last + 1]
-        del parts[first : last + 1]
+    while len(parts) > 1 and _total(map(_narrowest, parts)) > width:
+        left_out.insert(0, parts.pop())
     texts = [part for part in parts if is_text(part.column)]
     room = width - _total(part.width for part in parts) + sum(part.width for part in texts)
     cap = max(_even_share([part.width for part in texts], room), 1)
     for part in texts:
         part.width = min(part.width, cap)
         part.cells = short_names(part.cells, part.width)
-        header = _stacked(printable(part.column.title), part.width, _ANY)
-        part.header = [shorten(line, part.width) for line in header]
+        part.header = [
+            shorten(line, part.width) for line in _stacked(printable(part.column.title), part.width)
+        ]
         part.width = max(map(display_width, [*part.cells, *part.header]))
     return parts, left_out
 
 
-def _measured(parts: list[_Part]) -> list[_Part]:
-    """Return the columns with the widths that they need: of words, what is left of them when shortened."""
-    widest = max((part.width for part in parts if is_text(part.column)), default=0)
-    for part in parts:
-        part.legible = part.narrowest = part.width
-        if is_text(part.column):
-            at = 0 if part.width == widest else 1
-            short = short_names(part.cells, min(part.width, _LEGIBLE[at]))
-            part.legible = max(map(display_width, [*short, *part.header]))
-            part.narrowest = min(part.width, _NARROWEST[at])
-    return parts
+def _narrowest(part: _Part) -> int:
+    return min(part.width, _LEGIBLE) if is_text(part.column) else part.width
 
 
 def _total(widths: Iterable[int]) -> int:

@@ -108,7 +108,7 @@ _KEYS = (
     Column("pushes", "PUSH", "int", value=lambda k: k.n_push),
     Column("pulls", "PULL", "int", value=lambda k: k.n_pull),
     Column("push_bytes", "PUSH bytes", "int"),
-    Column("pull_bytes", "PULL bytes", "int", minor=True),
+    Column("pull_bytes", "PULL bytes", "int"),
     ms_column("push_ms", "PUSH", "push_ns"),
     ms_column("pull_ms", "PULL", "pull_ns"),
     Column("wire_share", "wire", "percent", digits=1, value=lambda k: _share(k, k.wire_ns)),

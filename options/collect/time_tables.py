@@ -102,8 +102,8 @@ _GPUS = (
     Column("fw_bw_ms", "FW+BW (ms)", "float", value=lambda g: ms_of(g.fw_bw_ns)),
     Column("iteration_ms", "iteration (ms)", "float", value=lambda g: known_mean(g.ms)),
     Column("deviation_ms", "deviation (ms)", "float", value=lambda g: pstdev(g.ms) if g.ms else None),
-    Column("min_ms", "min (ms)", "float", minor=True, value=lambda g: min(g.ms, default=None)),
-    Column("max_ms", "max (ms)", "float", minor=True, value=lambda g: max(g.ms, default=None)),
+    Column("min_ms", "min (ms)", "float", value=lambda g: min(g.ms, default=None)),
+    Column("max_ms", "max (ms)", "float", value=lambda g: max(g.ms, default=None)),
     Column("told_by", "steps found by", value=lambda g: g.how or None),
 )
 _STEPS = (

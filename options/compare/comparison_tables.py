@@ -29,13 +29,13 @@ CHANGE = (
     ms_column("avg_absolute_ms", "change", "ns", scale="diverging"),
     Column("avg_relative", "change", "percent", 1, scale="diverging", value=attrgetter("relative")),
     Column("significant", "significant", "bool"),
-    Column("p_value", "p", "float", 4, floor=1e-4, minor=2, value=attrgetter("p")),
-    ms_column("ci_low_ms", "95 % from", "low_ns", minor=2),
-    ms_column("ci_high_ms", "to", "high_ns", minor=2, paired=True),
+    Column("p_value", "p", "float", 12, value=attrgetter("p")),
+    ms_column("ci_low_ms", "95 % from", "low_ns"),
+    ms_column("ci_high_ms", "to", "high_ns"),
 )
 _COUNTS = (
-    Column("count_a", "base count", "int", minor=3, value=lambda item: item.count[0]),
-    Column("count_b", "new count", "int", minor=3, paired=True, value=lambda item: item.count[1]),
+    Column("count_a", "base count", "int", value=lambda item: item.count[0]),
+    Column("count_b", "new count", "int", value=lambda item: item.count[1]),
 )
 _CHANGE_CELLS = [(column, column.value or attrgetter(column.key)) for column in CHANGE]
 
@@ -72,33 +72,31 @@ def _named(table: Table, run: str) -> Table:
     return table._replace(name=f"{table.name} {run}", title=f"{table.title}: {run}", brief=brief)
 
 
-def _sides(key: str, what: str, of: str, *, minor: bool = False) -> list[Column]:
+def _sides(key: str, what: str, of: str) -> list[Column]:
     """Return the columns of both sides of the change `of`; `key` has a ``*`` where they differ."""
     return [
-        ms_column(
-            key.replace("*", side), f"{name} {what}", f"{of}.{side}_ns", minor=minor, paired=side == "b"
-        )
+        ms_column(key.replace("*", side), f"{name} {what}", f"{of}.{side}_ns")
         for side, name in (("a", "base"), ("b", "new"))
     ]
 
 
-def _tested_columns(*, minor: bool) -> list[Column]:
+def _tested_columns() -> list[Column]:
     """Return the columns `CHANGE` for the average durations of items."""
 
     def of(value: Callable[[Any], Cell]) -> Callable[[Any], Cell]:
         return lambda item: value(item.average)
 
-    return [column._replace(minor=max(minor, column.minor), value=of(cell)) for column, cell in _CHANGE_CELLS]
+    return [column._replace(value=of(cell)) for column, cell in _CHANGE_CELLS]
 
 
 def _operations(pair: Comparison, args: Namespace) -> Table:
-    tested = _tested_columns(minor=False)
+    tested = _tested_columns()
     columns = (
         Column("name", "operation"),
-        Column("cat", "category", minor=2),
+        Column("cat", "category"),
         *_sides("avg_*_ms", "avg", "average"),
         *tested[:2],
-        ms_column("explained_ms", "explains of the step", "explained.ns", minor=True, scale="diverging"),
+        ms_column("explained_ms", "explains of the step", "explained.ns", scale="diverging"),
         *tested[2:],
         *_COUNTS,
     )
@@ -139,8 +137,8 @@ def _categories(pair: Comparison, args: Namespace) -> Table:
         ms_column("explained_ms", "explains", "explained.ns", scale="diverging"),
         Column("explains", "significantly", "bool", value=attrgetter("explained.significant")),
         *_COUNTS,
-        *_sides("avg_*_ms", "avg", "average", minor=True),
-        *_tested_columns(minor=True),
+        *_sides("avg_*_ms", "avg", "average"),
+        *_tested_columns(),
     )
     note = (
         "Each instant of a step counts once: for what computed, else communicated, else prepared it. "

@@ -35,11 +35,11 @@ _MOST_KEYS = 2_000
 _BRIEF = (  # of a place, a `Ranked`, where it is, and the command that answers it: what a terminal shows
     Column("id", "#", "int", value=lambda row: row[0]),
     Column("gain_ms", "saves (ms)", "float", bar=True, value=lambda row: _gain(row[1], "mid_ns")),
-    Column("gain_low_ms", "95 %: from", "float", minor=1, value=lambda row: _gain(row[1], "low_ns")),
-    Column("gain_high_ms", "to", "float", minor=1, paired=True, value=lambda row: _gain(row[1], "high_ns")),
+    Column("gain_low_ms", "95 %: from", "float", value=lambda row: _gain(row[1], "low_ns")),
+    Column("gain_high_ms", "to", "float", value=lambda row: _gain(row[1], "high_ns")),
     Column("gain_share", "of a step", "percent", 0, value=lambda row: row[1].share),
     Column("title", "what", value=lambda row: row[1].finding.title),
-    Column("ranks", "where", minor=5, value=lambda row: row[2]),
+    Column("ranks", "where", value=lambda row: row[2]),
 )
 _FINDINGS = (
     *_BRIEF,

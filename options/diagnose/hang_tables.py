@@ -18,10 +18,10 @@ _RANKS = (
     Column("rank", "rank", "id"),
     Column("state", "state"),
     Column("call", "waits in"),
-    Column("since", "since", minor=2),
+    Column("since", "since"),
     Column("on", "for"),
-    Column("last", "last time in the dump", minor=3),
-    Column("path", "dump", minor=4),
+    Column("last", "last time in the dump"),
+    Column("path", "dump"),
 )
 
 
@@ -62,7 +62,7 @@ def _groups(order: Sequence[int], ranks: Mapping[int, Standing]) -> Table:
         :_MOST_GROUPS
     ]
     columns = [Column("rank", "rank", "id")]
-    columns += [Column(kind, kind, minor=place) for place, kind in enumerate(shown)]
+    columns += [Column(kind, kind) for kind in shown]
     rows: list[list[Cell]] = []
     for rank in order:
         lanes = {_kind(lane.group): lane for lane in ranks[rank].lanes.values()} if rank in ranks else {}

@@ -36,20 +36,20 @@ _WHATIF = (
     ms_column("after_ms", "after", "after_ns"),
     Column("change", "change", "percent", 1, value=lambda edit: edit.ratio - 1),
     Column("low_ms", "mean step, from (ms)", "float", value=lambda edit: _bound(edit, 0)),
-    Column("high_ms", "to (ms)", "float", paired=True, value=lambda edit: _bound(edit, 1)),
-    Column("paired_low", "change of these steps, from", "percent", 1, minor=True,
+    Column("high_ms", "to (ms)", "float", value=lambda edit: _bound(edit, 1)),
+    Column("paired_low", "change of these steps, from", "percent", 1,
            value=lambda edit: edit.paired and edit.paired[0]),
-    Column("paired_high", "to", "percent", 1, minor=True, paired=True,
+    Column("paired_high", "to", "percent", 1,
            value=lambda edit: edit.paired and edit.paired[1]),
 )  # fmt: skip
 
 _HELPFUL = (
     ms_column("saved_ms", "saves per step", "forecast.saved_ns", bar=True),
-    ms_column("low_ms", "95 %: from", "forecast.gain_ns.low_ns", minor=1),
-    ms_column("high_ms", "to", "forecast.gain_ns.high_ns", minor=1, paired=True),
+    ms_column("low_ms", "95 %: from", "forecast.gain_ns.low_ns"),
+    ms_column("high_ms", "to", "forecast.gain_ns.high_ns"),
     Column("share", "of the step", "percent", 0, value=lambda edit: 1 - edit.forecast.ratio),
     Column("set", "what if", value=lambda edit: edit.forecast.name),
-    Column("finding", "removes", minor=2),
+    Column("finding", "removes"),
 )
 _TYPED = Column("command", "command")
 

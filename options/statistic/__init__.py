@@ -45,20 +45,17 @@ _OPERATIONS = (
     Column("cat", "category"),
     Column("count", "count", "int"),
     ms_column("total_ms", "total", "total_ns"),
-    ms_column("min_ms", "min", "min_ns", minor=2),
-    ms_column("max_ms", "max", "max_ns", minor=1),
+    ms_column("min_ms", "min", "min_ns"),
+    ms_column("max_ms", "max", "max_ns"),
     ms_column("avg_ms", "avg", "mean_ns"),
-    Column("var_ms2", "variance (ms²)", "float", minor=3, value=lambda stat: stat.var_ns2 / 1e12),
-    ms_column("p50_ms", "p50", "p50_ns", minor=1),
-    ms_column("p95_ms", "p95", "p95_ns", minor=2),
-    ms_column("p99_ms", "p99", "p99_ns", minor=3),
+    Column("var_ms2", "variance (ms²)", "float", value=lambda stat: stat.var_ns2 / 1e12),
+    ms_column("p50_ms", "p50", "p50_ns"),
+    ms_column("p95_ms", "p95", "p95_ns"),
+    ms_column("p99_ms", "p99", "p99_ns"),
 )
-#: Those of an operation over all ranks; what ranks differ in goes before what events differ in.
+#: Those of an operation over all ranks.
 _OVER_RANKS = (
-    *(
-        column._replace(minor=column.minor or column.key in ("min_ms", "max_ms", "p50_ms"))
-        for column in _OPERATIONS
-    ),
+    *_OPERATIONS,
     Column("ranks", "ranks", "int"),
     Column("slowest_rank", "slowest rank"),
     ms_column("slowest_avg_ms", "its avg", "slowest_mean_ns"),

@@ -19,14 +19,13 @@ _COLLECTIVES = (
         "bytes",
         "bytes",
         "int",
-        minor=2,
         value=lambda row: None if row.n_bytes is None else round(row.n_bytes),
     ),
     Column("count", "count", "int"),
     ms_column("transfer_ms", "transfer", "transfer_ns"),
     ms_column("waiting_ms", "waiting", "waiting_ns"),
-    Column("algbw_gbs", "algorithm (GB/s)", "float", 2, minor=3, floor=0.01, value=lambda row: row.algbw),
-    Column("busbw_gbs", "bus (GB/s)", "float", 2, floor=0.01, value=lambda row: row.busbw),
+    Column("algbw_gbs", "algorithm (GB/s)", "float", 2, value=lambda row: row.algbw),
+    Column("busbw_gbs", "bus (GB/s)", "float", 2, value=lambda row: row.busbw),
     Column("exposed_share", "exposed", "percent", 0),
 )
 _HOW = (

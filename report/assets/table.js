@@ -8,7 +8,6 @@ function isNumber(column) {
 
 function cellText(column, value) {
   if (value === null) return GAP;
-  if (column.floor !== null && value < column.floor) return `<${cellText(column, column.floor)}`;
   if (column.kind === "id") return String(value);
   if (column.kind === "int") return formatted(value, 0);
   if (column.kind === "float") return formatted(value, column.digits);

@@ -76,7 +76,10 @@ def test_the_list_of_edits_needs_no_variant() -> None:
 @pytest.mark.parametrize("option", ["statistic", "diagnose", "compare", "3dcompare"])
 def test_columns_of_a_step_log_that_no_name_tells(option: str, tmp_path: Path) -> None:
     rows = [(no, gpu, 5 + gpu, 20 + 10 * no) for no in range(6) for gpu in (0, 1)]  # steps of 20 to 70 ms
-    path, output = tmp_path / "log.csv", ("--output", tmp_path / "x.html") if option == "3dcompare" else ()
+    path, output = (
+        tmp_path / "log.csv",
+        ("--output", tmp_path / "x.html", "--force") if option == "3dcompare" else (),
+    )
     path.write_text("\n".join(",".join(map(str, row)) for row in (("no", "gpu", "load_ms", "all_ms"), *rows)))
     words = (option, path, *[path] * option.endswith("compare"), *output)
     found = answer(*words, "--step_by", "no", "--rank_by", "gpu")

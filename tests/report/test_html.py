@@ -159,13 +159,6 @@ def test_the_page_shows_figures_as_the_terminal_does_and_what_was_read_and_repai
         assert shown == cell_texts(Column("x", "X", "float", digits=digits), values)
 
 
-def test_what_is_below_the_floor_of_its_column_is_said_to_be_that(browser: Chrome, tmp_path: Path) -> None:
-    column = Column("p", "p", "float", 4, floor=0.0001)
-    rows = [("a", 0.0), ("b", 9.99e-5), ("c", 0.0001), ("d", None)]
-    open_page(browser, page(tmp_path / "a.html", tables=(Table("t", "T", (NAME, column), rows),)))
-    assert cells(browser, 1) == ["<0.0001", "<0.0001", "0.0001", "–"]
-
-
 def test_a_click_sorts_largest_first_and_gaps_last(browser: Chrome, tmp_path: Path) -> None:
     open_page(browser, page(tmp_path / "a.html"))
     head = browser.find_elements(By.CSS_SELECTOR, "th")[2]
