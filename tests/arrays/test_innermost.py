@@ -49,18 +49,6 @@ def test_a_slice_that_sticks_out_keeps_its_end() -> None:
     assert segments([(0, 10, 0), (5, 15, 0)]) == [(0, 0, 5), (1, 5, 15)]
 
 
-def test_tracks_are_apart_and_pauses_belong_to_nobody() -> None:
-    assert segments([(0, 4, 1), (1, 9, 0), (6, 8, 1)]) == [(1, 1, 9), (0, 0, 4), (2, 6, 8)]
-
-
-def test_a_slice_of_no_length_cuts_nothing() -> None:
-    assert segments([(0, 4, 0), (2, 2, 0), (9, 9, 0)]) == [(0, 0, 4)]
-
-
-def test_of_two_equal_slices_the_last_is_inside() -> None:
-    assert segments([(0, 4, 0), (0, 4, 0)]) == [(1, 0, 4)]
-
-
 @given(slices)
 def test_every_instant_belongs_to_the_slice_begun_last(rows: list[Slice]) -> None:
     found = {(rows[i][2], at): i for i, start, end in segments(rows) for at in range(start, end)}

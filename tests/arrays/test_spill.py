@@ -90,21 +90,6 @@ def test_without_room_for_a_file_all_stays_in_memory(
     assert Spill().put(own) is own
 
 
-def test_where_the_file_is_full_the_rest_stays_in_memory(
-    all_aside: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    aside, own = Spill(), record(1000)
-    assert aside.put(own) is not own
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(aside, "_put", full)
-    assert aside.put(own) is own
-    monkeypatch.undo()
-    assert aside.put(own) is own, "it is not tried again"
-
-
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's account of memory")
 def test_memory_lets_go_of_what_was_looked_at(all_aside: None) -> None:
     aside = Spill()

@@ -50,19 +50,6 @@ def test_waiting_for_a_late_rank_is_not_on_the_path() -> None:
     assert slack_ns(step).tolist() == [60, 0, 0, 0]
 
 
-def test_within_one_rank_the_wait_for_another_is_named_so() -> None:
-    group = {"key": "reduce", "enters": True, "leaves": True}
-    meetings = [Meeting(event=1, **group)]  # type: ignore[arg-type]
-    early = rank_steps(
-        "rank0", {"w": (0, 10), "r": (10, 75)}, [Edge(0, 1)], bounds=(0, 75), meetings=meetings
-    )
-    late = rank_steps("rank1", {"w": (0, 70), "r": (70, 75)}, [Edge(0, 1)], bounds=(0, 75), meetings=meetings)
-    job = recording(early, late)
-    path = critical_path(job.steps[0], [0])
-    assert words(job, path) == [("rank0.w", "", 10), ("rank0.r", "wait", 60), ("rank0.r", "", 5)]
-    assert path.length_ns == 75
-
-
 def test_parts_of_a_job_have_paths_of_their_own() -> None:
     # rank1 waits from 10 to 70 for rank0 and rank2 for nobody
     meetings = {"key": "send", "joint": Joint.END_TO_BODY}
@@ -130,19 +117,6 @@ def test_a_rank_that_begins_late_shows_as_a_gap() -> None:
     assert words(job, critical_path(job.steps[0])) == [
         ("", "gap", 20), ("rank1.r", "gap", 10), ("rank0.r", "", 20),
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize("overlap", [1_000, 50_000])
-def test_a_start_just_before_its_inputs_end_is_at_that_end(overlap: int) -> None:
-    events = {"a": (0, 100_000), "b": (100_000 - overlap, 300_000)}
-    job = recording(rank_steps("rank0", events, [Edge(0, 1)], bounds=(0, 300_000)))
-    assert words(job, critical_path(job.steps[0])) == [("a", "", 100_000), ("b", "", 200_000)]
-
-
-def test_an_edge_that_the_times_contradict_joins_the_source_s_start() -> None:
-    events = {"a": (0, 900_000), "b": (100_000, 900_000)}
-    job = recording(rank_steps("rank0", events, [Edge(0, 1)], bounds=(0, 900_000)))
-    assert job.steps[0].edges.tolist() == [[0, 1, Joint.START_TO_HEAD, EdgeKind.DATA]]
 
 
 def test_instant_events_that_wait_for_each_other_are_no_cycle() -> None:

@@ -70,15 +70,6 @@ def test_who_comes_later_than_recorded_holds_up_the_same_ranks(ranks: Times, lat
     assert ends[0] == ends[1]
 
 
-def test_the_edges_of_a_meeting_grow_with_its_ranks() -> None:
-    n = 100
-    step = joined([(rank, 200, 0) for rank in range(n)], join_ranks._MOST_PAIRED).steps[0]
-    assert len(step) == 3 * n + 1
-    assert len(step.edges) == 2 * n + 2 * n
-    assert int(step.start_ns[-1]) == int(step.end_ns[-1]) == n - 1 + 5  # when the last rank enters
-    assert int(step.owner[-1]) == n - 1
-
-
 def test_nobody_waits_for_who_entered_after_it_had_left() -> None:
     ranks = [(0, 10, 0), (2, 10, 0), (100, 10, 0)]  # the third enters at 105, the others have left at 17
     step = joined(ranks, 1).steps[0]
@@ -147,27 +138,8 @@ def test_ranks_of_a_pipeline_meet_whom_they_end_with() -> None:
     assert work[0, 1] == 75_000  # 130 to 205
 
 
-def test_ranks_that_once_end_together_by_chance_do_not_meet() -> None:
-    # ranks 0 and 1 end eleven transfers together; one of rank 1 ends with one of rank 2, which has no other
-    one = [(100 * i, 100 * i + 50) for i in range(11)]
-    found = exchanging(one, [*one, (2000, 2100)], [(1900, 2101)])
-    assert partners(found) == {frozenset(((0, i), (1, i))) for i in range(11)}
-
-
 def test_what_all_ranks_do_as_often_and_end_together_is_of_all() -> None:
     found = exchanging([(0, 50), (60, 90)], [(10, 52), (60, 93)], [(5, 54), (70, 95)])
     assert partners(found) == {
         frozenset(((a, n), (b, n))) for n in range(2) for a in range(3) for b in range(a)
     }
-
-
-def test_two_pipelines_of_two_ranks_are_told_apart_by_their_ends() -> None:
-    found = exchanging(
-        [(0, 50), (60, 90)], [(10, 52), (60, 93)], [(5, 350), (370, 695)], [(5, 352), (370, 699)]
-    )
-    assert partners(found) == {frozenset(((a, n), (a + 1, n))) for n in range(2) for a in (0, 2)}
-
-
-def test_on_clocks_that_are_not_one_as_many_exchanges_are_enough() -> None:
-    found = exchanging([(0, 50), (60, 90)], [(30, 580), (60, 990)])
-    assert partners(found) == {frozenset(((0, n), (1, n))) for n in range(2)}

@@ -2,37 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
-from arrays.numbering import connected
 from conftest import examples
 from dag.critical_path import NO_EVENT, critical_path, slack_ns
 from dag.model import Dag, longest_path, new_dag
 from dialects.step_parts import Edge
 from errors import TraceError
 from make import random_dags, rank_steps, recording
-
-_PAIRS = st.lists(st.tuples(st.integers(0, 29), st.integers(0, 29)), max_size=60)
-
-
-@given(_PAIRS)
-def test_what_edges_connect_has_the_number_of_its_least_node(pairs: list[tuple[int, int]]) -> None:
-    tails, heads = np.array(pairs, np.int64).reshape(-1, 2).T
-    part = connected(30, tails, heads)
-    matrix = coo_array((np.ones(len(pairs), np.int8), (tails, heads)), shape=(30, 30))
-    known = connected_components(matrix, directed=False)[1]
-    assert part.tolist() == [int(np.flatnonzero(known == one)[0]) for one in known]
-
-
-def test_a_long_chain_is_one_part() -> None:
-    nodes = np.random.default_rng(1).permutation(5000)
-    assert not connected(5000, nodes[1:], nodes[:-1]).any()
 
 
 def test_components_and_depth() -> None:
@@ -62,14 +42,6 @@ def test_operations_without_time_are_on_the_path_too() -> None:
 def test_a_cycle_is_an_error_that_prints_it() -> None:
     with pytest.raises(TraceError, match=r"^the graph has a cycle: (a -> b -> a|b -> a -> b)$"):
         longest_path(new_dag("abc", [""] * 3, [1, 1, 1], [(0, 1), (1, 0), (1, 2)]))
-
-
-def test_a_long_cycle_is_shortened() -> None:
-    n = 100
-    with pytest.raises(TraceError, match=r"n4 -> … \(100 operations\)"):
-        longest_path(
-            new_dag([f"n{i}" for i in range(n)], [""] * n, [1] * n, [(i, (i + 1) % n) for i in range(n)])
-        )
 
 
 # -- laws

@@ -45,19 +45,6 @@ def test_every_event_is_where_it_was_and_the_path_goes_through_who_was_waited_fo
     assert chart.spans[2].keys == (key_of("rank1", "work"),)
 
 
-def test_a_gap_leads_to_the_event_after_it_and_the_last_one_away_from_it() -> None:
-    #  begin 0 | gap 5 | a 5-25 | gap 3 | b 28-60 | gap 4 | next 64
-    job = recording(
-        rank_steps(
-            "rank0", {"a": (5 * MS, 25 * MS), "b": (28 * MS, 60 * MS)}, [Edge(0, 1)], bounds=(0, 64 * MS)
-        )
-    )
-    chart = drawn(job)
-    stops = [(chart.spans[p.span].name, p.start_ms, p.dur_ms, p.is_idle) for p in chart.path]
-    assert stops == [("a", 0, 5, True), ("a", 5, 20, False), ("b", 25, 3, True), ("b", 28, 32, False),
-                     ("b", 60, 4, True)]  # fmt: skip
-
-
 def test_a_communication_is_drawn_as_its_parts() -> None:
     rank = rank_steps(
         "rank0", {"Comm.x": (0, 9), "Comm.x.PUSH": (0, 5), "Comm.x.PULL": (5, 10)}, bounds=(0, 10)
@@ -110,24 +97,8 @@ def test_short_events_that_follow_each_other_share_a_box(monkeypatch: pytest.Mon
     assert "op99" in alone  # on the path
 
 
-def test_a_long_path_is_drawn_whole_by_its_longest_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timelines, "MOST_STRETCHES", 2)
-    # a 0-10, b 10-11, c 11-31
-    events = {"a": (0, 10 * MS), "b": (10 * MS, 11 * MS), "c": (11 * MS, 31 * MS)}
-    job = recording(rank_steps("rank0", events, [Edge(0, 1), Edge(1, 2)], bounds=(0, 31 * MS)))
-    assert [(p.name, p.start_ms, p.dur_ms) for p in drawn(job).path] == [("a", 0, 11), ("c", 11, 20)]
-
-
 def test_the_bars_of_a_path_add_up_to_the_step() -> None:
     job = late_rank("void at::native::(anonymous namespace)::spin_kernel(long)")
     chart = path_bars("Where", job, job.steps[0], critical_path(job.steps[0]))
     assert list(chart.x) == ["spin_kernel on rank1", "reduce on rank0"]
     assert [next(filter(None, ms)) for ms in zip(*chart.series.values(), strict=True)] == [70, 5]
-
-
-def test_what_has_no_bar_is_in_that_of_the_rest() -> None:
-    # operations of 14 to 1 ms: the twelve longest have bars, the rest are 2 + 1 ms
-    sums = {(f"op{ms}", "FW"): ms * MS for ms in range(14, 0, -1)}
-    chart = timelines.bars_of("Where", "ms", sums)
-    assert (chart.x[0], chart.x[-1], len(chart.x)) == ("op14", "rest (2)", 13)
-    assert chart.series["rest"] == [*[None] * 12, 3]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import run_cli
 from dag.critical_path import critical_path
 from dag_utils import Recording, load_steps
 from make import span, write
@@ -59,22 +57,11 @@ def test_an_arrow_that_ends_between_slices_holds_up_the_next_one(tmp_path: Path)
     assert found == [("produce", "", 50), ("consume", "gap", 10), ("consume", "", 40)]
 
 
-def test_what_goes_on_after_the_arrow_left_is_waited_for_until_then(tmp_path: Path) -> None:
-    slices = [("serve", 0, 0, 90), ("answer", 1, 45, 100)]
-    found = path_of(job(tmp_path, slices, [("s", 0, 40), ("f", 1, 45)]))
-    assert found == [("serve", "", 40), ("answer", "gap", 5), ("answer", "", 55)]
-
-
 def test_a_slice_in_whose_middle_an_arrow_ends_waited_until_then(tmp_path: Path) -> None:
     slices = [("send", 0, 0, 45), ("receive", 1, 10, 60), ("noise", 2, 0, 59)]
     found = path_of(job(tmp_path, slices, [("s", 0, 44), ("f", 1, 50)]))
     # cut where the arrow begins; 5 on the way, and 10 more
     assert found == [("send", "", 44), ("send", "", 1), ("receive", "", 15)]
-
-
-def test_an_arrow_that_ends_before_it_begins_is_none(tmp_path: Path) -> None:
-    found = path_of(job(tmp_path, WORK, [("s", 0, 49), ("f", 1, 5)]))
-    assert ("noise", "", 58) in found
 
 
 def test_an_arrow_may_go_on(tmp_path: Path) -> None:
@@ -100,23 +87,6 @@ def test_arrows_of_one_id_follow_each_other(tmp_path: Path) -> None:
         assert [(name[-1], cat, us) for name, cat, us in found[-3:]] == [
             ("a", "", 10), ("b", "gap", 5), ("b", "", 15),
         ]  # fmt: skip
-
-
-def test_arrows_of_other_files_are_others(tmp_path: Path) -> None:
-    for rank, ends in enumerate(([("s", 0, 50)], [("f", 0, 60)])):
-        job(tmp_path / f"rank{rank}", [("work", 0, 0, 50), ("more", 0, 60, 100)], ends)
-        (tmp_path / f"rank{rank}" / "trace.json").rename(tmp_path / f"rank{rank}.json")
-        (tmp_path / f"rank{rank}").rmdir()
-    (step,) = load_steps([tmp_path], Request(jobs=1, progress=False)).recording.steps
-    assert (step.owner[step.edges[:, 0]] == step.owner[step.edges[:, 1]]).all()
-
-
-def test_critical_says_that_it_was_a_message(tmp_path: Path) -> None:
-    job(tmp_path, WORK, [("s", 0, 50), ("f", 1, 60)])
-    code, out, err = run_cli("--option", "critical", "--path", tmp_path / "trace.json", "--format", "json")
-    assert code == 0, err
-    path = json.loads(out)["scopes"][-1]["path"]
-    assert [one["because"] for one in path if one["cat"] == "gap"] == ["message"]
 
 
 slices_ = st.lists(

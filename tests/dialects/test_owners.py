@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 import dialects
 from dialects.owners import SHARED, split_by_field, split_by_slices
-from errors import UsageError
 from formats.columns import NO_POINTS, ArgColumn, Trace, Track, concatenate
 
 SLICES = (("launch", 0), ("add", 1), ("mul", 2), ("launch", 0), ("add", 2))  # name, thread
@@ -57,16 +56,6 @@ def test_what_is_shared_stays_so_in_a_part_and_with_another_file_behind_it() -> 
     assert slices(concatenate([late, trace()]).own) == [("add", 10), *slices(trace())]
 
 
-def test_the_slices_of_a_host_with_one_rank_are_that_ranks() -> None:
-    (only,) = split_by_slices(trace(), np.array([SHARED, 0, 0, SHARED, 0]), [3])
-    assert (only.rank, only.is_host, len(only.trace.own)) == (3, False, 5)
-
-
-def test_without_a_host_ranks_share_nothing() -> None:
-    first, second = split_by_slices(trace(), np.array([0, 0, 1, 0, 1]), [0, 1])
-    assert (len(first.trace.own), len(second.trace.own), first.trace.is_shared) == (3, 2, None)
-
-
 def test_a_field_of_the_events_tells_their_ranks() -> None:
     by_thread = split_by_field(trace(), "tid")
     assert [(part.rank, len(part.trace)) for part in by_thread] == [(0, 2), (1, 1), (2, 2)]
@@ -79,18 +68,6 @@ def test_an_argument_tells_ranks_and_what_lacks_it_is_shared() -> None:
     assert (first.rank, second.rank, host.is_host) == (8, 12, True)
     assert slices(second.trace.own) == [("mul", 20), ("add", 40)]
     assert slices(host.trace) == [("launch", 0), ("launch", 30)]
-
-
-def test_values_that_are_no_numbers_are_ranks_in_their_order() -> None:
-    told = replace(trace(), args={"place": ArgColumn(np.arange(5), ["b10", "b9", "b10", "a9", "a9"])})
-    assert [(part.rank, len(part.trace)) for part in split_by_field(told, "args.place")] == [
-        (0, 2), (1, 1), (2, 2),
-    ]  # fmt: skip
-
-
-def test_another_field_tells_no_rank() -> None:
-    with pytest.raises(UsageError, match=r"--rank_by name: give pid, tid or args\.KEY"):
-        split_by_field(trace(), "name")
 
 
 @pytest.mark.parametrize(("pids", "ranks"), [((3, 0), [0, 3]), ((70_001, 70_002), [None])])

@@ -17,9 +17,8 @@ from dag.step_graph import Recording
 from dialects.masks import by_name
 from dialects.roles import Role
 from dialects.span_graph import Meaning, record_spans
-from dialects.step_parts import UNMARKED, RankSteps, RankTrace
+from dialects.step_parts import RankSteps, RankTrace
 from dialects.sync_points import SyncPart
-from errors import TraceError
 from formats.columns import Trace
 from trace_utils import read_trace
 
@@ -62,11 +61,6 @@ def test_an_idle_thread_starts_after_what_ended_last(tmp_path: Path) -> None:
     # thread 1 takes over from thread 0 after 3 µs; thread 0 is long over when the step ends
     job = join([record(trace_of(tmp_path, [("load", 0, 0, 20), ("other", 2, 0, 5), ("train", 1, 23, 60)]))])
     assert path_of(job) == [("load", "", 20), ("train", "gap", 3), ("train", "", 37)]
-
-
-def test_waiting_is_for_what_ends_last_in_it(tmp_path: Path) -> None:
-    job = join([record(trace_of(tmp_path, [("wait", 0, 0, 50), ("work", 1, 2, 45)]))])
-    assert path_of(job) == [("work", "gap", 2), ("work", "", 43), ("wait", "", 5)]
 
 
 def meaning_of(trace: Trace, **known: Any) -> Meaning:
@@ -125,12 +119,6 @@ def test_what_a_collective_calls_is_part_of_it(tmp_path: Path) -> None:
     assert len(steps.steps[0]) == 3  # step before it, allreduce, step after it
 
 
-def test_a_collective_waits_for_the_rank_that_begins_it_last(tmp_path: Path) -> None:
-    early = record(trace_of(tmp_path, [("work", 0, 0, 10), ("allreduce", 0, 10, 75)], "a"), "rank0")
-    late = record(trace_of(tmp_path, [("work", 0, 0, 70), ("allreduce", 0, 70, 75)], "b"), "rank1")
-    assert path_of(join([early, late])) == [("rank1.work", "", 70), ("rank0.allreduce", "", 5)]
-
-
 LOOP = [
     span for at in (0, 100, 200) for span in (("train_step", 0, at, at + 80), ("forward", 0, at, at + 30))
 ]
@@ -158,16 +146,6 @@ def test_an_annotation_may_be_named_as_the_step(tmp_path: Path) -> None:
     assert [step.begin_ns // 1000 for step in record(trace, by="b").steps] == [20, 60]
 
 
-def test_without_a_mark_the_whole_recording_is_one_step(tmp_path: Path) -> None:
-    (step,) = record(trace_of(tmp_path, [("a", 0, 5, 10), ("b", 0, 20, 30)])).steps
-    assert (step.number, step.begin_ns // 1000, step.next_ns // 1000) == (1, 5, 30)
-
-
-def test_a_trace_of_instants_has_no_step(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="no operation with a duration"):
-        record(trace_of(tmp_path, [("a", 0, 5, 5)]))
-
-
 CASES = (
     "viztracer/viz.json.gz",
     "cmake/cmake_trace.json",
@@ -184,12 +162,6 @@ def test_the_paths_of_recorded_steps_are_as_long_as_the_steps(shared_data: Path,
         path = critical_path(step)
         assert path.length_ns == step.next_ns[0] - step.begin_ns[0]
         assert sum(stretch.dur_ns for stretch in path.stretches) == path.length_ns
-
-
-def test_mxnet_s_own_profile_is_a_plain_trace(shared_data: Path) -> None:
-    path = shared_data / "byteps" / "fork_lenet_base" / "worker_0" / "0" / "temp.json"
-    job = join([record(read_trace(path))])
-    assert all(critical_path(step).length_ns == step.iteration_ns[0] for step in job.steps)
 
 
 @pytest.mark.parametrize(
@@ -213,12 +185,3 @@ def test_what_moves_data_is_told_by_its_name_or_its_category(
     trace = read_trace(tmp_path / "t.json")
     expected = Role.COMM if communicates else Role.COMPUTE
     assert dialects.of(trace).roles(trace).tolist() == [expected]
-
-
-def test_where_no_steps_are_marked_the_recording_is_called_no_step(tmp_path: Path) -> None:
-    unmarked = join([record(trace_of(tmp_path, [("a", 0, 0, 5), ("b", 0, 5, 9)], "one"))])
-    assert (unmarked.one_step, UNMARKED in unmarked.notes) == ("The recording", True)
-    loop = [(name, 0, start, end) for at in (0, 10, 20, 30) for name, start, end in
-            (("step", at, at + 9), ("work", at + 1, at + 8))]  # fmt: skip
-    marked = join([record(trace_of(tmp_path, loop, "many"))])
-    assert (marked.one_step, UNMARKED in marked.notes) == ("A step", False)

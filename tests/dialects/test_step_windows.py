@@ -9,20 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arrays.numbering import occurrence_number, ranges
 from dialects.step_parts import EdgeKind, Joint, Operation
 from dialects.step_windows import RecordedEvents, check_sizes, cut_into_steps, sampled
 from errors import TraceError
 from formats.columns import Track
-
-
-def test_a_turn_is_counted_among_equal_values() -> None:
-    assert occurrence_number(np.array([7, 3, 7, 7, 3])).tolist() == [0, 0, 1, 2, 1]
-
-
-def test_ranges_are_all_numbers_from_low_to_high_each_with_its_own() -> None:
-    numbers, which = ranges(np.array([2, 5, 7, 9]), np.array([4, 5, 9, 8]))  # the last is empty, too
-    assert (numbers.tolist(), which.tolist()) == ([2, 3, 7, 8], [0, 0, 2, 2])
 
 
 def test_work_that_was_asked_for_in_the_step_before_has_its_edges_from_there() -> None:

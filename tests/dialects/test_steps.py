@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 import dialects
 from collector.gpu.iteration_times import fw_bw_ns, iterations
-from dialects.steps import Step, Steps, with_slices
+from dialects.steps import Step, Steps
 from errors import TraceError
 from formats.columns import ArgColumn, Points, Trace, Track
 from trace_utils import read_trace
@@ -93,35 +93,12 @@ def test_the_last_step_is_whole_where_the_next_one_has_begun() -> None:
     assert whole_steps(trace) == [Step(1, 0, 100), Step(2, 100, 200)]
 
 
-def test_a_partial_step_ends_with_its_last_event() -> None:
-    trace = make([*byteps_step(0), *byteps_step(100)])
-    assert recorded_steps(trace) == [Step(1, 0, 100), Step(2, 100, 170)]
-
-
-def test_a_forward_pass_that_only_began_is_no_step() -> None:
-    trace = make([*byteps_step(0), ("FW.a", 100, 10), ("FW.b", 110, 10)])
-    assert recorded_steps(trace) == [Step(1, 0, 100)]
-
-
 def test_one_load_a_step_marks_it_more_exactly() -> None:
     loads = [("I/O", 95, 5), ("I/O", 198, 2), ("I/O", 290, 5)]
     trace = make([*loads, *byteps_step(100), *byteps_step(205)])
     steps = steps_of(trace)
     assert steps.how == "I/O to I/O"
     assert list(steps.whole) == [Step(1, 95, 198), Step(2, 198, 290)]
-
-
-def test_two_loads_in_a_step_do_not_mark_it() -> None:
-    loads = [("I/O", 95, 5), ("I/O", 150, 2), ("I/O", 198, 2)]
-    trace = make([*loads, *byteps_step(100), *byteps_step(205)])
-    assert whole_steps(trace) == [Step(1, 100, 205)]
-
-
-def test_loads_of_steps_not_traced_are_numbered_from_the_first() -> None:
-    loads = [("I/O", 0, 5), ("I/O", 50, 5), ("I/O", 95, 5), ("I/O", 200, 5)]
-    trace = make([*loads, *byteps_step(100)])
-    assert dialects.of(trace).loads(trace) == [Step(1, 0, 50), Step(2, 50, 95), Step(3, 95, 200)]
-    assert whole_steps(trace) == [Step(3, 95, 200)]
 
 
 def test_communication_alone_steps_from_the_end_of_a_round_to_the_end_of_the_next() -> None:
@@ -133,11 +110,6 @@ def test_communication_alone_steps_from_the_end_of_a_round_to_the_end_of_the_nex
     assert steps.partial == (Step(1, 0, 8),)
 
 
-def test_whichever_tensor_is_last_ends_the_round() -> None:
-    slices = [("Comm.a", 0, 5), ("Comm.b", 3, 5), ("Comm.a", 100, 9), ("Comm.b", 103, 5)]
-    assert whole_steps(make(slices)) == [Step(2, 8, 109)]
-
-
 def test_of_a_combined_trace_each_rank_alone_has_its_steps() -> None:
     slices = [
         (f"rank{r}.{n}", start + r, dur) for k in (0, 100) for r in (0, 1) for n, start, dur in byteps_step(k)
@@ -145,17 +117,6 @@ def test_of_a_combined_trace_each_rank_alone_has_its_steps() -> None:
     trace = make(slices)
     of_rank_1 = np.array([trace.names[i].startswith("rank1.") for i in trace.name_id.tolist()])
     assert whole_steps(trace.select(of_rank_1)) == [Step(1, 1, 101)]
-
-
-def test_a_tensor_that_a_cut_file_lost_steps_of_ends_no_round() -> None:
-    slices = [("Comm.a", 0, 50), ("Comm.b", 3, 5), ("Comm.b", 103, 5), ("Comm.b", 213, 5)]
-    assert whole_steps(make(slices)) == [Step(2, 8, 108), Step(3, 108, 218)]
-
-
-def test_partitions_of_several_tracks_make_one_round() -> None:
-    # no whole communication is recorded; two partitions end at 4 and 6, then at 104 and 106
-    slices = [("Comm.a.PUSH", k + at, 4) for k in (0, 100) for at in (0, 2)]
-    assert whole_steps(make(slices, pids=["x", "y"] * 2)) == [Step(2, 6, 106)]
 
 
 def test_the_backward_pass_of_a_loss_may_run_before_the_last_forward_operation() -> None:
@@ -222,21 +183,9 @@ def test_kineto_steps_are_the_annotations_of_the_cpu_until_the_next_one() -> Non
     assert whole_steps(trace) == [Step(7, 0, 100), Step(8, 100, 195)]
 
 
-def test_numbers_that_the_recording_counts_anew_are_counted_here() -> None:
-    marks = [("ProfilerStep#1", 0, 90), ("ProfilerStep#2", 100, 90), ("ProfilerStep#1", 200, 90)]
-    slices = [*marks, marks[1], *[("aten::add", k, 1) for k in (5, 105, 205)]]
-    expected = [Step(1, 0, 100), Step(2, 100, 200), Step(3, 200, 290)]
-    assert whole_steps(make(slices, dialect="kineto")) == expected
-
-
 def test_a_number_of_5000_digits_is_no_step() -> None:
     slices = [("ProfilerStep#" + "9" * 5000, 0, 90), ("ProfilerStep#2", 100, 90), ("aten::add", 105, 1)]
     assert whole_steps(make(slices, dialect="kineto")) == [Step(2, 100, 190)]
-
-
-def test_an_annotation_with_nothing_in_it_is_no_step() -> None:
-    slices = [("ProfilerStep#1", 0, 90), ("aten::add", 5, 1), ("ProfilerStep#2", 90, 1)]
-    assert whole_steps(make(slices, dialect="kineto")) == [Step(1, 0, 90)]
 
 
 def test_composer_steps_are_its_batches_with_what_passes_before_them() -> None:
@@ -285,17 +234,6 @@ def test_steps_of_a_final_trace_agree_within_1_percent(shared_data: Path, case: 
         assert step.dur_ns / 1000 == pytest.approx(truth[step.label][2], rel=0.01)
 
 
-def test_steps_of_the_mlp_agree_within_1_percent_but_for_a_late_load(shared_data: Path) -> None:
-    """The script of step 3 began to load 1.27 ms after the step's begin; others after 0.4 to 0.6 ms."""
-    worker = shared_data / "byteps" / "fork_mlp_2w2s_pcap" / "worker_0"
-    truth = recorded_us(worker / "step_times_rank0.txt")
-    steps = whole_steps(read_trace(worker / "0" / "bps_trace_local_rank0_8step.json"))
-    off = [step.dur_ns / 1000 / truth[3 + i][2] - 1 for i, step in enumerate(steps)]
-    assert [abs(error) <= 0.01 for error in off] == [False, True, True, True, True, True]
-    late_us = [step.start_ns / 1000 - truth[3 + i][0] for i, step in enumerate(steps[:2])]
-    assert late_us == pytest.approx([1270, 560], abs=10)
-
-
 def test_rounds_of_communication_are_the_steps_of_the_script(shared_data: Path) -> None:
     """The script's step ends after its update, which `comm.json` does not hold: 3 ms on average here."""
     worker = shared_data / "byteps" / "fork_lenet_base" / "worker_0"
@@ -315,15 +253,6 @@ def test_kineto_steps_agree_with_the_script(shared_data: Path) -> None:
     assert [step.label for step in steps] == [2, 3, 4, 5, 6, 7]
     for step in steps:
         assert 0 <= step.dur_ns / 1e6 - truth[step.label]["total_ms"] < 5
-
-
-def test_horovod_rounds_end_where_the_steps_end(shared_data: Path) -> None:
-    case = shared_data / "horovod" / "2ranks-cycles"
-    truth = json.loads((case / "truth" / "steptimes_rank0.json").read_text())["steps"]
-    steps = whole_steps(read_trace(case / "trace" / "timeline.json"))
-    assert len(steps) == 19
-    for step, known in zip(steps, truth[1:], strict=True):
-        assert step.dur_ns / 1e6 == pytest.approx(known["total_ms"], rel=0.01, abs=1.0)
 
 
 # ---- steps that nothing marks
@@ -358,23 +287,6 @@ def test_the_outermost_span_that_repeats_is_a_step() -> None:
     assert whole_steps(trace) == [Step(1, 0, 100), Step(2, 100, 200), Step(3, 200, 300), Step(4, 300, 380)]
 
 
-def test_spans_that_follow_each_other_at_once_are_no_parts_of_each_other_by_rounding() -> None:
-    # spans of 10 ms, of which every third seems to end 1 us after the next one has begun
-    ms = 1_000_000
-    lasts = [10 * ms + 1_000 * (i % 3 == 1) for i in range(6)]
-    slices = [
-        s for i in range(6) for s in (("train_step", 10 * ms * i, lasts[i]), ("work", 10 * ms * i + ms, ms))
-    ]
-    found = whole_steps(make(slices, dialect="chrome"))
-    assert [step.start_ns for step in found] == [10 * ms * i for i in range(6)]
-
-
-def test_a_span_without_others_or_of_another_length_is_no_step() -> None:
-    assert whole_steps(make([("a", 100 * i, 80) for i in range(5)], dialect="chrome")) == []
-    uneven = [s for i in range(5) for s in (("a", 10**i, 8 * 10**i), ("b", 10**i, 10**i))]
-    assert whole_steps(make(uneven, dialect="chrome")) == []
-
-
 def test_an_annotation_around_nearly_all_that_a_thread_does_is_a_step_and_one_around_a_part_is_none() -> None:
     """Of 100 ns the operator takes 80 in the annotation; ``rest`` follows it."""
     for rest, n_steps in ((5, 6), (15, 0)):
@@ -402,15 +314,6 @@ def test_an_argument_says_the_step_of_a_slice() -> None:
     assert steps_of(make(slices, dialect="chrome", args={"step": args["turn"]})).whole[0] == Step(5, 0, 100)
 
 
-def test_steps_between_which_numbers_are_left_out_end_themselves() -> None:
-    slices = [("a", 100 * i, 80) for i in range(3)]
-    trace = make(slices, dialect="chrome", args={"iteration": {0: "4", 1: "5", 2: "9"}})
-    assert whole_steps(trace) == [Step(4, 0, 80), Step(5, 100, 180), Step(9, 200, 280)]
-    trace = make(slices, dialect="chrome", args={"turn": {0: "first", 1: "then", 2: "last"}})
-    found = dialects.of(trace).find_steps(trace, "args.turn").whole
-    assert found == (Step(1, 0, 100), Step(2, 100, 200), Step(3, 200, 300))
-
-
 def test_steps_last_from_one_instant_to_the_next() -> None:
     at = np.array([10, 60, 110, 12])  # the last one is another thread's
     points = Points(
@@ -421,12 +324,3 @@ def test_steps_last_from_one_instant_to_the_next() -> None:
     trace = replace(trace, names=["work", "turn begins"], points=points)
     found = dialects.of(trace).find_steps(trace, "turn begins")
     assert (found.whole, found.partial) == ((Step(1, 10, 60), Step(2, 60, 110)), (Step(3, 110, 150),))
-
-
-def test_steps_without_another_slice_are_none() -> None:
-    """A slice at a step's begin is in it, one at its end is in the next."""
-    trace = make([("ProfilerStep#3", 20, 10), ("a", 20, 1), ("ProfilerStep#2", 10, 10), ("b", 31, 1),
-                  ("ProfilerStep#4", 30, 1)])  # fmt: skip
-    steps = [Step(2, 10, 20), Step(3, 20, 30), Step(4, 30, 31)]
-    assert with_slices(trace, steps) == (Step(3, 20, 30),)
-    assert with_slices(trace, []) == ()

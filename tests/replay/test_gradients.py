@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from dag.step_graph import Recording, StepGraph
 from dag_utils import RankFacts
 from dialects.recorded_collectives import Call, Collectives
-from dialects.roles import Phase
 from errors import UsageError
 from replay.edit import EditRequest, Job
 from replay.edits import EditedJob
@@ -68,34 +67,12 @@ def test_a_collective_for_which_the_backward_pass_waits_is_none_of_the_gradients
     assert found == {"FW.a": 10, "BW.b": 20, "norm": 25, "BW.a": 45, "reduce_b": 60, "reduce_a": 65}
 
 
-def test_messages_that_move_gradients_are_no_reductions() -> None:
-    times = {"FW.a": (0, 10), "BW.b": (10, 20), "all_to_all": (20, 28), "BW.a": (20, 40),
-             "reduce_b": (28, 43), "reduce_a": (43, 48)}  # fmt: skip
-    inputs = {**_INPUTS, "all_to_all": ["BW.b"], "reduce_b": ["all_to_all"]}
-    found = ends_ms(reducing(times, times, inputs=inputs, end=48, extra=["all_to_all"]), "overlap=off")
-    assert (found["all_to_all"], found["reduce_b"], found["reduce_a"]) == (28, 55, 60)
-
-
 def test_what_copies_a_reduced_bucket_back_is_no_part_of_the_backward_pass() -> None:
     times = {"FW.a": (0, 10), "BW.b": (10, 20), "BW.a": (20, 40), "reduce_b": (20, 35), "reduce_a": (40, 50),
              "BW.copy": (50, 52)}  # fmt: skip
     inputs = {**_INPUTS, "BW.copy": ["reduce_b", "reduce_a"]}
     found = ends_ms(reducing(times, times, inputs=inputs, end=52), "overlap=off")
     assert (found["reduce_b"], found["reduce_a"], found["BW.copy"]) == (55, 65, 67)
-
-
-def test_a_reduction_that_began_after_the_pass_begins_when_it_did() -> None:
-    # asked for by BW.b, which ends at 20, it begins at 45, 5 after the pass
-    times = {"FW.a": (0, 10), "BW.b": (10, 20), "BW.a": (20, 40), "reduce_b": (45, 60), "reduce_a": (60, 65)}
-
-    recording = reducing(times, times, end=65)
-    asked = [one._replace(phase=Phase.BACKWARD) if one.is_collective else one for one in recording.operations]
-    recording = replace(recording, operations=asked)
-    assert (
-        ends_ms(recording, "overlap=off")
-        == ends_ms(recording)
-        == {name: at for name, (_, at) in times.items()}
-    )
 
 
 @pytest.mark.parametrize("recording", [one_gpu(), lockstep([10.0], [12.0])])
@@ -210,15 +187,6 @@ def test_joined_buckets_begin_with_their_last_gradient_and_pay_their_latency_onc
     found = in_buckets(_SIZES, cap, *edits)
     assert {name: found[name] for name in expected} == expected
     assert found["UPDATE.b"] == expected["reduce_a"] + 1
-
-
-@pytest.mark.parametrize(
-    ("sizes", "cap"),
-    [(dict.fromkeys(_SIZES, 4), "4MB"), (dict.fromkeys(_SIZES, 4), "3MB"), (_SIZES, "0.9MB")],
-)
-def test_buckets_each_of_which_holds_the_cap_stay(sizes: Mapping[str, int], cap: str) -> None:
-    found = in_buckets(sizes, cap)
-    assert [found[name] for name in (*_SIZES, "UPDATE.b")] == [29, 34, 62, 63]
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,9 @@ from dag.step_graph import Recording
 from dag_utils import load_steps, read_partitions
 from oracles.known_byteps import BytePSJob, other_job, random_job
 from replay.answer import measured_ns
-from replay.edit import EditRequest, Job
-from replay.forecast import Forecasts
 from replay.links import LinkRate, link_rate
 from replay.messages import as_messages
 from replay.runs import simulated
-from replay.whatif.server_times import slowest_server
 from trace_utils import Request
 
 pytestmark = pytest.mark.slow
@@ -56,22 +53,6 @@ def test_the_rate_of_a_busy_link_is_found(recording: Recording) -> None:
     rate = link_rate(recording)
     assert rate is not None and rate.is_told
     assert rate.at_least == pytest.approx(JOB.rate / 1.045 / 1e6, rel=0.03)
-
-
-def test_the_rate_is_worked_out_once_for_all_edits_of_a_recording(
-    recording: Recording, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[Recording] = []
-
-    def counted(one: Recording) -> LinkRate | None:
-        seen.append(one)
-        return link_rate(one)
-
-    monkeypatch.setattr("replay.edit.link_rate", counted)
-    forecasts = Forecasts(Job(recording), recording.whole_steps)
-    together = [forecasts.of([EditRequest("bandwidth", times)]).after_ns for times in ("0.5", "2", "4")]
-    assert len(seen) == 1
-    assert together == [foreseen(recording, f"bandwidth={times}").after_ns for times in (0.5, 2, 4)]
 
 
 @pytest.mark.parametrize("receives", [False, True])
@@ -172,19 +153,3 @@ def test_a_server_with_a_slower_network_has_its_own_rate(tmp_path: Path) -> None
     found = link_rate(read(tmp_path / "job"))
     assert found is not None and list(found.slow) == ["server 0 PULL"]
     assert found.slow["server 0 PULL"] == pytest.approx(job.rate / job.far[0] / 1.045 / 1e6, rel=0.05)
-
-
-def test_a_server_that_is_not_slow_any_more_stays_so_beside_a_bandwidth(tmp_path: Path) -> None:
-    other_job(5).run(4, 1, tmp_path / "job")
-    recording = read(tmp_path / "job")
-    slow = [min(apply(recording, [edit]).carries) for edit in ("FW=1", "bandwidth=2", "bandwidth=1Gbit")]
-    assert slow[0] == slow[1] < 0.6 and slow[2] == 1
-    for edit in ("bandwidth=2", "bandwidth=0.5"):
-        assert min(apply(recording, ["servers=even", edit]).carries) == 1
-
-
-def test_of_two_servers_the_one_with_the_slower_network_is_compared_with_the_other(tmp_path: Path) -> None:
-    replace(other_job(8), here=False, far=(3.0, 1.0), partition=1_000_000).run(4, 1, tmp_path / "job")
-    found = slowest_server(Job(read(tmp_path / "job")))
-    assert found is not None and (found.server, found.others) == ("server 0", "server 1")
-    assert found.ratio == pytest.approx(3, rel=0.2)

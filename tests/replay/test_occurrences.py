@@ -12,10 +12,6 @@ from replay.occurrences import medians, pair_numbers
 _small = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 1000)), max_size=30)
 
 
-def test_a_group_without_values_has_median_zero() -> None:
-    assert medians(np.array([2, 0, 2, 2]), np.array([9, 5, 1, 4]), 3).tolist() == [5, 0, 4]
-
-
 @pytest.mark.slow
 @given(_small)
 def test_medians_are_those_of_numpy(pairs: list[tuple[int, int]]) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jobs import MS, apply, job, lockstep, one_gpu, rank
+from jobs import MS, apply, job, rank
 from msgspec.structs import replace
 
 from conftest import examples, few
@@ -143,18 +143,6 @@ def test_what_a_device_was_asked_for_in_the_step_before_does_not_wait_for_a_slow
     assert (slower.step(1).start_ns / MS).tolist() == [15, 15]
     assert (slower.step(1).work_ns / MS).tolist() == [15, 4]
     assert critical_path(slower.step(1)).length_ns == 15 * MS
-
-
-def test_a_rank_that_computes_longer_holds_up_the_other() -> None:
-    recording = lockstep([10, 10], [70, 70])
-    assert (simulated(recording, [0, 1]).iteration_ns / MS).tolist() == [[75, 75], [75, 75]]
-    faster = apply(recording, ["rank1=0.5"])
-    assert (simulated(faster, [0, 1]).iteration_ns / MS).tolist() == [[40, 40], [40, 40]]
-
-
-def test_steps_may_come_round_again() -> None:
-    result = simulated(one_gpu(), [0, 0, 0])
-    assert (result.iteration_ns / MS).tolist() == [[23], [23], [23]]
 
 
 _JOBS = (

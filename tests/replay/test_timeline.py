@@ -48,26 +48,6 @@ def test_a_rank_whose_processes_are_tensors_is_one_process(tmp_path: Path) -> No
     assert sorted(threads.items()) == [(2, "I/O"), (3, "BW"), (4, "Comm.v"), (65536, "Comm.w 65536")]
 
 
-def test_waiting_for_a_tensor_to_be_ready_belongs_to_it(tmp_path: Path) -> None:
-    """Horovod: each tensor is a process, of which the negotiation moves no bytes."""
-    operations = [
-        Operation(name, cat, Track(tensor, None), role, transfer=Transfer(tensor, name))
-        for tensor in ("allreduce.v", "allreduce.w")
-        for name, cat, role in (
-            ("NEGOTIATE_ALLREDUCE", "wait", Role.WAIT),
-            ("GLOO_ALLREDUCE", "Comm", Role.COMM),
-        )
-    ]
-    times = [(0, 10), (10, 20), (0, 20), (20, 30)]
-    own = rank_steps("rank0", {str(i): span for i, span in enumerate(times)}, bounds=(0, 30))
-    write_synthetic(simulated(recording(replace(own, operations=operations)), [0]), tmp_path / "a.json")
-    events = json.loads((tmp_path / "a.json").read_text())["traceEvents"]
-    named = [(event["name"], event["args"]["name"]) for event in events if event["name"].endswith("_name")]
-    assert named == [
-        ("process_name", "rank0"), ("thread_name", "allreduce.v"), ("thread_name", "allreduce.w"),
-    ]  # fmt: skip
-
-
 def test_times_count_from_the_first_step_which_the_header_states(tmp_path: Path) -> None:
     epoch = 1_700_000_000_000_000_001
     own = rank_steps(

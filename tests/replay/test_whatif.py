@@ -17,16 +17,16 @@ from conftest import REPO, run_cli
 from dag.step_graph import Recording
 from dialects.roles import Phase, Role
 from dialects.step_parts import Edge, EdgeKind, Operation, RankStep, RankSteps
-from errors import TraceError, UsageError
+from errors import UsageError
 from formats.columns import Track
 from make import span, step, write
 from replay.edits import EDITS
 from replay.links import LinkRate, link_rate
 from replay.runs import replayed_ns, simulated
-from replay.selection import communication, computation, named_owners, pipeline_stages
+from replay.selection import named_owners, pipeline_stages
 from replay.sensitivity import changed_in_turn
 from replay.slowdown import slowdown
-from replay.whatif.straggler import stragglers, why_none
+from replay.whatif.straggler import stragglers
 
 
 def iteration_ms(recording: Recording, *edits: str) -> float:
@@ -65,18 +65,6 @@ def foreseen_ms(recording: Recording, *edits: str) -> float:
 def test_an_edit_changes_the_step_by_what_it_says(edit: str, expected: float) -> None:
     assert iteration_ms(one_gpu(), edit) == expected
     assert foreseen_ms(one_gpu(), edit) == pytest.approx(expected)
-
-
-_IDENTITIES = ("BW=1", "bandwidth=1", "PUSH=+0ms", "rank0=1", "straggler=none", "partition_bytes=1000000")
-
-
-@pytest.mark.parametrize("identity", _IDENTITIES)
-@pytest.mark.parametrize("other", ["bandwidth=0.5", "BW=2", "PUSH=0.5", "bandwidth=800Mbit"])
-def test_an_identity_changes_nothing_alone_or_beside_others_in_any_order(identity: str, other: str) -> None:
-    recording = partitions([1_000_000] * 9 + [400_000], [2.0] * 9 + [1.0])
-    alone = foreseen_ms(recording, other)
-    assert foreseen_ms(recording, identity) == pytest.approx(40)
-    assert foreseen_ms(recording, identity, other) == foreseen_ms(recording, other, identity) == alone
 
 
 def test_a_gap_that_is_unusual_is_not_taken_into_another_job() -> None:
@@ -143,22 +131,6 @@ def test_work_is_shared_out_operation_by_operation_where_all_do_it_equally_often
     assert work[1] == [*(one * MS for one in (3, 4, 5)), *[pytest.approx(2 / 3 * MS, abs=1)] * 3]
 
 
-def test_an_addition_comes_once_in_a_step_though_the_operation_is_recorded_in_pieces() -> None:
-    times = {"I/O.load": (0, 4), "launch": (4, 6), "I/O.rest": (6, 10)}
-    steps = [(times, (0, 10))]
-    recording = job(rank("rank0", steps, {"launch": ["I/O.load"], "I/O.rest": ["launch"]}))
-    assert iteration_ms(recording, "I/O=+400ms") == 410
-
-
-def test_edits_add_up() -> None:
-    assert iteration_ms(one_gpu(), "BW=0.5", "FW=2") == 22
-
-
-def test_computation_and_communication_are_all_there_is() -> None:
-    recording = one_gpu()
-    assert (computation(recording).operations | communication(recording).operations).all()
-
-
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
@@ -211,13 +183,6 @@ def test_with_one_gpu_per_worker_a_rank_is_a_worker(worker: int) -> None:
     assert by_rank.tolist() == by_worker.tolist() == [worker == 0, worker == 1]
 
 
-def test_edits_leave_the_recording_as_it_is() -> None:
-    recording = one_gpu()
-    before = [step.work_ns.copy() for step in recording.steps]
-    apply(recording, ["BW=3", "bandwidth=0.1", "drop=Comm.a"])
-    assert all((a == b.work_ns).all() for a, b in zip(before, recording.steps, strict=True))
-
-
 def test_an_annotation_is_dropped_with_all_that_runs_inside_it() -> None:
     # "extra" spans two operations of its own thread; what a stream runs meanwhile stays
     times = {"FW.a": (0, 4), "extra": (4, 14), "mm": (5, 9), "add": (9, 13), "BW.a": (14, 20)}
@@ -225,14 +190,6 @@ def test_an_annotation_is_dropped_with_all_that_runs_inside_it() -> None:
     recording = job(rank("rank0", [(times, (0, 20))], inputs))
     one_thread = [one._replace(track=recording.operations[0].track) for one in recording.operations]
     assert iteration_ms(replace(recording, operations=one_thread), "drop=extra") == 10
-
-
-def test_an_annotation_that_is_no_event_itself_is_found_in_the_trace(shared_data: Path) -> None:
-    path = shared_data / "kineto/ddp2-gloo-base/trace"
-    rows = predicted(path, "drop=Optimizer.step#SGD.step", "drop=rank1.Optimizer.step#SGD.step")["whatif"]
-    # the optimizer takes 28 to 79 ms of a step, on each rank
-    assert -0.15 < rows[0]["change"] < rows[1]["change"] < -0.03
-    assert rows[2]["after_ms"] == pytest.approx(rows[0]["after_ms"])
 
 
 def test_time_in_which_nothing_is_recorded_is_dropped_with_the_annotation_around_it(tmp_path: Path) -> None:
@@ -290,40 +247,9 @@ def test_on_a_slower_link_the_bytes_take_longer_and_the_rest_stays() -> None:
     assert iteration_ms(recording, "bandwidth=0.5") == pytest.approx(20 + 10 * 4 + 3 + 1)
 
 
-def test_what_one_transfer_took_too_long_counts_for_those_read_with_it() -> None:
-    # two acknowledgements read together: 4 ms and none instead of 2 and 2; at half the rate 40 ms in all
-    recording = partitions([100_000] * 10, [2.0] * 4 + [4.0, 0.0] + [2.0] * 4)
-    assert iteration_ms(recording, "bandwidth=0.5") == pytest.approx(20 + 40 + 1)
-
-
-def test_a_slower_link_in_bits_per_second_takes_the_time_of_its_bytes() -> None:
-    # 250 Mbit/s of which 95 % are bytes of tensors: 100,000 take 3.368 ms
-    recording = partitions([100_000] * 10, [2.0] * 9 + [5.0])
-    assert iteration_ms(recording, "bandwidth=250Mbit") == pytest.approx(20 + 10 * 1e5 / 0.0296875e6 + 3 + 1)
-
-
-def test_bits_per_second_need_bytes() -> None:
-    with pytest.raises(TraceError, match="bytes of the transfers are not recorded"):
-        apply(partitions([0] * 10, [2.0] * 10), ["bandwidth=100Mbit"])
-
-
 def test_without_sizes_the_whole_transfer_follows_the_bandwidth() -> None:
     assert link_rate(partitions([0] * 10, [2.0] * 10)) is None
     assert iteration_ms(partitions([0] * 10, [2.0] * 10), "bandwidth=0.5") == 20 + 40 + 1
-
-
-def test_the_same_partition_size_changes_nothing() -> None:
-    recording = partitions([1_000_000] * 9 + [500_000], [2.0] * 9 + [1.5])
-    after, apart = apply(recording, ["partition_bytes=1000000"]), apply(recording, [])
-    assert after.steps[0].work_ns.tolist() == apart.steps[0].work_ns.tolist()
-    assert list(after.operations) == list(apart.operations)
-
-
-def test_larger_partitions_carry_the_same_bytes() -> None:
-    bigger = apply(partitions([100_000] * 10, [2.0] * 10), ["partition_bytes=500000"])
-    on_link = bigger.steps[0].operation[bigger.steps[0].link >= 0]
-    assert [bigger.operations[i].transfer.key for i in on_link] == [KEY, KEY + 1]
-    assert replayed_ns(bigger, [0]).mean() / MS == pytest.approx(41)
 
 
 def test_a_new_partition_goes_to_the_server_that_had_its_key_else_the_servers_take_turns() -> None:
@@ -388,12 +314,6 @@ def test_a_straggler_is_brought_to_the_median_of_its_peers() -> None:
     assert iteration_ms(recording, "straggler=none") == 15
 
 
-def test_two_noisy_steps_do_not_outvote_three_clean_ones() -> None:
-    # rank 2 works 20 longer in each step; in two of them rank 0 was delayed more than that
-    recording = lockstep([10, 90, 10, 90, 10], [10, 10, 10, 10, 10], [30, 30, 30, 30, 30])
-    assert stragglers(recording) == [2]
-
-
 def test_a_rank_that_only_waits_is_no_straggler() -> None:
     # rank 1 pauses for 40 before it reduces: no work
     ranks = []
@@ -412,13 +332,6 @@ def test_what_no_peer_does_takes_no_time() -> None:
         inputs = {"extra": ["BW.a"], "reduce": ["BW.a", "extra"]}
         ranks.append(rank(f"rank{number}", [(times, (0, 45))], inputs, together=["reduce"]))
     assert iteration_ms(job(*ranks), "straggler=none") == 15
-
-
-def test_without_a_straggler_nothing_changes() -> None:
-    recording = lockstep([10], [10])
-    assert apply(recording, ["straggler=none"]) is recording
-    assert "no rank works 10 % longer" in why_none(recording)
-    assert "only one rank" in why_none(one_gpu())
 
 
 def test_the_slowdown_is_the_own_work_over_its_mean() -> None:
@@ -490,11 +403,6 @@ def test_what_is_not_critical_costs_nothing() -> None:
     assert effects["BW.b"].effect_ns == 5 * MS
 
 
-def test_the_dearest_comes_first() -> None:
-    effects = [one.effect_ns for one in changed_in_turn(one_gpu(), 1.5, parts=True)]
-    assert effects == sorted(effects, reverse=True)
-
-
 def test_those_with_the_most_time_on_the_path_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     # FW.x, of another thread, takes longest and is done before the step ends
     monkeypatch.setattr("replay.sensitivity._MOST_TRIED", 2)
@@ -534,13 +442,6 @@ def test_a_slower_network_is_foreseen(edit: str, shared_data: Path) -> None:
     assert found["interval_ms"][0] <= recorded <= found["interval_ms"][1]
 
 
-def test_an_identity_beside_a_slower_network_changes_nothing(shared_data: Path) -> None:
-    path = shared_data / "byteps/fork_lenet_base"
-    found = predicted(path, "partition_bytes=65536", "bandwidth=0.2")["whatif"]
-    assert found[0]["change"] == pytest.approx(0)
-    assert found[2]["after_ms"] == found[1]["after_ms"]
-
-
 def test_a_rank_without_its_delay_is_foreseen(shared_data: Path) -> None:
     found = predicted(shared_data / "kineto/ddp2-gloo-slow-rank1/trace", "straggler=none")
     recorded = np.mean([589.6, 547.6, 829.4, 586.6, 618.4, 611.6, 632.1, 652.4, 742.5, 552.1, 667.7, 597.0])
@@ -571,25 +472,6 @@ def test_where_the_device_is_the_limit_only_kernels_count(shared_data: Path) -> 
     assert -0.50 <= faster["change"] <= -0.40
     assert abs(host["change"]) < 0.02
     assert backward["change"] > 0.4  # work of a device is its launch's
-
-
-@pytest.mark.slow
-def test_where_the_host_is_the_limit_its_operations_count(shared_data: Path) -> None:
-    (row,) = predicted(shared_data / "kineto/gpu-hta-rank1of2-memory", "BW=0.5")["whatif"]
-    assert -0.38 <= row["change"] <= -0.30
-
-
-def test_why_straggler_none_changes_nothing_is_noted(shared_data: Path) -> None:
-    path = shared_data / "horovod/2ranks-slow-rank1/trace"
-    args = ("--option", "replay", "--path", path, "--sub_option", "whatif", "--output", "-")
-    code, out, err = run_cli(*args, "--set", "straggler=none")
-    assert code == 0 and "straggler=none changes nothing: a Horovod timeline" in out + err
-
-
-def test_each_edit_is_shown_and_all_together(shared_data: Path) -> None:
-    found = predicted(shared_data / "byteps/fork_mlp_2w2s_pcap/worker_0/0", "BW=2", "FW=2")
-    assert [row["set"] for row in found["whatif"]] == ["BW=2", "FW=2", "BW=2 FW=2"]
-    assert found["after_ms"] == found["whatif"][-1]["after_ms"] > found["before_ms"]
 
 
 def test_an_edit_of_a_rank_that_is_not_there_names_those_that_are() -> None:

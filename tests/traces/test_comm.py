@@ -46,34 +46,10 @@ def test_a_breakdown_counts_it_as_communication(
     assert rows == [pytest.approx(expected)] * 4
 
 
-def test_the_critical_path_counts_it_as_communication(tmp_path: Path) -> None:
-    plain, told = (answer("--option", "critical", "--path", job(tmp_path), *words) for words in ((), COMM))
-    kernel, comm = ("kernel" in plain["scopes"][-1]["by_cat"], told["scopes"][-1]["by_cat"])
-    assert kernel
-    assert "communication" in comm
-
-
-def test_an_edit_of_communication_changes_it(tmp_path: Path) -> None:
-    words = ("--option", "replay", "--sub_option", "whatif", "--set", "Comm=0.000001", "--path")
-    assert "no operation" in run_cli(*words, job(tmp_path))[2]
-    assert answer(*words, tmp_path, *COMM)["whatif"][0]["change"] < -0.05
-
-
 def test_a_name_that_no_operation_has_gets_a_line(tmp_path: Path) -> None:
     code, _, err = run_cli("--option", "statistic", "--path", job(tmp_path), "--comm", "dispatch", *COMM)
     assert (code, err.count("(--comm)")) == (0, 1)
     assert "no operation that may communicate has 'dispatch' in its name" in err
-
-
-def test_with_filter_it_can_be_asked_for(tmp_path: Path) -> None:
-    words = ("--option", "statistic", "--filter", "moe_shuffle_kernel", "--path", job(tmp_path))
-    assert run_cli(*words)[0] == 1
-    assert run_cli(*words, *COMM)[0] == 0
-    combine = ("--option", "combine", *COMM, "--path", tmp_path, "--filter")
-    assert run_cli(*combine, "moe_shuffle_kernel")[0] == 0
-    code, _, err = run_cli(*combine, "moe_shuffle")
-    assert code == 1
-    assert "did you mean moe_shuffle_kernel" in err
 
 
 @pytest.mark.parametrize(

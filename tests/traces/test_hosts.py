@@ -20,8 +20,3 @@ def test_the_gpus_of_a_worker_share_its_host() -> None:
 def test_files_of_ranks_have_a_host_each_and_the_ranks_of_a_file_share_one() -> None:
     a, b = Path("a.json"), Path("b.json")
     assert hosts("ranks", Source(a, rank=0), Source(a, rank=1), Source(b, rank=2)) == [0, 0, 1]
-
-
-def test_the_workers_in_a_combined_file_are_hosts() -> None:
-    path = Path("combined.json")
-    assert hosts("file", Source(path, 0, 0), Source(path, 1, 0)) == [0, 1]

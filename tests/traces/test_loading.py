@@ -83,22 +83,6 @@ def test_the_cycles_of_processes_of_which_nothing_tells_the_rank(tmp_path: Path)
     ]
 
 
-def test_every_option_sees_the_steps_of_all_cycles(tmp_path: Path) -> None:
-    two_cycles(tmp_path)
-    rows = answer("--option", "statistic", "--sub_option", "breakdown", "--path", tmp_path)["breakdown"]
-    steps = [2, 3, 4, 7, 8, 9]
-    assert [(r["rank"], r["step"]) for r in rows] == [(f"rank{k}", step) for k in (0, 1) for step in steps]
-    times = answer("--option", "collect", "--sub_option", "iter_time", "--path", tmp_path)
-    assert [gpu["iteration_ms_per_step"] for gpu in times["gpus"]] == [[0.1] * 6] * 2
-
-
-@pytest.mark.fuzz
-def test_the_recorded_job_of_two_cycles(shared_data: Path) -> None:
-    path = shared_data / "kineto" / "ddp2-gloo-two-cycles" / "trace"
-    rows = answer("--option", "statistic", "--sub_option", "breakdown", "--path", path)["breakdown"]
-    assert [row["step"] for row in rows] == [2, 3, 4, 7, 8, 9] * 2
-
-
 def test_the_same_rank_in_two_directories_given_is_said_to_be_taken_for_one_job(tmp_path: Path) -> None:
     """They may be two jobs: their steps have the same numbers."""
     folders = [tmp_path / "base", tmp_path / "new"]
@@ -114,32 +98,12 @@ def test_the_same_rank_in_two_directories_given_is_said_to_be_taken_for_one_job(
     assert not any("directories" in line for line in load_paths([two_cycles(tmp_path / "cycles")]).repairs)
 
 
-def test_files_of_one_rank_at_one_time_stay_apart(tmp_path: Path) -> None:
-    kineto(tmp_path / "a.json", 0, range(3))
-    kineto(tmp_path / "b.json", 0, range(3))
-    job = load_paths([tmp_path])
-    assert job.names == ["rank0: a.json", "rank0: b.json"]
-    assert "rank 0 claimed by several files" in job.repairs[0]
-
-
 def test_a_lone_file_keeps_its_rank(tmp_path: Path) -> None:
     assert load_paths([kineto(tmp_path / "t.json", 1, range(2))]).names == ["rank1"]
     assert load_paths([write(tmp_path / "0_3" / "comm.json", [comm("Comm.w", 0, "total")])]).names == [
         "rank3"
     ]
     assert load_paths([write(tmp_path / "some.json", [x("a", 0, 1)])]).names == ["rank0"]
-
-
-def test_a_lone_file_of_rank_1_is_rank1_in_every_option(tmp_path: Path) -> None:
-    path = kineto(tmp_path / "t.json", 1, range(2, 5))
-    rows = answer("--option", "statistic", "--sub_option", "breakdown", "--path", path)["breakdown"]
-    assert {row["rank"] for row in rows} == {"rank1"}
-    (scope,) = answer("--option", "critical", "--path", path)["scopes"]
-    assert (scope["scope"], {node["rank"] for node in scope["path"]}) == ("GPU-1", {"rank1"})
-    replay = ("--option", "replay", "--path", path, "--output", "-")
-    assert list(answer(*replay)["predicted_ms"]) == ["rank1"]
-    assert answer(*replay, "--sub_option", "whatif", "--set", "rank1.aten::add=2")["whatif"]
-    assert "rank1" in run_cli("--option", "collect", "--sub_option", "iter_time", "--path", path)[1]
 
 
 def test_files_of_unknown_rank_have_one_name_in_every_option(tmp_path: Path) -> None:
@@ -256,21 +220,6 @@ def test_an_unknown_name_is_one_line_for_every_option(tmp_path: Path, option: st
 
 
 # ---- flags and the default path
-
-
-@pytest.mark.parametrize("flags", [("--step", "3"), ("--del_queue",), ("--align", "none")])
-def test_a_flag_that_an_option_does_not_heed_is_wrong_usage(flags: tuple[str, ...]) -> None:
-    code, _, err = run_cli("--option", "statistic", "--path", REPO / "examples" / "lenet", *flags)
-    assert code == 2
-    assert f"unrecognized argument: {flags[0]}" in err
-
-
-def test_byteps_own_variable_is_the_default_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("BYTEPS_TRACE_DIR", raising=False)
-    code, _, err = run_cli("--option", "statistic")
-    assert (code, "no path is given, and BYTEPS_TRACE_DIR is not set" in err) == (2, True)
-    monkeypatch.setenv("BYTEPS_TRACE_DIR", str(REPO / "examples" / "lenet"))
-    assert run_cli("--option", "statistic", "--head", "1")[0] == 0
 
 
 def test_the_args_of_chosen_events_are_read_whatever_surrounds_them(tmp_path: Path) -> None:

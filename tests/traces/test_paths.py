@@ -13,7 +13,6 @@ from errors import TraceError
 from trace_utils import Holds, find_paths, held_by, load_paths
 from traces.gpu_folders import find_gpus
 from traces.layouts import find_job
-from traces.rank_files import rank_of_file
 
 TRACE = json.dumps({"traceEvents": [{"ph": "X", "name": "FW.a", "ts": 1, "dur": 1, "pid": 0, "tid": 0}]})
 
@@ -48,17 +47,6 @@ def test_a_gpu_directory_has_one_trace_the_final_one_first(tmp_path: Path) -> No
     )
     make(tmp_path, "bps_trace_final.json")
     assert find_job(tmp_path).sources[0].path.name == "bps_trace_final.json"
-
-
-def test_comm_json_where_there_is_no_final_trace(tmp_path: Path) -> None:
-    make(tmp_path, "comm.json", "dag.gml")
-    assert find_job(tmp_path).sources[0].path.name == "comm.json"
-
-
-def test_local_ranks_are_the_names_of_the_directories(tmp_path: Path) -> None:
-    make(tmp_path, "10/comm.json", "9/comm.json")
-    assert prefixes(tmp_path) == ["rank9.", "rank10."]
-    assert find_job(tmp_path).notes == [f"{tmp_path}: local ranks 0 to 8 of 11 missing"]
 
 
 def test_rank_underscore_local_rank_of_two_workers(tmp_path: Path) -> None:
@@ -137,13 +125,6 @@ def test_composers_merged_file_beside_its_ranks_is_no_rank(tmp_path: Path, where
     assert job.notes == [f"{tmp_path / where}: the files of all ranks once more, left out"]
 
 
-def test_composers_merged_file_alone_is_read(tmp_path: Path) -> None:
-    make(tmp_path, "merged_trace.json")
-    job = find_job(tmp_path)
-    assert [source.path.name for source in job.sources] == ["merged_trace.json"]
-    assert job.notes == []
-
-
 def test_ranks_on_several_hosts_and_ambiguous_directories(tmp_path: Path) -> None:
     make(tmp_path, "host0/rank0.json", "host1/rank1.json")
     assert prefixes(tmp_path) == ["rank0.", "rank1."]
@@ -182,25 +163,12 @@ def test_where_traces_lie_deeper_is_told(tmp_path: Path) -> None:
         find_job(tmp_path)
 
 
-def test_where_dumps_lie_deeper_is_told_whatever_their_names(tmp_path: Path) -> None:
-    make(tmp_path, "hang/_dump_0", content='{"version": "2.4", "pg_config": {}}')
-    with pytest.raises(TraceError, match=r"no trace in this directory; give .* hold some: hang$"):
-        find_job(tmp_path)
-
-
 def test_traces_below_those_of_a_job_are_said_to_be_left(tmp_path: Path) -> None:
     make(tmp_path, "a.json", "x/b.json", "out/combined.json")
     make(tmp_path, "notes/config.json", content="{}")
     (line,) = find_job(tmp_path).notes
     assert line == f"{tmp_path}: traces in x are not read; if of this job, give those, too"
     assert not find_paths([tmp_path, tmp_path / "x"]).notes
-
-
-@pytest.mark.parametrize("trace", ["log/plugins/profile/1/vm.trace.json", "worker_0/0/comm.json"])
-def test_traces_beside_a_job_of_another_layout_are_said_to_be_left(tmp_path: Path, trace: str) -> None:
-    make(tmp_path, trace, "rank0.json", "other/rank1.json")
-    (line,) = find_job(tmp_path, [tmp_path]).notes
-    assert "traces in other and this directory are not read; if of this job, give those, too" in line
 
 
 def test_a_directory_for_each_rank(tmp_path: Path) -> None:
@@ -258,14 +226,6 @@ def test_several_directories_are_workers_several_files_ranks(tmp_path: Path) -> 
     ]
 
 
-def test_gpu_directories_side_by_side_are_one_worker(tmp_path: Path) -> None:
-    make(tmp_path, "w/0/comm.json", "w/1/comm.json", "v/0/comm.json")
-    loaded = load_paths([tmp_path / "w" / "0", tmp_path / "w" / "1"])
-    assert [source.prefix for source in loaded.job.sources] == ["rank0.", "rank1."]
-    loaded = load_paths([tmp_path / "w" / "1", tmp_path / "v" / "0"])
-    assert [source.prefix for source in loaded.job.sources] == ["wk0.rank1.", "wk1.rank0."]
-
-
 def test_the_recorded_jobs(shared_data: Path) -> None:
     assert prefixes(shared_data / "byteps" / "fork_lenet_2w2g") == [
         "wk0.rank0.",
@@ -309,12 +269,6 @@ def test_traces_of_several_gpu_directories_are_ranks_and_workers(tmp_path: Path)
     assert [source.prefix for source in across.job.sources] == ["wk0.rank0.", "wk1.rank0."]
 
 
-def test_two_files_of_one_gpu_directory_are_no_ranks(tmp_path: Path) -> None:
-    make(tmp_path, "0/comm.json", "0/temp.json")
-    loaded = load_paths([tmp_path / "0/comm.json", tmp_path / "0/temp.json"])
-    assert [source.prefix for source in loaded.job.sources] == ["rank0.", "rank0."]
-
-
 def test_empty_directories_among_gpus_and_workers_are_said(tmp_path: Path) -> None:
     make(tmp_path, "worker_0/0/comm.json", "logs/readme.txt")
     (tmp_path / "worker_0" / "1").mkdir()
@@ -325,29 +279,7 @@ def test_empty_directories_among_gpus_and_workers_are_said(tmp_path: Path) -> No
     ]
 
 
-def test_empty_directories_among_those_of_ranks_are_said(tmp_path: Path) -> None:
-    make(tmp_path, "node0/rank0.pt.trace.json")
-    (tmp_path / "node1").mkdir()
-    assert find_job(tmp_path).notes == [f"{tmp_path}/node1: an empty directory, left out"]
-
-
 def test_a_combined_trace_beside_its_ranks_is_not_counted_again(tmp_path: Path) -> None:
     make(tmp_path, "rank0.json", "rank1.json")
     assert run_cli("--option", "combine", "--path", tmp_path, "--output", tmp_path / "merged.json")[0] == 0
     assert [source.path.name for source in find_job(tmp_path).sources] == ["rank0.json", "rank1.json"]
-
-
-def test_a_directory_with_nothing_but_a_combined_trace(tmp_path: Path) -> None:
-    make(tmp_path, "combined.json")
-    assert [source.path.name for source in find_job(tmp_path).sources] == ["combined.json"]
-
-
-def test_a_link_to_a_file_or_its_directory_tells_the_rank_as_both_ends_are_called(tmp_path: Path) -> None:
-    for folder in ("rank3", "data"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "trace.json").write_text("[]")
-    (tmp_path / "latest.json").symlink_to(tmp_path / "rank3" / "trace.json")
-    (tmp_path / "rank5").symlink_to(tmp_path / "data")
-    assert rank_of_file(tmp_path / "latest.json") == 3
-    assert rank_of_file(tmp_path / "rank5" / "trace.json") == 5
-    assert rank_of_file(tmp_path / "data" / "trace.json") is None

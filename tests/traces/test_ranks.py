@@ -125,27 +125,6 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[list[list[str]]]:
     return rounds
 
 
-@pytest.mark.parametrize("names", [("rank1_a.json", "rank1_b.json"), ("w_1.json", "w_2.json")])
-def test_the_files_of_a_rank_are_read_once(
-    tmp_path: Path, names: tuple[str, str], read: list[list[list[str]]]
-) -> None:
-    write(tmp_path / "a0.json", 0, range(1, 9))  # whose rank its head tells
-    write(tmp_path / names[0], 1, range(1, 5))
-    write(tmp_path / names[1], 1, range(5, 9))
-    assert load_steps([tmp_path], Request(jobs=1, progress=False)).recording.owners == ["rank0", "rank1"]
-    assert [sorted(map(sorted, groups)) for groups in read] == [[["a0.json"], sorted(names)]]
-
-
-def test_files_that_claim_one_rank_at_one_time_are_ranks_of_their_own(
-    tmp_path: Path, read: list[list[list[str]]]
-) -> None:
-    for name in ("rank1_a.json", "rank1_b.json"):
-        write(tmp_path / name, 1, range(1, 5))
-    loaded = load_steps([tmp_path], Request(jobs=1, progress=False))
-    assert loaded.recording.owners == ["rank1: rank1_a.json", "rank1: rank1_b.json"]
-    assert read == [[["rank1_a.json", "rank1_b.json"]]]
-
-
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_file_that_cannot_be_read_does_not_take_its_ranks_others_with_it(tmp_path: Path, jobs: int) -> None:
     write(tmp_path / "rank0.json", 0, range(1, 9))

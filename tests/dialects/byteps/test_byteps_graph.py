@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 
@@ -18,7 +18,6 @@ from dialects.step_parts import Joint, Operation, RankStep, RankSteps, RankTrace
 from dialects.tolerances import LATE_CLOCK_NS
 from errors import TraceError
 from formats.columns import ArgColumn, Id, Trace, Track
-from opname import with_key
 from trace_utils import Request
 
 MS = 1_000_000
@@ -226,32 +225,6 @@ def test_the_layer_of_the_next_step_waits_for_its_gradient() -> None:
         ("Comm.a", carried), ("Comm.a.PULL.65536", "Comm.a.PULL.65536 of an earlier step")]  # fmt: skip
 
 
-def test_what_runs_on_beside_the_next_step_does_not_hold_it_up() -> None:
-    # Comm.a is cut where the next step begins, at 20; its PUSH is over, and the thread
-    steps = overlapping()
-    last = steps.steps[0].last
-    assert interval(steps, "Comm.a") == (15, 20)
-    assert last is not None and [labels(steps)[event] for event in last] == ["BW.a", "Comm.a.PUSH.65536"]
-
-
-def test_a_layer_that_did_not_wait_leaves_it_to_the_next_communication() -> None:
-    # Comm.a ends at 28, in the course of FW.a (25 to 30): only its own next one follows it
-    after = {edge for edge in edges(overlapping(28), 1) if edge[0] == "Comm.a of an earlier step"}
-    assert after == {("Comm.a of an earlier step", "Comm.a", HEAD)}
-
-
-def test_stages_that_begin_after_the_step_belong_to_the_next_one() -> None:
-    rows = [
-        row
-        for at in (0, 20, 40)
-        for row in (compute("FW.a", at, at + 5), compute("BW.a", at + 5, at + 15),
-                    *tensor("b", at + 15, at + 24, ("PUSH", at + 15, at + 19), ("PULL", at + 21, at + 24)))
-    ]  # fmt: skip
-    steps = gpu([*rows, compute("FW.a", 60, 64)], [("FW.a", "BW.a"), ("BW.a", "Comm.b")])
-    assert "Comm.b.PULL.65536" not in labels(steps)
-    assert ("Comm.b.PULL.65536", "Comm.b of an earlier step", BODY) in edges(steps, 1)
-
-
 # ---- forms
 
 
@@ -285,32 +258,6 @@ def test_gradients_take_their_parameters_names() -> None:
     assert "Comm.w.PUSH.65536" in labels(steps)
 
 
-def test_names_of_dpro_are_names() -> None:
-    rows = [(f"host0.rank0->{name}", *rest) for name, *rest in one_step()]
-    rows.append(("host0.rank0->FW.a", 0, 7, 23, 24))
-    pairs = [(f"host0.rank0->{a}", f"host0.rank0->{b}") for a, b in PASS]
-    assert edges(gpu(rows, pairs)) == edges(gpu([*one_step(), compute("FW.a", 23, 24)], PASS))  # type: ignore[arg-type]
-
-
-def test_a_tensor_called_like_a_stage_is_a_communication_as_a_whole() -> None:
-    rows = [
-        compute("FW.a", 0, 4),
-        compute("BW.a", 4, 14),
-        *tensor("mlp.PUSH", 14, 22),
-        compute("FW.a", 23, 24),
-    ]
-    steps = gpu(rows)
-    assert ("BW.a", "Comm.mlp.PUSH", HEAD) in edges(steps)
-
-
-def test_stages_stand_for_a_communication_that_is_not_recorded_as_a_whole() -> None:
-    rows = [row for row in one_step() if row[0] != "Comm.a"]
-    rows += [("STEP", 0, None, 14.5, 22.5), compute("FW.a", 23, 24)]
-    assert {("BW.a", "Comm.a.PUSH.65536", HEAD), ("Comm.a.PULL.65536", "STEP", BODY)} <= edges(
-        gpu(rows, PASS)
-    )
-
-
 def test_communication_alone_has_the_time_before_each_gradient_as_computation() -> None:
     # rounds end at 20 and 60: the step from 20 to 60 computes b until 45, then a until 50
     rows = [*tensor("b", 5, 15), *tensor("a", 10, 20), *tensor("b", 45, 55), *tensor("a", 50, 60)]
@@ -327,14 +274,6 @@ def test_communication_alone_has_the_time_before_each_gradient_as_computation() 
                            "the time before each gradient stands for them"]  # fmt: skip
 
 
-def test_a_load_comes_before_the_computation_that_was_not_traced() -> None:
-    rows = [row for at in (0, 40, 80) for row in
-            (("I/O", "I/O", None, at, at + 5), *tensor("a", at + 20, at + 30))]  # fmt: skip
-    steps = gpu(rows[:-1])
-    assert interval(steps, "untraced.a") == (5, 20)
-    assert ("I/O", "untraced.a", HEAD) in edges(steps)
-
-
 def test_a_last_step_is_kept_only_with_all_its_events() -> None:
     whole = gpu([*one_step(), *one_step(23)], PASS)
     assert [(step.number, step.next_ns) for step in whole.steps] == [(1, 23 * MS), (2, -1)]
@@ -348,15 +287,6 @@ def test_a_trace_without_steps_is_refused_in_a_line() -> None:
 
 
 # ---- several GPUs
-
-
-def met(steps: RankSteps, row: int = 0) -> dict[str, set[tuple[Hashable, int]]]:
-    """Key and turn of the meetings of a step by the label of the event."""
-    found: dict[str, set[tuple[Hashable, int]]] = {}
-    meetings = steps.steps[row].meetings
-    for event, key, turn in zip(meetings.event, meetings.key, meetings.turn, strict=True):
-        found.setdefault(labels(steps, row)[event], set()).add((meetings.keys[key], int(turn)))
-    return found
 
 
 def joined_edges(recording: Recording, row: int = 0) -> set[tuple[str, str, Joint]]:
@@ -396,11 +326,6 @@ def pushed_before_pulled(rank: int) -> set[tuple[str, str, Joint]]:
 
 def test_a_key_is_answered_once_every_worker_has_pushed_it() -> None:
     assert joined_edges(two_workers(30)) == pushed_before_pulled(rank=0)
-
-
-def test_an_acknowledgement_that_is_late_is_not_waited_for() -> None:
-    late = joined_edges(two_workers(30, acknowledged=6))
-    assert (f"wk1.rank0.Comm.a.PUSH.{KEY}", f"wk0.rank0.Comm.a.PULL.{KEY}", Joint.START_TO_BODY) in late
 
 
 def test_waiting_for_the_other_worker_is_not_work() -> None:
@@ -457,20 +382,6 @@ def test_gpus_of_a_worker_reduce_together_and_go_through_the_root() -> None:
         (at(0, "BROADCAST"), at(1, "BROADCAST"), together),
         (at(1, "BROADCAST"), at(0, "BROADCAST"), together),
     }  # fmt: skip
-
-
-def test_gpus_of_different_workers_meet_only_at_the_servers() -> None:
-    job = join([local(rank, worker) for worker in (0, 1) for rank in (0, 1)])
-    across = {edge for edge in joined_edges(job) if edge[0][:3] != edge[1][:3]}
-    assert across == pushed_before_pulled(rank=1)
-
-
-def test_each_step_has_meetings_of_its_own() -> None:
-    steps = gpu([*one_step(), *one_step(23), compute("FW.a", 46, 50)], PASS)
-    label = f"Comm.a.PUSH.{KEY}"
-    first, second = met(steps)[label], met(steps, 1)[label]
-    assert {key for key, _ in first} == {key for key, _ in second}
-    assert ({turn for _, turn in first}, {turn for _, turn in second}) == ({0}, {1})
 
 
 def test_a_gpu_that_cannot_number_its_steps_takes_the_numbers_of_the_others() -> None:
@@ -577,8 +488,3 @@ def test_the_documented_forms_have_a_longest_chain(tmp_path: Path) -> None:
     )
     ((_, _, dag),) = mean_dags([tmp_path / "dag.gml"]).gpus
     assert (len(dag.edges), len(dag.next_edges)) == (2, 1)
-
-
-def test_a_thread_with_more_digits_than_a_key_is_none() -> None:
-    assert with_key("Comm.a.PUSH", "65536") == with_key("Comm.a.PUSH", 65536) == "Comm.a.PUSH.65536"
-    assert with_key("Comm.a.PUSH", "9" * 5000) == "Comm.a.PUSH"

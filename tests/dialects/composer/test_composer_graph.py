@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import dialects
-from conftest import run_cli
 from dag.critical_path import critical_path
 from dag.join_ranks import join
 from dag.step_graph import Recording
@@ -116,12 +115,6 @@ def test_steps_of_pytorch_s_profiler_begin_as_its_callback_ends(tmp_path: Path) 
     assert tie_axes(trace) is trace
 
 
-def test_one_axis_is_left_alone(tmp_path: Path) -> None:
-    trace = trace_of(tmp_path, batch(1, 0, 20, 30))
-    assert tie_axes(trace) is trace
-    assert not any("years" in repair for repair in trace.repairs)
-
-
 @pytest.mark.parametrize(
     "case",
     ["ws1-torch/trace/ep0-ba6-rank0", "ws2-torch/trace/ep0-ba5-rank1", "ws2-torch/oracle/merged_trace"],
@@ -167,12 +160,3 @@ def test_recorded_paths_are_as_long_as_their_steps(shared_data: Path, case: str)
             == path.length_ns
             == step.iteration_ns[path.owner]
         )
-
-
-def test_a_combined_timeline_has_one_axis(shared_data: Path, tmp_path: Path) -> None:
-    output = tmp_path / "combined.json"
-    folder = shared_data / "composer" / "ws2-torch" / "trace"
-    assert run_cli("--option", "combine", "--path", folder, "--output", output)[0] == 0
-    trace = read_trace(output)
-    assert trace.end_ns.max() - trace.ts_ns.min() < 2 * 10**9
-    assert not any("years" in repair for repair in trace.repairs)

@@ -11,11 +11,9 @@ from dag.critical_path import critical_path
 from dag.join_ranks import join
 from dialects.dasf.dasf_graph import ARGS, record
 from dialects.step_parts import EdgeKind, RankSteps
-from errors import TraceError
 from formats import dasf_records as dasf
 from make import dasf_bytes as packed
 from make import dasf_compute as compute
-from make import dasf_event as event
 
 
 def task(key: str, start_s: float, end_s: float, *needs: str, worker: str = "worker-vm-0") -> dict[str, Any]:
@@ -78,12 +76,6 @@ def test_a_result_kept_from_the_first_run_serves_the_second(tmp_path: Path) -> N
     assert ("a", 1, "c", 13, "data") in edges_of(steps)
 
 
-def test_dependents_tell_the_same_as_dependencies(tmp_path: Path) -> None:
-    source = compute(2.0, 1.0, key="a", name="a", dependents=["c"])
-    steps = tasks_of(tmp_path, source, compute(5.0, 1.0, key="c", name="c"))
-    assert edges_of(steps) == {("a", 1, "c", 4, "data")}
-
-
 def test_tasks_of_two_files_meet(tmp_path: Path) -> None:
     here = tasks_of(tmp_path, task("a", 1, 4))
     there = tasks_of(tmp_path, task("c", 5, 9, "a"), name="b")
@@ -91,11 +83,6 @@ def test_tasks_of_two_files_meet(tmp_path: Path) -> None:
     (edge,) = job.steps[0].edges.tolist()
     assert (edge[0], edge[1], EdgeKind(edge[3])) == (0, 1, EdgeKind.MESSAGE)
     assert "1 result that tasks depend on" in there.notes[1]
-
-
-def test_a_file_without_tasks_has_no_steps(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="no task is recorded"):
-        tasks_of(tmp_path, event("Managed Memory", "I", 1.0))
 
 
 @pytest.mark.parametrize(

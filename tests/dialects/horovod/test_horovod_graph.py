@@ -97,11 +97,6 @@ def test_the_ticks_that_there_are_tell_who_is_last(tmp_path: Path) -> None:
     assert "for rank 1" in job.notes[1]
 
 
-def test_nobody_is_waited_for_within_a_cycle(tmp_path: Path) -> None:
-    job = join([record("rank0", timeline(tmp_path, START_UP, ("w", 1100, 1500, (), 1500, 1600)))])
-    assert path_of(job, 0)[:2] == [("computation", "", 1000), ("w.NEGOTIATE_ALLREDUCE", "", 400)]
-
-
 def test_computation_waits_only_for_reductions_that_it_never_overtook(tmp_path: Path) -> None:
     # in step 2 b is ready while a is reduced, so that in step 3 it did not wait for a's reduction either;
     # the loss never is
@@ -135,28 +130,6 @@ def test_who_went_on_while_a_tensor_was_reduced_does_not_wait_for_it_later(tmp_p
         if job.operations[int(operation)].label == "computation"
     ]
     assert sorted(computed) == [2000, 3000, 3000]
-
-
-def test_what_is_noticed_after_a_reduction_waited_for_horovod_s_thread(tmp_path: Path) -> None:
-    # b is noticed 500 µs after the thread finished a; when b was ready is not known
-    start_up: list[Tensor] = [(name, 0, 10, (), 50, 100) for name in ("a", "b")]
-    steps: list[Tensor] = [
-        ("a", 1100, 1100, (), 1100, 4100), ("b", 2000, 2000, (), 4100, 4200),
-        ("a", 5200, 5200, (), 5200, 8200), ("b", 8700, 8700, (), 8700, 8800),
-    ]  # fmt: skip
-    job = join([record("rank0", timeline(tmp_path, *start_up, *steps))])
-    labels = [label for label, cat, _ in path_of(job, 1) if cat == ""]
-    assert labels == ["computation", "a.NCCL_ALLREDUCE", "a.ALLREDUCE", "computation",
-                      "b.NCCL_ALLREDUCE", "b.ALLREDUCE"]  # fmt: skip
-    assert ("computation", "", 500) in path_of(job, 1)
-
-
-def test_ticks_are_no_operations(tmp_path: Path) -> None:
-    ticks = [(0, 1100), (1, 5200)]
-    steps = record("rank0", timeline(tmp_path, START_UP, ("w", 1100, 5200, ticks, 5230, 5330)))
-    assert {one.name for one in steps.operations} == {
-        "ALLREDUCE", "NCCL_ALLREDUCE", "NEGOTIATE_ALLREDUCE", "rank0: computation", "rank1: computation",
-    }  # fmt: skip
 
 
 def test_a_timeline_without_reductions_has_no_steps(tmp_path: Path) -> None:

@@ -13,10 +13,9 @@ import system_laws
 
 import dialects
 from conftest import few, run_cli
-from dag_utils import load_steps
 from dialects import Need, Role
 from dialects.jax.xla_meetings import parts_of
-from dialects.jax.xla_slices import halves, ranks_of, role_of
+from dialects.jax.xla_slices import role_of
 from dialects.steps import Step
 from formats.columns import Trace
 from trace_utils import Request, load_paths
@@ -200,14 +199,6 @@ def test_two_processes_are_workers_whose_clocks_are_aligned(tmp_path: Path) -> N
     assert [worker["offset_us"] for worker in system_laws.answer(*combined)["workers"]] == [0, -5000]
 
 
-@pytest.mark.parametrize(
-    ("devices", "ranks"),
-    [([0, 1], [0, 1]), ([3], [3]), ([2048, 2049], [2, 3]), ([4096, 4097, 4098], [6, 7, 8])],
-)
-def test_devices_are_numbered_through_all_processes(devices: list[int], ranks: list[int]) -> None:
-    assert ranks_of(devices) == ranks
-
-
 def test_gpus_keep_the_laws_and_one_that_only_copies_is_no_rank(tmp_path: Path) -> None:
     system_laws.check_system(write(tmp_path / "log", gpu()), ["rank0", "rank1"], tmp_path)
 
@@ -232,17 +223,6 @@ def test_what_devices_share_is_counted_once_and_marks_of_the_profiler_not_at_all
     }  # fmt: skip
 
 
-def test_roles_on_a_cpu(tmp_path: Path) -> None:
-    *ranks, host = traces(write(tmp_path, cpu()))
-    assert [roles_of(rank.own) for rank in ranks] == 2 * [{
-        "dot.1": Role.COMPUTE, "SlinkyThreadPool::Await": Role.IGNORED, "psum.7": Role.COMM,
-        "Rendezvous": Role.IGNORED, "add.2": Role.COMPUTE,
-    }]  # fmt: skip
-    assert roles_of(host) == {
-        "train": Role.IGNORED, "PjitFunction(step)": Role.HOST, "$array.py:500 block_until_ready": Role.IDLE,
-    }  # fmt: skip
-
-
 def test_sleep_is_what_a_thread_does_that_could_ask_for_work_and_waiting_elsewhere(tmp_path: Path) -> None:
     asleep = [span("$time sleep", HOST, PYTHON, 90, 5), span("$threading sleep", HOST, 77, 10, 50)]
     roles = roles_of(traces(write(tmp_path, [*cpu(), *asleep]))[-1])
@@ -257,20 +237,6 @@ def test_roles_on_a_gpu(tmp_path: Path) -> None:
         "ncclDevKernel_AllReduce_Sum_f32_RING_LL": Role.COMM,
     }  # fmt: skip
     assert roles_of(host)["MemcpyP2P"] is Role.COPY
-
-
-def test_what_a_nameless_thread_of_a_device_holds_is_counted(tmp_path: Path) -> None:
-    path = write(tmp_path, [*gpu(), span("dot.7", 1, 9, 3, 2)])  # an operation, or one told once more
-    assert [*traces(path)[0].repairs] == ["1 slice of threads of devices without a name left out"]
-
-
-def test_roles_on_a_tpu(tmp_path: Path) -> None:
-    rank = traces(write(tmp_path, tpu()))[0]
-    assert roles_of(rank.own) == {
-        **dict.fromkeys(("0", "1", "2", "jit_step(123)", "jit_init(4)"), Role.IGNORED),
-        **dict.fromkeys(("all-gather-start.2", "all-gather-done.2", "all-reduce.1"), Role.COMM),
-        "EventFDAsyncWorker": Role.IDLE, "while.3": Role.FRAME, "fusion.4": Role.COMPUTE, "copy.5": Role.COPY,
-    }  # fmt: skip
 
 
 def test_a_step_is_computation_then_communication_that_nothing_hides(tmp_path: Path) -> None:
@@ -299,15 +265,6 @@ def test_steps_of_a_tpu_are_its_own_else_the_runs_of_the_main_program(tmp_path: 
     assert runs == tuple(step._replace(label=step.label + 1) for step in own[1:])
 
 
-def test_a_number_of_a_step_that_64_bits_do_not_hold_is_none(tmp_path: Path) -> None:
-    odd = [
-        {**event, "args": {"step_num": str(1 << 64)}} if event["name"] == "train" else event
-        for event in tpu()
-    ]
-    first, *_ = steps_of(write(tmp_path, odd))
-    assert [step.label for step in first] == [1, 2, 3]  # in their order
-
-
 def test_numbers_of_the_host_win_where_those_of_the_device_count_something_else(tmp_path: Path) -> None:
     renumbered = [
         {**event, "args": {"step_num": "40"}} if event["name"] == "train" else event for event in tpu()
@@ -323,11 +280,6 @@ def test_devices_wait_for_the_last_of_their_group(tmp_path: Path) -> None:
     ]
     pairs = [{("all-reduce.1", pair), ("all-gather.2", None)} for pair in ((0, 1), (2, 3))]
     assert groups == [pairs[0], pairs[0], pairs[1], pairs[1]]
-
-
-def test_a_rendezvous_names_the_group_of_the_operation_around_it(tmp_path: Path) -> None:
-    rank, *_ = traces(write(tmp_path, cpu()), Need.EDGES)
-    assert {part.key for part in parts_of(rank).values()} == {("psum.7", "0, 1")}
 
 
 def test_the_path_runs_through_the_late_device_and_never_through_a_wait(tmp_path: Path) -> None:
@@ -386,14 +338,6 @@ def test_steps_last_from_completion_to_completion_and_wait_for_what_the_host_loa
     assert first["gain_ms"]["mid"] == pytest.approx(0.06, abs=0.001)
 
 
-def test_work_of_gpus_is_that_of_devices(tmp_path: Path) -> None:
-    kinds = load_steps([write(tmp_path, gpu())], Request(jobs=1, progress=False)).recording.table.kinds
-    assert {one.name for one in kinds if one.on_device} == {
-        "MemcpyH2D", "gemm_fusion_dot_1", "loop_add_fusion", "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
-    }  # fmt: skip
-    assert {one.name for one in kinds if one.is_collective} == {"ncclDevKernel_AllReduce_Sum_f32_RING_LL"}
-
-
 @pytest.mark.parametrize(
     ("name", "role"),
     [
@@ -407,12 +351,6 @@ def test_work_of_gpus_is_that_of_devices(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_an_operation_s_name_tells_its_role(name: str, role: Role) -> None:
     assert role_of(name) is role
-
-
-def test_only_halves_of_an_asynchronous_operation_begin_or_end_it() -> None:
-    assert halves("all-gather-start.1") == ("all-gather.1", True, False)
-    assert halves("all-gather-done.1") == ("all-gather.1", False, True)
-    assert halves("all-gather.1") == ("all-gather.1", True, True)
 
 
 # ---- recordings of JAX 0.10.2 on CPUs
@@ -451,21 +389,3 @@ def test_recorded_jobs_keep_the_laws_of_systems(
     shared_data: Path, tmp_path: Path, job: str, ranks: list[str]
 ) -> None:
     system_laws.check_system(shared_data / "jax" / job, ranks, tmp_path)
-
-
-@pytest.mark.parametrize("devices", [cpu, gpu, tpu])
-def test_every_option_answers(tmp_path: Path, devices: Any) -> None:
-    job, other = write(tmp_path / "a", devices()), write(tmp_path / "b", devices())
-    output = tmp_path / "output"
-    for words in (
-        ["statistic"], ["critical"], ["diagnose"], ["replay", "--output", "-"],
-        ["graph", "--output", f"{output}.dot"], ["combine", "--output", f"{output}.json"],
-        ["replay", "--sub_option", "whatif", "--set", "straggler=none"],
-    ):  # fmt: skip
-        code, _, errors = run_cli("--option", *words, "--path", job)
-        assert code == 0, errors
-    assert run_cli("--option", "compare", "--path", job, other)[0] == 0
-    assert run_cli("--option", "3dcompare", "--path", job, other, "--output", tmp_path / "c.html")[0] == 0
-    code, _, errors = run_cli("--option", "collect", "--path", job)
-    assert code == 1
-    assert errors.count("\n") == 1

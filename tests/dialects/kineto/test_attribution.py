@@ -116,20 +116,6 @@ def test_a_backward_operator_has_the_module_of_the_forward_one_with_its_sequence
     assert groups(path, "operator")["aten::mm", "backward"] == 9000
 
 
-def test_an_annotation_around_the_backward_pass_counts_before_that_of_the_forward_one(tmp_path: Path) -> None:
-    def job(*more: dict[str, Any]) -> dict[tuple[str, str], int]:
-        events = [
-            event("encoder", "user_annotation", 0, 50),
-            event("aten::mm", "cpu_op", 5, 40, **{"Sequence number": 5}),
-            event("MmBackward0", "cpu_op", 200, 40, 2, **{"Sequence number": 5, "Fwd thread id": 1}),
-            *launch(210, 1, tid=2),
-        ]
-        return groups(write(tmp_path / "a.json", [*events, *more]), "annotation")
-
-    assert job() == {("encoder", "backward"): 10000}
-    assert job(event("loss", "user_annotation", 190, 100)) == {("loss", "backward"): 10000}
-
-
 def test_all_of_a_graph_belongs_to_what_is_around_its_launch(tmp_path: Path) -> None:
     kernels = [event(f"k{i}", "kernel", 100 + i, 1, 7, correlation=3, stream=7) for i in range(500)]
     call = event("cudaGraphLaunch", "cuda_runtime", 20, 5, correlation=3)
@@ -156,38 +142,6 @@ def test_what_cannot_be_heeded_is_refused_in_a_line(words: tuple[str, ...], tmp_
     code, out, err = run_cli(*words, "--path", path, *([path] if "compare" in words else []))
     assert (code, out) == (2, "")
     assert err.count("\n") == 1 and ("--group_by" in err or "--save" in err)
-
-
-def test_a_digest_holds_no_groups(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.json", [event("aten::mul", "cpu_op", 0, 5), *launch(1, 1)])
-    assert run_cli("--option", "statistic", "--path", path, "--save", tmp_path / "d.json")[0] == 0
-    code, _, err = run_cli(
-        "--option", "statistic", "--path", tmp_path / "d.json", "--group_by", "kernel_kind"
-    )
-    assert code == 2 and "is a digest" in err
-
-
-def test_runs_are_compared_by_kinds_of_kernels(tmp_path: Path) -> None:
-    """The second run's matrix product is another vendor's, 5 µs longer in each of three steps."""
-
-    def run(name: str, gemm: str, dur: float) -> Path:
-        events = []
-        for i in range(3):
-            at = 100_000 * i
-            events += [event(f"ProfilerStep#{i}", "user_annotation", at, 90_000)]
-            events += launch(at + 10, 2 * i + 1, gemm, dur)
-            events += launch(at + 500, 2 * i + 2, "triton_poi_fused_add_0", 20)
-        return write(tmp_path / name, events)
-
-    paths = run("a.json", "ampere_sgemm_128x64_tn", 30), run("b.json", "Cijk_Ailk_Bljk_SB_MT64x64x16", 35)
-    words = ("--option", "compare", "--format", "json", "--path", *paths)
-    code, out, err = run_cli(*words, "--group_by", "kernel_kind")
-    assert code == 0, err
-    rows = {row["name"]: row for row in json.loads(out)["operations"]}
-    assert rows["GEMM"]["avg_absolute_ms"] == pytest.approx(0.005)
-    assert rows["elementwise"]["avg_absolute_ms"] == 0
-    cats = {row["cat"]: row["step_ms"] for row in json.loads(run_cli(*words)[1])["categories"]}
-    assert cats["GEMM"] == pytest.approx([0.03, 0.035])
 
 
 # ---- recorded jobs

@@ -46,18 +46,6 @@ def test_steps_are_ranges_called_after_them_and_ranks_are_devices(tmp_path: Path
     assert breakdown(path) == [*even, *late]
 
 
-@pytest.mark.parametrize(
-    ("mark", "by"), [("phase {}", "phase"), ("phase {}", None), ("phase", "phase"), ("phase", None)]
-)
-def test_steps_are_told_by_a_range_or_by_the_loop_that_repeats(
-    tmp_path: Path, mark: str, by: str | None
-) -> None:
-    path = two_ranks(tmp_path / "job.sqlite", mark=mark)
-    found = breakdown(path, *(("--step_by", by) if by else ()))
-    own = [row[2:] for row in found if row[0] == "rank0"]
-    assert own == ([(1000, 400, 200, 400)] * 5 if by or mark == "phase" else [(5000, 2000, 1000, 2000)])
-
-
 def test_the_graph_has_launches_waits_and_meetings(tmp_path: Path) -> None:
     path = two_ranks(tmp_path / "job.sqlite")
     on_path = answer("critical", path, "--step", 4)["scopes"][-1]["path"]
@@ -92,14 +80,6 @@ def test_devices_of_one_process_are_ranks_that_share_its_threads(tmp_path: Path)
     loaded = load_paths([tmp_path], Request(jobs=1, progress=False, hosts=True))
     assert loaded.names == ["rank0", "rank1", "host0", "rank2", "rank3", "host1"]
     assert loaded.repairs[0].endswith("rank0 is job, rank1 is job, rank2 is other and rank3 is other")
-
-
-def test_a_process_that_sees_its_device_as_the_first_one_is_another_rank(tmp_path: Path) -> None:
-    made = Export(tmp_path / "job.sqlite")
-    for pid in (10, 11):
-        made.kernel(f"gemm{pid}", 20, 50, 1, pid=pid)
-    loaded = load_paths([made.close()], Request(jobs=1, progress=False))
-    assert [list(trace.names) for trace in loaded.made] == [["gemm10"], ["gemm11"]]
 
 
 @pytest.mark.parametrize("more", [("--step_by", "begin"), ()])

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from system_laws import check_system
 
-from conftest import run_cli
 from dag_utils import load_steps
 from dialects import pipeline
 from dialects.pipeline import pipeline_meetings
@@ -108,11 +107,6 @@ def test_what_waits_for_another_stage_is_no_gap(tmp_path: Path) -> None:
     assert (step.gap_ns[received], took, step.work_ns[received]) == (0, 51_000_000, 1_000_000)
 
 
-def test_a_slow_stage_is_named(tmp_path: Path) -> None:
-    _, out, _ = run_cli("--path", written(tmp_path / "job.json", timeline()))
-    assert "stage 1 works 60.0 ms more than stage 0" in out.splitlines()[0]
-
-
 def test_processes_that_say_all_of_their_place_are_ranks(tmp_path: Path) -> None:
     """MegaScan: a process for each rank, ``args.iteration``; iterations follow each other every 100 ms."""
     events: list[dict[str, Any]] = [
@@ -199,11 +193,3 @@ def test_of_a_published_timeline_s_is_the_published_one(shared_data: Path) -> No
     assert found.ratio == pytest.approx(1.1787, abs=0.01)
     published = {"3": 1.2323, "0": 0.9980, "1": 0.9831, "2": 0.9825}
     assert dict(found.by["stage"]) == pytest.approx(published, abs=0.02)
-
-
-def test_steps_that_are_no_numbers_are_no_steps(tmp_path: Path) -> None:
-    events = timeline()
-    for event in events:
-        if "step" in event.get("args", ()):
-            event["args"]["step"] = [event["args"]["step"]]
-    assert run_cli("statistic", written(tmp_path / "timeline.json", events))[0] == 0
