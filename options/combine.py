@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from errors import UsageError, counted
 from options import add_flags, command
-from result import Bars, Chart, Column, Result, Table, in_digits
+from result import Column, Result, Table, in_digits
 
 if TYPE_CHECKING:
     from combine.merge import Combined
@@ -29,10 +29,8 @@ _WORKERS = (
     Column("violations_before", "out of order before", "int"),
     Column("violations_after", "after", "int"),
 )
-_MOST_BARS = 40
 #: Clocks that NTP keeps are as close as this; a wider bound tells nothing new.
 _LOOSE_US = 10e3
-_LARGEST = 64 << 20  # bytes of inputs of which a page shows a step
 _UNITS = (("h", 3600e6), ("s", 1e6), ("ms", 1e3))  # and how many microseconds each is
 _CLOCK = ("offset_us", "bound_us", "anchors", "violations_before", "violations_after")
 
@@ -101,7 +99,6 @@ def run(args: Namespace) -> Result:
         },
         headline=_headline(combined, workers, asked=args.align == "auto"),
         tables=(Table("workers", "Workers", _WORKERS, rows),),
-        charts=[*_timeline(args, combined), *_charts(workers)],
         figures=(("events", f"{combined.n_events:,}"), ("aligned by", combined.aligned_by)),
         read=[f"{member.source.path}: {combined.dialect}" for member in combined.members],
         notes=[f"Wrote {output}; open it in chrome://tracing or Perfetto."],
@@ -139,34 +136,6 @@ def _headline(combined: Combined, workers: Sequence[Mapping[str, Any]], *, asked
     if len(known) < len(others):
         sentence += f"; nothing ties {counted(len(others) - len(known), 'clock')} to the others"
     return sentence + "."
-
-
-def _timeline(args: Namespace, combined: Combined) -> list[Chart]:
-    """Return the timeline of a step of all ranks for a page; [] for inputs too large to read again."""
-    size = sum(member.source.path.stat().st_size for member in combined.members)
-    if not args.html or args.align == "none" or size > _LARGEST:
-        return []
-    from options.critical import usual_step
-
-    return usual_step(args, args.path, "On one clock")
-
-
-def _charts(workers: Sequence[Mapping[str, Any]]) -> list[Chart]:
-    """Return bars of the clocks' offsets with their bounds; of many, the largest offsets."""
-    known = [worker for worker in workers[1:] if worker["bound_us"] is not None]
-    farthest = sorted(known, key=lambda worker: -abs(worker["offset_us"]))[:_MOST_BARS]
-    if not farthest:
-        return []
-    title = "Offset added to the clock of each worker"
-    if len(farthest) < len(known):
-        title += f": the largest {len(farthest)} of {len(known):,}"
-    between = [
-        (worker["offset_us"] - worker["bound_us"], worker["offset_us"] + worker["bound_us"])
-        for worker in farthest
-    ]
-    names = [worker["path"] for worker in farthest]
-    series = {"offset": [worker["offset_us"] for worker in farthest]}
-    return [Bars(title, "offset (us) and its bounds", "", names, series, horizontal=True, between=between)]
 
 
 def _time(us: float) -> str:

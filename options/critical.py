@@ -4,39 +4,31 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections import Counter
-from collections.abc import Sequence, Sized
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from errors import AnalyzeError, TraceError, UsageError, listed, whole_number
 from options import READING, WHAT_IF, add_flags, asked, command, is_drawn, refuse
-from result import Bars, Cell, Chart, Column, LazySequence, Result, Table, in_ms, ms_column
+from result import Chart, Column, LazySequence, Result, Table, in_ms, ms_column
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dag_utils import CriticalPath, LoadedSteps, NamedPath, OperationSlack, Recording, Scope, StepGraph
+    from dag_utils import CriticalPath, LoadedSteps, OperationSlack, Recording, Scope, StepGraph
 
 HELP = "the critical path of a recorded step, per GPU, worker and job, and the slack of everything else"
 EXAMPLE = "analyze.py critical TRACE_DIR --head 10"
 #: Why a flag is refused; see `refuse`.
 NO_STEP = "needs a recorded step; a .gml file and --step mean have none"
 
-_SCOPE = Column("scope", "scope")
 _NAME, _CAT = Column("name", "operation"), Column("cat", "category")
 _CHAIN = (_NAME, _CAT, Column("dur_ms", "average (ms)", "float"))
-_BY_KIND = (  # of a kind of work, its nanoseconds and its share
-    Column("kind", "kind", value=lambda row: row[0]),
-    Column("ms", "on the path (ms)", "float", value=lambda row: row[1] / 1e6),
-    Column("share", "share", "percent", 1, value=lambda row: row[2]),
-)  # fmt: skip
 _OPERATIONS = (
     _NAME, _CAT,
     ms_column("dur_ms", "duration", "dur_ns"),
     ms_column("slack_ms", "slack", "slack_ns"),
 )  # fmt: skip
-_MOST_BARS = 32
 _FEW_SCOPES = 4  # of a kind, whose lengths are told one by one
-_SCREEN = 10  # rows of the path on a terminal, with all else a screen
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -86,21 +78,37 @@ def usual_step(args: Namespace, paths: Sequence[Path], name: str) -> list[Chart]
 
 
 def _recorded(args: Namespace) -> Result:
-    from dag_utils import BY_NAME, KIND, PATH, by_name, headline, scopes_of, step_operations
+    from dag_utils import (
+        BY_NAME,
+        KIND,
+        PATH,
+        by_name,
+        headline,
+        key_of,
+        scopes_of,
+        step_operations,
+        step_timeline,
+        stretch_key,
+    )
     from outputs.rules import NO_FILE
 
     loaded, row = recorded_step(args)
     recording = loaded.recording
     step = recording.steps[row]
     scopes, path = scopes_of(recording, loaded.job.kind, step, parts=args.del_queue)
-    shown = [(scope, scope.path()) for scope in scopes if scope.kind == scopes[-1].kind]
-    is_asked = bool(args.full or args.sort)
+    widest = scopes[-1].path()
     slack = _slack_table(args, step_operations(recording, step))
-    columns = (BY_NAME[0], KIND, *BY_NAME[1:])
-    of_names = [(scope, Table.of("", "", columns, by_name(found)).rows) for scope, found in shown]
-    of_kinds = [(scope, Table.of("", "", _BY_KIND, scope.shares(found)).rows) for scope, found in shown]
-    stretches = [(scope, found.rows()) for scope, found in shown]
-    by_operation = _per_scope(args, "by_name", "Critical path by operation", columns, of_names, about=(4, 1))
+    shares, stretches = by_name(widest), widest.rows()
+    about = [(key_of(share.owner, share.name),) for share in shares]
+    columns = (BY_NAME[0], KIND, *BY_NAME[2:])
+    tables = [
+        Table.of("by_name", "Critical path by operation", columns, shares, about=about),
+        slack._replace(about=_about_operations(recording, slack), detail=not (args.full or args.sort)),
+        Table(
+            "path", "Critical path", PATH, stretches, detail=not args.full,
+            about=LazySequence(range(len(stretches)), lambda row: (stretch_key(row),)),
+        ),
+    ]  # fmt: skip
     document: dict[str, Any] = {
         "step": step.number,
         "iteration_ms": path.length_ns / 1e6,
@@ -117,20 +125,15 @@ def _recorded(args: Namespace) -> Result:
         "critical",
         ", ".join(map(str, args.path)),
         document,
-        headline=headline(recording, step, path, scopes[-1].path()),
-        tables=[
-            by_operation if args.full else by_operation._replace(brief=_brief(by_operation, args.head)),
-            slack._replace(
-                rows=slack.rows[: args.head], about=_about_operations(recording, slack), detail=not is_asked
-            ),
-            _per_scope(args, "by_kind", "Share of each kind of work", _BY_KIND, of_kinds)._replace(
-                detail=not args.full
-            ),
-            _per_scope(args, "path", "Critical path", PATH, stretches)._replace(
-                detail=not args.full, about=_about_stretches(scopes[-1], shown)
-            ),
-        ],
-        charts=_charts(recording, step, path, scopes, parts=args.del_queue) if is_drawn(args) else (),
+        headline=headline(recording, step, path, widest),
+        tables=[table.first(args.head) for table in tables],
+        charts=[
+            step_timeline(
+                f"Step {step.number} and its critical path", recording, step, path, parts=args.del_queue
+            )
+        ]
+        if is_drawn(args)
+        else (),
         figures=_figures(scopes),
         notes=notes,
         repairs=loaded.repairs,
@@ -153,77 +156,10 @@ def _document(scope: Scope, *, owned: bool) -> dict[str, Any]:
     }
 
 
-def _brief(table: Table, head: int | None) -> Table:
-    """Return the first rows of the path, and how many there are; the scope only where there are several.
-
-    The kind of work stands for the recording's own category, as in `diagnose`.
-    """
-    n = len(table.rows)
-    more = f"the first {_SCREEN} of {n:,} rows; " if n > _SCREEN else ""
-    note = "" if head else f"{more}--full shows {'all, and ' * bool(more)}slack"
-    has_scopes = table.columns[0] is _SCOPE
-    kept = [i for i, column in enumerate(table.columns) if column.key != "cat" and (i or has_scopes)]
-    return table.first(head or _SCREEN)._replace(
-        columns=[table.columns[i] for i in kept],
-        rows=LazySequence(table.rows[: head or _SCREEN], lambda row: [row[i] for i in kept]),
-        note=note,
-    )
-
-
 def _slack_table(args: Namespace, operations: list[OperationSlack]) -> Table:
     if args.sort:
         operations.sort(key=lambda operation: (operation.slack_ns, -operation.dur_ns))
     return Table.of("operations", "Slack", _OPERATIONS, operations)
-
-
-def _per_scope(
-    args: Namespace,
-    name: str,
-    title: str,
-    columns: Sequence[Column],
-    parts: Sequence[tuple[Scope, Sequence[Sequence[Cell]]]],
-    about: tuple[int, int] | None = None,
-) -> Table:
-    """Return one table of several scopes' rows, the scope in its first column.
-
-    `about` are the columns with the rank and the operation that a row is about.
-    """
-    from dag_utils import key_of
-
-    scopes = [scope for scope, _ in parts]
-    titles = [_title(scopes, scope) for scope in scopes]
-
-    def cells(place: tuple[int, int]) -> list[Cell]:
-        part, at = place
-        return [titles[part], *parts[part][1][at]]
-
-    rows = LazySequence(_places([own for _, own in parts])[: args.head], cells)
-    keys = LazySequence(rows, lambda row: (key_of(str(row[about[0]]), str(row[about[1]])),)) if about else ()
-    return Table(name, title, (_SCOPE, *columns), rows, about=keys)
-
-
-def _places(parts: Sequence[Sized]) -> LazySequence[tuple[int, int]]:
-    """Return (part, place in it) of each item of all parts, in order."""
-    import numpy as np
-
-    first = np.cumsum([0, *map(len, parts)])
-
-    def place(at: int) -> tuple[int, int]:
-        part = int(np.searchsorted(first, at, side="right")) - 1
-        return part, at - int(first[part])
-
-    return LazySequence(range(int(first[-1])), place)
-
-
-def _about_stretches(widest: Scope, shown: Sequence[tuple[Scope, NamedPath]]) -> LazySequence[Sequence[str]]:
-    """Return the keys of the stretches of the scopes' paths; the timeline shows the widest's."""
-    from dag_utils import stretch_key
-
-    def keys(place: tuple[int, int]) -> Sequence[str]:
-        part, at = place
-        return (stretch_key(at),) if shown[part][0] is widest else ()
-
-    return LazySequence(_places([path for _, path in shown]), keys)
 
 
 def _about_operations(recording: Recording, slack: Table) -> LazySequence[Sequence[str]]:
@@ -269,15 +205,6 @@ def _figures(scopes: Sequence[Scope]) -> list[tuple[str, str]]:
     return figures
 
 
-def _charts(
-    recording: Recording, step: StepGraph, path: CriticalPath, scopes: Sequence[Scope], *, parts: bool
-) -> list[Chart]:
-    from dag_utils import step_timeline
-
-    title = f"Step {step.number} and its critical path"
-    return [step_timeline(title, recording, step, path, parts=parts), _bars(scopes)]
-
-
 def _once(scopes: Sequence[Scope]) -> list[Scope]:
     """Return the scopes without the GPUs of workers that have no other."""
     n_gpus = Counter(scope.worker for scope in scopes if scope.kind == "GPU")
@@ -287,17 +214,6 @@ def _once(scopes: Sequence[Scope]) -> list[Scope]:
         for scope in scopes
         if scope.kind != "GPU" or n_gpus[scope.worker] > 1 or scope.worker not in workers
     ]
-
-
-def _bars(scopes: Sequence[Scope]) -> Bars:
-    scopes = _once(scopes)
-    longest = sorted(scopes[:-1], key=lambda scope: -scope.length_ns)[:_MOST_BARS]
-    scopes = [*longest, scopes[-1]] if len(scopes) > _MOST_BARS else scopes
-    ms = [{kind: ns / 1e6 for kind, ns, _ in scope.shares(scope.path())} for scope in scopes]
-    kinds = dict.fromkeys(kind for of_scope in ms for kind in of_scope)
-    series = {kind or "other": [of_scope.get(kind, 0.0) for of_scope in ms] for kind in kinds}
-    names = [_title(scopes, scope) for scope in scopes]
-    return Bars("Critical path by kind of work", "", "ms", names, series, stacked=True)
 
 
 def _write_timeline(output: Path, loaded: LoadedSteps, step: StepGraph, path: CriticalPath) -> None:
@@ -329,10 +245,9 @@ def _mean(args: Namespace) -> Result:
         scopes.append(scope)
         operations += own
     longest = max(scopes, key=lambda scope: scope.length_ns)
-    rows_of = [
-        (scope, [(name, cat, ms) for name, cat, _, _, ms, _ in scope.path().rows()]) for scope in scopes
-    ]
-    table = _per_scope(args, "path", "Longest chain", _CHAIN, rows_of)
+    path = longest.path()
+    rows = [(name, cat, ms) for name, cat, _, _, ms, _ in path.rows()]
+    table = Table("path", "Longest chain", _CHAIN, rows).first(args.head)
     return Result(
         "critical",
         "",

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from arrays import Int64, NDArray
-from figures.time_by_role import Breakdown, Breakdowns
-from result import Bars, Chart, HeatMap
+from figures.time_by_role import Breakdowns
+from result import HeatMap
 
 if TYPE_CHECKING:
     from compare.significance import Change
@@ -18,25 +18,12 @@ if TYPE_CHECKING:
 MOST_BARS = 20
 #: Of the longest bar: a shorter one cannot be seen.
 LEAST_DRAWN = 0.005
-#: Ranks, and steps of all of them, that are drawn as strips of bars.
-MOST_STRIPS, _MOST_STACKS = 16, 800
 #: More ranks, and those of more cells, are summed up: quantiles over all, and those that differ most.
 _MOST_ROWS, _MOST_CELLS = 64, 2_000
 _WORST = 10
 #: Of a step: a category that changed less is one of the rest.
 LEAST_SHOWN = 0.01
 _QUANTILES = {"longest": 1.0, "95th percentile": 0.95, "median": 0.5, "5th percentile": 0.05, "shortest": 0.0}
-
-
-def breakdown_charts(parts: Sequence[Breakdowns]) -> list[Chart]:
-    """Return where the time of each step goes, by rank (milliseconds); nothing if no step lasts any."""
-    if not any(part.wall_ns.any() for part in parts):
-        return []
-    exposed = exposed_map(parts)
-    if len(parts) <= MOST_STRIPS and sum(map(len, parts)) <= _MOST_STACKS:
-        return [_bars([row for part in parts for row in part.rows()]), *exposed]
-    maps: list[Chart] = [*exposed, *_maps("Computation", parts, lambda part: part.compute_ns)]
-    return maps or [*_maps("Nothing recorded", parts, lambda part: part.idle_ns)]
 
 
 def doubt(change: Change) -> str:
@@ -47,25 +34,6 @@ def doubt(change: Change) -> str:
 def exposed_map(parts: Sequence[Breakdowns]) -> list[HeatMap]:
     """Return how long each rank communicated in each step while it computed nothing, if any did."""
     return _maps("Exposed communication", parts, lambda part: part.exposed_comm_ns)
-
-
-def _bars(steps: Sequence[Breakdown]) -> Bars:
-    stacked = {
-        "compute alone": [(step.compute_ns - step.overlap_ns) / 1e6 for step in steps],
-        "both": [step.overlap_ns / 1e6 for step in steps],
-        "communication alone": [step.exposed_comm_ns / 1e6 for step in steps],
-        "copies": [_copies_ns(step) / 1e6 for step in steps],
-        idle_or_not_recorded(steps): [step.idle_ns / 1e6 for step in steps],
-    }
-    stacked = {name: values for name, values in stacked.items() if any(values)}
-    places = [_name(step.step) for step in steps]
-    ranks = [step.rank for step in steps]
-    return Bars("Where the time of a step goes", "step", "time (ms)", places, stacked, True, strips=ranks)
-
-
-def idle_or_not_recorded(parts: Sequence[Breakdown | Breakdowns]) -> str:
-    """Return the name of time in which nothing ran: not "idle" where no computation is recorded."""
-    return "idle" if any(np.any(part.compute_ns) for part in parts) else "not recorded"
 
 
 def _maps(title: str, parts: Sequence[Breakdowns], value: Callable[[Breakdowns], Int64]) -> list[HeatMap]:
@@ -115,11 +83,6 @@ def rank_map(
         steps, ms = joined_steps(steps, ms, _MOST_CELLS // len(ms))
     values = [[None if np.isnan(cell) else float(cell) for cell in line] for line in ms]
     return HeatMap(f"{title}, by rank and {by}", by, "rank", "ms", steps, names, values)
-
-
-def _copies_ns(part: Breakdown) -> int:
-    """Return the rest beside computation, communication and idle time; with it a bar is a whole step."""
-    return part.wall_ns - part.compute_ns - part.exposed_comm_ns - part.idle_ns
 
 
 def _name(step: int | None) -> str:

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Sequence
-from statistics import fmean, median, pstdev
+from statistics import fmean, pstdev
 
-import numpy as np
-
-from arrays.median import n_warm_up
 from collector.gpu.iteration_times import Gpu, StepTime, known_mean, together
 from errors import counted
-from options.step_charts import rank_map
-from result import Bars, Chart, Column, Repairs, Result, Table, in_ms, ms_of
-
-_FIRST = (0, 1)  # numbers of a job's first step
+from result import Column, Repairs, Result, Table, in_ms, ms_of
 
 
 def time_result(
@@ -39,9 +33,8 @@ def time_result(
         "collect",
         f"{title} {', '.join(map(str, args.path))}",
         document,
-        headline=_headline(of_job, len(ranks), gpus),
+        headline=_headline(of_job, len(ranks)),
         tables=_tables(args, gpus) if gpus else (),
-        charts=_charts(gpus) if gpus else (),
         figures=figures,
         read=[f"{gpu.path}: {sum(gpu.events.values()):,} events" for gpu in gpus],
         commentary=commentary,
@@ -50,8 +43,8 @@ def time_result(
     )
 
 
-def _headline(steps: Sequence[StepTime], n_ranks: int, gpus: Sequence[Gpu]) -> str:
-    """Return one sentence: how long a step is, and whether the first ones took longer; "" without steps."""
+def _headline(steps: Sequence[StepTime], n_ranks: int) -> str:
+    """Say how long a step is; "" without steps."""
     if not steps:
         return ""
     times = [step.iteration_ns for step in steps]
@@ -61,25 +54,7 @@ def _headline(steps: Sequence[StepTime], n_ranks: int, gpus: Sequence[Gpu]) -> s
     fw_bw_ns = known_mean(step.fw_bw_ns for step in steps)
     if fw_bw_ns is not None:
         sentence += f", {in_ms(fw_bw_ns)} of it forward and backward"
-    return f"{sentence}{_warm_up(gpus)}."
-
-
-def _warm_up(gpus: Sequence[Gpu]) -> str:
-    """Return a clause about the job's first steps, if these are known and are its warm-up."""
-    found = []
-    for gpu in gpus:
-        known: list[tuple[int, float]] = [(step.step, step.iteration_ns) for step in gpu.steps]
-        if any(load.label in _FIRST for load in gpu.loads):  # also of steps that were not traced
-            known = [(load.label, load.dur_ns) for load in gpu.loads]
-        times_ns = [ns for _, ns in known]
-        if known and known[0][0] in _FIRST and (n_slow := n_warm_up(np.array(times_ns))):
-            found.append((max(times_ns[:n_slow]) / median(times_ns), n_slow, gpu.name))
-    if not found:
-        return ""
-    times, n_steps, name = max(found)
-    first = "the job's first step" if n_steps == 1 else f"the job's first {n_steps} steps"
-    on = f" on {name}" if len(gpus) > 1 else ""
-    return f"; {first} took up to {times:.1f} times the median{on} (warm-up)"
+    return f"{sentence}."
 
 
 def _entry(gpu: Gpu) -> dict[str, object]:
@@ -122,19 +97,3 @@ def _tables(args: Namespace, gpus: Sequence[Gpu]) -> list[Table]:
     if args.sort:
         steps.sort(key=lambda pair: pair[1].iteration_ns, reverse=True)
     return [Table.of("gpus", "GPUs", _GPUS, rows), Table.of("steps", "Steps", _STEPS, steps[: args.head])]
-
-
-def _charts(gpus: Sequence[Gpu]) -> list[Chart]:
-    title = "Iteration time of the recorded steps"
-    times = {
-        gpu.name: {step.step: step.iteration_ns / 1e6 for step in gpu.steps} for gpu in gpus if gpu.steps
-    }
-    numbers = sorted({number for steps in times.values() for number in steps})
-    names = list(map(str, numbers))
-    if len(times) == 1:
-        series = {name: [steps[number] for number in numbers] for name, steps in times.items()}
-        return [Bars(title, "step", "iteration time (ms)", names, series)]
-    if not times:
-        return []
-    ms = np.array([[steps.get(number, np.nan) for number in numbers] for steps in times.values()])
-    return [rank_map(title, list(times), names, ms)]

@@ -93,7 +93,7 @@ def test_columns_of_a_step_log_that_no_name_tells(option: str, tmp_path: Path) -
     else:
         taken = found["iteration_ms"]
         assert set(taken if option != "diagnose" else [taken["mean"]]) == {45.0}
-    code, _, err = run_cli(*words, "--rank_by", "gpu")
+    code, _, err = run_cli(*words, "--rank_by", "gpu", "--force")
     assert (code, err.count("\n")) == (1, 1)
     assert "no column is called after a step: --step_by COLUMN says which it is; there are no, gpu" in err
 

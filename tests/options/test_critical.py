@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
-import networkx
 import pytest
-from made_jobs import DeviceStep, device
 
 from conftest import REPO, run_cli
 from make import GML, span, step, write, write_gpu, x
@@ -253,29 +250,3 @@ def test_where_operations_have_no_category_the_sentence_names_them(tmp_path: Pat
     )
     code, out, _ = run_cli("--option", "diagnose", "--path", path)
     assert (code, "damaged" in out) == (0, False)
-
-
-def test_people_read_the_kinds_of_work_of_a_diagnosis_and_programs_the_categories(tmp_path: Path) -> None:
-    # of 20.1 ms of a step the loader takes 14; five kernels of 1.2 ms follow, each named by a long signature
-    path, _ = device(tmp_path / "job", DeviceStep(kernels=5, kernel=1.2, load=14.0))
-    trace = path / "rank0.pt.trace.json"
-    signature = "void at::native::elementwise_kernel<4, at::native::CUDAFunctor_add<float> >(int)"
-    trace.write_text(trace.read_text().replace('"kernel_0"', json.dumps(signature)))
-    document = answer(path)
-    assert "its critical path is 70 % I/O and 30 % kernel." in document["headline"]
-    by_cat = document["scopes"][-1]["by_cat"]
-    assert (round(by_cat["user_annotation"]), round(by_cat["kernel"])) == (14, 6)
-    assert "user_annotation" not in run_cli("critical", path)[1]
-
-    picture = tmp_path / "graph.graphml"
-    code, out, _ = run_cli("graph", path, "--output", picture, "--format", "json")
-    assert (code, json.loads(out)["by_cat"]["user_annotation"]) == (0, 1)
-    nodes = dict(networkx.read_graphml(picture).nodes(data=True)).values()
-    assert [node["label"] for node in nodes if node["cat"] == "I/O"] == ["enumerate(DataLoader)#It.__next__"]
-    page = tmp_path / "graph.html"
-    assert run_cli("graph", path, "--output", page)[0] == 0
-    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page.read_text(), re.DOTALL)
-    assert data is not None
-    (chart, *_) = json.loads(data[1])["charts"]
-    (box,) = [box for box in chart["nodes"] if box.get("name") == signature]
-    assert (box["label"], box["cat"]) == ("elementwise_kernel<CUDAFunctor_add>", "kernel")

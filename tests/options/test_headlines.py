@@ -122,7 +122,7 @@ def gpu(steps: dict[int, int], loads: dict[int, int] | None = None) -> Gpu:
 
 
 def sentence(one: Gpu) -> str:
-    return of_steps(cast("list[StepTime]", one.steps), 1, [one])
+    return of_steps(cast("list[StepTime]", one.steps), 1)
 
 
 def test_collect_gives_the_iteration_time_and_its_range() -> None:
@@ -130,26 +130,7 @@ def test_collect_gives_the_iteration_time_and_its_range() -> None:
         "An iteration takes 11.0 ms (mean of 3 steps; 10.0 ms to 12.0 ms), "
         "2.00 ms of it forward and backward."
     )
-    assert of_steps([], 0, []) == ""
-
-
-@pytest.mark.parametrize(
-    ("one", "says"),
-    [
-        # the median of 40 13 10 10 10 10 10 is 10: the first two steps are beyond 12
-        (
-            gpu({0: 40, 1: 13} | dict.fromkeys(range(2, 7), 10)),
-            "first 2 steps took up to 4.0 times",
-        ),
-        (gpu({1: 30, 2: 10, 3: 10, 4: 10}), "first step took up to 3.0 times the median"),
-        (gpu({5: 10}, {1: 20, 2: 10, 3: 10, 4: 10, 5: 10}), "first step took up to 2.0 times the median"),
-        (gpu({5: 30, 6: 10, 7: 10, 8: 10}), ""),  # the job's first steps are not known
-        (gpu({1: 11, 2: 10, 3: 10, 4: 30}), ""),
-    ],
-)
-def test_collect_says_what_warm_up_cost(one: Gpu, says: str) -> None:
-    assert says in sentence(one)
-    assert ("warm-up" in sentence(one)) == bool(says)
+    assert of_steps([], 0) == ""
 
 
 def test_a_breakdown_has_its_rule_and_its_ranks_in_json() -> None:

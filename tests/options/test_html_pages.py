@@ -87,14 +87,6 @@ def test_a_page_shows_its_figures_and_first_rows(
         assert texts(browser, f"#table-{index} tbody tr:first-child td") == first
 
 
-def test_combine_shows_a_step_on_one_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    first, *others = result_of("combine", [LENET], ["--output", "a.json", "--html", "a.html"]).charts
-    assert isinstance(first, Timeline)
-    assert {span.lane.split()[0] for span in first.spans} == {"wk0.rank0", "wk1.rank0"}
-    assert others  # what was added to the clocks
-
-
 def outliers_of(result: Result) -> dict[str, Any]:
     """Return the finding that some steps are far longer."""
     (finding,) = (one for one in result.document["findings"] if one["kind"] == "outlier_steps")
