@@ -201,7 +201,6 @@ class Network(NamedTuple):
     note: str = ""
     path: Collection[tuple[int, int]] = ()  # (source, target)
     marked: str = "critical path"  # what critical nodes are
-    folded: Network | None = None  # what a page shows instead: a node with ``members`` (name, ms) opens
 
     def looks(self) -> list[tuple[int, int, str]]:
         """Return the edges as they are drawn: those of the path as kind ``critical``."""

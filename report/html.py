@@ -194,8 +194,6 @@ def _payload(chart: Chart, keys: Mapping[str, int]) -> dict[str, Any]:
             "step": chart.step if isinstance(chart, Bars) else "",
             "figure": grid3d.figure(chart) if isinstance(chart, HeatMap) and chart.groups else None,
         }
-    if isinstance(chart, Network) and chart.folded:
-        chart = chart.folded
     payload = {
         "kind": type(chart).__name__.lower(),
         **chart._asdict(),
@@ -224,7 +222,7 @@ def _payload(chart: Chart, keys: Mapping[str, int]) -> dict[str, Any]:
             (a, b, kinds[kind], int((a, b) in path), row)
             for (a, b, kind), row in zip(chart.edges, chart.rows(), strict=True)
         ]
-        payload |= {"kinds": list(kinds), "path": None, "folded": None}
+        payload |= {"kinds": list(kinds), "path": None}
         payload["nodes"] = list(map(_box, chart.nodes))
         few = len(chart.nodes) <= _MOST_SHORT_NAMES
         columns = _IN_A_BOX if any(node["dur_ms"] is not None for node in chart.nodes) else IN_A_LANE

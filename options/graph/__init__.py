@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 HELP = "draw the dependency graph (.svg .png .pdf .dot .graphml .html by the suffix of --output)"
 EXAMPLE = "analyze.py graph traces/0/dag.gml --output dag.html"
 
-_STILLS = (".svg", ".png", ".pdf")
-_SUFFIXES = (*_STILLS, ".dot", ".graphml", ".html")
+_TEXTS = (".dot", ".graphml")
+_SUFFIXES = (".svg", ".png", ".pdf", *_TEXTS, ".html")
 
 
 class _Loaded(NamedTuple):
@@ -43,21 +43,24 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> Result:
     """Build the graph, lay it out and say how large it is."""
-    from options.graph.layout import MOST_IN_A_STILL, draw, draw_folded
+    from options.graph.layout import MOST_DRAWN, draw
     from parallel import progress
 
     output = _output(args)
     loaded = _structure(args) if _has_dag(args) else _recorded(args)
-    most = MOST_IN_A_STILL if output.suffix.lower() in _STILLS else None
-    title = f"What waits for what: {len(loaded.dag):,} operations"
+    drawn = [path for path in (output, args.html, args.picture) if path and _is_drawing(Path(str(path)))]
+    if drawn and len(loaded.dag) > MOST_DRAWN:
+        raise UsageError(
+            f"{args.path[0]}: the graph has {len(loaded.dag):,} nodes, a drawing at most {MOST_DRAWN:,}; "
+            "--output FILE.dot or FILE.graphml writes it for other programs"
+        )
     with progress.bar(1, "graphs", what="laying out", enabled=args.progress):
-        if output.suffix.lower() == ".html":
-            chart = draw_folded(loaded.dag, loaded.path, title)
-        else:
-            chart = draw(loaded.dag, loaded.path, title, most=most)
-            if args.html:
-                chart = chart._replace(folded=draw_folded(loaded.dag, loaded.path, title))
+        chart = draw(loaded.dag, loaded.path, f"What waits for what: {len(loaded.dag):,} operations")
     return _result(args, loaded, chart, output)
+
+
+def _is_drawing(path: Path) -> bool:
+    return path.suffix.lower() not in _TEXTS
 
 
 def _has_dag(args: Namespace) -> bool:
@@ -152,7 +155,7 @@ def _result(args: Namespace, loaded: _Loaded, chart: Network, output: Path) -> R
         tables=(Table("by_kind", "Operations by kind of work", columns, rows[: args.head]),),
         charts=(chart, *loaded.parts),
         figures=[*((key, f"{size:,}") for key, size in sizes.items()), *length],
-        notes=[*loaded.notes, *filter(None, [chart.note]), f"Drawn in {output}."],
+        notes=[*loaded.notes, f"Drawn in {output}."],
         repairs=loaded.repairs,
         picture=output,
         ask=loaded.ask,

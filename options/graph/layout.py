@@ -3,23 +3,19 @@
 A layer is a column, time runs to the right; a graph of many layers is folded like lines of text into
 bands, so that a long chain still fills a page. In every layer the node of the longest path has the first
 row; any other takes the row of what it waits for where that is free, so that chains run straight.
-Graphs too large to read are condensed first: a node is a kind of work in one of some stretches of layers.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
-from msgspec.structs import replace
 
 from arrays import Int64
-from arrays.numbering import numbered, unique
 from dag.step_graph import Recording, StepGraph
 from dag_utils import (
     NO_EVENT,
@@ -32,167 +28,31 @@ from dag_utils import (
     new_dag,
 )
 from dialects.step_parts import EdgeKind
-from function_names import brief
 from result import Network
 
-#: A still cannot be zoomed into as a page can: it is condensed earlier.
-MOST_IN_A_STILL = 5_000
-_FEW = 60
-_CHAIN = 3  # operations
-#: What a page draws at most, and the stretches of a graph that is larger.
-_MOST_ON_A_PAGE, _STRETCHES = 1_000, 9
-#: Names in all boxes of such a graph; each takes 60 bytes of the page.
-_MOST_MEMBERS = 15_000
+#: Nodes of a drawing that can be read.
+MOST_DRAWN = 1_000
 #: Width and height of a node's place: what makes a page of bands look well filled.
 _PLACE = (190, 34)
 _ASPECT = 1.6
-_TURN = re.compile(r" #\d+$")
 
 
-def draw(dag: Dag, path: LongestPath, title: str = "", *, most: int | None = None) -> Network:
-    """Return where everything goes; a graph of more than `most` nodes is an overview without members.
-
-    Without durations there is no slack to show.
-    """
-    if most is not None and len(dag) > most:
-        chart = _overview(dag, path, title)
-        nodes = [{key: value for key, value in node.items() if key != "members"} for node in chart.nodes]
-        return chart._replace(nodes=nodes, note=chart.note.partition(";")[0])
-    group = np.arange(len(dag))
-    layer = _layers(dag)
-    x, y = _places(layer, {*path.nodes}, _edges(dag, group))
-    return _placed(dag, path, title, group, dag.names, layer, x, y)
-
-
-def _placed(
-    dag: Dag,
-    path: LongestPath,
-    title: str,
-    group: Int64,
-    labels: Sequence[str],
-    layer: Sequence[int],
-    x: Sequence[float],
-    y: Sequence[float],
-) -> Network:
-    """Return the picture of groups of nodes (n,), each group with label, layer and place."""
-    n = len(labels)
-    walk = group[path.nodes].tolist() if path.nodes else []
-    spine = set(walk)
-    edges = _edges(dag, group)
-    slack = np.full(n, np.iinfo(np.int64).max)
-    np.minimum.at(slack, group, path.slack_ns)
+def draw(dag: Dag, path: LongestPath, title: str = "") -> Network:
+    """Return where everything goes. Without durations there is no slack to show."""
+    spine = set(path.nodes)
+    layer, edges = _layers(dag), _edges(dag)
+    x, y = _places(layer, spine, edges)
+    columns = zip(dag.names, dag.cats, x, y, strict=True)
     nodes: list[dict[str, Any]] = [
-        {"label": label, "cat": dag.cats[first], "x": x[i], "y": y[i], "dur_ms": None, "critical": i in spine}
-        for i, (label, first) in enumerate(zip(labels, np.unique(group, return_index=True)[1], strict=True))
+        {"label": label, "cat": cat, "x": column, "y": row, "dur_ms": None, "critical": i in spine}
+        for i, (label, cat, column, row) in enumerate(columns)
     ]
     if dag.dur_ns.any():
-        dur_ms = (np.bincount(group, dag.dur_ns, n) / 1e6).tolist()
-        for node, dur, free in zip(nodes, dur_ms, (slack / 1e6).tolist(), strict=True):
-            node |= {"dur_ms": dur, "slack_ms": free}
-    if n < len(dag):
-        for node, members in zip(nodes, np.bincount(group).tolist(), strict=True):
-            node |= {"operations": members} if members > 1 else {}
-    onward = dict.fromkeys((a, b) for a, b in itertools.pairwise(walk) if layer[a] < layer[b])
+        times = zip((dag.dur_ns / 1e6).tolist(), (path.slack_ns / 1e6).tolist(), strict=True)
+        for node, (dur_ms, slack_ms) in zip(nodes, times, strict=True):
+            node |= {"dur_ms": dur_ms, "slack_ms": slack_ms}
+    onward = dict.fromkeys((a, b) for a, b in itertools.pairwise(path.nodes) if layer[a] < layer[b])
     return Network(title, nodes, edges, path=list(onward))
-
-
-def draw_folded(dag: Dag, path: LongestPath, title: str = "") -> Network:
-    """Return `draw`'s picture; of more than 60 operations with each chain of three or more as one node.
-
-    A chain is what follows each other and nothing else, all of it on the path or none. Its node has its
-    ``members``: names and milliseconds, in order. What would be more than 1,000 nodes is an overview.
-    """
-    if len(dag) <= _FEW:
-        return draw(dag, path, title)
-    chains = _chains(dag, path)
-    if len(dag) - sum(len(chain) - 1 for chain in chains) > _MOST_ON_A_PAGE:
-        return _overview(dag, path, title)
-    group = np.arange(len(dag))
-    for chain in chains:
-        group[chain] = chain[0]
-    heads, group = np.unique(group, return_inverse=True)
-    n, group = len(heads), group.reshape(-1)
-    kept = group[dag.edges[:, 0]] != group[dag.edges[:, 1]]
-    folded = replace(
-        dag,
-        names=[dag.names[head] for head in heads.tolist()],
-        cats=[dag.cats[head] for head in heads.tolist()],
-        dur_ns=np.bincount(group, dag.dur_ns, n).astype(np.int64),
-        edges=np.column_stack([group[dag.edges[kept, :2]], dag.edges[kept, 2]]),
-        next_edges=group[dag.next_edges],
-    )
-    slack = np.full(n, np.iinfo(np.int64).max)
-    np.minimum.at(slack, group, path.slack_ns)
-    nodes = [node for node, _ in itertools.groupby(group[path.nodes].tolist())] if path.nodes else []
-    chart = draw(folded, LongestPath(nodes, path.length_ns, slack), title)
-    if len(chart.nodes) < n or not chains:
-        return chart
-    shown = [dict(node) for node in chart.nodes]
-    for chain in chains:
-        own = [(brief(dag.names[at]), float(dag.dur_ns[at]) / 1e6) for at in chain]
-        cats = Counter({dag.cats[at]: 0 for at in chain})
-        for at in chain:
-            cats[dag.cats[at]] += int(dag.dur_ns[at])
-        label = f"{len(chain):,} operations"
-        shown[int(group[chain[0]])] |= {"label": label, "cat": cats.most_common(1)[0][0], "members": own}
-    note = f"{len(dag):,} operations are drawn as {n:,}: a chain is one box, which a click opens"
-    return chart._replace(nodes=shown, note=note)
-
-
-def _overview(dag: Dag, path: LongestPath, title: str) -> Network:
-    """Return a graph too large to be read as a box for each kind of work in some stretches of layers.
-
-    A box has as ``members`` the names in it, each with its number and the sum of its milliseconds, longest
-    first. Edges within a stretch are left out.
-    """
-    depth = np.array(dag.depths(), np.int64) - 1
-    stretch = depth * _STRETCHES // (int(depth.max()) + 1)
-    rows = {cat: at for at, (cat, _) in enumerate(Counter(dag.cats).most_common())}
-    of, group = numbered(zip(stretch.tolist(), dag.cats, strict=True))
-    x, cats = zip(*of, strict=True)
-    sums: list[dict[str, tuple[int, int]]] = [{} for _ in of]
-    for name, at, ns in zip(dag.names, group.tolist(), dag.dur_ns.tolist(), strict=True):
-        bare = brief(_TURN.sub("", name))
-        count, before = sums[at].get(bare, (0, 0))
-        sums[at][bare] = count + 1, before + ns
-    note = (
-        f"{len(dag):,} operations are drawn as {len(of):,} boxes, one for each kind of work in each of "
-        f"{len({*x})} stretches of the graph; a click lists what is in a box"
-    )
-    y = [float(rows[cat]) for cat in cats]
-    labels = [cat or "other" for cat in cats]
-    chart = _placed(dag, path, title, group.astype(np.int64), labels, x, list(map(float, x)), y)
-    most = _MOST_MEMBERS // len(of)
-    members = []
-    for own in sums:
-        longest = sorted(own.items(), key=lambda one: -one[1][1])
-        named = [(f"{name} ×{n:,}" if n > 1 else name, ns / 1e6) for name, (n, ns) in longest[:most]]
-        if rest := longest[most:]:
-            named.append((f"{len(rest):,} more names", sum(ns for _, (_, ns) in rest) / 1e6))
-        members.append(named)
-    nodes = [{**node, "members": own} for node, own in zip(chart.nodes, members, strict=True)]
-    onward = [edge for edge in chart.edges if x[edge[0]] < x[edge[1]]]
-    return chart._replace(nodes=nodes, edges=onward, note=note)
-
-
-def _chains(dag: Dag, path: LongestPath) -> list[list[int]]:
-    """Return the nodes of each chain (see `draw_folded`)."""
-    source, target = unique(dag.edges[:, :2], axis=0).T
-    is_alone = (np.bincount(source, minlength=len(dag))[source] == 1) & (
-        np.bincount(target, minlength=len(dag))[target] == 1
-    )
-    on_path = np.zeros(len(dag), np.bool_)
-    on_path[path.nodes] = True
-    is_alone &= on_path[source] == on_path[target]
-    after = dict(zip(source[is_alone].tolist(), target[is_alone].tolist(), strict=True))
-    chains = []
-    for head in after.keys() - set(after.values()):
-        chain = [head]
-        while chain[-1] in after:
-            chain.append(after[chain[-1]])
-        if len(chain) >= _CHAIN:
-            chains.append(chain)
-    return chains
 
 
 def _layers(dag: Dag) -> list[int]:
@@ -209,13 +69,13 @@ def _layers(dag: Dag) -> list[int]:
     return layers
 
 
-def _edges(dag: Dag, group: Int64) -> list[tuple[int, int, str]]:
+def _edges(dag: Dag) -> list[tuple[int, int, str]]:
     """Return the edges between drawn nodes, each pair once, those to the next step too."""
     kinds: dict[tuple[int, int], str] = {}
-    for (a, b), kind in zip(group[dag.edges[:, :2]].tolist(), dag.edges[:, 2].tolist(), strict=True):
+    for a, b, kind in dag.edges.tolist():
         if a != b:
             kinds.setdefault((a, b), EdgeKind(kind).label)
-    for a, b in group[dag.next_edges].tolist():
+    for a, b in dag.next_edges.tolist():
         kinds.setdefault((a, b), "next")
     return [(a, b, kind) for (a, b), kind in kinds.items()]
 

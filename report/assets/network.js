@@ -10,8 +10,7 @@ const CURVED = 0.2; // and edges are curves
 const MOST_LISTED = 60;
 const DASHES = [[], [7, 3], [2, 3], [11, 3, 2, 3], [1, 5], [14, 5], [4, 2, 1, 2]]; // of kinds of edges, in turn
 const MOST_DASHED = 2500; // edges; a dash is costly
-const SHOWN_ELSEWHERE = new Set(["label", "cat", "x", "y", "critical", "members"]);
-const MOST_MEMBERS = 1000; // of a chain that is one box
+const SHOWN_ELSEWHERE = new Set(["label", "cat", "x", "y", "critical"]);
 
 drawers.network = (chart, place) => {
   const { nodes, edges, kinds } = chart;
@@ -86,15 +85,7 @@ drawers.network = (chart, place) => {
     }
     const pairs = rows.flatMap(([key, value]) => [element("dt", {}, key), element("dd", {}, value)]);
     return [element("h3", {}, node.label), element("dl", {}, ...pairs),
-      ...(node.members ? members(node.members) : []),
       ...neighbours("Waits for", graph.before[index], 0), ...neighbours("Leads to", graph.after[index], 1)];
-  }
-
-  /** What a box stands for, in order. */
-  function members(all) {
-    const items = all.slice(0, MOST_MEMBERS).map(([name, ms]) => element("li", {}, `${name}: ${milliseconds(ms)}`));
-    if (all.length > MOST_MEMBERS) items.push(element("li", {}, `and ${formatted(all.length - MOST_MEMBERS, 0)} more`));
-    return [element("h3", {}, "What it stands for"), element("ul", {}, ...items)];
   }
 
   function neighbours(title, list, end) {
@@ -178,11 +169,6 @@ drawers.network = (chart, place) => {
       const [x, y] = [node.x * UNIT_X - BOX_X / 2, node.y * UNIT_Y - BOX_Y / 2];
       context.globalAlpha = fadedNode(index) ? 0.15 : 1;
       context.fillStyle = colourOf(node.cat);
-      if (node.members) { // looks like a pile
-        context.fillRect(x + 4, y + 4, BOX_X, BOX_Y);
-        context.strokeStyle = ink.paper;
-        context.strokeRect(x, y, BOX_X, BOX_Y);
-      }
       context.fillRect(x, y, BOX_X, BOX_Y);
       if (node.critical || index === chosen) {
         context.strokeStyle = index === chosen ? ink.accent : ink.ink;
@@ -201,7 +187,7 @@ drawers.network = (chart, place) => {
     context.globalAlpha = 1;
   }
 
-  const lower = nodes.map((node) => [node.label, node.name ?? "", ...(node.members ?? []).map(([name]) => name)].join("\n").toLowerCase());
+  const lower = nodes.map((node) => `${node.label}\n${node.name ?? ""}`.toLowerCase());
   const finder = makeFinder("Find a node",
     (text) => lower.flatMap((label, index) => (label.includes(text) ? [index] : [])),
     (hits) => { found = hits; board.redraw(); }, visit);

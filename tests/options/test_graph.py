@@ -149,3 +149,12 @@ def test_without_durations_there_is_no_critical_path(tmp_path: Path) -> None:
     drawn = (tmp_path / "a.dot").read_text()
     assert "->" in drawn
     assert INK not in drawn
+
+
+def test_more_than_a_thousand_operations_are_for_other_programs(tmp_path: Path) -> None:
+    nodes = "".join(f'node [ id {i} label "FW.op{i}" ]\n' for i in range(1_001))
+    (tmp_path / "dag.gml").write_text(f"graph [\ndirected 1\n{nodes}edge [ source 0 target 1 ]\n]\n")
+    code, out, err = run_cli("graph", tmp_path / "dag.gml")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "1,001 nodes" in err and ".dot" in err and ".graphml" in err
+    assert run_cli("graph", tmp_path / "dag.gml", "--output", tmp_path / "dag.dot")[0] == 0
