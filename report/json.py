@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, TextIO
 
-from result import LazySequence, Result
+from result import Result
 
 _INDENT = 2
-_PIECE = 1 << 18  # characters that are made at a time
 
 
 def write(result: Result, stream: TextIO, args: Namespace) -> None:
@@ -24,61 +22,7 @@ def write(result: Result, stream: TextIO, args: Namespace) -> None:
         **result.document,
         "repairs": list(result.repairs),
     }
-    between = "{\n"
-    for key, value in document.items():
-        stream.write(between)
-        stream.writelines(_member(key, value, 1))
-        between = ",\n"
-    stream.write("\n}\n")
-
-
-def _member(key: str, value: Any, depth: int) -> Iterator[str]:
-    """Yield the text of a member of an object that is `depth` levels within the document."""
-    yield " " * _INDENT * depth + encode({key: 0}).decode()[1:-2] + " "
-    yield from _text(value, depth)
-
-
-def _text(value: Any, depth: int) -> Iterator[str]:
-    """Yield the text of a value; of items that are made one by one, some at a time."""
-    line = "\n" + " " * _INDENT * depth
-    if isinstance(value, LazySequence) and value:
-        yield "["
-        items = iter(value)
-        first = next(items)
-        items = itertools.chain([first], items)
-        yield from _items_in_turn(items, depth) if _is_made(first) else _items_together(items, line)
-        yield line + "]"
-    elif _is_made(value):
-        between = "{\n"
-        for key, member in value.items():
-            yield between
-            yield from _member(key, member, depth + 1)
-            between = ",\n"
-        yield line + "}"
-    else:
-        yield encode(value, indent=_INDENT).decode().replace("\n", line)
-
-
-def _is_made(value: Any) -> bool:
-    """Whether it is an object with members that are made one by one."""
-    return isinstance(value, dict) and any(isinstance(member, LazySequence) for member in value.values())
-
-
-def _items_in_turn(items: Iterator[Any], depth: int) -> Iterator[str]:
-    between = "\n" + " " * _INDENT * (depth + 1)
-    for item in items:
-        yield between
-        yield from _text(item, depth + 1)
-        between = ",\n" + " " * _INDENT * (depth + 1)
-
-
-def _items_together(items: Iterator[Any], line: str) -> Iterator[str]:
-    n_items, between = 1, ""
-    while some := list(itertools.islice(items, n_items)):
-        text = encode(some, indent=_INDENT).decode()[1:-2]
-        yield between + text.replace("\n", line)
-        n_items = max(1, _PIECE * len(some) // len(text))
-        between = ","
+    stream.write(encode(document, indent=_INDENT).decode() + "\n")
 
 
 def encode(document: Any, indent: int = 0) -> bytes:

@@ -6,8 +6,7 @@ import functools
 import io
 import logging
 import math
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +33,8 @@ _GOOD, _NEUTRAL, _BAD = "#63BE7B", "#FFFFFF", "#F8696B"
 def write(result: Result, path: Path) -> None:
     """Write a summary and every table of `result` to the workbook `path`, whole or not at all.
 
-    Rows that one sheet cannot hold go on to further sheets, text that one cell cannot hold is cut;
-    either is said in a warning. Text stays text, whatever it looks like.
+    Rows that a sheet cannot hold are left out, text that a cell cannot hold is cut; either is said in a
+    warning. Text stays text, whatever it looks like.
 
     Raises
     ------
@@ -65,9 +64,10 @@ def _fill(packed: io.BytesIO, result: Result) -> int:
         workbook.set_properties({"title": title, "author": PROGRAM})
         formats = _Formats(workbook)
         _write_summary(workbook.add_worksheet(_SUMMARY), formats, result, title)
+        taken = {_SUMMARY.casefold()}
         return sum(
-            _write_sheet(workbook.add_worksheet(name), formats, table, rows)
-            for name, table, rows in sheets(result.tables, ROWS_A_SHEET - 1)
+            _write_sheet(workbook.add_worksheet(sheet_name(table.name, taken)), formats, _cut(table))
+            for table in result.tables
         )
 
 
@@ -92,23 +92,15 @@ def _write_summary(sheet: Any, formats: _Formats, result: Result, title: str) ->
         if label:
             sheet.write_string(row, 0, _legal(label)[:_CELL_CHARACTERS])
         sheet.write_string(row, 1, _legal(text)[:_CELL_CHARACTERS], formats.words)
-    _set_up_printing(sheet)
 
 
-def _set_up_printing(sheet: Any) -> None:
-    sheet.set_landscape()
-    sheet.fit_to_pages(1, 0)  # one wide, as many high as it takes
-
-
-def sheets(tables: Sequence[Table], limit: int) -> Iterator[tuple[str, Table, Iterator[Sequence[Cell]]]]:
-    """Yield (sheet name, table, rows) with at most `limit` rows each; say where that splits a table."""
-    taken = {_SUMMARY.casefold()}
-    for table in tables:
-        n_sheets = max(1, math.ceil(len(table.rows) / limit))
-        if n_sheets > 1:
-            logging.warning("%s: %d rows are split over %d sheets", table.name, len(table.rows), n_sheets)
-        for first in range(0, n_sheets * limit, limit):
-            yield sheet_name(table.name, taken), table, islice(table.rows, first, first + limit)
+def _cut(table: Table) -> Table:
+    """Return the table with the rows that a sheet holds; say where that cuts it."""
+    if len(table.rows) < ROWS_A_SHEET:
+        return table
+    most = ROWS_A_SHEET - 1
+    logging.warning("%s: %d rows are left out of the workbook", table.name, len(table.rows) - most)
+    return table.first(most)
 
 
 def sheet_name(wanted: str, taken: set[str]) -> str:
@@ -152,7 +144,7 @@ class _Formats:
         return self._add(f"0{decimals}%" if column.kind == "percent" else f"#,##0{decimals}")
 
 
-def _write_sheet(sheet: Any, formats: _Formats, table: Table, rows: Iterator[Sequence[Cell]]) -> int:
+def _write_sheet(sheet: Any, formats: _Formats, table: Table) -> int:
     """Fill one sheet; return how many texts had to be cut."""
     cell_formats = [formats.of(column) for column in table.columns]
     for index, column in enumerate(table.columns):
@@ -160,10 +152,8 @@ def _write_sheet(sheet: Any, formats: _Formats, table: Table, rows: Iterator[Seq
         header = formats.words_header if cell_formats[index] is None else formats.number_header
         sheet.write_string(0, index, _legal(column.title), header)
     sheet.freeze_panes(1, 1)
-    sheet.repeat_rows(0)
-    _set_up_printing(sheet)
     cut = last = 0
-    for last, row in enumerate(rows, start=1):
+    for last, row in enumerate(table.rows, start=1):
         for index, cell in enumerate(row):
             cut += _write_cell(sheet, last, index, cell, cell_formats[index])
     sheet.autofilter(0, 0, last, len(table.columns) - 1)
