@@ -82,7 +82,7 @@ def _is_step_log(head: bytes) -> bool:
 def _read_step_log(path: Path, decoding: Decoding) -> Trace:
     from formats import step_log
 
-    return step_log.read(path, decoding.args, decoding.scan)
+    return step_log.read(path, decoding.args)
 
 
 def _read_nsight(path: Path, decoding: Decoding) -> Trace:

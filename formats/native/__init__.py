@@ -22,7 +22,7 @@ from errors import one_line
 from outputs.atomic import temporary_directory
 
 _FOLDER = Path(__file__).parent
-_SOURCES = ("rows.c", "scan.c", "simulate.c")
+_SOURCES = ("scan.c", "simulate.c")
 _FLAGS = ("-std=c11", "-O3", "-shared", "-fPIC")
 _COMPILERS = ("cc", "gcc", "clang")
 _BUILD_SECONDS = 60.0
@@ -151,15 +151,13 @@ def _keep_memory() -> None:
 def _declared(loaded: ctypes.CDLL) -> ctypes.CDLL:
     """Return the library with the types of its functions set."""
     pointer, size, flag = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_bool
-    text, number = ctypes.c_char_p, ctypes.c_int64
+    number = ctypes.c_int64
     loaded.new_scanner.argtypes = (ctypes.c_char_p, size, flag)
     loaded.new_scanner.restype = pointer
     loaded.free_scanner.argtypes = (pointer,)
     loaded.free_scanner.restype = None
     loaded.scan_events.argtypes = (pointer, pointer, size, pointer, pointer, flag)
     loaded.scan_events.restype = ctypes.c_int
-    loaded.read_rows.argtypes = (pointer, text, size, number, *[pointer] * 3)
-    loaded.read_rows.restype = ctypes.c_int64
     loaded.place_successors.argtypes = (number, *[pointer] * 4)
     loaded.place_successors.restype = None
     for run in (loaded.run_with_queues, loaded.run_without_queues):

@@ -26,9 +26,8 @@ from msgspec.structs import replace
 
 from arrays import Float64, Int64, NDArray
 from errors import TraceError, counted, listed
-from formats import native
 from formats.columns import ArgColumn, Trace, Track
-from formats.step_log.lines import Csv, Form, JsonLines, begun_in, cells_of, object_of
+from formats.step_log.lines import Form, begun_in, cells_of, object_of
 from formats.step_log.named_columns import (
     NEARLY_ALL,
     NS_OF,
@@ -67,10 +66,8 @@ def recognises(head: bytes) -> bool:
     return _form_of(b"\n".join(_blocks([head]))) is not None
 
 
-def read(path: Path, asked: Collection[str] = (), scan: bool = False) -> Trace:
+def read(path: Path, asked: Collection[str] = ()) -> Trace:
     """Load one step log; where no column is called after ranks, one of those `asked` for may tell them.
-
-    `scan`: by the functions in C, where they can.
 
     Raises
     ------
@@ -83,13 +80,11 @@ def read(path: Path, asked: Collection[str] = (), scan: bool = False) -> Trace:
     form = _form_of(first)
     if form is None:
         raise TraceError(f"{path}: not a step log: its rows lack a step's number or a duration")
-    if scan and (library := native.library()) is not None:
-        form.read_in_c(library)
     apart = [name for name in asked if name in form.kinds.values and form.kinds.rank is None]
     whose = () if apart else form.kinds.rank or form.kinds.labels
     rows = RowsByRank(form.names, whose) if form.kinds.metric is None else Metrics(form, whose, apart)
-    for block in itertools.chain([form.body(first)], blocks):
-        rows.add(form.table(block))
+    for table in form.tables(itertools.chain([first], blocks)):
+        rows.add(table)
     repairs = [stream.damage] if stream.damage is not None else []
     if form.lost:
         repairs.append(f"{counted(form.lost, 'damaged row')} left out")
@@ -130,25 +125,24 @@ def _form_of(head: bytes) -> Form | Wide | None:
     told = _told(b"\n".join(lines[: _HEAD_ROWS + 1]))
     if told is None:
         return None
-    form, kinds, ranks, header, delimiter = told
+    kinds, ranks, header, delimiter = told
     if not ranks:
-        return form(kinds, header, delimiter)
+        return Form(kinds, header, delimiter)
     names = [name for name in (kinds.step, *kinds.durations, *kinds.values) if name is not None]
     every = dict.fromkeys(own.get(name, name) for own in ranks.values() for name in names)
     of_rows = replace(kinds, step=None, rank=None, durations={}, values=[*every], labels=())
-    return Wide(form(of_rows, header, delimiter), kinds, ranks)
+    return Wide(Form(of_rows, header, delimiter), kinds, ranks)
 
 
 @lru_cache(maxsize=8)  # a file is recognised, and then read
-def _told(head: bytes) -> tuple[type[Form], Kinds, OwnColumns, Sequence[str], str] | None:
-    """Return form and columns that the first lines show, those of each rank, header, delimiter."""
+def _told(head: bytes) -> tuple[Kinds, OwnColumns, Sequence[str], str] | None:
+    """Tell the columns that the first lines show, those of each rank, header and delimiter (of CSV)."""
     lines = head.split(b"\n")
     if lines[0].lstrip().startswith(b"{"):
-        form: type[Form] = JsonLines
         header, delimiter = [], ""
         rows = [row for line in lines if (row := object_of(line)) is not None]
     else:
-        form, text = Csv, lines[0].decode("utf-8", "replace").strip()
+        text = lines[0].decode("utf-8", "replace").strip()
         delimiter = max("\t,;", key=text.count)
         header = [name.strip() for name in cells_of(lines[0], delimiter)]
         if not 1 < len(header) == len(set(header)):
@@ -166,7 +160,7 @@ def _told(head: bytes) -> tuple[type[Form], Kinds, OwnColumns, Sequence[str], st
         ]
         or rows
     )
-    return None if kinds is None else (form, kinds, ranks, header, delimiter)
+    return None if kinds is None else (kinds, ranks, header, delimiter)
 
 
 def _trace(path: Path, kinds: Kinds, rows: RowsByRank, apart: Sequence[str], damage: Sequence[str]) -> Trace:

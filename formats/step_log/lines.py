@@ -1,37 +1,37 @@
-"""The lines of a step log, as JSON, CSV or TSV -> a table of numbers, a row for each."""
+"""The rows of a step log, as JSON, CSV or TSV -> tables of numbers, a row for each; read by DuckDB."""
 
 from __future__ import annotations
 
-import contextlib
 import csv
-import io
-import itertools
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from ctypes import CDLL
-from functools import lru_cache, partial
-from operator import attrgetter
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
 from arrays import Float64
-from formats.native.row_reader import RowReader
-from formats.step_log.named_columns import LONGEST_NAME, Kinds, all_seconds, is_odd, number_of, seconds_of
+from formats.step_log.named_columns import LONGEST_NAME, Kinds
 from formats.values import clean_text
+from outputs.atomic import temporary_directory
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
 
 BOM = b"\xef\xbb\xbf"
+_BLOCK_ROWS = 250_000  # that are held as Python's objects at a time
+_MEMORY = "256MB"  # of DuckDB; the rest of its table is on the disk
+_LONGEST_ROW = 1 << 24  # bytes
 
 
 def begun_in(head: bytes) -> bytes:
-    """Return a file's beginning without the mark of its byte order and lines of comments."""
+    """Strip the mark of the byte order and lines of comments from a file's beginning."""
     return re.sub(rb"\A(?:[ \t\r]*(?:#[^\n]*)?\n)+", b"", head.removeprefix(BOM))
 
 
 def object_of(line: bytes) -> Mapping[str, Any] | None:
-    """Return the object of a line, in which NaN may stand; None where it is damaged.
+    """Decode the object of a line, in which NaN may stand; None where it is damaged.
 
     Members of objects in it are its own: ``{"time": {"data": 2}}`` has ``time/data``.
     """
@@ -46,11 +46,11 @@ def _members(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, cell in row.items():
         yield name, cell
         if isinstance(cell, dict):
-            yield from ((f"{name}/{inner}", one) for inner, one in _members(cell))
+            yield from ((f"{name}/{inner}", value) for inner, value in _members(cell))
 
 
 def cells_of(line: bytes, delimiter: str) -> list[str]:
-    """Return the cells of a line; none where one has no end."""
+    """Split a line into its cells; [] where a quote has no end."""
     text = line.decode("utf-8", "replace").replace("\0", "\ufffd").strip("\r")
     try:
         (cells,) = csv.reader([text], delimiter=delimiter)
@@ -60,144 +60,132 @@ def cells_of(line: bytes, delimiter: str) -> list[str]:
 
 
 class Form:
-    """How rows are written; `names` are the columns of `table`, those of texts last.
+    """The columns of a log and how its rows are written; `names` are those of tables, labels last.
 
     `lost` counts rows that are damaged, `odd` cells without a number in columns of numbers. Labels that are
-    texts have `codes`. A CSV file has a `header`, and a `delimiter` between its cells.
+    texts have `codes`. A CSV file has a `header`, and a `delimiter` between its cells; JSON has neither.
     """
 
     def __init__(self, kinds: Kinds, header: Sequence[str], delimiter: str) -> None:
         self.kinds, self.header, self.delimiter = kinds, header, delimiter
-        names = filter(None, (kinds.step, *kinds.durations, *kinds.values, kinds.rank, kinds.time))
-        self.names = [*(name for name in names if name not in kinds.texts), *kinds.texts]
-        self.n_numbers = len(self.names) - len(kinds.texts)
-        self.lost = self.odd = 0
         coded = {*kinds.labels, kinds.metric}
         self.codes: dict[str, dict[str, int]] = {name: {} for name in kinds.texts if name in coded}
-        self._in_c: RowReader | None = None
+        names = filter(None, (kinds.step, *kinds.durations, *kinds.values, kinds.rank, kinds.time))
+        self.names = [*(name for name in names if name not in self.codes), *self.codes]
+        self.lost = self.odd = 0
 
-    def read_in_c(self, library: CDLL) -> None:
-        """Read lines that are plain by the library in C, with the same result."""
-        if not self.kinds.nested:
-            self._in_c = RowReader(library, self.names, len(self.kinds.texts), self.header, self.delimiter)
+    def tables(self, blocks: Iterable[bytes]) -> Iterator[Float64]:
+        """Yield the numbers (rows, columns) of lines, seconds of times of day; NaN of other cells."""
+        import duckdb
 
-    def body(self, first: bytes) -> bytes:
-        """Return the rows of the first lines of a file."""
-        return begun_in(first)
+        with temporary_directory() as folder:
+            path = folder / "rows"
+            if not self._write(path, blocks):
+                return
+            with duckdb.connect(folder / "table", config={"memory_limit": _MEMORY}) as database:
+                database.execute("SET TimeZone = 'UTC'")
+                self._load(database, path)
+                (n_rows,) = database.execute("SELECT count(*) FROM cells").fetchone() or (0,)
+                for first in range(0, n_rows, _BLOCK_ROWS):
+                    yield self._block(database, first)
 
-    def row(self, line: bytes) -> Mapping[str, Any] | None:
-        """Return the cells of a line by their columns; None where it is damaged."""
-        raise NotImplementedError
+    def _write(self, path: Path, blocks: Iterable[bytes]) -> int:
+        """Write the lines that DuckDB is to read, as UTF-8, and return how many bytes they have.
 
-    def fast(self, lines: bytes) -> Float64:
-        """Return the numbers (rows, columns) of lines of which none is damaged; ValueError of others."""
-        raise NotImplementedError
+        A quote without an end would take the lines after it into its cell: it ends with its line.
+        """
+        n_bytes = 0
+        with open(path, "wb") as file:
+            for at, block in enumerate(blocks):
+                lines = begun_in(block) if at == 0 else block
+                if at == 0 and self.header:
+                    lines = lines.partition(b"\n")[2]
+                if not lines.isascii() or b"\0" in lines:
+                    lines = lines.decode("utf-8", "replace").replace("\0", "\ufffd").encode()
+                if self.header and b'"' in lines:
+                    rows = (row.rstrip(b"\r") for row in lines.split(b"\n"))
+                    lines = b"\n".join(row + b'"' * (row.count(b'"') % 2) for row in rows)
+                if lines.strip():
+                    n_bytes += file.write(lines + b"\n")
+        return n_bytes
 
-    def table(self, lines: bytes) -> Float64:
-        """Return the numbers (rows, columns), seconds of times of day; NaN of other cells."""
-        if self._in_c is not None and (plain := self._in_c.read(lines)) is not None:
-            numbers, texts = plain
-            for at, name in enumerate(self.kinds.texts):
-                numbers[:, self.n_numbers + at] = self.coded(name, texts[at :: len(self.kinds.texts)])
-            return numbers
-        with contextlib.suppress(ValueError, RecursionError):
-            return self.fast(lines)
-        rows = []
-        for line in filter(bytes.strip, lines.split(b"\n")):
-            if (row := self.row(line)) is None:
-                self.lost += 1
-                continue
-            names = self.names[: self.n_numbers]
-            cells = [number_of(row.get(name)) for name in names if name != self.kinds.time]
-            cells += [seconds_of(row.get(name)) for name in names if name == self.kinds.time]
-            rows.append([*cells, *(self.coded(name, [row.get(name)])[0] for name in self.kinds.texts)])
-            self.odd += sum(is_odd(row.get(name)) for name in names if name != self.kinds.time)
-        return np.array(rows, np.float64).reshape(-1, len(self.names))
+    def _load(self, database: DuckDBPyConnection, path: Path) -> None:
+        """Make the table `cells` of the wanted columns c0, c1, … as texts, in the order of the file."""
+        source = "read_ndjson_objects(?, ignore_errors = true, maximum_object_size = ?)"
+        given: list[Any] = [str(path), _LONGEST_ROW]
+        if self.header:
+            every = {f"h{at}": "VARCHAR" for at in range(len(self.header))}
+            source = (
+                "read_csv(?, delim = ?, columns = ?, header = false, auto_detect = false, quote = '\"', "
+                "escape = '\"', ignore_errors = true, store_rejects = true, max_line_size = ?)"
+            )
+            given = [str(path), self.delimiter, every, _LONGEST_ROW]
+        cells = ", ".join(f"{self._cell(name)} AS c{at}" for at, name in enumerate(self.names))
+        database.execute(
+            f"CREATE TABLE cells AS SELECT {cells}, {self._is_damaged()} AS damaged FROM {source}", given
+        )
+        (n_damaged,) = database.execute("SELECT count(*) FROM cells WHERE damaged").fetchone() or (0,)
+        self.lost += n_damaged
+        if self.header:
+            rejected = "SELECT count(DISTINCT line) FROM reject_errors"
+            (n_rejected,) = database.execute(rejected).fetchone() or (0,)
+            self.lost += n_rejected
 
-    def coded(self, name: str, texts: Sequence[Any]) -> Float64:
-        """Return the cells of a column of texts as numbers."""
-        if name not in self.codes:
-            return all_seconds(texts)
+    def _cell(self, name: str) -> str:
+        """Name a column of the file in SQL."""
+        if self.header:
+            return f"h{self.header.index(name)}"
+        parts = name.split("/") if self.kinds.nested else []
+        paths = [[name], *([*parts[:at], "/".join(parts[at:])] for at in range(1, len(parts)))]
+        quoted = ((json.dumps(key, ensure_ascii=False) for key in keys) for keys in paths)
+        found = [f"json->>{_text('.'.join(['$', *keys]))}" for keys in quoted]
+        return f"coalesce({', '.join(found)})" if len(found) > 1 else found[0]
+
+    def _is_damaged(self) -> str:
+        """Say in SQL which rows are no rows of steps: damaged objects, and headers that stand again."""
+        if not self.header:
+            return "json IS NULL OR json_type(json) <> 'OBJECT'"
+        return " AND ".join(
+            f"h{at} IS NOT DISTINCT FROM {_text(name)}" for at, name in enumerate(self.header)
+        )
+
+    def _block(self, database: DuckDBPyConnection, first: int) -> Float64:
+        """Read the numbers (rows, columns) of rows from `first` on."""
+        rows = f"FROM cells WHERE rowid >= {first} AND rowid < {first + _BLOCK_ROWS} AND NOT damaged"
+        n_numbers = len(self.names) - len(self.codes)
+        numbers = {f"c{at}": self._number(at) for at in range(n_numbers)}
+        chosen = [*(f"{number} AS {cell}" for cell, number in numbers.items())]
+        chosen += [f"c{at}" for at in range(n_numbers, len(self.names))]
+        columns = database.execute(f"SELECT {', '.join(chosen)} {rows}").fetchnumpy()
+        odd = [
+            f"count(*) FILTER (trim({cell}) <> '' AND {number} IS NULL)"
+            for at, (cell, number) in enumerate(numbers.items())
+            if self.names[at] != self.kinds.time
+        ]
+        self.odd += sum((database.execute(f"SELECT {', '.join(odd)} {rows}").fetchone() or ()) if odd else ())
+        table = [np.ma.filled(columns[cell].astype(np.float64), np.nan) for cell in numbers]
+        for at, name in enumerate(self.codes, n_numbers):
+            table.append(self._coded(name, np.ma.filled(columns[f"c{at}"], None).tolist()))
+        return np.column_stack(table)
+
+    def _number(self, at: int) -> str:
+        """Read a cell as a number in SQL; of times of day, ISO 8601 as well."""
+        number = f"TRY_CAST(trim(c{at}) AS DOUBLE)"
+        if self.names[at] == self.kinds.time:
+            return f"coalesce({number}, epoch_us(TRY_CAST(c{at} AS TIMESTAMPTZ)) / 1e6)"
+        return number
+
+    def _coded(self, name: str, texts: Sequence[str | None]) -> Float64:
+        """Give the texts of a label numbers, in order of first appearance; NaN where there is none."""
         codes = self.codes[name]
-        cells = [None if text is None else str(text) for text in texts]
         code_of = {
-            cell: codes.setdefault(clean_text(cell[:LONGEST_NAME]), len(codes))
-            for cell in dict.fromkeys(cells)
-            if cell is not None
+            text: codes.setdefault(clean_text(text[:LONGEST_NAME]), len(codes))
+            for text in dict.fromkeys(texts)
+            if text is not None
         }
-        return np.array([np.nan if cell is None else code_of[cell] for cell in cells], np.float64)
+        return np.array([np.nan if text is None else code_of[text] for text in texts], np.float64)
 
 
-class JsonLines(Form):
-    """An object per line."""
-
-    def row(self, line: bytes) -> Mapping[str, Any] | None:
-        """Return the object of a line."""
-        return object_of(line)
-
-    def fast(self, lines: bytes) -> Float64:
-        """Return the numbers of lines that are objects."""
-        if self.kinds.nested:
-            raise ValueError("members of members")
-        decoder, cells = _decoder_of(tuple(self.names), len(self.kinds.texts))
-        rows, width = decoder.decode_lines(lines), len(self.names)
-        if not self.kinds.texts:
-            with contextlib.suppress(TypeError):  # null
-                flat = itertools.chain.from_iterable(map(cells, rows))
-                return np.fromiter(flat, np.float64, len(rows) * width).reshape(-1, width)
-        table = list(itertools.chain.from_iterable(map(cells, rows)))
-        for at, name in enumerate(self.kinds.texts, self.n_numbers):
-            table[at::width] = self.coded(name, table[at::width]).tolist()
-        return np.array(table, np.float64).reshape(-1, width)
-
-
-@lru_cache(maxsize=8)
-def _decoder_of(names: Sequence[str], n_texts: int) -> tuple[msgspec.json.Decoder[Any], Callable[[Any], Any]]:
-    """Return a decoder of objects with these members as structs, and a function from these to the members.
-
-    The last are texts. ValueError for names with a quote or a control character.
-    """
-    fields = [f"f{i}" for i in range(len(names))]
-    members: list[Any] = [(name, float | None, np.nan) for name in fields]
-    if n_texts:
-        members[-n_texts:] = [(name, str | None, None) for name in fields[-n_texts:]]
-    row = msgspec.defstruct("Row", members, rename=dict(zip(fields, names, strict=True)), gc=False)
-    return msgspec.json.Decoder(row), attrgetter(*fields)  # a step and how long it took, at least
-
-
-class Csv(Form):
-    """Cells between delimiters, their names in the first line."""
-
-    def body(self, first: bytes) -> bytes:
-        """Return the rows after the names."""
-        return begun_in(first).partition(b"\n")[2]
-
-    def row(self, line: bytes) -> Mapping[str, Any] | None:
-        """Return the cells of a line; None where it has more or fewer than the header, or is it again."""
-        cells = cells_of(line, self.delimiter)
-        if len(cells) != len(self.header) or cells == self.header:
-            return None
-        return dict(zip(self.header, cells, strict=True))
-
-    def fast(self, lines: bytes) -> Float64:
-        """Return the numbers of lines with as many cells as the header has."""
-        delimiter = self.delimiter.encode()
-        if lines.count(delimiter) != (lines.count(b"\n") + 1) * (len(self.header) - 1):
-            raise ValueError("rows of other lengths")
-        try:
-            return self._loaded(lines)
-        except ValueError:  # cells without anything, as it may be
-            for empty in (2 * delimiter, 2 * delimiter, delimiter + b"\n", b"\n" + delimiter):
-                lines = lines.replace(empty, empty[:1] + b"nan" + empty[1:])
-            return self._loaded(lines)
-
-    def _loaded(self, lines: bytes) -> Float64:
-        read = partial(np.loadtxt, delimiter=self.delimiter, comments=None, quotechar='"', ndmin=2)
-        columns = [self.header.index(name) for name in self.names]
-        table: Float64 = read(io.BytesIO(lines), usecols=columns[: self.n_numbers])
-        if len(table) != lines.count(b"\n") + 1:
-            raise ValueError("a quote without an end: what follows is within it")
-        if not self.kinds.texts:
-            return table
-        texts = read(io.BytesIO(lines), usecols=columns[self.n_numbers :], dtype="U300").T.tolist()
-        return np.column_stack([table, *map(self.coded, self.kinds.texts, texts)])
+def _text(value: str) -> str:
+    """Write a text in SQL."""
+    return "'" + value.replace("'", "''") + "'"

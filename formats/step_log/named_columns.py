@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
@@ -189,19 +188,6 @@ def seconds_of(cell: Any) -> float:
         return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
     except (ValueError, OverflowError):
         return np.nan
-
-
-def all_seconds(texts: Sequence[str | None]) -> Float64:
-    """Return many times of day as numbers; see `seconds_of`."""
-    try:  # text of the universal time, as nearly all is
-        plain = "\n".join(texts).replace("Z", "").replace("+00:00", "")  # type: ignore[arg-type]
-        if "+" in plain or plain.count("-") != 2 * len(texts):
-            raise ValueError("of another zone")
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # of a zone that is in some texts after all
-            return np.array(plain.split("\n"), "datetime64[us]").astype(np.int64) / 1e6
-    except (TypeError, ValueError, UserWarning):
-        return np.array(list(map(seconds_of, texts)), np.float64)
 
 
 def _are_times(rows: Sequence[Mapping[str, Any]], name: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ class Wide:
         self.form, self.kinds, self.ranks = form, kinds, ranks
         names = (kinds.step, *kinds.durations, *kinds.values, kinds.rank, kinds.time, kinds.metric)
         self.names = [name for name in names if name is not None]
-        self.body, self.codes, self.read_in_c = form.body, form.codes, form.read_in_c
+        self.codes = form.codes
 
     @property
     def lost(self) -> int:
@@ -60,21 +60,22 @@ class Wide:
         """See `Form`."""
         return self.form.odd
 
-    def table(self, lines: bytes) -> Float64:
-        """Return the numbers (rows of ranks, columns); see `Form.table`."""
-        every = dict(zip(self.form.names, self.form.table(lines).T, strict=True))
-        of_ranks = [
-            np.broadcast_arrays(
-                *(every[own[name]] if name in own else every.get(name, rank) for name in self.names)
-            )
-            for rank, own in self.ranks.items()
-        ]
-        table: Float64 = np.concatenate(of_ranks, axis=1, dtype=np.float64).T
-        return table
+    def tables(self, blocks: Iterable[bytes]) -> Iterator[Float64]:
+        """Yield the numbers (rows of ranks, columns); see `Form.tables`."""
+        for rows in self.form.tables(blocks):
+            every = dict(zip(self.form.names, rows.T, strict=True))
+            of_ranks = [
+                np.broadcast_arrays(
+                    *(every[own[name]] if name in own else every.get(name, rank) for name in self.names)
+                )
+                for rank, own in self.ranks.items()
+            ]
+            table: Float64 = np.concatenate(of_ranks, axis=1, dtype=np.float64).T
+            yield table
 
 
 class RowsByRank:
-    """The numbers in rows of a log, by their rank; what memory should not hold is put aside.
+    """The numbers in rows of a log, by their rank.
 
     `n` counts the rows, `lost` those of which the rank is damaged, `added` those added to others, by rank.
     """
