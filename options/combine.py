@@ -29,8 +29,6 @@ _WORKERS = (
     Column("violations_before", "out of order before", "int"),
     Column("violations_after", "after", "int"),
 )
-#: Clocks that NTP keeps are as close as this; a wider bound tells nothing new.
-_LOOSE_US = 10e3
 _UNITS = (("h", 3600e6), ("s", 1e6), ("ms", 1e3))  # and how many microseconds each is
 _CLOCK = ("offset_us", "bound_us", "anchors", "violations_before", "violations_after")
 
@@ -109,33 +107,19 @@ def run(args: Namespace) -> Result:
 
 
 def _headline(combined: Combined, workers: Sequence[Mapping[str, Any]], *, asked: bool) -> str:
-    """Return one sentence: how many traces were combined, how far apart their clocks were and now are."""
+    """Say how many traces were combined, and how well their clocks agree."""
     parts = f"{counted(len(combined.members), 'trace')} of {counted(len(workers), 'worker')}"
     sentence = f"Combined {parts}, {counted(combined.n_events, 'event')}"
-    others = workers[1:]
-    if not others:
+    bounds = [worker["bound_us"] for worker in workers[1:] if worker["bound_us"] is not None]
+    if len(workers) == 1:
         return f"{sentence}, all on one clock."
     if not asked:
         return f"{sentence}; their clocks were not compared."
-    known = [worker for worker in others if worker["bound_us"] is not None]
-    if not known:
+    if not bounds:
         return f"{sentence}; nothing ties their clocks together, so they may be apart."
-    if len(known) == len(others) and not any(worker["bound_us"] for worker in known):
-        return f"{sentence}; all ran on one machine, by one clock."
-    apart = max(abs(worker["offset_us"]) for worker in known)
-    bound = max(worker["bound_us"] for worker in known)
-    were = f"clocks were up to {_time(apart)} apart and now agree" if apart else "clocks agree as recorded"
-    within = f"{were} within ± {_time(bound)}"
-    if bound > max(_LOOSE_US, apart):
-        within = f"clocks cannot be tied closer than ± {_time(bound)}"
-    anchors = counted(sum(worker["anchors"] for worker in known), "anchor")
-    sentence += f"; {within} (by {combined.aligned_by}, {anchors})"
-    before, after = (sum(w[f"violations_{when}"] or 0 for w in workers) for when in ("before", "after"))
-    if before or after:
-        sentence += f"; out of order: {before:,} before, {after:,} now"
-    if len(known) < len(others):
-        sentence += f"; nothing ties {counted(len(others) - len(known), 'clock')} to the others"
-    return sentence + "."
+    untied = len(workers) - 1 - len(bounds)
+    rest = f"; nothing ties {counted(untied, 'clock')} to the others" if untied else ""
+    return f"{sentence}; clocks agree within ± {_time(max(bounds))} (by {combined.aligned_by}){rest}."
 
 
 def _time(us: float) -> str:

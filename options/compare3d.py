@@ -25,7 +25,6 @@ _RUNS = (
     Column("steps", "steps", "int"),
     Column("iteration_ms", "iteration (ms)", "float"),
 )
-_NAMED = 4  # runs in the headline beside the fastest
 _MOST_ROWS = 80  # operations that a map can still show
 
 
@@ -91,19 +90,15 @@ def run(args: Namespace) -> Result:
 
 
 def _headline(names: Sequence[str], iteration_ms: Sequence[float | None]) -> str:
-    """Return one sentence: which run has the shortest steps, and how much longer those of others are."""
-    known = [(ms, name) for ms, name in zip(iteration_ms, names, strict=True) if ms]
+    """Name the runs with the shortest and the longest steps."""
+    known = sorted((ms, name) for ms, name in zip(iteration_ms, names, strict=True) if ms)
     if not known:
         return f"Average times of {', '.join(names)}; no run marks its steps."
-    (least, fastest), *others = sorted(known)
-    clauses = [f"{fastest} has the shortest steps, {in_ms(least * 1e6)}"]
-    clauses += [f"{name} takes {in_ms(ms * 1e6)} ({ms / least:.2f} times)" for ms, name in others[:_NAMED]]
-    if len(others) > _NAMED:
-        clauses.append(f"{len(others) - _NAMED} more take longer")
-    if len(known) < len(names):
-        unknown = [name for name, ms in zip(names, iteration_ms, strict=True) if not ms]
-        clauses.append(f"no steps are marked in {', '.join(unknown)}")
-    return "; ".join(clauses) + "."
+    (least, fastest), (most, slowest) = known[0], known[-1]
+    sentence = f"{fastest} has the shortest steps, {in_ms(least * 1e6)}"
+    if len(known) > 1:
+        sentence += f"; {slowest} the longest, {in_ms(most * 1e6)} ({most / least:.2f} times)"
+    return f"{sentence}."
 
 
 def _longest(row: SweepRow) -> float:

@@ -59,14 +59,6 @@ def late_ranks(view: JobView) -> Iterator[Finding | Skipped]:
         yield _finding(view, last)
 
 
-def pausing_ranks(view: JobView) -> Finding | None:
-    """Return that ranks are late while nothing of theirs is recorded, if some are."""
-    if len(view.recording.owners) < 2:
-        return None
-    cause = _gaps(view) or _often_last(view)
-    return None if cause is None else _finding(view, cause)
-
-
 def _finding(view: JobView, cause: _Cause) -> Finding:
     ranks = [view.recording.owners[owner] for owner in cause.owners]
     last = np.concatenate([np.empty(0, np.int64), *(who for who, _ in view.last_arrivals())])

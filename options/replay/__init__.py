@@ -309,11 +309,10 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
     recorded_ns = last.recorded.recorded_ns or 0.0
     mean = f" ({in_ms(recorded_ns, unit='')} with outliers)" if last.before_ns < _ALIKE * recorded_ns else ""
     times = f"{in_ms(last.after_ns)}{ahead} instead of {in_ms(last.before_ns, unit='')}{mean}"
-    pausing = _pausing(args, loaded, forecasts)
     change = in_percent(last.ratio - 1, 1, sign="+")
     return Result(
         **_common(args, loaded),
-        headline=f"With {brief(last.name)} a step takes {times}: {change}{pausing}.",
+        headline=f"With {brief(last.name)} a step takes {times}: {change}.",
         further=" ".join(as_sentence(edit.caution) for edit in edits if edit.caution),
         document={
             **_document(args, last.recorded, row, after, output, last.after_ns / last.recorded.iteration_ns),
@@ -351,24 +350,6 @@ def _asked(args: Namespace, job: Job, forecasts: Forecasts) -> dict[str, Sequenc
     requests = _requests(args)
     sets = [[one] for one in requests] + ([requests] if len(requests) > 1 else [])
     return {" ".join(map(str, one)): forecasts.edits(one) for one in sets}
-
-
-def _pausing(args: Namespace, loaded: LoadedSteps, forecasts: Forecasts) -> str:
-    """Return who is late without working longer, which `straggler=none` leaves as it is, as words."""
-    from diagnose.detectors.late_ranks import pausing_ranks
-    from diagnose.finding_thresholds import NEGLIGIBLE
-    from diagnose.job_view import JobView
-    from replay.whatif.straggler import stragglers
-
-    recording = loaded.recording
-    if "straggler=none" not in args.set or (found := pausing_ranks(JobView(loaded))) is None:
-        return ""
-    if {recording.owners[owner] for owner in stragglers(recording)}.issuperset(found.ranks):
-        return ""
-    without = forecasts.of(found.edits)
-    if not without.is_certain or without.ratio > 1 - max(NEGLIGIBLE, found.least_share):
-        return ""
-    return f"; {found.title} ({without.name}: up to {in_ms(without.gain_ns.mid_ns)} can be saved)"
 
 
 def _row(edit: Forecast, slower: Slowdown | None) -> dict[str, Any]:

@@ -49,9 +49,8 @@ def test_every_option_answers_in_a_sentence_with_numbers(
     assert shown.splitlines()[0] == sentence
 
 
-def clock(offset: float, bound: float | None, anchors: int = 10, before: int = 0) -> dict[str, Any]:
-    return {"offset_us": offset, "bound_us": bound, "anchors": anchors, "violations_before": before,
-            "violations_after": 0}  # fmt: skip
+def clock(offset: float, bound: float | None) -> dict[str, Any]:
+    return {"offset_us": offset, "bound_us": bound}
 
 
 def combined(by: str = "causality") -> Any:
@@ -63,37 +62,16 @@ def combined(by: str = "causality") -> Any:
     [
         ([clock(0, 0)], "none", "3 traces of 1 worker, 1,234 events, all on one clock."),
         (
-            [clock(0, 0), clock(0, 20.5), clock(0, 1.0, 1)],
-            "matched ends",
-            "events; clocks agree as recorded within ± 20.5 us (by matched ends, 11 anchors).",
-        ),
-        (
-            [clock(0, 0), clock(-35_100.0, 2_000.0, 1, before=12)],
+            [clock(0, 0), clock(0, 20.5), clock(-35_100.0, 2_000.0)],
             "causality",
-            "; clocks were up to 35.1 ms apart and now agree within ± 2.00 ms (by causality, 1 anchor); "
-            "out of order: 12 before, 0 now.",
+            "events; clocks agree within ± 2.00 ms (by causality).",
         ),
         (
-            [clock(0, 0), clock(0, 134_400.0, 363)],
+            [clock(0, 0), clock(0, 20.5), clock(0, None)],
             "causality",
-            "; clocks cannot be tied closer than ± 134 ms (by causality, 363 anchors).",
+            "(by causality); nothing ties 1 clock to the others.",
         ),
-        (
-            [clock(0, 0), clock(-7_200_000_037.0, 245.7, 1), clock(1_500_000.0, 10.0, 1)],
-            "matched ends",
-            "; clocks were up to 2.00 h apart and now agree within ± 246 us (by matched ends, 2 anchors).",
-        ),
-        (
-            [clock(0, 0), clock(0, 20.5), clock(0, None, 0)],
-            "causality",
-            "(by causality, 10 anchors); nothing ties 1 clock to the others.",
-        ),
-        ([clock(0, 0, 0), clock(0, 0, 0)], "causality", "events; all ran on one machine, by one clock."),
-        (
-            [clock(0, 0), clock(0, None, 0)],
-            "none",
-            "2 workers, 1,234 events; nothing ties their clocks together, so they may be apart.",
-        ),
+        ([clock(0, 0), clock(0, None)], "none", "nothing ties their clocks together, so they may be apart."),
     ],
 )
 def test_combine_says_how_well_clocks_agree(workers: list[dict[str, Any]], by: str, ends: str) -> None:
@@ -101,17 +79,15 @@ def test_combine_says_how_well_clocks_agree(workers: list[dict[str, Any]], by: s
 
 
 def test_combine_says_that_clocks_were_not_compared() -> None:
-    workers = [clock(0, 0), clock(0, None, 0)]
+    workers = [clock(0, 0), clock(0, None)]
     assert of_clocks(combined("none"), workers, asked=False).endswith("; their clocks were not compared.")
 
 
-def test_3dcompare_names_the_fastest_run() -> None:
+def test_3dcompare_names_the_fastest_and_the_slowest_run() -> None:
     assert of_runs(["a", "b", "c"], [250.0, 100.0, None]) == (
-        "b has the shortest steps, 100 ms; a takes 250 ms (2.50 times); no steps are marked in c."
+        "b has the shortest steps, 100 ms; a the longest, 250 ms (2.50 times)."
     )
     assert of_runs(["a", "b"], [None, None]) == "Average times of a, b; no run marks its steps."
-    many = of_runs(list("abcdefg"), [float(ms) for ms in range(10, 80, 10)])
-    assert many.endswith("; e takes 50.0 ms (5.00 times); 2 more take longer.")
 
 
 def gpu(steps: dict[int, int], loads: dict[int, int] | None = None) -> Gpu:
