@@ -198,7 +198,7 @@ drawers.network = (chart, place) => {
   const isTimed = nodes.some((node) => node.dur_ms !== null);
   const hint = element("p", { className: "soft" },
     `${counting(nodes.length, "node")}, ${counting(edges.length, "edge")}. ` +
-    `${!isTimed ? "" : chart.short ? "A box has its milliseconds. Time goes to the right. " : "Time goes to the right. "}Drag to move; click, then use the wheel to zoom; keys ← ↑ → ↓ + − 0.`);
+    `${!isTimed ? "" : chart.short ? "The number in a box is its duration in ms. Time goes to the right. " : "Time goes to the right. "}Drag to move; click, then use the wheel to zoom; keys ← ↑ → ↓ + − 0.`);
   place.append(toolbar(finder, board.buttons), legend, edgeLegend(), frame, hint);
   board.resize();
   begin();

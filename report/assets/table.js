@@ -170,7 +170,7 @@ function tableSection(table) {
   const region = { className: "scroll", tabIndex: 0, role: "region", "aria-label": table.title };
   const scroll = element("div", region, grid);
   const tools = element("div", { className: "tools" }, search, count, pager);
-  const hint = "Point at a row, or click it, to see it in the timeline; or the other way round.";
+  const hint = "Hover or click a row to find it in the timeline.";
   if (about.size) tools.append(element("span", { className: "soft hint" }, hint));
   const note = table.note ? [element("p", { className: "soft" }, table.note)] : [];
   show();
