@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from msgspec import Struct
 
 import dialects
@@ -254,14 +253,17 @@ def _usage_per_function(
     tasks: Sequence[_Task], samples: Sequence[_Sample]
 ) -> Mapping[str, list[tuple[float, float]]]:
     """Return per function the samples that fell into its tasks; one for each task that covers it."""
-    host = np.array([task.host for task in tasks], np.object_)
-    start_ns = np.array([task.start_ns for task in tasks], np.int64)
-    end_ns = start_ns + np.array([task.dur_ns for task in tasks], np.int64)
+    from intervaltree import IntervalTree
+
+    trees: dict[str, Any] = defaultdict(IntervalTree)
+    if samples:
+        for number, task in enumerate(tasks):  # the number keeps equal intervals apart
+            end_ns = task.start_ns + task.dur_ns + 1  # the tree's intervals exclude their end
+            trees[task.host].addi(task.start_ns, end_ns, (number, task.function))
     usage: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for of_host, at_ns, used, memory in samples:
-        covers = (host == of_host) & (start_ns <= at_ns) & (at_ns <= end_ns)
-        for row in np.flatnonzero(covers).tolist():
-            usage[tasks[row].function].append((used, memory))
+    for sample in samples:
+        for interval in sorted(trees[sample[0]].at(sample[1]), key=lambda each: int(each.data[0])):
+            usage[interval.data[1]].append(sample[2:])
     return usage
 
 
