@@ -180,9 +180,9 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
 
 def _headline(stats: Stats) -> str:
     """Name the kernel, or without kernels the operation, with the largest total."""
-    from dialects.system import is_frame_of_all
+    from dialects.system import KERNEL_CATS, is_frame_of_all
 
-    kernels = [stat for stat in stats if stat.cat.lower() == "kernel"]
+    kernels = [stat for stat in stats if stat.cat in KERNEL_CATS]
     work = kernels or [stat for stat in stats if not is_frame_of_all(stat.name)] or stats
     if not work:
         return "No operation is recorded."
