@@ -92,17 +92,13 @@ def _set_up_logging(level: int) -> None:
     logging.captureWarnings(True)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_OneLine("analyze.py: %(levelname)s: %(message)s"))
-    handler.addFilter(
-        lambda record: record.name == "root" or level <= logging.DEBUG
-    )  # no libraries' messages
+    handler.addFilter(lambda record: record.name == "root" or level <= logging.DEBUG)  # not libraries'
     logging.basicConfig(level=level, handlers=[handler])
 
 
 def run_command() -> NoReturn:
     """Run the command line of this process, and exit."""
-    while (
-        fd := os.open(os.devnull, os.O_RDWR)
-    ) < 3:  # a closed standard stream must not become an output file
+    while (fd := os.open(os.devnull, os.O_RDWR)) < 3:  # no output file becomes a closed standard stream
         pass
     os.close(fd)
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115  (as long as the process)
