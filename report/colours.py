@@ -21,7 +21,7 @@ SOFT = "#5a6472"
 
 #: In the order in which names without a meaning take them: those that mean most come last.
 PALETTE = {
-    "kernel": "#1d9fb8",
+    "kernels": "#1d9fb8",
     "host": "#406c66",
     "update": "#ff4bb1",
     "waiting": "#a2907e",
@@ -47,7 +47,7 @@ _MEANINGS: tuple[tuple[str, str], ...] = (
     (".*push.*|.*pull.*|.*broadcast.*|.*reduce.*|.*gather.*|.*nccl.*|.*gloo.*", "communication"),
     ("fw|forward.*|comput.*|rank", "computation"),
     ("bw|backward.*", "backward"),
-    ("operation|both|kernel", "kernel"),
+    ("operation|both|kernel", "kernels"),
     ("step|update.*|output.*|optimizer.*", "update"),
     ("others?|category|rest", "rest"),
     ("iteration time|change", "gap"),

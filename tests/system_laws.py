@@ -25,9 +25,9 @@ from formats.columns import Trace
 from trace_utils import Request, load_paths
 from traces.ranks import Ranks
 
-#: Figures as `statistic`, its breakdown, `compare` and a digest ask for them.
+#: Figures with steps as a breakdown, `compare` and a digest ask for them.
 _ASKED = (
-    Wanted(durations=True), Wanted(breakdown=True), Wanted(operations=True, spent=True),
+    Wanted(breakdown=True), Wanted(operations=True, spent=True),
     Wanted(durations=True, breakdown=True, operations=True, spent=True),
 )  # fmt: skip
 #: What a system is asked, and for what the args of the trace were decoded then.
@@ -186,7 +186,6 @@ def check_labels(job: Path) -> None:
     """Steps have the same labels under every option; the options on graphs take those of all ranks."""
     found = [figures_of(job, wanted) for wanted in _ASKED]
     labels = [[[step.label for step in rank.steps.whole] for rank in one.ranks] for one in found]
-    labels = [one for one in labels if any(one)] or labels[:1]  # plain statistic asks for no steps
     assert labels == [labels[0]] * len(labels), "numbers of steps differ under `statistic` and its variants"
     common = set.intersection(*({*own} for own in labels[0] if own)) if any(labels[0]) else {1}
     for sizes in (False, True):  # `diagnose` asks for the sizes of messages, `critical` and `replay` do not
