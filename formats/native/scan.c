@@ -31,12 +31,6 @@ enum { MORE, ODD, FULL, CLOSED }; /* why a scan stopped; as in formats/native/sc
 enum { PH, NAME, CAT, PID, TID, TS, DUR, ARGS, ID, ID2, BP, S, OTHER, WANTED, END };
 enum { IN_EVENT = 2, IN_ARGS = 4, DEEPER = 6 }; /* of what object a member is; + 1 for its first */
 enum { MOST_DEPTH = 60, MOST_PROBES = 128, MOST_DIGITS = 18, MOST_KEY = 1 << 16, SLACK = 64, LEADS = 4096 };
-enum { LIKE_SIZE = 448 };
-#ifndef LIKES
-#define LIKES 4096u /* keys of which the last event is known; others take each other's place */
-#define HOPE 4096   /* events unlike those before after which likes are left alone, */
-#define REST 65536  /* and for how many */
-#endif
 static const int64_t NO_TIME = INT64_MIN;
 static const u64 FARTHEST_NS = 36525ull * 86400 * 1000000000; /* as in formats/values.py */
 
@@ -47,21 +41,12 @@ typedef struct { /* what stood before a member's value in an earlier event (spac
     u8 context, what; /* IN_…, or 0: of no use for another event; PH … OTHER, or WANTED, or END */
 } lead;
 typedef struct { u64 hash, at; u32 size, number; } slot; /* a row of `keys`; `number` from 1, 0: empty */
-typedef struct { /* the last slice of a key: the next one most often has the same bytes, but for its times */
-    u32 number, follower; /* of the key, and of the key of the event that came after it, from 1; 0: none */
-    u16 sizes[3]; /* of the parts between which its times stand */
-    bool dur_first;
-    u8 text[LIKE_SIZE]; /* the parts, one after another */
-} like;
 typedef struct {
     u8 *keys; /* rows of JSON, each ended by a comma */
     slot *slots;
     u64 keys_size, keys_used, most_used, n_keys, n_slots, n_wanted;
     lead leads[LEADS]; /* by the place in the event, and its kind */
     bool with_points;
-    like *likes; /* NULL: none are kept */
-    u32 last;    /* the number of the last event's key, from 1 */
-    int32_t hope; /* how many more events may be unlike before likes are left alone; below 0: for how many */
     char wanted[]; /* names of members of args, each ended by 0, n_wanted bytes; x* is what begins with x */
 } scanner;
 typedef struct {     /* what one call writes; the texts have room for SLACK bytes more than the data */
@@ -319,68 +304,8 @@ INLINE cursor filter_args(scanner *s, cursor p, cursor end, const tools *t, u32 
     return p;
 }
 
-/* Appends an event to the columns. */
-INLINE u8 *put_text(u8 *to, const void *text, size_t size) {
-    memcpy(to, text, size);
-    return to + size;
-}
-INLINE void add_event(columns *out, u32 number, const int64_t *times) {
-    out->key[out->n] = (int32_t)number;
-    out->ts_ns[out->n] = times[0];
-    out->dur_ns[out->n++] = times[1];
-}
-INLINE void look_back(scanner *s) {
-    if (s->likes == NULL) s->likes = calloc(LIKES, sizeof(like)), s->hope = HOPE; /* without, it takes longer */
-}
-INLINE like *like_of(const scanner *s, u32 number) { return s->likes + number % LIKES; }
-/* Takes a slice that is like the one that came next when one like the last event did; ODD: it is not. */
-INLINE cursor take_like(scanner *s, cursor p, cursor end, u32 *number, int64_t *times) {
-    const like *l = like_of(s, s->last);
-    REQUIRE(s->hope > 0 && l->number == s->last && l->follower > 0);
-    *number = l->follower - 1;
-    l = like_of(s, *number + 1);
-    REQUIRE(l->number == *number + 1);
-    const u8 *text = l->text;
-    for (int part = 0;; part++) {
-        size_t size = l->sizes[part];
-        REQUIRE((size_t)(end - p) > size && memcmp(p, text, size) == 0);
-        p += size, text += size;
-        if (part == 2) break;
-        TRY(p, read_time(p, end, &times[part ^ l->dur_first]));
-    }
-    s->last = *number + 1;
-    s->hope = s->hope + 4 < HOPE ? s->hope + 4 : HOPE;
-    return p;
-}
-/* Takes note of an event from `first` to before `last`, and of what came before it; `at` are the times of a slice
- * that has nothing of its own beside them, NULL of any other event. */
-INLINE void remember(scanner *s, u32 number, cursor first, cursor last, const span *at) {
-    if (s->likes == NULL) return;
-    if (s->hope <= 0) { /* they are too seldom alike; perhaps that changes */
-        s->hope = s->hope == 0 ? -REST : s->hope == -1 ? HOPE / 16 : s->hope + 1;
-        s->last = 0;
-        return;
-    }
-    s->hope--;
-    like *l = like_of(s, s->last);
-    if (l->number == s->last) l->follower = number;
-    s->last = number;
-    if (at == NULL) return;
-    bool dur_first = at[1].at < at[0].at;
-    const span *a = &at[dur_first], *b = &at[!dur_first];
-    size_t sizes[3] = {(size_t)(a->at - first), (size_t)(b->at - a->at) - a->size, (size_t)(last - b->at) - b->size};
-    if (sizes[0] + sizes[1] + sizes[2] > LIKE_SIZE) return;
-    l = like_of(s, number);
-    if (l->number != number) l->follower = 0;
-    l->number = number, l->dur_first = dur_first;
-    u8 *to = put_text(l->text, first, sizes[0]);
-    put_text(put_text(to, a->at + a->size, sizes[1]), b->at + b->size, sizes[2]);
-    for (int part = 0; part < 3; part++) l->sizes[part] = (u16)sizes[part];
-}
-
 INLINE cursor scan_event(scanner *s, columns *out, cursor p, cursor end, const tools *t) {
-    span key[ID + 1] = {{0}}, time_at[2] = {{0}}; /* of the key the first five are interned */
-    cursor first = p;
+    span key[ID + 1] = {{0}}; /* the first five are interned */
     int64_t times[2] = {NO_TIME, NO_TIME};
     u8 *args = out->args + out->args_size, *args_end = args, context = IN_EVENT + 1;
     u32 seen = 0, trail = 0;
@@ -395,10 +320,9 @@ INLINE cursor scan_event(scanner *s, columns *out, cursor p, cursor end, const t
         seen |= 1u << what;
         if (*p == 'n' && what != ID2) /* as if it were missing */
             TRY(p, skip_word(p, end));
-        else if (what == TS || what == DUR) {
+        else if (what == TS || what == DUR)
             TRY(p, read_time(p, end, &times[what - TS]));
-            time_at[what - TS] = (span){begin, (u32)(p - begin)};
-        } else if (what == ARGS && s->n_wanted)
+        else if (what == ARGS && s->n_wanted)
             TRY(p, filter_args(s, p, end, t, &trail, &args_end));
         else if (what <= TID || (s->with_points && (what == ID || what == ID2))) {
             TRY(p, *p == '"' ? skip_text(p, end, t, &odd) : skip_number(p, end, &point, &odd));
@@ -419,9 +343,9 @@ INLINE cursor scan_event(scanner *s, columns *out, cursor p, cursor end, const t
     }
     if (s->with_points && !is_slice)
         out->ids_size = put(out->ids + out->ids_size, key[ID], end, ',') - out->ids;
-    bool has_more = phase != 'X' || args_end > args || time_at[0].size == 0 || time_at[1].size == 0;
-    remember(s, (u32)number + 1, first, p, has_more ? NULL : time_at);
-    add_event(out, (u32)number, times);
+    out->key[out->n] = (int32_t)number;
+    out->ts_ns[out->n] = times[0];
+    out->dur_ns[out->n++] = times[1];
     return p;
 }
 
@@ -433,15 +357,8 @@ INLINE int scan(scanner *s, cursor *at, cursor end, columns *out, const tools *t
             return *at = p, *p == ']' ? CLOSED : ODD;
         else if (out->n >= out->most)
             return FULL;
-        else {
-            cursor begin = p;
-            u32 number;
-            int64_t times[2];
-            if (s->likes != NULL && !FAILED(p = take_like(s, begin, end, &number, times)))
-                add_event(out, number, times);
-            else if (FAILED(p = scan_event(s, out, begin, end, t)))
-                return (int)(uintptr_t)p;
-        }
+        else if (FAILED(p = scan_event(s, out, p, end, t)))
+            return (int)(uintptr_t)p;
     }
     return MORE;
 }
@@ -461,7 +378,6 @@ int scan_events(scanner *s, const u8 *data, u64 size, u64 *at, columns *out, boo
     bool wide = !plain && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi");
     u64 known = s->keys_used;
     cursor p = data + *at;
-    look_back(s);
     out->n = out->n_args = out->args_size = out->ids_size = 0;
     int why = (wide ? scan_wide : scan_plain)(s, &p, data + size, out);
     *at = (u64)(p - data);
@@ -471,7 +387,7 @@ int scan_events(scanner *s, const u8 *data, u64 size, u64 *at, columns *out, boo
 }
 
 void free_scanner(scanner *s) {
-    free(s->keys), free(s->slots), free(s->likes), free(s);
+    free(s->keys), free(s->slots), free(s);
 }
 
 /* Returns a scanner, or NULL for lack of memory; `wanted` as in its struct, of `size` bytes. */

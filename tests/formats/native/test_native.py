@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from conftest import REPO, run_cli
+from conftest import run_cli
 from formats import native
 from formats.native import scanner
 from trace_utils import read_trace
@@ -34,8 +34,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if real is None:
         pytest.skip("no C compiler here")
     directory = tmp_path_factory.mktemp("built")
-    sources = [str(native._FOLDER / name) for name in native._SOURCES]
-    subprocess.run([real, *_FLAGS, "-o", str(directory / "made"), *sources], check=True)
+    subprocess.run([real, *_FLAGS, "-o", str(directory / "made"), *native._SOURCES], check=True)
     (directory / "cc").write_text(
         f'#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\ncp {directory}/made "$2"\n'
     )
@@ -131,9 +130,9 @@ def test_without_it_everything_is_as_before(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     if kind == "damaged source":
-        source = tmp_path / "rewrite.c"
+        source = tmp_path / "scan.c"
         source.write_text("int main(")
-        monkeypatch.setattr(native, "_FOLDER", tmp_path)
+        monkeypatch.setattr(native, "_SOURCES", [source])
     else:
         tools = tmp_path / "bin"
         tools.mkdir()
@@ -188,11 +187,6 @@ def test_it_reads_what_it_is_wished_for(
     monkeypatch.setattr(scanner.Scanner, "scan", counted)
     read_trace(trace_file(tmp_path))
     assert bool(calls) == (wish == "1")
-
-
-def test_the_sources_lie_where_the_program_looks() -> None:
-    assert native._FOLDER == REPO / "formats" / "native"
-    assert all((native._FOLDER / f"{name}.c").is_file() for name in ("scan", "simulate"))
 
 
 def test_the_command_says_nothing_about_it(tmp_path: Path) -> None:
