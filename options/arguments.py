@@ -16,7 +16,7 @@ import options
 from errors import UsageError, meant, whole_number
 from options import WHAT_IF
 
-VERSION = "1.0.0"
+VERSION = "2.0.0"
 #: Where BytePS writes its traces.
 _DIRECTORY = "BYTEPS_TRACE_DIR"
 _FORMATS = ("table", "json", "csv", "markdown")
