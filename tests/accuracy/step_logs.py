@@ -1,7 +1,5 @@
 """Which faults put into made step logs `diagnose` finds, by cost, and how often it names another rank.
 
-    PYTHONPATH=.:tests python3 -m accuracy.step_logs [JOBS [FIRST SEED]]
-
 The job is an event model that shares nothing with the diagnosis. Each rank loads, computes, meets all others
 in a collective, and goes on alone (optimizer, rest) into its next step. Which rows show a fault depends on
 the columns that the job writes. Noise is of sixteen kinds.
@@ -13,7 +11,6 @@ import contextlib
 import gzip
 import io
 import json
-import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -320,21 +317,12 @@ no column shows a quarter is not counted. The jobs are an event model that share
 """  # noqa: E501
 
 
-def about_and_table(n_jobs: int = 400) -> str:
+def about_and_table(n_jobs: int, first: int = 2000) -> str:
     """Return a paragraph about so many jobs, and their table."""
-    return f"{n_jobs} {_ABOUT}\n{measured(n_jobs)}"
-
-
-def measured(n_jobs: int = 400, first: int = 0) -> str:
-    """Return the table of so many jobs, whose seeds are those from the `first` on."""
     found: list[Found] = []
     wrong: dict[bool, list[int]] = {True: [], False: []}
     for seed in range(first, first + n_jobs):
         of_job, others, is_even = trial(seed)
         found += of_job
         wrong[is_even].append(others)
-    return table(found, wrong[False], wrong[True])
-
-
-if __name__ == "__main__":
-    print(measured(*map(int, sys.argv[1:])))
+    return f"{n_jobs} {_ABOUT}\n{table(found, wrong[False], wrong[True])}"

@@ -16,7 +16,7 @@ import os
 import pickle
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -320,14 +320,13 @@ class Simulation:
         folder: Path,
         at_ns: Callable[[int], float],
         *,
-        lost: Iterable[int] = (),
         as_json: bool = False,
         keeps_times: bool = True,
         **recorder: Any,
     ) -> None:
-        """Write the dumps of all ranks but the `lost` ones, each `at_ns(rank)`."""
+        """Write the dumps of all ranks, each `at_ns(rank)`."""
         folder.mkdir(parents=True, exist_ok=True)
-        for rank in self.job.programs.keys() - {*lost}:
+        for rank in self.job.programs:
             document = self.document(rank, at_ns(rank), **recorder)
             path = folder / f"nccl_trace_rank_{rank}"
             path.write_bytes(json.dumps(document).encode() if as_json else pickle.dumps(document, 2))

@@ -1,29 +1,20 @@
-"""Whom `diagnose` names for jobs whose fault is known.
-
-    PYTHONPATH=.:tests python3 -m oracles.hangs [JOBS OF EACH FAULT [FIRST SEED [FAULT ...]]]
+"""Jobs whose fault is known, and the dumps that they leave.
 
 Each job runs in the simulation of `hanging_jobs`, which shares nothing with the diagnosis, until nothing
-moves or, without a fault, until some moment. "Told" are second ranks that the answer mentions without
-accusing them.
+moves or, without a fault, until some moment.
 """
 
 from __future__ import annotations
 
-import json
 import pickle
 import pickletools
 import random
-import sys
-import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
-from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from analyze import main as analyze
 from oracles.hanging_jobs import (
     START_NS,
     Do,
@@ -36,17 +27,8 @@ from oracles.hanging_jobs import (
     signature,
 )  # fmt: skip
 
-REPO = Path(__file__).resolve().parents[1]
 _GROUP = 8  # ranks of a tensor group; the others are all ranks
 _S, _MS = 10**9, 10**6
-FAULTS = (
-    "a rank stops", "a rank dies, without a dump", "a rank stops, some dumps are lost",
-    "a rank is a step behind", "two ranks stop", "one stops, one dies", "two groups in two orders",
-    "another size", "another size, all-to-all", "another type", "another kind", "two calls exchanged",
-    "a call left out", "a device stops, starts recorded", "a device stops", "lives, at one moment",
-    "lives, dumps within 6 ms", "lives, dumps of many moments", "lives, in a pause",
-)  # fmt: skip
-_LIVES = {"at one moment": 0.0, "dumps within 6 ms": 3e6, "dumps of many moments": 0.5, "in a pause": 0.0}
 
 
 class Case(NamedTuple):
@@ -56,69 +38,28 @@ class Case(NamedTuple):
     guilty: set[int]
     allowed: set[int]
     stops: Mapping[int, int] = {}
-    lost: Sequence[int] = ()
-
-
-def main(n: int = 40, first: int = 5000, *, faults: Sequence[str] = FAULTS) -> None:
-    """Print a row for each fault."""
-    print("| fault | named | named and told | one of two | nobody | may be slow | another |")
-    print("| --- | --: | --: | --: | --: | --: | --: |")
-    for fault in faults:
-        found = Counter(_judged(fault, seed) for seed in range(first, first + n))
-        cells = (
-            f"{found[key]}" if found[key] else ""
-            for key in ("right", "told", "part", "none", "slow", "wrong")
-        )
-        print(f"| {fault} | {' | '.join(cells)} |", flush=True)
-
-
-def _judged(fault: str, seed: int) -> str:
-    with tempfile.TemporaryDirectory() as folder:
-        case = write_case(fault, random.Random(f"{fault}/{seed}"), Path(folder) / "dumps")
-        out = StringIO()
-        with redirect_stdout(out), redirect_stderr(StringIO()):
-            analyze(["--path", str(Path(folder) / "dumps"), "--format", "json"])
-    answer = json.loads(out.getvalue())
-    named = {int(rank[4:]) for one in answer["findings"] for rank in one["scope"]["ranks"]}
-    if not named:
-        return "none" if case.guilty else "right"
-    if not named <= case.allowed:
-        return "slow" if "may hang" in answer["headline"] and not case.allowed else "wrong"
-    if case.guilty <= named:
-        return "right"
-    caveats = " ".join(one["caveat"] or "" for one in answer["findings"])
-    return "told" if "called less" in caveats or "left no dump" in caveats else "part"
 
 
 def write_case(fault: str, rng: random.Random, folder: Path) -> Case:
-    """Write the dumps of a random job with a fault."""
-    case, ahead = (_living if fault.startswith("lives") else _faulty)(fault, rng)
+    """Write the dumps of a random job with a fault, or of one that lives."""
+    is_alive = fault == "lives, at one moment"
+    case, ahead = _living(rng) if is_alive else _faulty(fault, rng)
     run = Simulation(case.job, rng, case.stops, ahead=ahead)
     ranks = list(case.job.programs)
-    if fault.startswith("lives"):
-        span_ns = run.last_ns - START_NS
-        at_ns, skew_ns = START_NS + span_ns * rng.uniform(0.2, 0.9), _LIVES[fault.partition(", ")[2]]
-        if fault.endswith("pause"):
-            made = sorted(call.created_ns for call in run.calls[case.lost[0]])
-            gap_ns, begin_ns = max((b - a, a) for a, b in pairwise(made))
-            at_ns = begin_ns + gap_ns * rng.uniform(0.2, 0.95)
-        skew_ns *= span_ns if skew_ns < 1 else 1
-        moments: dict[int, float] = {rank: at_ns + rng.uniform(-skew_ns, skew_ns) for rank in ranks}
-        case = case._replace(lost=())
+    if is_alive:
+        at_ns = START_NS + (run.last_ns - START_NS) * rng.uniform(0.2, 0.9)
+        moments: dict[int, float] = {rank: at_ns + rng.uniform(0.0, 0.0) for rank in ranks}
     else:
         moments = {rank: run.last_ns + 600 * _S + rng.randrange(3 * _S) for rank in ranks}
         if case.stops:
             reached = case.guilty & run.reached
-            case = case._replace(
-                guilty={rank for rank in reached if rank in case.lost or _is_missed(run, rank)}
-            )
-            case = case._replace(allowed=reached | {*case.lost} & case.stops.keys())
+            guilty = {rank for rank in reached if _is_missed(run, rank)}
+            case = case._replace(guilty=guilty, allowed=reached)
         if not run.hangs:
             case = case._replace(guilty=set(), allowed=set())
-    timing = fault.endswith("recorded") or (fault != "a device stops" and rng.random() < 0.2)
+    timing = rng.random() < 0.2
     run.write(
-        folder, moments.__getitem__, lost=case.lost, as_json=rng.random() < 0.3,
-        keeps_times=rng.random() < 0.5,
+        folder, moments.__getitem__, as_json=rng.random() < 0.3, keeps_times=rng.random() < 0.5,
         kept=rng.choice([2000, 2000, 200, 60]), poll_ns=(100 if timing else rng.choice([100, 1000])) * _MS,
         timing=timing,
     )  # fmt: skip
@@ -177,7 +118,6 @@ def _faulty(fault: str, rng: random.Random) -> tuple[Case, int]:
 def _put(fault: str, rng: random.Random, job: Job, rank: int) -> Case | None:
     """Return a job with a fault; None where it cannot have that one."""
     program, guilty = [*job.programs[rank]], {rank}
-    others = [one for one in job.programs if one != rank]
     place = rng.randrange(len(program) // 10, len(program) * 19 // 20)
     places = _places(job, rank)
     if fault == "a rank is a step behind":
@@ -186,19 +126,8 @@ def _put(fault: str, rng: random.Random, job: Job, rank: int) -> Case | None:
         free = {one: [do for do in own if do.what != "read"] for one, own in job.programs.items()}
         begins = [i for i, do in enumerate(free[rank]) if do.what == "pause"]
         return Case(job._replace(programs=free), guilty, guilty, {rank: rng.choice(begins[1:])})
-    if "rank" in fault or "one stops" in fault:
-        lost = {"a rank dies, without a dump": [rank], "one stops, one dies": [rank]}.get(fault, [])
-        if "lost" in fault:
-            lost = rng.sample(others, max(1, len(others) // 8))
-        stops = {rank: place}
-        if fault in ("two ranks stop", "one stops, one dies"):
-            other = rng.choice(others)
-            length = len(job.programs[other])
-            stops[other] = min(length - 2, max(1, place * length // len(program) + rng.randint(-4, 4)))
-        return Case(job, {*stops}, {*stops}, stops, lost)
-    if "device" in fault:
-        works = [i for i, do in enumerate(program) if do.what == "work"]
-        return Case(_changed(job, rank, rng.choice(works[len(works) // 5 :]), label="stuck"), guilty, guilty)
+    if fault == "a rank stops":
+        return Case(job, guilty, guilty, {rank: place})
     if fault == "two groups in two orders":
         return _in_two_orders(rng, job)
     if fault == "two calls exchanged":
@@ -215,9 +144,8 @@ def _put(fault: str, rng: random.Random, job: Job, rank: int) -> Case | None:
             program[a]._replace(label=program[b].label),
         )
         return Case(_with(job, rank, program), guilty, guilty)
-    if fault.startswith("another size"):
-        is_all = fault.endswith("all-to-all")
-        places = [i for i in places if (program[i].kind == "all_to_all") == is_all]
+    if fault == "another size":
+        places = [i for i in places if program[i].kind != "all_to_all"]
     if not places:
         return None
     place = rng.choice(places)
@@ -232,8 +160,6 @@ def _put(fault: str, rng: random.Random, job: Job, rank: int) -> Case | None:
     more = (do.given[0] + 1, *do.given[1:])
     changes: dict[str, dict[str, Any]] = {
         "another size": {"given": more, "taken": (do.taken[0] + 1, *do.taken[1:])},
-        "another size, all-to-all": {"given": more},
-        "another type": {"dtype": "Half"},
         "another kind": {"kind": "all_reduce" if do.kind != "all_reduce" else "_allgather_base"},
     }
     return Case(_changed(job, rank, place, **changes[fault]), guilty, guilty)
@@ -260,18 +186,15 @@ def _in_two_orders(rng: random.Random, job: Job) -> Case | None:
     return Case(job._replace(programs=programs), turned, {*both})
 
 
-def _living(fault: str, rng: random.Random) -> tuple[Case, int]:
-    """Return a job in which often one rank is slow, or pauses once."""
+def _living(rng: random.Random) -> tuple[Case, int]:
+    """Return a job in which often one rank is slow."""
     job, ahead = _job(rng)
     rank = rng.choice(list(job.programs))
     program = job.programs[rank]
     if rng.random() < 0.6:
         times = rng.choice([1.3, 2, 5])
         program = [do._replace(ns=int(do.ns * times)) if do.what == "work" else do for do in program]
-    if fault.endswith("pause"):
-        place = rng.randrange(len(program) // 4, len(program) * 3 // 4)
-        program = [*program[:place], Do("pause", rng.choice([20, 100, 2000]) * _MS), *program[place:]]
-    return Case(_with(job, rank, program), set(), set(), lost=(rank,)), ahead
+    return Case(_with(job, rank, program), set(), set()), ahead
 
 
 def _is_missed(run: Simulation, rank: int) -> bool:
@@ -331,7 +254,3 @@ def write(folder: Path, rank: int, n_ranks: int, n_entries: int) -> None:
         "entries": entries,
     }  # fmt: skip
     (folder / f"_dump_{rank}").write_bytes(pickletools.optimize(pickle.dumps(document, protocol=2)))
-
-
-if __name__ == "__main__":
-    main(*map(int, sys.argv[1:3]), faults=sys.argv[3:] or FAULTS)

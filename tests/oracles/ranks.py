@@ -6,13 +6,10 @@ share. Two kinds:
 - ``host``: data parallel over gloo, on CPUs. What collectives a group has no such recording tells.
 - ``device``: pipelines of four stages side by side, over NCCL. Stages exchange activations and gradients
   of two micro-batches, and each stage's ranks reduce their gradients in a group of their own.
-
-    PYTHONPATH=.:tests python3 -m oracles.ranks DIRECTORY [--ranks 64] [--mb 20] [--kind host|device]
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -307,23 +304,3 @@ def _device_steps(job: Job) -> Iterator[list[_Part]]:
         name = f"ProfilerStep#{step}"
         yield [_slice("user_annotation", name, _MAIN, _MAIN, now, end - now), *devices.parts, sync]
         now = end + 10
-
-
-def main() -> None:
-    """Write one job."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("directory", type=Path)
-    parser.add_argument("--ranks", type=int, default=64)
-    parser.add_argument("--mb", type=float, default=20, help="of each rank")
-    parser.add_argument("--kind", choices=("host", "device"), default="host")
-    parser.add_argument("--slow", type=float, default=0.2, help="how much longer the slow rank computes")
-    parser.add_argument("--slow_rank", type=int, default=5)
-    args = parser.parse_args()
-    if args.kind == "device" and args.ranks % STAGES:
-        parser.error(f"--ranks: pipelines have {STAGES} stages; give a multiple")
-    job = Job(args.ranks, args.kind, args.slow_rank % args.ranks, args.slow)
-    write(args.directory, job, int(args.mb * 1e6))
-
-
-if __name__ == "__main__":
-    main()

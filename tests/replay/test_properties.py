@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from jobs import MS, foreseen, lockstep, partitions
 from test_known_nccl import DATA_PARALLEL
 
-from accuracy.ablation import RULES
 from conftest import examples
 from dag.step_graph import Recording
 from dag_utils import load_steps, read_partitions
@@ -194,9 +193,3 @@ def test_twice_the_bandwidth_is_never_slower_for_ranks_that_reduce_together(
     assert times == sorted(times, reverse=True)
     both = [foreseen(recording, *order).after_ns for order in permutations(("BW=0.5", "bandwidth=0.5"))]
     assert both[0] == both[1]
-
-
-def test_the_table_of_what_each_rule_adds_knows_all_rules() -> None:
-    for rule in RULES.values():
-        with rule():  # which replaces what is there
-            pass
