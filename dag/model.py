@@ -66,13 +66,15 @@ class Dag(Struct, frozen=True):
         TraceError
             A cycle; the message prints it.
         """
-        from networkx import NetworkXUnfeasible, find_cycle, topological_sort
+        from graphlib import CycleError, TopologicalSorter
 
-        graph = self.graph()
+        inputs: dict[int, list[int]] = {node: [] for node in range(len(self))}
+        for source, target in self.edges[:, :2].tolist():
+            inputs[target].append(source)
         try:
-            return list(topological_sort(graph))
-        except NetworkXUnfeasible as error:
-            cycle = [self.names[node] for node, _ in find_cycle(graph)]
+            return list(TopologicalSorter(inputs).static_order())
+        except CycleError as error:
+            cycle = [self.names[node] for node in error.args[1][:-1]]
             shown = cycle[:_CYCLE_SHOWN]
             end = [f"… ({len(cycle)} operations)"] if len(cycle) > _CYCLE_SHOWN else cycle[:1]
             raise TraceError(f"the graph has a cycle: {' -> '.join([*shown, *end])}") from error
