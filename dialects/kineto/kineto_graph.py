@@ -34,6 +34,8 @@ from dialects.kineto.kineto_device import (
     after_other_streams,
     awaited_by_calls,
     calls_of,
+    integers,
+    polled,
     read_works,
     waiting_for_room,
 )
@@ -64,8 +66,8 @@ from dialects.step_windows import (
     ended_nearest,
     sampled,
 )
-from dialects.system import DEVICE_CATS
-from dialects.tolerances import ROUNDED_NS, SOON, TOLERANCE_NS, UNRECORDED_NS
+from dialects.system import DEVICE_CATS, RUNTIME_CATS
+from dialects.tolerances import ROUNDED_NS, SHORTLY, SOON, TOLERANCE_NS, UNRECORDED_NS
 from errors import Note, listed
 from formats.columns import Trace, used_tables
 from formats.values import FARTHEST_NS
@@ -79,6 +81,10 @@ _UNKNOWN_GROUP = Note(
     "ranks are in several groups, and no call of the host names its own: who waited for whom in these calls "
     "is not known"
 )
+
+
+#: Python functions that wait for a result.
+_PYTHON_WAITS = re.compile(r"(?:.*: |<built-in method )(?:block_until_ready|wait|result|synchronize)\b.*")
 
 
 class _Rank(Struct, frozen=True):
@@ -322,6 +328,8 @@ def _edges(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
         *_launches(rank, first, last),
         _to_calls(rank, awaited, last[calls], Joint.END_TO_BODY, EdgeKind.SYNCHRONISE),
         _to_calls(rank, begun, last[blocked], Joint.START_TO_BODY, EdgeKind.QUEUE),
+        _handed_on(rank, last),
+        *_polls(rank),
     ]
     return np.concatenate(parts)
 
@@ -492,3 +500,47 @@ class _Asked:
         if at >= 0 and (work < 0 or works.call[work] >= 0):
             self.latest[key] = int(self.rank.steps[at, 0])
         return InStep(key, self.latest[key]) if key in self.latest else key
+
+
+def _handed_on(rank: _Rank, last: Int64) -> Int64:
+    """Let a call of the runtime wait for the one of its correlation to which another thread answers in it."""
+    trace = rank.trace
+    calls = np.flatnonzero(by_cat(trace, RUNTIME_CATS.__contains__))
+    number = integers(trace, "correlation", calls)
+    order = np.lexsort((-rank.end_ns[calls], trace.ts_ns[calls], number))
+    calls, number = calls[order], number[order]
+    outer, inner = calls[:-1], calls[1:]
+    answers = (number[1:] == number[:-1]) & (number[1:] >= 0) & (last[inner] >= 0)
+    answers &= trace.track_id[inner] != trace.track_id[outer]
+    inner, outer = inner[answers], outer[answers]
+    during = rank.host.running(trace.track_id[outer].astype(np.int64), rank.end_ns[inner])
+    waits = (during >= 0) & (rank.host.row[during] == outer)
+    return edge_rows(last[inner[waits]], during[waits], Joint.END_TO_BODY, EdgeKind.HAND_OVER)
+
+
+def _polls(rank: _Rank) -> list[Int64]:
+    """Let a host wait for the work that it polls for: in an operation without calls, or between operations.
+
+    There it may be a Python function that says so by its name.
+    """
+    host, trace, works = rank.host, rank.trace, rank.works
+    is_main = host.thread == host.main
+    is_call = by_cat(trace, RUNTIME_CATS.__contains__)[host.row]
+    inside = np.flatnonzero(is_main & ~is_call)
+    after = np.flatnonzero(is_main[1:] & is_main[:-1]) + 1
+    waits = np.flatnonzero(by_name(trace, _PYTHON_WAITS.fullmatch) & (trace.dur_ns > 0))
+    waits = waits[np.argsort(trace.ts_ns[waits], kind="stable")]
+    edges = []
+    for targets, start, joint in (
+        (inside, host.start_ns[inside], Joint.END_TO_BODY),
+        (after, host.end_ns[after - 1], Joint.END_TO_HEAD),
+    ):
+        end = host.end_ns[targets] if joint == Joint.END_TO_BODY else host.start_ns[targets]
+        says = np.zeros(len(targets), np.bool_)
+        if joint == Joint.END_TO_HEAD and len(waits):
+            at = np.searchsorted(trace.ts_ns[waits], end) - 1
+            says = (at >= 0) & (rank.end_ns[waits[at]] > start)
+        sources = polled(works, start, end, np.where(says, 1.0, SHORTLY))
+        found = sources >= 0
+        edges.append(edge_rows(rank.first_work + sources[found], targets[found], joint, EdgeKind.SYNCHRONISE))
+    return edges
