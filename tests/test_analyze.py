@@ -25,16 +25,6 @@ def test_help_begins_with_examples_and_fits_forty_lines() -> None:
     assert [line.split()[0] for line in lines if line.startswith("  ")][6:16] == [*options.MODULES, "whatif"]
 
 
-def test_the_help_of_an_option_has_its_flags_alone() -> None:
-    code, out, _ = run_cli("replay", "--help")
-    assert (code, run_cli("--option", "replay", "--help")[1]) == (0, out)
-    assert out.startswith("usage: analyze.py replay PATH... [flags]")
-    assert run_cli("whatif", "--help")[1].startswith(
-        "usage: analyze.py whatif PATH... [NAME=VALUE...] [flags]"
-    )
-    assert "--step_num" in out and "--align" not in out and "--fail_above" not in out
-
-
 def test_a_bare_call_says_in_ten_lines_what_can_be_typed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BYTEPS_TRACE_DIR", raising=False)
     code, out, err = run_cli()
@@ -72,14 +62,6 @@ def test_a_path_with_an_equals_sign_that_exists_is_no_edit(
     (tmp_path / "lr=0.1").mkdir()
     args = arguments.parse(["whatif", "lr=0.1", "BW=2"])
     assert (args.path, args.set) == ([Path("lr=0.1")], ["BW=2"])
-
-
-def test_a_mistyped_path_is_answered_with_the_name_beside_it() -> None:
-    code, _, err = run_cli("examples/lent")
-    assert (code, only_line(err)) == (
-        1,
-        "analyze.py: error: examples/lent: no such file or directory; did you mean lenet?",
-    )
 
 
 @pytest.mark.slow
@@ -154,22 +136,6 @@ def test_an_unusable_file_is_one_line_and_exit_code_1(
     assert only_line(err).startswith(f"analyze.py: error: {tmp_path}/{message}")
 
 
-def test_a_trace_that_lies_beside_several_jobs(tmp_path: Path) -> None:
-    for job in ("a", "b"):
-        (tmp_path / job / "0").mkdir(parents=True)
-        (tmp_path / job / "0" / "comm.json").write_text(TRACE)
-    (tmp_path / "t.json").write_text(TRACE)
-    _, _, err = run_cli(tmp_path / "t.json")
-    assert only_line(err) == f"analyze.py: error: {tmp_path}/t.json: no training step is recorded in it"
-
-
-def test_directories_without_traces(tmp_path: Path) -> None:
-    code, _, err = run_cli("--option", "statistic", "--path", tmp_path)
-    assert (code, only_line(err)) == (1, f"analyze.py: error: {tmp_path}: no trace in this directory")
-    (tmp_path / "readme.txt").write_text("hello")
-    assert run_cli("--option", "statistic", "--path", tmp_path)[0] == 1
-
-
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_an_unreadable_file(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
@@ -197,47 +163,9 @@ def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
-def test_help_lists_the_variants_of_each_option() -> None:
-    variants = {
-        "statistic": "breakdown function_bottleneck task_bottleneck task_balance",
-        "collect": "iter_time operator comm io pcap server",
-        "replay": "smlt_delay_cmp smlt_delay_comm map_delay bottleneck whatif",
-    }
-    for option, names in variants.items():
-        assert set(names.split()) <= {word.strip(",;") for word in run_cli(option, "--help")[1].split()}
-
-
-@pytest.mark.parametrize("word", ["", ",", ",,"])
-def test_words_that_name_no_path_are_wrong_usage(word: str) -> None:
-    code, out, err = run_cli("--option", "statistic", "--path", word)
-    assert (code, out) == (2, "")
-    assert only_line(err) == "analyze.py: error: --path: names no file or directory"
-
-
 def test_a_message_is_one_line_whatever_the_name() -> None:
     code, _, err = run_cli("--option", "statistic", "--path", "a\nb\x1b[31m")
     assert (code, only_line(err)) == (1, r"analyze.py: error: a\nb\x1b[31m: no such file or directory")
-
-
-def test_a_workbook_does_not_replace_a_trace_of_the_directory_given(tmp_path: Path) -> None:
-    (tmp_path / "0").mkdir()
-    path = tmp_path / "0" / "comm.json"
-    path.write_text(TRACE)
-    code, _, err = run_cli("--option", "statistic", "--path", tmp_path, "--xlsx", path)
-    assert (code, only_line(err)) == (2, f"analyze.py: error: --xlsx {path}: is one of the inputs")
-    assert path.read_text() == TRACE
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_an_unreadable_directory(tmp_path: Path) -> None:
-    (tmp_path / "comm.json").write_text(TRACE)
-    tmp_path.chmod(0)
-    code, _, err = run_cli("--option", "statistic", "--path", tmp_path)
-    tmp_path.chmod(0o700)
-    assert (code, only_line(err)) == (
-        1,
-        f"analyze.py: error: {tmp_path}: may not be read (permission denied)",
-    )
 
 
 def test_without_its_libraries_it_says_how_to_get_them(tmp_path: Path) -> None:

@@ -25,14 +25,12 @@ from exposed_transfers import exposed_ns
 from arrays.intervals import clipped_lengths, union
 from conftest import few, run_cli
 from dag.critical_path import CATS, critical_path
-from dag.join_ranks import _before
 from dag.step_graph import Bool, Recording, StepGraph
 from dag_utils import load_steps
 from diagnose.detectors.device import _busy_share
 from diagnose.detectors.memory import _peaks
 from diagnose.job_view import JobView
 from dialects import Role
-from dialects.step_parts import RankSteps
 from figures.job_figures import load_figures
 from figures.rank_figures import Wanted
 from replay.edit import EditRequest, Job
@@ -53,27 +51,15 @@ RECORDED = {
 MORE = {
     "gpu-hta-amd-mi250": 0,
     "gpu-hta-critical-simple_add/trace": 0,
-    "gpu-hta-nccl-rank0of2": 0,
     "gpu-hta-triton": 0,
     "gpu-param-resnet": 0,
-    "gpu-tracelens-bert-h100-vs-mi300/h100": 0,
-    "gpu-tracelens-qwen-h100-vs-mi300/mi300": 0,
     "gpu-tracelens-resnet-ckpt-mi300-rank0of8": 0,
     "gpu-hta-2of128/trace/sampled_rank-0.json.gz": 0,
-    "gpu-hta-2of128/trace/sampled_rank-1.json.gz": 0,
-    "gpu-hta-compare/control": 0,
-    "gpu-hta-compare/test": 0,
     "gpu-hta-rank0of16": 0,
-    "gpu-hta-rank1of2-memory": 0,
     "gpu-kineto-autograd-api-old": 0,
-    "gpu-kineto-old-list/num_workers_0": 0,
-    "gpu-kineto-old-list/num_workers_4": 0,
-    "gpu-kineto-v1.9/num_workers_4": 1,
     "gpu-param-dlrm-8ranks/trace/worker0_step_12.1694128201545.pt.trace.json.gz": 0,
-    "gpu-tracelens-bert-h100-vs-mi300/mi300": 0,
     "gpu-tracelens-ddp-mi300-rank0of8": 0,
     "gpu-tracelens-qwen-h100-vs-mi300/h100": 0,
-    "gpu-tracelens-timesformer-h100": 0,
     "gpu-tracelens-xdit-flux-mi300": 0,
 }
 
@@ -498,22 +484,6 @@ def test_of_a_recording_without_steps_its_last_wait_for_the_device_is_not_won(tm
     assert without_waits(job.write(tmp_path / "job")) == pytest.approx(0, abs=5)  # of 1,005
 
 
-@pytest.mark.parametrize("mark", ["ProfilerStep#{}", "execute_context_0(0)_generation_1(1)"])
-def test_what_marks_a_step_is_no_operation_in_it(tmp_path: Path, mark: str) -> None:
-    job = Made()
-    for number in range(1, 7):
-        begin = job.now
-        job.now += 300  # of which nothing tells
-        starving(job)
-        job.wait("cudaStreamSynchronize", "cuda_runtime")
-        job.now += 200
-        job.add(mark.format(number), "user_annotation", begin, job.now)
-    recording = recording_of(job.write(tmp_path / "job"))
-    assert len(recording.whole_steps) == 6
-    kinds = {one.name for one in recording.operations}
-    assert kinds == {"cudaLaunchKernel", "kernel", "cudaStreamSynchronize"}
-
-
 @pytest.mark.parametrize("name", ["two_streams", "blocking_copy", "starving"])
 def test_some_of_many_steps_are_as_they_are_among_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -590,12 +560,6 @@ def test_the_first_step_begins_with_its_own_work_and_that_of_the_iteration_befor
     ]
 
 
-def test_what_is_left_out_on_several_ranks_is_one_line_with_their_names() -> None:
-    ranks = [RankSteps(f"rank{i}", [], [], n_before=n) for i, n in enumerate((5, 0, 40))]
-    left = "left out: 45 kernels and copies of the iteration before, launched before the recording began"
-    assert _before(ranks) == [f"{left} (on rank0 and rank2)"]
-
-
 def test_a_step_without_work_that_the_device_overtakes_is_left_out(tmp_path: Path) -> None:
     job = Made()
     for number in range(1, 8):
@@ -663,14 +627,6 @@ def test_memory_is_that_of_the_step_in_which_the_host_takes_it(tmp_path: Path) -
     (rank,) = view.loaded.ranks
     assert rank.memory is not None
     assert _peaks(view, 0, rank.memory).tolist() == [2e9, 3e9, 4e9, 5e9, 6e9]
-
-
-def test_what_the_host_does_for_later_steps_holds_up_none(tmp_path: Path) -> None:
-    recording = recording_of(made(tmp_path / "job", "ahead"))
-    for row in recording.whole_steps:
-        step = recording.steps[row]
-        assert all(recording.operations[int(step.operation[event])].on_device for event in step.last)
-    assert not any(one.from_earlier_step for one in recording.operations)
 
 
 def test_a_device_that_becomes_the_limit_waits_for_no_launch(tmp_path: Path) -> None:

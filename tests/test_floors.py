@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import gc
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -216,14 +216,6 @@ def _opens_for_reading(node: ast.AST) -> bool:
     return name == "open" and (
         bool(modes & {"r", "rb", "rt"}) or (name == ast.unparse(node.func) and not modes)
     )
-
-
-def _calls(names: Collection[str], floor: str = "") -> Iterator[tuple[str, str, int]]:
-    """Yield the module, the function and the number of arguments of each call of functions of these names."""
-    for module, path in MODULES.items():
-        for node in nodes(path) if module.startswith(floor) else ():
-            if isinstance(node, ast.Call) and (name := ast.unparse(node.func).rpartition(".")[2]) in names:
-                yield module, name, len(node.args) + len(node.keywords)
 
 
 def test_only_the_clusters_module_knows_its_library() -> None:

@@ -157,21 +157,6 @@ def test_what_can_do_without_a_file_can_be_told_to_write_none(
     assert (codes, checksums(job)) == ([0, 0, 2, 2, 2], before)
 
 
-def test_a_default_name_that_is_given_to_another_output_is_refused(job: Path) -> None:
-    page = job / "combine.html"
-    page.symlink_to("combined.json")
-    code, _, err = run_cli("--option", "combine", "--path", job, "--html")
-    assert (code, "is the name of another output too" in err) == (2, True)
-    assert not (job / "combined.json").exists()
-
-
-@pytest.mark.parametrize("option", ["combine", "critical", "replay"])
-@pytest.mark.parametrize("name", ["x.png", "x.html", "x.svg.gz", "x.gml"])
-def test_a_timeline_under_the_name_of_a_picture_is_refused(job: Path, option: str, name: str) -> None:
-    code, _, err = run_cli("--option", option, "--path", job, "--output", job / name)
-    assert (code, ".json or .trace" in err) == (2, True)
-
-
 # ---- all or none
 
 
@@ -181,19 +166,6 @@ def test_an_output_that_fails_costs_all_of_them(job: Path) -> None:
     code, _, err = run_cli("--option", "replay", "--path", job, "--html", nowhere, "--xlsx", job / "x.xlsx")
     assert (code, f"there is no directory {nowhere.parent}" in err) == (1, True)
     assert checksums(job) == before
-
-
-def test_a_file_whose_writing_failed_is_not_completed_with_the_others(tmp_path: Path) -> None:
-    from outputs.atomic import Outputs, open_output
-
-    with Outputs() as outputs:
-        with pytest.raises(ValueError, match="half"), open_output(tmp_path / "a") as file:
-            file.write(b"a")
-            raise ValueError("half")
-        with open_output(tmp_path / "b") as file:
-            file.write(b"b")
-        outputs.commit()
-    assert [path.name for path in tmp_path.iterdir()] == ["b"]
 
 
 def test_an_interrupt_before_the_result_is_shown_leaves_nothing(
@@ -239,31 +211,6 @@ def test_a_pipe_that_nobody_reads_is_a_line(job: Path) -> None:
     )
 
 
-def test_a_pipe_that_is_read_gets_the_file(job: Path) -> None:
-    pipe = job.parent / "pipe"
-    os.mkfifo(pipe)
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    os.set_blocking(reader, True)
-    command: list[str | Path] = [
-        *ANALYZE,
-        "--option",
-        "graph",
-        "--path",
-        job / "worker_0/0/dag.gml",
-        "--output",
-        job / "x.dot",
-    ]
-    page = b""
-    process = subprocess.Popen([*command, "--html", pipe], stdout=subprocess.DEVNULL)
-    with open(reader, "rb") as stream:
-        while process.poll() is None:
-            page += stream.read()
-            time.sleep(0.01)
-        page += stream.read()
-    assert process.returncode == 0
-    assert page.startswith(b"<!doctype html>")
-
-
 def test_a_loop_of_links_is_a_line(job: Path) -> None:
     (job / "loop.html").symlink_to("loop.html")
     code, _, err = run_cli("--option", "statistic", "--path", job, "--html", job / "loop.html")
@@ -299,34 +246,6 @@ def test_a_full_disk_is_a_line_and_leaves_nothing(job: Path, flag: str) -> None:
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
     assert "No space left on device" in done.stderr
     assert done.stdout.splitlines()[-1] == "full"
-
-
-@pytest.mark.parametrize("flag", few(1, ["--save", "--html", "--xlsx"]))
-def test_a_directory_that_may_not_be_written_is_a_line(job: Path, flag: str) -> None:
-    closed = job.parent / "closed"
-    closed.mkdir(mode=0o555)
-    weak = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
-    if weak and (shutil.which(weak[0]) is None or subprocess.run([*weak, "true"], check=False).returncode):
-        pytest.skip("root may write everywhere")
-    output = closed / f"x.{flag.strip('-').replace('save', 'json')}"
-    command = [*weak, *ANALYZE, "--option", "statistic", "--path", str(job), flag, str(output)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
-    assert f"the directory {closed} may not be written" in done.stderr
-
-
-@pytest.mark.parametrize("option", ["replay", "combine", "graph"])
-def test_where_a_default_output_cannot_be_written_another_place_is_asked_for(job: Path, option: str) -> None:
-    before = checksums(job)
-    job.rename(closed := job.with_name("closed"))
-    paths = [closed / "worker_0/0/dag.gml"] if option == "graph" else [closed]
-    access = os.access
-    with pytest.MonkeyPatch.context() as patch:  # root may write everywhere
-        patch.setattr(os, "access", lambda path, mode: mode & os.W_OK == 0 and access(path, mode))
-        code, _, err = run_cli(option, *paths)
-    assert (code, len(err.splitlines())) == (1, 1)
-    assert err.endswith("may not be written; --output names another place\n")
-    assert list(checksums(closed).values()) == list(before.values())
 
 
 def test_few_open_files_and_closed_streams(job: Path) -> None:
@@ -390,9 +309,3 @@ def test_a_timeline_among_the_ranks_is_not_read_as_one(tmp_path: Path) -> None:
     for _ in range(2):
         assert run_cli("--option", "combine", "--path", tmp_path, "--output", output)[0] == 0
         assert [source.path.name for source in find_job(tmp_path).sources] == ["rank0.json", "rank1.json"]
-
-
-def test_a_default_name_that_is_a_loop_of_links_is_a_line(job: Path) -> None:
-    (job / "combined.json").symlink_to("combined.json")
-    code, _, err = run_cli("--option", "combine", "--path", job)
-    assert (code, len(err.splitlines()), "symbolic links" in err) == (1, 1, True)

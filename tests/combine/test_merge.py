@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from combine import merge
-from combine import sources as placing
 from conftest import few, run_cli
 from trace_utils import files_to_read, find_paths
 
@@ -223,20 +222,6 @@ def _composers(event: Event) -> str:
     return f"{key} {_content(event)}"
 
 
-def test_composers_backward_thread_is_below_the_forward_one(shared_data: Path, tmp_path: Path) -> None:
-    _combine(tmp_path / "out.json", shared_data / "composer" / "ws2-torch" / "trace")
-    combined, oracle = (
-        _read(path)["traceEvents"]
-        for path in (tmp_path / "out.json", shared_data / "composer/ws2-torch/oracle/merged_trace.json")
-    )
-    effective = [
-        {(e["pid"], e["tid"]): e["args"]["sort_index"] for e in events if e["name"] == "thread_sort_index"}
-        for events in (combined, oracle)
-    ]
-    numbered = {key: index for key, index in effective[1].items() if key[1] not in ("", 0)}
-    assert numbered.items() <= effective[0].items()
-
-
 def test_a_worker_ahead_is_put_on_the_first_ones_clock(
     two_workers: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -262,12 +247,6 @@ def test_align_none_moves_nothing(two_workers: tuple[Path, Path], tmp_path: Path
     assert max(event["ts"] for event in _timed(_read(tmp_path / "out.json"))) == 2_000_050
 
 
-def test_workers_of_one_clock_are_found_to_need_nothing(shared_data: Path, tmp_path: Path) -> None:
-    answer = _combine(tmp_path / "out.json", shared_data / "byteps" / "fork_resnet50_2w1s")
-    assert [worker["offset_us"] for worker in answer["workers"]] == [0, 0]
-    assert [worker["violations_before"] for worker in answer["workers"]] == [0, 0]
-
-
 def test_workers_without_a_common_operation_are_combined_unaligned(tmp_path: Path) -> None:
     first = _write(tmp_path / "w0" / "0" / "comm.json", _push("x", 65536, 1_000_000, 1_000_100))
     second = _write(tmp_path / "w1" / "0" / "comm.json", _push("y", 131072, 2_000_000, 2_000_100))
@@ -275,16 +254,6 @@ def test_workers_without_a_common_operation_are_combined_unaligned(tmp_path: Pat
     assert answer["aligned_by"] == "none"
     assert answer["workers"][1]["bound_us"] is None
     assert ["no common operation ties the clock of " in line for line in answer["repairs"]] == [True]
-
-
-def test_byteps_names_carry_worker_and_rank(two_workers: tuple[Path, Path], tmp_path: Path) -> None:
-    _combine(tmp_path / "out.json", *two_workers)
-    combined = _read(tmp_path / "out.json")
-    assert sorted(_names(combined).values()) == ["wk0.rank0", "wk1.rank0"]
-    assert {event["name"] for event in _timed(combined)} == {
-        *("wk0.rank0.Comm.x", "wk0.rank0.Comm.x.PUSH", "wk0.rank0.Comm.x.PULL"),
-        *("wk1.rank0.Comm.x", "wk1.rank0.Comm.x.PUSH", "wk1.rank0.Comm.x.PULL"),
-    }
 
 
 def test_a_rank_is_one_process_and_its_tensors_are_threads(tmp_path: Path) -> None:
@@ -401,13 +370,6 @@ def test_of_slices_that_begin_together_the_longer_comes_first(tmp_path: Path) ->
     assert [event["name"] for event in _timed(_read(tmp_path / "out.json"))] == ["out", "in"]
 
 
-def test_begins_and_ends_of_one_time_keep_their_order(tmp_path: Path) -> None:
-    phases = "BEBBEE"
-    events = [{"ph": p, "name": f"{i}", "pid": 1, "tid": 1, "ts": 5} for i, p in enumerate(phases)]
-    _combine(tmp_path / "out.json", _write(tmp_path / "a.json", events))
-    assert "".join(event["ph"] for event in _timed(_read(tmp_path / "out.json"))) == phases
-
-
 @pytest.mark.parametrize("same_time", [False, True])
 def test_a_merge_is_a_stable_sort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same_time: bool) -> None:
     monkeypatch.setattr(merge, "_BLOCK", 7)
@@ -449,21 +411,6 @@ def test_a_cut_input_is_combined_and_reported(two_workers: tuple[Path, Path], tm
     assert answer["repairs"] == [f"{path}: the file is cut off inside its last event; 1 damaged event lost"]
 
 
-def test_headers_that_differ_are_kept_for_each_rank(tmp_path: Path) -> None:
-    event = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 1}
-    for rank in (0, 1):
-        info = {"rank": rank, "world_size": 2}
-        _write(tmp_path / f"r{rank}.json", [event], schemaVersion=1, distributedInfo=info)
-    _combine(tmp_path / "out.json", tmp_path / "r0.json", tmp_path / "r1.json")
-    combined = _read(tmp_path / "out.json")
-    assert combined["schemaVersion"] == 1
-    parts = combined["otherData"]["combined"]
-    assert [(part["source"], part["distributedInfo"]["rank"]) for part in parts] == [
-        ("rank 0", 0),
-        ("rank 1", 1),
-    ]
-
-
 def test_the_files_of_a_rank_share_its_clock(tmp_path: Path) -> None:
     # two cycles of the profiler, 1 s apart, on two ranks; rank 1 is 3 ms ahead
     for rank, cycle in ((0, 0), (0, 1), (1, 0), (1, 1)):
@@ -481,25 +428,6 @@ def test_the_files_of_a_rank_share_its_clock(tmp_path: Path) -> None:
     assert answer["workers"][1]["anchors"] == 8
     assert answer["aligned_by"] == "matched ends"
     assert answer["repairs"] == []
-
-
-def test_composers_cycles_are_not_moved_onto_each_other(tmp_path: Path) -> None:
-    def about(name: str, value: int) -> dict[str, Any]:
-        return {"name": name, "ph": "M", "pid": 0, "tid": 0, "args": {"value": value}}
-
-    for rank, cycle in ((0, 0), (0, 1), (1, 0), (1, 1)):
-        at = 1_100_000 * cycle + 500 * rank
-        events = [
-            about("global_rank", rank),
-            about("clock_sync_timestamp_us", 5_000_000 + at),
-            {"name": "event/batch", "ph": "B", "pid": rank, "tid": 1, "ts": 5_000_100 + at},
-            {"name": "event/batch", "ph": "E", "pid": rank, "tid": 1, "ts": 5_000_200 + at},
-        ]
-        _write(tmp_path / "in" / f"rank{rank}.{cycle}.json", events)
-    answer = _combine(tmp_path / "out.json", tmp_path / "in")
-    assert [worker["offset_us"] for worker in answer["workers"]] == [0, -500]
-    begins = {event["ts"] for event in _timed(_read(tmp_path / "out.json")) if event["ph"] == "B"}
-    assert begins == {5_000_100, 6_100_100}
 
 
 # -- what the user can do wrong -----------------------------------------------------------------
@@ -565,25 +493,6 @@ def test_a_rank_that_wrote_no_event_does_not_cost_the_job(tmp_path: Path, text: 
     assert answer["repairs"] == [f"{empty}: no events, left out"]
 
 
-def test_events_after_much_metadata_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placing, "_SNIFFED", 1)
-    many = [{"name": "n", "ph": "M", "pid": 1, "tid": 0, "args": {"name": "x" * 1000}}] * 3000
-    slices = [{"ph": "X", "name": "aten::mm", "cat": "cpu_op", "pid": 1, "tid": 1, "ts": 1, "dur": 1}]
-    answer = _combine(tmp_path / "out.json", _write(tmp_path / "a.json", many + slices))
-    assert answer["repairs"] == []
-
-
-@pytest.mark.parametrize("texts", [["[]"], ["[\n"], ["[]", _METADATA]])
-def test_without_any_event_there_is_nothing_to_combine(tmp_path: Path, texts: list[str]) -> None:
-    paths = [tmp_path / f"{i}.json" for i in range(len(texts))]
-    for path, text in zip(paths, texts, strict=True):
-        path.write_text(text)
-    code, err = _fails("--path", *paths, "--output", tmp_path / "out.json")
-    assert code == 1
-    assert f"{paths[0]}: no events in it" in err
-    assert sorted(tmp_path.iterdir()) == paths
-
-
 @pytest.mark.parametrize("text", ["", "hello", '{"a": 1}', "[1, 2, 3]"])
 def test_a_broken_trace_of_a_directory_is_left_out_and_said(
     two_workers: tuple[Path, Path], tmp_path: Path, text: str
@@ -597,13 +506,6 @@ def test_a_broken_trace_of_a_directory_is_left_out_and_said(
     ]
     line = next(line for line in answer["repairs"] if line.startswith(f"{bad}: "))
     assert line.endswith("; left out")
-
-
-def test_a_directory_of_nothing_but_broken_traces_is_refused(tmp_path: Path) -> None:
-    bad = tmp_path / "w" / "0" / "comm.json"
-    bad.parent.mkdir(parents=True)
-    bad.write_text("")
-    assert _fails("--path", tmp_path / "w") == (1, f"analyze.py: error: {bad}: the file is empty\n")
 
 
 def test_no_such_directory_for_the_output(two_workers: tuple[Path, Path], tmp_path: Path) -> None:
@@ -631,25 +533,6 @@ def test_inputs_are_left_as_they_are(shared_data: Path, tmp_path: Path) -> None:
     assert run_cli("--option", "combine", "--path", copy)[0] == 0
     assert {path: path.read_bytes() for path in before} == before
     assert sorted(p.name for p in copy.iterdir()) == ["0", "combined.json", "step_times_rank0.txt"]
-
-
-def test_combine_has_no_variants(tmp_path: Path) -> None:
-    code, out, err = run_cli("--option", "combine", "--path", tmp_path, "--sub_option", "fast")
-    assert (code, out) == (2, "")
-    assert "unrecognized argument: --sub_option" in err
-
-
-def test_doubled_and_missing_ranks_are_said(tmp_path: Path) -> None:
-    for name, rank in (("a", 0), ("b", 2), ("c", 2)):
-        events = [{"ph": "X", "name": "aten::mm", "cat": "cpu_op", "pid": 1, "tid": 1, "ts": 1, "dur": 1}]
-        info = {"rank": rank, "world_size": 3}
-        document = {"schemaVersion": 1, "distributedInfo": info, "traceEvents": events}
-        (tmp_path / f"{name}.json").write_text(json.dumps(document))
-    code, out, _ = run_cli("--option", "combine", "--path", tmp_path, "--format", "json")
-    assert code == 0
-    repairs = json.loads(out)["repairs"]
-    assert f"{tmp_path}: rank 2 claimed by several files" in repairs
-    assert f"{tmp_path}: rank 1 of 3 missing" in repairs
 
 
 def test_ranks_that_the_files_know_of_but_that_are_not_there_are_said(tmp_path: Path) -> None:

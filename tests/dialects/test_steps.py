@@ -110,15 +110,6 @@ def test_communication_alone_steps_from_the_end_of_a_round_to_the_end_of_the_nex
     assert steps.partial == (Step(1, 0, 8),)
 
 
-def test_of_a_combined_trace_each_rank_alone_has_its_steps() -> None:
-    slices = [
-        (f"rank{r}.{n}", start + r, dur) for k in (0, 100) for r in (0, 1) for n, start, dur in byteps_step(k)
-    ]
-    trace = make(slices)
-    of_rank_1 = np.array([trace.names[i].startswith("rank1.") for i in trace.name_id.tolist()])
-    assert whole_steps(trace.select(of_rank_1)) == [Step(1, 1, 101)]
-
-
 def test_the_backward_pass_of_a_loss_may_run_before_the_last_forward_operation() -> None:
     slices = [
         piece
@@ -135,16 +126,6 @@ def test_inputs_tell_the_first_forward_operation() -> None:
     assert whole_steps(make(slices)) == [Step(1, 35, 85), Step(2, 85, 135)]
     assert whole_steps(make(slices, args={"input0": fed})) == [Step(1, 0, 50), Step(2, 50, 100)]
     assert whole_steps(make(slices, args={"arg0": fed})) == [Step(1, 0, 50), Step(2, 50, 100)]
-
-
-def test_several_ranks_step_together_and_the_first_one_tells() -> None:
-    slices = [
-        (f"rank{r}.{name}", start + r, dur)
-        for k in (0, 100)
-        for r in (0, 1)
-        for name, start, dur in byteps_step(k)
-    ]
-    assert whole_steps(make(slices)) == [Step(1, 0, 100)]
 
 
 def test_forward_and_backward_time_of_a_step() -> None:

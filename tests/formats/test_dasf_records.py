@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import recorded
 from conftest import examples
 from errors import TraceError
 from formats import dasf_records as dasf
@@ -166,22 +164,6 @@ def test_a_cut_anywhere_keeps_every_whole_record(
     else:
         with pytest.raises(TraceError):
             dasf.read(path)
-
-
-def test_a_recorded_database_cut_anywhere_keeps_every_whole_record(tmp_path: Path) -> None:
-    for number, path in enumerate(recorded.files("dasf")):
-        content, ends = path.read_bytes(), [0]
-        while ends[-1] < len(content):
-            ends.append(ends[-1] + 8 + int.from_bytes(content[ends[-1] : ends[-1] + 8], "big"))
-        rng = random.Random(number)
-        cuts = [rng.randrange(ends[1], len(content)) for _ in range(10)] if len(content) else []
-        cuts += [end + d for end in rng.sample(ends[1:-1], min(5, len(ends) - 2)) for d in (-1, 0, 1, 9)]
-        for cut in cuts if len(ends) > 2 else ():
-            part = tmp_path / "cut.msgpack"
-            part.write_bytes(content[:cut])
-            whole = sum(0 < end <= cut for end in ends)
-            if whole:
-                assert sum(dasf.read(part).phases.values()) == whole, (path.name, cut)
 
 
 def test_real_databases_hold_what_their_description_says(shared_data: Path) -> None:

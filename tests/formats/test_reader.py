@@ -18,12 +18,11 @@ from hypothesis import strategies as st
 import recorded
 import reference
 from conftest import THOROUGH
-from dialects.chrome import Chrome
 from errors import TraceError
 from formats import reader, stream
 from formats.event import tolerant
 from formats.reader import EventReader
-from formats.scan import NEXT_EVENT, object_end
+from formats.scan import NEXT_EVENT
 from traces.files import read_document, read_trace
 
 #: Read by either decoder; `read_document` has but one.
@@ -137,16 +136,6 @@ def test_what_is_no_trace_is_refused_in_a_line(tmp_path: Path, content: bytes, m
     path = written(tmp_path, content)
     with pytest.raises(TraceError, match=f"t.json: .*{message}"):
         read_trace(path)
-
-
-@by_both
-@pytest.mark.parametrize("piece", [5, 50, 1 << 20])
-def test_what_a_file_is_does_not_depend_on_how_it_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
-) -> None:
-    monkeypatch.setattr("formats.stream.PIECE", piece)
-    with pytest.raises(TraceError, match="neither JSON nor a DASF profile"):
-        events_of(written(tmp_path, "; all that can be printed; " * 3 + "\x01"))
 
 
 def test_times_as_text_large_ids_and_members_after_the_events(tmp_path: Path) -> None:
@@ -289,16 +278,6 @@ def ends_of_events(content: str) -> tuple[list[Any], list[int]]:
         bounds.append(offset)
 
 
-@pytest.mark.slow
-def test_damage_in_the_middle_of_a_large_file_costs_one_event(tmp_path: Path) -> None:
-    good = [EVENT | {"name": f"op{i}", "args": {"list": [{"x": i}, {"y": "},{"}]}} for i in range(5_000)]
-    parts = [json.dumps(event) for event in good]
-    parts[2_500] = parts[2_500][:-1].replace('"ts": 10', '"ts": :')
-    events, phrases = events_of(written(tmp_path, "[" + ", ".join(parts) + "]"))
-    assert [event["name"] for event in events] == [e["name"] for i, e in enumerate(good) if i != 2_500]
-    assert phrases == ["1 damaged event lost"]
-
-
 def test_many_damaged_events_cost_only_themselves(tmp_path: Path) -> None:
     good = [json.dumps(EVENT | {"name": f"op{i}"}) for i in range(3000)]
     parts = [part[:-1] if i % 20 == 7 else part for i, part in enumerate(good)]  # 150 lack their last brace
@@ -395,27 +374,6 @@ def test_what_is_decoded_in_vain_is_bounded_by_the_size_of_the_file(
     assert tried < impatient + 6 * size  # 2,000 times half of the file would be 60 times as much
 
 
-def test_looking_for_ends_is_bounded_and_what_ends_nearby_is_mended_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, impatient: int
-) -> None:
-    """An odd quote in each event: taken exactly, no event ends before the file does."""
-    looked = 0
-
-    def counted(data: bytes, at: int, limit: int) -> int | None:
-        nonlocal looked
-        end = object_end(data, at, limit)
-        looked += min(limit, len(data) - at) if end is None else end - at
-        return end
-
-    monkeypatch.setattr("formats.reader.object_end", counted)
-    event = r'{"ph": "X", "name": "a", "ts": %d, "dur": 1, "args": {"x": "1, \"y\": 3"z"}}'
-    path = written(tmp_path, "[" + ",".join(event % i for i in range(1500)) + "]")
-    events, phrases = events_of(path)
-    assert [one["ts"] for one in events] == list(range(1500))
-    assert phrases == ["1,500 events repaired (NaN, bad characters or quotes)"]
-    assert looked < impatient + 6 * path.stat().st_size  # 1,500 times half of the file is 40 times as much
-
-
 def test_a_reader_of_a_damaged_header_still_gives_the_events(tmp_path: Path) -> None:
     reader = EventReader(written(tmp_path, '{"x": tru, "traceEvents": [' + json.dumps(EVENT) + "]}"))
     assert sum(len(events) for events, _ in reader) == 1
@@ -423,51 +381,10 @@ def test_a_reader_of_a_damaged_header_still_gives_the_events(tmp_path: Path) -> 
 
 
 @by_both
-def test_a_file_of_many_pieces_is_read_as_one_of_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """New names, phases, odd values and metadata keep coming."""
-    monkeypatch.setattr(stream, "PIECE", 1 << 17)
-    rng = random.Random(3)
-    events: list[dict[str, Any]] = []
-    for i in range(6_000):
-        event = EVENT | {
-            "name": f"op{rng.randrange(50 + i // 2)}",
-            "ts": i,
-            "dur": rng.randrange(9),
-            "tid": i % 3,
-        }
-        if i > 2_000 and i % 7 == 0:
-            event["cat"] = f"late{i // 1_000}"
-        if i % 999 == 5:
-            event["pid"] = "text"
-        events.append(event)
-        if i % 3 == 0:
-            events.append({"ph": "s", "id": i, "name": "flow", "pid": 1, "tid": 2, "ts": i})
-        if i % 1_000 == 7:
-            events.append({"ph": "M", "name": "process_name", "pid": i, "args": {"name": f"p{i}"}})
-    trace = read_trace(written(tmp_path, text(*events)))
-    slices = [event for event in events if event["ph"] == "X"]
-    assert [trace.names[i] for i in trace.name_id.tolist()] == [event["name"] for event in slices]
-    assert [trace.cats[i] for i in trace.cat_id.tolist()] == [event.get("cat", "") for event in slices]
-    assert [trace.tracks[i] for i in trace.track_id.tolist()] == [(e["pid"], e["tid"]) for e in slices]
-    assert trace.ts_ns.tolist() == [event["ts"] * 1000 for event in slices]
-    assert trace.dur_ns.tolist() == [event["dur"] * 1000 for event in slices]
-    assert dict(trace.phases) == {"X": 6_000, "s": 2_000, "M": 6}
-    assert [event["args"]["name"] for event in trace.metadata] == [f"p{i}" for i in range(7, 6_000, 1_000)]
-
-
-@by_both
 @pytest.mark.parametrize("base", [10**23, "soon", None, [1]])
 def test_an_absurd_base_of_time_is_ignored(tmp_path: Path, base: object) -> None:
     path = written(tmp_path, json.dumps({"baseTimeNanoseconds": base, "traceEvents": [EVENT]}))
     assert read_trace(path).ts_ns.tolist() == [10_000]
-
-
-@pytest.mark.parametrize(("base", "begin_ns"), [(1 << 70, 10_000), (-1, 10_000), (10**18, 10**18 + 10_000)])
-def test_what_a_system_says_of_its_epoch_is_checked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: int, begin_ns: int
-) -> None:
-    monkeypatch.setattr(Chrome, "epoch_ns", lambda self, trace: base)
-    assert read_trace(written(tmp_path, text(EVENT))).ts_ns.tolist() == [begin_ns]
 
 
 @by_both
@@ -483,22 +400,6 @@ def test_an_event_nested_too_deeply_is_lost_alone(tmp_path: Path) -> None:
     deep = '{"ph": "X", "args": {"a": ' + "[" * 100_000 + "]" * 100_000 + "}}"
     events, repaired = events_of(written(tmp_path, text(EVENT, deep, EVENT)))
     assert (events, repaired) == ([EVENT, EVENT], ["1 damaged event lost"])
-
-
-def test_a_member_nested_too_deeply_costs_no_event(tmp_path: Path) -> None:
-    deep = '"x": ' + "[" * 100_000 + "]" * 100_000
-    assert events_of(written(tmp_path, text(EVENT, tail="], " + deep + "}")))[0] == [EVENT]
-
-
-def test_times_that_are_missing_altogether_are_counted(tmp_path: Path) -> None:
-    lacking_ts = {key: value for key, value in EVENT.items() if key != "ts"}
-    lacking_dur = {key: value for key, value in EVENT.items() if key != "dur"}
-    trace = read_trace(written(tmp_path, text(EVENT, lacking_ts, lacking_dur, EVENT)))
-    assert (trace.ts_ns.tolist(), trace.dur_ns.tolist()) == ([10_000] * 3, [5_000, 0, 5_000])
-    assert trace.repairs == (
-        "1 event without a time ignored",
-        "1 X event without a duration taken as 0 long",
-    )
 
 
 @pytest.mark.parametrize("scan", ["0", "1"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -161,17 +160,6 @@ def test_a_row_may_hold_one_metric_of_a_step(
     assert [[n // 1_000_000 for n in trace.args[key].values] for key in trace.header[PARTS]] == [[1, 1, 2, 2]]
 
 
-def test_a_metric_may_come_twice_in_a_step_that_is_run_again(tmp_path: Path) -> None:
-    first = ["1,load,1", "1,sync,3", "1,sync,4", "2,load,1", "2,sync,3", "2,sync,4"]
-    trace = log(tmp_path / "a.csv", "\n".join(["step,metric,value_ms", *first, "1,load,2", "1,sync,9", ""]))
-    assert slices(trace)[:3] == [(STEP, 0, 11_000), ("load", 0, 2_000), ("sync", 2_000, 9_000)]
-    assert slices(trace)[3:] == [(STEP, 11_000, 8_000), ("load", 11_000, 1_000), ("sync", 12_000, 7_000)]
-    assert trace.repairs == [
-        "1 row of steps that were run again; the last of a step holds (--rank_by COLUMN tells ranks apart)",
-        "2 rows added to those of the same metric before them (--rank_by COLUMN tells ranks apart)",
-    ]
-
-
 def test_a_text_of_each_row_names_no_metric(tmp_path: Path) -> None:
     trace = log(tmp_path / "a.csv", "step,name,step_ms\n1,batch 1,10\n2,batch 2,11\n")
     assert not trace.header[PARTS]
@@ -197,12 +185,6 @@ def test_a_log_that_was_cut_and_has_a_broken_row(tmp_path: Path) -> None:
         "2 damaged rows left out",
         "1 step between the first and the last not in the log",
     ]
-
-
-def test_an_object_in_a_column_of_numbers_is_counted(tmp_path: Path) -> None:
-    rows = [{"step": step, "step_ms": 9, "data_ms": {"a": 1} if step == 3 else 2} for step in range(9)]
-    trace = log(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
-    assert trace.repairs == ["1 cell without a number in columns of numbers: taken as empty"]
 
 
 @pytest.mark.parametrize("row", [3, 41])  # among those by which columns are told, and after them
@@ -234,12 +216,6 @@ def test_rows_in_an_array_are_those_in_lines(tmp_path: Path, indent: int | None,
     assert recognises(text[:1000].encode())
 
 
-def test_a_step_that_took_no_time_is_left_out_and_counted(tmp_path: Path) -> None:
-    trace = log(tmp_path / "r.csv", "step,step_ms\n1,10\n2,0\n3,0\n4,10\n")
-    assert len(trace.dur_ns) == 2
-    assert "2 rows without a step or its durations left out" in trace.repairs
-
-
 def test_a_quote_without_an_end_costs_no_row(tmp_path: Path) -> None:
     rows = [f"{step},9,a" for step in range(44)]
     rows[5] = '5,9,"a'
@@ -259,12 +235,6 @@ def test_a_row_without_its_time_of_day_has_no_length_from_it(
     assert len(trace) == n - (took == "," and row > 0)
     assert {*trace.dur_ns.tolist()} == {2 * 10**9 if took == "," else 1_990_000_000}
     assert 1_699_999_998 <= trace.ts_ns.min() / 1e9 <= 1_700_000_002
-
-
-def test_a_loss_that_is_not_a_number(tmp_path: Path) -> None:
-    trace = log(tmp_path / "a.jsonl", '{"step": 1, "step_ms": 5, "loss": NaN}\n{"step": 2, "step_ms": 6}\n')
-    assert [took for _, _, took in slices(trace)] == [5_000, 6_000]
-    assert np.isnan(trace.args["loss"].values).all()
 
 
 def test_times_of_day_may_have_zones(tmp_path: Path) -> None:
@@ -333,15 +303,6 @@ def test_times_of_day_tell_a_unit_that_no_name_tells(
     assert trace.repairs == expected
 
 
-def test_all_ranks_in_one_file_packed(tmp_path: Path) -> None:
-    path = tmp_path / "all.csv.gz"
-    path.write_bytes(gzip.compress(b"step,rank,step_ms\n1,0,5\n1,1,6\n2,0,7\n2,1,8\n"))
-    trace = read(path)
-    assert [track.pid for track in trace.tracks] == [0, 1]
-    assert list(trace.args[NUMBER].values) == [1, 2, 1, 2]  # of rank 0, then of rank 1
-    assert np.bincount(trace.track_id, trace.dur_ns // 1_000_000).tolist() == [12, 14]
-
-
 def test_rows_of_all_ranks_in_several_pieces_are_those_of_each_rank(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -358,12 +319,6 @@ def test_rows_of_all_ranks_in_several_pieces_are_those_of_each_rank(
         "1 damaged row left out",
         "1 row of steps that were run again; the last of a step holds",
     ]
-
-
-def test_a_rank_below_0_is_none_that_is_known(tmp_path: Path) -> None:
-    trace = log(tmp_path / "a.csv", "step,rank,step_ms\n1,-2,5\n1,0,6\n2,-2,7\n2,0,8\n")
-    assert [track.pid for track in trace.tracks] == [None, 0]
-    assert np.bincount(trace.track_id, trace.dur_ns // 1_000_000).tolist() == [12, 14]
 
 
 @pytest.mark.parametrize(
@@ -403,16 +358,6 @@ def test_steps_with_fractions_and_times_of_day_out_of_range_are_not_read_as_such
     assert list(trace.args[NUMBER].values) == [1, 2, 3]
     assert trace.ts_ns.tolist() == [0, 5_000_000, 10_000_000]
     assert trace.repairs == ["1 row without a step or its durations left out"]
-
-
-def test_columns_that_differ_only_in_their_units_stay_two(tmp_path: Path) -> None:
-    trace = log(tmp_path / "a.csv", "step,a_ms,a_us,step_ms,total_ms\n1,1,2000,4,5\n")
-    assert [name for name, _, _ in slices(trace)] == [STEP, "a_ms", "a_us", "step_ms"]
-
-
-def test_names_of_columns_may_have_quotes_and_what_is_no_text_is_left_out(tmp_path: Path) -> None:
-    trace = log(tmp_path / "a.jsonl", '{"step": 1, "\\"fwd\\"_ms": 3, "step_ms": 9}\n')
-    assert slices(trace) == [(STEP, 0, 9_000), ('"fwd"', 0, 3_000)]
 
 
 def test_long_names_take_no_time() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import subprocess
 import sys
@@ -84,13 +82,6 @@ def test_a_run_does_not_differ_from_itself(tmp_path: Path) -> None:
     assert {op["avg_absolute_ms"] for op in found["operations"]} == {0}
     assert not any(op["significant"] for op in found["operations"])
     assert (found["only_in"], found["verdict"][:24]) == ([[], []], "iteration time unchanged")
-
-
-def test_where_nothing_changed_no_table_says_what_explains_it(tmp_path: Path) -> None:
-    path = job(tmp_path / "a.json", 1)
-    code, out, _ = run_cli("compare", path, path)
-    assert (code, "unchanged" in out, "explain" in out, "(no rows)" in out) == (0, True, False, False)
-    assert "aten::mm" in run_cli("compare", path, path, "--full")[1]
 
 
 def test_runs_of_one_setup_are_not_called_different(tmp_path: Path) -> None:
@@ -180,43 +171,6 @@ def test_three_inputs_are_each_compared_with_the_first(tmp_path: Path) -> None:
     assert changes == pytest.approx([0.015, 0.030], abs=0.002)
 
 
-def test_of_many_runs_those_are_told_that_changed_most(tmp_path: Path) -> None:
-    work = {"base": 30, "r1": 32, "r2": 60, "r3": 33, "r4": 20, "r5": 45, "r6": 31}
-    paths = [job(tmp_path / f"{name}.json", seed, mm=mm) for seed, (name, mm) in enumerate(work.items())]
-    headline = compared(*paths)["headline"]
-    told = [name for name in work if f"{name}.json against" in headline]
-    assert told == ["r2", "r4", "r5"], "by 30, 10 and 15; the others by 3 at most"
-    assert headline.endswith("3 more runs, which changed less.")
-    words = ("--option", "compare", "--path", *paths)
-    out, full = run_cli(*words)[1], run_cli(*words, "--full")[1]
-    for name in list(work)[1:]:
-        assert (f"of the step: {name}.json" in out) == (name in told)
-        assert f"of a step: {name}.json" in full
-        assert f"iteration time of {name}.json" in out
-
-
-def test_csv_carries_the_operations(tmp_path: Path) -> None:
-    a, b = job(tmp_path / "a.json", 1), job(tmp_path / "b.json", 2)
-    _, out, _ = run_cli("--option", "compare", "--format", "csv", "--path", a, b)
-    rows = list(csv.DictReader(io.StringIO(out)))
-    assert float(rows[0]["avg_b_ms"]) - float(rows[0]["avg_a_ms"]) == pytest.approx(
-        float(rows[0]["avg_absolute_ms"])
-    )
-
-
-def test_the_workbook_has_a_sheet_per_input_with_legal_names(tmp_path: Path) -> None:
-    import openpyxl
-
-    long = tmp_path / ("a_name_that_is_longer_than_a_sheet_may_have" + ".json")
-    a, b = job(long, 1), job(tmp_path / "b[1].json", 2)
-    book = tmp_path / "out.xlsx"
-    assert run_cli("--option", "compare", "--path", a, b, "--xlsx", book)[0] == 0
-    names = openpyxl.load_workbook(book).sheetnames
-    assert names[:3] == ["Summary", "operations", "categories"]
-    assert len(names) == 5
-    assert max(map(len, names)) <= 31
-
-
 # ---- bad input: one line, no traceback
 
 
@@ -242,17 +196,6 @@ def test_nothing_in_common_is_refused(tmp_path: Path) -> None:
     a, b = write(tmp_path / "a.json", [x("one", 0, 5)]), write(tmp_path / "b.json", [x("two", 0, 5, "other")])
     code, err = refused(a, b)
     assert (code, "no operation in common" in err) == (1, True)
-
-
-def test_different_dialects_are_named(tmp_path: Path) -> None:
-    a = job(tmp_path / "a.json", 1)
-    code, err = refused(a, write(tmp_path / "b.json", [comm("w", "PUSH", 1, 0, 5)]))
-    assert (code, "(kineto, byteps)" in err) == (1, True)
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    code, err = refused(job(tmp_path / "a.json", 1), tmp_path / "nowhere.json")
-    assert (code, "nowhere.json" in err) == (1, True)
 
 
 def test_fail_above_takes_a_percentage(tmp_path: Path) -> None:
@@ -304,19 +247,6 @@ def test_the_steps_of_one_run_are_not_called_different(shared_data: Path, run: s
     assert np.nansum(p <= LEVEL) <= 0.05 * np.isfinite(p).sum()
 
 
-def test_a_limit_that_cannot_be_judged_is_said(tmp_path: Path) -> None:
-    paths = [job(tmp_path / f"{n}.json", n, steps=2) for n in (1, 2)]
-    code, out, _ = run_cli("--option", "compare", "--path", *paths, "--fail_above", 5)
-    assert (code, "too few steps to tell" in out) == (0, True)
-
-
-def test_all_runs_are_named_where_several_are_compared_with_the_base(tmp_path: Path) -> None:
-    paths = [job(tmp_path / f"{name}.json", seed) for seed, name in enumerate("abc")]
-    found = compared(*paths)
-    assert found["paths"] == [str(path) for path in paths]
-    assert found["comparisons"][1]["paths"] == [str(paths[0]), str(paths[2])]
-
-
 def charts(*paths: Path) -> list[Chart]:
     words = ["--option", "compare", "--html", "a.html", "--path", *map(str, paths)]
     args = arguments.parse(words)
@@ -336,11 +266,3 @@ def test_a_page_has_the_median_steps_of_both_runs_below_what_changed() -> None:
         # the path goes from the step's begin, which is 0, to its end
         assert chart.path[0].start_ms == pytest.approx(0)
         assert chart.path[-1].start_ms + chart.path[-1].dur_ms == pytest.approx(step_of["iteration_ms"])
-
-
-def test_a_digest_has_no_events_to_draw(tmp_path: Path) -> None:
-    digest = tmp_path / "digest.json"
-    assert run_cli("--option", "statistic", "--path", job(tmp_path / "a.json", 1), "--save", digest)[0] == 0
-    found = charts(digest, job(tmp_path / "b.json", 2, mm=50))
-    assert found
-    assert not [chart for chart in found if isinstance(chart, Timeline)]

@@ -5,14 +5,11 @@ from __future__ import annotations
 import gc
 import json
 import os
-import pickle
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,12 +17,10 @@ from unittest.mock import patch
 
 import pytest
 
-import parallel
 from conftest import REPO, few, run_cli
 from errors import AnalyzeError
 from parallel import FilePart, cluster, map_files, working_on
 from sent_work import die_once, forget, hide, sizes, stop_once
-from traces.files import read_trace
 
 pytestmark = pytest.mark.slow
 
@@ -146,30 +141,7 @@ def test_answers_are_in_the_order_of_files_and_progress_is_told(
     assert sum(read) == 35
 
 
-def test_columns_are_sent_as_they_lie_in_memory(tmp_path: Path) -> None:
-    path = tmp_path / "t.json"
-    n = 10_000
-    event = '{"ph": "X", "name": "op", "ts": %d, "dur": 1, "pid": 0, "tid": 0}'
-    path.write_text(f"[{','.join(event % i for i in range(n))}]")
-    buffers: list[pickle.PickleBuffer] = []
-    message = pickle.dumps(read_trace(path), protocol=5, buffer_callback=buffers.append)
-    assert len(message) < 3_000
-    assert sum(buffer.raw().nbytes for buffer in buffers) == n * (3 * 4 + 2 * 8)
-
-
 # ---- addresses
-
-
-def test_a_schedulers_file_and_the_environment_name_it_too(
-    scheduler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "scheduler.json"
-    file.write_text(json.dumps({"type": "Scheduler", "address": scheduler}))
-    command = ["--option", "statistic", "--path", LENET, "--format", "csv"]
-    here = run_cli(*command)
-    assert run_cli(*command, "--cluster", file) == here
-    monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", scheduler)
-    assert run_cli(*command, "--cluster") == here
 
 
 @pytest.mark.parametrize(
@@ -190,22 +162,6 @@ def test_a_wrong_address_is_one_line(
     assert words in only_line(err)
 
 
-@pytest.mark.parametrize("text", ["[]", "{", '{"workers": {}}', "[" * 100_000])
-def test_a_file_that_no_scheduler_wrote_is_one_line(text: str, tmp_path: Path) -> None:
-    file = tmp_path / "scheduler.json"
-    file.write_text(text)
-    code, out, err = run_cli("--option", "statistic", "--path", LENET, "--cluster", file)
-    assert (code, out) == (1, "")
-    assert "names no address" in only_line(err)
-
-
-@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
-def test_a_schedulers_file_that_is_no_file_is_one_line(make: Callable[[Path], None], tmp_path: Path) -> None:
-    make(tmp_path / "scheduler.json")
-    with pytest.raises(AnalyzeError, match=r"scheduler.json: not a regular file"):
-        cluster.connected(str(tmp_path / "scheduler.json")).__enter__()
-
-
 @pytest.mark.parametrize("listens", [False, True])
 def test_an_address_where_no_scheduler_answers_is_one_line(
     listens: bool, monkeypatch: pytest.MonkeyPatch
@@ -221,18 +177,6 @@ def test_an_address_where_no_scheduler_answers_is_one_line(
     assert (code, out) == (1, "")
     assert f"--cluster {address}: no Dask scheduler answers there" in only_line(err)
     assert time.monotonic() - began < 10
-
-
-def test_a_scheduler_without_workers_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    dask, distributed = pytest.importorskip("dask"), pytest.importorskip("distributed")
-    monkeypatch.setattr(cluster, "_WORKER_SECONDS", 0.2)
-    with (
-        dask.config.set({"temporary-directory": str(tmp_path)}),
-        distributed.LocalCluster(n_workers=0, dashboard_address="127.0.0.1:0", silence_logs=50) as empty,
-    ):
-        code, _, err = run_cli("--option", "statistic", "--path", LENET, "--cluster", empty.scheduler_address)
-    assert code == 1
-    assert "no worker for" in only_line(err)
 
 
 # ---- workers
@@ -259,14 +203,6 @@ def test_a_worker_that_does_not_see_the_files_is_named_before_anything_begins(
     assert not log.exists()
 
 
-def test_a_worker_with_other_code_is_refused(
-    connected: cluster.Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cluster, "code", lambda: "another")
-    with pytest.raises(AnalyzeError, match="runs another version of this program; restart it"):
-        list(map_files(sizes, shared_files(tmp_path, 1)))
-
-
 def test_a_worker_that_stops_is_a_line(
     scheduler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,13 +221,6 @@ def test_a_worker_that_stops_is_a_line(
                 os.kill(process, signal.SIGCONT)
 
 
-def test_two_commands_share_the_workers(scheduler: str, tmp_path: Path) -> None:
-    parts = shared_files(tmp_path, 6)
-    with cluster.connected(scheduler) as one, cluster.connected(scheduler) as other:
-        both = zip(one.map(sizes, parts, None, int), other.map(sizes, parts, 2, int), strict=True)
-        assert [mine[0] == its[0] for mine, its in both] == 6 * [True]
-
-
 # the last ones: who needs both workers then waits for new ones
 
 
@@ -305,17 +234,3 @@ def test_a_task_that_kills_again_is_one_line(connected: cluster.Cluster, tmp_pat
         # alone: what lies on the same worker is lost with it and may be named instead
         list(map_files(partial(die_once, times=9), shared_files(tmp_path, 3)[1:2]))
     assert (tmp_path / "1.txt").read_text() == "x" * 5  # tried once more, no oftener
-
-
-def test_without_the_flag_the_library_is_not_imported() -> None:
-    script = (
-        "import sys, analyze\n"
-        f"analyze.main(['--option', 'statistic', '--path', {str(LENET)!r}])\n"
-        "loaded = {'parallel.cluster', 'dask', 'distributed'} & set(sys.modules)\n"
-        "print(sorted(loaded), file=sys.stderr)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=REPO, capture_output=True, text=True, check=True
-    )
-    assert done.stderr.strip() == "[]"
-    assert parallel._elsewhere.get() is None

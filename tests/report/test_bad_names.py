@@ -8,7 +8,6 @@ import itertools
 import json
 import re
 import zipfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -137,52 +136,16 @@ def test_graphs_in_other_languages_are_read_back(graph: Path) -> None:
     assert [members["label"] for _, members in nodes] == [legal_in_xml(name) for name in LABELS]
 
 
-@pytest.mark.parametrize("suffix", [".svg", ".png", ".pdf"])
+@pytest.mark.parametrize("suffix", [".svg", ".png"])
 def test_pictures_are_whole_and_have_each_name_in_what_can_be_printed(graph: Path, suffix: str) -> None:
     path = graph.with_suffix(suffix)
     run("graph", graph, "--output", path)
     if suffix == ".png":
         with Image.open(path) as picture:
             picture.verify()
-    elif suffix == ".svg":
+    else:
         texts = {text.text for text in ElementTree.parse(path).iter() if text.tag.endswith("}text")}
         assert {printable(name) for name in LABELS if len(name) < 50} <= texts
-    else:
-        text = text_of_pdf(path.read_bytes())
-        assert [name for name in LABELS if len(name) < 50 and printable(name) not in text] == []
-
-
-def text_of_pdf(content: bytes) -> str:
-    """Return the text of a page by its fonts' maps of glyphs, as a viewer copies it; strict."""
-    body, _, end = content.rpartition(b"startxref")
-    assert body[int(end.split()[0]) :].startswith(b"xref")
-    objects = dict(re.findall(rb"(?s)(\d+) 0 obj\s(.*?)\sendobj", body))
-    streams = {
-        number: zlib.decompress(data) if b"/FlateDecode" in head else data
-        for number, one in objects.items()
-        for head, data in re.findall(rb"(?s)(.*?)stream\r?\n(.*)\r?\nendstream", one)
-    }
-    glyphs: dict[bytes, dict[bytes, str]] = {}
-    for font, number in re.findall(rb"/(fo\d+) (\d+) 0 R", body):
-        (own,) = re.findall(rb"/ToUnicode (\d+) 0 R", objects[number])
-        pairs = re.findall(rb"<(\w{4})> <(\w+)>", streams[own])
-        glyphs[font] = {
-            bytes.fromhex(a.decode()): bytes.fromhex(b.decode()).decode("utf-16-be") for a, b in pairs
-        }
-    text, known = "", {}
-    for font, shown in re.findall(
-        rb"(?s)/(\w+) [\d.]+ Tf|\(((?:\\.|[^\\)])*)\) Tj", b"\n".join(streams.values())
-    ):
-        if font:
-            known = glyphs[font]
-        else:
-            code = re.sub(rb"(?s)\\(\d{1,3}|.)", lambda match: _unescaped(match[1]), shown)
-            text += known[code]
-    return text
-
-
-def _unescaped(one: bytes) -> bytes:
-    return bytes([int(one, 8)]) if one.isdigit() else one.translate(bytes.maketrans(b"nrtbf", b"\n\r\t\b\f"))
 
 
 def test_a_dependency_graph_that_is_written_is_read_back() -> None:

@@ -168,12 +168,6 @@ def test_a_click_sorts_largest_first_and_gaps_last(browser: Chrome, tmp_path: Pa
     assert (cells(browser, 2), head.get_attribute("aria-sort")) == (["0.250", "1,235", "–"], "ascending")
 
 
-def test_the_keyboard_sorts_and_numbers_in_names_count_as_numbers(browser: Chrome, tmp_path: Path) -> None:
-    open_page(browser, page(tmp_path / "a.html"))
-    browser.find_element(By.CSS_SELECTOR, "th button").send_keys(Keys.ENTER)
-    assert cells(browser, 0) == ["BW.conv9", "FW.conv9", "FW.conv10"]
-
-
 def test_the_search_keeps_rows_with_all_words(browser: Chrome, tmp_path: Path) -> None:
     open_page(browser, page(tmp_path / "a.html"))
     browser.find_element(By.CSS_SELECTOR, "section input").send_keys("conv9 fw")
@@ -248,19 +242,6 @@ def test_a_hostile_name_stays_a_name(browser: Chrome, tmp_path: Path) -> None:
     shown = browser.find_element(By.CSS_SELECTOR, "tbody td")
     assert printable(EVIL) in (shown.text, shown.get_attribute("title"))
     assert f"0, {printable(EVIL)}: 2.00" in marks(browser)
-
-
-def test_values_run_along_the_bottom_of_horizontal_bars(browser: Chrome, tmp_path: Path) -> None:
-    bars = Bars("Longest", "average (ms)", "operation", ["a", "b"], {"average": [2.0, 1.0]}, horizontal=True)
-    open_page(browser, page(tmp_path / "a.html", bars))
-    titles = browser.find_elements(By.CSS_SELECTOR, ".drawing .role-axis-title text")
-    assert [title.text for title in titles] == ["average (ms)"]
-    first, second = (
-        browser.find_element(By.CSS_SELECTOR, f"[aria-label='{name}']").rect
-        for name in ("a: 2.00", "b: 1.00")
-    )
-    assert first["y"] < second["y"]
-    assert abs(first["width"] - 2 * second["width"]) <= 2
 
 
 def test_a_mark_says_its_name_and_value_under_the_pointer(browser: Chrome, tmp_path: Path) -> None:
@@ -396,25 +377,6 @@ def test_a_row_goes_to_what_it_is_about_and_a_box_to_its_rows(browser: Chrome, t
     assert browser.execute_script(MARKED) == ["FW.a"]
 
 
-@pytest.mark.parametrize(
-    ("name", "drawn"),
-    [
-        ("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "ncclDevKernel_SendRecv"),
-        ("(anonymous namespace)::sum(int)", "(anonymous namespace)::sum"),
-        ("FW.conv1", "FW.conv1"),
-    ],
-)
-def test_what_does_not_fit_loses_its_parameters_first(
-    browser: Chrome, tmp_path: Path, name: str, drawn: str
-) -> None:
-    open_page(browser, page(tmp_path / "a.html", LINKED))
-    script = (
-        "const context = document.createElement('canvas').getContext('2d');"
-        "return fitted(context, arguments[0], context.measureText(arguments[1]).width + 1)"
-    )
-    assert browser.execute_script(script, name, drawn) == drawn
-
-
 def test_what_is_zoomed_in_one_timeline_is_zoomed_in_all(browser: Chrome, tmp_path: Path) -> None:
     open_page(browser, page(tmp_path / "a.html", LINKED, LINKED))
     until(
@@ -425,47 +387,12 @@ def test_what_is_zoomed_in_one_timeline_is_zoomed_in_all(browser: Chrome, tmp_pa
     assert first == pytest.approx(second)
 
 
-def test_timelines_of_one_page_are_to_one_scale(browser: Chrome, tmp_path: Path) -> None:
-    short = Timeline("Base", [Span("gpu", "FW.a", 2.0, 3.0, "FW")])
-    long = Timeline("New", [Span("gpu", "FW.a", 0.0, 9.0, "FW"), Span("gpu", "b", 9.0, 1.0, "BW")])
-    open_page(browser, page(tmp_path / "a.html", short, long))
-    ranges = "return timelines.map((one) => one.range())"
-    # a scrollbar that the second one brings makes the first narrower, a moment later
-    waiting(browser).until(lambda one: len({*map(tuple, one.execute_script(ranges))}) == 1)
-    from_a, to_a = browser.execute_script(ranges)[0]
-    assert from_a == pytest.approx(0, abs=0.1)
-    assert to_a == pytest.approx(10, rel=0.05)
-
-
 def test_spans_that_touch_share_a_row(browser: Chrome, tmp_path: Path) -> None:
     third = 100 / 3  # its decimals do not fit into what a page holds
     spans = [Span("rank0", f"op{i}", i * third, third, "FW") for i in range(300)]
     open_page(browser, page(tmp_path / "a.html", Timeline("Step", spans)))
     one_row = "return laidOut(data.charts[0]).lanes.map(lane => lane.rows.length)"
     assert browser.execute_script(one_row) == [1]
-
-
-def test_boxes_that_lie_over_others_are_counted(browser: Chrome, tmp_path: Path) -> None:
-    # 15 at once on a lane of 12 rows: the last row holds four, three of which lie over others
-    spans = [Span("gpu", f"op{i}", 0.0, 5.0, "FW") for i in range(15)]
-    open_page(browser, page(tmp_path / "a.html", Timeline("T", spans)))
-    assert "3 boxes overlap" in browser.find_element(By.CSS_SELECTOR, ".chart").text
-    open_page(browser, page(tmp_path / "b.html", Timeline("T", spans[:12])))
-    assert "overlap" not in browser.find_element(By.CSS_SELECTOR, ".chart").text
-
-
-def test_w_and_s_zoom_and_a_and_d_move(browser: Chrome, tmp_path: Path) -> None:
-    open_page(browser, page(tmp_path / "a.html", LINKED))
-    canvas = browser.find_element(By.CSS_SELECTOR, ".board canvas")
-    ranges = [browser.execute_script("return timelines[0].range()")]
-    for key in "wsda":
-        canvas.send_keys(key)
-        ranges.append(browser.execute_script("return timelines[0].range()"))
-    length = [end - start for start, end in ranges]
-    assert length[1] < length[0]
-    assert length[2:] == pytest.approx([length[0]] * 3)
-    assert ranges[3][0] > ranges[2][0]
-    assert ranges[4] == pytest.approx(ranges[2])
 
 
 def test_a_timeline_cannot_be_lost(browser: Chrome, tmp_path: Path) -> None:
@@ -487,47 +414,6 @@ def test_cards_come_before_the_notes_and_show_what_they_are_about(browser: Chrom
     assert browser.execute_script("return timelines[0].range()")[0] > 0
 
 
-def test_a_heading_of_two_lines_ends_where_its_first_clause_does(browser: Chrome, tmp_path: Path) -> None:
-    step, path = "Step 2 takes 81.6 ms on rank5, which ends last", "its critical path is 64 % BW on rank5"
-    html.write(Result("o", "A", {}, headline=f"{step}; {path}, 32 % FW on rank5."), tmp_path / "a.html")
-    open_page(browser, tmp_path / "a.html")
-    assert browser.find_element(By.TAG_NAME, "h1").text == f"{step}."
-    html.write(Result("o", "A", {}, headline=f"{step}; {path}."), tmp_path / "b.html")
-    open_page(browser, tmp_path / "b.html")
-    assert browser.find_element(By.TAG_NAME, "h1").text == f"{step}; {path}."
-
-
-def test_no_line_of_a_heading_ends_within_a_range_or_before_a_unit(browser: Chrome, tmp_path: Path) -> None:
-    whole = ["150–716 ms", "12 %", "1.59 to 30.3 ms", "−0.5 GB/s", "4–17", "1,024 bytes"]
-    further = f"Of {', of '.join(whole)}; rank0.conv_1 stays, and so do 3 minor ones."
-    result = Result("o", "t", {}, headline=f"A step takes {further}", further=further)
-    html.write(result, tmp_path / "a.html")
-    assert not open_page(browser, tmp_path / "a.html")
-    lines = """
-        const told = document.querySelector(arguments[0]), walk = document.createTreeWalker(told, 4);
-        const places = [];
-        for (let node = walk.nextNode(); node; node = walk.nextNode())
-          for (let at = 0; at < node.length; at++) places.push([node, at]);
-        return arguments[1].map((words) => {
-          const begin = told.textContent.indexOf(words), range = document.createRange();
-          range.setStart(...places[begin]);
-          range.setEnd(places[begin + words.length - 1][0], places[begin + words.length - 1][1] + 1);
-          return new Set([...range.getClientRects()].map((one) => Math.round(one.bottom))).size;
-        });"""
-    for where in ("h1", "p.further"):
-        text = browser.find_element(By.CSS_SELECTOR, where)
-        assert text.get_property("textContent") in (result.headline, further)
-        for width in range(180, 700, 7):
-            browser.execute_script("arguments[0].style.width = `${arguments[1]}px`", text, width)
-            assert browser.execute_script(lines, where, whole) == [1] * len(whole), width
-
-
-def test_the_title_in_a_tab_is_how_the_sentence_begins(tmp_path: Path) -> None:
-    html.write(Result("o", "", {}, headline="A step takes 20 ms. " * 10), tmp_path / "a.html")
-    (title,) = re.findall("<title>(.*)</title>", (tmp_path / "a.html").read_text())
-    assert title == ("A step takes 20 ms. " * 10)[:90]
-
-
 def test_a_large_table_is_cut_with_a_note(tmp_path: Path) -> None:
     path = page(tmp_path / "a.html", tables=(Table("t", "T", (COUNT,), [(i,) for i in range(10_001)]),))
     assert "The first 10,000 of 10,001 rows; " in path.read_text(encoding="utf-8")
@@ -542,38 +428,6 @@ def test_a_node_shows_its_figures_and_leads_to_its_neighbours(browser: Chrome, t
         assert words in facts
     aside.find_element(By.TAG_NAME, "button").send_keys(Keys.ENTER)
     assert aside.find_element(By.TAG_NAME, "h3").text.startswith("<script>")
-
-
-def test_edges_have_a_legend_and_those_of_the_path_keep_their_kind(browser: Chrome, tmp_path: Path) -> None:
-    nodes = [
-        {"label": f"op{i}", "cat": "FW", "x": i, "y": 0, "dur_ms": 1.0, "critical": i < 2} for i in range(3)
-    ]
-    edges = [(0, 1, "data"), (1, 2, "next"), (0, 2, "data")]
-    open_page(browser, page(tmp_path / "a.html", Network("G", nodes, edges, path=[(0, 1)])))
-    legend = browser.find_element(By.CSS_SELECTOR, ".legend[aria-label=Edges]")
-    buttons = legend.find_elements(By.TAG_NAME, "button")
-    assert [button.text for button in buttons] == ["data 2", "next 1"]
-    assert len({b.find_element(By.TAG_NAME, "path").get_attribute("stroke-dasharray") for b in buttons}) == 2
-    ink = (
-        "const board = document.querySelector('canvas');"
-        "const { data } = board.getContext('2d').getImageData(0, 0, board.width, board.height);"
-        "let sum = 0; for (let i = 3; i < data.length; i += 4) sum += data[i]; return sum;"
-    )
-    before = browser.execute_script(ink)
-    buttons[1].click()
-    until(browser, f"const seen = (() => {{ {ink} }})(); return seen !== {before}")
-    browser.find_element(By.CSS_SELECTOR, "input[type=search]").send_keys("op1" + Keys.ENTER)
-    facts = browser.find_element(By.TAG_NAME, "aside").text
-    assert "op0 (data)" in facts
-    assert "op2 (next)" in facts
-
-
-def test_a_finger_scrolls_the_page_until_the_graph_is_tapped(browser: Chrome, tmp_path: Path) -> None:
-    open_page(browser, page(tmp_path / "a.html", NETWORK))
-    canvas = browser.find_element(By.TAG_NAME, "canvas")
-    assert canvas.value_of_css_property("touch-action") == "pan-y"
-    canvas.click()
-    assert canvas.value_of_css_property("touch-action") == "none"
 
 
 def test_a_click_on_the_drawing_chooses_what_is_there(browser: Chrome, tmp_path: Path) -> None:
@@ -604,42 +458,8 @@ def test_the_page_is_never_wider_than_the_screen(width: int, browser: Chrome, tm
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
-def test_charts_follow_the_screen_from_light_to_dark(browser: Chrome, tmp_path: Path) -> None:
-    colour = "return getComputedStyle(document.querySelector('.drawing text')).fill"
-    open_page(browser, page(tmp_path / "a.html", BARS))
-    assert browser.execute_script(colour) == "rgb(27, 31, 36)"
-    dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
-    try:
-        until(browser, f"{colour} === 'rgb(230, 233, 238)'")
-    finally:
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
-
-
 def test_the_data_in_a_page_are_the_rows(tmp_path: Path) -> None:
     text = page(tmp_path / "a.html").read_text(encoding="utf-8")
     match = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
     assert match is not None
     assert json.loads(match[1])["tables"][0]["rows"] == [list(row) for row in OPERATIONS.rows]
-
-
-def test_the_answer_and_its_proof_are_shown_before_the_rest_is_made(browser: Chrome, tmp_path: Path) -> None:
-    path = page(tmp_path / "page.html", BARS, HEAT, TIMELINE)
-    hold = (
-        "window.held = []; window.requestAnimationFrame = window.setTimeout = go => held.push(go);"
-        "const go = () => { const due = held; held = []; for (const one of due) one(); }; window.release = go"
-    )
-    script = browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": hold})
-    try:
-        browser.get(f"{path.as_uri()}#table-1")
-        there = (
-            "return [...document.querySelectorAll('h1, section[id]')].map(one => one.id || one.textContent)"
-        )
-        assert browser.execute_script(there) == ["A run", "chart-1"]
-        browser.execute_script("for (let i = 0; i < 9; i += 1) release()")
-        assert browser.execute_script(there) == ["A run", "chart-1", "chart-2", "chart-3", "table-1"]
-        assert browser.execute_script("return document.documentElement.dataset.ready") == "yes"
-        top = "return document.getElementById('table-1').getBoundingClientRect().top < innerHeight"
-        assert browser.execute_script(top)
-    finally:
-        browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)

@@ -15,7 +15,7 @@ from PIL import Image
 from conftest import few, run_cli
 from errors import AnalyzeError, OutputError, UsageError
 from report import colours, plot
-from result import Bars, Chart, HeatMap, Network, Result, Span, Timeline, in_ms
+from result import Bars, Chart, HeatMap, Network, Result, Span, Timeline
 
 pytestmark = pytest.mark.slow
 
@@ -70,63 +70,10 @@ def test_every_chart_in_every_format(chart: Chart, suffix: str, starts: bytes, t
             picture.load()
 
 
-@pytest.mark.parametrize("chart", CHARTS, ids=KINDS)
-def test_a_still_begins_with_the_answer(chart: Chart, tmp_path: Path) -> None:
-    written = texts(write_still(chart, tmp_path / "a.svg", "Rank 1 is slow."))
-    assert written.index("Rank 1 is slow.") < written.index(chart.title)
-
-
 def test_each_bar_says_what_it_is(tmp_path: Path) -> None:
     assert marks(BARS, tmp_path / "a.svg") == ["r0, BW: 2.00", "r0, FW: 1.00", "r1, BW: 3.00"]
     assert marks(STRIPS, tmp_path / "b.svg") == ["r0, 1, FW: 1.00", "r0, 2, FW: 2.00", "r1, 1, FW: 3.00"]
     assert marks(HEAT, tmp_path / "c.svg") == ["r0, 1: 1.00", "r0, 2: 2.00", "r1, 2: 3.00"]
-
-
-def test_of_more_bars_than_can_be_seen_the_longest_are_drawn() -> None:
-    n, far = 5_000, 4_321
-    ms = [1.0] * n
-    ms[far] = 9.0
-    for series in ({"time": ms}, {"recorded": ms, "replayed": ms}):
-        values = plot.specification(Bars("Steps", "step", "ms", [str(i) for i in range(n)], series))["data"][
-            "values"
-        ]
-        assert len(values) <= 860, "one a pixel"
-        assert [one["d"].split(",")[0].split(":")[0] for one in values if one["v"] > 1] == [str(far)] * len(
-            series
-        )
-        assert min(one["v"] for one in values) == 1
-
-
-@pytest.mark.parametrize(
-    ("ns", "text"),
-    [
-        (0, "0 ms"),
-        (144_043_000, "144 ms"),
-        (3_600_000_000_000, "3,600,000 ms"),
-        (412_600, "0.413 ms"),
-        (120, "0.000120 ms"),
-    ],
-)
-def test_no_duration_is_told_as_nothing(ns: float, text: str) -> None:
-    assert in_ms(ns) == text
-
-
-def test_bars_have_the_colours_of_their_meaning(tmp_path: Path) -> None:
-    write_still(BARS, tmp_path / "a.svg")
-    fills = {e.get("aria-label"): e.get("fill") for e in elements(tmp_path / "a.svg") if e.get("fill")}
-    assert fills["r0, FW: 1.00"] == colours.of("FW")
-    assert fills["r1, BW: 3.00"] == colours.of("BW")
-
-
-def test_axes_and_legend_are_written(tmp_path: Path) -> None:
-    assert {"Time", "rank", "time (ms)", "r0", "r1", "FW", "BW"} <= set(
-        texts(write_still(BARS, tmp_path / "a.svg"))
-    )
-
-
-def test_bars_say_between_what_they_may_be(tmp_path: Path) -> None:
-    found = {e.get("aria-label") for e in elements(write_still(BOUNDED, tmp_path / "a.svg"))}
-    assert {"a: 5.00 (3.00 to 9.00)", "b: 2.00"} <= found
 
 
 def test_a_graph_has_a_box_for_each_node_and_marks_the_path(tmp_path: Path) -> None:
@@ -203,19 +150,6 @@ def test_an_unknown_suffix_is_refused(tmp_path: Path) -> None:
         write_still(BARS, tmp_path / "a.gif")
 
 
-def test_a_directory_that_is_not_there_is_one_error(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="cannot be written: there is no directory"):
-        write_still(BARS, tmp_path / "nowhere" / "a.png")
-
-
-def test_too_little_address_space_is_one_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import resource
-
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (20, 20))
-    with pytest.raises(AnalyzeError, match="80 GiB of address space"):
-        write_still(BARS, tmp_path / "a.png")
-
-
 def test_a_missing_library_is_a_line_that_installs_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -229,35 +163,6 @@ def test_an_option_without_a_chart_has_no_picture(tmp_path: Path) -> None:
     assert (code, err.count("\n"), "a picture ends in .svg .png .pdf" in err) == (2, 1, True)
     with pytest.raises(UsageError, match="o has no chart to draw here"):
         write_still(Timeline("T", [Span("gpu", "FW", 0.0, 5.0, "FW")]), tmp_path / "a.png")
-
-
-def test_what_was_not_recorded_is_a_hollow_bar(tmp_path: Path) -> None:
-    series = {"communication alone": [1.0], "not recorded": [2.0]}
-    write_still(Bars("Steps", "", "ms", ["r0"], series, stacked=True), tmp_path / "a.svg")
-    bars = {e.get("aria-label"): e for e in elements(tmp_path / "a.svg") if e.get("role")}
-    assert bars["r0, not recorded: 2.00"].get("stroke-dasharray")
-    assert not bars["r0, communication alone: 1.00"].get("stroke")
-
-
-def test_a_few_far_larger_cells_leave_the_others_their_colours() -> None:
-    usual = [[float(1 + i % 10) for i in range(100)] for _ in range(4)]
-    chart = HEAT._replace(x=list(map(str, range(100))), y=list("abcd"), values=usual)
-    colour = plot.specification(chart)["encoding"]["color"]
-    assert "domain" not in colour["scale"]
-    usual[0][7] = 300.0
-    colour = plot.specification(chart)["encoding"]["color"]
-    assert colour["scale"]["domain"] == [1.0, 10.0]
-    assert colour["legend"]["title"] == "ms, the darkest is 10.0 and more"
-
-
-def test_a_legend_is_no_wider_than_its_chart() -> None:
-    long_ones = {f"callback/Times/event/after_backward_{i}": [1.0, 2.0] for i in range(8)}
-    for width, most in ((560, 3), (860, 5)):
-        spec = plot.specification(BARS._replace(series=long_ones), width)
-        assert spec["config"]["legend"]["columns"] == most
-        (names,) = (one["value"] for one in spec["params"] if one["name"] == "names_s")
-        assert max(map(len, names)) <= 24 and len(set(names)) == 8
-    assert plot.specification(BARS)["config"]["legend"]["columns"] >= 3
 
 
 PLACES = st.sets(st.tuples(st.integers(0, 6), st.integers(0, 9)), min_size=2, max_size=25).map(sorted)

@@ -7,8 +7,6 @@ import io
 import json
 import logging
 import math
-import subprocess
-import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -21,9 +19,8 @@ from hypothesis import strategies as st
 import report
 import report.csv
 import report.json
-from conftest import REPO
-from errors import AnalyzeError, OutputError, UsageError
-from result import Bars, Column, LazySequence, Result, Table
+from errors import AnalyzeError, OutputError
+from result import Column, LazySequence, Result, Table
 
 TABLE = Table(
     "operations",
@@ -92,17 +89,6 @@ def test_json_survives_a_lone_surrogate_and_a_huge_integer() -> None:
     assert json_of(document) == {"option": "o", "headline": "T", **plain, "repairs": []}
 
 
-def test_json_of_items_that_are_made_one_by_one_is_that_of_a_list() -> None:
-    def text(items: Any) -> str:
-        stream = io.StringIO()
-        report.json.write(Result("o", "T", {"a": 1, "b": items, "c": []}), stream, arguments())
-        return stream.getvalue()
-
-    items: list[Any] = [{"path": [{"name": "x\ny", "ms": 1.5}], "none": []}, 7, "é"]
-    assert text(LazySequence(range(3), items.__getitem__)) == text(items)
-    assert text(LazySequence((), items.__getitem__)) == text([])
-
-
 def test_what_is_made_is_made_when_it_is_asked_for() -> None:
     asked: list[int] = []
     made = LazySequence(range(4), lambda at: asked.append(at) or 10 * at)  # type: ignore[func-returns-value]
@@ -123,37 +109,6 @@ json_values = st.recursive(
 @given(st.dictionaries(st.text(), json_values))
 def test_json_reads_back_as_it_was(document: dict[str, Any]) -> None:
     assert json.loads(report.json.encode(document)) == document
-
-
-def test_json_within_objects_that_are_made_is_laid_out_as_all_else() -> None:
-    made = LazySequence(
-        [1, 2],
-        lambda n: {"n": n, "rows": LazySequence(range(n - 1), lambda at: {"at": at}), "last": "\u00e9"},
-    )
-    listed = [
-        {"n": 1, "rows": [], "last": "\u00e9"},
-        {"n": 2, "rows": [{"at": 0}], "last": "\u00e9"},
-    ]
-    stream = io.StringIO()
-    report.json.write(Result("o", "T", {"scopes": made, "one": {"x": [], **listed[1]}}), stream, arguments())
-    expected = {
-        "option": "o",
-        "headline": "T",
-        "scopes": listed,
-        "one": {"x": [], **listed[1]},
-        "repairs": [],
-    }
-    assert stream.getvalue() == json.dumps(expected, indent=2, ensure_ascii=False) + "\n"
-
-
-def test_json_of_many_rows_reads_as_that_of_few() -> None:
-    rows = [(f"é {i}", i / 8, None) for i in range(12_001)]
-    stream = io.StringIO()
-    document = {"operations": TABLE._replace(rows=rows).records(), "none": TABLE.records()[:0]}
-    report.json.write(Result("o", "T", document), stream, arguments())
-    records = [{"name": f"é {i}", "avg_ms": i / 8, "ok": None} for i in range(12_001)]
-    expected = {"option": "o", "headline": "T", "operations": records, "none": [], "repairs": []}
-    assert stream.getvalue() == json.dumps(expected, indent=2, ensure_ascii=False) + "\n"
 
 
 def test_csv_is_the_first_table_with_its_keys() -> None:
@@ -179,23 +134,6 @@ def test_each_repair_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
 
 
-def test_a_flag_without_a_file_writes_beside_what_the_option_read(tmp_path: Path) -> None:
-    (tmp_path / "trace.json").touch()
-    result = Result("o", "T", {}, (TABLE,), beside=tmp_path / "trace.json")
-    report.show(result, arguments(xlsx=True, html=True))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["o.html", "o.xlsx", "trace.json"]
-
-
-def test_without_such_a_place_it_writes_beside_the_first_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    report.show(
-        Result("compare", "T", {}, (TABLE,)), arguments(xlsx=True, path=[Path("a.json"), Path("b/c")])
-    )
-    assert (tmp_path / "compare.xlsx").exists()
-
-
 def test_a_file_that_cannot_be_written_does_not_cost_the_answer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -203,54 +141,6 @@ def test_a_file_that_cannot_be_written_does_not_cost_the_answer(
     with pytest.raises(OutputError, match=r"nowhere/a\.xlsx: cannot be written: there is no directory"):
         report.show(Result("o", "The title", {}, (TABLE,)), arguments(xlsx=str(path)))
     assert "The title" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("face", ["xlsx", "html"])
-def test_a_full_disk_is_one_clear_error(face: str) -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("no /dev/full here")
-    with pytest.raises(OutputError, match="/dev/full: cannot be written: No space left on device"):
-        report.show(Result("o", "T", {}, (TABLE,)), arguments(**{face: "/dev/full"}))
-
-
-def test_a_directory_is_no_file_to_write(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r": is a directory; name a file in it"):
-        report.show(Result("o", "T", {}, (TABLE,)), arguments(html=str(tmp_path)))
-
-
-@pytest.mark.parametrize(("suffix", "starts"), [(".png", b"\x89PNG"), (".html", b"<!doctype html>")])
-def test_a_picture_is_drawn_by_its_suffix(suffix: str, starts: bytes, tmp_path: Path) -> None:
-    bars = Bars("B", "run", "ms", ["0"], {"FW": [1.0]})
-    path = tmp_path / f"a{suffix}"
-    report.show(Result("o", "T", {}, charts=(bars,), picture=path), arguments())
-    assert path.read_bytes().startswith(starts)
-
-
-_SHOW = (
-    "import sys; sys.path.insert(0, {repo!r}); import report, errors\n"
-    "from argparse import Namespace; from result import *\n"
-    "t = Table('t', 'T', (Column('n', 'N', 'int'),), [(i,) for i in range(100000)])\n"
-    "args = Namespace(format={face!r}, pretty=False, full=False, head=None, path=[])\n"
-    "try: report.show(Result('o', 'T', {{}}, (t,)), args)\n"
-    "except errors.AnalyzeError as error: sys.exit(str(error))\n"
-    "except BrokenPipeError: sys.exit('broken pipe')\n"
-)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("face", ["table", "csv"])
-def test_a_full_device_as_standard_output_is_one_line(face: str) -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("no /dev/full here")
-    program = _SHOW.format(repo=str(REPO), face=face)
-    with open("/dev/full", "wb") as full:
-        done = subprocess.run([sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, text=True)
-    assert done.stderr == "standard output: cannot be written: No space left on device\n"
-
-
-def test_every_face_of_the_registry_exists() -> None:
-    for module in {*report.FORMATS.values(), *report.FILES.values(), *report.PICTURES.values()}:
-        assert (REPO / (module.replace(".", "/") + ".py")).is_file()
 
 
 @pytest.mark.parametrize("name", ["a\rb", "a\nb", "a\r\nb", "a,b", 'a"b'])

@@ -211,57 +211,6 @@ def test_cards_are_numbered_paragraphs_before_the_notes() -> None:
     assert shown(result) == "H.\n\n1. It is slow. Why.\n   Do  Less.\n\n2. And late.\n\nA note.\n"
 
 
-def test_lines_that_wrap_are_indented_as_their_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "20")
-    card = Card("It is far too slow now", "", [("Do", "Less of all this.")])
-    text = shown(Result("o", "", {}, cards=[card], notes=("A note that is longer.",)))
-    assert text == (
-        "1. It is far too\n   slow now.\n   Do  Less of all\n       this.\n\nA note that is\nlonger.\n"
-    )
-
-
-def test_a_figure_that_is_too_long_goes_on_below_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    figures = (("time", "5 ms"), ("error of the model", "within 4 % (median; 9 in 10: 11 %)"))
-    assert shown(Result("o", "", {}, figures=figures)).splitlines() == [
-        "time                5 ms",
-        "error of the model  within 4 % (median;",
-        "                    9 in 10: 11 %)",
-    ]
-
-
-def test_the_header_of_a_name_that_is_shortened_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    columns = Column("n", "the operation that changed most of all"), TOTAL
-    lines = shown(table_of(*columns, rows=[("wk0.FW.hybridsequential0_conv10_weight", 1.0)])).splitlines()
-    rule = next(i for i, line in enumerate(lines) if line.startswith("─"))
-    assert " ".join(line[: lines[rule].index(" ")].strip() for line in lines[:rule]) == columns[0].title
-    assert "…" in lines[rule + 1]
-
-
-def test_changes_that_are_certain_have_a_colour_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("COLUMNS", "80")
-    change = Column("ms", "Change", "float", 1, scale="diverging")
-    rows = [("more", 2.0, True), ("less", -2.0, True), ("chance", 9.0, False), ("same", 0.0, True)]
-    table = Table("t", "T", (NAME, change, Column("sure", "Sure", "bool")), rows, certain="sure")
-    stream = Terminal()
-    text.write(Result("o", "", {}, tables=(table,)), stream, Namespace(pretty=False, full=False, head=None))
-    assert [line.split()[1] for line in stream.getvalue().splitlines()[2:]] == [
-        "\x1b[31m", "\x1b[32m", "9.0", "0",
-    ]  # fmt: skip
-    monkeypatch.setenv("NO_COLOR", "1")
-    stream = Terminal()
-    text.write(Result("o", "", {}, tables=(table,)), stream, Namespace(pretty=False, full=False, head=None))
-    assert "\x1b" not in stream.getvalue()
-
-
-def test_numbers_that_only_tell_apart_have_no_separators() -> None:
-    key, size = Column("key", "Key", "id"), Column("size", "Size", "int")
-    assert shown(table_of(key, size, rows=[(65536, 65536)])).splitlines()[-1].split() == ["65536", "65,536"]
-
-
 def test_columns_leave_from_the_right_and_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     # 20 of the name + 2 + 5 + 2 + 5 are the least for three columns
     columns = [Column(key, key, "float") for key in ("avg", "p50", "p99")]

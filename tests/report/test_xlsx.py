@@ -67,27 +67,6 @@ def test_the_first_sheet_is_a_summary(tmp_path: Path) -> None:
     ]
 
 
-def test_the_header_is_bold_and_stays_and_filters(tmp_path: Path) -> None:
-    sheet = read_back(tmp_path / "a.xlsx", table([("a", 1), ("b", 2)], NAME, COUNT))["operations"]
-    assert sheet["A1"].font.bold
-    assert sheet.freeze_panes == "B2"
-    assert sheet.auto_filter.ref == "A1:B3"
-
-
-def test_numbers_are_formatted_by_their_columns(tmp_path: Path) -> None:
-    sheet = read_back(tmp_path / "a.xlsx", table([("a", 1, 1.0, 0.5)], NAME, COUNT, AVERAGE, CHANGE))[
-        "operations"
-    ]
-    assert [cell.number_format for cell in sheet[2]] == ["General", "#,##0", "#,##0.000", "0.0%"]
-
-
-def test_a_change_is_coloured_around_zero(tmp_path: Path) -> None:
-    sheet = read_back(tmp_path / "a.xlsx", table([("a", 0.5), ("b", -0.5)], NAME, CHANGE))["operations"]
-    [area] = sheet.conditional_formatting
-    assert str(area.sqref) == "B2:B3"
-    assert [bound.val for bound in area.rules[0].colorScale.cfvo] == [-0.5, 0, 0.5]
-
-
 @pytest.mark.parametrize(
     "text", ["=1+1", "{=SUM(A1)}", "https://example.org/", "12", "\x1b[31m\ud800", " x "]
 )
@@ -117,25 +96,6 @@ def test_more_rows_than_a_sheet_holds_are_cut_and_said(
     assert "operations: 1 rows are left out of the workbook" in caplog.text
 
 
-def test_a_table_without_rows_is_a_sheet_with_a_header(tmp_path: Path) -> None:
-    assert rows_of(read_back(tmp_path / "a.xlsx", table([], NAME))["operations"]) == [("Name",)]
-
-
-def test_sheet_names_that_differ_only_in_case_are_told_apart() -> None:
-    taken: set[str] = set()
-    assert [xlsx.sheet_name(name, taken) for name in ("Run", "run", "RUN")] == ["Run", "run (2)", "RUN (3)"]
-
-
-def test_a_long_sheet_name_keeps_both_its_ends_and_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    name = xlsx.sheet_name("fork_lenet_base_with_a_slow_network_17", set())
-    assert name == "fork_lenet_base…slow_network_17"
-    assert "names end at 31 characters" in caplog.text
-
-
-def test_history_is_no_legal_name() -> None:
-    assert xlsx.sheet_name("History", set()) == "History_"
-
-
 @given(st.lists(st.text(), max_size=6))
 def test_sheet_names_are_legal_and_unique(wanted: list[str]) -> None:
     taken: set[str] = set()
@@ -146,8 +106,3 @@ def test_sheet_names_are_legal_and_unique(wanted: list[str]) -> None:
         assert not set(name) & set("[]:*?/\\")
         assert not name.startswith("'")
         assert not name.endswith("'")
-
-
-def test_a_number_that_only_tells_apart_has_no_separators(tmp_path: Path) -> None:
-    sheet = read_back(tmp_path / "a.xlsx", table([(65536,)], Column("key", "Key", "id")))["operations"]
-    assert (sheet["A2"].value, sheet["A2"].number_format) == (65536, "0")

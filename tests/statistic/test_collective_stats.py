@@ -191,36 +191,6 @@ def test_exposed_time_is_that_of_breakdown(tmp_path: Path) -> None:
     assert shares == [("all-reduce", pytest.approx(50 / 250)), ("broadcast", pytest.approx(100 / 150))]
 
 
-def test_processes_give_the_same_answer(tmp_path: Path) -> None:
-    events = [
-        [kernel("allreduce", 1000 * n + 7 * rank, 500 - 7 * rank, 3) for n in range(4)] for rank in range(3)
-    ]
-    path = job(tmp_path, events)
-    assert answer(path, "--jobs", 1) == answer(path, "--jobs", 2)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("--option", "statistic", "--sub_option", "collectives", "--step_by", "x"),
-        ("--option", "statistic", "--sub_option", "collectives", "--group_by", "rank"),
-        ("--option", "statistic", "--sub_option", "collectives", "--save", "digest.json"),
-    ],
-)
-def test_flags_that_have_no_effect_are_refused(tmp_path: Path, words: Sequence[str]) -> None:
-    path = job(tmp_path, [[kernel("allreduce", 1, 2, 1)]])
-    code, out, err = run_cli(*words, "--path", path)
-    assert (code, out, err.count("\n")) == (2, "", 1)
-
-
-def test_a_digest_holds_no_single_collectives(tmp_path: Path) -> None:
-    path, digest = job(tmp_path / "job", [[kernel("allreduce", 1, 2, 1)]]), tmp_path / "digest.json"
-    assert run_cli("--option", "statistic", "--path", path, "--save", digest)[0] == 0
-    code, _, err = run_cli(*WORDS, digest)
-    assert code == 2
-    assert "holds no single collectives" in err
-
-
 #: By hand from the files: kind, bytes, microseconds from the last start to the last end, factor for 8 ranks.
 BY_HAND = [
     ("all-to-all", 6144 * 4, 1694128201431941 - 1694128201431930, 7 / 8),

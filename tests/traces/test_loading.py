@@ -106,15 +106,6 @@ def test_a_lone_file_keeps_its_rank(tmp_path: Path) -> None:
     assert load_paths([write(tmp_path / "some.json", [x("a", 0, 1)])]).names == ["rank0"]
 
 
-def test_files_of_unknown_rank_have_one_name_in_every_option(tmp_path: Path) -> None:
-    events = [x(name, at, 40) for at in (0, 100, 200) for name in ("train_step", "inner")]
-    paths = [write(tmp_path / name, events) for name in ("a.json", "b.json")]
-    rows = answer("--option", "statistic", "--sub_option", "breakdown", "--path", *paths)["breakdown"]
-    assert {row["rank"] for row in rows} == {"rank0", "rank1"}
-    predicted = answer("--option", "replay", "--path", *paths, "--output", "-")["predicted_ms"]
-    assert set(predicted) == {"rank0", "rank1"}
-
-
 # ---- combined files
 
 
@@ -208,17 +199,6 @@ def test_a_collective_or_a_tensor(tmp_path: Path) -> None:
     assert len(load_paths([horovod], Request(only=["grad.2"])).made[0]) == 2
 
 
-@pytest.mark.parametrize("option", ["statistic", "critical", "graph", "replay", "combine"])
-def test_an_unknown_name_is_one_line_for_every_option(tmp_path: Path, option: str) -> None:
-    outputs = ["--output", tmp_path / {"graph": "g.dot"}.get(option, "o.json")]
-    code, _, err = run_cli(
-        "--option", option, "--path", REPO / "examples" / "lenet", "--filter", "Comm.nothing",
-        *([] if option == "statistic" else outputs),
-    )  # fmt: skip
-    assert code == 1
-    assert "--filter Comm.nothing: no communication in this job has that name" in err
-
-
 # ---- flags and the default path
 
 
@@ -248,11 +228,3 @@ def test_the_args_of_chosen_events_are_read_whatever_surrounds_them(tmp_path: Pa
         assert trace_files.read_args(path, {"gloo:x", "z"}, slices=True) == found
         assert trace_files.read_args(path, {"gloo:x"}) == [{"n": 4}]
         assert trace_files.read_args(path, {"z"}) == []
-
-
-def test_a_bar_says_what_it_counts() -> None:
-    job = REPO / "examples" / "lenet"
-    for option in ("statistic", "diagnose"):
-        code, _, err = run_cli("--option", option, "--path", job, "--progress")
-        assert code == 0
-        assert "reading 2 files" in err

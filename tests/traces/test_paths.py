@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from conftest import run_cli
 from errors import TraceError
-from trace_utils import Holds, find_paths, held_by, load_paths
+from trace_utils import Holds, held_by, load_paths
 from traces.gpu_folders import find_gpus
 from traces.layouts import find_job
 
@@ -153,24 +152,6 @@ def test_hosts_whose_files_have_one_name_are_told_apart_by_what_is_in_them(
         find_job(tmp_path)
 
 
-def test_where_traces_lie_deeper_is_told(tmp_path: Path) -> None:
-    make(tmp_path, *(f"host{i}/plugins/profile/t.pt.trace.json" for i in range(5)))
-    make(tmp_path, "notes/old/config.json", content="{}")
-    where = ", ".join(f"host{i}/plugins/profile" for i in range(3))
-    with pytest.raises(
-        TraceError, match=f"no trace in this directory; give .* hold some: {where} and 2 more$"
-    ):
-        find_job(tmp_path)
-
-
-def test_traces_below_those_of_a_job_are_said_to_be_left(tmp_path: Path) -> None:
-    make(tmp_path, "a.json", "x/b.json", "out/combined.json")
-    make(tmp_path, "notes/config.json", content="{}")
-    (line,) = find_job(tmp_path).notes
-    assert line == f"{tmp_path}: traces in x are not read; if of this job, give those, too"
-    assert not find_paths([tmp_path, tmp_path / "x"]).notes
-
-
 def test_a_directory_for_each_rank(tmp_path: Path) -> None:
     make(tmp_path, "rank_1/trace.json", "rank_0/trace.json")
     assert [(s.rank, s.path.parent.name) for s in find_job(tmp_path).sources] == [
@@ -203,16 +184,6 @@ def test_what_is_neither_a_file_nor_a_directory_is_left_out_with_a_note(tmp_path
     assert job.notes == [f"{tmp_path / name}: neither a file nor a directory, left out" for name in left]
 
 
-def test_a_directory_that_may_not_be_read_is_left_out_with_a_note(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make(tmp_path, "rank0.json")
-    (tmp_path / "closed").mkdir()
-    access = os.access
-    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "closed" and access(path, mode))
-    assert find_job(tmp_path).notes == [f"{tmp_path}/closed: may not be read (permission denied), left out"]
-
-
 def test_several_directories_are_workers_several_files_ranks(tmp_path: Path) -> None:
     make(tmp_path, "x/0/comm.json", "y/0/comm.json", "y/1/comm.json")
     loaded = load_paths([tmp_path / "y", tmp_path / "x"])
@@ -224,17 +195,6 @@ def test_several_directories_are_workers_several_files_ranks(tmp_path: Path) -> 
         ("rank0.", "r0.json"),
         ("rank1.", "r1.json"),
     ]
-
-
-def test_the_recorded_jobs(shared_data: Path) -> None:
-    assert prefixes(shared_data / "byteps" / "fork_lenet_2w2g") == [
-        "wk0.rank0.",
-        "wk0.rank1.",
-        "wk1.rank0.",
-        "wk1.rank1.",
-    ]
-    ranks = load_paths([shared_data / "kineto" / "ddp4-gloo-base" / "trace"]).job.sources
-    assert [source.rank for source in ranks] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -259,27 +219,3 @@ def test_dialects_are_told_by_content(shared_data: Path, tmp_path: Path, case: s
     renamed = tmp_path / "file.bin"
     renamed.write_bytes((shared_data / case).read_bytes())
     assert load_paths([renamed]).made[0].dialect == dialect
-
-
-def test_traces_of_several_gpu_directories_are_ranks_and_workers(tmp_path: Path) -> None:
-    make(tmp_path, "w/0/comm.json", "w/1/comm.json", "v/0/comm.json")
-    both = load_paths([tmp_path / "w/1/comm.json", tmp_path / "w/0/comm.json"])
-    assert [source.prefix for source in both.job.sources] == ["rank1.", "rank0."]
-    across = load_paths([tmp_path / "w/0/comm.json", tmp_path / "v/0/comm.json"])
-    assert [source.prefix for source in across.job.sources] == ["wk0.rank0.", "wk1.rank0."]
-
-
-def test_empty_directories_among_gpus_and_workers_are_said(tmp_path: Path) -> None:
-    make(tmp_path, "worker_0/0/comm.json", "logs/readme.txt")
-    (tmp_path / "worker_0" / "1").mkdir()
-    (tmp_path / "worker_1" / "0").mkdir(parents=True)
-    assert find_job(tmp_path).notes == [
-        f"{tmp_path}/worker_0/1: an empty directory, left out",
-        f"{tmp_path}/worker_1: an empty directory, left out",
-    ]
-
-
-def test_a_combined_trace_beside_its_ranks_is_not_counted_again(tmp_path: Path) -> None:
-    make(tmp_path, "rank0.json", "rank1.json")
-    assert run_cli("--option", "combine", "--path", tmp_path, "--output", tmp_path / "merged.json")[0] == 0
-    assert [source.path.name for source in find_job(tmp_path).sources] == ["rank0.json", "rank1.json"]

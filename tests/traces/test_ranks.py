@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,7 +13,6 @@ from conftest import run_cli
 from dag_utils import LoadedSteps, load_steps
 from errors import TraceError
 from trace_utils import Request
-from traces.files import map_traces
 
 _US = 1_000
 
@@ -101,30 +99,6 @@ def test_a_rank_that_cannot_be_read_is_a_note_and_one_without_steps_an_error(
             load_steps([Path("job")], Request(step_by="nothing", jobs=jobs, progress=False))
 
 
-def test_a_filter_is_checked_against_the_communications_of_all_ranks(job: Path) -> None:
-    command = ["--option", "critical", "--path", job, "--format", "json"]
-    assert run_cli(*command, "--filter", "rank1.gloo:all_reduce")[0] == 0
-    code, _, err = run_cli(*command, "--filter", "gloo:all_reduces")
-    assert code == 1
-    assert err.startswith(
-        "analyze.py: error: --filter gloo:all_reduces: no communication in this job has that"
-    )
-    assert "did you mean gloo:all_reduce" in err
-
-
-@pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> list[list[list[str]]]:
-    """The names of the files that tasks read together, of each round of tasks."""
-    rounds: list[list[list[str]]] = []
-
-    def counted(work: Any, groups: Any, *about: Any, **how: Any) -> Any:
-        rounds.append([[path.name for path in group] for group in groups])
-        return map_traces(work, groups, *about, **how)
-
-    monkeypatch.setattr("traces.ranks.map_traces", counted)
-    return rounds
-
-
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_file_that_cannot_be_read_does_not_take_its_ranks_others_with_it(tmp_path: Path, jobs: int) -> None:
     write(tmp_path / "rank0.json", 0, range(1, 9))
@@ -134,17 +108,3 @@ def test_a_file_that_cannot_be_read_does_not_take_its_ranks_others_with_it(tmp_p
     assert loaded.recording.owners == ["rank0", "rank1"]
     assert [step.number for step in loaded.recording.steps] == [5, 6, 7, 8]
     assert any("rank1_a.json: JSON, but no trace" in line for line in loaded.repairs)
-
-
-def test_files_of_which_nothing_tells_the_rank_are_named_with_what_they_are_taken_for(tmp_path: Path) -> None:
-    event = {"ph": "X", "name": "aten::mm", "cat": "cpu_op", "pid": 1, "tid": 1, "ts": 0, "dur": 10}
-    names = [f"host_{1234 + i}.{1_700_000_000_000 + 1000 * i}.pt.trace.json" for i in range(3)]
-    for name in names:
-        (tmp_path / name).write_text(json.dumps({"schemaVersion": 1, "traceEvents": [event]}))
-    code, _, err = run_cli("--option", "statistic", "--path", tmp_path)
-    assert code == 0
-    first = "rank0 is host_1234.1700000000000, rank1 is host_1235.1700000001000"
-    assert f"ranks by the order of files, as nothing else tells them: {first} and rank2 is" in err
-    for i, name in enumerate(names):  # a name that says the rank is enough
-        (tmp_path / name).rename(tmp_path / f"rank{i}.pt.trace.json")
-    assert "ranks by the order of files" not in run_cli("--option", "statistic", "--path", tmp_path)[2]

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import networkx as nx
 import pytest
 
 from collector.gpu.dag_from_symbols import from_symbols
@@ -163,21 +162,6 @@ def test_what_several_profiler_processes_report_counts_once(tmp_path: Path) -> N
     assert rows(operators(twice, tmp_path)) == [*STEP_ONE, ("STEP", 141, 29)]
 
 
-def test_an_operation_that_only_another_process_has_is_kept(tmp_path: Path) -> None:
-    elsewhere = [{**e, "pid": 1} if e["name"] == "dense_fwd" else e for e in profile_events([0])]
-    assert ("FW.dense", 110, 5) in rows(operators(elsewhere, tmp_path))
-
-
-def test_a_profile_of_another_model_gives_one_line(tmp_path: Path) -> None:
-    from trace_utils import read_trace
-
-    profile = read_trace(write(tmp_path / "p.json", profile_events()))
-    part = collect_operators(profile, {"FW.other": ["I/O"]})
-    assert not part.events
-    assert len(part.warnings) == 1
-    assert "none of its 7 operations is in the DAG" in part.warnings[0]
-
-
 # ---- communication
 
 
@@ -307,18 +291,6 @@ def test_a_dag_that_is_there_is_not_replaced(tmp_path: Path) -> None:
     assert len([line for line in repairs if "dag.gml" in line]) == 1
 
 
-def test_a_dag_of_another_model_gives_way_to_the_symbols(tmp_path: Path) -> None:
-    gpu = write_gpu(tmp_path / "0")
-    other = nx.DiGraph([("I/O", "FW.embedding"), ("FW.embedding", "OUTPUT0"), ("OUTPUT0", "BW.embedding")])
-    nx.write_gml(other, gpu / "dag.gml")
-    before = (gpu / "dag.gml").read_bytes()
-    answer = collect(gpu)
-    assert answer["gpus"][0]["events"] == {"I/O": 3, "FW": 4, "BW": 4, "Comm": 8, "STEP": 2}
-    assert len(answer["repairs"]) == 1
-    assert "not used: inputs from symbol_debug_str.txt" in answer["repairs"][0]
-    assert (gpu / "dag.gml").read_bytes() == before
-
-
 @pytest.mark.parametrize(
     ("variant", "changed"), [("operator", {"FW", "BW", "STEP"}), ("comm", {"Comm"}), ("io", {"I/O"})]
 )
@@ -366,19 +338,6 @@ def test_one_bad_source_costs_its_own_part_only(tmp_path: Path, name: str, conte
     lost = {"temp.json": {"FW", "BW", "STEP"}, "comm.json": {"Comm"}, "io.json": {"I/O"}}[name]
     assert set(answer["gpus"][0]["events"]) == {"FW", "BW", "STEP", "Comm", "I/O"} - lost
     assert len([line for line in answer["repairs"] if name in line]) == 1
-
-
-@pytest.mark.parametrize("name", ["temp.json", "comm.json", "io.json"])
-def test_a_source_that_got_lost_does_not_cost_what_was_collected(tmp_path: Path, name: str) -> None:
-    gpu = write_gpu(tmp_path / "0")
-    collect(gpu)
-    once = final(gpu)
-    (gpu / name).unlink()
-    repairs = collect(gpu)["repairs"]
-    assert final(gpu) == once
-    assert len(repairs) == 1
-    assert repairs[0].startswith(f"{gpu / name}: missing: ")
-    assert repairs[0].endswith(" stay as they are in the final trace")
 
 
 def test_a_source_that_was_cut_does_not_replace_more_than_it_has(tmp_path: Path) -> None:
@@ -573,13 +532,6 @@ def test_everything_includes_captures_and_logs(shared_data: Path, tmp_path: Path
     assert answer["server"]["output"] == str(path / "server_timeline.json")
     for part in ("network", "server"):
         assert json.loads(Path(answer[part]["output"]).read_text())["traceEvents"]
-
-
-def test_one_part_alone_leaves_the_captures(shared_data: Path, tmp_path: Path) -> None:
-    path = network_job(shared_data, tmp_path)
-    answer = collect(path, "--sub_option", "comm")
-    assert answer.keys() == {"option", "headline", "gpus", "iteration_ms", "repairs"}
-    assert not (path / "comm_timeline.json").exists()
 
 
 @pytest.mark.parametrize(("variant", "member"), [("pcap", "network"), ("server", "server")])

@@ -12,7 +12,6 @@ import pytest
 
 import parallel
 from collector.network.collect_captures import TIMELINE, Captured, read_captures, write_captured
-from collector.network.endpoints import index_in_path
 from errors import TraceError
 from trace_utils import find_gpus
 from traffic import NEW, SERVER_BASE, Connection, Packet, in_order, message, pcap, struct_meta, train
@@ -103,22 +102,6 @@ def test_a_connection_in_two_captures_counts_once(tmp_path: Path) -> None:
     assert found.repairs == [f"{tmp_path / 'server_0.pcap'}: 1 connections are in another capture too"]
 
 
-def test_captures_inside_the_worker_directories(tmp_path: Path) -> None:
-    make_job(tmp_path)
-    for i in (0, 1):
-        (tmp_path / f"worker_{i}").mkdir()
-        shutil.move(tmp_path / f"worker_{i}.pcap", tmp_path / f"worker_{i}" / "net.pcap")
-    assert read_captures(tmp_path).nodes == ["server_0", "worker_0", "worker_1"]
-
-
-@pytest.mark.parametrize(
-    ("name", "index"),
-    [("worker_3.pcap", 3), ("job/worker_12/0/net.pcap", 12), ("worker-1.pcap", 1), ("net.pcap", None)],
-)
-def test_the_worker_in_a_path(name: str, index: int | None) -> None:
-    assert index_in_path(Path(name), "worker") == index
-
-
 def test_captures_read_in_processes_tell_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_job(tmp_path)
     (tmp_path / "text.pcap").write_bytes(b"no capture")
@@ -173,19 +156,6 @@ def test_a_job_with_only_a_bad_capture_is_refused_in_a_line(tmp_path: Path, name
     assert str(caught.value).startswith(str(tmp_path / "worker_0.pcap"))
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "comm_timeline.json").exists()
-
-
-def test_a_truncated_capture_gives_what_was_whole(tmp_path: Path) -> None:
-    make_job(tmp_path)
-    whole = (tmp_path / "worker_0.pcap").read_bytes()
-    before = 0
-    for size in range(1500, len(whole), 1777):
-        (tmp_path / "worker_0.pcap").write_bytes(whole[:size])
-        found = read_captures(tmp_path)
-        mine = [len(c.transfers) for c in found.captures if c.capture.path.name == "worker_0.pcap"]
-        assert sum(mine) >= before
-        before = sum(mine)
-    assert before > 6
 
 
 # ---- the recorded jobs

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import gzip
-import os
 import struct
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from pathlib import Path
@@ -15,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.network.packets import Capture, Segment, is_capture, read_segments
-from conftest import REPO, examples
+from collector.network.packets import Capture, Segment, read_segments
+from conftest import examples
 from errors import TraceError
 from traffic import ACK, Packet, framed, pcap, pcapng, tagged, tcp
 
@@ -126,18 +123,6 @@ def test_a_capture_cut_at_any_byte_gives_the_packets_before(tmp_path: Path, form
         assert bool(capture.damage) == (size not in ends)
 
 
-def test_a_gzip_capture_cut_at_any_byte_gives_some_of_its_packets(tmp_path: Path) -> None:
-    data = gzip.compress(b"".join(pcap([packet(b"%d" % i) for i in range(4)])))
-    for size in range(1, len(data)):
-        try:
-            segments, capture = read(tmp_path, [data[:size]])
-        except TraceError as error:
-            assert "\n" not in str(error)
-            continue
-        assert [s.payload for s in segments] == [b"%d" % i for i in range(len(segments))]
-        assert capture.damage
-
-
 def test_damage_is_told_with_its_place(tmp_path: Path) -> None:
     damaged = struct.pack("<IIII", 0, 0, 1 << 31, 1 << 31), bytes(100)  # an impossible length
     # header 24 bytes, a record header 16, a packet 14 + 40 + 23
@@ -157,11 +142,6 @@ def test_any_bytes_behind_a_header_do_no_harm(tmp_path_factory: pytest.TempPathF
     record = struct.pack("<IIII", 0, 0, len(data), len(data)) + data
     for link in (0, 1, 101, 113, 276, 105):
         read(folder, [b"".join(pcap([]))[:20] + struct.pack("<I", link), record])
-
-
-def test_names_of_captures() -> None:
-    names = ["a.pcap", "a.PCAPNG", "a.pcap.gz", "worker_0.pcap12", "a.cap", "a.pcap.txt", "pcap"]
-    assert [is_capture(Path(name)) for name in names] == [True] * 5 + [False] * 2
 
 
 @pytest.mark.parametrize("form", ["pcapng", "gz", "nanoseconds", "cooked"])
@@ -197,11 +177,3 @@ def test_a_time_beyond_all_measure_is_damage(tmp_path: Path) -> None:
     segments, capture = read(tmp_path, [section, coarse, record])
     assert segments == []
     assert "damaged" in capture.damage
-
-
-@pytest.mark.slow
-def test_loading_scapy_makes_no_directories(tmp_path: Path) -> None:
-    script = "from collector.network.packets import _scapy\n_scapy()\n"
-    environment = {**os.environ, "HOME": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", script], cwd=REPO, check=True, env=environment)
-    assert list(tmp_path.iterdir()) == []

@@ -247,17 +247,6 @@ def test_inputs_may_name_the_weights_of_the_step_before() -> None:
     assert ("Comm.a", "FW.a", HEAD) not in edges(steps) | edges(steps, 1)
 
 
-def test_gradients_take_their_parameters_names() -> None:
-    rows = [
-        compute("FW.a", 0, 4),
-        compute("BW.a", 4, 14),
-        *tensor("byteps.gradient_3", 14, 22, ("PUSH", 15, 16)),
-    ]
-    steps = gpu([*rows, compute("FW.a", 23, 24)], [("BW.a", "Comm.w")], parameters={"byteps.gradient_3": "w"})
-    assert ("BW.a", "Comm.w", HEAD) in edges(steps)
-    assert "Comm.w.PUSH.65536" in labels(steps)
-
-
 def test_communication_alone_has_the_time_before_each_gradient_as_computation() -> None:
     # rounds end at 20 and 60: the step from 20 to 60 computes b until 45, then a until 50
     rows = [*tensor("b", 5, 15), *tensor("a", 10, 20), *tensor("b", 45, 55), *tensor("a", 50, 60)]
@@ -393,19 +382,6 @@ def test_a_gpu_that_cannot_number_its_steps_takes_the_numbers_of_the_others() ->
     assert [step.number for step in numbered.steps] == [2, 3]
     assert ([step.number for step in alone.steps], alone.is_numbered) == ([2], False)
     assert [step.number for step in join([numbered, alone]).steps] == [3]
-
-
-def test_communications_without_stages_end_once_all_have_begun() -> None:
-    ranks = []
-    for worker, push in enumerate((10, 40)):
-        rows = [
-            compute("FW.a", 0, 4),
-            compute("BW.a", 4, push),
-            *tensor("a", push, 45),
-            compute("FW.a", 50, 51),
-        ]
-        ranks.append(gpu(rows, PASS, name=f"wk{worker}.rank0", worker=worker))
-    assert ("wk1.rank0.Comm.a", "wk0.rank0.Comm.a", Joint.START_TO_BODY) in joined_edges(join(ranks))
 
 
 # ---- recorded jobs

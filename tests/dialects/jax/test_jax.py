@@ -178,18 +178,6 @@ def test_a_host_of_cpu_devices_keeps_the_laws_of_systems(tmp_path: Path) -> None
     system_laws.check_system(write(tmp_path / "log", cpu()), ["rank0", "rank1"], tmp_path)
 
 
-def test_work_of_devices_has_kinds_but_no_operators(tmp_path: Path) -> None:
-    words = ("--option", "statistic", "--format", "json", "--path", write(tmp_path, cpu()), "--group_by")
-    code, out, err = run_cli(*words, "kernel_kind")
-    assert code == 0, err
-    found = {
-        row["name"]: (row["count"], round(row["total_ms"] * 1000)) for row in json.loads(out)["operations"]
-    }
-    assert found == {"GEMM": (6, 240), "communication": (6, 114), "elementwise": (6, 54)}
-    code, _, err = run_cli(*words, "operator")
-    assert code == 2 and err.count("\n") == 1
-
-
 def test_two_processes_are_workers_whose_clocks_are_aligned(tmp_path: Path) -> None:
     write(tmp_path / "log" / "0", cpu())
     write(tmp_path / "log" / "1", cpu(first=2048, begin=5000))
@@ -263,14 +251,6 @@ def test_steps_of_a_tpu_are_its_own_else_the_runs_of_the_main_program(tmp_path: 
     assert own == (Step(0, 500_000, 599_000), Step(1, 599_000, 699_000), Step(2, 699_000, 799_000))
     runs, *_ = steps_of(write(tmp_path / "bare", tpu(is_marked=False)))
     assert runs == tuple(step._replace(label=step.label + 1) for step in own[1:])
-
-
-def test_numbers_of_the_host_win_where_those_of_the_device_count_something_else(tmp_path: Path) -> None:
-    renumbered = [
-        {**event, "args": {"step_num": "40"}} if event["name"] == "train" else event for event in tpu()
-    ]
-    first, *_ = steps_of(write(tmp_path, renumbered))
-    assert [step.dur_ns for step in first] == [10_000, 10_000, 9_000]
 
 
 def test_devices_wait_for_the_last_of_their_group(tmp_path: Path) -> None:

@@ -170,15 +170,10 @@ def test_groups_of_recorded_work_add_up_to_it_to_the_nanosecond(path: Path) -> N
 
 #: Recorded jobs that launch operator by operator; those with Python's stacks have modules, too.
 _EAGER = {
-    "gpu-hta-amd-mi250": False,
     "gpu-param-dlrm-8ranks/trace": False,
     "gpu-hta-nccl-rank0of2/trace": False,
-    "gpu-hta-ns-resolution/trace": False,
     "gpu-param-resnet": False,
     "gpu-tracelens-bert-h100-vs-mi300/h100": True,
-    "gpu-tracelens-bert-h100-vs-mi300/mi300": True,
-    "gpu-tracelens-qwen-h100-vs-mi300/h100": True,
-    "gpu-tracelens-qwen-h100-vs-mi300/mi300": True,
     "gpu-tracelens-resnet-ckpt-mi300-rank0of8": True,
     "gpu-tracelens-timesformer-h100": True,
 }

@@ -14,7 +14,6 @@ import pytest
 
 from conftest import run_cli
 from formats import native
-from formats.native import scanner
 from trace_utils import read_trace
 
 pytestmark = pytest.mark.slow
@@ -79,16 +78,6 @@ def test_it_is_built_once_and_kept_for_the_user_alone(tmp_path: Path, compiler: 
     native.library.cache_clear()
     assert native.library() is not None
     assert (made.stat().st_mtime_ns, made.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
-
-
-def test_another_compiler_or_other_flags_make_another(
-    tmp_path: Path, compiler: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    native.library()
-    monkeypatch.setenv("CC", f"{compiler} -DNOTHING")
-    native.library.cache_clear()
-    assert native.library() is not None
-    assert len(kept(tmp_path)) == 2
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o777, 0o500])
@@ -157,36 +146,6 @@ def test_when_it_is_used(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # nothing is kept there
     monkeypatch.setenv("ANALYZE_NATIVE", wish)
     assert native.is_worth(n_bytes) is answer
-
-
-def test_what_is_kept_is_used_for_less(
-    tmp_path: Path, compiler: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.delenv("ANALYZE_NATIVE", raising=False)
-    native.library.cache_clear()
-    assert native.library() is not None
-    assert native.is_worth(1)  # it is loaded
-    native.library.cache_clear()
-    assert native.is_worth(1 << 20)
-    assert not native.is_worth(1 << 10)
-
-
-@pytest.mark.parametrize("wish", ["0", "1"])
-def test_it_reads_what_it_is_wished_for(
-    tmp_path: Path, compiler: str, monkeypatch: pytest.MonkeyPatch, wish: str
-) -> None:
-    monkeypatch.setenv("ANALYZE_NATIVE", wish)
-    calls: list[int] = []
-    scan = scanner.Scanner.scan
-
-    def counted(self: scanner.Scanner, data: bytearray, at: int) -> Any:
-        calls.append(at)
-        return scan(self, data, at)
-
-    monkeypatch.setattr(scanner.Scanner, "scan", counted)
-    read_trace(trace_file(tmp_path))
-    assert bool(calls) == (wish == "1")
 
 
 def test_the_command_says_nothing_about_it(tmp_path: Path) -> None:

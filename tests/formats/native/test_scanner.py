@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from hypothesis import strategies as st
 
 from conftest import examples
 from errors import TraceError
-from formats import chrome, stream
+from formats import stream
 from formats.chrome import assemble, read_part
 from formats.columns import Trace
 from formats.native import scanner
@@ -124,52 +122,32 @@ def test_an_id_may_have_64_bits(library: ctypes.CDLL, number: str, width: str) -
     [
         '{"ph":"X","name":"\\n","ts":1}',  # not its own bytes
         '{"ph":"X","name":"é","ts":1}',
-        '{"ph":"X","name":"a\x01","ts":1}',
         '{"ph":"X","pid":1.0,"ts":1}',
-        '{"ph":"X","pid":true,"ts":1}',
-        '{"ph":"X","pid":-1234567890123456789,"ts":1}',
         '{"ph":"X","pid":18000000000000000000,"ts":1}',  # perhaps beyond 64 bits
-        '{"ph":"X","pid":100000000000000000000,"ts":1}',
         '{"ph":"X","ts":17744863269121484553}',
         '{"ph":"X","pid":01,"ts":1}',
         '{"ph":"X","ts":"1"}',
         '{"ph":"X","ts":1e3}',
         '{"ph":"X","ts":1.0001}',
-        '{"ph":"X","ts":1.}',
-        '{"ph":"X","ts":.5}',
-        '{"ph":"X","ts":-}',
         '{"ph":"X","ts":3155760000000001}',  # more than 100 years
         '{"ph":"X","ts":NaN}',
         '{"ph":"X","ts":1,"ts":2}',
         '{"ph":"X","\\u0070id":1}',
         '{"ph":"X","ts":1,}',
         '{"ph":"X","ts":1 "pid":1}',
-        '{"ph":"X" "ts":1}',
-        '{"ph":"X","ts" 1}',
         '{"ph":"X",ts:1}',
         '{"ph":"M","name":"process_name"}',
         '{"name":"no phase"}',
-        '{"ph":null}',
-        '{"ph":1}',
         "{}",
-        "17",
         '{"ph":"i","id2":{"local":"0x1"}}',
-        '{"ph":"i","id":[1]}',
-        '{"ph":"X","args":{"stream":"\\t"}}',
         '{"ph":"X","args":{"stream":1e999}}',
         '{"ph":"X","args":[1]}',
         '{"ph":"X","x":{"a":1,}}',
-        '{"ph":"X","x":[1,]}',
         '{"ph":"X","x":[1 2]}',
-        '{"ph":"X","x":[}',
-        '{"ph":"X","x":{"a"}}',
         '{"ph":"X","x":{1:2}}',
         '{"ph":"X","x":ftrue}',
-        '{"ph":"X","x":alse }',
-        '{"ph":"X","x":tru}}',
         '{"ph":"X","x":1.5e}',
         '{"ph":"X","x":"\\x"}',
-        '{"ph":"X","x":"\\u00e9"}',
         '{"ph":"X","x":' + "[" * 100 + "]" * 100 + "}",
     ],
 )
@@ -195,46 +173,6 @@ def test_more_events_than_one_call_takes(library: ctypes.CDLL, tmp_path: Path) -
     found = seen(path, scan=True)
     assert found["ts_ns"] == [1000 * i for i in range(50_000)]
     assert found["names"] == [str(i % 7) for i in range(50_000)]
-
-
-def test_more_keys_than_the_first_table_holds(library: ctypes.CDLL, tmp_path: Path) -> None:
-    path = tmp_path / "t.json"
-    names = [f"operation {i * 7919 % 30_000}" for i in range(60_000)]
-    path.write_text("[" + ",".join(f'{{"ph":"X","name":"{name}","ts":1}}' for name in names) + "]")
-    assert seen(path, scan=True)["names"] == names
-
-
-def test_what_a_scan_needs_is_given_back_at_its_end(
-    library: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A thousand small files would else keep their buffers until cycles are looked for."""
-    made = []
-
-    class Noted(scanner.Scanner):
-        def __init__(self, *args: Any) -> None:
-            super().__init__(*args)
-            made.append(weakref.ref(self))
-
-    monkeypatch.setattr(chrome, "Scanner", Noted)
-    path = tmp_path / "t.json"
-    path.write_text(f"[{X}]")
-    gc.disable()
-    try:
-        read_part(path, scan=True)
-        assert [one() for one in made] == [None]
-    finally:
-        gc.enable()
-
-
-def test_a_file_of_odd_events_is_read_as_before(
-    library: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("formats.reader._TRUST", 5)
-    path = tmp_path / "t.json"
-    names = ["é" if i % 2 else "e" for i in range(3000)]
-    path.write_text("[" + ",".join(f'{{"ph":"X","name":"{n}","ts":{i}}}' for i, n in enumerate(names)) + "]")
-    assert seen(path, scan=True) == seen(path, scan=False)
-    assert seen(path, scan=True)["names"] == names
 
 
 # ---- the same columns from both decoders

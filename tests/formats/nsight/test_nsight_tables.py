@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import re
 import sqlite3
@@ -198,13 +197,6 @@ def test_a_view_that_makes_texts_is_a_line(tmp_path: Path) -> None:
         nsight_tables.read(path)
 
 
-def test_a_packed_database_is_to_be_unpacked(tmp_path: Path) -> None:
-    path = tmp_path / "a.sqlite.gz"
-    path.write_bytes(gzip.compress(two_ranks(tmp_path / "a.sqlite").read_bytes()))
-    with pytest.raises(TraceError, match="a packed database; unpack it with gunzip first"):
-        read_trace(path)
-
-
 def test_rows_in_a_log_beside_the_file_are_not_read_and_nothing_is_changed(tmp_path: Path) -> None:
     path = two_ranks(tmp_path / "a.sqlite")
     with sqlite3.connect(path) as db:
@@ -221,11 +213,3 @@ def test_rows_in_a_log_beside_the_file_are_not_read_and_nothing_is_changed(tmp_p
     assert len(trace) == 2 * 5 * 8
     assert trace.repairs == ["rows that are still in a.sqlite-wal are not read; export it again"]
     assert before.keys() == {*os.listdir(tmp_path)} | {"a.sqlite-wal", "a.sqlite-shm"}
-
-
-def test_a_database_of_rocprofv3_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "70_results.db"
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("CREATE TABLE rocpd_string_00ab (id, string)")
-    with pytest.raises(TraceError, match="rocprofv3, which is not read"):
-        read_trace(path)
