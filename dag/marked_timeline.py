@@ -12,7 +12,6 @@ import numpy as np
 from dag.critical_path import CriticalPath
 from dag.path_summary import named_path
 from dag.step_graph import Recording, StepGraph
-from dialects.step_parts import Operation
 from formats.chrome_writer import Places, Thread
 from formats.columns import Trace, Track
 from formats.times import microseconds
@@ -51,7 +50,7 @@ def marked_events(
         for label, start, end in zip(*(column.tolist() for column in columns), strict=True)
     ]
     threads = place_tracks(
-        places, recording, [trace.tracks for trace in traces], [_own_names(trace) for trace in traces]
+        places, recording.owners, [trace.tracks for trace in traces], [_own_names(trace) for trace in traces]
     )
     ids = itertools.count(1)
     for owner, trace in enumerate(traces):
@@ -74,70 +73,19 @@ def marked_events(
 
 
 def place_tracks(
-    places: Places, recording: Recording, tracks: Sequence[Sequence[Track]], names: Sequence[Names]
+    places: Places, owners: Sequence[str], tracks: Sequence[Sequence[Track]], names: Sequence[Names]
 ) -> list[dict[Track, Thread]]:
-    """Return the threads of each owner's tracks: a process for each process of an owner, named as recorded.
-
-    Where the processes are tensors (BytePS, Horovod), all of an owner are one: a ResNet's would be hundreds.
-    """
-    several = len(recording.owners) > 1
+    """Return the threads of each owner's tracks, in processes named as recorded."""
     found = []
-    for owner, (own, name_of, on) in enumerate(zip(tracks, names, _operations(recording), strict=True)):
+    for owner, (own, name_of) in enumerate(zip(tracks, names, strict=True)):
         threads: dict[Track, Thread] = {}
-        name = recording.owners[owner]
-        is_one = _processes_are_tensors(on)
-        for track in sorted(own, key=lambda track: _order(on.get(track, ()))) if is_one else own:
+        for track in own:
             process = name_of.get(("process_name", track.pid, None), _text(track.pid))
+            name = f"{owners[owner]}.{process}".rstrip(".") if len(owners) > 1 else process
             thread = name_of.get(("thread_name", track.pid, track.tid), _text(track.tid))
-            if is_one:
-                pid = places.process(owner, name)
-                key = track.tid if _text(track.tid).isdecimal() and _is_tensor(on.get(track, ())) else track
-                threads[track] = places.thread(pid, key, _thread_name(on.get(track, ()), process, thread))
-            else:
-                pid = places.process(
-                    (owner, track.pid), f"{name}.{process}".rstrip(".") if several else process
-                )
-                threads[track] = places.thread(pid, track.tid, thread)
+            threads[track] = places.thread(places.process((owner, track.pid), name), track.tid, thread)
         found.append(threads)
     return found
-
-
-def _operations(recording: Recording) -> list[dict[Track, list[Operation]]]:
-    on: list[dict[Track, list[Operation]]] = [defaultdict(list) for _ in recording.owners]
-    for one in recording.table.kinds:
-        on[one.owner][one.track].append(one)
-    return on
-
-
-def _processes_are_tensors(on: Mapping[Track, Sequence[Operation]]) -> bool:
-    """Whether an owner has several processes of one communication each."""
-    of_process: dict[Any, list[Operation]] = defaultdict(list)
-    for track, operations in on.items():
-        of_process[track.pid] += operations
-    return sum(map(_is_tensor, of_process.values())) > 1
-
-
-def _is_tensor(operations: Sequence[Operation]) -> bool:
-    return any(one.is_communication for one in operations) and len({one.main for one in operations}) == 1
-
-
-def _order(operations: Sequence[Operation]) -> int:
-    """Return where a track of an owner comes: input, computation, whole communications, their parts."""
-    if not operations:
-        return 2
-    if not operations[0].is_communication:
-        return int(operations[0].is_compute)
-    return 3 + any(one.transfer.whole for one in operations)
-
-
-def _thread_name(operations: Sequence[Operation], process: str, thread: str) -> str:
-    """Return the name of a track whose process is one of many of its owner."""
-    if _is_tensor(operations):
-        main = operations[0].main
-        return f"{main} {thread}" if any(one.transfer.key is not None for one in operations) else main
-    return (
-        "/".join(dict.fromkeys(one.purpose or one.cat for one in operations)) or f"{process} {thread}".strip()
-    )
 
 
 def _box(start_ns: int, end_ns: int, thread: Thread, name: str, cat: str) -> _Event:

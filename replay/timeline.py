@@ -42,7 +42,7 @@ def _events(result: Simulation) -> Iterator[dict[str, Any]]:
     for one in operations.values():
         tracks[one.owner][one.track] = None
     places = Places(track.tid for own in tracks for track in own)
-    found = place_tracks(places, recording, [list(own) for own in tracks], [{}] * len(tracks))
+    found = place_tracks(places, recording.owners, [list(own) for own in tracks], [{}] * len(tracks))
     thread_of = [found[one.owner][one.track] for one in operations.values()]
     place = {at: i for i, at in enumerate(operations)}
     columns = [column.tolist() for column in (number[rows], start[rows], end[rows])]

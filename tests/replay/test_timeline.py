@@ -5,11 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from msgspec.structs import replace
-
-from dialects.roles import Phase, Role
-from dialects.step_parts import Operation, Transfer
-from formats.columns import Track
 from make import rank_steps, recording
 from replay.runs import simulated
 from replay.timeline import write_synthetic
@@ -27,25 +22,6 @@ def test_events_are_in_order_of_time_in_numbered_and_named_places(tmp_path: Path
     processes = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
     assert processes == {1: "rank0.rank0", 2: "rank1.rank1"}  # a rank's track is called as the rank here
     assert [processes[event["pid"]] for event in slices] == [processes[1], processes[2]] * 2
-
-
-def test_a_rank_whose_processes_are_tensors_is_one_process(tmp_path: Path) -> None:
-    part = Transfer("Comm.w", "PUSH", 65536)
-    operations = [
-        Operation("Comm.w.PUSH", "Comm", Track("Comm.w", "65536"), Role.COMM, transfer=part),
-        Operation("Comm.v", "Comm", Track("Comm.v", "total"), Role.WHOLE_COMM),
-        Operation("BW.a", "BW", Track("0", "17744863269121484553")),
-        Operation("I/O", "I/O", Track("I/O", None), Role.INPUT, Phase.INPUT),
-    ]
-    times = [(30, 40), (30, 50), (10, 30), (0, 10)]
-    own = rank_steps("rank0", {str(i): span for i, span in enumerate(times)}, bounds=(0, 50))
-    result = simulated(recording(replace(own, operations=operations)), [0])
-    write_synthetic(result, tmp_path / "a.json")
-    events = json.loads((tmp_path / "a.json").read_text())["traceEvents"]
-    assert [event["args"]["name"] for event in events if event["name"] == "process_name"] == ["rank0"]
-    threads = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
-    # input first, then computation, whole communications, partitions, whose keys readers need
-    assert sorted(threads.items()) == [(2, "I/O"), (3, "BW"), (4, "Comm.v"), (65536, "Comm.w 65536")]
 
 
 def test_times_count_from_the_first_step_which_the_header_states(tmp_path: Path) -> None:
