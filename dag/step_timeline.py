@@ -17,20 +17,16 @@ from errors import listed
 from function_names import brief
 from result import Bars, OnPath, Span, Timeline, in_ms
 
-#: Ranks that are drawn at most, and boxes: shorter ones that follow each other become one.
+#: Ranks that are drawn at most, and boxes: those on the path and the longest.
 MOST_RANKS = 16
 MOST_BOXES = 8_000
 #: Stretches of the path that are drawn at most: the longest; one before shorter ones goes on in their place.
 MOST_STRETCHES = 3_000
-#: Up to so many ranks each stage of communication has a lane; up to so many input and device have theirs.
-_EACH_STAGE, _EACH_KIND = 4, 12
-_FINEST, _COARSEST = 4_000, 25  # boxes are joined across breaks of this part of the step, from fine to coarse
+#: Up to so many ranks each stage of communication has a lane.
+_EACH_STAGE = 4
 #: A clock that may be further off than this part of the step: the eye would see it.
 _FAR_OFF = 0.05
-#: Ranks whose work differs by less than this part of the median rank's are alike.
-_ALIKE = 0.05
 _MOST_PARTS = 12  # of a path that have a bar of their own
-_LEAST_PART = 0.01  # of the path, which a rank's part of it needs to be drawn
 
 
 class _Lanes(NamedTuple):
@@ -56,32 +52,32 @@ def step_timeline(
     ----------
     parts : as for `named_path`, whose names are the keys of the path's stretches
     first : the owners to be shown in any case; of more than 16 those on the path come next, then those whose
-        work differs most from the median's; one stands for all that work alike
+        work differs most from the median's
     lasts_ns : as of `step_length`, for the title
 
-    Boxes that are not on the path and that nobody could see are joined where they follow each other.
+    Of very many boxes those that are not on the path are left out, the shortest first.
     """
-    owners, n_alike = _shown(recording, step, path, first)
-    bounds = recording.clock_bounds_ns
-    far = {one: bounds[one] for one in owners if bounds and bounds[one] > _FAR_OFF * path.length_ns}
-    names = list(recording.owners)
-    if n_alike:
-        names[owners[-1]] = f"alike×{n_alike:,}"
-    lanes = _lanes(recording, step, owners, far, names)
+    owners = _shown(recording, step, path, first)
+    lanes = _lanes(recording, step, owners)
     marks = _marks(recording, step, path, parts)
     on_path = np.zeros(len(step), np.bool_)
     on_path[[mark.span for mark in marks]] = True
     is_drawn = np.isin(step.owner, owners) & (_is_part(recording)[step.operation] | on_path)
     is_drawn &= (step.end_ns > step.start_ns) | on_path
-    single, joined = _joined(recording, step, lanes, is_drawn, on_path)
+    events = np.flatnonzero(is_drawn)
+    events = events[np.lexsort((step.start_ns[events] - step.end_ns[events], ~on_path[events]))]
+    left_out, events = len(events[MOST_BOXES:]), np.sort(events[:MOST_BOXES])
     zero = int(step.begin_ns[path.owner])
-    spans = [_span(recording, step, lanes, event, zero) for event in single.tolist()]
-    spans += [_together(recording, step, lanes, events, zero) for events in joined]
-    place = {event: i for i, event in enumerate(single.tolist())}
+    spans = [_span(recording, step, lanes, event, zero) for event in events.tolist()]
+    place = {event: i for i, event in enumerate(events.tolist())}
     n = len(recording.owners)
-    few = f"{len(owners)} of {n:,} ranks are drawn: those on the path, then those that differ most"
-    few += f"; {recording.owners[owners[-1]]} stands for {n_alike:,} that work alike." if n_alike else "."
-    notes = [*((few,) if n > len(owners) else ()), *_apart(recording, far)]
+    notes = [*_apart(recording, owners, path)]
+    if n > len(owners):
+        notes.insert(
+            0, f"{len(owners)} of {n:,} ranks are drawn: those on the path, then those that differ most."
+        )
+    if left_out:
+        notes.append(f"{left_out:,} boxes are left out: the shortest beside the path.")
     row = {name: i for i, name in enumerate(lanes.names)}
     order = sorted(range(len(spans)), key=lambda i: (row[spans[i].lane], spans[i].start_ms))
     moved = {old: new for new, old in enumerate(order)}
@@ -90,10 +86,12 @@ def step_timeline(
     return Timeline(title, [spans[i] for i in order], path=drawn, note=" ".join(notes))
 
 
-def _apart(recording: Recording, far: Mapping[int, float]) -> Iterator[str]:
-    """Yield whose boxes may lie elsewhere beside those of the others, `far` by so many nanoseconds."""
+def _apart(recording: Recording, owners: Sequence[int], path: CriticalPath) -> Iterator[str]:
+    """Yield whose boxes may lie elsewhere beside those of the others, and how far."""
+    bounds = recording.clock_bounds_ns
+    far = [one for one in owners if bounds and bounds[one] > _FAR_OFF * path.length_ns]
     if far:
-        most = in_ms(max(far.values()))
+        most = in_ms(max(bounds[one] for one in far))
         names = listed([recording.owners[one] for one in far])
         yield f"{names} may lie up to {most} to either side: the clocks cannot be tied closer."
 
@@ -138,41 +136,22 @@ def stretch_key(place: int) -> str:
     return f"#{place}"
 
 
-def _shown(
-    recording: Recording, step: StepGraph, path: CriticalPath, first: Collection[str]
-) -> tuple[list[int], int]:
-    """Return the owners that are drawn, in their order, and for how many the last one stands, if any."""
+def _shown(recording: Recording, step: StepGraph, path: CriticalPath, first: Collection[str]) -> list[int]:
+    """Return the owners that are drawn, in their order."""
     n = len(recording.owners)
-    if n <= MOST_RANKS:
-        return list(range(n)), 0
-    on_path = np.zeros(n)
-    np.add.at(on_path, path.owners, path.end_ns - path.start_ns)
+    on_path = np.bincount(path.owners, path.end_ns - path.start_ns, n)
     work = np.bincount(step.owner, step.work_ns, n)
     wanted = np.array([owner in first for owner in recording.owners])
-    usual = float(np.median(work))
-    differs = np.abs(work - usual)
-    on_path[on_path < _LEAST_PART * path.length_ns] = 0
-    order = np.lexsort((-work, -differs, -on_path, ~wanted))
-    n_own = int((wanted | (on_path > 0) | (differs > _ALIKE * usual)).sum())
-    if n_own >= MOST_RANKS:
-        return sorted(order[:MOST_RANKS].tolist()), 0
-    return [*sorted(order[:n_own].tolist()), int(order[-1])], n - n_own
+    order = np.lexsort((-work, -np.abs(work - np.median(work)), -on_path, ~wanted))
+    shown: list[int] = np.sort(order[:MOST_RANKS]).tolist()
+    return shown
 
 
 # ---- lanes
 
 
-def _lanes(
-    recording: Recording,
-    step: StepGraph,
-    owners: Sequence[int],
-    far: Mapping[int, float],
-    named: Sequence[str],
-) -> _Lanes:
-    """Return the lanes: per owner, as it is `named`, its input, computation, device, and communication.
-
-    The first one of an owner whose clock may be `far` off (ns) says by how much.
-    """
+def _lanes(recording: Recording, step: StepGraph, owners: Sequence[int]) -> _Lanes:
+    """Return the lanes: per owner its input, computation, device, and communication."""
     kinds = [_kind(operation, len(owners)) for operation in recording.operations]
     begin = np.full(len(kinds), np.iinfo(np.int64).max)
     of_shown = np.isin(step.owner, owners)
@@ -184,10 +163,7 @@ def _lanes(
     known = {kind: i for i, kind in enumerate(fixed)}
     order = sorted(begun, key=lambda kind: (known.get(kind, len(fixed)), begun[kind]))
     several = len(recording.owners) > 1
-    names = [f"{named[owner]} {kind}" if several else kind for owner in owners for kind in order]
-    for i, owner in enumerate(owners):
-        if owner in far and order:
-            names[i * len(order)] += f" ±{in_ms(far[owner])}"
+    names = [f"{recording.owners[owner]} {kind}" if several else kind for owner in owners for kind in order]
     column, row = {kind: i for i, kind in enumerate(order)}, {owner: i for i, owner in enumerate(owners)}
     of = [
         row.get(operation.owner, 0) * len(order) + column.get(kind, 0)
@@ -199,8 +175,6 @@ def _lanes(
 def _kind(operation: Operation, n_owners: int) -> str:
     if operation.is_communication:
         return (operation.transfer.stage if n_owners <= _EACH_STAGE else "") or "communication"
-    if n_owners > _EACH_KIND:
-        return "computation"
     if not operation.is_compute:
         return "input"
     return "device" if operation.on_device else "computation"
@@ -213,47 +187,6 @@ def _is_part(recording: Recording) -> Bool:
 
 
 # ---- boxes
-
-
-def _joined(
-    recording: Recording, step: StepGraph, lanes: _Lanes, is_drawn: Bool, on_path: Bool
-) -> tuple[Int64, list[Int64]]:
-    """Return the events with a box of their own, and those that share one.
-
-    The path's and the longest are drawn alone; of the others those of one lane and kind that follow each
-    other share a box.
-    """
-    events = np.flatnonzero(is_drawn)
-    if len(events) <= MOST_BOXES:
-        return events, []
-    length = step.end_ns - step.start_ns
-    by_length = events[np.lexsort((-length[events], ~on_path[events]))]
-    n_single = max(MOST_BOXES // 2, int(on_path.sum()))
-    single, rest = by_length[:n_single], by_length[n_single:]
-    groups = [group_of(operation) for operation in recording.operations]
-    number = {group: i for i, group in enumerate(dict.fromkeys(groups))}
-    kind = lanes.of * len(number) + np.array([number[group] for group in groups], np.int64)
-    kinds = kind[step.operation[rest]]
-    rest = rest[np.lexsort((step.start_ns[rest], kinds))]
-    whole = max(int(step.end_ns.max() - step.start_ns.min()), 1)
-    part = _FINEST
-    while True:
-        shared = _runs(step, kind[step.operation[rest]], rest, whole // part)
-        if len(shared) <= MOST_BOXES // 2 or part <= _COARSEST:
-            return np.sort(single), shared
-        part //= 2
-
-
-def _runs(step: StepGraph, kinds: Int64, events: Int64, most_ns: int) -> list[Int64]:
-    """Return sorted events in runs: of one kind, with breaks of at most `most_ns`."""
-    first = step.start_ns.min()
-    start, end = step.start_ns[events] - first, step.end_ns[events] - first
-    # the latest end so far within a kind: kinds are shifted apart, so that one accumulation serves all
-    place = np.unique(kinds, return_inverse=True)[1].reshape(-1)
-    apart = place * (int(end.max()) + most_ns + 1)
-    until = np.maximum.accumulate(end + apart)
-    breaks = np.flatnonzero((start + apart)[1:] > until[:-1] + most_ns) + 1
-    return np.split(events, breaks)
 
 
 def _span(recording: Recording, step: StepGraph, lanes: _Lanes, event: int, zero: int) -> Span:
@@ -271,17 +204,6 @@ def _span(recording: Recording, step: StepGraph, lanes: _Lanes, event: int, zero
         group_of(operation),
         (*keys,),
     )
-
-
-def _together(recording: Recording, step: StepGraph, lanes: _Lanes, events: Int64, zero: int) -> Span:
-    if len(events) == 1:
-        return _span(recording, step, lanes, int(events[0]), zero)
-    at = int(step.operation[events[0]])
-    start, end = int(step.start_ns[events].min()), int(step.end_ns[events].max())
-    busy = float((step.end_ns[events] - step.start_ns[events]).sum())
-    name = f"{len(events):,} short operations, {in_ms(busy)} together"
-    group = group_of(recording.operations[at])
-    return Span(lanes.names[lanes.of[at]], name, (start - zero) / 1e6, (end - start) / 1e6, group)
 
 
 def _words(name: str, operation: Operation, *, is_idle: bool) -> str:

@@ -74,27 +74,12 @@ def test_of_many_ranks_those_that_are_named_those_on_the_path_and_the_most_diffe
     assert "16 of 40 ranks" in chart.note
 
 
-def test_one_rank_stands_for_all_that_work_alike() -> None:
-    # 38 of 40 ranks work 100 or 101 ms, rank 7 twice as long, and rank 9 half as long
-    ends = [100 + i % 2 for i in range(40)]
-    ends[7], ends[9] = 200, 50
-    chart = many_ranks(ends)
-    assert [span.lane for span in chart.spans] == [
-        "rank7 computation", "rank9 computation", "alike×38 computation",
-    ]  # fmt: skip
-    assert chart.note.startswith("3 of 40 ranks are drawn: ")
-    assert chart.note.endswith(" stands for 38 that work alike.")
-
-
-def test_short_events_that_follow_each_other_share_a_box(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_boxes_the_shortest_beside_the_path_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timelines, "MOST_BOXES", 10)
-    events = {f"op{i}": (i * MS, (i + 1) * MS) for i in range(100)}
+    events = {f"op{i}": (i * MS, i * MS + (i + 1) * 1000) for i in range(100)}
     chart = drawn(recording(rank_steps("rank0", events, bounds=(0, 100 * MS))))
-    joined = [int(span.name.split()[0]) for span in chart.spans if "short operations" in span.name]
-    alone = [span.name for span in chart.spans if "short operations" not in span.name]
-    assert len(chart.spans) <= 10
-    assert sum(joined) + len(alone) == 100
-    assert "op99" in alone  # on the path
+    assert [span.name for span in chart.spans] == [f"op{i}" for i in range(90, 100)]
+    assert chart.note.startswith("90 boxes are left out")
 
 
 def test_the_bars_of_a_path_add_up_to_the_step() -> None:
