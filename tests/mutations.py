@@ -40,38 +40,13 @@ _TEXTS = (
     b'"' + b"a_1." * 9000 + b'"', b'"void ' + b"apply<" * 9000 + b'"',
 )  # fmt: skip
 _NOISE = (
-    b"\0",
-    b"\xff\xfe",
-    b'"',
-    b"\\",
-    b"{",
-    b"}",
-    b"]",
-    b",",
-    b"\x1f\x8b",
-    b"}" + b" " * 5000,
-    b"[" * 2000,
+    b"\0", b"\xff\xfe", b'"', b"\\", b"{", b"}", b"]", b",", b"\x1f\x8b", b"}" + b" " * 5000, b"[" * 2000,
     b'{"ph":1,' * 500,
-)
+)  # fmt: skip
 _MEMBERS = (
-    b"ph",
-    b"name",
-    b"cat",
-    b"pid",
-    b"tid",
-    b"ts",
-    b"dur",
-    b"args",
-    b"id",
-    b"input0",
-    b"rank",
-    b"baseTimeNanoseconds",
-    b"step",
-    b"step_ms",
-    b"collective_seq_id",
-    b"state",
-    b"profiling_name",
-)
+    b"ph", b"name", b"cat", b"pid", b"tid", b"ts", b"dur", b"args", b"id", b"input0", b"rank",
+    b"baseTimeNanoseconds", b"step", b"step_ms", b"collective_seq_id", b"state", b"profiling_name",
+)  # fmt: skip
 _VALUES: tuple[Any, ...] = (
     None, True, -1, 0.5, 1 << 70, -(1 << 63), float("nan"), float("inf"), "", "12", "\ud800", "x" * 3000,
     b"b", [], {}, (), [[]], {"a": [1]}, {1: 2}, [[1 << 62] * 4] * 4, "9" * 5000, "nccl:send 0->99999999",

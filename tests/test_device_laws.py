@@ -347,8 +347,7 @@ def test_options_agree_on_a_made_job_of_several_ranks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "cat"),
-    [("ncclDevKernel_AllGather", "kernel"), ("Memcpy PtoP (Device -> Device)", "gpu_memcpy")],
+    ("name", "cat"), [("ncclDevKernel_AllGather", "kernel"), ("Memcpy PtoP (Device -> Device)", "gpu_memcpy")]
 )
 def test_options_agree_where_communication_of_the_next_step_begins_in_this_one(
     tmp_path: Path, name: str, cat: str

@@ -26,8 +26,7 @@ def wandering(noise: Float64, walk: Float64) -> Float64:
 
 
 @pytest.mark.parametrize(
-    ("made", "cause"),
-    [(shifted, Shape.LEVEL), (growing, Shape.RAMP), (wandering, Shape.WANDERS)],
+    ("made", "cause"), [(shifted, Shape.LEVEL), (growing, Shape.RAMP), (wandering, Shape.WANDERS)]
 )
 def test_a_made_cause_is_found_in_nearly_all_series(
     made: Callable[[Float64, Float64], Float64], cause: Shape

@@ -36,14 +36,6 @@ def test_unknown_members_survive_as_they_were_written(tmp_path: Path) -> None:
     assert json.loads(out)["dur"] == 2.5
 
 
-def test_an_event_that_the_strict_decoder_refuses_keeps_its_members(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text('[{"ph":"X","ts":1,"dur":2,"name":"a","zz":NaN,"pid":3}]')
-    event = next(iter(WholeReader(tmp_path / "a.json")))[0][0]
-    assert isinstance(event, WholeEvent)
-    assert event.pid == 3
-    assert "zz" in json.loads(encode(event))
-
-
 # -- sorting --------------------------------------------------------------------------------------
 
 

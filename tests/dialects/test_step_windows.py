@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -38,27 +36,6 @@ def test_work_that_was_asked_for_in_the_step_before_has_its_edges_from_there() -
     assert [operations[i].label for i in second.operation] == ["host", "kernel of an earlier step"]
     assert second.across.tolist() == [[2, 1, Joint.START_TO_HEAD, 1], [1, 1, Joint.END_TO_HEAD, 1]]
     assert len(second.edges) == 0
-
-
-@pytest.mark.slow
-def test_many_steps_of_many_operations_take_memory_by_their_events() -> None:
-    n = 700  # a table of all steps and operations would have 8 MB
-    start = 10 * np.arange(n)
-    events = RecordedEvents(
-        kinds=[Operation(f"host {i}", "", Track(0, 0)) for i in range(n)],
-        kind=np.arange(n),
-        start_ns=start,
-        end_ns=start + 5,
-        issued_ns=start,
-        leads=np.ones(n, np.bool_),
-        edges=np.empty((0, 4), np.int64),
-    )
-    tracemalloc.start()
-    operations, steps = cut_into_steps(events, [(i, 10 * i, 10 * i + 10) for i in range(n)])
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert [operations[step.operation[0]].label for step in steps] == [f"host {i}" for i in range(n)]
-    assert peak < 4_000_000
 
 
 def test_events_that_run_on_through_thousands_of_steps_are_refused() -> None:

@@ -200,12 +200,7 @@ def recorded_us(path: Path) -> dict[int, tuple[int, int, int]]:
 
 @pytest.mark.parametrize(
     ("case", "rank"),
-    [
-        ("fork_lenet_base", 0),
-        ("fork_lenet_slownet", 0),
-        ("fork_lenet_2w2g", 1),
-        ("fork_resnet50_2w1s", 0),
-    ],
+    [("fork_lenet_base", 0), ("fork_lenet_slownet", 0), ("fork_lenet_2w2g", 1), ("fork_resnet50_2w1s", 0)],
 )
 def test_steps_of_a_final_trace_agree_within_1_percent(shared_data: Path, case: str, rank: int) -> None:
     worker = shared_data / "byteps" / case / "worker_0"

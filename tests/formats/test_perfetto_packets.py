@@ -152,10 +152,3 @@ def test_damage_is_a_note_or_a_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", [b"\n[{}]", b'\n{"traceEvents":[]}', b"\nstep,rank\n1,2\n", b"", b"\n"])
 def test_texts_are_not_packets(text: bytes) -> None:
     assert not recognises(text)
-
-
-def test_no_option_writes_packets(tmp_path: Path) -> None:
-    (tmp_path / "t.pftrace").write_bytes(two_threads().SerializeToString())
-    code, _, err = run_cli("combine", tmp_path / "t.pftrace", "--output", tmp_path / "out.pftrace.gz")
-    assert (code, err.count("\n")) == (2, 1)
-    assert "out.pftrace.gz: write .json.gz, which Perfetto opens" in err

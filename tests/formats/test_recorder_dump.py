@@ -89,12 +89,6 @@ def test_the_first_recorder_wrote_a_list(tmp_path: Path) -> None:
     assert len(recorder_dump.read(tmp_path / "d")) == 5
 
 
-def test_of_many_tuples_none_is_hashed(tmp_path: Path) -> None:
-    value = {**document(), "more": [(i, i + 1) for i in range(50_000)]}
-    (tmp_path / "d").write_bytes(pickle.dumps(value))
-    assert len(recorder_dump.read(tmp_path / "d")) == 5
-
-
 def test_lists_that_hold_the_one_before_twice_are_not_written_out(tmp_path: Path) -> None:
     nested: Any = ["Float"]
     for _ in range(60):

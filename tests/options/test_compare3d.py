@@ -65,34 +65,6 @@ def test_what_a_run_lacks_is_a_gap(tmp_path: Path) -> None:
     assert next(row for row in found["categories"] if row["cat"] == "BW")["avg_ms"] == [None, 0.02]
 
 
-def test_runs_come_as_given_and_are_labelled_by_their_directories(tmp_path: Path) -> None:
-    paths = [run(tmp_path / name, 20) for name in ("bs64", "bs16")]
-    files = [path / "bps_trace_final.json" for path in paths]
-    for given in (paths, files):
-        assert document(tmp_path, *given)["runs"] == ["bs64", "bs16"]
-
-
-def test_operations_are_grouped_by_category(tmp_path: Path) -> None:
-    found = document(tmp_path, run(tmp_path / "a", 20, extra=True), run(tmp_path / "b", 20))
-    assert [row["cat"] for row in found["operations"]] == ["PUSH", "FW", "BW"]
-
-
-@pytest.mark.parametrize(("name", "begins"), [("s.svg", b"<?xml"), ("s.png", b"\x89PNG"), ("s.html", b"<!")])
-def test_the_picture_is_of_the_kind_that_its_name_says(tmp_path: Path, name: str, begins: bytes) -> None:
-    paths = run(tmp_path / "a", 20), run(tmp_path / "b", 30)
-    assert run_cli("--option", "3dcompare", "--path", *paths, "--output", tmp_path / name)[0] == 0
-    assert (tmp_path / name).read_bytes().lstrip().lower().startswith(begins.lower())
-
-
-def test_the_picture_is_a_page_where_nothing_else_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    paths = run(tmp_path / "a", 20), run(tmp_path / "b", 30)
-    monkeypatch.chdir(tmp_path)
-    assert run_cli("--option", "3dcompare", "--path", *paths)[0] == 0
-    assert (tmp_path / "3dcompare.html").stat().st_size > 0
-
-
 @pytest.mark.parametrize(
     ("args", "code", "words"),
     [

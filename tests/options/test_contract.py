@@ -53,13 +53,6 @@ def test_a_flag_without_effect_is_refused(words: tuple[object, ...]) -> None:
     assert "has no effect with" in err or "unrecognized argument" in err
 
 
-def test_head_cuts_the_tables_of_replay() -> None:
-    for more in ((), ("--sub_option", "whatif", "--set", "BW=0.5")):
-        code, out, err = run_cli(*REPLAY, *more, "--full", "--head", 2, "--format", "csv")
-        assert code == 0, err
-        assert 2 <= len(out.splitlines()) <= 1 + 2
-
-
 def test_steps_are_sorted_by_their_length() -> None:
     words = ("--option", "statistic", "--path", LENET, "--sub_option", "breakdown")
     rows = answer(*words)["breakdown"]
@@ -67,10 +60,6 @@ def test_steps_are_sorted_by_their_length() -> None:
     assert [row["wall_ms"] for row in rows] != longest
     assert [row["wall_ms"] for row in answer(*words, "--sort")["breakdown"]] == longest
     assert [row["wall_ms"] for row in answer(*words, "--sort", "--head", 3)["breakdown"]] == longest[:3]
-
-
-def test_the_list_of_edits_needs_no_variant() -> None:
-    assert answer(*REPLAY[:4], "--set", "help")["edits"] == answer("whatif", LENET, "help")["edits"]
 
 
 @pytest.mark.parametrize("option", ["statistic", "diagnose", "compare", "3dcompare"])
@@ -98,27 +87,11 @@ def test_columns_of_a_step_log_that_no_name_tells(option: str, tmp_path: Path) -
     assert "no column is called after a step: --step_by COLUMN says which it is; there are no, gpu" in err
 
 
-def test_a_second_graph_is_not_dropped(tmp_path: Path) -> None:
-    dags = [job / "worker_0" / "0" / "dag.gml" for job in (LENET, SLOW)]
-    code, _, err = run_cli("--option", "graph", "--path", *dags, "--output", tmp_path / "g.dot")
-    assert (code, err.count("\n")) == (2, 1), err
-    assert "one graph at a time" in err
-
-
 def test_the_slowdown_has_each_of_its_keys() -> None:
     found = answer(*REPLAY, "--sub_option", "whatif", "--set", "straggler=mean")
     by = found["whatif"][0]["slowdown_by"]
     assert set(by) == {"rank", "stage", "kind"}
     assert by["stage"] == {}, "a job without a pipeline"
-
-
-def test_a_page_without_a_name_goes_beside_the_charts_in_3d(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    code, _, err = run_cli("--option", "3dcompare", "--path", LENET, SLOW, "--html")
-    assert code == 0, err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["3dcompare-page.html", "3dcompare.html"]
 
 
 def test_combine_filters_by_the_names_that_other_options_print(tmp_path: Path) -> None:

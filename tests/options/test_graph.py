@@ -10,7 +10,6 @@ import pytest
 
 from conftest import run_cli
 from make import GML, write_gpu, x
-from report.colours import INK
 
 
 @pytest.fixture
@@ -81,24 +80,6 @@ def test_operations_that_only_the_graph_or_only_the_trace_knows(tmp_path: Path) 
     assert "1 operation in the trace but not in the graph: BW.other\n" in out
 
 
-def test_names_that_would_break_a_picture(tmp_path: Path) -> None:
-    name = "FW.&#60;b&#62;$x^2$&#34;]--&#62;&#955;&#1;"
-    (tmp_path / "dag.gml").write_text(GML.replace("FW.a", name))
-    for suffix in (".svg", ".dot", ".graphml", ".html"):
-        output = tmp_path / ("picture" + suffix)
-        code, _, err = run_cli("--option", "graph", "--path", tmp_path / "dag.gml", "--output", output)
-        assert code == 0, err
-    assert nx.get_node_attributes(nx.read_graphml(tmp_path / "picture.graphml"), "label")["n0"].startswith(
-        "FW.<b>$x^2$"
-    )
-
-
-def test_a_suffix_that_is_no_picture(gml: Path) -> None:
-    code, _, err = run_cli("--option", "graph", "--path", gml, "--output", gml.with_suffix(".txt"))
-    assert (code, err.count("\n")) == (2, 1)
-    assert "a graph ends in .svg .png .pdf .dot .graphml .html" in err
-
-
 @pytest.mark.parametrize(
     ("text", "what"),
     [
@@ -116,39 +97,6 @@ def test_broken_graphs_are_one_line(tmp_path: Path, text: str, what: str) -> Non
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert what in err
     assert not (tmp_path / "dag.svg").exists()
-
-
-@pytest.mark.parametrize(
-    "flags", [("--filter", "Comm.w"), ("--step", "1"), ("--del_queue",), ("--step_by", "x")]
-)
-def test_a_flag_about_steps_is_refused_for_a_gml_file(gml: Path, flags: tuple[str, ...]) -> None:
-    code, _, err = run_cli("--option", "graph", "--path", gml, *flags)
-    assert (code, f"{flags[0]} needs a recorded step" in err) == (2, True)
-
-
-def test_the_filter_asks_for_a_recorded_step_of_a_gpu(tmp_path: Path) -> None:
-    events = [x("FW.a", "1", 0, 5), x("Comm.w", "total", 5, 5, "Comm"), x("FW.a", "1", 20, 5)]
-    directory = write_gpu(tmp_path / "0", GML, events)
-    code, _, err = run_cli("--option", "graph", "--path", directory, "--filter", "Comm.v")
-    assert (code, "--filter Comm.v: no communication in this job has that name" in err) == (1, True)
-    assert run_cli("--option", "graph", "--path", directory, "--filter", "Comm.w")[0] == 0
-
-
-def test_a_graph_of_nothing(tmp_path: Path) -> None:
-    (tmp_path / "dag.gml").write_text("graph [\n  directed 1\n]\n")
-    code, out, _ = run_cli("--option", "graph", "--path", tmp_path / "dag.gml", "--format", "json")
-    assert (code, json.loads(out)["nodes"], json.loads(out)["depth"]) == (0, 0, 0)
-
-
-def test_without_durations_there_is_no_critical_path(tmp_path: Path) -> None:
-    (tmp_path / "dag.gml").write_text(GML)
-    code, _, err = run_cli(
-        "--option", "graph", "--path", tmp_path / "dag.gml", "--output", tmp_path / "a.dot"
-    )
-    assert code == 0, err
-    drawn = (tmp_path / "a.dot").read_text()
-    assert "->" in drawn
-    assert INK not in drawn
 
 
 def test_more_than_a_thousand_operations_are_for_other_programs(tmp_path: Path) -> None:

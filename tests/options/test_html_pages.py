@@ -20,7 +20,7 @@ from errors import printable
 from options import arguments
 from report import html
 from report.tables import cell_texts
-from result import Bars, HeatMap, Result, Timeline, in_ms
+from result import Bars, Result, Timeline, in_ms
 
 pytestmark = pytest.mark.slow
 
@@ -115,38 +115,6 @@ def test_diagnose_draws_the_outlier_beside_the_usual_step(lenet: Result) -> None
     assert drawn == [int(bars.step) for bars in lenet.charts if isinstance(bars, Bars) and bars.step]
 
 
-def test_diagnose_draws_as_many_steps_as_a_page_has_room_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("options.diagnose.diagnosis_charts._MOST_STEPS", 5)
-    result = result_of("diagnose", [LENET], ["--html", "a.html"])
-    found = [one for one in result.document["findings"] if one["evidence"]]
-    named = [one["evidence"][0]["step"] for one in found if one["kind"] != "outlier_steps"]
-    _, _, *seen, last = _timelines(result)
-    assert named == [int(one.step) for one in seen]
-    (chart,) = (one for one in result.charts if one.title == "Length of each step")
-    assert isinstance(chart, Bars)
-    ms = {step: max(filter(None, bars)) for step, *bars in zip(chart.x, *chart.series.values(), strict=True)}
-    assert ms[last.step] == max(
-        ms[one] for one in ms if one not in {far.step for far in _timelines(result)[:4]}
-    )
-
-
-def test_one_step_has_one_length_in_headline_and_charts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    result = result_of("diagnose", [SLOW], ["--html", "a.html"])
-    (every,) = (one for one in result.charts if isinstance(one, Bars) and one.level)
-    assert every.level is not None
-    assert result.headline.startswith(f"A step takes {every.level[0]:.0f} ms: ")
-    lengths = dict(zip(every.x, every.series["iteration time"], strict=True))
-    for step, path_ms in paths_ms(result).items():  # here the rank that ends last begins the step last, too
-        assert path_ms == pytest.approx(lengths[step], abs=1e-3)
-    assert "wk1.rank0 may lie up to 134 ms to either side" in _timelines(result)[0].note
-
-
 def paths_ms(result: Result) -> dict[str, float]:
     """Return the length of the path of each step that is drawn, by the bars of its parts."""
     bars = (chart for chart in result.charts if isinstance(chart, Bars) and chart.step)
@@ -165,26 +133,6 @@ def test_a_step_drawn_is_as_long_as_its_bar_and_as_its_path(
     for timeline in _timelines(result):
         assert f": {in_ms(1e6 * bars[timeline.step])} " in timeline.title
         assert f"{in_ms(1e6 * paths[timeline.step])} on " in timeline.title
-
-
-def test_drawings_of_before_and_after_fit_a_phone(
-    browser: Chrome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    html.write(result_of("compare", [LENET, SLOW], ["--html", "a.html"]), tmp_path / "a.html")
-    phone = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
-    try:
-        assert open_page(browser, tmp_path / "a.html") == []
-        drawn = browser.find_elements(By.CSS_SELECTOR, ".drawing")
-        assert len(drawn) == 2
-        for one in drawn:
-            beyond = "return arguments[0].scrollWidth - arguments[0].clientWidth"
-            assert browser.execute_script(beyond, one) <= 1
-        titles = [one.text for one in browser.find_elements(By.CSS_SELECTOR, "h2")]
-        assert len(set(titles)) == len(titles)
-    finally:
-        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_the_page_of_a_diagnosis_answers_on_its_first_screen(
@@ -242,19 +190,3 @@ def test_the_page_of_a_diagnosis_answers_on_its_first_screen(
 
 def _timelines(result: Result) -> list[Timeline]:
     return [one for one in result.charts if isinstance(one, Timeline)]
-
-
-def test_diagnose_maps_the_exposed_communication_that_the_breakdown_tells(
-    lenet: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (chart,) = (one for one in lenet.charts if one.title.startswith("Exposed communication"))
-    assert isinstance(chart, HeatMap)
-    told = result_of("statistic", [LENET], ["--sub_option", "breakdown"]).document["breakdown"]
-    expected = {(one["rank"], str(one["step"])): one["exposed_comm_ms"] for one in told}
-    cells = {
-        (rank, step): value
-        for rank, values in zip(chart.y, chart.values, strict=True)
-        for step, value in zip(chart.x, values, strict=True)
-    }
-    assert cells == pytest.approx(expected)

@@ -29,28 +29,10 @@ def test_no_two_nodes_share_a_place(dag: Dag) -> None:
     assert len(set(zip(column(found, "x"), column(found, "y"), strict=True))) == len(dag)
 
 
-def test_a_chain_runs_to_the_right_then_onto_the_next_band() -> None:
-    found = drawn(new_dag([str(i) for i in range(12)], [""] * 12, [1] * 12, [(i, i + 1) for i in range(11)]))
-    places = list(zip(column(found, "y"), column(found, "x"), strict=True))
-    assert places == sorted(places)
-    assert all(column(found, "critical"))
-    assert {(a, b) for a, b, _ in found.edges} == set(found.path)
-
-
 def test_the_critical_path_has_the_first_row() -> None:
     found = drawn(new_dag("abcd", [""] * 4, [1, 2, 9, 1], [(0, 1), (0, 2), (1, 3), (2, 3)]))
     assert [found.nodes[i]["y"] for i in (0, 2, 3)] == [0, 0, 0]
     assert (found.nodes[1]["y"] > 0, found.nodes[1]["critical"]) == (True, False)
-
-
-def test_what_waits_for_nothing_stands_before_its_user() -> None:
-    # e is needed by d alone, the fourth of a chain
-    found = drawn(new_dag("abcde", [""] * 5, [1] * 5, [(0, 1), (1, 2), (2, 3), (4, 3)]))
-    assert found.nodes[4]["x"] == found.nodes[2]["x"]
-
-
-def test_nothing_can_be_drawn_too() -> None:
-    assert drawn(new_dag([], [], [])).nodes == []
 
 
 @given(st.lists(st.integers(1, 12), max_size=40))

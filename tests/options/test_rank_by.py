@@ -57,43 +57,6 @@ def test_an_argument_tells_the_ranks_wherever_files_are_read(tmp_path: Path) -> 
     )
 
 
-@pytest.mark.parametrize("flag", ["--rank_by", "--step_by"])
-def test_a_wrong_key_is_one_line_with_those_that_are_there(tmp_path: Path, flag: str) -> None:
-    path = schedule(tmp_path / "job.json", FAST, 714)
-    code, out, err = run_cli("--option", "critical", "--path", path, flag, "args.rank")
-    assert (code, out) == (1, "")
-    assert err == (
-        f"analyze.py: error: {path}: {flag} args.rank: no event has this argument; "
-        "there are iteration, pp_rank, stage\n"
-    )
-
-
-def test_what_tells_no_rank_and_where_nothing_needs_to_be_told_is_refused(tmp_path: Path) -> None:
-    path = schedule(tmp_path / "job.json", FAST, 714)
-    code, _, err = run_cli("--path", path, "--rank_by", "name")
-    assert code == 2 and "--rank_by name: give pid, tid or args.KEY" in err
-    code, _, err = run_cli("--option", "combine", "--path", path, "--rank_by", "pid")
-    assert code == 2 and "unrecognized argument: --rank_by" in err
-    digest = tmp_path / "job.digest.json"
-    answer("--option", "statistic", "--path", path, "--save", digest)
-    code, _, err = run_cli("statistic", digest, "--rank_by", "pid")
-    assert code == 2 and "is a digest, whose ranks are known" in err
-
-
-def test_files_without_a_common_step_say_which_steps_each_has(tmp_path: Path) -> None:
-    (tmp_path / "job").mkdir()
-    for rank in range(2):
-        events = [
-            {"name": "work", "ph": "X", "pid": 0, "tid": 0, "ts": 1e4 * i, "dur": 9e3, "args": {"step": i}}
-            for i in range(5 * rank, 5 * rank + 5)
-        ]
-        (tmp_path / "job" / f"rank{rank}.json").write_text(json.dumps(events))
-    code, _, err = run_cli("--option", "critical", "--path", tmp_path / "job")
-    assert code == 1 and err.count("\n") == 1
-    assert "no step is recorded in every rank: rank0 has 0–4 and rank1 has 5–9" in err
-    assert "--step_by NAME or args.KEY" in err
-
-
 def test_a_column_of_a_step_log_tells_whose_a_row_is(tmp_path: Path) -> None:
     """Lane 3 loads 12 ms longer in steps 30 to 59; no column is called after ranks."""
     slow = range(30, 60)

@@ -81,11 +81,7 @@ class Simulation:
     """
 
     def __init__(
-        self,
-        job: Job,
-        rng: random.Random,
-        stops: Mapping[int, int] | None = None,
-        ahead: int = 300,
+        self, job: Job, rng: random.Random, stops: Mapping[int, int] | None = None, ahead: int = 300
     ) -> None:
         self.job, self._rng, self._stops, self._ahead = job, rng, stops or {}, ahead
         self.reached: set[int] = set()

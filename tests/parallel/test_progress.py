@@ -35,17 +35,5 @@ def test_a_bar_shows_how_much_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "files" in text
 
 
-def test_bytes_have_their_unit(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "1/4 bytes" in drawn(monkeypatch, Terminal(), True, "B")
-
-
 def test_a_pipe_gets_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     assert drawn(monkeypatch, io.StringIO(), None) == ""
-
-
-def test_no_progress_is_silent_on_a_terminal_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert drawn(monkeypatch, Terminal(), False) == ""
-
-
-def test_progress_can_be_forced_into_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "reading" in drawn(monkeypatch, io.StringIO(), True)

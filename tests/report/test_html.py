@@ -20,20 +20,7 @@ from conftest import open_page, waiting
 from errors import printable
 from report import html
 from report.tables import cell_texts
-from result import (
-    Bars,
-    Card,
-    Chart,
-    Column,
-    Command,
-    HeatMap,
-    Network,
-    OnPath,
-    Result,
-    Span,
-    Table,
-    Timeline,
-)
+from result import Bars, Card, Chart, Column, Command, HeatMap, Network, OnPath, Result, Span, Table, Timeline
 
 pytestmark = pytest.mark.slow
 
@@ -47,11 +34,7 @@ OPERATIONS = Table(
     "operations",
     "Operations",
     (NAME, COUNT, AVERAGE, CHANGE),
-    [
-        ("FW.conv10", 20, 1234.5678, 0.098),
-        ("FW.conv9", 3, None, -0.5),
-        ("BW.conv9", 12345, 0.25, None),
-    ],
+    [("FW.conv10", 20, 1234.5678, 0.098), ("FW.conv9", 3, None, -0.5), ("BW.conv9", 12345, 0.25, None)],
 )
 BARS = Bars("Per rank", "rank", "time (ms)", ["0", EVIL], {"FW": [1.0, None], EVIL: [2.0, 3.0]})
 #: Plain objects, in which plotly looks names up, have two of these themselves.
@@ -377,16 +360,6 @@ def test_a_row_goes_to_what_it_is_about_and_a_box_to_its_rows(browser: Chrome, t
     assert browser.execute_script(MARKED) == ["FW.a"]
 
 
-def test_what_is_zoomed_in_one_timeline_is_zoomed_in_all(browser: Chrome, tmp_path: Path) -> None:
-    open_page(browser, page(tmp_path / "a.html", LINKED, LINKED))
-    until(
-        browser, "return timelines[0].state.width === timelines[1].state.width"
-    )  # both know of the scroll bar
-    browser.find_elements(By.CSS_SELECTOR, ".board canvas")[0].send_keys("++", Keys.ARROW_RIGHT)
-    first, second = browser.execute_script("return timelines.map(board => board.range())")
-    assert first == pytest.approx(second)
-
-
 def test_spans_that_touch_share_a_row(browser: Chrome, tmp_path: Path) -> None:
     third = 100 / 3  # its decimals do not fit into what a page holds
     spans = [Span("rank0", f"op{i}", i * third, third, "FW") for i in range(300)]
@@ -428,15 +401,6 @@ def test_a_node_shows_its_figures_and_leads_to_its_neighbours(browser: Chrome, t
         assert words in facts
     aside.find_element(By.TAG_NAME, "button").send_keys(Keys.ENTER)
     assert aside.find_element(By.TAG_NAME, "h3").text.startswith("<script>")
-
-
-def test_a_click_on_the_drawing_chooses_what_is_there(browser: Chrome, tmp_path: Path) -> None:
-    open_page(browser, page(tmp_path / "a.html", many_nodes(1)))
-    canvas = browser.find_element(By.CSS_SELECTOR, "canvas")
-    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", canvas)
-    until(browser, PAINTED)
-    canvas.click()  # its middle, where the only node is
-    assert browser.find_element(By.CSS_SELECTOR, "aside h3").text == "op0"
 
 
 @pytest.mark.parametrize("chart", [many_spans(20_000), many_nodes(5_000)], ids=["spans", "nodes"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 from argparse import Namespace
 from collections.abc import Callable
 
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from errors import printable
 from report import tables, text
-from result import Bars, Card, Column, Command, Result, Table
+from result import Bars, Card, Column, Result, Table
 
 NAME = Column("name", "Name")
 COUNT = Column("count", "Count", "int")
@@ -68,35 +67,8 @@ def test_a_result_at_the_width_of_a_terminal(
     golden(f"report_{columns}.txt", shown(RESULT))
 
 
-def test_a_bar_in_one_line_has_room_for_bars_and_keeps_the_largest_parts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    parts = {
-        "GEMM": 50.0,
-        "elementwise": 20.0,
-        "normalisation": 12.0,
-        "reduction": 10.0,
-        "copy": 5.0,
-        "rest": 3.0,
-    }
-    series = {name: [share] for name, share in parts.items()}
-    bars = Bars("Where", "%", "", ["a step"], series, stacked=True, horizontal=True)
-    monkeypatch.setenv("COLUMNS", "70")
-    (line,) = shown(Result("o", "", {}, charts=[bars])).splitlines()
-    assert len(line) <= 70
-    assert re.sub("[█▏▎▍▌▋▊▉]+", "#", line) == "GEMM # 50 %  elementwise # 20 %  rest # 30 %"
-    assert len(re.sub("[^█▏▎▍▌▋▊▉]", "", line)) >= 20
-
-
 def test_a_pipe_gets_every_name_in_full(golden: Callable[[str, str], None]) -> None:
     golden("report_pipe.txt", shown(RESULT))
-
-
-def test_pretty_leaves_out_the_title_and_the_commentary() -> None:
-    lines = shown(RESULT, pretty=True).splitlines()
-    assert lines[0] == "Iteration time  123 ms"
-    assert "step 3: 120 ms" not in lines
-    assert lines[-1] == "Written to combined.json."
 
 
 @pytest.mark.parametrize("columns", range(24, 140, 7))
@@ -113,48 +85,6 @@ def test_a_width_beyond_all_terminals_takes_no_memory(columns: str, monkeypatch:
     assert len(shown(Result("o", "", {}, charts=(parts,)))) < 20_000
 
 
-class Terminal(io.StringIO):
-    """A stream that calls itself a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.mark.parametrize(("no_color", "first"), [(None, "\x1b[1mIt is slow.\x1b[0m"), ("1", "It is slow.")])
-def test_the_headline_comes_first_and_is_bold_on_a_terminal(
-    no_color: str | None, first: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    if no_color:
-        monkeypatch.setenv("NO_COLOR", no_color)
-    stream, result = Terminal(), Result("o", "Title", {}, headline="It is slow.", notes=("A note.",))
-    text.write(result, stream, Namespace(pretty=False, full=False, head=None))
-    assert stream.getvalue().splitlines() == [first, "", "A note."]
-    assert shown(result, pretty=True).splitlines() == ["It is slow.", "", "A note."]
-
-
-def test_numbers_line_up_at_the_decimal_point() -> None:
-    lines = shown(table_of(TOTAL, rows=[(1.0,), (1000.25,), (24.56,)])).splitlines()
-    assert lines == ["Total (ms)", "──────────", "      1.00", "  1,000", "     24.6"]
-
-
-def test_an_empty_column_takes_no_room_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = table_of(NAME, COUNT, TOTAL, rows=[("a", None, 1.0), ("b", None, 2.0)])
-    assert "Count" in shown(result)
-    monkeypatch.setenv("COLUMNS", "80")
-    assert "Count" not in shown(result)
-
-
-def test_a_detail_table_is_not_printed() -> None:
-    detail = Table("samples", "Samples", (NAME,), [("x",)], detail=True)
-    assert "Samples" not in shown(Result("o", "", {}, (CATEGORIES, detail)))
-
-
-def test_an_empty_table_says_so() -> None:
-    assert shown(table_of(NAME, rows=[])) == "T\n  (no rows)\n"
-
-
 @pytest.mark.parametrize(
     ("full", "head", "n_shown", "rest"),
     [(False, None, 20, "the first 20 of 25 rows; --full shows all"), (True, None, 25, ""),
@@ -167,16 +97,6 @@ def test_a_table_shows_20_rows_and_counts_the_rest(
     lines = shown(result, full=full, head=head).splitlines()
     assert [line for line in lines if line[0] == "a"] == [f"a{i}" for i in range(n_shown)]
     assert lines[-1].startswith(rest)
-
-
-def test_a_command_that_is_too_long_goes_on_as_a_shell_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "30")
-    command = Command("   Closer: python3 a.py --path 'one two' --set \"it's\" --head 10")
-    assert shown(Result("o", "", {}, notes=[command])).splitlines() == [
-        "   Closer: python3 a.py \\",
-        "     --path 'one two' --set \\",
-        '     "it\'s" --head 10',
-    ]
 
 
 def test_a_name_cannot_steer_the_terminal() -> None:

@@ -78,15 +78,6 @@ def test_rows_come_longest_first(tmp_path: Path) -> None:
     assert column(table, "Percentage of total time (%)") == pytest.approx([70, 20, 10])
 
 
-def test_the_first_sentence_names_what_takes_longest_and_who_holds_most(tmp_path: Path) -> None:
-    records = [compute(1.0, 0.1, key="a-1"), compute(2.0, 0.7, key="b-1"), compute(3.0, 0.2, key="c-1")]
-    longest = analysis.dasf_headline(analysis.table("task_bottleneck", traces_of(tmp_path, *records)))
-    assert longest.startswith("b-1 takes longest: 0.700 s, 70 % of the time of GPU ")
-    held = [event("Managed Memory", "I", at, {"tasks": n}) for at, n in [(7.1, 3), (7.9, 5), (9.2, 4)]]
-    most = analysis.dasf_headline(analysis.table("task_balance", traces_of(tmp_path, *held)))
-    assert most.endswith(" holds most tasks at once: 5 in second 0.")
-
-
 def test_data_and_throughput_come_from_the_results_a_task_takes(tmp_path: Path) -> None:
     source = compute(1.0, 0.1, key="x-1", name="x", size=4_000_000, dependents=["sum-1"])
     taker = compute(3.0, 0.5, key="sum-1", name="sum", size=8, dependencies=["x-1"])
@@ -104,10 +95,6 @@ def test_a_task_that_ran_twice_has_the_throughput_of_each_run(tmp_path: Path) ->
     table = analysis.table("function_bottleneck", traces_of(tmp_path, source, *runs))
     assert column(table, "Mean Throughput (MB/s)")[0] == 6.0  # 4 MB in 0.5 s, and in 1 s
     assert "1 task ran more than once" in table.note and "DASF" in table.note
-
-
-def test_tasks_that_ran_once_need_no_note(tmp_path: Path) -> None:
-    assert analysis.table("function_bottleneck", traces_of(tmp_path, compute(1.0, 0.5))).note == ""
 
 
 def usage(at_s: float, percent: float) -> dict[str, object]:
@@ -130,12 +117,6 @@ def test_a_sample_at_the_very_end_of_a_task_is_its_own(tmp_path: Path) -> None:
 def test_a_sample_of_another_host_says_nothing(tmp_path: Path) -> None:
     other = usage(1.5, 7) | {"process_id": "elsewhere"}
     table = analysis.table("function_bottleneck", traces_of(tmp_path, compute(2.0, 1.0), other))
-    assert column(table, "Mean GPU Utilization (%)") == [0]
-
-
-def test_samples_without_a_gpu_are_no_error(tmp_path: Path) -> None:
-    plain = event("Resource Usage", "I", 1.5, {"cpu": 3.0})
-    table = analysis.table("function_bottleneck", traces_of(tmp_path, compute(2.0, 1.0), plain))
     assert column(table, "Mean GPU Utilization (%)") == [0]
 
 

@@ -30,13 +30,7 @@ def make_job(root: Path) -> None:
     for index, late_ns in ((0, 0), (1, 7 * MS)):
         connection = Connection((f"10.0.0.{index + 1}", 40_000), ("10.0.0.9", 9000))
         train(
-            connection,
-            NEW,
-            server=8,
-            worker=9 + 2 * index,
-            keys=keys,
-            steps=3,
-            start_ns=START_NS + late_ns,
+            connection, NEW, server=8, worker=9 + 2 * index, keys=keys, steps=3, start_ns=START_NS + late_ns
         )
         (root / f"worker_{index}.pcap").write_bytes(b"".join(pcap(connection.packets, ns=True)))
     (root / "worker_0.log").write_text(
@@ -237,10 +231,7 @@ def test_a_worker_with_an_older_connection_is_one_node(tmp_path: Path) -> None:
 def test_servers_are_called_after_their_key_logs(recorded: dict[str, Captured]) -> None:
     """In both jobs server 0 has ps-lite's id 10 and rank 1, as the data's description says."""
     for found in recorded.values():
-        assert {(link.server, link.server_id) for link in found.links} == {
-            ("server_0", 10),
-            ("server_1", 8),
-        }
+        assert {(link.server, link.server_id) for link in found.links} == {("server_0", 10), ("server_1", 8)}
 
 
 def test_all_of_a_job_on_one_host(tmp_path: Path) -> None:
@@ -258,10 +249,7 @@ def test_all_of_a_job_on_one_host(tmp_path: Path) -> None:
     found = read_captures(tmp_path)
     assert found.nodes == ["server_0", "server_1", "worker_0", "worker_1"]
     assert len(found.wire) == n_made
-    assert [(k.key, k.node, k.n_push) for k in found.keys] == [
-        (65544, "server_0", 4),
-        (65546, "server_1", 4),
-    ]
+    assert [(k.key, k.node, k.n_push) for k in found.keys] == [(65544, "server_0", 4), (65546, "server_1", 4)]
 
 
 def test_packets_captured_twice_count_once(tmp_path: Path) -> None:

@@ -13,12 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collector.network.endpoints import partition_keys
-from collector.network.pslite import (
-    Node,
-    begins_message,
-    key_base,
-    read_meta,
-)
+from collector.network.pslite import Node, begins_message, key_base, read_meta
 from collector.network.transfers import Traffic, read_traffic
 from conftest import examples
 from traffic import (
@@ -278,11 +273,7 @@ def test_the_verbose_log_of_a_recorded_job_has_the_same_transfers(shared_data: P
 
 @pytest.mark.parametrize(
     ("case", "worker"),
-    [
-        ("master_mxnet_mlp_2w2s_pcap", 0),
-        ("master_mxnet_mlp_2w2s_pcap", 1),
-        ("fork_mlp_2w2s_pcap", 0),
-    ],
+    [("master_mxnet_mlp_2w2s_pcap", 0), ("master_mxnet_mlp_2w2s_pcap", 1), ("fork_mlp_2w2s_pcap", 0)],
 )
 def test_the_recorded_captures_match_without_remainder(shared_data: Path, case: str, worker: int) -> None:
     traffic = read_traffic(shared_data / "byteps" / case / f"worker_{worker}.pcap")

@@ -14,7 +14,6 @@ from collector.network.partition_keys import read_keys
 from collector.network.server_logs import read_log
 from collector.network.server_timeline import TIMELINE, Served, read_served, write_served
 from conftest import examples
-from errors import TraceError
 from result import Repairs
 from trace_utils import read_trace
 
@@ -56,15 +55,6 @@ def test_key_log() -> None:
     assert (second.n, second.n_bytes, second.peers) == (2, 8192, {9, 11})
 
 
-def test_a_key_log_over_midnight() -> None:
-    log = read_log(
-        lines(
-            "[23:59:59] server.cc:1: pull key=1\t sender=9\n[00:00:00] server.cc:1: pull key=1\t sender=9\n"
-        )
-    )
-    assert [second for _, second in log.seconds] == [86_399, 86_400]
-
-
 def test_profile_of_the_server_application() -> None:
     log = read_log(
         lines(
@@ -77,11 +67,6 @@ def test_profile_of_the_server_application() -> None:
     served = log.profile["pulls served"]
     assert served == [("PULL", 110 * US, 130 * US, -1), ("PULL", 115 * US, 150 * US, -1)]
     assert (log.n_other, log.n_unpaired) == (1, 0)
-
-
-def test_other_lines_are_counted() -> None:
-    log = read_log(lines("hello\n\n12: 13\n"))
-    assert (dict(log.kinds), log.n_other) == ({}, 2)
 
 
 @pytest.mark.parametrize(
@@ -138,13 +123,6 @@ def test_the_clock_of_a_key_log_is_set_by_a_profile(tmp_path: Path) -> None:
     (tmp_path / "server_0.key_log.txt").write_text("[02:19:41] server.cc:1: push key=1\t sender=9\t size=4\n")
     found = [e for e in events(timeline(tmp_path, tmp_path)) if e["ph"] == "X"]
     assert [(e["name"], e["ts"]) for e in found] == [("1 x push", 1_795_220_381_000_000)]
-
-
-def test_nothing_there_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("nothing of this kind\n")
-    with pytest.raises(TraceError, match="no server log or ps-lite profile") as caught:
-        read_served(tmp_path)
-    assert "\n" not in str(caught.value)
 
 
 def test_each_bad_log_is_one_line(tmp_path: Path) -> None:

@@ -71,7 +71,6 @@ SERVERS = {
     "vllm": (("execute_context_0(0)_generation_16(16)", "execute_context_2(512)_generation_0(0)"), "prefill"),
     "older_vllm": (("execute_new_0_cached_16", "execute_new_2_cached_14"), "mixed"),
     "sglang": (("step[DECODE bs=16]", "step[EXTEND bs=2 toks=512]"), "prefill"),
-    "sglang_prefill": (("step[DECODE bs=16]", "step[PREFILL bs=2]"), "prefill"),
     "tensorrt_llm": (
         (
             "[Executor] _forward_step 7: 0 ctx reqs, 0 ctx tokens, 16 gen reqs",

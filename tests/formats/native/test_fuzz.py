@@ -34,10 +34,7 @@ def fuzzer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.mark.parametrize("seed", range(1, 11))
 @pytest.mark.parametrize(
     ("fuzzer", "rounds", "least"),
-    [
-        ("fuzz.c", _ROUNDS, _ROUNDS),
-        ("fuzz_rows.c", 20 * _ROUNDS, _ROUNDS),
-    ],
+    [("fuzz.c", _ROUNDS, _ROUNDS), ("fuzz_rows.c", 20 * _ROUNDS, _ROUNDS)],
     indirect=["fuzzer"],
 )
 def test_damaged_input_in_memory_of_exactly_its_size(

@@ -63,11 +63,7 @@ def test_times_are_since_the_epoch_whichever_clock_an_export_has(tmp_path: Path)
     begins = []
     for name, clock, first in (("a", ns(-1000), 0.0), ("b", None, -19_999_000.0)):
         made = Export(tmp_path / f"{name}.sqlite", () if clock else ("systemClockNs",))
-        made.add(
-            "TARGET_INFO_SESSION_START_TIME",
-            utcEpochNs=1_700_000_000_000_000_000,
-            systemClockNs=clock,
-        )
+        made.add("TARGET_INFO_SESSION_START_TIME", utcEpochNs=1_700_000_000_000_000_000, systemClockNs=clock)
         made.kernel("gemm", first, first + 1, 1)
         begins.append(int(read_trace(made.close()).ts_ns[0]))
     assert begins == [1_700_000_000_001_000_000] * 2  # 1 ms after the session began
