@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from made_jobs import Job, composer, horovod
 from nsight_export import two_ranks
 from packets import two_threads
 
@@ -204,42 +205,11 @@ def _kineto() -> dict[str, bytes]:
     return files
 
 
-def _horovod() -> dict[str, bytes]:
-    start = {"start_time_since_epoch_in_micros": 1_700_000_000_000_000}
-    events: list[dict[str, Any]] = [{"name": "process_name", "ph": "M", "pid": 0, "args": start}]
-    for tensor in range(2):
-        events.append({"name": "process_name", "ph": "M", "pid": tensor, "args": {"name": f"grad/{tensor}"}})
-        for step in range(3):
-            at = 100 + 900 * step
-            for name, begin, end in (("NEGOTIATE_ALLREDUCE", at, at + 80), ("ALLREDUCE", at + 80, at + 500)):
-                events += [
-                    {"ph": "B", "name": name, "ts": begin, "pid": tensor},
-                    {"ph": "E", "ts": end, "pid": tensor},
-                ]
-    return {"timeline.json": b"[\n" + b",\n".join(map(msgspec.json.encode, events)) + b",\n"}
-
-
-def _composer() -> dict[str, bytes]:
-    files = {}
-    for rank in (0, 1):
-        events: list[dict[str, Any]] = [
-            {"name": name, "ph": "M", "pid": rank, "tid": 0, "ts": 0, "args": {"value": value}}
-            for name, value in (("global_rank", rank), ("clock_sync_timestamp_us", 1000 * rank))
-        ]
-        for step in range(3):
-            events += [
-                {
-                    "ph": phase,
-                    "name": "event/batch",
-                    "cat": "event",
-                    "pid": rank,
-                    "tid": 1,
-                    "ts": 500 * step + after,
-                }
-                for phase, after in (("B", 0), ("E", 450))
-            ]
-        files[f"ep0-ba3-rank{rank}.json"] = json.dumps(events).encode()
-    return files
+def _written(write: Callable[[Path, Job], Path], ranks: int = 2) -> dict[str, bytes]:
+    """Return the files of a job of three steps."""
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder, "job"), Job(ranks=ranks, steps=3))
+        return {path.name: path.read_bytes() for path in Path(folder, "job").iterdir()}
 
 
 def _dasf() -> dict[str, bytes]:
@@ -397,7 +367,8 @@ def _jax() -> dict[str, bytes]:
 
 
 KINDS: dict[str, Callable[[], dict[str, bytes]]] = {
-    "byteps": _byteps, "kineto": _kineto, "horovod": _horovod, "composer": _composer, "dasf": _dasf,
+    "byteps": _byteps, "kineto": _kineto, "horovod": partial(_written, horovod), "dasf": _dasf,
+    "composer": partial(_written, composer),
     "chrome": _chrome, "graph": _graph, "pipeline": _pipeline,
     "network": _network, "digest": _digest,
     "step_log": _step_log, "step_table": _step_table, "nsight": _nsight,

@@ -25,14 +25,6 @@ def test_help_begins_with_examples_and_fits_forty_lines() -> None:
     assert [line.split()[0] for line in lines if line.startswith("  ")][6:16] == [*options.MODULES, "whatif"]
 
 
-def test_a_bare_call_says_in_ten_lines_what_can_be_typed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("BYTEPS_TRACE_DIR", raising=False)
-    code, out, err = run_cli()
-    assert (code, out) == (2, "")
-    assert len(err.splitlines()) == 10
-    assert "analyze.py --help" in err
-
-
 LENET = REPO / "examples" / "lenet"
 WHAT_IF = ("--option", "replay", "--sub_option", "whatif", "--path", LENET)
 

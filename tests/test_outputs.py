@@ -52,13 +52,6 @@ def run_process(*args: object, **kwargs: Any) -> subprocess.CompletedProcess[str
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **kwargs)
 
 
-def limited(setting: str, *args: object) -> subprocess.CompletedProcess[str]:
-    """Run under a limit that the shell sets; without bytecode, of which Python keeps what is cut off."""
-    command = ["bash", "-c", f'ulimit {setting}; exec "$@"', "-", *ANALYZE, *map(str, args)]
-    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
-
-
 # ---- what is refused
 
 OPTIONS = (
@@ -220,16 +213,6 @@ def test_a_loop_of_links_is_a_line(job: Path) -> None:
 # ---- limits
 
 
-@pytest.mark.parametrize("flag", few(1, ["--xlsx", "--html"]))
-def test_a_file_that_grows_too_large_is_a_line(job: Path, flag: str) -> None:
-    before = checksums(job)
-    suffix = flag.strip("-")
-    done = limited("-f 2", "--option", "statistic", "--path", job, flag, job / f"x.{suffix}")
-    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
-    assert "File too large" in done.stderr
-    assert checksums(job) == before
-
-
 @pytest.mark.parametrize("flag", few(1, ["--html", "--xlsx"]))
 def test_a_full_disk_is_a_line_and_leaves_nothing(job: Path, flag: str) -> None:
     disk = job.parent / "disk"
@@ -246,16 +229,6 @@ def test_a_full_disk_is_a_line_and_leaves_nothing(job: Path, flag: str) -> None:
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
     assert "No space left on device" in done.stderr
     assert done.stdout.splitlines()[-1] == "full"
-
-
-def test_few_open_files_and_closed_streams(job: Path) -> None:
-    assert limited("-n 12", "--option", "statistic", "--path", job, "--html", job / "x.html").returncode == 0
-    command = ["bash", "-c", 'exec "$@" >&- 2>&-', "-", *ANALYZE, "--option", "statistic", "--path", str(job)]
-    assert subprocess.run(command, check=False, timeout=60).returncode == 1
-    command[2] = 'exec "$@" --progress --html "$0" 2>&-'
-    command[3] = str(job / "y.html")
-    assert subprocess.run(command, check=False, timeout=60, stdout=subprocess.DEVNULL).returncode == 0
-    assert (job / "y.html").read_text().endswith("</html>\n")
 
 
 # ---- interrupted

@@ -208,12 +208,6 @@ def test_a_clock_that_jumps_does_not_leave_a_large_offset_in_place() -> None:
     assert found.contradiction_ns > 1_000_000
 
 
-def test_collectives_that_one_host_recorded_more_often_are_no_anchors() -> None:
-    one, two = (_host(*((i * 100, i * 100 + 40) for i in range(n))) for n in (3, 4))
-    hosts = [{key: point._replace(end_together=True) for key, point in each.items()} for each in (one, two)]
-    assert [clock.anchors for clock in align(hosts).clocks] == [0, 0]
-
-
 def test_a_sync_point_of_long_ago_allows_for_the_drift_since() -> None:
     # both were at 0 resp. 5 s to 100 us each; recorded is an hour later: 50 ppm of 3600 s = 180 ms
     hosts = [_points(SyncPoint(np.array([t]), np.array([t]), error_ns=100_000)) for t in (0, 5_000_000_000)]

@@ -156,14 +156,6 @@ def test_bytes_that_are_not_ascii_are_refused_with_their_line(tmp_path: Path) ->
         read_gml(path)
 
 
-def test_a_gzipped_file_is_read(tmp_path: Path) -> None:
-    import gzip
-
-    path = tmp_path / "dag.gml.gz"
-    path.write_bytes(gzip.compress((TINY + EDGE).encode()))
-    assert list(read_gml(path).labels) == ["a", "b"]
-
-
 def test_recorded_graphs_are_read_as_networkx_reads_them() -> None:
     paths = [path for job in recorded.jobs("byteps") for path in job.glob("worker_0/0/dag.gml")]
     assert paths

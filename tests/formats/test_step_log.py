@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from errors import TraceError
 from formats.columns import Trace
 from formats.step_log import NUMBER, PARTS, STEP, read, recognises
 from formats.step_log.named_columns import seconds_of
-from function_names import brief
 
 ROWS = (
     '{"step": 7, "rank": 3, "load_ms": 2.5, "fwd_ms": 5, "step_ms": 10, "ts": 1700000000.010, "loss": 0.5}\n'
@@ -160,20 +158,9 @@ def test_a_row_may_hold_one_metric_of_a_step(
     assert [[n // 1_000_000 for n in trace.args[key].values] for key in trace.header[PARTS]] == [[1, 1, 2, 2]]
 
 
-def test_a_text_of_each_row_names_no_metric(tmp_path: Path) -> None:
-    trace = log(tmp_path / "a.csv", "step,name,step_ms\n1,batch 1,10\n2,batch 2,11\n")
-    assert not trace.header[PARTS]
-    assert (trace.dur_ns // 1_000_000).tolist() == [10, 11]
-
-
 def test_metrics_in_rows_of_all_ranks(tmp_path: Path) -> None:
     trace = log(tmp_path / "a.csv", "step,metric,rank0_ms,rank1_ms\n7,load,1,2\n7,step,10,11\n")
     assert (trace.dur_ns // 1_000_000).tolist() == [10, 11]
-
-
-def test_metrics_of_which_none_is_a_duration_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="call them such as forward_ms, or column value such as value_ms"):
-        log(tmp_path / "a.csv", "step,rank,metric,value\n1,0,forward,3\n1,0,loss,2\n")
 
 
 def test_a_log_that_was_cut_and_has_a_broken_row(tmp_path: Path) -> None:
@@ -358,11 +345,3 @@ def test_steps_with_fractions_and_times_of_day_out_of_range_are_not_read_as_such
     assert list(trace.args[NUMBER].values) == [1, 2, 3]
     assert trace.ts_ns.tolist() == [0, 5_000_000, 10_000_000]
     assert trace.repairs == ["1 row without a step or its durations left out"]
-
-
-def test_long_names_take_no_time() -> None:
-    length = 40_000
-    began = time.process_time()
-    brief("Cijk_" + "A_" * length + "MT1x")
-    recognises(b'{"step": 1, "' + b"_" * length + b'ms": 3, "step_ms": 4}\n')
-    assert time.process_time() - began < 1  # by their squares they would take a minute

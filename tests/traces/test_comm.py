@@ -52,21 +52,6 @@ def test_a_name_that_no_operation_has_gets_a_line(tmp_path: Path) -> None:
     assert "no operation that may communicate has 'dispatch' in its name" in err
 
 
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (("--option", "combine"), "without --filter"),
-        (("--option", "critical", "--step", "mean"), "--comm needs a recorded step"),
-        (("--option", "collect"), "unrecognized argument"),
-        (("--option", "statistic", "--sub_option", "task_balance"), "no effect with"),
-    ],
-)
-def test_an_option_that_cannot_heed_it_refuses_it(tmp_path: Path, words: Sequence[str], reason: str) -> None:
-    code, _, err = run_cli(*words, "--path", job(tmp_path), *COMM)
-    assert (code, err.count("\n")) == (2, 1), err
-    assert reason in err
-
-
 def test_a_digest_keeps_what_was_told_when_it_was_saved(tmp_path: Path) -> None:
     digest = tmp_path / "digest.json"
     words = ("--option", "statistic", "--path")
@@ -76,20 +61,3 @@ def test_a_digest_keeps_what_was_told_when_it_was_saved(tmp_path: Path) -> None:
     code, _, err = run_cli(*words, digest, *COMM)
     assert code == 2
     assert "was saved with its own rule for communication" in err
-
-
-def test_kernels_that_no_rule_knows_on_a_stream_of_their_own_are_named(tmp_path: Path) -> None:
-    breakdown = ("--option", "statistic", "--sub_option", "breakdown", "--path")
-    line = "moe_shuffle_kernel have a stream of their own, but count as computation; add --comm NAME if"
-    assert line in run_cli(*breakdown, job(tmp_path))[1].replace("\n", " ")
-    assert "stream of their own" not in run_cli(*breakdown, tmp_path, *COMM)[1]
-    assert "moe_shuffle_kernel have a stream of their own" in run_cli("--path", tmp_path)[1].replace(
-        "\n", " "
-    )
-
-
-def test_a_job_of_several_ranks_without_communication_gets_a_line(tmp_path: Path) -> None:
-    for words in (("--option", "statistic", "--sub_option", "breakdown"), ("--option", "diagnose")):
-        for more, is_said in (((), True), (COMM, False)):
-            shown = run_cli(*words, "--path", job(tmp_path), *more)[1].replace("\n", " ").lower()
-            assert ("no communication is recorded, though the job has 2 ranks" in shown) == is_said

@@ -352,18 +352,6 @@ def test_a_source_that_was_cut_does_not_replace_more_than_it_has(tmp_path: Path)
     assert "stay as they are" in repairs[0]
 
 
-def test_the_trainers_steps_stand_in_where_operators_tell_none(tmp_path: Path) -> None:
-    gpu = write_gpu(tmp_path / "0")
-    step = {"name": "STEP", "ph": "X", "ts": 141.5, "dur": 30.0, "cat": "STEP", "pid": "STEP"}
-    write(gpu / "step.json", [step | {"args": {"name": "STEP"}}])
-    collect(gpu)
-    assert [e["cat"] for e in final(gpu)["traceEvents"] if e["name"] == "STEP"] == ["operator", "operator"]
-    (gpu / "bps_trace_final.json").unlink()
-    (gpu / "temp.json").unlink()
-    collect(gpu)
-    assert [e["cat"] for e in final(gpu)["traceEvents"] if e["name"] == "STEP"] == ["STEP"]
-
-
 def test_a_directory_with_nothing_usable_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "comm.json").write_text("")
     code, out, err = run_cli("--option", "collect", "--path", tmp_path)
@@ -424,14 +412,6 @@ def test_iter_time_changes_nothing_and_uses_the_sources(tmp_path: Path) -> None:
     assert files(gpu) == before
     assert answer["gpus"][0]["iteration_ms_per_step"] == [0.1, 0.1]
     assert answer["gpus"][0]["trace"] == str(gpu / "comm.json")
-
-
-def test_iter_time_of_communication_alone(tmp_path: Path) -> None:
-    path = write(tmp_path / "comm.json", comm_events([0, 100, 230]))
-    answer = collect(path, "--sub_option", "iter_time")
-    # gradient_1 comes first in each step
-    assert answer["gpus"][0]["iteration_ms_per_step"] == [0.1, 0.13]
-    assert answer["gpus"][0]["fw_bw_ms"] is None
 
 
 # ---- recorded jobs: equal to what the profiler itself wrote

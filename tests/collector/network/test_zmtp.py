@@ -41,19 +41,9 @@ def test_the_identity_is_read_from_the_ready_command() -> None:
     assert (identities, messages) == ([b"ps9"], [])
 
 
-def test_a_command_between_messages_is_none() -> None:
-    assert [m.frames for m in decoded(HELLO + b"\x04\x07\x04PING\0\x0a" + message(b"x"))] == [[b"x"]]
-
-
 def test_the_body_of_a_large_frame_is_counted_not_kept() -> None:
     (large,) = decoded(HELLO + message(b"meta", b"key", bytes(5000), b"lens"))
     assert (large.frames, large.sizes) == ([b"meta", b"key", b"", b"lens"], [4, 3, 5000, 4])
-
-
-def test_times_are_those_of_the_first_and_the_last_byte() -> None:
-    data = message(b"meta", b"key", bytes(5000))
-    cuts = (0, 1), (1, 7), (7, 4000), (4000, len(data))
-    assert [(m.start_ns, m.end_ns) for m in decoded(HELLO, *(data[a:b] for a, b in cuts))] == [(1, 4)]
 
 
 @pytest.mark.parametrize("dialect", [NEW, OLD])

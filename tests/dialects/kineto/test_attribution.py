@@ -125,25 +125,6 @@ def test_all_of_a_graph_belongs_to_what_is_around_its_launch(tmp_path: Path) -> 
     }
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("--option", "statistic", "--group_by", "operator"),  # no work of a device
-        ("--option", "statistic", "--group_by", "kernel_kind"),
-        ("--option", "statistic", "--group_by", "module", "--save", "digest.json"),
-        ("--option", "statistic", "--group_by", "module", "--sub_option", "breakdown"),
-        ("--option", "critical", "--group_by", "operator"),
-        ("--option", "compare", "--group_by", "rank"),
-        ("--option", "compare", "--group_by", "module", "--filter", "nccl"),
-    ],
-)
-def test_what_cannot_be_heeded_is_refused_in_a_line(words: tuple[str, ...], tmp_path: Path) -> None:
-    path = write(tmp_path / "a.json", [event("aten::mul", "cpu_op", 0, 5)])
-    code, out, err = run_cli(*words, "--path", path, *([path] if "compare" in words else []))
-    assert (code, out) == (2, "")
-    assert err.count("\n") == 1 and ("--group_by" in err or "--save" in err)
-
-
 # ---- recorded jobs
 
 

@@ -76,7 +76,7 @@ def load(path: Path, events: Sequence[Ev], rank: int = 0) -> Trace:
 def steps_of(tmp_path: Path) -> Any:
     """Return the steps of one rank from its events."""
 
-    def steps(events: Sequence[Ev], rank: int = 0) -> RankSteps:
+    def steps(*events: Ev, rank: int = 0) -> RankSteps:
         trace = load(tmp_path / f"rank{rank}.json", events, rank)
         return KINETO.rank_steps(RankTrace(f"rank{rank}", trace))
 
@@ -128,7 +128,7 @@ def share_on_device(recording: Recording, row: int) -> float:
 
 
 def test_a_thread_is_a_chain_of_its_innermost_operations(steps_of: Any) -> None:
-    found = steps_of([host("outer", 0, 10), host("inner", 2, 3), host("after", 15, 1)])
+    found = steps_of(host("outer", 0, 10), host("inner", 2, 3), host("after", 15, 1))
     assert spans(found, found.steps[0]) == [
         ("outer", 0, 2), ("inner", 2, 5), ("outer", 5, 10), ("after", 15, 16)]  # fmt: skip
     assert inputs(found, found.steps[0], "after") == {("outer", Joint.END_TO_HEAD, EdgeKind.DEVICE)}
@@ -136,14 +136,12 @@ def test_a_thread_is_a_chain_of_its_innermost_operations(steps_of: Any) -> None:
 
 def test_annotations_are_operations_where_nothing_else_runs_and_python_frames_are_gaps(steps_of: Any) -> None:
     found = steps_of(
-        [
-            mark(3, 0, 100),
-            host("train.py(3): main", 0, 100, cat="python_function"),
-            host("enumerate(DataLoader)#_Iter.__next__", 0, 20, cat="user_annotation"),
-            host("Optimizer.step#SGD.step", 30, 40, cat="user_annotation"),
-            host("aten::add_", 35, 5),
-            host("my own sleep", 80, 10, cat="user_annotation"),
-        ]
+        mark(3, 0, 100),
+        host("train.py(3): main", 0, 100, cat="python_function"),
+        host("enumerate(DataLoader)#_Iter.__next__", 0, 20, cat="user_annotation"),
+        host("Optimizer.step#SGD.step", 30, 40, cat="user_annotation"),
+        host("aten::add_", 35, 5),
+        host("my own sleep", 80, 10, cat="user_annotation"),
     )
     assert found.steps[0].number == 3
     update = "Optimizer.step#SGD.step"
@@ -163,14 +161,12 @@ def test_annotations_are_operations_where_nothing_else_runs_and_python_frames_ar
 def test_an_annotation_beside_its_operations_waits_for_what_was_sent(steps_of: Any, reduces: range) -> None:
     # of its 900 µs after the backward pass it waited until 800, or until 200 and 800
     found = steps_of(
-        [
-            mark(1, 0, 1200),
-            host("bwd", 0, 1000, cat="user_annotation"),
-            host("autograd::engine::evaluate_function: a", 0, 100),
-            host("c10d::allreduce_", 40, 20),
-            *(host("gloo:all_reduce", 50, 750 - 600 * i, tid=9 + i, cat="user_annotation") for i in reduces),
-            host("optimizer", 1100, 100),
-        ]
+        mark(1, 0, 1200),
+        host("bwd", 0, 1000, cat="user_annotation"),
+        host("autograd::engine::evaluate_function: a", 0, 100),
+        host("c10d::allreduce_", 40, 20),
+        *(host("gloo:all_reduce", 50, 750 - 600 * i, tid=9 + i, cat="user_annotation") for i in reduces),
+        host("optimizer", 1100, 100),
     )
     step = found.steps[0]
     awaited = ("gloo:all_reduce", Joint.END_TO_BODY, EdgeKind.HAND_OVER)
@@ -181,7 +177,7 @@ def test_an_annotation_beside_its_operations_waits_for_what_was_sent(steps_of: A
 
 
 def test_the_main_thread_does_not_wait_for_what_ended_early_in_its_pause(steps_of: Any) -> None:
-    found = steps_of([mark(1, 0, 900), host("a", 0, 100), host("aside", 0, 200, tid=2), host("b", 800, 100)])
+    found = steps_of(mark(1, 0, 900), host("a", 0, 100), host("aside", 0, 200, tid=2), host("b", 800, 100))
     assert inputs(found, found.steps[0], "b") == {("a", Joint.END_TO_HEAD, EdgeKind.DEVICE)}
 
 
@@ -198,7 +194,7 @@ def launch_bound(n: int) -> list[Ev]:
 
 
 def test_the_path_of_a_launch_bound_step_runs_through_the_host(steps_of: Any) -> None:
-    found = steps_of(launch_bound(50))
+    found = steps_of(*launch_bound(50))
     assert inputs(found, found.steps[0], "kernel") == {
         ("cudaLaunchKernel", Joint.START_TO_HEAD, EdgeKind.LAUNCH),
         ("kernel", Joint.END_TO_HEAD, EdgeKind.DEVICE),
@@ -221,7 +217,7 @@ def device_bound(n: int, room: int) -> list[Ev]:
 
 
 def test_a_launch_that_blocks_for_room_in_the_queue_waits_for_a_kernel(steps_of: Any) -> None:
-    found = steps_of(device_bound(1500, 600))
+    found = steps_of(*device_bound(1500, 600))
     step = found.steps[0]
     assert ("kernel", Joint.START_TO_BODY, EdgeKind.QUEUE) in inputs(found, step, "cudaLaunchKernel")
     path = path_of(join([found]))
@@ -233,12 +229,10 @@ def test_a_launch_that_blocks_for_room_in_the_queue_waits_for_a_kernel(steps_of:
 def test_of_calls_with_one_correlation_the_nearest_launched_the_work(steps_of: Any) -> None:
     """As where two files of a rank each count from the same number."""
     found = steps_of(
-        [
-            call("cudaLaunchKernel", 0, 4, 7),
-            work("first", 5, 10, 7),
-            call("hipLaunchKernel", 1000, 4, 7),
-            work("second", 1005, 10, 7),
-        ]
+        call("cudaLaunchKernel", 0, 4, 7),
+        work("first", 5, 10, 7),
+        call("hipLaunchKernel", 1000, 4, 7),
+        work("second", 1005, 10, 7),
     )
     (step,) = found.steps
     for name, launch in (("first", "cudaLaunchKernel"), ("second", "hipLaunchKernel")):
@@ -248,14 +242,12 @@ def test_of_calls_with_one_correlation_the_nearest_launched_the_work(steps_of: A
 @pytest.mark.parametrize("name", ["cudaDeviceSynchronize", "hipStreamSynchronize", "cudaMemcpy", "cudaFree"])
 def test_a_call_that_blocks_waits_for_what_was_launched_before(steps_of: Any, name: str) -> None:
     found = steps_of(
-        [
-            call("cudaLaunchKernel", 0, 4, 1),
-            call(name, 10, 95, 2),
-            host("after", 110, 5),
-            work("kernel", 5, 95, 1),
-            work("of another thread", 101, 2, 3, stream=9),
-            call("cudaLaunchKernel", 100, 1, 3, tid=2),
-        ]
+        call("cudaLaunchKernel", 0, 4, 1),
+        call(name, 10, 95, 2),
+        host("after", 110, 5),
+        work("kernel", 5, 95, 1),
+        work("of another thread", 101, 2, 3, stream=9),
+        call("cudaLaunchKernel", 100, 1, 3, tid=2),
     )
     assert inputs(found, found.steps[0], name) == {
         ("kernel", Joint.END_TO_BODY, EdgeKind.SYNCHRONISE),
@@ -268,13 +260,11 @@ def test_a_call_that_blocks_waits_for_what_was_launched_before(steps_of: Any, na
 
 def test_a_copy_that_ends_before_its_call_returns_was_waited_for(steps_of: Any) -> None:
     found = steps_of(
-        [
-            call("cudaLaunchKernel", 0, 4, 1),
-            call("cudaMemcpyAsync", 10, 120, 2),
-            host("item", 131, 1),
-            work("kernel", 5, 95, 1),
-            work("Memcpy DtoH (Device -> Pageable)", 101, 20, 2, cat="gpu_memcpy"),
-        ]
+        call("cudaLaunchKernel", 0, 4, 1),
+        call("cudaMemcpyAsync", 10, 120, 2),
+        host("item", 131, 1),
+        work("kernel", 5, 95, 1),
+        work("Memcpy DtoH (Device -> Pageable)", 101, 20, 2, cat="gpu_memcpy"),
     )
     copy = "Memcpy DtoH (Device -> Pageable)"
     assert (copy, Joint.END_TO_BODY, EdgeKind.SYNCHRONISE) in inputs(found, found.steps[0], "cudaMemcpyAsync")
@@ -288,7 +278,7 @@ def test_a_copy_that_ends_before_its_call_returns_was_waited_for(steps_of: Any) 
 
 def test_one_graph_launch_starts_all_of_its_kernels(steps_of: Any) -> None:
     found = steps_of(
-        [call("cudaGraphLaunch", 0, 10, 7), *(work(f"k{i}", 12 + 10 * i, 10, 7) for i in range(3))]
+        call("cudaGraphLaunch", 0, 10, 7), *(work(f"k{i}", 12 + 10 * i, 10, 7) for i in range(3))
     )
     for i in range(3):
         launch = ("cudaGraphLaunch", Joint.END_TO_HEAD, EdgeKind.LAUNCH)
@@ -302,44 +292,40 @@ def test_one_graph_launch_starts_all_of_its_kernels(steps_of: Any) -> None:
 def test_a_copy_from_pinned_memory_does_not_hold_its_call_up(steps_of: Any) -> None:
     """That it was over before the call had returned is chance: another time the device is busy then."""
     way = "Memcpy HtoD (Pinned -> Device)"
-    found = steps_of([call("cudaMemcpyAsync", 0, 30, 1), work(way, 10, 8, 1, cat="gpu_memcpy")])
+    found = steps_of(call("cudaMemcpyAsync", 0, 30, 1), work(way, 10, 8, 1, cat="gpu_memcpy"))
     assert EdgeKind.SYNCHRONISE not in {kind for *_, kind in inputs(found, found.steps[0], "cudaMemcpyAsync")}
 
 
 def test_a_stream_waits_for_another_ones_recorded_event(steps_of: Any) -> None:
     found = steps_of(
-        [
-            call("cudaLaunchKernel", 0, 2, 1),
-            call("cudaEventRecord", 3, 1, 2),
-            call("cudaStreamWaitEvent", 5, 1, 3),
-            call("cudaLaunchKernel", 7, 2, 4),
-            work("first", 3, 50, 1, stream=7),
-            work("second", 60, 5, 4, stream=8),
-            work(
-                "Stream Wait Event",
-                5,
-                1,
-                3,
-                stream=8,
-                cat="cuda_sync",
-                wait_on_stream=7,
-                wait_on_cuda_event_record_corr_id=2,
-            ),
-        ]
+        call("cudaLaunchKernel", 0, 2, 1),
+        call("cudaEventRecord", 3, 1, 2),
+        call("cudaStreamWaitEvent", 5, 1, 3),
+        call("cudaLaunchKernel", 7, 2, 4),
+        work("first", 3, 50, 1, stream=7),
+        work("second", 60, 5, 4, stream=8),
+        work(
+            "Stream Wait Event",
+            5,
+            1,
+            3,
+            stream=8,
+            cat="cuda_sync",
+            wait_on_stream=7,
+            wait_on_cuda_event_record_corr_id=2,
+        ),
     )
     assert ("first", Joint.END_TO_HEAD, EdgeKind.SYNCHRONISE) in inputs(found, found.steps[0], "second")
 
 
 def test_without_recorded_events_a_kernel_that_was_ready_waited_for_what_ended_last(steps_of: Any) -> None:
     found = steps_of(
-        [
-            call("cudaLaunchKernel", 0, 2, 1),
-            call("cudaLaunchKernel", 3, 2, 2),
-            call("cudaLaunchKernel", 60, 10, 3),
-            work("first", 3, 50, 1, stream=7),
-            work("second", 54, 5, 2, stream=8),
-            work("not before its launch", 65, 5, 3, stream=9),
-        ]
+        call("cudaLaunchKernel", 0, 2, 1),
+        call("cudaLaunchKernel", 3, 2, 2),
+        call("cudaLaunchKernel", 60, 10, 3),
+        work("first", 3, 50, 1, stream=7),
+        work("second", 54, 5, 2, stream=8),
+        work("not before its launch", 65, 5, 3, stream=9),
     )
     assert ("first", Joint.END_TO_HEAD, EdgeKind.SYNCHRONISE) in inputs(found, found.steps[0], "second")
     assert inputs(found, found.steps[0], "not before its launch") == {
@@ -353,14 +339,12 @@ def test_a_collective_waits_for_what_the_stream_that_computes_was_given_before_i
     # the second one stands behind the first, so that no pause shows what feeds it: gradients ready at 60
     kernel = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
     found = steps_of(
-        [
-            *(call("cudaLaunchKernel", 3 * i, 2, i) for i in range(1, 6)),
-            work("first gradients", 5, 20, 1, stream=7),
-            work("second gradients", 30, 30, 3, stream=7),
-            work("what follows", 60, 200, 5, stream=7),
-            work(kernel, 26 if begins == 30 else 40, 60, 2, stream=20),
-            work(kernel + "2", begins, 60, 4, stream=20),
-        ]
+        *(call("cudaLaunchKernel", 3 * i, 2, i) for i in range(1, 6)),
+        work("first gradients", 5, 20, 1, stream=7),
+        work("second gradients", 30, 30, 3, stream=7),
+        work("what follows", 60, 200, 5, stream=7),
+        work(kernel, 26 if begins == 30 else 40, 60, 2, stream=20),
+        work(kernel + "2", begins, 60, 4, stream=20),
     )
     fed = ("second gradients", Joint.END_TO_HEAD, EdgeKind.SYNCHRONISE)
     assert (fed in inputs(found, found.steps[0], kernel + "2")) == (begins == 100)
@@ -368,12 +352,10 @@ def test_a_collective_waits_for_what_the_stream_that_computes_was_given_before_i
 
 def test_without_launches_work_waits_for_what_ended_last_on_its_rank(steps_of: Any) -> None:
     found = steps_of(
-        [
-            work("forward", 0, 100, None, stream=1),
-            work("send", 101, 50, None, stream=2),
-            work("backward", 155, 100, None, stream=1),
-            work("update", 260, 10, None, stream=1),
-        ]
+        work("forward", 0, 100, None, stream=1),
+        work("send", 101, 50, None, stream=2),
+        work("backward", 155, 100, None, stream=1),
+        work("update", 260, 10, None, stream=1),
     )
     step = found.steps[0]
     assert inputs(found, step, "send") == {("forward", Joint.END_TO_HEAD, EdgeKind.HAND_OVER)}
@@ -391,7 +373,7 @@ def test_a_stream_keeps_its_order_where_times_overlap_by_no_more_than_jitter(
     steps_of: Any, overlap: float, in_order: bool
 ) -> None:
     # a quarter of the first, which takes 400 µs
-    found = steps_of([work("a", 0, 400, None), work("b", 400 - overlap, 1000, None)])
+    found = steps_of(work("a", 0, 400, None), work("b", 400 - overlap, 1000, None))
     assert (("a", Joint.END_TO_HEAD, EdgeKind.DEVICE) in inputs(found, found.steps[0], "b")) == in_order
 
 
@@ -400,13 +382,11 @@ def test_a_stream_keeps_its_order_where_times_overlap_by_no_more_than_jitter(
 
 def test_the_next_step_waits_for_what_hands_over_to_the_main_thread(steps_of: Any) -> None:
     found = steps_of(
-        [
-            mark(1, 0, 500),
-            mark(2, 500, 100),
-            host("a", 0, 100),
-            host("aside", 90, 400, tid=2),
-            host("b", 510, 10),
-        ]
+        mark(1, 0, 500),
+        mark(2, 500, 100),
+        host("a", 0, 100),
+        host("aside", 90, 400, tid=2),
+        host("b", 510, 10),
     )
     step = found.steps[0]
     assert step.last is not None
@@ -417,7 +397,7 @@ def test_the_next_step_waits_for_what_hands_over_to_the_main_thread(steps_of: An
 
 
 def test_without_marked_steps_the_whole_recording_is_one(steps_of: Any) -> None:
-    found = steps_of([host("a", 5, 10), host("b", 20, 10)])
+    found = steps_of(host("a", 5, 10), host("b", 20, 10))
     assert len(found.steps) == 1
     assert (found.steps[0].number, found.steps[0].next_ns - found.steps[0].begin_ns) == (1, 25 * US)
     assert len(found.notes) == 1
@@ -439,23 +419,14 @@ def test_a_late_rank_is_on_the_path_with_what_it_worked_longer(steps_of: Any, la
         }
         ranks.append(
             steps_of(
-                [
-                    mark(1, 0, 1000),
-                    mark(2, 1000, 10),
-                    host("next", 1000, 1),
-                    host("compute", 0, computed),
-                    call("cudaLaunchKernel", computed, 5, 1),
-                    call("cudaDeviceSynchronize", computed + 6, end - computed, 2),
-                    work(
-                        "ncclDevKernel_AllReduce_Sum_f32(args)",
-                        begin,
-                        end - begin,
-                        1,
-                        stream=20,
-                        **collective,
-                    ),
-                ],
-                rank,
+                mark(1, 0, 1000),
+                mark(2, 1000, 10),
+                host("next", 1000, 1),
+                host("compute", 0, computed),
+                call("cudaLaunchKernel", computed, 5, 1),
+                call("cudaDeviceSynchronize", computed + 6, end - computed, 2),
+                work("ncclDevKernel_AllReduce_Sum_f32(args)", begin, end - begin, 1, stream=20, **collective),
+                rank=rank,
             )
         )
     path = path_of(join(ranks))
@@ -467,13 +438,11 @@ def test_a_late_rank_is_on_the_path_with_what_it_worked_longer(steps_of: Any, la
 
 def test_gloo_runs_aside_from_enqueue_to_end(steps_of: Any) -> None:
     found = steps_of(
-        [
-            mark(1, 0, 2000),
-            host("autograd::engine::evaluate_function: a", 0, 100),
-            host("c10d::allreduce_", 40, 20),
-            host("gloo:all_reduce", 50, 1200, tid=9, cat="user_annotation"),
-            host("optimizer", 1300, 100),
-        ]
+        mark(1, 0, 2000),
+        host("autograd::engine::evaluate_function: a", 0, 100),
+        host("c10d::allreduce_", 40, 20),
+        host("gloo:all_reduce", 50, 1200, tid=9, cat="user_annotation"),
+        host("optimizer", 1300, 100),
     )
     step = found.steps[0]
     assert inputs(found, step, "gloo:all_reduce") == {
@@ -497,15 +466,13 @@ def test_a_collective_of_a_devices_tensors_is_what_lies_between_its_copies(steps
         over = pause + 150
         ranks.append(
             steps_of(
-                [
-                    mark(1, 0, over + 100),
-                    host("c10d::allreduce_", late + 40, 10),
-                    host("gloo:all_reduce", late + 50, over + 40 - late - 50, tid=9, cat="user_annotation"),
-                    call("cudaStreamSynchronize", late + 60, 10, 1, tid=9),
-                    host("aten::copy_", over, 30, tid=9),
-                    host("optimizer", over + 60, 40),
-                ],
-                rank,
+                mark(1, 0, over + 100),
+                host("c10d::allreduce_", late + 40, 10),
+                host("gloo:all_reduce", late + 50, over + 40 - late - 50, tid=9, cat="user_annotation"),
+                call("cudaStreamSynchronize", late + 60, 10, 1, tid=9),
+                host("aten::copy_", over, 30, tid=9),
+                host("optimizer", over + 60, 40),
+                rank=rank,
             )
         )
     step = ranks[0].steps[0]
@@ -548,7 +515,7 @@ def when_met(found: RankSteps) -> dict[tuple[Any, int], float]:
 
 
 def pairs_met(steps_of: Any, *ranks: list[Ev]) -> set[tuple[float, float]]:
-    first, second = (when_met(steps_of(events, rank)) for rank, events in enumerate(ranks))
+    first, second = (when_met(steps_of(*events, rank=rank)) for rank, events in enumerate(ranks))
     return {(at, second[one]) for one, at in first.items() if one in second}
 
 
@@ -576,7 +543,7 @@ def test_both_halves_of_a_transfer_are_known_by_its_ends(
     def meetings(rank: int, kind: str, args: dict[str, Any]) -> Meetings:
         args = {"Collective name": kind, "Process Group Name": "pp", **args}
         event = work("ncclDevKernel_SendRecv(args)", 0, 10, None, 7, "kernel", **args)
-        found: Meetings = steps_of([event], rank).steps[0].meetings
+        found: Meetings = steps_of(event, rank=rank).steps[0].meetings
         return found
 
     there, back = meetings(0, "send", sent), meetings(1, "recv", received)
@@ -731,5 +698,5 @@ def test_thousands_of_streams_take_no_square_of_their_number(steps_of: Any) -> N
     for i in range(n):
         events += [call("cudaLaunchKernel", 4 * i, 1, i + 1), work("k", 4 * i + 2, 30, i + 1, stream=i)]
     begin = time.process_time()
-    steps_of(events)
+    steps_of(*events)
     assert time.process_time() - begin < 12

@@ -136,18 +136,6 @@ def test_without_it_everything_is_as_before(
     assert [record.levelno for record in caplog.records if "not used" in record.message] == [logging.INFO]
 
 
-@pytest.mark.parametrize(
-    ("wish", "n_bytes", "answer"),
-    [("", 1 << 20, False), ("", 32 << 20, True), ("0", 1 << 40, False), ("1", 1, True), ("x", 1, False)],
-)
-def test_when_it_is_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wish: str, n_bytes: int, answer: bool
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # nothing is kept there
-    monkeypatch.setenv("ANALYZE_NATIVE", wish)
-    assert native.is_worth(n_bytes) is answer
-
-
 def test_the_command_says_nothing_about_it(tmp_path: Path) -> None:
     code, _, err = run_cli("--option", "statistic", "--path", trace_file(tmp_path), "--format", "json")
     assert (code, err) == (0, "")
