@@ -69,4 +69,4 @@ def test_no_pattern_takes_the_square_of_a_text() -> None:
 
 
 def test_templates_that_adapt_one_another_are_followed_all_the_way_down() -> None:
-    assert brief("void work<" + "apply<" * 2000 + "add" + ">" * 2001 + "()") == "work<add>"
+    assert brief("void work<" + "apply<" * 2000 + "add_functor" + ">" * 2001 + "()") == "work<add_functor>"
