@@ -11,8 +11,7 @@ import os
 import signal
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
-from types import FrameType
+from collections.abc import Sequence
 from typing import NoReturn
 
 import options
@@ -36,8 +35,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except OSError as error:  # an error that no code nearer to the file has translated
         return _failed(": ".join(filter(None, (error.filename, error.strerror or str(error)))))
-    except MemoryError:
-        return _failed("not enough memory; --jobs 1 needs less")
     except ImportError as error:
         return _failed(f"{error}; python3 -m pip install -r requirements.txt")
     except KeyboardInterrupt:
@@ -52,26 +49,18 @@ def _run(args: Namespace) -> int:
 
     with Outputs(guard(args, is_input)) as outputs:
         check_named(args, outputs)
-        with _cluster(args):
+        with contextlib.ExitStack() as stack:
+            if args.cluster is not None:
+                import parallel
+                from parallel import cluster
+
+                connected = stack.enter_context(cluster.connected(cluster.checked_address(args.cluster)))
+                stack.enter_context(parallel.working_on(connected.map))
             result = options.load(args.option).run(args)
         import report
 
         report.show(result, args, outputs)
     return result.exit_code
-
-
-@contextlib.contextmanager
-def _cluster(args: Namespace) -> Iterator[None]:
-    """Let files be read on the cluster of `--cluster`, if there is one."""
-    if args.cluster is None:
-        yield
-        return
-    import parallel
-    from parallel import cluster
-
-    address = cluster.checked_address(args.cluster)
-    with cluster.connected(address) as connected, parallel.working_on(connected.map):
-        yield
 
 
 def _failed(message: str, code: int = AnalyzeError.exit_code) -> int:
@@ -80,10 +69,7 @@ def _failed(message: str, code: int = AnalyzeError.exit_code) -> int:
 
 
 class _OneLine(logging.Formatter):
-    """Each message as one printable line."""
-
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line of `record`."""
         return one_line(super().format(record))
 
 
@@ -98,22 +84,13 @@ def _set_up_logging(level: int) -> None:
 
 def run_command() -> NoReturn:
     """Run the command line of this process, and exit."""
-    while (fd := os.open(os.devnull, os.O_RDWR)) < 3:  # no output file becomes a closed standard stream
-        pass
-    os.close(fd)
-    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115  (as long as the process)
     # millions of small objects and hardly a cycle: by default the collector takes 10 % of a diagnosis
     gc.set_threshold(100_000, 20, 20)
     atexit.register(gc.freeze)
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` ignores one
-            signal.signal(number, _end)
+            signal.signal(number, lambda number, _: sys.exit(128 + number))  # removes temporary files
     sys.exit(main())
-
-
-def _end(number: int, frame: FrameType | None) -> None:
-    """End as at an error, so that temporary files are removed."""
-    sys.exit(128 + number)
 
 
 if __name__ == "__main__":
