@@ -106,7 +106,7 @@ def _longest(row: SweepRow) -> float:
 
 
 def _charts(categories: Sequence[SweepRow], rows: Sequence[SweepRow], names: Sequence[str]) -> list[Chart]:
-    """Return the longest operations, the same relative to the first run, and the categories."""
+    """Draw the longest operations, and the categories."""
     from dialects.system import is_frame_of_all
 
     order = {row.cat: at for at, row in enumerate(categories)}
@@ -118,22 +118,8 @@ def _charts(categories: Sequence[SweepRow], rows: Sequence[SweepRow], names: Seq
     title, average = "Average time per operation and run", "average (ms)"
     return [
         HeatMap(title, "run", "operation", average, names, operations, heights, groups=cats),
-        _relative(shown, names),
         Bars("Average time per category", "run", average, names, by_cat),
     ]
-
-
-def _relative(shown: Sequence[SweepRow], names: Sequence[str]) -> HeatMap:
-    """Return how many times as long as in the first run operations take in the further ones."""
-    ratios = [
-        [mean / row.mean_ns[0] if mean is not None and row.mean_ns[0] else None for mean in row.mean_ns[1:]]
-        for row in shown
-    ]
-    label = f"times as long as in {names[0]}"
-    operations = [row.name for row in shown]
-    return HeatMap(
-        f"Against {names[0]}", "run", "operation", label, names[1:], operations, ratios, ratios=True
-    )
 
 
 def _notes(rows: Sequence[SweepRow], output: Path) -> list[str]:

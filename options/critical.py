@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from errors import AnalyzeError, TraceError, UsageError, listed, whole_number
+from errors import AnalyzeError, TraceError, UsageError, whole_number
 from options import READING, WHAT_IF, add_flags, asked, command, is_drawn, refuse
 from result import Chart, Column, LazySequence, Result, Table, in_ms, ms_column
 
@@ -28,7 +27,7 @@ _OPERATIONS = (
     ms_column("dur_ms", "duration", "dur_ns"),
     ms_column("slack_ms", "slack", "slack_ns"),
 )  # fmt: skip
-_FEW_SCOPES = 4  # of a kind, whose lengths are told one by one
+_MOST_SCOPES = 4  # whose lengths a terminal shows
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -109,17 +108,16 @@ def _recorded(args: Namespace) -> Result:
             about=LazySequence(range(len(stretches)), lambda row: (stretch_key(row),)),
         ),
     ]  # fmt: skip
-    document: dict[str, Any] = {
+    document = {
         "step": step.number,
         "iteration_ms": path.length_ns / 1e6,
-        "mean_ms": (step.bounds.mean_ns or path.length_ns) / 1e6,
         "scopes": LazySequence(scopes, lambda scope: _document(scope, owned=len(recording.owners) > 1)),
         "operations": slack.records(),
     }
-    notes = [*recording.notes, *_longer(scopes, path, recording)]
+    notes = [*recording.notes]
+    wide = [scope for scope in scopes if scope.kind != "GPU"] or scopes
     if args.output not in (None, NO_FILE):
         _write_timeline(args.output, loaded, step, path)
-        document["output"] = str(args.output)
         notes.append(f"timeline written to {args.output}")
     return Result(
         "critical",
@@ -134,7 +132,7 @@ def _recorded(args: Namespace) -> Result:
         ]
         if is_drawn(args)
         else (),
-        figures=_figures(scopes),
+        figures=[(scope.name, in_ms(scope.length_ns)) for scope in wide[-_MOST_SCOPES:]],
         notes=notes,
         repairs=loaded.repairs,
         ask=command(args, WHAT_IF),
@@ -171,49 +169,6 @@ def _about_operations(recording: Recording, slack: Table) -> LazySequence[Sequen
         slack.rows,
         lambda row: (str(row[0]) if several else key_of(recording.owners[0], str(row[0])),),
     )
-
-
-def _longer(scopes: Sequence[Scope], path: CriticalPath, recording: Recording) -> list[str]:
-    """Return why a part of the job takes longer than the whole, where one does."""
-    scopes = _once(scopes)
-    names = [_title(scopes, scope) for scope in scopes if scope.length_ns > scopes[-1].length_ns]
-    if not names:
-        return []
-    last = f"{recording.owners[path.owner]}, which ends last"
-    return [
-        f"the {scopes[-1].kind}'s step is timed on {last}; {listed(names, 4)} took longer but started earlier"
-    ]
-
-
-def _title(scopes: Sequence[Scope], scope: Scope) -> str:
-    doubled = sum(other.name == scope.name for other in scopes) > 1
-    return f"worker-{scope.worker} {scope.name}" if doubled else scope.name
-
-
-def _figures(scopes: Sequence[Scope]) -> list[tuple[str, str]]:
-    """Return how long each scope's path is; of many of a kind the shortest and the longest."""
-    figures = []
-    scopes = _once(scopes)
-    for kind in dict.fromkeys(scope.kind for scope in scopes):
-        own = [scope for scope in scopes if scope.kind == kind]
-        if len(own) <= _FEW_SCOPES:
-            figures += [(_title(scopes, scope), in_ms(scope.length_ns)) for scope in own]
-        else:
-            lengths = sorted(scope.length_ns for scope in own)
-            ends = dict.fromkeys((in_ms(lengths[0], unit=""), in_ms(lengths[-1], unit="")))
-            figures.append((f"{len(own):,} {kind}s", f"{' to '.join(ends)} ms"))
-    return figures
-
-
-def _once(scopes: Sequence[Scope]) -> list[Scope]:
-    """Return the scopes without the GPUs of workers that have no other."""
-    n_gpus = Counter(scope.worker for scope in scopes if scope.kind == "GPU")
-    workers = {scope.worker for scope in scopes if scope.kind == "worker"}
-    return [
-        scope
-        for scope in scopes
-        if scope.kind != "GPU" or n_gpus[scope.worker] > 1 or scope.worker not in workers
-    ]
 
 
 def _write_timeline(output: Path, loaded: LoadedSteps, step: StepGraph, path: CriticalPath) -> None:
@@ -258,18 +213,8 @@ def _mean(args: Namespace) -> Result:
             "operations": _slack_table(args, operations).records(),
         },
         headline=f"The longest chain of average durations is {in_ms(longest.length_ns)}, "
-        f"on {_title(scopes, longest)}; it leaves out gaps and waits.",
+        f"on {longest.name}; it leaves out gaps and waits.",
         tables=(table,),
-        charts=(_parts(longest),) if is_drawn(args) else (),
         notes=loaded.notes,
         repairs=loaded.repairs,
     )
-
-
-def _parts(scope: Scope) -> Chart:
-    from dag_utils import bars_of
-
-    path = scope.path()
-    sums = {(one.name, one.cat or "other"): ns for one, ns in zip(path.labels, path.ns, strict=True)}
-    title = f"The longest chain of average durations, on {scope.name}"
-    return bars_of(title, "ms, along the chain", sums)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from arrays import Int64, NDArray
+from arrays import NDArray
 from figures.time_by_role import Breakdowns
 from result import HeatMap
 
@@ -16,14 +16,10 @@ if TYPE_CHECKING:
 
 #: Bars of operations in a chart.
 MOST_BARS = 20
-#: Of the longest bar: a shorter one cannot be seen.
-LEAST_DRAWN = 0.005
-#: More ranks, and those of more cells, are summed up: quantiles over all, and those that differ most.
+#: Ranks and cells of a map at most.
 _MOST_ROWS, _MOST_CELLS = 64, 2_000
-_WORST = 10
 #: Of a step: a category that changed less is one of the rest.
 LEAST_SHOWN = 0.01
-_QUANTILES = {"longest": 1.0, "95th percentile": 0.95, "median": 0.5, "5th percentile": 0.05, "shortest": 0.0}
 
 
 def doubt(change: Change) -> str:
@@ -32,19 +28,16 @@ def doubt(change: Change) -> str:
 
 
 def exposed_map(parts: Sequence[Breakdowns]) -> list[HeatMap]:
-    """Return how long each rank communicated in each step while it computed nothing, if any did."""
-    return _maps("Exposed communication", parts, lambda part: part.exposed_comm_ns)
-
-
-def _maps(title: str, parts: Sequence[Breakdowns], value: Callable[[Breakdowns], Int64]) -> list[HeatMap]:
-    if not any(value(part).any() for part in parts):
+    """Draw how long each rank communicated in each step while it computed nothing, if any did."""
+    if not any(part.exposed_comm_ns.any() for part in parts):
         return []
     steps = sorted({step for part in parts for step in part.step}, key=lambda step: step or 0)
     column = {step: i for i, step in enumerate(steps)}
     ms = np.full((len(parts), len(steps)), np.nan)
     for row, part in enumerate(parts):
-        ms[row, [column[step] for step in part.step]] = value(part) / 1e6
-    return [rank_map(title, [part.rank for part in parts], [*map(_name, steps)], ms)]
+        ms[row, [column[step] for step in part.step]] = part.exposed_comm_ns / 1e6
+    names = ["all" if step is None else str(step) for step in steps]
+    return [rank_map("Exposed communication", [part.rank for part in parts], names, ms)]
 
 
 def joined_steps(
@@ -63,27 +56,15 @@ def joined_steps(
     return names, np.fmax.reduceat(values, list(begins), axis=1)
 
 
-def rank_map(
-    title: str, ranks: Sequence[str], steps: Sequence[str], ms: NDArray[np.float64], by: str = "step"
-) -> HeatMap:
-    """Return a map of one figure (ranks, steps or what else it is `by`), NaN where it is not known.
+def rank_map(title: str, ranks: Sequence[str], steps: Sequence[str], ms: NDArray[np.float64]) -> HeatMap:
+    """Draw one figure (ranks, steps), NaN where it is not known.
 
-    Of many ranks it shows the quantiles in each step, and those that differ most from the median; of many
-    steps the largest of some that follow each other.
+    Of many ranks those that differ most from the median, of many steps the largest of some that follow each
+    other.
     """
-    names = list(ranks)
-    n_summed = len(_QUANTILES) + _WORST
-    if len(ranks) > _MOST_ROWS or (len(ranks) > n_summed and ms.size > _MOST_CELLS):
-        means = np.nanmean(ms, axis=1)
-        worst = np.argsort(-np.abs(means - np.nanmedian(means)), kind="stable")[:_WORST]
-        quantiles = np.nanquantile(ms, list(_QUANTILES.values()), axis=0)
-        names = [*(f"{name} of {len(ranks):,}" for name in _QUANTILES), *(ranks[at] for at in worst)]
-        ms = np.concatenate([quantiles, ms[worst]])
-    if by in ("step", "second"):
-        steps, ms = joined_steps(steps, ms, _MOST_CELLS // len(ms))
+    means = np.nanmean(ms, axis=1)
+    shown = np.sort(np.argsort(-np.abs(means - np.nanmedian(means)), kind="stable")[:_MOST_ROWS])
+    steps, ms = joined_steps(steps, ms[shown], _MOST_CELLS // len(shown))
     values = [[None if np.isnan(cell) else float(cell) for cell in line] for line in ms]
-    return HeatMap(f"{title}, by rank and {by}", by, "rank", "ms", steps, names, values)
-
-
-def _name(step: int | None) -> str:
-    return "all" if step is None else str(step)
+    names = [ranks[rank] for rank in shown.tolist()]
+    return HeatMap(f"{title}, by rank and step", "step", "rank", "ms", steps, names, values)

@@ -272,7 +272,6 @@ def _helpful(args: Namespace, loaded: LoadedSteps) -> Result:
         headline=headline,
         document={"whatif": rows},
         tables=[shown.helpful_table(found, commands)],
-        charts=[shown.helpful_chart(forecasts)],
     )
 
 
@@ -359,7 +358,6 @@ def _row(edit: Forecast, slower: Slowdown | None) -> dict[str, Any]:
         "after_ms": edit.after_ns / 1e6,
         "change": edit.ratio - 1,
         "interval_ms": _milliseconds(edit.interval_ns),
-        "change_of_these_steps": edit.paired,
     }
     if slower is not None and "straggler=mean" in edit.name.split():
         row |= {"slowdown": slower.ratio, "slowdown_by": slower.by}
@@ -371,7 +369,7 @@ def _row(edit: Forecast, slower: Slowdown | None) -> dict[str, Any]:
 
 def _explored(args: Namespace, loaded: LoadedSteps) -> Result:
     from dag_utils import choose_step
-    from options.replay.replay_tables import effect_chart, effect_table
+    from options.replay.replay_tables import effect_table
     from replay.answer import answer
     from replay.sensitivity import changed_in_turn
 
@@ -392,7 +390,6 @@ def _explored(args: Namespace, loaded: LoadedSteps) -> Result:
         headline=_effect_headline(effects, found, ratio),
         document={**_document(args, found, row, path, None), key: table.records()},
         tables=[table],
-        charts=[effect_chart(title, effects, is_delay=is_delay)],
         figures=[("iteration time, recorded", in_ms(found.recorded_ns or found.iteration_ns))],
         notes=[*recording.notes, _TRIED],
         ask=command(args, WHAT_IF),

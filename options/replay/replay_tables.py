@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dag.step_graph import Recording
 from dag_utils import BY_NAME, PATH, NamedPath, by_name, critical_path, key_of, step_timeline
-from options.step_charts import LEAST_DRAWN, MOST_BARS
+from options.step_charts import MOST_BARS
 from replay.answer import Answer, measured_ns
 from replay.forecast import Forecast
 from replay.runs import Simulation
@@ -37,10 +37,6 @@ _WHATIF = (
     Column("change", "change", "percent", 1, value=lambda edit: edit.ratio - 1),
     Column("low_ms", "mean step, from (ms)", "float", value=lambda edit: _bound(edit, 0)),
     Column("high_ms", "to (ms)", "float", value=lambda edit: _bound(edit, 1)),
-    Column("paired_low", "change of these steps, from", "percent", 1,
-           value=lambda edit: edit.paired and edit.paired[0]),
-    Column("paired_high", "to", "percent", 1,
-           value=lambda edit: edit.paired and edit.paired[1]),
 )  # fmt: skip
 
 _HELPFUL = (
@@ -139,40 +135,11 @@ def timelines(words: str, recording: Recording, after: Simulation, position: int
 
 
 def whatif_chart(found: Sequence[Forecast]) -> Bars:
-    """Return how long a step takes before and after each edit, and where its mean will lie."""
+    """Draw how long a step takes before and after each edit, and where its mean will lie."""
     shown = found[-MOST_BARS:]  # the last one is what the answer is about
-    after = {f"after: {edit.name}": (edit.after_ns, edit.interval_ns) for edit in shown}
-    return _bars("Before and after", "mean step (ms)", {"before": (shown[-1].before_ns, None)} | after)
-
-
-def helpful_chart(found: Sequence[Forecast]) -> Bars:
-    """Return the savings of edits, with their bounds."""
-    gains = {edit.name: edit.gain_ns for edit in found}
-    bounds = [
-        None if g.low_ns is None or g.high_ns is None else (g.low_ns, g.high_ns) for g in gains.values()
-    ]
-    saved = {name: (gain.mid_ns, ends) for (name, gain), ends in zip(gains.items(), bounds, strict=True)}
-    return _bars("What each edit would save", "saved per step (ms)", saved)
-
-
-def _bars(title: str, label: str, found: Mapping[str, tuple[float, tuple[float, float] | None]]) -> Bars:
-    """Return bars of nanoseconds and of their 95 % intervals, in milliseconds."""
-    ends = [between and (between[0] / 1e6, between[1] / 1e6) for _, between in found.values()]
-    label += ", 95 % between the ends of the line" if any(ends) else ""
-    ms = {"iteration time": [ns / 1e6 for ns, _ in found.values()]}
-    return Bars(title, label, "", list(found), ms, horizontal=True, between=ends, is_small=True)
-
-
-def effect_chart(title: str, effects: Sequence[Effect], *, is_delay: bool) -> Bars:
-    """Return the largest effects as bars, coloured by kind: what a delay adds, else what is saved."""
-    least = LEAST_DRAWN * max((abs(effect.effect_ns) for effect in effects), default=0.0)
-    shown = [effect for effect in effects[:MOST_BARS] if abs(effect.effect_ns) > least]
-    names = [f"{effect.kind} {effect.name}" for effect in shown]
-    label = "ms added to a step" if is_delay else "ms saved per step"
-    ms = [(effect.effect_ns if is_delay else -effect.effect_ns) / 1e6 for effect in shown]
-    kinds = dict.fromkeys(effect.kind for effect in shown)
-    series = {
-        kind: [one if kind == effect.kind else None for one, effect in zip(ms, shown, strict=True)]
-        for kind in kinds
-    }
-    return Bars(title, label, "", names, series, stacked=True, horizontal=True)
+    ends = [edit.interval_ns and (edit.interval_ns[0] / 1e6, edit.interval_ns[1] / 1e6) for edit in shown]
+    between = [None, *ends]
+    label = "mean step (ms)" + (", 95 % between the ends of the line" if any(between) else "")
+    ms = {"iteration time": [shown[-1].before_ns / 1e6, *(edit.after_ns / 1e6 for edit in shown)]}
+    names = ["before", *(f"after: {edit.name}" for edit in shown)]
+    return Bars("Before and after", label, "", names, ms, horizontal=True, between=between, is_small=True)

@@ -160,20 +160,19 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
         {"path": str(file.path), "dialect": file.dialect, "events": file.n_events, "ranks": list(file.ranks)}
         for file in job.files
     ]
-    error = _sketch_error(job)
     of_all = f" ({len(shown):,} shown)" if len(shown) < len(stats) else ""
     spans = sum(file.phases.get(phase, 0) for file in job.files for phase in ("b", "S"))
     note = f"{spans:,} asynchronous spans (phases b and S) are not counted: they belong to no track."
     return _result(
         f"Statistics of {', '.join(map(str, args.path))}",
         job.files[0].path,
-        {"traces": traces, **({"quantile_error": error[0]} if error else {})},
+        {"traces": traces},
         tables,
         headline=_headline(stats),
         charts=[_longest(stats)],
         figures=((title.lower(), f"{len(stats):,}{of_all}"), ("slices", f"{job.n_slices:,}")),
         read=_read_lines(job),
-        notes=[*([note] if spans else []), *error[1:]],
+        notes=[*([note] if spans else []), *_sketch_note(job)],
         repairs=job.repairs,
     )
 
@@ -210,19 +209,17 @@ def _of_groups(stats: Sequence[Stat]) -> list[Column]:
     return [_OVER_RANKS[0]._replace(title="work of"), *_OVER_RANKS[1:4], share, *_OVER_RANKS[4:]]
 
 
-def _sketch_error(job: JobFigures) -> tuple[()] | tuple[float, str]:
-    """Return by how much percentiles may be off, and a sentence that says so; () where all are exact."""
-    n_sketched = len(
-        {durations.operations[i] for _, durations in job.by_prefix.values() for i in durations.moments}
-    )
-    if not n_sketched:
-        return ()
+def _sketch_note(job: JobFigures) -> list[str]:
+    """Say by how much percentiles may be off, where any are not exact."""
+    n = len({durations.operations[i] for _, durations in job.by_prefix.values() for i in durations.moments})
+    if not n:
+        return []
     from figures.durations import ERROR, MOST_VALUES
 
-    return ERROR, (
-        f"Percentiles of {counted(n_sketched, 'operation')} with more than {MOST_VALUES} events on a rank "
+    return [
+        f"Percentiles of {counted(n, 'operation')} with more than {MOST_VALUES} events on a rank "
         f"are from a sketch: at most {100 * ERROR:g} % off. All else is exact."
-    )
+    ]
 
 
 def _result(
@@ -232,7 +229,7 @@ def _result(
     return Result(
         "statistic",
         title,
-        {**document, **{table.name: table.records() for table in tables if table.name not in document}},
+        {**document, **{table.name: table.records() for table in tables}},
         tables=tables,
         beside=beside,
         **more,
@@ -257,15 +254,11 @@ def _breakdown(args: Namespace, job: JobFigures) -> Result:
     shown = LazySequence(order, step)
     of_ranks = summaries([rank.breakdown for rank in job.settled.ranks])
     ranks = Table.of("ranks", "Steps of each rank", _RANKS, of_ranks)
-    records = [
-        {**row, "outlier_steps": rank.outlier_steps}
-        for row, rank in zip(ranks.records(), of_ranks, strict=True)
-    ]
     rules = list(dict.fromkeys(rank.rule for rank in job.ranks if rank.rule))
     return _result(
         f"Breakdown of {', '.join(map(str, args.path))}",
         job.ranks[0].source.path,
-        {"rules": rules, "ranks": records},
+        {},
         (Table.of("breakdown", "Time of each step", _BREAKDOWN, shown[: args.head]), ranks),
         headline=_where_time_goes(job.settled, of_ranks),
         charts=[_mean_steps(of_ranks)],

@@ -11,8 +11,6 @@ import pytest
 from conftest import run_cli
 from make import comm, write
 from make import span as x
-from options import arguments, compare3d
-from result import HeatMap
 
 
 def run(folder: Path, push: float, *, extra: bool = False) -> Path:
@@ -46,17 +44,6 @@ def test_steps_are_those_that_a_mark_begins(tmp_path: Path) -> None:
         document(tmp_path, path, path, "--step_by", "turn")["iteration_ms"] == [0.0975] * 2
     )  # 100, 100, 100, 90 µs
     assert document(tmp_path, path, path, "--step_by", "a")["iteration_ms"] == [0.045] * 2
-
-
-def test_the_map_shows_each_run_against_the_first(tmp_path: Path) -> None:
-    paths = run(tmp_path / "a", 20), run(tmp_path / "b", 45, extra=True), run(tmp_path / "c", 20)
-    args = arguments.parse(["--option", "3dcompare", "--path", *map(str, paths)])
-    (_, chart) = (chart for chart in compare3d.run(args).charts if isinstance(chart, HeatMap))
-    rows = dict(zip(chart.y, chart.values, strict=True))
-    assert list(chart.x) == ["b", "c"]
-    # partitions of 20 and 30 µs in a, of 45 and 55 in b
-    assert list(rows["Comm.w.PUSH"]) == pytest.approx([2.0, 1.0])
-    assert list(rows["BW.a"]) == [None, None]
 
 
 def test_what_a_run_lacks_is_a_gap(tmp_path: Path) -> None:

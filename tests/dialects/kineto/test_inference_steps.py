@@ -106,7 +106,7 @@ def test_statistic_and_diagnose_do_not_mix_them(tmp_path: Path) -> None:
     assert code == 0, err
     found = json.loads(out)
     assert not set(PROMPTS) & {row["step"] for row in found["breakdown"]}
-    assert [row["outlier_steps"] for row in found["ranks"]] == [[]]
+    assert [row["outlier_steps"] for row in found["ranks"]] == [""]
     code, out, err = run_cli("--path", path, "--format", "json")
     assert code == 0, err
     found = json.loads(out)
