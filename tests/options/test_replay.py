@@ -62,25 +62,3 @@ def test_each_operation_in_turn_is_measured_against_the_recorded_step() -> None:
     assert len(found["bottlenecks"]) == 5
     assert first["effect"] == pytest.approx(first["effect_ms"] / found["iteration_ms"])
     assert first["effect_ms"] < 0
-<<<<<<< HEAD
-=======
-
-
-def charts(path: Path, *words: str) -> dict[str, Chart]:
-    args = arguments.parse(
-        ["--option", "replay", "--output", "-", "--html", "a.html", "--path", str(path), *words]
-    )
-    return {chart.title: chart for chart in replay.run(args).charts}
-
-
-def test_the_interval_of_the_headline_is_the_one_that_is_drawn() -> None:
-    edits = ("--set", "FW=0.5", "--set", "BW=0.5")
-    found = document("--path", LENET, "--sub_option", "whatif", *edits)
-    shown = charts(LENET, "--sub_option", "whatif", *edits)
-    after = shown["Before and after"]
-    assert isinstance(after, Bars)
-    assert list(after.x) == ["before", "after: FW=0.5", "after: BW=0.5", "after: FW=0.5 BW=0.5"]
-    assert after.series["iteration time"][::3] == pytest.approx([found["before_ms"], found["after_ms"]])
-    assert after.between[0] is None
-    assert after.between[-1] == pytest.approx(found["interval_ms"])
->>>>>>> 7d811982 (Show fewer pictures and keys: JSON of critical, replay and breakdown comes from their tables)
