@@ -7,6 +7,7 @@ import ctypes
 import gc
 import io
 import itertools
+import json
 import logging
 import os
 import shutil
@@ -85,6 +86,13 @@ def run_cli(*args: object) -> tuple[int, str, str]:
             code = end.code if isinstance(end.code, int) else 1
         out.flush()
     return code, out.buffer.getvalue().decode(), err.getvalue()
+
+
+def ask(*words: object) -> Any:
+    """Return the JSON answer to a command that succeeds."""
+    code, out, err = run_cli(*words, "--format", "json")
+    assert code == 0, err
+    return json.loads(out)
 
 
 def is_alive(pid: int) -> bool:

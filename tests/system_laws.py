@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -14,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import dialects
-from conftest import run_cli
+from conftest import ask, run_cli
 from dag_utils import load_steps
 from dialects import Need, Role, System
 from dialects.roles import Phase
@@ -74,7 +73,7 @@ def check_made(job: Path, late: str, late_ms: float) -> None:
         for side in ("start_ns", "end_ns")
     )  # fmt: skip
     assert (begins.max(axis=0) < ends.min(axis=0)).all(), "ranks' steps of one number lie apart: see epoch_ns"
-    found = [one for one in answer("--path", job)["findings"] if one["kind"] == "late_rank"]
+    found = [one for one in ask("--path", job)["findings"] if one["kind"] == "late_rank"]
     assert [one["scope"]["ranks"] for one in found] == [[late]], "the late rank is not the one that is named"
     assert abs(found[0]["gain_ms"]["mid"] / late_ms - 1) < 0.1, f"{found[0]['gain_ms']} instead of {late_ms}"
     waiting = [rank for rank in figures_of(job, Wanted(breakdown=True)).ranks if rank.name != late]
@@ -90,7 +89,7 @@ def check_together(job: Path) -> None:
         keys = [set(dialects.of(trace).sync_points(trace)) for trace in traces]
         assert set.intersection(*keys), "no sync point is common to all ranks: may_synchronise, sync_part"
     if system.collectives is not System.collectives:
-        rows = answer("statistic", job, "--sub_option", "collectives")["collectives"]
+        rows = ask("statistic", job, "--sub_option", "collectives")["collectives"]
         apart = [row["kind"] for row in rows if row["waiting_ms"] is None]
         assert not apart, f"{apart}: no rank has the other ranks' part in it: the key in `collectives`"
 
@@ -196,11 +195,11 @@ def check_labels(job: Path) -> None:
 
 def check_step(job: Path) -> None:
     """A step's critical path is as long as the step; replayed with its own gaps it takes as long, too."""
-    critical = answer("--option", "critical", "--path", job)
+    critical = ask("--option", "critical", "--path", job)
     path = critical["scopes"][-1]["path"]
     sum_ms = sum(part["dur_ms"] for part in path)
     assert abs(sum_ms - critical["iteration_ms"]) < 1e-6, "the critical path is not as long as the step"
-    assert abs(answer("--option", "replay", "--path", job, "--output", "-")["error"]) < 1e-9, "replayed"
+    assert abs(ask("--option", "replay", "--path", job, "--output", "-")["error"]) < 1e-9, "replayed"
 
 
 def check_busy(job: Path) -> None:
@@ -254,10 +253,3 @@ def check_combined(job: Path, tmp_path: Path) -> None:
     before, after = loaded(job), loaded(output)
     assert after.names == before.names
     assert [len(trace.own) for trace in after.made] == [len(trace.own) for trace in before.made]
-
-
-def answer(*words: object) -> Any:
-    """Return the JSON answer to a command."""
-    code, out, errors = run_cli(*words, "--format", "json")
-    assert code == 0, errors
-    return json.loads(out)

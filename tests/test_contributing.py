@@ -15,7 +15,7 @@ import system_laws
 
 import dialects
 import options
-from conftest import REPO, run_cli
+from conftest import REPO, ask, run_cli
 from diagnose import diagnosis
 from dialects import Role
 from dialects.owners import SHARED, split_by_slices
@@ -110,7 +110,7 @@ def test_hosts_with_several_ranks_each_keep_the_laws_too(tmp_path: Path) -> None
 @pytest.mark.usefixtures("mill")
 def test_what_ranks_of_a_host_share_is_counted_once(tmp_path: Path) -> None:
     path = write_mill(tmp_path / "host.json")
-    rows = system_laws.answer("--option", "statistic", "--path", path)["operations"]
+    rows = ask("--option", "statistic", "--path", path)["operations"]
     counts = {row["name"]: row["count"] for row in rows}
     assert counts == {
         "host0.loop": 3, "host0.launch": 6, "rank0.matmul": 3, "rank0.all-reduce": 3, "rank1.matmul": 3,
@@ -133,12 +133,12 @@ def test_the_example_of_an_option_answers(tmp_path: Path, monkeypatch: pytest.Mo
     events = [{"ph": "X", "pid": 0, "tid": 0, "name": n, "ts": at, "dur": us} for n, at, us in slices]
     (tmp_path / "rank0.json").write_text(json.dumps({"traceEvents": events}))
     (tmp_path / "rank1.json").write_text(json.dumps({"traceEvents": events[:1]}))
-    found = system_laws.answer("--option", "longest", "--path", tmp_path)
+    found = ask("--option", "longest", "--path", tmp_path)
     assert found["ranks"] == [
         {"rank": "rank0", "name": "b", "dur_ms": 3.0},
         {"rank": "rank1", "name": "a", "dur_ms": 1.0},
     ]
-    assert len(system_laws.answer("--option", "longest", "--path", tmp_path, "--at_least", 2)["ranks"]) == 1
+    assert len(ask("--option", "longest", "--path", tmp_path, "--at_least", 2)["ranks"]) == 1
     assert run_cli("--option", "longest", "--path", tmp_path, "--sort")[0] == 2  # a flag that it does not use
     assert "the longest slice of each rank" in run_cli("--help")[1]
 
@@ -147,7 +147,7 @@ def test_the_example_of_a_reader_reads(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(readers, "READERS", (example("How to add a reader")["MILL"], *readers.READERS))
     path = tmp_path / "trace.mill"
     path.write_text("MILL1\nt0\tadd\t1000\t500\nt0\tadd\t2000\t1500\nt1\tmul\t0\t7\n")
-    (add, mul) = system_laws.answer("--option", "statistic", "--path", path)["operations"]
+    (add, mul) = ask("--option", "statistic", "--path", path)["operations"]
     assert (add["name"], add["count"], add["avg_ms"]) == ("add", 2, 0.001)
     assert (mul["name"], mul["count"]) == ("mul", 1)
     assert run_cli("--option", "statistic", "--path", tmp_path)[0] == 0
@@ -160,9 +160,7 @@ def test_the_example_of_an_edit_is_answered_like_any_other(monkeypatch: pytest.M
     module.__dict__.update(example("How to add an edit"))
     monkeypatch.setattr("replay.edits.EDITS", (module, *edits.EDITS))
     words = ("--option", "replay", "--path", REPO / "examples" / "lenet", "--sub_option", "whatif")
-    code, out, err = run_cli(*words, "--set", "compression=0.5", "--set", "Comm=0.5", "--format", "json")
-    assert code == 0, err
-    compressed, shorter, _ = json.loads(out)["whatif"]
+    compressed, shorter, _ = ask(*words, "--set", "compression=0.5", "--set", "Comm=0.5")["whatif"]
     assert compressed["after_ms"] == shorter["after_ms"] < compressed["before_ms"]
     assert "compression=R" in run_cli(*words, "--set", "help")[1]
 
@@ -171,9 +169,7 @@ def test_the_example_of_a_finding_is_told_with_its_gain(monkeypatch: pytest.Monk
     detector = example("How to add a finding")["long_backward"]
     row = diagnosis.Detector(detector, ("hot_operation",))
     monkeypatch.setattr(diagnosis, "DETECTORS", ((), (), (row,)))
-    code, out, err = run_cli("--path", REPO / "examples" / "lenet", "--format", "json")
-    assert code == 0, err
-    (finding,) = json.loads(out)["findings"]
+    (finding,) = ask("--path", REPO / "examples" / "lenet")["findings"]
     assert (finding["change"], finding["gain_ms"]["mid"] > 0) == ("BW=0.9", True)
 
 

@@ -11,7 +11,7 @@ import pytest
 from exposed_transfers import exposed_ns
 from msgspec.structs import replace
 
-from conftest import REPO, few, run_cli
+from conftest import REPO, ask, few, run_cli
 from dag_utils import LoadedSteps, Recording, StepGraph, critical_path, load_steps
 from diagnose.job_view import JobView
 from replay.runs import simulated
@@ -41,13 +41,9 @@ def loaded(path: Path) -> LoadedSteps:
 
 
 def same_path(path: Path) -> None:
-    code, out, err = run_cli("--option", "replay", "--path", path, "--output", "-", "--format", "json")
-    assert code == 0, err
-    replayed = json.loads(out)
+    replayed = ask("--option", "replay", "--path", path, "--output", "-")
     number = replayed["critical_step"]
-    code, out, err = run_cli("--option", "critical", "--path", path, "--step", number, "--format", "json")
-    assert code == 0, err
-    stretches = json.loads(out)["scopes"][-1]["path"]
+    stretches = ask("--option", "critical", "--path", path, "--step", number)["scopes"][-1]["path"]
     assert len(stretches) > 1
     assert [(s["name"], s["cat"], s["dur_ms"]) for s in replayed["critical_path"]] == [
         (s["name"], s["cat"], pytest.approx(s["dur_ms"], abs=1e-6)) for s in stretches

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from compare.significance import LEVEL, Samples, corrected, sample, welch
-from conftest import REPO, run_cli
+from conftest import REPO, ask, run_cli
 from figures.job_figures import load_figures
 from figures.rank_figures import Wanted
 from make import comm, step, two_workers, write
@@ -23,9 +23,7 @@ from result import Bars, Chart, Timeline
 
 
 def compared(*args: object) -> dict[str, Any]:
-    code, out, err = run_cli("--option", "compare", "--format", "json", "--path", *args)
-    assert code == 0, err
-    document: dict[str, Any] = json.loads(out)
+    document: dict[str, Any] = ask("--option", "compare", "--path", *args)
     return document
 
 
@@ -259,9 +257,7 @@ def test_a_page_has_the_median_steps_of_both_runs_below_what_changed() -> None:
     steps = [chart for chart in found if isinstance(chart, Timeline)]
     assert found[2:4] == steps
     for chart, name in zip(steps, ("lenet", "lenet-100mbit"), strict=True):
-        code, out, _ = run_cli("--option", "critical", "--path", REPO / "examples" / name, "--format", "json")
-        assert code == 0
-        step_of = json.loads(out)
+        step_of = ask("--option", "critical", "--path", REPO / "examples" / name)
         assert chart.title.startswith(f"{name}: step {step_of['step']},")
         # the path goes from the step's begin, which is 0, to its end
         assert chart.path[0].start_ms == pytest.approx(0)

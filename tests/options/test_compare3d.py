@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conftest import run_cli
+from conftest import ask, run_cli
 from make import comm, write
 from make import span as x
 
@@ -24,9 +23,7 @@ def run(folder: Path, push: float, *, extra: bool = False) -> Path:
 
 def document(tmp_path: Path, *args: object) -> dict[str, Any]:
     output = tmp_path / "sweep.svg"
-    code, out, err = run_cli("3dcompare", *args, "--format", "json", "--output", output, "--force")
-    assert code == 0, err
-    found: dict[str, Any] = json.loads(out)
+    found: dict[str, Any] = ask("3dcompare", *args, "--output", output, "--force")
     return found
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from conftest import REPO, run_cli
+from conftest import REPO, ask, run_cli
 from make import GML, span, step, write, write_gpu, x
 
 # Two steps of one layer and one gradient (ms): FW 1-2, BW 2-5, Comm 5-9 | FW 11-14, BW 14-17, Comm 17-19;
@@ -28,9 +28,7 @@ def gpu(tmp_path: Path) -> Path:
 
 
 def answer(*args: object) -> dict[str, Any]:
-    code, out, err = run_cli("--option", "critical", "--format", "json", *args)
-    assert code == 0, err
-    document: dict[str, Any] = json.loads(out)
+    document: dict[str, Any] = ask("--option", "critical", *args)
     return document
 
 

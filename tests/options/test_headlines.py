@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from conftest import REPO, run_cli
+from conftest import REPO, ask, run_cli
 
 LENET = REPO / "examples/lenet"
 OTHER = REPO / "examples/lenet-100mbit"
@@ -32,9 +32,7 @@ def test_every_option_answers_in_a_sentence_with_numbers(
     option, *rest = words
     output = ["--output", tmp_path / "o.json"] if option == "combine" else []
     output = ["--output", tmp_path / "o.svg"] if option == "graph" else output
-    code, out, err = run_cli("--option", option, "--path", *rest, *output, "--format", "json")
-    assert code == 0, err
-    document = json.loads(out)
+    document = ask("--option", option, "--path", *rest, *output)
     assert list(document)[:2] == ["option", "headline"]
     sentence = document["headline"]
     assert sentence.endswith(".") and re.search(r"\d", sentence) and "/" not in sentence

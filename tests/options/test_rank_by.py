@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from conftest import run_cli
+from conftest import ask, run_cli
 
 #: A schedule: for each of two stages when an iteration's passes begin and end (ms).
 SLOW = (("forward", 0, 200), ("backward", 400, 900)), (("forward", 210, 400), ("backward", 410, 700))
@@ -32,16 +32,10 @@ def schedule(path: Path, passes: Any, every: float, *, pids: tuple[int, int] = (
     return path
 
 
-def answer(*args: object) -> Any:
-    code, out, err = run_cli(*args, "--format", "json")
-    assert code == 0, err
-    return json.loads(out)
-
-
 def test_compare_tells_how_much_longer_an_iteration_of_another_schedule_is(tmp_path: Path) -> None:
     fast, slow = schedule(tmp_path / "fast.json", FAST, 714), schedule(tmp_path / "slow.json", SLOW, 955)
     for asked in ((), ("--step_by", "iteration begin"), ("--step_by", "args.iteration", "--rank_by", "pid")):
-        found = answer("--option", "compare", "--path", fast, slow, *asked)
+        found = ask("--option", "compare", "--path", fast, slow, *asked)
         assert found["iteration_ms"] == pytest.approx([714, 955])
 
 
@@ -49,12 +43,10 @@ def test_an_argument_tells_the_ranks_wherever_files_are_read(tmp_path: Path) -> 
     (tmp_path / "job").mkdir()
     path = schedule(tmp_path / "job" / "a.json", FAST, 714, pids=(70_000, 70_001))
     asked = ("--option", "statistic", "--sub_option", "breakdown", "--path", path, "--rank_by", "args.stage")
-    one, two = (answer(*asked, "--jobs", jobs) for jobs in (1, 2))
+    one, two = (ask(*asked, "--jobs", jobs) for jobs in (1, 2))
     assert one == two
     assert [(rank["rank"], rank["compute_ms"]) for rank in one["ranks"]] == [("rank0", 550), ("rank1", 380)]
-    assert [rank["rank"] for rank in answer(*asked[:-2])["ranks"]] == ["rank0"], (
-        "process numbers are too large"
-    )
+    assert [rank["rank"] for rank in ask(*asked[:-2])["ranks"]] == ["rank0"], "process numbers are too large"
 
 
 def test_a_column_of_a_step_log_tells_whose_a_row_is(tmp_path: Path) -> None:
@@ -68,7 +60,7 @@ def test_a_column_of_a_step_log_tells_whose_a_row_is(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     path.write_text("\n".join(["step,lane,step_ms,load_ms", *rows]))
     for field in ("lane", "args.lane"):
-        (found,) = answer("--path", path, "--rank_by", field)["findings"]
+        (found,) = ask("--path", path, "--rank_by", field)["findings"]
         assert (found["scope"]["ranks"], found["scope"]["operations"]) == (["rank3"], ["load"])
     _, _, err = run_cli("--path", path)
     assert "300 rows of steps that were run again; the last of a step holds (--rank_by COLUMN tells" in err

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conftest import REPO, run_cli
+from conftest import REPO, ask, run_cli
 from make import span, step, write
 
 pytestmark = pytest.mark.slow
@@ -17,9 +16,7 @@ LENET = REPO / "examples" / "lenet"
 
 
 def document(*args: object) -> dict[str, Any]:
-    code, out, err = run_cli("--option", "replay", "--output", "-", "--format", "json", *args)
-    assert code == 0, err
-    found: dict[str, Any] = json.loads(out)
+    found: dict[str, Any] = ask("--option", "replay", "--output", "-", *args)
     return found
 
 

@@ -8,14 +8,12 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 
-from conftest import few, run_cli
+from conftest import few
 from errors import AnalyzeError, OutputError, UsageError
 from report import colours, plot
-from result import Bars, Chart, HeatMap, Network, Result, Span, Timeline
+from result import Bars, Chart, HeatMap, Network, Result
 
 pytestmark = pytest.mark.slow
 
@@ -156,33 +154,3 @@ def test_a_missing_library_is_a_line_that_installs_it(
     monkeypatch.setattr(plot, "find_spec", lambda name: None)
     with pytest.raises(AnalyzeError, match="python3 -m pip install vl-convert-python"):
         write_still(BARS, tmp_path / "a.png")
-
-
-def test_an_option_without_a_chart_has_no_picture(tmp_path: Path) -> None:
-    code, _, err = run_cli("--option", "3dcompare", "--path", "a", "b", "--picture", tmp_path / "a.txt")
-    assert (code, err.count("\n"), "a picture ends in .svg .png .pdf" in err) == (2, 1, True)
-    with pytest.raises(UsageError, match="o has no chart to draw here"):
-        write_still(Timeline("T", [Span("gpu", "FW", 0.0, 5.0, "FW")]), tmp_path / "a.png")
-
-
-PLACES = st.sets(st.tuples(st.integers(0, 6), st.integers(0, 9)), min_size=2, max_size=25).map(sorted)
-
-
-@given(PLACES, st.data())
-def test_edges_of_a_graph_cross_no_box(places: list[tuple[int, int]], data: st.DataObject) -> None:
-    """Boxes are 156 by 26 pixels on a grid of 190 by 34; beside a box an edge goes up or down in the gap."""
-    nodes = [{"label": "", "cat": "", "x": x, "y": y, "dur_ms": None, "critical": False} for x, y in places]
-    at = st.integers(0, len(places) - 1)
-    pairs = data.draw(st.lists(st.tuples(at, at).filter(lambda pair: pair[0] != pair[1]), max_size=10))
-    rows = Network("", nodes, [(a, b, "data") for a, b in pairs], path=pairs[:2]).rows()
-    for (a, b), row in zip(pairs, rows, strict=True):
-        if row is None:  # a curve within the gap between two columns
-            assert places[b][0] == places[a][0] + 1
-            continue
-        left, right = sorted((190 * places[a][0] + 90, 190 * places[b][0] - 90))
-        crossed = [
-            (x, y)
-            for x, y in places
-            if abs(row - y) * 34 <= 13 and 190 * x - 78 < right and left < 190 * x + 78
-        ]
-        assert not crossed

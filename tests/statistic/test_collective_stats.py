@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from conftest import run_cli
+from conftest import ask, run_cli
 from dag_utils import load_steps
 from make import span, step, write
 from trace_utils import Request
@@ -40,9 +40,7 @@ def job(folder: Path, ranks: Sequence[Sequence[Mapping[str, Any]]], world_size: 
 
 
 def answer(path: Path, *words: object) -> Any:
-    code, out, err = run_cli(*WORDS, path, *words, "--format", "json", "--no-progress")
-    assert code == 0, err
-    return json.loads(out)
+    return ask(*WORDS, path, *words, "--no-progress")
 
 
 def row(path: Path, *words: object) -> Any:

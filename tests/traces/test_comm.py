@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conftest import run_cli
+from conftest import ask, run_cli
 from make import span, step, write
 
 COMM = ("--comm", "shuffle")
@@ -32,9 +31,7 @@ def job(folder: Path, name: str = "moe_shuffle_kernel") -> Path:
 
 
 def answer(*words: object) -> Any:
-    code, out, err = run_cli(*words, "--format", "json", "--jobs", 1)
-    assert code == 0, err
-    return json.loads(out)
+    return ask(*words, "--jobs", 1)
 
 
 @pytest.mark.parametrize(("words", "expected"), [((), (0.0, 0.0)), (COMM, (0.3, 0.1))])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from conftest import REPO, few, run_cli
+from conftest import REPO, ask, few
 from errors import AnalyzeError
 from trace_utils import Request, load_paths
 from traces import files as trace_files
@@ -46,12 +46,6 @@ def kineto(path: Path, rank: int | None, steps: range, begin: float = 0) -> Path
         ]
     known = {} if rank is None else {"distributedInfo": {"rank": rank, "world_size": 2}}
     return write(path, events, schemaVersion=1, **known)
-
-
-def answer(*args: object) -> Any:
-    code, out, err = run_cli(*args, "--format", "json", "--no-progress")
-    assert code == 0, err
-    return json.loads(out)
 
 
 # ---- the files of a rank
@@ -93,8 +87,8 @@ def test_the_same_rank_in_two_directories_given_is_said_to_be_taken_for_one_job(
         f"{folders[0]}: rank 0 in several directories given, one after the other in time: taken for one job"
     )
     assert load_paths(folders).repairs[0].startswith(said)
-    assert answer("--option", "statistic", "--path", *folders)["repairs"][0].startswith(said)
-    assert answer("--option", "compare", "--path", *folders)["repairs"] == []
+    assert ask("--option", "statistic", "--path", *folders)["repairs"][0].startswith(said)
+    assert ask("--option", "compare", "--path", *folders)["repairs"] == []
     assert not any("directories" in line for line in load_paths([two_cycles(tmp_path / "cycles")]).repairs)
 
 
@@ -113,9 +107,9 @@ def test_a_combined_file_is_its_ranks_again(tmp_path: Path) -> None:
     paths = [kineto(tmp_path / f"rank{rank}.json", rank, range(2, 5)) for rank in (0, 1)]
     output = tmp_path / "out" / "combined.json"
     output.parent.mkdir()
-    answer("--option", "combine", "--path", *paths, "--output", output)
+    ask("--option", "combine", "--path", *paths, "--output", output)
     apart, together = (
-        answer("--option", "statistic", "--sub_option", "breakdown", "--path", *each)["breakdown"]
+        ask("--option", "statistic", "--sub_option", "breakdown", "--path", *each)["breakdown"]
         for each in (paths, [output])
     )
     assert together == apart
@@ -133,11 +127,11 @@ def test_processes_called_after_ranks_are_ranks(tmp_path: Path, label: str) -> N
             spans = [("train_step", 0, 990), ("forward", 10, work), ("allreduce", 10 + work, 700 - work)]
             events += [{**x(name, at + start, dur, "", 1), "pid": rank} for name, start, dur in spans]
     path = write(tmp_path / "t.json", events)
-    document = answer("--option", "critical", "--path", path)
+    document = ask("--option", "critical", "--path", path)
     nodes = {(node["name"].rpartition(".")[2], node["rank"][-5:]) for node in document["scopes"][-1]["path"]}
     assert ("forward", "rank1") in nodes
     assert ("forward", "rank0") not in nodes
-    predicted = answer("--option", "replay", "--path", path, "--output", "-")["predicted_ms"]
+    predicted = ask("--option", "replay", "--path", path, "--output", "-")["predicted_ms"]
     assert [name[-5:] for name in predicted] == ["rank0", "rank1"]
 
 
@@ -153,16 +147,16 @@ def test_a_gpu_without_a_final_trace_is_what_collect_makes_of_it(tmp_path: Path,
         for file in [file for file in (raw / "worker_0" / "0").iterdir() if file.is_file()]:
             file.with_name(f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
             file.unlink()
-    before = answer("--option", "statistic", "--path", raw)["operations"]
+    before = ask("--option", "statistic", "--path", raw)["operations"]
     for option, key in (("critical", "iteration_ms"), ("replay", "critical_path"), ("graph", "edges")):
         output = ["--output", tmp_path / "g.dot", "--force"] if option == "graph" else []
         output = ["--output", "-"] if option == "replay" else output
-        unpacked = answer("--option", option, "--path", REPO / "examples" / "mlp-raw", *output)
-        assert answer("--option", option, "--path", raw, *output)[key] == unpacked[key]
-    times = answer("--option", "collect", "--sub_option", "iter_time", "--path", raw)["iteration_ms"]
-    assert answer("--option", "collect", "--path", raw)["iteration_ms"] == times
-    assert answer("--option", "statistic", "--path", raw)["operations"] == before
-    plain = answer("--option", "statistic", "--path", REPO / "examples" / "mlp-raw")["operations"]
+        unpacked = ask("--option", option, "--path", REPO / "examples" / "mlp-raw", *output)
+        assert ask("--option", option, "--path", raw, *output)[key] == unpacked[key]
+    times = ask("--option", "collect", "--sub_option", "iter_time", "--path", raw)["iteration_ms"]
+    assert ask("--option", "collect", "--path", raw)["iteration_ms"] == times
+    assert ask("--option", "statistic", "--path", raw)["operations"] == before
+    plain = ask("--option", "statistic", "--path", REPO / "examples" / "mlp-raw")["operations"]
     assert plain == before
 
 
@@ -184,7 +178,7 @@ def test_a_communication_a_stage_or_a_partition(tmp_path: Path, name: str, kept:
         comm("Comm.v.PULL", 5, 1), comm("Comm.w", 0, "total"), x("FW.a", 0, 5, "operator"),
     ]  # fmt: skip
     path = write(tmp_path / "0_3" / "comm.json", events)
-    found = answer("--option", "statistic", "--path", path, "--filter", name)["operations"]
+    found = ask("--option", "statistic", "--path", path, "--filter", name)["operations"]
     assert {operation["name"] for operation in found} == {"FW.a", *kept}
 
 

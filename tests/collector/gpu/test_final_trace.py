@@ -14,7 +14,7 @@ import pytest
 from collector.gpu.dag_from_symbols import from_symbols
 from collector.gpu.final_trace import gather
 from collector.gpu.parts import collect_comm, collect_operators, node_of, part_of
-from conftest import run_cli
+from conftest import ask, run_cli
 from dialects.byteps.byteps_names import GradientNames
 from opname import partition_key
 from trace_utils import find_gpus
@@ -224,9 +224,7 @@ def test_a_loss_stands_behind_the_output() -> None:
 
 
 def collect(path: Path, *flags: object) -> dict[str, Any]:
-    code, out, err = run_cli("--option", "collect", "--path", path, "--format", "json", *flags)
-    assert code == 0, err
-    document = json.loads(out)
+    document = ask("--option", "collect", "--path", path, *flags)
     assert isinstance(document, dict)
     return document
 

@@ -48,23 +48,6 @@ def test_logs_of_servers_tell_sizes_and_times(tmp_path: Path) -> None:
     assert found.words == "; server_0 logged 3.00 ms for each of its pulls"
 
 
-def test_a_job_without_any_has_no_evidence(tmp_path: Path) -> None:
-    found = read_evidence([with_gpu(tmp_path)])
-    assert (found.words, found.bytes_of, found.repairs) == ("", {}, [])
-
-
-def test_a_broken_capture_is_one_line(tmp_path: Path) -> None:
-    (with_gpu(tmp_path) / "worker_0.pcap").write_bytes(b"no capture at all")
-    (line,) = read_evidence([tmp_path]).repairs
-    assert "worker_0.pcap" in line
-    assert "\n" not in line
-
-
-def test_other_systems_are_not_searched(tmp_path: Path) -> None:
-    make_job(tmp_path)  # no worker's directory: nothing of BytePS was recorded
-    assert read_evidence([tmp_path]).bytes_of == {}
-
-
 @pytest.mark.parametrize("name", PCAP_JOBS)
 def test_recorded_captures_tell_what_the_recorded_log_does(
     shared_data: Path, tmp_path: Path, name: str

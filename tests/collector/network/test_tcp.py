@@ -70,11 +70,6 @@ def test_an_early_segment_waits() -> None:
     assert made[0][0].times == [9, 9]  # captured at 5, in order only at 9
 
 
-def test_a_retransmission_that_overlaps_gives_only_what_is_new() -> None:
-    again = segment(1, b"abc"), segment(2, b"bcdef"), segment(1, b"ab"), segment(7, b"g")
-    assert bytes(feed(segment(0, flags=SYN), *again)[0][0].data) == b"abcdefg"
-
-
 def test_a_hole_is_skipped_when_too_much_waits_or_at_the_end() -> None:
     piece = bytes(1 << 20)
     all_streams, made = streams()
@@ -90,17 +85,6 @@ def test_a_hole_is_skipped_when_too_much_waits_or_at_the_end() -> None:
 def test_a_packet_cut_by_the_snapshot_length_leaves_a_hole() -> None:
     made = feed(segment(0, flags=SYN), segment(1, b"abcd", cut=6), segment(11, b"k"))
     assert bytes(made[0][0].data) == b"abcd|k"
-
-
-def test_ports_used_again_make_a_new_connection() -> None:
-    first = segment(0, flags=SYN), segment(1, b"old")
-    made = feed(*first, segment(9000, flags=SYN), segment(9001, b"new"))
-    assert [bytes(pair[0].data) for pair in made] == [b"old", b"new"]
-
-
-def test_a_syn_that_is_repeated_or_late_is_no_new_connection() -> None:
-    made = feed(segment(6, b"xyz"), segment(5, flags=SYN), segment(5, flags=SYN), segment(9, b"!"))
-    assert [bytes(pair[0].data) for pair in made] == [b"xyz!"]
 
 
 def test_a_jump_beyond_any_window_starts_anew() -> None:

@@ -41,11 +41,6 @@ def test_the_identity_is_read_from_the_ready_command() -> None:
     assert (identities, messages) == ([b"ps9"], [])
 
 
-def test_the_body_of_a_large_frame_is_counted_not_kept() -> None:
-    (large,) = decoded(HELLO + message(b"meta", b"key", bytes(5000), b"lens"))
-    assert (large.frames, large.sizes) == ([b"meta", b"key", b"", b"lens"], [4, 3, 5000, 4])
-
-
 @pytest.mark.parametrize("dialect", [NEW, OLD])
 def test_after_a_hole_the_next_segment_that_begins_a_message_counts(dialect: Dialect) -> None:
     made, messages, _ = reader()

@@ -12,7 +12,7 @@ import pytest
 import system_laws
 
 import dialects
-from conftest import few, run_cli
+from conftest import ask, few
 from dialects import Need, Role
 from dialects.jax.xla_meetings import parts_of
 from dialects.jax.xla_slices import role_of
@@ -166,7 +166,7 @@ def roles_of(trace: Trace) -> dict[str, Role]:
 
 def breakdown_of(path: Path) -> list[dict[str, Any]]:
     words = ("--option", "statistic", "--sub_option", "breakdown", "--path", path)
-    found: list[dict[str, Any]] = system_laws.answer(*words)["breakdown"]
+    found: list[dict[str, Any]] = ask(*words)["breakdown"]
     return found
 
 
@@ -184,7 +184,7 @@ def test_two_processes_are_workers_whose_clocks_are_aligned(tmp_path: Path) -> N
     ranks = ["wk0.rank0", "wk0.rank1", "wk1.rank2", "wk1.rank3"]
     system_laws.check_system(tmp_path / "log", ranks, tmp_path)
     combined = ("--option", "combine", "--path", tmp_path / "log", "--output", tmp_path / "c.json")
-    assert [worker["offset_us"] for worker in system_laws.answer(*combined)["workers"]] == [0, -5000]
+    assert [worker["offset_us"] for worker in ask(*combined)["workers"]] == [0, -5000]
 
 
 def test_gpus_keep_the_laws_and_one_that_only_copies_is_no_rank(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_tpus_keep_the_laws_of_systems(tmp_path: Path) -> None:
 
 
 def test_what_devices_share_is_counted_once_and_marks_of_the_profiler_not_at_all(tmp_path: Path) -> None:
-    rows = system_laws.answer("--option", "statistic", "--path", write(tmp_path, cpu()))["operations"]
+    rows = ask("--option", "statistic", "--path", write(tmp_path, cpu()))["operations"]
     assert {row["name"]: row["count"] for row in rows} == {
         **{f"host0.{name}": 3 for name in ("train", "PjitFunction(step)", "$array.py:500 block_until_ready")},
         **{f"rank{rank}.{name}": 3 for rank in (0, 1)
@@ -263,7 +263,7 @@ def test_devices_wait_for_the_last_of_their_group(tmp_path: Path) -> None:
 
 
 def test_the_path_runs_through_the_late_device_and_never_through_a_wait(tmp_path: Path) -> None:
-    found = system_laws.answer("--option", "critical", "--path", write(tmp_path, cpu()), "--step", "8")
+    found = ask("--option", "critical", "--path", write(tmp_path, cpu()), "--step", "8")
     path = [(part["name"], part["dur_ms"]) for part in found["scopes"][-1]["path"] if part["cat"] != "gap"]
     # both devices do the last two together; the host resumes 3 us after them
     assert path == [
@@ -311,9 +311,7 @@ def test_steps_last_from_completion_to_completion_and_wait_for_what_the_host_loa
     (rank,) = traces(path, Need.STEPS)
     steps = dialects.of(rank).find_steps(rank).whole
     assert [step.dur_ns for step in steps] == [100_001, *[100_000] * 5]
-    code, out, err = run_cli("--path", path, "--format", "json")
-    assert code == 0, err
-    (first, *_) = json.loads(out)["findings"]
+    (first, *_) = ask("--path", path)["findings"]
     assert (first["kind"], first["change"]) == ("input", "I/O=0.001")
     assert first["gain_ms"]["mid"] == pytest.approx(0.06, abs=0.001)
 
@@ -347,9 +345,7 @@ def test_exposed_communication_of_a_recorded_job(shared_data: Path) -> None:
 
 
 def test_diagnose_names_the_device_that_does_three_times_the_work(shared_data: Path) -> None:
-    first = system_laws.answer("--option", "diagnose", "--path", shared_data / "jax" / "slow1of2")[
-        "findings"
-    ][0]
+    first = ask("--option", "diagnose", "--path", shared_data / "jax" / "slow1of2")["findings"][0]
     assert (first["kind"], first["scope"]["ranks"]) == ("late_rank", ["rank1"])
     # 37 ms more work a step; an independent simulation says that 57 % of a step can be saved
     assert first["gain_ms"]["low"] < 37 < first["gain_ms"]["high"]

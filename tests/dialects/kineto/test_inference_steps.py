@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from conftest import run_cli
+from conftest import ask
 from dag_utils import load_steps
 from dialects.kineto.inference_steps import chosen_kind
 from make import span, write
@@ -100,16 +99,10 @@ def test_prompts_and_decoding_are_kinds_of_steps_that_are_kept_apart(tmp_path: P
 
 def test_statistic_and_diagnose_do_not_mix_them(tmp_path: Path) -> None:
     path = serve(tmp_path, SERVERS["vllm"][0])
-    code, out, err = run_cli(
-        "--option", "statistic", "--sub_option", "breakdown", "--path", path, "--format", "json"
-    )
-    assert code == 0, err
-    found = json.loads(out)
+    found = ask("--option", "statistic", "--sub_option", "breakdown", "--path", path)
     assert not set(PROMPTS) & {row["step"] for row in found["breakdown"]}
     assert [row["outlier_steps"] for row in found["ranks"]] == [""]
-    code, out, err = run_cli("--path", path, "--format", "json")
-    assert code == 0, err
-    found = json.loads(out)
+    found = ask("--path", path)
     assert found["headline"].startswith("A decode step takes 10.6 ms")
     assert found["iteration_ms"]["mean"] == pytest.approx(10.6, rel=0.01)
     assert "outlier_steps" not in [one["kind"] for one in found["findings"]]

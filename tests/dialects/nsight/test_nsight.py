@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from pathlib import Path
-from typing import Any
 
 import pytest
 import system_laws
 from nsight_export import Export, two_ranks
 
 import dialects
-from conftest import run_cli
+from conftest import ask
 from trace_utils import Request, load_paths
-
-
-def answer(*args: object) -> Any:
-    code, out, err = run_cli(*args, "--format", "json")
-    assert code == 0, err
-    return json.loads(out)
 
 
 def breakdown(path: Path, *more: object) -> list[tuple[object, ...]]:
     """Return rank, step, and wall, computation, communication and idle time (µs) of each step."""
-    rows = answer("statistic", path, "--sub_option", "breakdown", *more)["breakdown"]
+    rows = ask("statistic", path, "--sub_option", "breakdown", *more)["breakdown"]
     times = ("wall_ms", "compute_ms", "comm_ms", "idle_ms")
     return [(row["rank"], row["step"], *(round(1000 * row[key]) for key in times)) for row in rows]
 
@@ -48,10 +40,10 @@ def test_steps_are_ranges_called_after_them_and_ranks_are_devices(tmp_path: Path
 
 def test_the_graph_has_launches_waits_and_meetings(tmp_path: Path) -> None:
     path = two_ranks(tmp_path / "job.sqlite")
-    on_path = answer("critical", path, "--step", 4)["scopes"][-1]["path"]
+    on_path = ask("critical", path, "--step", 4)["scopes"][-1]["path"]
     kernels = [(node["rank"], node["name"]) for node in on_path if node["name"].startswith("rank1.sm90")]
     assert kernels == [("rank1", "rank1.sm90_gemm_f16")]  # the rank for which the other one waits
-    without = answer("whatif", path, "sm90_gemm_f16=0.5")["whatif"][0]
+    without = ask("whatif", path, "sm90_gemm_f16=0.5")["whatif"][0]
     assert without["before_ms"] == pytest.approx(1.0) and without["after_ms"] == pytest.approx(0.75)
 
 
@@ -103,7 +95,7 @@ def test_a_recording_without_steps_begins_with_what_it_saw_launched_under_every_
         made.kernel("gemm", 100 * i + 10, 100 * i + 50, i)
     path = made.close()  # from the first call, at 100, to the end of the last kernel, at 250
     assert breakdown(path) == [("rank0", None, 150, 80, 0, 70)]
-    assert answer("critical", path)["iteration_ms"] == pytest.approx(0.150)
+    assert ask("critical", path)["iteration_ms"] == pytest.approx(0.150)
 
 
 #: Kernels of each recorded file: how many, their sum (ns), and that of flash_fwd_kernel.
@@ -121,7 +113,7 @@ def test_kernels_of_recorded_exports_add_up_as_sql_adds_them(shared_data: Path, 
     )
     by_sql = {name: (count, total) for name, count, total in db.execute(query)}
     db.close()
-    operations = answer("statistic", path, "--group_by", "operation")["operations"]
+    operations = ask("statistic", path, "--group_by", "operation")["operations"]
     kernels = [row for row in operations if row["cat"] == "kernel"]
     assert {row["name"]: (row["count"], round(row["total_ms"] * 1e6)) for row in kernels} == by_sql
     sums = [sum(column) for column in zip(*by_sql.values(), strict=True)]
