@@ -12,7 +12,6 @@ the critical path consists of (`critical`, `replay`; in `diagnose` shares of it)
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -376,28 +375,6 @@ def test_options_agree_where_communication_of_the_next_step_begins_in_this_one(
     assert steps[1:] == [1_150_000] * 4
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("device", [0, 1])
-@pytest.mark.parametrize("which", few(1, ["before", "after"]))
-def test_exports_of_nsight_systems_obey_the_laws(
-    shared_data: Path, tmp_path: Path, which: str, device: int
-) -> None:
-    path = tmp_path / "rank.sqlite"
-    path.write_bytes((shared_data / "nsys" / f"mfu_2gpu_{which}.sqlite").read_bytes())
-    with sqlite3.connect(path) as db:  # the laws are those of one rank: the other process is left out
-        on_device = [
-            f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "MEMCPY", "MEMSET", "SYNCHRONIZATION")
-        ]
-        query = f"SELECT DISTINCT globalPid FROM {on_device[0]} WHERE deviceId != {device}"
-        ((other,),) = db.execute(query).fetchall()
-        for table in on_device:
-            db.execute(f"DELETE FROM {table} WHERE globalPid = {other}")
-        for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):
-            db.execute(f"DELETE FROM {table} WHERE globalTid >> 24 = {other >> 24}")
-    db.close()
-    assert not assert_lawful(path).has_steps
-
-
 @pytest.mark.parametrize("name", MADE)
 def test_made_steps_obey_the_laws(tmp_path: Path, name: str) -> None:
     assert_lawful(made(tmp_path / "job", name))
@@ -440,13 +417,6 @@ def test_what_a_host_does_between_annotated_steps_is_of_the_step_before(tmp_path
     assert lasts == pytest.approx([1_130_000] * 5 + [1_050_000])
 
 
-def test_a_saturated_device_decides_how_long_a_step_takes(tmp_path: Path) -> None:
-    recording = recording_of(made(tmp_path / "job", "ahead"))
-    device = recording.which(lambda one: one.on_device)
-    assert at(recording, device, 4.0) == pytest.approx(4.0, abs=0.001)
-    assert at(recording, ~device, 0.5) == 1.0
-
-
 def test_a_copy_that_the_host_waits_for_from_the_step_before_on_is_won_when_it_goes(tmp_path: Path) -> None:
     """A step is 1,000 of copying, 5 until the first launch is made, and 20 kernels of 50.
 
@@ -474,13 +444,6 @@ def test_launches_that_block_are_won_when_they_do_not(tmp_path: Path) -> None:
     """
     saved = without_waits(made(tmp_path / "job", "blocking_launches"))
     assert saved == pytest.approx(1_141 - 20 * 52, abs=5)
-
-
-def test_of_a_recording_without_steps_its_last_wait_for_the_device_is_not_won(tmp_path: Path) -> None:
-    job = Made()
-    ahead(job)
-    job.wait("cudaDeviceSynchronize", "cuda_runtime")
-    assert without_waits(job.write(tmp_path / "job")) == pytest.approx(0, abs=5)  # of 1,005
 
 
 @pytest.mark.parametrize("name", ["two_streams", "blocking_copy", "starving"])
@@ -626,6 +589,13 @@ def test_memory_is_that_of_the_step_in_which_the_host_takes_it(tmp_path: Path) -
     (rank,) = view.loaded.ranks
     assert rank.memory is not None
     assert _peaks(view, 0, rank.memory).tolist() == [2e9, 3e9, 4e9, 5e9, 6e9]
+
+
+def test_a_saturated_device_decides_how_long_a_step_takes(tmp_path: Path) -> None:
+    recording = recording_of(made(tmp_path / "job", "ahead"))
+    device = recording.which(lambda one: one.on_device)
+    assert at(recording, device, 4.0) == pytest.approx(4.0, abs=0.001)
+    assert at(recording, ~device, 0.5) == 1.0
 
 
 def test_a_device_that_becomes_the_limit_waits_for_no_launch(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import math
-import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
@@ -416,17 +415,6 @@ def test_the_files_of_a_rank_share_its_clock(tmp_path: Path) -> None:
 # -- what the user can do wrong -----------------------------------------------------------------
 
 
-def test_a_file_and_a_directory_do_not_mix(two_workers: tuple[Path, Path]) -> None:
-    code, err = _fails("--path", two_workers[0], two_workers[1] / "0" / "comm.json")
-    assert code == 2
-    assert "not both" in err
-
-
-def test_one_file_twice(two_workers: tuple[Path, Path]) -> None:
-    path = two_workers[0] / "0" / "comm.json"
-    assert _fails("--path", path, path)[0] == 2
-
-
 def test_the_output_is_an_input(two_workers: tuple[Path, Path]) -> None:
     path = two_workers[0] / "0" / "comm.json"
     before = path.read_bytes()
@@ -491,31 +479,11 @@ def test_a_broken_trace_of_a_directory_is_left_out_and_said(
     assert line.endswith("; left out")
 
 
-def test_no_such_directory_for_the_output(two_workers: tuple[Path, Path], tmp_path: Path) -> None:
-    assert _fails("--path", *two_workers, "--output", tmp_path / "nowhere" / "out.json")[0] == 1
-
-
-def test_a_disk_that_is_full(two_workers: tuple[Path, Path]) -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("no /dev/full here")
-    code, err = _fails("--path", *two_workers, "--output", "/dev/full")
-    assert code == 1
-    assert "No space left" in err
-
-
 def test_an_unknown_name_in_the_filter(two_workers: tuple[Path, Path], tmp_path: Path) -> None:
     code, err = _fails("--path", *two_workers, "--output", tmp_path / "o.json", "--filter", "Comm.z")
     assert code == 1
     assert "Comm.z" in err
     assert not (tmp_path / "o.json").exists()
-
-
-def test_inputs_are_left_as_they_are(shared_data: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(shared_data / "byteps" / "fork_mlp_2w2s_pcap" / "worker_0", tmp_path / "w")
-    before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
-    assert run_cli("--option", "combine", "--path", copy)[0] == 0
-    assert {path: path.read_bytes() for path in before} == before
-    assert sorted(p.name for p in copy.iterdir()) == ["0", "combined.json", "step_times_rank0.txt"]
 
 
 def test_ranks_that_the_files_know_of_but_that_are_not_there_are_said(tmp_path: Path) -> None:

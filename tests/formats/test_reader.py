@@ -15,9 +15,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import recorded
-import reference
-from conftest import THOROUGH
 from errors import TraceError
 from formats import reader, stream
 from formats.event import tolerant
@@ -231,51 +228,6 @@ def test_a_cut_loses_at_most_the_event_that_was_cut(
         if whole
         else got == []
     )
-
-
-CUT = [path for path in recorded.whole_files() if THOROUGH or path.stat().st_size < 100_000]
-_CUTS, _ENDS = (25, 5) if THOROUGH else (4, 1)
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-@pytest.mark.parametrize("path", CUT, ids=lambda path: path.name[:40])
-def test_cutting_a_recorded_trace_anywhere_loses_one_event(tmp_path: Path, path: Path) -> None:
-    content = reference.content(path)
-    events, bounds = ends_of_events(content.decode())
-    rng = random.Random(0)
-    # any byte, and the bytes right at the ends of events
-    cuts = [rng.randrange(bounds[0], len(content)) for _ in range(_CUTS)]
-    cuts += [bound + d for bound in rng.sample(bounds[:-1], _ENDS) for d in (-1, 0, 1, 2)]
-    for cut in cuts:
-        got, phrases = events_of(written(tmp_path, content[:cut]))
-        whole = sum(bound <= cut for bound in bounds)
-        assert len(got) == whole, cut
-        assert got == events[:whole], cut
-        assert phrases or cut >= bounds[-1], cut
-
-
-def ends_of_events(content: str) -> tuple[list[Any], list[int]]:
-    """The events and the byte after each, by the standard decoder."""
-    at = (
-        content.index("[", content.index('"traceEvents"')) + 1
-        if content.lstrip().startswith("{")
-        else content.index("[") + 1
-    )
-    decode = json.JSONDecoder(strict=False).raw_decode
-    events: list[Any] = []
-    bounds: list[int] = []
-    offset, seen = 0, 0  # bytes before the character `seen`
-    while True:
-        while content[at] in " \n\r\t,":
-            at += 1
-        if content[at] == "]":
-            return events, bounds
-        event, at = decode(content, at)
-        offset += len(content[seen:at].encode())
-        seen = at
-        events.append(event)
-        bounds.append(offset)
 
 
 def test_many_damaged_events_cost_only_themselves(tmp_path: Path) -> None:

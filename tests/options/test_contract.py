@@ -75,13 +75,6 @@ def test_columns_of_a_step_log_that_no_name_tells(option: str, tmp_path: Path) -
     assert "no column is called after a step: --step_by COLUMN says which it is; there are no, gpu" in err
 
 
-def test_the_slowdown_has_each_of_its_keys() -> None:
-    found = ask(*REPLAY, "--sub_option", "whatif", "--set", "straggler=mean")
-    by = found["whatif"][0]["slowdown_by"]
-    assert set(by) == {"rank", "stage", "kind"}
-    assert by["stage"] == {}, "a job without a pipeline"
-
-
 def test_combine_filters_by_the_names_that_other_options_print(tmp_path: Path) -> None:
     tensor, other = "Comm.hybridsequential0_dense0_weight", "Comm.hybridsequential0_conv0_weight"
     output = tmp_path / "combined.json"

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from conftest import REPO, ask, few
-from errors import AnalyzeError
-from trace_utils import Request, load_paths
+from trace_utils import load_paths
 from traces import files as trace_files
 
 pytestmark = pytest.mark.usefixtures("decoder")
@@ -180,17 +179,6 @@ def test_a_communication_a_stage_or_a_partition(tmp_path: Path, name: str, kept:
     path = write(tmp_path / "0_3" / "comm.json", events)
     found = ask("--option", "statistic", "--path", path, "--filter", name)["operations"]
     assert {operation["name"] for operation in found} == {"FW.a", *kept}
-
-
-def test_a_collective_or_a_tensor(tmp_path: Path) -> None:
-    path = kineto(tmp_path / "t.json", 0, range(2))
-    assert len(load_paths([path], Request(only=["gloo:all_reduce"])).made[0]) == 6
-    with pytest.raises(AnalyzeError, match="--filter gloo:all: no communication in this job has that name"):
-        load_paths([path], Request(only=["gloo:all"]))
-    tensor = [{"ph": "M", "name": "process_name", "pid": i, "args": {"name": f"grad.{i}"}} for i in (1, 2)]
-    spans = [{**x(n, 0, 5, ""), "pid": i} for i in (1, 2) for n in ("NEGOTIATE_ALLREDUCE", "ALLREDUCE")]
-    horovod = write(tmp_path / "h.json", [*tensor, *spans])
-    assert len(load_paths([horovod], Request(only=["grad.2"])).made[0]) == 2
 
 
 # ---- flags and the default path

@@ -218,15 +218,6 @@ def test_sleep_is_what_a_thread_does_that_could_ask_for_work_and_waiting_elsewhe
     assert roles["$threading sleep"] is Role.IDLE
 
 
-def test_roles_on_a_gpu(tmp_path: Path) -> None:
-    rank, _, host = traces(write(tmp_path, gpu()))
-    assert roles_of(rank.own) == {
-        "MemcpyH2D": Role.COPY, "gemm_fusion_dot_1": Role.COMPUTE, "loop_add_fusion": Role.COMPUTE,
-        "ncclDevKernel_AllReduce_Sum_f32_RING_LL": Role.COMM,
-    }  # fmt: skip
-    assert roles_of(host)["MemcpyP2P"] is Role.COPY
-
-
 def test_a_step_is_computation_then_communication_that_nothing_hides(tmp_path: Path) -> None:
     found = breakdown_of(write(tmp_path, cpu()))
     times = {(one["rank"], one["step"]): (one["compute_ms"], one["comm_ms"], one["idle_ms"]) for one in found}

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from conftest import examples
 from errors import TraceError
-from formats import stream
 from formats.chrome import assemble, read_part
 from formats.columns import Trace
 from formats.native import scanner
@@ -176,117 +171,3 @@ def test_more_events_than_one_call_takes(library: ctypes.CDLL, tmp_path: Path) -
 
 
 # ---- the same columns from both decoders
-
-numbers = st.sampled_from(
-    ["0", "7", "-3", "12", "1.5", "-0.25", "0.001", "4362813353724.537", "1795219501232034", "-0", "-0.0",
-     "01", "1.", "1795219501232034.125", "99999999999999999999", "1e3", "1E-2", ".5", "+", "-", "1e400",
-     "0.12345", "NaN", "18446744073709551615", "9223372036854775808", "3155760000000001", "1234567.0001"
-     "8796093022208.0", "8796093022208.5", "12345678901234567.125"]
-)  # fmt: skip
-strings = st.sampled_from(
-    ['"a"', '"b c"', '"Comm.x.PUSH"', '""', '"é"', '"\\n"', '"\\u0041"', '"\\ud800"', '"\\x"', '"a\x01"',
-     '"},{"', '"]"', '"a', '"\\"', '"' + "long " * 20 + '"', '"1.5"', '"12"', '"null"']
-)  # fmt: skip
-words = st.sampled_from(
-    ["null", "true", "false", "nul", "ftrue", "[]", "{}", "[1,{}]", "[1,]", '{"a":[{}]}', "{", "]"]
-)
-values = st.one_of(numbers, strings, words)
-names = st.sampled_from(
-    [
-        '"ph"',
-        '"name"',
-        '"cat"',
-        '"pid"',
-        '"tid"',
-        '"ts"',
-        '"dur"',
-        '"id"',
-        '"id2"',
-        '"args"',
-        '"x"',
-        '"p\\u0068"',
-    ]
-)
-spaces = st.sampled_from(["", "", " ", "\n  ", "\r\n", "\t", "\f"])
-args = st.lists(
-    st.tuples(
-        st.sampled_from(['"correlation"', '"stream"', '"input0"', '"input\\n"', '"inputé"', '"y"']), values
-    ),
-    max_size=4,
-).map(lambda members: "{" + ",".join(f"{key}: {value}" for key, value in members) + "}")
-
-
-@st.composite
-def events(draw: st.DrawFn) -> str:
-    """The text of an event, in most cases whole and plain."""
-    phase = draw(st.sampled_from(['"X"'] * 6 + ['"B"', '"E"', '"i"', '"s"', '"M"', '"C"', '"é"', "1"]))
-    plain = st.sampled_from(
-        ['"a"', '"b"', "1", "2", '"long enough for more than one look at thirty-two bytes"']
-    )
-    time = st.sampled_from(["1", "2.5", "1234.567", "1795219501232034", "4362813353724.537", "0"])
-    members = [("ph", phase)]
-    for name, usual in (
-        ("name", plain),
-        ("cat", plain),
-        ("pid", plain),
-        ("tid", plain),
-        ("ts", time),
-        ("dur", time),
-    ):
-        kind = draw(st.integers(0, 19))
-        if kind:
-            members.append((name, draw(values if kind == 1 else usual)))
-    if draw(st.booleans()):
-        members.append(("args", draw(args)))
-    if draw(st.integers(0, 4)) == 0:
-        members.append(("id", draw(values)))
-    text = [f'"{name}"{draw(spaces)}:{draw(spaces)}{value}' for name, value in members]
-    if draw(st.integers(0, 9)) == 0:
-        text.append(f"{draw(names)}:{draw(values)}")
-    return "{" + draw(spaces) + ("," + draw(spaces)).join(text) + draw(spaces) + "}"
-
-
-@st.composite
-def files(draw: st.DrawFn) -> bytes:
-    """The bytes of a trace file, in many cases damaged or cut."""
-    items = draw(st.lists(st.one_of(events(), events(), events(), events(), values), max_size=12))
-    between = draw(
-        st.sampled_from([",", ", ", ",\n  ", "\n", ""] if draw(st.integers(0, 9)) == 0 else [",", ",\n  "])
-    )
-    head, tail = draw(st.sampled_from([("[", "]"), ('{"traceEvents": [', '],"z":1}'), ('{"a":[{"b":1}],"traceEvents":[', "]}"), ("", "\n")]))  # fmt: skip  # noqa: E501
-    content = bytearray((head + between.join(items) + tail).encode("utf-8", "surrogatepass"))
-    for _ in range(draw(st.sampled_from([0, 0, 0, 1, 3]))):
-        if content:
-            content[draw(st.integers(0, len(content) - 1))] = draw(st.integers(0, 255))
-    return bytes(content[: draw(st.integers(0, len(content)))] if draw(st.booleans()) else content)
-
-
-@pytest.fixture
-def pieces(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    def use(n_bytes: int) -> None:
-        monkeypatch.setattr(stream, "PIECE", n_bytes)
-
-    yield use
-
-
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    deadline=None,
-    max_examples=examples(100),
-)
-@given(
-    files(),
-    st.sampled_from([8, 50, 100, 300, 1 << 20]),
-    st.sampled_from([8, 50, 100, 300, 1 << 20]),
-    st.booleans(),
-)
-def test_the_same_columns_from_both_decoders(
-    library: ctypes.CDLL, width: str, tmp_path: Path, pieces: Any, content: bytes, n: int, m: int, full: bool
-) -> None:
-    path = tmp_path / "t.json"
-    path.write_bytes(content)
-    pieces(n)
-    in_python = seen(path, scan=False, args=WANTED if full else (), points=full)
-    pieces(m)
-    in_c = seen(path, scan=True, args=WANTED if full else (), points=full)
-    assert in_c == in_python
