@@ -57,38 +57,14 @@ def random_dags(draw: st.DrawFn) -> Dag:
 #: The DAG of one layer with one gradient, as the profiler writes it: a cycle, STEP to the first FW.
 GML = """graph [
   directed 1
-  node [
-    id 0
-    label "FW.a"
-  ]
-  node [
-    id 1
-    label "BW.a"
-  ]
-  node [
-    id 2
-    label "Comm.w"
-  ]
-  node [
-    id 3
-    label "STEP"
-  ]
-  edge [
-    source 0
-    target 1
-  ]
-  edge [
-    source 1
-    target 2
-  ]
-  edge [
-    source 2
-    target 3
-  ]
-  edge [
-    source 3
-    target 0
-  ]
+  node [ id 0 label "FW.a" ]
+  node [ id 1 label "BW.a" ]
+  node [ id 2 label "Comm.w" ]
+  node [ id 3 label "STEP" ]
+  edge [ source 0 target 1 ]
+  edge [ source 1 target 2 ]
+  edge [ source 2 target 3 ]
+  edge [ source 3 target 0 ]
 ]
 """
 

@@ -138,18 +138,6 @@ def test_two_outputs_of_one_name_are_refused(job: Path, other: str, monkeypatch:
     assert not (job / "x.html").exists()
 
 
-def test_what_can_do_without_a_file_can_be_told_to_write_none(
-    job: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(job)
-    before = checksums(job)
-    codes = [
-        run_cli(option, job, "--output", "-")[0]
-        for option in ("replay", "critical", "combine", "graph", "collect")
-    ]
-    assert (codes, checksums(job)) == ([0, 0, 2, 2, 2], before)
-
-
 # ---- all or none
 
 

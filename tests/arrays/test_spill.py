@@ -90,24 +90,6 @@ def test_without_room_for_a_file_all_stays_in_memory(
     assert Spill().put(own) is own
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's account of memory")
-def test_memory_lets_go_of_what_was_looked_at(all_aside: None) -> None:
-    aside = Spill()
-    columns = [aside.put_arrays([np.ones(4 << 20, np.int64)])[0] for _ in range(3)]  # 32 MiB each
-    before = mapped_mib()
-    assert sum(int(column.sum()) for column in columns) == 3 * (4 << 20)
-    assert mapped_mib() - before > 80
-    aside.look_at(64 << 20)
-    assert mapped_mib() - before < 16
-    assert int(columns[0].sum()) == 4 << 20, "it is read again"
-
-
-def mapped_mib() -> float:
-    """How much of this process's memory are pages of files."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return sum(int(line.split()[1]) for line in lines if line.startswith(("RssFile", "RssShmem"))) / 1024
-
-
 def answers_alike(path: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     words = (*command, "--path", path, "--format", "json", "--jobs", "1")
     expected, n_put = run_cli(*words), 0

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from aligned import align_job
-from clocks.job_clocks import remarks, shifted
-from clocks.offsets import Alignment, Clock
+from clocks.job_clocks import shifted
+from clocks.offsets import Clock
 from conftest import few
 from dialects import Need
 from formats.columns import Trace
@@ -67,19 +67,3 @@ def test_a_clock_does_not_depend_on_which_worker_is_first(shared_data: Path, cas
     assert abs(there.offset_ns + back.offset_ns) <= 1_000  # both are rounded
     assert there.bound_ns is not None and back.bound_ns is not None
     assert there.bound_ns == pytest.approx(back.bound_ns, rel=0.01)  # both allow for some drift
-
-
-def test_what_is_said_of_the_clocks() -> None:
-    moved = Clock(-1_005_000, bound_ns=25_000, is_tied=True)
-    assert remarks(["worker 0", "worker 1"], Alignment([Clock(is_tied=True), moved])) == [
-        "clocks moved: worker 1 by −1,005 µs (±25.0)"
-    ]
-    in_another_zone = Clock(-7_200_000_037_000, bound_ns=245_700, is_tied=True)
-    assert remarks(["worker 0", "worker 1"], Alignment([Clock(is_tied=True), in_another_zone])) == [
-        "clocks moved: worker 1 by −7,200.000037 s (±246 µs)"
-    ]
-    assert remarks(["worker 0", "worker 1"], Alignment([Clock(is_tied=True), Clock()])) == [
-        "no common operation ties the clock of worker 1 to the others"
-    ]
-    jumped = Alignment([Clock(is_tied=True), Clock(is_tied=True)], 35_000_000, [0, 1])
-    assert "contradict each other by 35,000 µs" in remarks(["worker 0", "worker 1"], jumped)[0]

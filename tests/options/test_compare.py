@@ -17,9 +17,6 @@ from figures.job_figures import load_figures
 from figures.rank_figures import Wanted
 from make import comm, step, two_workers, write
 from make import span as x
-from options import arguments
-from options import compare as options_compare
-from result import Bars, Chart, Timeline
 
 
 def compared(*args: object) -> dict[str, Any]:
@@ -243,22 +240,3 @@ def test_the_steps_of_one_run_are_not_called_different(shared_data: Path, run: s
     odd, even = (part_of(ops.total_ns, ops.count, slice(start, None, 2)) for start in (0, 1))
     p = corrected(welch(odd, even).p)
     assert np.nansum(p <= LEVEL) <= 0.05 * np.isfinite(p).sum()
-
-
-def charts(*paths: Path) -> list[Chart]:
-    words = ["--option", "compare", "--html", "a.html", "--path", *map(str, paths)]
-    args = arguments.parse(words)
-    return list(options_compare.run(args).charts)
-
-
-def test_a_page_has_the_median_steps_of_both_runs_below_what_changed() -> None:
-    found = charts(REPO / "examples" / "lenet", REPO / "examples" / "lenet-100mbit")
-    assert isinstance(found[0], Bars)
-    steps = [chart for chart in found if isinstance(chart, Timeline)]
-    assert found[2:4] == steps
-    for chart, name in zip(steps, ("lenet", "lenet-100mbit"), strict=True):
-        step_of = ask("--option", "critical", "--path", REPO / "examples" / name)
-        assert chart.title.startswith(f"{name}: step {step_of['step']},")
-        # the path goes from the step's begin, which is 0, to its end
-        assert chart.path[0].start_ms == pytest.approx(0)
-        assert chart.path[-1].start_ms + chart.path[-1].dur_ms == pytest.approx(step_of["iteration_ms"])

@@ -227,12 +227,6 @@ def test_a_hostile_name_stays_a_name(browser: Chrome, tmp_path: Path) -> None:
     assert f"0, {printable(EVIL)}: 2.00" in marks(browser)
 
 
-def test_a_mark_says_its_name_and_value_under_the_pointer(browser: Chrome, tmp_path: Path) -> None:
-    open_page(browser, page(tmp_path / "a.html", HEAT))
-    ActionChains(browser, 0).move_to_element(mark_of(browser, "r1, 2: 3.00")).perform()
-    assert browser.find_element(By.CSS_SELECTOR, ".chart .tip").text == "r1, 2: 3.00 ms"
-
-
 def test_a_step_that_is_picked_in_one_chart_is_picked_in_all(browser: Chrome, tmp_path: Path) -> None:
     every = Bars("Length of each step", "step", "ms", ["7", "8"], {"time": [5.0, 9.0]}, stacked=True)
     strips = Bars("Parts", "step", "ms", ["7", "8", "7"], {EVIL: [1.0, 2.0, 3.0]}, strips=["r0", "r0", "8"])
@@ -308,15 +302,6 @@ def test_a_finding_shows_the_box_that_it_names_in_the_step_that_it_names(
 
 def mark_of(browser: Chrome, name: str) -> WebElement:
     return browser.find_element(By.CSS_SELECTOR, f"[aria-label='{name}']")
-
-
-def test_charts_that_cannot_be_drawn_are_left_out_with_a_note(
-    browser: Chrome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("report.plot.problem", lambda: "charts need x: pip install x")
-    assert open_page(browser, page(tmp_path / "a.html", BARS, TIMELINE)) == []
-    assert "Some charts are missing: charts need x" in browser.find_element(By.CSS_SELECTOR, ".notes").text
-    assert len(browser.find_elements(By.TAG_NAME, "figure")) == 1
 
 
 def test_a_span_is_found_by_its_name(browser: Chrome, tmp_path: Path) -> None:

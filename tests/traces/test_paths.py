@@ -152,14 +152,6 @@ def test_hosts_whose_files_have_one_name_are_told_apart_by_what_is_in_them(
         find_job(tmp_path)
 
 
-def test_a_directory_for_each_rank(tmp_path: Path) -> None:
-    make(tmp_path, "rank_1/trace.json", "rank_0/trace.json")
-    assert [(s.rank, s.path.parent.name) for s in find_job(tmp_path).sources] == [
-        (0, "rank_0"),
-        (1, "rank_1"),
-    ]
-
-
 def test_a_broken_rank_is_left_out_with_a_note(tmp_path: Path) -> None:
     make(tmp_path, "rank0.json", "rank1.json")
     make(tmp_path, "rank2.json", content='{"traceEvents" 3 "ph"')

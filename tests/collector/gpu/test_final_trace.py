@@ -13,7 +13,7 @@ import pytest
 
 from collector.gpu.dag_from_symbols import from_symbols
 from collector.gpu.final_trace import gather
-from collector.gpu.parts import collect_comm, collect_operators, node_of, part_of
+from collector.gpu.parts import collect_comm, collect_operators, node_of
 from conftest import ask, run_cli
 from dialects.byteps.byteps_names import GradientNames
 from opname import partition_key
@@ -270,16 +270,6 @@ def test_twice_gives_the_same_files(tmp_path: Path) -> None:
     assert files(gpu) == once
 
 
-def test_sources_and_unknown_files_are_left_alone(tmp_path: Path) -> None:
-    gpu = write_gpu(tmp_path / "0")
-    (gpu / "notes.txt").write_text("mine")
-    before = files(gpu)
-    collect(gpu)
-    after = files(gpu)
-    assert set(after) - set(before) == {"bps_trace_final.json", "dag.gml"}
-    assert {name: after[name] for name in before} == before
-
-
 def test_a_dag_that_is_there_is_not_replaced(tmp_path: Path) -> None:
     gpu = write_gpu(tmp_path / "0")
     (gpu / "dag.gml").write_text("no graph at all")
@@ -309,19 +299,6 @@ def test_a_variant_renews_one_part_and_leaves_the_rest(
     assert new["otherData"] == {"version": "x"}
     kept = [event for event in old["traceEvents"] if event["name"].split(".")[0] not in changed]
     assert [event for event in new["traceEvents"] if "mark" in event["args"]] == kept
-
-
-def test_foreign_events_of_a_final_trace_stay(tmp_path: Path) -> None:
-    gpu = write_gpu(tmp_path / "0")
-    foreign = [
-        {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "cpu"}},
-        {"ph": "X", "name": "mine", "ts": 125, "dur": 1, "pid": 7, "tid": 8},
-    ]
-    write(gpu / "bps_trace_local_rank0_2step.json", foreign)
-    collect(gpu)
-    events = json.loads((gpu / "bps_trace_local_rank0_2step.json").read_text())["traceEvents"]
-    assert not (gpu / "bps_trace_final.json").exists()
-    assert [event for event in events if part_of(event) is None] == foreign
 
 
 @pytest.mark.parametrize("content", [None, b"[{", b"null"])

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from system_laws import check_system
 
@@ -15,7 +13,6 @@ from dag_utils import load_steps
 from dialects import pipeline
 from dialects.pipeline import pipeline_meetings
 from dialects.pipeline.pipeline_meetings import Place
-from oracles.known_pipeline import Pipelines
 from replay.slowdown import slowdown
 
 Slice = tuple[str, str, float, float]  # thread's kind, name, begin and end in ms
@@ -125,65 +122,6 @@ def test_processes_that_say_all_of_their_place_are_ranks(tmp_path: Path) -> None
     assert loaded.owners == ["rank0", "rank1"]
     assert [step.number for step in loaded.bounds] == [0, 1, 2, 3, 4]
     assert [step.iteration_ns.tolist() for step in loaded.bounds] == [[100_000_000, 100_000_000]] * 5
-
-
-#: Of the kinds of operations in `Pipelines`: their names and threads in a timeline.
-IN_TIMELINE = {
-    "F": ("forward-compute", "compute"), "B": ("backward-compute", "compute"),
-    "update": ("optimizer", "compute"),
-    "send F": ("forward-send", "pp-comm"), "recv F": ("forward-recv", "pp-comm"),
-    "send B": ("backward-send", "pp-comm"), "recv B": ("backward-recv", "pp-comm"),
-    "gather": ("params-all-gather", "dp-comm"), "scatter": ("grads-reduce-scatter", "dp-comm"),
-    "norm": ("optimizer-clip-main-grad", "dp-comm"),
-}  # fmt: skip
-
-
-def drawn(job: Pipelines) -> list[dict[str, Any]]:
-    """The timeline of a job, communication as transfers alone; pauses of a second between the steps."""
-    draw = np.random.default_rng(7)
-    events: list[dict[str, Any]] = []
-    base = 0.0
-    for number, work in enumerate(job.works()):
-        step = job.run(work, lambda: abs(draw.normal(20, 10)))
-        for op, end in step.end.items():
-            name, kind = IN_TIMELINE[op.kind]
-            took = work.get(op, 0.0)
-            if op.kind.startswith("recv"):
-                sender = op.stage + (-1 if op.kind == "recv F" else 1)
-                took = work[op._replace(stage=sender, kind=op.kind.replace("recv", "send"))]
-            events.append(
-                {"ph": "X", "name": name, "cat": name, "pid": op.replica, "args": {"step": 2 * number},
-                 "tid": 3 * op.stage + KINDS.index(kind), "ts": base + end - took, "dur": took}
-            )  # fmt: skip
-        base += max(step.end.values()) + 1e6
-    tracks = itertools.product(range(job.replicas), range(job.stages), enumerate(KINDS))
-    events += [
-        {"ph": "M", "name": "thread_name", "pid": replica, "tid": 3 * stage + i,
-         "args": {"name": f"PP rank {stage}, TP rank 0, {kind}"}}
-        for replica, stage, (i, kind) in tracks
-    ]  # fmt: skip
-    return events + [
-        {"ph": "M", "name": "process_name", "pid": replica, "args": {"name": f"DP rank [{replica}]"}}
-        for replica in range(job.replicas)
-    ]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "job",
-    [
-        Pipelines({(replica, 3): 1.35 for replica in range(2)}),
-        Pipelines({(1, 2): 2.2}),
-        Pipelines({(0, 0): 1.5}, stages=2, replicas=4, micro_batches=5),
-    ],
-    ids=["stage", "rank", "four pipelines"],
-)
-def test_of_timelines_s_is_what_arithmetic_says(tmp_path: Path, job: Pipelines) -> None:
-    found = slowdown(load_steps([written(tmp_path / "job.json", drawn(job))]).recording)
-    assert found.ratio == pytest.approx(job.slowdown(), abs=0.01)
-    for stage in range(job.stages):
-        of_stage = job.slowdown(lambda op, stage=stage: op.stage == stage)  # type: ignore[misc]
-        assert found.by["stage"][str(stage)] == pytest.approx(of_stage, abs=0.02)
 
 
 @pytest.mark.slow
