@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -55,8 +54,6 @@ _TIMES = ("start", "end")
 _ON_DEVICE = (*_TIMES, "deviceId", "contextId", "streamId", "correlationId", "globalPid")
 _BY_HOST = (*_TIMES, "globalTid", "nameId", "correlationId")
 _KERNEL_NAMES = ("demangledName", "shortName", "mangledName")
-
-_SHAPES = ("grid", "block")
 
 _Rows = dict[str, Int64]  # the columns of a table (n,)
 _Called = tuple[Sequence[str], NDArray[np.integer]]  # names, and which of them each row has (n,)
@@ -175,22 +172,20 @@ class _Export:
         kernels, graphs, copies, fills, syncs = (
             self.rows(f"{_ACTIVITY}{table}", (*_ON_DEVICE, *more))[0]
             for table, more in (
-                ("KERNEL", (*_KERNEL_NAMES, *(f"{key}{axis}" for key in _SHAPES for axis in "XYZ"))),
+                ("KERNEL", _KERNEL_NAMES),
                 ("GRAPH_TRACE", ("graphId",)),
                 ("MEMCPY", ("bytes", "copyKind", "srcKind", "dstKind")),
                 ("MEMSET", ("bytes", "memKind")),
-                ("SYNCHRONIZATION", ("syncType", "eventId")),
+                ("SYNCHRONIZATION", ("syncType",)),
             )
         )
-        calls, *overheads = (
-            self.rows(table, _BY_HOST)[0] for table in (_CALLS, "PROFILER_OVERHEAD", f"{_ACTIVITY}OVERHEAD")
-        )
+        calls, overheads = (self.rows(table, _BY_HOST)[0] for table in (_CALLS, "PROFILER_OVERHEAD"))
         ranges, texts = self._nvtx('eventType IN (59, 60) AND "end" IS NOT NULL', "end")
         marks, of_marks = self._nvtx("eventType = 34" if points else "0", "start")
-        self._number([kernels, graphs, copies, fills], syncs, [calls, *overheads, ranges, marks])
+        self._number([kernels, graphs, copies, fills], syncs, [calls, overheads, ranges, marks])
         directions = copies["copyKind"] << 16 | (copies["srcKind"] & 0xFF) << 8 | copies["dstKind"] & 0xFF
         parts = [
-            self._device(kernels, "kernel", self._named(kernels), self._shapes(kernels)),
+            self._device(kernels, "kernel", self._named(kernels), {}),
             self._device(graphs, "kernel", _called(graphs["graphId"], "CUDA Graph {}".format), {}),
             self._device(
                 copies, "gpu_memcpy", _called(directions, _copy), {"bytes": copies["bytes"].tolist()}
@@ -200,7 +195,7 @@ class _Export:
             ),
             self._device(syncs, "cuda_sync", _called(syncs["syncType"], _sync), self._awaited(syncs)),
             self._host(calls, self.strings(calls["nameId"]), _call_cat),
-            *(self._host(rows, self.strings(rows["nameId"]), "overhead".format) for rows in overheads),
+            self._host(overheads, self.strings(overheads["nameId"]), "overhead".format),
             self._host(ranges, numbered(texts), _range_cat),
             _as_points(self._host(marks, numbered(of_marks), _range_cat)),
         ]
@@ -301,7 +296,8 @@ class _Export:
         if "correlationId" in rows:
             known["correlation"] = _of_process(rows["process"], rows["correlationId"]).tolist()
         every = np.arange(len(which))
-        columns = {key: ArgColumn(every, values) for key, values in known.items() if self.wants(key)}
+        wanted = known if ALL in self.args else known.keys() & self.args
+        columns = {key: ArgColumn(every, known[key]) for key in known if key in wanted}
         name_id, cat_id, track_id = (
             ids.reshape(-1).astype(np.int32) for ids in (which, cat_of_name[which], track)
         )
@@ -310,10 +306,6 @@ class _Export:
             str(self.path), "", names, cats, tracks, name_id, cat_id, track_id, begin, dur_ns, columns
         )
 
-    def wants(self, key: str) -> bool:
-        """Whether an argument of slices is asked for."""
-        return key in self.args or ALL in self.args
-
     # ---- what else is known of slices
 
     def _named(self, kernels: _Rows) -> _Called:
@@ -321,34 +313,10 @@ class _Export:
         codes = [kernels[key] for key in _KERNEL_NAMES]
         return self.strings(np.select([code >= 0 for code in codes], codes, -1))
 
-    def _shapes(self, kernels: _Rows) -> dict[str, Sequence[Any]]:
-        """Return grid and block of kernels, three numbers each."""
-        wanted = [key for key in _SHAPES if self.wants(key)]
-        return {key: np.stack([kernels[f"{key}{axis}"] for axis in "XYZ"], 1).tolist() for key in wanted}
-
     def _awaited(self, syncs: _Rows) -> dict[str, Sequence[Any]]:
-        """Return for whose work each synchronisation waits, as PyTorch's profiler says it.
-
-        An event stands for what its stream had to do when it was last recorded before.
-        """
-        waits = syncs["syncType"] == _STREAM_WAIT
-        stream = np.where(waits | (syncs["syncType"] == _STREAM_SYNC), syncs["streamId"], -1)
-        records: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        told = ("globalPid", "eventId", "correlationId", "streamId")
-        for row in self.values(f"{_ACTIVITY}CUDA_EVENT", *told):
-            if all(type(value) is int for value in row):
-                records.setdefault(row[:2], []).append(row[2:])
-        for own in records.values():
-            own.sort()
-        by, on = np.full((2, len(waits)), -1)
-        for i in np.flatnonzero(waits).tolist():
-            own = records.get((int(syncs["globalPid"][i]), int(syncs["eventId"][i])), [])
-            at = bisect_left(own, (int(syncs["correlationId"][i]),)) - 1
-            if at >= 0:
-                by[i], on[i] = own[at]
-        by = _of_process(syncs["process"], by)
-        columns = {"stream": stream, "wait_on_stream": on, "wait_on_cuda_event_record_corr_id": by}
-        return {key: column.tolist() for key, column in columns.items()}
+        """Tell the stream for which each synchronisation waits, as PyTorch's profiler does."""
+        waits = (syncs["syncType"] == _STREAM_WAIT) | (syncs["syncType"] == _STREAM_SYNC)
+        return {"stream": np.where(waits, syncs["streamId"], -1).tolist()}
 
     def _header(self, first_ns: int) -> dict[str, Any]:
         """Return the header: whose the devices are, the machine, and since when times count.

@@ -34,25 +34,22 @@ _EACH = 16  # bytes that an argument without a text counts as
 _BATCH = 1 << 20  # bytes of JSON that are handed on at a time
 _DEEPEST = 8  # tracks above a track
 _REMEMBERED = 1 << 16
-_SIZES = {1: 8, 5: 4}  # bytes of a field, by its wire type
 _NUMBERS = ("int_value", "uint_value", "bool_value", "double_value", "pointer_value")
 
 
 def recognises(head: bytes) -> bool:
-    """Whether a file begins with a packet: its fields fill its length, and another packet may follow."""
+    """Whether a file begins with a packet, and another one follows where `head` goes so far."""
+    from google.protobuf.message import DecodeError
+
     if head[:1] != b"\n":
         return False
     size, at = _varint(head, 1)
     end = at + size
     if not 0 < size <= len(head) - at or (end < len(head) and head[end] != _PACKET):
         return False
-    while 0 <= at < end:
-        key, at = _varint(head, at)
-        size, at = _varint(head, at) if key & 7 in (0, 2) else (_SIZES.get(key & 7, -1), at)
-        if key >> 3 == 0 or size < 0:
-            return False
-        at += 0 if key & 7 == 0 else size
-    return at == end
+    with contextlib.suppress(DecodeError):
+        return bool(messages()["TracePacket"].FromString(head[at:end]).ListFields())
+    return False
 
 
 def _varint(data: bytes | bytearray, at: int) -> tuple[int, int]:
@@ -74,23 +71,16 @@ class PacketStream:
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
         self.damage: str | None = None
-        self._trace = messages()["Trace"]
+        self._packet = messages()["TracePacket"]
 
     def __iter__(self) -> Iterator[bytes]:
         events = _Events()
-        told: dict[str, Any] = {}
         texts = itertools.chain.from_iterable(map(events.of, self._packets(events)))
-        before = b""
+        before = b'{"traceEvents":['
         for batch in _batches(itertools.chain(texts, events.unfinished())):
-            if not before:
-                told = dict(events.header)
-                before = _opened(told)
             yield before + batch
             before = b","
-        if not before:
-            yield _opened({})
-        last = {key: value for key, value in events.header.items() if key not in told}
-        yield b"]" + b"," * bool(last) + _ENCODE(last)[1:]
+        yield b"]}" if before == b"," else before + b"]}"
         phrases = [f"{counted(n, noun)} {fate}" for (noun, fate), n in events.left_out.items()]
         self.damage = "; ".join([*([self.damage] if self.damage else []), *phrases]) or None
 
@@ -124,13 +114,12 @@ class PacketStream:
     def _parsed(self, data: bytes, places: list[tuple[int, int]], events: _Events) -> list[Any]:
         from google.protobuf.message import DecodeError
 
-        with contextlib.suppress(DecodeError):
-            return list(self._trace.FromString(data).packet)
         whole: list[Any] = []
         for begin, end in places:
             with contextlib.suppress(DecodeError):
-                whole.append(messages()["TracePacket"].FromString(data[begin:end]))
-        events.left_out["damaged packet", "left out"] += len(places) - len(whole)
+                whole.append(self._packet.FromString(data[begin:end]))
+        if len(whole) < len(places):
+            events.left_out["damaged packet", "left out"] += len(places) - len(whole)
         return whole
 
 
@@ -146,10 +135,6 @@ def _batches(texts: Iterator[bytes]) -> Iterator[bytes]:
             batch, size = [], 0
     if batch:
         yield b",".join(batch)
-
-
-def _opened(header: dict[str, Any]) -> bytes:
-    return _ENCODE(header)[:-1] + b"," * bool(header) + b'"traceEvents":['
 
 
 class _Sequence(Struct):
@@ -183,10 +168,9 @@ class _TooLargeError(ValueError):
 
 
 class _Events:
-    """Packets to events, as JSON texts; `header` has the members beside them."""
+    """Packets to events, as JSON texts."""
 
     def __init__(self) -> None:
-        self.header: dict[str, Any] = {}
         self.left_out: Counter[tuple[str, str]] = Counter()
         self._sequences: defaultdict[int, _Sequence] = defaultdict(_Sequence)
         self._tracks: dict[int, _Track] = {}
@@ -221,9 +205,6 @@ class _Events:
                     self.left_out["event", "with damaged arguments left out"] += 1
             elif packet.HasField("track_descriptor"):
                 self._describe(packet.track_descriptor, out)
-            elif packet.HasField("chrome_events"):
-                for member in packet.chrome_events.metadata:
-                    self.header[_text(member.name)] = _member(member)
             else:
                 for kind, _ in packet.ListFields():
                     if kind.type == kind.TYPE_BYTES:
@@ -271,11 +252,10 @@ class _Events:
             out.append(self._text_of("C", uuid, name, cat, ts, {key: value}))
         elif kind in (END, INSTANT):
             out.append(self._text_of("i" if kind == INSTANT else "E", uuid, name, cat, ts, args))
-        for number in (*event.flow_ids, *event.flow_ids_old):
+        for number in event.flow_ids:
             out.append(self._arrow(uuid, number, cat, ts, is_end=number in self._flows))
             self._flows.add(number)
-        ended = (*event.terminating_flow_ids, *event.terminating_flow_ids_old)
-        out.extend(self._arrow(uuid, number, cat, ts, is_end=True) for number in ended)
+        out.extend(self._arrow(uuid, n, cat, ts, is_end=True) for n in event.terminating_flow_ids)
 
     def _arrow(self, uuid: int, number: int, cat: str, ts: int, *, is_end: bool) -> bytes:
         """Return an end of an arrow. Of PyTorch's, those between operators lead to the backward pass."""
@@ -392,16 +372,6 @@ def _learn(data: Any, one: _Sequence) -> None:
             if entry.iid in table:  # it stands for another text from now on
                 one.args.clear()
             table[entry.iid] = _text(entry.name)
-
-
-def _member(member: Any) -> Any:
-    """Return a member of the file's header."""
-    if member.HasField("json_value"):
-        return _decoded(member.json_value)
-    for kind in ("int_value", "bool_value"):
-        if member.HasField(kind):
-            return getattr(member, kind)
-    return _text(member.string_value)
 
 
 def _decoded(text: bytes) -> Any:

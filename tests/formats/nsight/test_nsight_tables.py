@@ -69,17 +69,6 @@ def test_times_are_since_the_epoch_whichever_clock_an_export_has(tmp_path: Path)
     assert begins == [1_700_000_000_001_000_000] * 2  # 1 ms after the session began
 
 
-def test_a_stream_waits_for_what_another_had_to_do_when_its_event_was_recorded(tmp_path: Path) -> None:
-    made = Export(tmp_path / "a.sqlite")
-    for correlation, stream in ((5, 7), (8, 9), (12, 7)):
-        made.add("CUDA_EVENT", globalPid=10 << 24, eventId=3, correlationId=correlation, streamId=stream)
-    made.work("SYNCHRONIZATION", 1, 2, 10, stream=20, syncType=2, eventId=3)
-    made.range("a", 0, 1)
-    key = "wait_on_cuda_event_record_corr_id"
-    trace = nsight_tables.read(made.close(), ("stream", "wait_on_stream", key))
-    assert [list(trace.args[k].values) for k in ("stream", "wait_on_stream", key)] == [[20], [9], [8]]
-
-
 def test_equal_correlations_of_two_processes_are_told_apart(tmp_path: Path) -> None:
     values = nsight_tables.read(two_ranks(tmp_path / "a.sqlite", steps=1), ("correlation",)).args[
         "correlation"
@@ -91,8 +80,8 @@ def test_equal_correlations_of_two_processes_are_told_apart(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "lacks",
     [
-        ("SYNCHRONIZATION", "CUDA_EVENT", "GRAPH_TRACE", "MEMCPY", "MEMSET"),
-        ("shortName", "contextId", "syncType", "eventId", "graphId"),
+        ("SYNCHRONIZATION", "GRAPH_TRACE", "MEMCPY", "MEMSET"),
+        ("shortName", "contextId", "syncType", "graphId"),
         ("globalPid",),
         ("textId", "PROCESSES", "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_SYSTEM_ENV"),
     ],
