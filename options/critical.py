@@ -200,6 +200,7 @@ def _mean(args: Namespace) -> Result:
         scopes.append(scope)
         operations += own
     longest = max(scopes, key=lambda scope: scope.length_ns)
+    worker = "" if longest.worker is None or len(scopes) == 1 else f"worker-{longest.worker} "
     path = longest.path()
     rows = [(name, cat, ms) for name, cat, _, _, ms, _ in path.rows()]
     table = Table("path", "Longest chain", _CHAIN, rows).first(args.head)
@@ -213,7 +214,7 @@ def _mean(args: Namespace) -> Result:
             "operations": _slack_table(args, operations).records(),
         },
         headline=f"The longest chain of average durations is {in_ms(longest.length_ns)}, "
-        f"on {longest.name}; it leaves out gaps and waits.",
+        f"on {worker}{longest.name}; it leaves out gaps and waits.",
         tables=(table,),
         notes=loaded.notes,
         repairs=loaded.repairs,

@@ -314,11 +314,6 @@ def _notes(found: _Joined, members: _Members) -> Iterator[str]:
             f"{members.n_unmatched:,} of these are not matched between ranks, which recorded different "
             "numbers of them; each counts for itself."
         )
-    if n := int((found.n_bytes == 0).sum()):
-        yield f"{counted(n, 'collective')}: the bytes are not recorded."
-    has_group = np.array([bool(call.group) for call in members.calls], np.bool_)
-    if n := int((~has_group[members.call[found.first]]).sum()):
-        yield f"{counted(n, 'collective')}: the group is not recorded."
 
 
 #: What hides communication, or takes a part of its time.

@@ -6,16 +6,15 @@ They stand here, not in `options`, because they are in the words of BytePS, whic
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from errors import TraceError, counted
+from errors import TraceError
 from result import Column, Result, Table, in_digits, in_ms, in_percent, ms_column
 
 if TYPE_CHECKING:
-    from collector.network.server_timeline import ServerKey, ServerOperation
+    from collector.network.server_timeline import ServerKey
 
 
 def pcap(root: Path, *, jobs: int | None, progress: bool | None, output: Path | None = None) -> Result:
@@ -67,7 +66,6 @@ def server(root: Path, *, progress: bool | None, output: Path | None = None) -> 
         "servers",
         {"server": _document(target, n_events, tables)},
         [table for table in tables if table.rows],
-        headline=_server_headline(servers.operations),
         figures=[("server events", f"{n_events:,}")],
         read=[
             f"{log.path}: {log.kinds.total():,} lines of {', '.join(log.kinds)}, {log.n_other:,} others"
@@ -119,7 +117,6 @@ _WHERE = (
     "wire: request and response on their way; server: in the server's hands; waiting: for the PUSH of "
     "other workers"
 )
-_PLACES = ("on the wire", "in the server's hands", "waiting for other workers")
 _NOT_EVERY_WORKER = (
     "The captures do not show every worker: the server's time contains the waiting for the others."
 )
@@ -131,30 +128,14 @@ def _share(key: ServerKey, part_ns: int | None) -> float | None:
 
 
 def _headline(keys: Sequence[ServerKey]) -> str:
-    """Return one sentence: how long transfers take, where they spend it, and which tensor's take most."""
+    """Say how long transfers take on average, and where they spend it."""
     n, total = sum(key.n_push + key.n_pull for key in keys), sum(key.push_ns + key.pull_ns for key in keys)
     if not total:
         return "No transfer of a known key was captured."
-    sums = [sum(part) for part in zip(*map(_parts, keys), strict=True)]
-    where = [f"{in_percent(ns / total)} {words}" for ns, words in zip(sums, _PLACES, strict=True) if ns]
-    of_tensor: Counter[str] = Counter()
-    for key in keys:
-        of_tensor[key.tensor] += sum(_parts(key))
-    ((most, longest),) = of_tensor.most_common(1)
+    wire, server, waiting = (in_percent(sum(part) / total) for part in zip(*map(_parts, keys), strict=True))
     return (
-        f"A transfer takes {in_ms(total / n)} (mean of {n:,}): {', '.join(where)}; "
-        f"{in_percent(longest / total)} of the time goes to {most}."
-    )
-
-
-def _server_headline(operations: Sequence[ServerOperation]) -> str:
-    """Return one sentence: what the servers spent most time on; "" where the logs hold no durations."""
-    if not operations:
-        return ""
-    most = max(operations, key=lambda one: one.total_ns)
-    return (
-        f"The servers spent most time on {most.operation} of {most.node}: {in_ms(most.total_ns)} "
-        f"in {counted(most.count, 'time')}, {in_ms(most.total_ns / most.count)} each."
+        f"A transfer takes {in_ms(total / n)} (mean of {n:,}): {wire} on the wire, {server} in the server's "
+        f"hands, {waiting} waiting for other workers."
     )
 
 

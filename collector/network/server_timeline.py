@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -22,7 +21,7 @@ from result import Repairs
 TIMELINE = "server_timeline.json"
 _LOG_NAMES = ("key_log", "pslite_profile")
 _SECOND_NS = 10**9
-_DAY_S = 86_400
+_QUARTER_S = 900  # time zones are multiples of a quarter of an hour
 
 
 class ServerOperation(Struct, frozen=True):
@@ -140,15 +139,16 @@ def _processes(logs: Sequence[Log], keys: Keys) -> list[Process]:
     """Return the timeline: a process for each node."""
     tracks: dict[str, dict[str, Iterable[Slice]]] = {}
     timed = [rows for log in logs for rows in log.profile.values()]
-    profile_ns = min((rows[0].start_ns for rows in timed), default=None)
-    trace_ns = min((int(trace.ts_ns.min()) for _, trace in keys.comm if len(trace)), default=None)
+    starts_ns = [rows[0].start_ns for rows in timed]  # of the same requests as the key log
+    traced_ns = [int(trace.ts_ns.min()) for _, trace in keys.comm if len(trace)]
+    begin_ns = min(starts_ns or traced_ns, default=None)
     for log in logs:
         of_node = tracks.setdefault(log.node, {})
         decoder = _decoder(log, keys)
         for name, rows in log.profile.items():
             of_node[name] = [_profiled(row, decoder, keys, "_van_" in name) for row in rows]
-        near_ns = int(log.path.stat().st_mtime) * _SECOND_NS if trace_ns is None else trace_ns
-        of_node |= _by_second(log, profile_ns, near_ns)
+        near_ns = int(log.path.stat().st_mtime) * _SECOND_NS if begin_ns is None else begin_ns
+        of_node |= _by_second(log, near_ns)
     return [Process(*named) for named in tracks.items() if named[1]]
 
 
@@ -189,12 +189,13 @@ def _is_key(key: int, rank: int, keys: Keys) -> bool:
     return known and keys.servers.get(key, rank) == rank
 
 
-def _by_second(log: Log, profile_ns: int | None, near_ns: int) -> dict[str, list[Slice]]:
+def _by_second(log: Log, near_ns: int) -> dict[str, list[Slice]]:
     """Return a slice for each second of a log whose clock has a resolution of one second."""
     seconds = log.seconds
     if not seconds:
         return {}
-    shift_s = _midnight(min(second for _, second in seconds), profile_ns, near_ns)
+    first_s = min(second for _, second in seconds)  # of a day and a zone that the log does not tell
+    shift_s = round((near_ns // _SECOND_NS - first_s) / _QUARTER_S) * _QUARTER_S
     tracks: dict[str, list[Slice]] = {}
     for (kind, second), entry in sorted(seconds.items(), key=lambda pair: pair[0][1]):
         start = (shift_s + second) * _SECOND_NS
@@ -203,21 +204,6 @@ def _by_second(log: Log, profile_ns: int | None, near_ns: int) -> dict[str, list
         box = Slice(f"{entry.n} x {kind}", start, start + _SECOND_NS, args)
         tracks.setdefault(f"key log: {kind}", []).append(box)
     return tracks
-
-
-def _midnight(first_s: int, profile_ns: int | None, near_ns: int) -> int:
-    """Return the epoch second of the midnight before a log's first line, which tells neither day nor zone.
-
-    A profile of the same job begins with the same requests: the log is put as near to it as whole quarters
-    of an hour allow (time zones are multiples of one). Without a profile the zone is that of this
-    machine and the day the one that is nearest to `near_ns`.
-    """
-    if profile_ns is not None:
-        quarter = 900
-        return round((profile_ns // _SECOND_NS - first_s) / quarter) * quarter
-    near_s = near_ns // _SECOND_NS
-    shift_s = -time.localtime(near_s).tm_gmtoff
-    return shift_s + round((near_s - first_s - shift_s) / _DAY_S) * _DAY_S
 
 
 def _operations(logs: Sequence[Log]) -> Iterator[ServerOperation]:

@@ -144,8 +144,6 @@ class _Sequence(Struct):
     cats: dict[int, str] = field(default_factory=dict)
     keys: dict[int, str] = field(default_factory=dict)
     texts: dict[int, str] = field(default_factory=dict)
-    #: Of a packed argument its key, its value, and about how many bytes they take.
-    args: dict[bytes, tuple[str, Any, int]] = field(default_factory=dict)
     track: int = 0
     clock: int = _BOOT
 
@@ -321,19 +319,11 @@ class _Events:
     def _args(self, event: Any, one: _Sequence) -> dict[str, Any]:
         """Return the arguments of an event."""
         args: dict[str, Any] = {}
-        size = 0
+        self._size = 0
         for packed in event.debug_annotations:
-            if packed not in one.args:
-                self._size = 0
-                entry = self._annotation.FromString(packed)
-                key, value = self._key(entry, one), self._value(entry, one)
-                one.args[packed] = key, value, self._size
-            key, args[key], n_bytes = one.args[packed]
-            size += n_bytes
-            if size > _LARGEST:
-                raise _TooLargeError
-        if len(one.args) > _REMEMBERED:
-            one.args.clear()
+            entry = self._annotation.FromString(packed)
+            key = self._key(entry, one)
+            args[key] = self._value(entry, one)
         return args
 
     def _key(self, entry: Any, one: _Sequence) -> str:
@@ -369,8 +359,6 @@ def _learn(data: Any, one: _Sequence) -> None:
         (one.texts, data.debug_annotation_string_values),
     ):
         for entry in entries:
-            if entry.iid in table:  # it stands for another text from now on
-                one.args.clear()
             table[entry.iid] = _text(entry.name)
 
 

@@ -8,7 +8,7 @@ from errors import UsageError, counted
 from options import asked
 from outputs.marks import is_digest
 from result import Column, Result, Table, in_ms, in_percent, ms_column
-from statistic.collective_stats import CollectiveStat, CollectiveStats, collective_stats
+from statistic.collective_stats import CollectiveStats, collective_stats
 
 _COLLECTIVES = (
     Column("kind", "kind"),
@@ -72,26 +72,6 @@ def _headline(found: CollectiveStats) -> str:
     if not found.rows:
         return "No collective is recorded."
     total = sum(row.total_ns for row in found.rows)
-    most = max(found.rows, key=lambda row: row.total_ns)
     exposed = sum(row.total_ns * (row.exposed_share or 0.0) for row in found.rows) / max(total, 1)
     n = sum(row.count for row in found.rows)
-    return (
-        f"{counted(n, 'collective')} take {in_ms(total)} of a rank, {in_percent(exposed)} exposed; most "
-        f"in {_share(most)}: {_times(most)}."
-    )
-
-
-def _share(row: CollectiveStat) -> str:
-    size = f" of {row.size_class}" if row.size_class else ""
-    group = f", group {row.group}" if row.group else ""
-    return f"{row.kind}{size}{group}, {counted(row.count, 'time')}"
-
-
-def _times(row: CollectiveStat) -> str:
-    """Return how long the transfer and the waiting of a row take, and at what bandwidth."""
-    took = in_ms(row.transfer_ns or 0.0)
-    rate = "" if row.busbw is None else f", {row.busbw:.2g} GB/s on the bus"
-    if row.waiting_ns is None:
-        return f"the shortest takes {took}{rate}"
-    waiting = f", after {in_ms(row.waiting_ns)} of waiting for the last rank" if row.waiting_ns else ""
-    return f"{took} of transfer each{rate}{waiting}"
+    return f"{counted(n, 'collective')} take {in_ms(total)} of a rank, {in_percent(exposed)} exposed."
