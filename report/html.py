@@ -12,11 +12,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from errors import AnalyzeError, as_sentence, printable
+from errors import AnalyzeError, printable
 from function_names import brief
 from outputs.atomic import open_output
 from outputs.marks import PROGRAM
-from report import colours, grid3d, markdown, plot
+from report import colours, grid3d, plot
 from report.charts import place_along
 from report.json import encode
 from report.names import IN_A_LANE, bounded, labels, short_functions
@@ -48,10 +48,7 @@ _SCRIPTS: dict[type, tuple[str, ...]] = {
 _SMALL = 560  # pixels of a drawing that has room beside another
 _LONGEST = 160  # characters of a name in a timeline
 _TAB = 90  # and of the title in a browser's tab
-_MOST_SHORT_NAMES = 2_000  # boxes of a graph; of more, each shows what fits of its name
 _IN_A_BOX = 14  # columns of a name in a graph beside a duration
-_LEAST_HEADING, _ONE_LINE = 40, 95  # characters of a heading; a screen of 1440 px has room for the latter
-_MOST_COPIED = 10  # rows of a table in a summary
 _MOST_ROWS = 10_000  # of a table
 
 # Nothing may be loaded or sent, and only what is in the page may run.
@@ -108,29 +105,17 @@ def _document(result: Result) -> dict[str, Any]:
     charts = [chart for chart in result.charts if isinstance(chart, Timeline | Network) or not reason]
     drawn = [_payload(chart, keys) for chart in charts]
     missing = [f"Some charts are missing: {reason}"] if len(charts) < len(result.charts) else []
-    title, further = _divided(result)
     return {
         "option": result.option,
-        "title": title,
+        "title": result.headline or result.title,
         "subject": result.title if result.headline and result.title else f"analyze.py {result.option}",
-        "further": further,
-        "summary": markdown.summary(result, _MOST_COPIED).splitlines(),
+        "further": result.further,
         **{key: getattr(result, key) for key in ("figures", "commentary", "read", "repairs")},
         "cards": cards,
         "notes": [*result.notes, *missing],
         "charts": [{"id": f"chart-{i}", **chart} for i, chart in enumerate(drawn, start=1)],
         "tables": [{"id": f"table-{i}", **table} for i, table in enumerate(tables, start=1)],
     }
-
-
-def _divided(result: Result) -> tuple[str, str]:
-    """Return the heading and the line below it: a long headline ends where a clause of it does."""
-    headline, further = result.headline or result.title, result.further
-    at = headline.find("; ", _LEAST_HEADING)
-    if further or len(headline) <= _ONE_LINE or at < 0:
-        return headline, further
-    rest = headline[at + 2 :].removeprefix("and ")
-    return f"{headline[:at]}.", as_sentence(rest)
 
 
 def _cut(table: Table) -> Table:
@@ -224,9 +209,8 @@ def _payload(chart: Chart, keys: Mapping[str, int]) -> dict[str, Any]:
         ]
         payload |= {"kinds": list(kinds), "path": None}
         payload["nodes"] = list(map(_box, chart.nodes))
-        few = len(chart.nodes) <= _MOST_SHORT_NAMES
         columns = _IN_A_BOX if any(node["dur_ms"] is not None for node in chart.nodes) else IN_A_LANE
-        payload["short"] = labels([node["label"] for node in chart.nodes], columns) if few else None
+        payload["short"] = labels([node["label"] for node in chart.nodes], columns)
         payload |= {"colours": colours.assign(str(node["cat"]) for node in chart.nodes)}
     return payload
 

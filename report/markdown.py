@@ -19,12 +19,7 @@ _SPECIAL = re.compile(r"[\\`*<\[|]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
 def write(result: Result, stream: TextIO, args: Namespace) -> None:
     """Print `result` in GitHub's Markdown; of each table as many rows as on a terminal."""
-    stream.write(summary(result, most_rows(args)))
-
-
-def summary(result: Result, n_rows: int | None) -> str:
-    """Return `result` in GitHub's Markdown, with so many rows of each table."""
-    tables = shown_tables(result)
+    tables, n_rows = shown_tables(result), most_rows(args)
     parts = [
         [f"**{_escaped(result.headline or result.title)}**"],
         [_escaped(result.further)] if result.further else [],
@@ -37,7 +32,7 @@ def summary(result: Result, n_rows: int | None) -> str:
         [_escaped(note) for note in result.notes if not isinstance(note, Command)],
         [f"- `{printable(note)}`" for note in result.notes if isinstance(note, Command)],
     ]
-    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+    stream.write("\n\n".join("\n".join(part) for part in parts if part) + "\n")
 
 
 def _rows(table: Table, n_rows: int | None) -> Iterator[str]:

@@ -1,8 +1,6 @@
 // A chart that came as a drawing (SVG): its marks say what they are under the pointer. A step that is picked in
 // one is picked in all that are by step.
 
-const MOST_SAID = 12; // marks of a step whose values are written below the chart
-
 drawers.drawing = (chart, place) => {
   const parsed = new DOMParser().parseFromString(chart.svg, "image/svg+xml").documentElement;
   const drawing = document.importNode(parsed, true);
@@ -73,9 +71,8 @@ function pickSteps(chart, place, drawing) {
     const own = marks.filter((one) => one.step === step);
     picked = own.length ? step : null;
     for (const one of marks) one.mark.classList.toggle("aside", picked !== null && one.step !== step);
-    const more = own.length > MOST_SAID ? ` · and ${formatted(own.length - MOST_SAID, 0)} more` : "";
-    const said = own.slice(0, MOST_SAID).map((one) => one.said).join(" · ");
-    detail.textContent = own.length ? `Step ${step}: ${said}${more}` : step === null ? hint : `Step ${step} is not in this chart.`;
+    const said = own.map((one) => one.said).join(" · ");
+    detail.textContent = own.length ? `Step ${step}: ${said}` : step === null ? hint : `Step ${step} is not in this chart.`;
   };
   steps.followers.push(show);
   drawing.addEventListener("click", (event) => {

@@ -6,38 +6,39 @@ const BOX_X = 156;
 const BOX_Y = 24;
 const LARGEST = 1.2; // scale at which a small graph is shown
 const LEGIBLE = 0.55; // scale from which on names are written
-const CURVED = 0.2; // and edges are curves
 const MOST_LISTED = 60;
-const DASHES = [[], [7, 3], [2, 3], [11, 3, 2, 3], [1, 5], [14, 5], [4, 2, 1, 2]]; // of kinds of edges, in turn
-const MOST_DASHED = 2500; // edges; a dash is costly
-const SHOWN_ELSEWHERE = new Set(["label", "cat", "x", "y", "critical"]);
+const SHOWN_ELSEWHERE = new Set(["label", "cat", "x", "y", "critical", "dur_ms"]);
 
 drawers.network = (chart, place) => {
   const { nodes, edges, kinds } = chart;
-  const graph = linked(chart);
-  const cells = gridOf(nodes);
+  const box = around(chart);
   const colourOf = coloursOf(chart);
-  const marked = chart.marked.charAt(0).toUpperCase() + chart.marked.slice(1);
   const pressed = new Set();
-  const pressedKinds = new Set();
-  const dashes = edges.length <= MOST_DASHED ? DASHES : DASHES.slice(0, 1);
   let found = null;
   let chosen = -1;
   let beside = new Set(); // the chosen node and its neighbours
-  let pathOnly = false;
   const aside = element("aside", { hidden: true, "aria-label": "Chosen node" });
   const frame = element("div", { className: "graph" });
-  const tall = (graph.box.bottom - graph.box.top + 3) * UNIT_Y * LARGEST;
-  const height = Math.max(200, Math.min(680, innerHeight * 0.75, place.clientWidth, tall));
+  const tall = (box.bottom - box.top + 3) * UNIT_Y * LARGEST;
+  const height = Math.max(200, Math.min(680, innerHeight * 0.75, tall));
 
   const board = makeBoard(`${chart.title}: graph`, height, {
-    kept: true,
-    limits: (state) => ({ min: Math.min(fitScale(graph.box, state) / 2, 0.5), max: 4 }),
-    fit: (state) => viewOf(graph, state),
+    limits: (state) => ({ min: Math.min(fit(state).scale / 2, 0.5), max: 4 }),
+    fit,
     hover: (x, y) => { const node = nodes[nodeAt(x, y)]; return node ? described(node) : ""; },
     click: (x, y) => choose(nodeAt(x, y)),
     draw,
   });
+
+  /** All of the graph; of one whose names could not be read then, its beginning in the width that there is. */
+  function fit(state) {
+    const wide = state.width / ((box.right - box.left + 1.1) * UNIT_X);
+    const whole = Math.min(LARGEST, wide, state.height / ((box.bottom - box.top + 1.6) * UNIT_Y));
+    const scale = whole < LEGIBLE && wide >= LEGIBLE ? Math.min(LARGEST, wide) : whole;
+    const middle = scale === whole ? state.height / 2 - ((box.top + box.bottom) / 2) * UNIT_Y * scale
+      : (0.8 - box.top) * UNIT_Y * scale;
+    return { scale, x: state.width / 2 - ((box.left + box.right) / 2) * UNIT_X * scale, y: middle };
+  }
 
   function described(node) {
     const path = node.critical ? ` · ${chart.marked}` : "";
@@ -46,15 +47,9 @@ drawers.network = (chart, place) => {
 
   function nodeAt(x, y) {
     const { view } = board.state;
-    const [gx, gy] = [(x - view.x) / view.scale / UNIT_X, (y - view.y) / view.scale / UNIT_Y];
-    const reach = 3 / view.scale; // small boxes can be hit too
-    let best = -1;
-    for (const index of cells.near(gx, gy)) {
-      const node = nodes[index];
-      const [dx, dy] = [Math.abs(node.x - gx) * UNIT_X, Math.abs(node.y - gy) * UNIT_Y];
-      if (dx <= BOX_X / 2 + reach && dy <= BOX_Y / 2 + reach) best = index;
-    }
-    return best;
+    const [atX, atY] = [(x - view.x) / view.scale, (y - view.y) / view.scale];
+    return nodes.findIndex((node) =>
+      Math.abs(node.x * UNIT_X - atX) <= BOX_X / 2 && Math.abs(node.y * UNIT_Y - atY) <= BOX_Y / 2);
   }
 
   function visit(index) {
@@ -69,8 +64,8 @@ drawers.network = (chart, place) => {
   function choose(index) {
     chosen = index;
     const node = nodes[index];
-    const touching = node ? [...graph.before[index], ...graph.after[index]] : [];
-    beside = new Set(touching.flatMap((edge) => edges[edge].slice(0, 2)).concat(node ? [index] : []));
+    const touching = edges.filter(([source, target]) => source === index || target === index);
+    beside = new Set([index, ...touching.flatMap((edge) => edge.slice(0, 2))]);
     aside.hidden = !node;
     frame.classList.toggle("open", Boolean(node));
     aside.replaceChildren(...(node ? nodeFacts(node, index) : []));
@@ -78,112 +73,71 @@ drawers.network = (chart, place) => {
   }
 
   function nodeFacts(node, index) {
-    const path = node.critical ? "yes" : "no";
-    const rows = [["Kind", node.cat], ["Duration", milliseconds(node.dur_ms)], [marked, path]];
-    for (const [key, value] of Object.entries(node)) {
-      if (!SHOWN_ELSEWHERE.has(key) && key !== "dur_ms") rows.push(figureOf(key, value));
-    }
+    const marked = chart.marked.charAt(0).toUpperCase() + chart.marked.slice(1);
+    const rows = [["Kind", node.cat], ["Duration", milliseconds(node.dur_ms)], [marked, node.critical ? "yes" : "no"]];
+    for (const [key, value] of Object.entries(node)) if (!SHOWN_ELSEWHERE.has(key)) rows.push(figureOf(key, value));
     const pairs = rows.flatMap(([key, value]) => [element("dt", {}, key), element("dd", {}, value)]);
     return [element("h3", {}, node.label), element("dl", {}, ...pairs),
-      ...neighbours("Waits for", graph.before[index], 0), ...neighbours("Leads to", graph.after[index], 1)];
+      ...neighbours("Waits for", edges.filter((edge) => edge[1] === index), 0),
+      ...neighbours("Leads to", edges.filter((edge) => edge[0] === index), 1)];
   }
 
   function neighbours(title, list, end) {
     const items = list.slice(0, MOST_LISTED).map((edge) => {
-      const other = edges[edge][end];
-      const button = element("button", { type: "button" }, `${nodes[other].label} (${kinds[edges[edge][2]]})`);
-      button.addEventListener("click", () => { visit(other); aside.querySelector("button")?.focus(); });
+      const button = element("button", { type: "button" }, `${nodes[edge[end]].label} (${kinds[edge[2]]})`);
+      button.addEventListener("click", () => { visit(edge[end]); aside.querySelector("button")?.focus(); });
       return element("li", {}, button);
     });
-    const more = list.length - MOST_LISTED;
-    if (more > 0) items.push(element("li", {}, `and ${formatted(more, 0)} more`));
-    if (!items.length) items.push(element("li", { className: "soft" }, "nothing"));
     return [element("h3", {}, `${title} (${formatted(list.length, 0)})`), element("ul", {}, ...items)];
   }
 
-  function fadedNode(index) {
-    if (beside.has(index)) return false;
-    const node = nodes[index];
-    if (found && !found.has(index)) return true;
-    return (pressed.size && !pressed.has(node.cat)) || (pathOnly && !node.critical);
+  function isFaded(index) {
+    if (beside.has(index) && chosen >= 0) return false;
+    return (found && !found.has(index)) || (pressed.size && !pressed.has(nodes[index].cat));
   }
 
-  function draw(context, view, state) {
+  function draw(context, view) {
     const ink = inks();
     context.save();
     context.translate(view.x, view.y);
     context.scale(view.scale, view.scale);
-    const seen = {
-      left: (-view.x / view.scale - BOX_X) / UNIT_X,
-      right: ((state.width - view.x) / view.scale + BOX_X) / UNIT_X,
-      top: (-view.y / view.scale - BOX_Y) / UNIT_Y,
-      bottom: ((state.height - view.y) / view.scale + BOX_Y) / UNIT_Y,
-    };
-    drawEdges(context, view, seen, ink);
-    drawNodes(context, view, seen, ink);
+    drawEdges(context, view, ink);
+    nodes.forEach((node, index) => drawNode(context, view, node, index, ink));
     context.restore();
   }
 
-  function drawEdges(context, view, seen, ink) {
-    const made = () => dashes.map(() => new Path2D());
-    const groups = { plain: made(), faded: made(), path: made(), near: made(), picked: made() };
-    edges.forEach(([source, target, kind, , row], index) => {
-      const [a, b] = [nodes[source], nodes[target]];
-      if (Math.max(a.x, b.x) < seen.left || Math.min(a.x, b.x) > seen.right) return;
-      if (Math.max(a.y, b.y, row ?? a.y) < seen.top || Math.min(a.y, b.y, row ?? a.y) > seen.bottom) return;
-      const near = source === chosen || target === chosen;
-      const picked = pressedKinds.has(kind);
-      const faded = fadedNode(source) || fadedNode(target) || (pressedKinds.size && !picked);
-      const usual = faded || chosen >= 0 ? "faded" : picked ? "picked" : "plain";
-      const group = near ? "near" : graph.critical[index] && !(faded && pressedKinds.size) ? "path" : usual;
-      addEdge(groups[group][kind % dashes.length], a, b, row, view.scale);
-    });
+  function drawEdges(context, view, ink) {
     const thin = 1 / Math.max(view.scale, 0.25);
-    const styles = [
-      ["faded", ink.soft, 0.12, thin],
-      ["plain", ink.soft, 0.45, thin],
-      ["picked", ink.ink, 0.9, 1.4 * thin],
-      ["path", ink.ink, 1, 2.4 * thin],
-      ["near", ink.accent, 1, 2 * thin],
-    ];
-    for (const [group, colour, alpha, width] of styles) {
-      context.globalAlpha = alpha;
-      context.strokeStyle = colour;
-      context.lineWidth = width;
-      for (const [turn, path] of groups[group].entries()) {
-        context.setLineDash(dashes[turn].map((length) => length * thin));
-        context.stroke(path);
-      }
+    for (const [source, target, , marked, row] of edges) {
+      const isNear = source === chosen || target === chosen;
+      const usual = isFaded(source) || isFaded(target) || chosen >= 0 ? 0.12 : 0.45;
+      context.globalAlpha = isNear || marked ? 1 : usual;
+      context.strokeStyle = isNear ? ink.accent : marked ? ink.ink : ink.soft;
+      context.lineWidth = thin * (isNear || marked ? 2.2 : 1);
+      context.stroke(lineOf(nodes[source], nodes[target], row));
     }
-    context.setLineDash([]);
     context.globalAlpha = 1;
   }
 
-  function drawNodes(context, view, seen, ink) {
-    const legible = view.scale >= LEGIBLE;
-    context.font = "11px system-ui, sans-serif";
-    context.textBaseline = "middle";
-    const border = 1 / Math.max(view.scale, 0.25);
-    nodes.forEach((node, index) => {
-      if (node.x < seen.left || node.x > seen.right || node.y < seen.top || node.y > seen.bottom) return;
-      const [x, y] = [node.x * UNIT_X - BOX_X / 2, node.y * UNIT_Y - BOX_Y / 2];
-      context.globalAlpha = fadedNode(index) ? 0.15 : 1;
-      context.fillStyle = colourOf(node.cat);
-      context.fillRect(x, y, BOX_X, BOX_Y);
-      if (node.critical || index === chosen) {
-        context.strokeStyle = index === chosen ? ink.accent : ink.ink;
-        context.lineWidth = 3 * border;
-        context.strokeRect(x, y, BOX_X, BOX_Y);
-      }
-      if (legible) {
-        context.fillStyle = inkOn(colourOf(node.cat));
-        const took = chart.short && node.dur_ms !== null ? formatted(node.dur_ms, 6) : "";
-        const room = BOX_X - 12 - (took ? widthOf(context, took) + 6 : 0);
-        const name = fitted(context, bare(chart.short?.[index] ?? node.label), room);
-        context.fillText(bare(name), x + 6, y + BOX_Y / 2 + 0.5);
-        if (took) context.fillText(took, x + BOX_X - 6 - widthOf(context, took), y + BOX_Y / 2 + 0.5);
-      }
-    });
+  function drawNode(context, view, node, index, ink) {
+    const [x, y] = [node.x * UNIT_X - BOX_X / 2, node.y * UNIT_Y - BOX_Y / 2];
+    context.globalAlpha = isFaded(index) ? 0.15 : 1;
+    context.fillStyle = colourOf(node.cat);
+    context.fillRect(x, y, BOX_X, BOX_Y);
+    if (node.critical || index === chosen) {
+      context.strokeStyle = index === chosen ? ink.accent : ink.ink;
+      context.lineWidth = 3 / Math.max(view.scale, 0.25);
+      context.strokeRect(x, y, BOX_X, BOX_Y);
+    }
+    if (view.scale >= LEGIBLE) {
+      context.font = "11px system-ui, sans-serif";
+      context.textBaseline = "middle";
+      context.fillStyle = inkOn(colourOf(node.cat));
+      const took = node.dur_ms === null ? "" : formatted(node.dur_ms, 6);
+      const beyond = took ? widthOf(context, took) + 6 : 0;
+      context.fillText(fitted(context, chart.short[index], BOX_X - 12 - beyond), x + 6, y + BOX_Y / 2 + 0.5);
+      context.fillText(took, x + BOX_X - beyond, y + BOX_Y / 2 + 0.5);
+    }
     context.globalAlpha = 1;
   }
 
@@ -192,107 +146,32 @@ drawers.network = (chart, place) => {
     (text) => lower.flatMap((label, index) => (label.includes(text) ? [index] : [])),
     (hits) => { found = hits; board.redraw(); }, visit);
   const legend = makeLegend(counted(nodes.map((node) => node.cat)), colourOf, pressed, board.redraw);
-  if (nodes.some((node) => node.critical)) legend.append(pathButton());
   aside.style.maxHeight = `${height}px`;
   frame.append(board.board, aside);
-  const isTimed = nodes.some((node) => node.dur_ms !== null);
+  const timed = nodes.some((node) => node.dur_ms !== null)
+    ? "The number in a box is its duration in ms. Time goes to the right. " : "";
   const hint = element("p", { className: "soft" },
-    `${counting(nodes.length, "node")}, ${counting(edges.length, "edge")}. ` +
-    `${!isTimed ? "" : chart.short ? "The number in a box is its duration in ms. Time goes to the right. " : "Time goes to the right. "}Drag to move; click, then use the wheel to zoom; keys ← ↑ → ↓ + − 0.`);
-  place.append(toolbar(finder, board.buttons), legend, edgeLegend(), frame, hint);
+    `${counting(nodes.length, "node")}, ${counting(edges.length, "edge")}. ${timed}` +
+    "Drag to move; click, then use the wheel to zoom; keys ← ↑ → ↓ + − 0.");
+  place.append(toolbar(finder, board.buttons), legend, frame, hint);
   board.resize();
-  begin();
-
-  /** Shows the beginning of a graph whose names cannot be read where all of it is seen, if they can be in its width. */
-  function begin() {
-    const { state } = board;
-    const scale = Math.min(LARGEST, state.width / ((graph.box.right - graph.box.left + 1.1) * UNIT_X));
-    if (state.view.scale >= LEGIBLE || scale < LEGIBLE) return;
-    const middleX = ((graph.box.left + graph.box.right) / 2) * UNIT_X * scale;
-    state.view = { scale, x: state.width / 2 - middleX, y: (0.8 - graph.box.top) * UNIT_Y * scale };
-    state.fitted = false;
-    board.redraw();
-  }
-
-  /** Why nodes wait: the kinds of edges with their lines; a click picks one out. */
-  function edgeLegend() {
-    const known = counted(edges.map(([, , kind]) => kind));
-    const made = makeLegend(known, () => "none", pressedKinds, board.redraw, (kind) => kinds[kind]);
-    made.setAttribute("aria-label", "Edges");
-    [...known.keys()].forEach((kind, at) => {
-      const dash = dashes[kind % dashes.length].join(" ") || "none";
-      made.querySelectorAll("i")[at].innerHTML = `<svg><path d="M0 6h28" stroke-dasharray="${dash}"/></svg>`;
-    });
-    made.prepend(element("span", { className: "soft" }, "Edges:"));
-    return made;
-  }
-
-  function pathButton() {
-    const swatch = element("i");
-    swatch.style.background = "var(--ink)";
-    const button = element("button", { type: "button", "aria-pressed": "false" }, swatch, marked);
-    button.addEventListener("click", () => {
-      pathOnly = !pathOnly;
-      button.setAttribute("aria-pressed", String(pathOnly));
-      board.redraw();
-    });
-    return button;
-  }
 };
 
-/** A name without the points beside what is left out of it. */
-function bare(name) {
-  return name.replace(/[._]*…[._…]*/g, "…");
-}
-
-/** The edges at each node, which edges are the critical path, and the box around all nodes. */
-function linked({ nodes, edges }) {
-  const before = nodes.map(() => []);
-  const after = nodes.map(() => []);
-  edges.forEach(([source, target], index) => {
-    after[source].push(index);
-    before[target].push(index);
-  });
-  const isMarked = edges.some((edge) => edge[3]);
-  const critical = edges.map(([source, target, , marked]) =>
-    Boolean(isMarked ? marked : nodes[source].critical && nodes[target].critical));
-  const box = { left: 0, right: 0, top: 0, bottom: 0 };
-  if (nodes.length) {
-    box.left = nodes.reduce((least, node) => Math.min(least, node.x), Infinity);
-    box.right = nodes.reduce((most, node) => Math.max(most, node.x), -Infinity);
-    box.top = nodes.reduce((least, node) => Math.min(least, node.y), Infinity);
-    box.top = edges.reduce((least, [, , , , row]) => Math.min(least, row ?? least), box.top);
-    box.bottom = nodes.reduce((most, node) => Math.max(most, node.y), -Infinity);
-  }
-  return { before, after, critical, box };
-}
-
-function fitScale(box, state) {
-  const wide = (box.right - box.left + 1.1) * UNIT_X;
-  const tall = (box.bottom - box.top + 1.6) * UNIT_Y;
-  return Math.min(state.width / wide, state.height / tall);
-}
-
-/** All of the graph; of one too long for that, its beginning at a size that can be seen. */
-function viewOf({ box }, state) {
-  const whole = fitScale(box, state);
-  const tall = state.height / ((box.bottom - box.top + 1.6) * UNIT_Y);
-  const scale = Math.min(LARGEST, whole >= 0.06 ? whole : Math.min(0.5, Math.max(whole, tall)));
-  const middleY = ((box.top + box.bottom) / 2) * UNIT_Y * scale;
-  const middleX = ((box.left + box.right) / 2) * UNIT_X * scale;
-  const x = scale > whole * 1.3 ? (1 - box.left) * UNIT_X * scale : state.width / 2 - middleX;
-  return { scale, x, y: state.height / 2 - middleY };
+/** The box around all nodes and edges. */
+function around({ nodes, edges }) {
+  const [xs, ys] = [nodes.map((node) => node.x), nodes.map((node) => node.y)];
+  const rows = edges.map((edge) => edge[4]).filter((row) => row !== null);
+  return {
+    left: Math.min(...xs), right: Math.max(...xs), top: Math.min(...ys, ...rows), bottom: Math.max(...ys, ...rows),
+  };
 }
 
 /** An edge as a curve to the next layer; else beside its source's box, along a row without boxes, beside its target's. */
-function addEdge(path, a, b, row, scale) {
+function lineOf(a, b, row) {
   const [x1, y1] = [a.x * UNIT_X + BOX_X / 2, a.y * UNIT_Y];
   const [x2, y2] = [b.x * UNIT_X - BOX_X / 2, b.y * UNIT_Y];
+  const path = new Path2D();
   path.moveTo(x1, y1);
-  if (scale < CURVED) {
-    path.lineTo(x2, y2);
-    return;
-  }
   if (row === null) {
     const bend = Math.max(10, Math.min(95, (x2 - x1) / 2));
     path.bezierCurveTo(x1 + bend, y1, x2 - bend, y2, x2, y2);
@@ -300,31 +179,11 @@ function addEdge(path, a, b, row, scale) {
     const y = row * UNIT_Y;
     for (const [x, at] of [[x1 + 12, y1], [x1 + 12, y], [x2 - 12, y], [x2 - 12, y2], [x2, y2]]) path.lineTo(x, at);
   }
-  if (scale < LEGIBLE) return;
-  path.moveTo(x2 - 7, y2 - 4);
-  path.lineTo(x2, y2);
-  path.lineTo(x2 - 7, y2 + 4);
-}
-
-/** Finds nodes near a place without looking at all of them. */
-function gridOf(nodes) {
-  const cells = new Map();
-  nodes.forEach((node, index) => {
-    const key = `${Math.round(node.x)},${Math.round(node.y)}`;
-    if (!cells.has(key)) cells.set(key, []);
-    cells.get(key).push(index);
-  });
-  return {
-    near(x, y) {
-      const hits = [];
-      for (const column of [-1, 0, 1].map((step) => Math.round(x) + step)) {
-        for (const row of [-1, 0, 1].map((step) => Math.round(y) + step)) {
-          hits.push(...(cells.get(`${column},${row}`) ?? []));
-        }
-      }
-      return hits;
-    },
-  };
+  for (const side of [-4, 4]) {
+    path.moveTo(x2, y2);
+    path.lineTo(x2 - 7, y2 + side);
+  }
+  return path;
 }
 
 /** A further figure of a node: a key that ends in _ms is a time. */

@@ -40,16 +40,6 @@ function rounded(value, digits) {
   return "02468".includes(below.at(-1)) ? below : value.toFixed(digits);
 }
 
-const NUMBER = "[−+]?\\d[\\d.,]*";
-const UNIT = "(?: (?:%|[mµun]?s|min|h|bytes|(?:[kKMGT]i?)?(?:B|bit))(?:/s)?(?!\\w))";
-/** A number with its unit, and a range with or without one. */
-const QUANTITY = new RegExp(`(${NUMBER}(?:(?:–| to )${NUMBER}${UNIT}?|${UNIT}))`);
-
-/** The parts of a sentence in which no line ends within a range, or between a number and its unit. */
-function unbroken(text) {
-  return text.split(QUANTITY).map((part, at) => at % 2 ? element("span", { className: "whole" }, part) : part);
-}
-
 /** "1 row", "2,000 rows". */
 function counting(count, word) {
   return `${formatted(count, 0)} ${word}${count === 1 ? "" : "s"}`;
@@ -142,9 +132,9 @@ function list(lines) {
 }
 
 function header() {
-  const parts = [element("p", { className: "option" }, data.subject, copier("Copy summary", data.summary.join("\n")))];
-  parts.push(element("h1", {}, ...unbroken(data.title)));
-  if (data.further) parts.push(element("p", { className: "further" }, ...unbroken(data.further)));
+  const parts = [element("p", { className: "option" }, data.subject)];
+  parts.push(element("h1", {}, data.title));
+  if (data.further) parts.push(element("p", { className: "further" }, data.further));
   return element("header", {}, ...parts);
 }
 
@@ -194,10 +184,6 @@ function cards() {
     const head = element("summary", {}, name, element("span", { className: "gain" }, card.figure, doubt));
     if (card.bar) head.append(barOf(card.bar, most));
     const more = element("details", { open: index === 0 }, head, ...plain, element("dl", {}, ...lines));
-    more.addEventListener("toggle", () => {
-      const others = more.open ? [...more.closest("ol").querySelectorAll("details")] : [];
-      for (const other of others) other.open = other === more;
-    });
     const made = element("li", {}, more);
     if (card.about.length) {
       const show = element("button", { type: "button", className: "show" }, "Show in the timeline");
@@ -267,16 +253,11 @@ function chartSection(chart) {
 function stepPicker() {
   const names = [...steps.drawn].sort((a, b) => a - b);
   const choice = element("select", {}, ...names.map((name) => element("option", {}, name)));
-  const said = element("span", { className: "soft", role: "status" });
   choice.addEventListener("change", () => steps.pick(choice.value));
-  const follow = (step) => {
-    choice.value = steps.picked;
-    const command = /^-?\d+$/.test(step) ? `; analyze.py critical JOB --step ${step} --html FILE draws it` : "";
-    said.textContent = step === null || steps.drawn.includes(step) ? "" : ` Step ${step} is not drawn in this page${command}.`;
-  };
+  const follow = () => { choice.value = steps.picked; };
   steps.followers.push(follow);
-  follow(null);
-  return element("p", { className: "picker" }, element("label", {}, "Step ", choice), said);
+  follow();
+  return element("p", { className: "picker" }, element("label", {}, "Step ", choice));
 }
 
 /** Goes on when the browser has shown what there is; at once where it shows nothing (a hidden tab). */

@@ -4,12 +4,9 @@ const [LOWEST_ROW, HIGHEST_ROW] = [9, 20]; // CSS pixels; lower where there are 
 const WANTED_HEIGHT = 560;
 const NAMED_ROW = 12; // a row from here on has room for names
 const LANE_GAP = 6;
-const HEADING = 13; // pixels for the name of a rank above its lanes, where there is no room beside them
 const AXIS = 26;
-const ROWS_A_LANE = [12, 8, 5, 3]; // at most: the first with which there are no more in all than these
-const ALL_ROWS = 64; // further spans share the last row of their lane
+const ROWS_A_LANE = 8; // at most: further spans share the last one
 const STRIPE = 3; // of the path
-const APART = 6; // between two turns of the path from lane to lane
 const timelines = []; // of the page: what is zoomed in one is zoomed in all that are shown
 
 drawers.timeline = (chart, place) => {
@@ -197,7 +194,6 @@ drawers.timeline = (chart, place) => {
     const to = (state.width - view.x) / view.scale;
     let before = path[Math.max(0, firstAfter(pathEnds, -view.x / view.scale) - 1)];
     let drawn = { to: -Infinity, y: NaN, idle: null };
-    const turns = []; // from lane to lane: of those close together, which would hide the boxes, the longest
     for (let at = firstAfter(pathEnds, -view.x / view.scale); at < path.length && path[at].start <= to; at += 1) {
       const part = path[at];
       const [left, right] = [across(part.start), across(part.start + part.duration)];
@@ -209,14 +205,9 @@ drawers.timeline = (chart, place) => {
         line.lineTo(Math.max(right, left + 0.5), y);
         drawn = { to: Math.max(right, left + 0.5), y, idle: part.idle };
       }
-      const turn = { x: left, from: lineOf(before), to: y, length: Math.abs(y - lineOf(before)) };
-      if (turn.length && (!turns.length || left >= turns.at(-1).x + APART)) turns.push(turn);
-      else if (turn.length > turns.at(-1)?.length) turns[turns.length - 1] = turn;
+      turning.moveTo(left, lineOf(before));
+      turning.lineTo(left, y);
       before = part;
-    }
-    for (const { x, from, to: end } of turns) {
-      turning.moveTo(x, from);
-      turning.lineTo(x, end);
     }
     context.lineCap = "square";
     for (const [width, colour] of [[STRIPE + 2.5, ink.paper], [STRIPE, ink.ink]]) {
@@ -268,12 +259,11 @@ drawers.timeline = (chart, place) => {
     context.fillStyle = ink.ink;
     for (const [index, lane] of lanes.entries()) {
       const bottom = lane.top + Math.max(lane.rows.length * rowHeight, NAMED_ROW);
-      const above = lane.top - LANE_GAP / 2 - (lane.heading ? HEADING : 0);
+      const above = lane.top - LANE_GAP / 2;
       context.fillStyle = ink.paper;
       context.fillRect(0, above, left - 2, bottom - above + LANE_GAP / 2);
       context.fillStyle = ink.ink;
-      if (lane.heading) context.fillText(lane.heading, 8, lane.top - HEADING / 2);
-      context.fillText(fittedLane(context, lane.name, left - 14), lane.heading === undefined ? 8 : 14, (lane.top + bottom - 3) / 2);
+      context.fillText(fitted(context, laneNames[lane.id], left - 14), 8, (lane.top + bottom - 3) / 2);
       context.fillStyle = ink.line;
       if (index) context.fillRect(0, above, state.width, 1);
     }
@@ -317,53 +307,32 @@ function laidOut(chart) {
   for (const lane of lanes) {
     lane.spans.sort((a, b) => rank(a) - rank(b) || a.start - b.start || b.duration - a.duration);
   }
-  let [rows, covered] = [0, 0];
-  for (const most of ROWS_A_LANE) {
-    covered = 0;
-    for (const lane of lanes) {
-      lane.rows = [];
-      for (const span of lane.spans) covered += !putIntoRow(lane, span, most);
-      for (const row of lane.rows) row.ends = runningEnds(row.spans);
-    }
-    rows = lanes.reduce((total, lane) => total + lane.rows.length, 0);
-    if (rows <= ALL_ROWS) break;
+  let covered = 0;
+  for (const lane of lanes) {
+    for (const span of lane.spans) covered += !putIntoRow(lane, span);
+    for (const row of lane.rows) row.ends = runningEnds(row.spans);
   }
+  const rows = lanes.reduce((total, lane) => total + lane.rows.length, 0);
   const rowHeight = Math.max(LOWEST_ROW, Math.min(HIGHEST_ROW, Math.floor(WANTED_HEIGHT / Math.max(rows, 1))));
   let top = AXIS + LANE_GAP;
-  nameLanes(lanes, chart.lane_names);
   for (const lane of lanes) {
-    lane.top = top += lane.heading ? HEADING : 0;
+    lane.top = top;
     for (const row of lane.rows) for (const span of row.spans) span.top = top + row.index * rowHeight;
     top += Math.max(lane.rows.length * rowHeight, NAMED_ROW) + LANE_GAP;
   }
   return { spans, lanes, rowHeight, covered, height: Math.max(top, 80) };
 }
 
-/** Gives each lane its name; on a narrow screen the rank stands once, above its lanes. */
-function nameLanes(lanes, names) {
-  const isNarrow = document.documentElement.clientWidth < 640 && names.length > 1 && names.every((name) => name.includes(" "));
-  let before = null;
-  for (const lane of lanes) {
-    const name = names[lane.id];
-    lane.name = name;
-    if (!isNarrow) continue;
-    const rank = name.slice(0, name.indexOf(" "));
-    lane.name = name.slice(rank.length + 1);
-    lane.heading = rank === before ? "" : rank;
-    before = rank;
-  }
-}
-
 /** Puts a span into the first row of its lane in which its time is free, else into the last; was it free? */
-function putIntoRow(lane, span, mostRows) {
+function putIntoRow(lane, span) {
   const tolerance = 1e-9 * Math.max(1, Math.abs(span.start)); // spans that touch share a row
   const [start, end] = [span.start + tolerance, span.start + span.duration - tolerance];
-  for (let index = 0; index < mostRows; index += 1) {
+  for (let index = 0; index < ROWS_A_LANE; index += 1) {
     const row = (lane.rows[index] ??= { index, spans: [] });
     const at = placeIn(row.spans, span.start);
     const [before, after] = [row.spans[at - 1], row.spans[at]];
     const free = (!before || before.start + before.duration <= start) && (!after || after.start >= end);
-    if (!free && index < mostRows - 1) continue;
+    if (!free && index < ROWS_A_LANE - 1) continue;
     row.spans.splice(at, 0, span);
     return free;
   }

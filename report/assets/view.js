@@ -3,9 +3,8 @@
 /**
  * Makes the canvas of a drawing and keeps `view` (scale and offset, in CSS pixels) up to date.
  * hooks: draw(context, view), fit() -> view, click(x, y), hover(x, y) -> text or "", limits {min, max},
- * `flat` for a drawing that zooms only sideways, `kept` for one that is drawn once while it moves, and if
- * wanted leave(), within(view) -> view that shows something, moved() after the user moved it. Call `resize` once
- * the board is in the page: until then it has no width.
+ * `flat` for a drawing that zooms only sideways, and if wanted leave(), within(view) -> view that shows something,
+ * moved() after the user moved it. Call `resize` once the board is in the page: until then it has no width.
  */
 function makeBoard(label, height, hooks) {
   const canvas = element("canvas", { tabIndex: 0, role: "application", "aria-label": label });
@@ -19,15 +18,7 @@ function makeBoard(label, height, hooks) {
   }
   const state = { view: { scale: 1, x: 0, y: 0 }, width: 0, height, ratio: 1, fitted: true, pending: false };
 
-  let kept = null; // while only its place changes: a drawing twice as wide and high, and the view of it
-
   function redraw() {
-    kept = null;
-    paint();
-  }
-
-  function paint(place = draw) {
-    state.place = place;
     if (state.pending) return;
     state.pending = true;
     requestAnimationFrame(() => {
@@ -35,28 +26,9 @@ function makeBoard(label, height, hooks) {
       const context = canvas.getContext("2d");
       context.setTransform(1, 0, 0, 1, 0, 0);
       context.clearRect(0, 0, canvas.width, canvas.height);
-      state.place(context);
+      context.setTransform(state.ratio, 0, 0, state.ratio, 0, 0);
+      hooks.draw(context, state.view, state);
     });
-  }
-
-  function draw(context, view = state.view, area = state) {
-    const { ratio } = state;
-    context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    hooks.draw(context, view, area);
-  }
-
-  /** Shows the part of a larger drawing that is in sight: thousands of boxes and curves are one picture. */
-  function shift(context) {
-    const { view, width, height, ratio } = state;
-    const [beyondX, beyondY] = [Math.round(width / 2), Math.round(height / 2)];
-    if (!kept || Math.abs(view.x - kept.x) > beyondX || Math.abs(view.y - kept.y) > beyondY) {
-      const area = { ...state, width: width + 2 * beyondX, height: height + 2 * beyondY };
-      const drawing = element("canvas", { width: area.width * ratio, height: area.height * ratio });
-      draw(drawing.getContext("2d"), { ...view, x: view.x + beyondX, y: view.y + beyondY }, area);
-      kept = { drawing, x: view.x, y: view.y };
-    }
-    const left = Math.round((view.x - kept.x - beyondX) * ratio);
-    context.drawImage(kept.drawing, left, Math.round((view.y - kept.y - beyondY) * ratio));
   }
 
   function resize() {
@@ -77,11 +49,9 @@ function makeBoard(label, height, hooks) {
   }
 
   function turn(view) {
-    const isMoved = hooks.kept && view.scale === state.view.scale;
     state.view = hooks.within?.(view, state) ?? view;
     state.fitted = false;
-    if (isMoved) paint(shift);
-    else redraw();
+    redraw();
     hooks.moved?.();
   }
 
@@ -188,19 +158,9 @@ function listenToPointers(canvas, tip, hooks, { zoom, move }) {
   }
 }
 
-const MOST_WIDTHS = 20000;
-const widths = new Map(); // font -> text -> pixels: to measure is what takes longest of drawing names
-
 /** The width of a text as a canvas draws it. */
 function widthOf(context, text) {
-  let known = widths.get(context.font);
-  if (!known) widths.set(context.font, (known = new Map()));
-  let width = known.get(text);
-  if (width === undefined) {
-    if (known.size >= MOST_WIDTHS) known.clear();
-    known.set(text, (width = context.measureText(text).width));
-  }
-  return width;
+  return context.measureText(text).width;
 }
 
 /**
@@ -219,26 +179,18 @@ function fitted(context, full, room) {
   return length > 2 ? shortened(text, length) : "";
 }
 
-/** Shortens a lane's name, whose rank and kind are told apart by a space, so that its kind stays whole. */
-function fittedLane(context, name, room) {
-  const kind = name.slice(name.lastIndexOf(" ") + 1);
-  const left = room - widthOf(context, ` ${kind}`);
-  const rank = kind.length < name.length ? fitted(context, name.slice(0, -kind.length - 1), left) : "";
-  return rank ? `${rank} ${kind}` : fitted(context, name, room);
-}
-
 /** The line above a drawing: what finds on the left, what zooms on the right. */
 function toolbar(finder, buttons) {
   return element("div", { className: "tools" }, ...finder, element("span", { className: "tools push" }, ...buttons));
 }
 
 /** A row of buttons, one per category (name -> count); `pressed` is the set of those picked out. */
-function makeLegend(names, colourOf, pressed, changed, wordsOf = (name) => name) {
+function makeLegend(names, colourOf, pressed, changed) {
   const legend = element("div", { className: "legend", role: "group", "aria-label": "Legend" });
   for (const [name, count] of names) {
     const swatch = element("i");
     swatch.style.background = colourOf(name);
-    const words = `${wordsOf(name) || "(none)"} ${formatted(count, 0)}`;
+    const words = `${name || "(none)"} ${formatted(count, 0)}`;
     const state = { type: "button", "aria-pressed": "false", title: "Pick out" };
     const button = element("button", state, swatch, words);
     button.addEventListener("click", () => {
