@@ -195,6 +195,7 @@ class Recording(Struct, frozen=True, dict=True):
     workers, ranks : (owners,) the worker of each, None where the job has no workers; its rank, local to it
     links : what carries one transfer at a time
     sides : of each link the two sides of the network that it shares with others (-1: none); () without any
+    carries : of each side, how many times as fast as recorded it lets what uses it alone be; () for once
     operations, steps : what occurs, and when
     notes : what the reader of the answer should know about the recording, a sentence each
     frames : (owners,) what may cover the gaps of each, None where nothing is known; () for all
@@ -212,6 +213,7 @@ class Recording(Struct, frozen=True, dict=True):
     frames: Sequence[Frames | None] = ()
     step_kind: str = ""
     sides: Sequence[tuple[int, int]] = ()
+    carries: Sequence[float] = ()
     clock_bounds_ns: Sequence[int] = ()
 
     def __post_init__(self) -> None:

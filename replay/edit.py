@@ -179,7 +179,8 @@ def measured(
         changed = change(base)
         if recording is base:
             return changed
-        return recording.with_steps(map(_put, recording.steps, base.steps, changed.steps))
+        made = recording.with_steps(map(_put, recording.steps, base.steps, changed.steps))
+        return made if changed.carries == base.carries else replace(made, carries=changed.carries)
 
     return Edit(apply, order=Order.MEASURED, error=error, error_ns=error_ns)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from arrays import Int64
+from arrays import Float64, Int64
 from errors import TraceError
 from formats import native
 
@@ -36,6 +36,7 @@ class Plan(Struct, frozen=True):
     device : (n,) what runs one operation at a time, from 0; or `UNLIMITED`
     priority : (n,) in the queue of a device the smallest goes first, then first ready, then by number
     sides : (devices, 2) the limits that devices share fairly while they are busy, -1 for none; else None
+    carries : (sides,) how many times as fast as recorded each limit lets what uses it alone be
     after_ptr, after : the successors of operation i are ``after[after_ptr[i]:after_ptr[i + 1]]``
     """
 
@@ -46,6 +47,7 @@ class Plan(Struct, frozen=True):
     after_ptr: Int64
     after: Int64
     sides: Int64 | None = None
+    carries: Float64 | None = None
 
     def __len__(self) -> int:
         return len(self.dur_ns)
@@ -59,6 +61,7 @@ def make_plan(
     priority: ArrayLike = 0,
     gap_ns: ArrayLike = 0,
     sides: Int64 | None = None,
+    carries: Sequence[float] = (),
 ) -> Plan:
     """Return the plan of n operations with (e, 2) edges; a column may be one number for all."""
     dur = np.asarray(dur_ns, np.int64)
@@ -72,6 +75,9 @@ def make_plan(
         after, first = np.empty(len(target), np.int64), after_ptr[:-1].copy()
         held = [np.ascontiguousarray(column) for column in (source, target, first, after)]
         library.place_successors(len(target), *(column.ctypes.data for column in held))
+    n_sides = 0 if sides is None else int(sides.max(initial=-1)) + 1
+    if carries and len(carries) < n_sides:
+        raise ValueError(f"{len(carries)} of {n_sides} sides have a limit")
     return Plan(
         dur_ns=dur,
         gap_ns=_column(gap_ns, n),
@@ -80,6 +86,7 @@ def make_plan(
         after_ptr=after_ptr,
         after=after,
         sides=sides,
+        carries=None if sides is None else np.array(carries or [1.0] * n_sides),
     )
 
 
@@ -101,8 +108,9 @@ def simulate(plan: Plan, *, compiled: bool | None = None) -> Schedule:
     A free device takes, of the operations that wait for it, the one with the smallest (priority, time
     of joining the queue, number). Nothing is random: the same plan gives the same schedule.
 
-    Devices with sides are connections. A side carries what one connection alone would; those that are busy
-    share it so that none could have more unless one that has no more had less (max-min fairness, as of TCP).
+    Devices with sides are connections. A side `carries` what one connection alone would, or so many times as
+    much; those that are busy share it so that none could have more unless one that has no more had less
+    (max-min fairness, as of TCP).
 
     Parameters
     ----------
@@ -121,11 +129,12 @@ def simulate(plan: Plan, *, compiled: bool | None = None) -> Schedule:
     start = np.zeros(len(plan), np.int64) if contends else plan.gap_ns.copy()
     waiting = np.bincount(plan.after, minlength=len(plan))
     dur = np.array(plan.dur_ns) if contends else plan.dur_ns  # what shares a side is given its own
-    columns = [plan.gap_ns, plan.after_ptr, plan.after]
+    columns: list[Int64 | Float64] = [plan.gap_ns, plan.after_ptr, plan.after]
     sides = np.full((n_devices, 2), -1)
     if plan.sides is not None:
         sides[: len(plan.sides)] = plan.sides[:n_devices]  # what is beyond has none
-    queues = [plan.priority, plan.device, np.ascontiguousarray(sides)]
+    carries = np.zeros(0) if plan.carries is None else plan.carries
+    queues: list[Int64 | Float64] = [plan.priority, plan.device, np.ascontiguousarray(sides), carries]
     library = native.library() if compiled else None
     if library is not None:
         run = library.run_with_queues if contends else library.run_without_queues
@@ -145,7 +154,7 @@ def pays(n_operations: int) -> bool:
     return native.is_worth(_AS_BYTES * n_operations)
 
 
-_ARRAYS = ["dur", "gap", "after_ptr", "after", "priority", "device", "sides", "waiting", "start"]
+_ARRAYS = ["dur", "gap", "after_ptr", "after", "priority", "device", "sides", "carries", "waiting", "start"]
 
 
 class _Columns(ctypes.Structure):
@@ -158,7 +167,7 @@ class _Columns(ctypes.Structure):
     )
 
 
-def _run(run: Callable[[Any], int], n_devices: int, columns: Sequence[Int64]) -> int:
+def _run(run: Callable[[Any], int], n_devices: int, columns: Sequence[Int64 | Float64]) -> int:
     """Run a loop in C; `dur`, `waiting` and `start`, the first and the last columns, are changed in place."""
     held = [np.ascontiguousarray(column) for column in columns]
     pointers = [column.ctypes.data for column in held]
@@ -177,8 +186,10 @@ _Numbers = list[int]
 class _Connections:
     """The connections that are busy, how much each has left, and at what share of a side's speed."""
 
-    def __init__(self, sides: Sequence[Sequence[int]]) -> None:
-        self._sides = [[side for side in both if side >= 0] for both in sides]
+    def __init__(self, sides: Sequence[Sequence[int]], carries: Sequence[float]) -> None:
+        self._carries, self._sides = carries, [[side for side in both if side >= 0] for both in sides]
+        #: How fast each is where it shares no side.
+        self._alone = [min((carries[side] for side in own), default=math.inf) for own in self._sides]
         self.busy: list[int] = []
         self.operation = [0] * len(sides)
         self._left, self._speed = [0.0] * len(sides), [0.0] * len(sides)
@@ -206,7 +217,7 @@ class _Connections:
         used: list[int] = []
         for one in self.busy:
             self._left[one] -= passed * self._speed[one]
-            self._speed[one] = 1.0
+            self._speed[one] = self._alone[one]
             used += self._sides[one]
         if len(set(used)) < len(used):
             self._divide(used)
@@ -216,7 +227,7 @@ class _Connections:
     def _divide(self, used: list[int]) -> None:
         """Set the speeds of busy connections, some of which share a side; `used` has the sides of all."""
         users = {side: used.count(side) for side in sorted(used)}
-        room, waiting = dict.fromkeys(users, 1.0), self.busy
+        room, waiting = {side: self._carries[side] for side in users}, self.busy
         while waiting:
             least, tight = min((room[side] / n, side) for side, n in users.items() if n > 0)
             for one in waiting:
@@ -230,7 +241,7 @@ class _Connections:
 
 def _loop(
     n_devices: int, dur: _Numbers, gap: _Numbers, after_ptr: _Numbers, after: _Numbers, priority: _Numbers,
-    device: _Numbers, sides: list[_Numbers], waiting: _Numbers, start: _Numbers,
+    device: _Numbers, sides: list[_Numbers], carries: list[float], waiting: _Numbers, start: _Numbers,
 ) -> int:  # fmt: skip
     """Fill in `start`, count `waiting` down, and return how many operations ended.
 
@@ -250,7 +261,7 @@ def _loop(
     is_free = [True] * n_devices
     changed: list[int] = []  # devices that came free, or that are waited for, at this moment
     sent: list[int] = []  # what the network has ended at this moment, the last one first
-    network, is_connection = _Connections(sides), [max(both) >= 0 for both in sides]
+    network, is_connection = _Connections(sides, carries), [max(both) >= 0 for both in sides]
     done = 0
 
     while events or network.busy:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -31,6 +31,15 @@ _UNIT = 1_000_000
 _THREADS, _HIDDEN = 0.25, 2.0
 #: Between the nodes that a connection joins.
 _TO = " > "
+#: A node is slow that sends and receives so many times less than each other one, times a power of how many
+#: times as much that one has to carry: next to a busier server one gets a smaller share of what workers send
+#: (by none if it is alone with them, in proportion if all servers are done at one time).
+_SLOWER, _BUSIER = 1.2, 0.5
+#: Pushes of a worker are within its machine that are so many times as fast as all others; of those with this
+#: share of the largest's bytes at least.
+_LOCAL, _LARGE = 3.0, 0.2
+#: So many times the bytes of a network pass within a machine.
+_WITHIN = 1e3
 #: A node's side that carries at best no more than it usually does (its median step's, as a share of the best)
 #: is the limit; the best of another side agrees with it up to this share.
 _PLATEAU = 0.95
@@ -54,22 +63,32 @@ class LinkRate(NamedTuple):
     the best, as a ratio, as the best is beyond the usual (the median of what busy sides carried at best in
     each step), no less than what a node received, and twice the best where that may be due to threads.
     `receives` says whether what a node receives is limited to the same rate as what it sends; None where that
-    is not known: it is taken to be, in the recorded job as in the edited one.
+    is not known: it is taken to be, in the recorded job as in the edited one. `machines` has of servers that
+    run on a worker's machine the link by which that sends, and `slow` the rate of nodes that carry less than
+    others.
     """
 
     at_least: float
     at_most: float
     receives: bool | None = None
+    machines: Mapping[str, str] = {}
+    slow: Mapping[str, float] = {}
 
-    @staticmethod
-    def limits(links: Sequence[str], *, receives: bool) -> Limits:
-        """Return of each link the side that sends, and the one that receives where that is limited."""
+    def limits(self, links: Sequence[str], *, receives: bool) -> tuple[Limits, list[float]]:
+        """Return of each link the side that sends, and the one that receives where that is limited.
+
+        And what each side carries, as a share of `at_most`. Within a machine nothing limits.
+        """
         place = {link: i for i, link in enumerate(links)}
+        carries = [min(self.slow.get(link, np.inf) / self.at_most, 1.0) for link in links] * 2
         sides = []
         for ends in map(ends_of, links):
-            node, target = (place.get(one, NO_LINK) for one in ends or ("", ""))
-            sides.append((node, len(links) + target if receives and target != NO_LINK else NO_LINK))
-        return sides
+            node, target = (place.get(self.machines.get(one, one), NO_LINK) for one in ends or ("", ""))
+            if node == target != NO_LINK:
+                sides.append((2 * len(links), NO_LINK))
+            else:
+                sides.append((node, len(links) + target if receives and target != NO_LINK else NO_LINK))
+        return sides, [*carries, _WITHIN]
 
     @property
     def likely(self) -> float:
@@ -91,7 +110,10 @@ def link_rate(recording: Recording) -> LinkRate | None:
     best of these bounds in each step, over stretches that hold a good part of what the side carries there,
     follows whether it was the limit: then it is the same in all of them. (All nodes are taken to be alike.)
     """
-    sides = _busy_sides(recording)
+    machines = local_servers(recording)
+    sides = busy_sides(recording, machines)
+    slow = _slow_nodes(recording, sides)
+    sides = [one for one in sides if one.link not in slow]
     best = [max([one.most for one in sides if one.receives == which], default=0.0) for which in (False, True)]
     if not best[0]:
         return None
@@ -104,17 +126,19 @@ def link_rate(recording: Recording) -> LinkRate | None:
         most, usual = max(level, default=(0.0, 0.0))
         if _PLATEAU * best[0] <= most <= _THREADS:
             receives = which or (None if best[1] * _PLATEAU <= most else False)
-            return LinkRate(most, most * most / usual, receives)
+            return LinkRate(most, most * most / usual, receives, machines, slow)
     usual = float(np.median(np.concatenate([one.rates for one in sides if not one.receives])))
     by_threads = _HIDDEN * best[0] if best[0] > _THREADS else 0.0
     at_most = max(best[0] * best[0] / usual, best[1], by_threads)
-    return LinkRate(best[0], at_most)
+    return LinkRate(best[0], at_most, None, machines, slow)
 
 
-class _Side(NamedTuple):
+class Side(NamedTuple):
     """The best rates of a node that sends, or receives, in each step (steps,)."""
 
+    link: str  # by which the node sends
     receives: bool
+    n_bytes: int  # of all steps
     rates: Float64
 
     @property
@@ -133,21 +157,91 @@ class _Side(NamedTuple):
         return self.usual >= _PLATEAU * self.most
 
 
-def _busy_sides(recording: Recording) -> list[_Side]:
-    """Return the sides of nodes that carry a good part of what the busiest one does."""
+def busy_sides(recording: Recording, machines: Mapping[str, str]) -> list[Side]:
+    """Return the sides of nodes that carry a good part of what the busiest one does.
+
+    What is sent within one of the `machines` (of servers, the links of workers) passes neither of its sides.
+    """
     recording = with_sizes(recording)
     n_bytes, found = bytes_of(recording), []
-    sends, receives = sending(recording), receiving(recording)
+    place = {link: i for i, link in enumerate(recording.links)}
+    machine = np.array([*(place[machines.get(link, link)] for link in recording.links), NO_LINK])
+    sends, receives = machine[sending(recording)], machine[receiving(recording)]
     passes = sends != receives
     for is_in, side in enumerate(np.where(passes, (sends, receives), NO_LINK)):
-        carried: dict[int, list[float]] = {}
+        carried: dict[int, list[tuple[float, float]]] = {}
         for step in recording.steps:
             size, begin, link = n_bytes[step.operation], begins(step), side[step.operation]
             sums = np.bincount(link[link >= 0], size[link >= 0])
             for one in np.flatnonzero(sums > _GOOD_PART * sums.max(initial=0)).tolist():
                 mine = np.flatnonzero(link == one)
-                carried.setdefault(one, []).append(_fastest(size[mine], begin[mine], step.end_ns[mine]))
-        found += [_Side(bool(is_in), np.array(rates)) for rates in carried.values()]
+                fastest = _fastest(size[mine], begin[mine], step.end_ns[mine])
+                carried.setdefault(one, []).append((float(sums[one]), fastest))
+        for one, of_steps in carried.items():
+            total, rates = np.array(of_steps).T
+            found.append(Side(recording.links[one], bool(is_in), int(total.sum()), rates))
+    return found
+
+
+def slower_nodes(recording: Recording, sides: Sequence[Side]) -> dict[str, list[Side]]:
+    """Return both sides of each node that surely sends and receives less at best than any of its kind."""
+    servers = _servers(recording)
+    nodes: dict[str, list[Side]] = {}
+    for side in sides:
+        nodes.setdefault(side.link, []).append(side)
+    both = {link: own for link, own in nodes.items() if len(own) > 1}
+    found = {}
+    for link, own in both.items():
+        peers = [
+            its for other, its in both.items() if other != link and (other in servers) == (link in servers)
+        ]
+        if peers and all(
+            one.usual > _SLOWER * max(one.n_bytes / mine.n_bytes, 1.0) ** _BUSIER * mine.usual
+            for its in peers
+            for one, mine in zip(its, own, strict=True)
+        ):
+            found[link] = own
+    return found
+
+
+def _slow_nodes(recording: Recording, sides: Sequence[Side]) -> dict[str, float]:
+    """Return the rate of each node whose own limit is less than its fair share of what its peers carry."""
+    servers, found = _servers(recording), {}
+    n_servers = len(servers)
+    n_workers = len({one.transfer.link for one in recording.table.kinds if one.transfer.is_sent})
+    for link, own in slower_nodes(recording, sides).items():
+        most, ratio = max(one.most for one in own), n_workers / max(n_servers, 1)
+        share = min(ratio if link in servers else 1 / ratio, 1.0)
+        peers = [one.most for one in sides if one.link != link and (one.link in servers) == (link in servers)]
+        if any(one.is_level for one in own) and most * _SLOWER < share * max(peers):
+            found[link] = most
+    return found
+
+
+def _servers(recording: Recording) -> set[str]:
+    return {one.transfer.link for one in recording.table.kinds if one.transfer.is_answer}
+
+
+def local_servers(recording: Recording) -> dict[str, str]:
+    """Return of each server that runs on a worker's machine the link by which that worker sends.
+
+    What they send each other passes no network: the worker's pushes to that server are much faster than those
+    to all others, and than all others' to it. (Of two workers with one server either may be the unusual one.)
+    """
+    n_bytes, sends, receives = bytes_of(recording), sending(recording), receiving(recording)
+    pushes = recording.which(lambda one: one.transfer.is_sent) & (receives >= 0)
+    pushes &= n_bytes >= _LARGE * n_bytes.max(initial=1)
+    rates: dict[tuple[int, int], list[float]] = {}
+    for step in recording.steps:
+        for event in np.flatnonzero(pushes[step.operation]).tolist():
+            what, took = step.operation[event], step.end_ns[event] - step.start_ns[event]
+            rates.setdefault((int(sends[what]), int(receives[what])), []).append(n_bytes[what] / max(took, 1))
+    usual = {pair: float(np.median(of)) for pair, of in rates.items()}
+    found = {}
+    for (worker, server), rate in usual.items():
+        others = [one for (a, b), one in usual.items() if (a == worker) != (b == server)]
+        if len(others) > 1 and rate > _LOCAL * max(others):
+            found[recording.links[server]] = recording.links[worker]
     return found
 
 

@@ -46,12 +46,12 @@ def as_messages(recording: Recording, network: LinkRate) -> Recording:
         one, link = recording.operations[i], recording.operations[i].transfer.link
         beyond = one._replace(transfer=one.transfer._replace(n_bytes=0))
         small = beyond._replace(transfer=beyond.transfer._replace(direction=None))
-        own_way, other_way = link, ""
+        carries, other_way = link, ""
         if other[i] >= 0:
-            own_way, other_way = (
+            carries, other_way = (
                 connection(*ends) for ends in itertools.permutations((link, links[other[i]]))
             )
-        one, small = _on(one, own_way), _on(small, other_way)
+        one, small = _on(one, carries), _on(small, other_way)
         operations[i], back = (small, one) if pulls[i] else (one, small)
         backs.append(back)
         rests.append(_on(beyond, ""))
@@ -59,11 +59,13 @@ def as_messages(recording: Recording, network: LinkRate) -> Recording:
     nodes = sorted({node for one in backs for node in ends_of(one.transfer.link) or ()})
     links += [connection(*pair) for pair in itertools.permutations(nodes, 2)]
     place = {link: i for i, link in enumerate(links)}
-    sides = network.limits(links, receives=network.receives is not False)
+    sides, carries = network.limits(links, receives=network.receives is not False)
     link = np.array([place.get(one.transfer.link, NO_LINK) for one in operations], np.int64)
     wire_ns = bytes_of(recording) / network.at_most
-    made = _Messages(recording, pulls, (to_back, rest), link, wire_ns, np.array(sides, np.int64))
-    return replace(recording, operations=operations, links=links, sides=sides, steps=made.steps())
+    made = _Messages(recording, pulls, (to_back, rest), link, wire_ns, (np.array(sides, np.int64), carries))
+    return replace(
+        recording, operations=operations, links=links, sides=sides, carries=carries, steps=made.steps()
+    )
 
 
 def _on(one: Operation, link: str) -> Operation:
@@ -86,7 +88,7 @@ class _Messages:
         parts: tuple[Int64, Int64],
         link: Int64,
         wire_ns: Float64,
-        sides: Int64,
+        limits: tuple[Int64, Sequence[float]],
     ) -> None:
         self.recording, self.link, self.parts = recording, link, parts
         self.back = parts[0]
@@ -117,7 +119,8 @@ class _Messages:
                 edges,
                 device=np.concatenate([link[what], link[self.back[what]]]),
                 gap_ns=np.concatenate([start - origin, np.zeros(k, np.int64)]),
-                sides=sides,
+                sides=limits[0],
+                carries=limits[1],
             )
         )
         over = schedule.end_ns + origin

@@ -71,9 +71,10 @@ class Runs:
     def fits(self, recording: Recording) -> bool:
         """Whether a recording differs only in its times from the one that this was made of."""
         made_of = self._row.recording
+        is_alike = (made_of.sides, made_of.carries) == (recording.sides, recording.carries)
         return (
             recording.operations is made_of.operations
-            and made_of.sides == recording.sides
+            and is_alike
             and all(
                 all(getattr(own, name) is getattr(other, name) for name in _STRUCTURE)
                 and (
@@ -203,6 +204,7 @@ class Runs:
             device=device,
             priority=priority,
             sides=sides if len(sides) else None,
+            carries=self._row.recording.carries,
         )
 
     def _inside(self, position: int) -> slice:

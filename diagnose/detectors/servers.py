@@ -27,7 +27,7 @@ def one_slow_server(view: JobView) -> Iterator[Finding | Skipped]:
     yield Finding(
         kind="server",
         title=f"{name} takes {pace.ratio:.1f} times as long for its bytes as {pace.others}",
-        cause=f"for pulls that are answered right after another {name} needs {in_digits(pace.own)} ms a MB, "
+        cause=f"for {pace.of} {name} needs {in_digits(pace.own)} ms a MB, "
         f"{pace.others} {in_digits(pace.usual)}",
         action=f"look at the machine of {name}: other processes, too few cores or threads "
         "(BYTEPS_SERVER_ENGINE_THREAD), its network card; or give it fewer keys",

@@ -1,8 +1,7 @@
 /* The loops of replay/engine.py, which says what they do: the same plan gives the same schedule in both.
  *
  * A plan is columns (n): what an operation takes, the gap before it, its priority in the queue of its device,
- * the device or -1, of each device its two sides or -1; those that come after operation i are
- * after[after_ptr[i]] to before after[after_ptr[i + 1]].
+ * the device or -1, of each device its two sides or -1, what each side carries; those that come after operation i are after[after_ptr[i]] to before after[after_ptr[i + 1]].
  * `waiting` has how many inputs each still waits for, and `start` is filled in. Numbers were checked there. */
 #include <math.h>
 #include <stdbool.h>
@@ -14,6 +13,7 @@ typedef struct {
     int64_t n, devices;
     int64_t *dur;
     const int64_t *gap, *after_ptr, *after, *priority, *device, *sides;
+    const double *carries;
     int64_t *waiting, *start;
 } plan;
 typedef struct { /* heaps are by these numbers, the first first */
@@ -135,7 +135,7 @@ static void end_sent(const plan *p, state *s) {
 static void share(const plan *p, state *s) {
     int64_t passed = s->now - s->since, open = s->n_busy;
     s->since = s->now;
-    for (int64_t side = 0; side < s->n_sides; side++) s->room[side] = 1, s->users[side] = 0;
+    for (int64_t side = 0; side < s->n_sides; side++) s->room[side] = p->carries[side], s->users[side] = 0;
     for (int64_t i = 0; i < s->n_busy; i++) {
         int64_t one = s->busy[i];
         s->left[one] -= (double)passed * s->speed[one], s->speed[one] = -1;

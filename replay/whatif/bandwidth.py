@@ -59,7 +59,12 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
             # this network says nothing of how much nodes receive on one with another rate
             may_receive_more = links.receives is None or not (links.receives or ratio)
             limited = (times < 1 and may_receive_more) or links.receives is not False
-            recording = replace(recording, sides=links.limits(recording.links, receives=limited))
+            sides, _ = links.limits(recording.links, receives=limited)
+            *carries, within = recording.carries  # where nothing changes
+            # of nodes that are slow a ratio stays one; an absolute bandwidth is that of all
+            carries = [min(one * ratio / times, 1.0) if ratio and one < 1 else 1.0 for one in carries]
+            carries.append(within / times)
+            recording = replace(recording, sides=sides, carries=carries)
         return times_faster(recording, times, None if links is None else links.at_most)
 
     crowded = _crowded(job.recording, ratio or 0.0) if latency is not None else 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from dag_utils import by_link
 from dialects.step_parts import Direction, Operation
 from replay.edit import Edit, EditRequest, Job, measured
 from replay.even_work import scaled
-from replay.links import is_sized
+from replay.links import LinkRate, Side, busy_sides, is_sized, slower_nodes
 
 NAME = "servers=even|none"
 HELP = (
@@ -25,6 +25,8 @@ HELP = (
 
 #: A server is slow if three quarters of its pulls take this many times what three quarters of the others' do.
 _SLOWER = 1.2
+#: What the time of a server's bytes is that of, where its network is slow.
+_SIDES = "what it receives and sends at best"
 #: Pulls and partitions of one size class that it takes to know what a server takes for them.
 _PULLS, _PARTITIONS = 8, 2
 #: Smaller partitions than this share of the largest tell of messages, not of bytes.
@@ -45,7 +47,10 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     pace = slowest_server(job)
     if pace is None:
         return Edit(lambda recording: recording)
-    return measured(job, lambda recording: _as_fast_as_others(recording, pace), error=_QUEUES)
+    slow = () if job.links is None else job.links.slow
+    its_link = {one.transfer.link for one in job.recording.table.kinds if one.transfer.server == pace.server}
+    own_limit = next((link for link in slow if link in its_link), None)
+    return measured(job, lambda recording: _as_fast_as_others(recording, pace, own_limit), error=_QUEUES)
 
 
 class Pace(NamedTuple):
@@ -55,6 +60,7 @@ class Pace(NamedTuple):
     others: str
     own: float
     usual: float
+    of: str  # what that is the time of
 
     @property
     def ratio(self) -> float:
@@ -71,6 +77,7 @@ def slowest_server(job: Job) -> Pace | None:
     """Return the server that surely takes longer than any other; None where none does or can be compared.
 
     Compared are pulls of one size class, of those answered right after another: these wait for nothing else.
+    Then what servers send and receive at best.
     """
     recording = job.recording
     servers, of_operation = recording.numbered(lambda one: one.transfer.server if is_pull(one) else "")
@@ -102,8 +109,26 @@ def slowest_server(job: Job) -> Pace | None:
         if low > _SLOWER * high:
             rest = [other for i, other in enumerate(servers) if other and i != one]
             beside = rest[0] if len(rest) == 1 else "the others"
-            return Pace(servers[one], beside, own, usual)
+            return Pace(servers[one], beside, own, usual, "pulls that are answered right after another")
+    return _slowest_side(recording, known)
+
+
+def _slowest_side(recording: Recording, known: LinkRate) -> Pace | None:
+    """Return the server that surely sends and receives less at best than any other."""
+    server_of = {one.transfer.link: one.transfer.server for one in recording.table.kinds if is_pull(one)}
+    sides = busy_sides(recording, known.machines)
+    for link, own in slower_nodes(recording, sides).items():
+        if link in server_of:
+            others = {side.link for side in sides if side.link in server_of and side.link != link}
+            name = server_of[next(iter(others))] if len(others) == 1 else "the others"
+            usual = [_for_a_byte([one for one in sides if one.link == other]) for other in others]
+            return Pace(server_of[link], name, _for_a_byte(own), float(np.median(usual)), _SIDES)
     return None
+
+
+def _for_a_byte(sides: Sequence[Side]) -> float:
+    """Return how long a server takes for a byte, the mean of both ways."""
+    return float(np.mean([1 / one.usual for one in sides]))
 
 
 def _answered_in_a_row(recording: Recording) -> tuple[Int64, Int64]:
@@ -119,10 +144,11 @@ def _answered_in_a_row(recording: Recording) -> tuple[Int64, Int64]:
     return np.concatenate(operations), np.concatenate(work)
 
 
-def _as_fast_as_others(recording: Recording, pace: Pace) -> Recording:
+def _as_fast_as_others(recording: Recording, pace: Pace, own_limit: str | None) -> Recording:
     """Return the recording in which a server answers, and takes what is pushed, in the usual time.
 
     Its messages wait no longer for a byte than those of the others do, if that is less: for its queue, too.
+    A link with its `own_limit` carries as much as the others'.
     """
     keys = {one.transfer.key for one in recording.table.kinds if one.transfer.server == pace.server}
     waits = recording.which(lambda one: one.transfer.is_wait)
@@ -138,7 +164,11 @@ def _as_fast_as_others(recording: Recording, pace: Pace) -> Recording:
     usual, its = waited / np.maximum(n_bytes, 1)
     share = min(1 / pace.ratio, usual / its) if its and n_bytes[0] else 1 / pace.ratio
     factor = np.where(own & waits, share, 1.0)
-    return scaled(recording, np.where(own & answers, 1 / pace.ratio, factor))
+    if own_limit is None or not recording.carries:
+        return scaled(recording, np.where(own & answers, 1 / pace.ratio, factor))
+    carries, place = list(recording.carries), recording.links.index(own_limit)
+    carries[place] = carries[place + len(recording.links)] = 1.0
+    return replace(scaled(recording, factor), carries=carries)
 
 
 def as_fast_as_wire(recording: Recording, rate: float) -> Recording:

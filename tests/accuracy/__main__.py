@@ -53,7 +53,7 @@ _CLUSTER_EDITS = (
     "bandwidth=0.1", "bandwidth=0.5", "bandwidth=2", "bandwidth=10", "bandwidth=100Mbit", "bandwidth=1Gbit",
     "partition_bytes=65536", "partition_bytes=262144", "partition_bytes=4096000", "FW=0.5", "BW=2",
 )  # fmt: skip
-_CLUSTER_SEEDS = range(101, 121, 2)
+_CLUSTER_SEEDS, _OTHER_SEEDS = range(101, 121, 2), range(101, 109)
 #: The same of jobs on simulated GPUs.
 _NCCL_EDITS = (
     "bandwidth=0.5", "bandwidth=2", "bandwidth=4", "latency=4", "bucket_cap=25MB", "bucket_cap=50MB",
@@ -161,6 +161,8 @@ def _simulated(n_jobs: int) -> Iterator[str]:
     yield from _HEAD
     for title, make, seeds, edits, steps in (
         ("in a cluster", known_byteps.random_job, _CLUSTER_SEEDS, _CLUSTER_EDITS, _STEPS),
+        ("with servers on workers' machines, or a slow one", known_byteps.other_job, _OTHER_SEEDS,
+         _CLUSTER_EDITS, _STEPS),
         ("on GPUs", known_nccl.random_job, _NCCL_SEEDS, _NCCL_EDITS, 2 * _STEPS),
     ):  # fmt: skip
         chosen = seeds[:n_jobs]

@@ -54,6 +54,15 @@ def test_a_server_of_a_cluster_with_slow_threads(tmp_path: Path) -> None:
     holds(found, step_ms - float(even.run(8, 14).mean()), near=0.3)
 
 
+@pytest.mark.fuzz
+def test_a_server_of_a_cluster_with_a_slow_network(tmp_path: Path) -> None:
+    slow = replace(CLUSTER, far=(1.0, 3.0, 1.0))
+    step_ms = float(slow.run(8, 14, tmp_path / "job").mean())
+    (found,) = (one for one in winning(diagnosed(tmp_path / "job")) if " times as long " in one.finding.title)
+    assert found.finding.title.startswith("server 1 takes ")
+    holds(found, step_ms - float(CLUSTER.run(8, 14).mean()), near=0.9)  # what queues at it is not its own
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("even", few(1, [replace(CLUSTER, shares=6, adding=1 / CLUSTER.rate), CLUSTER]))
 def test_no_server_of_a_cluster_is_slow_that_is_not(tmp_path: Path, even: BytePSJob) -> None:

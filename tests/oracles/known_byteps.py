@@ -28,6 +28,8 @@ from oracles.simulated_cluster import Clock, Core, SharedLimits
 _SMALL_BYTES, _HEADERS = 300, 0.045
 #: How often the threads of a worker look for work, and how long a message is under way (ms).
 _POLL, _LATENCY = 0.05, 0.05
+#: What passes between nodes of one machine (bytes per ms).
+_WITHIN = 3e6
 #: Within how long workers start (ms).
 _APART = 300.0
 #: Steps before a job is in its rhythm.
@@ -52,6 +54,7 @@ class BytePSJob:
     adding : what each byte costs a server beside that
     busy, far : (servers,) how much longer each server takes for a message, and its network for the bytes
     sharing : how much longer a worker computes while its bytes are on their way
+    here : whether server i runs on worker i's machine
     """
 
     forward: tuple[float, ...]
@@ -69,6 +72,7 @@ class BytePSJob:
     busy: tuple[float, ...] = ()
     far: tuple[float, ...] = ()
     sharing: float = 0.0
+    here: bool = False
 
     def edited(self, edit: str, _steps: int = 0, _seed: int = 0) -> BytePSJob:
         """Return the job that an edit describes.
@@ -158,7 +162,10 @@ class _Network:
 
     def send(self, source: _Node, target: _Node, n_bytes: float, then: Callable[[], None]) -> None:
         """Send a message; `then` comes when its last byte has arrived."""
-        ends = source, target
+        ends = self._cluster.machine(source), self._cluster.machine(target)
+        if ends[0] == ends[1]:
+            self._cluster.at(self._cluster.now + _LATENCY + n_bytes / _WITHIN, then)
+            return
         queue = self._queues.setdefault((source, target), deque())
         queue.append((n_bytes, lambda: self._cluster.at(self._cluster.now + _LATENCY, then)))
         if len(queue) == 1:
@@ -190,6 +197,10 @@ class _Cluster(Clock):
         self._pushed: dict[tuple[int, int], int] = {}
         self._asked: dict[tuple[int, int], list[Callable[[], None]]] = {}
         self._parts = self._cut()
+
+    def machine(self, node: _Node) -> _Node:
+        """Return the node whose network card another one uses."""
+        return ("worker", node[1]) if self.job.here and node[1] < len(self.job.slow) else node
 
     def carries(self, limit: Hashable) -> float:
         """Return the bytes that a node sends, or receives, in a millisecond."""
@@ -389,3 +400,13 @@ def random_job(seed: int) -> BytePSJob:
         servers=int(draw.integers(1, 3)),
         sharing=float(draw.choice([0, 0, 0.5])),
     )
+
+
+def other_job(seed: int) -> BytePSJob:
+    """Return a random job with servers on the workers' machines (even seeds), or one slow server."""
+    job, draw = random_job(seed), np.random.default_rng(30_000 + seed)
+    if seed % 2 == 0:
+        return replace(job, servers=len(job.slow), here=True)
+    servers = int(draw.integers(2, 4))
+    slow = float(draw.choice([2, 4]))
+    return replace(job, servers=servers, far=tuple(slow if i == 0 else 1.0 for i in range(servers)))

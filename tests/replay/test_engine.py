@@ -114,3 +114,16 @@ def test_connections_share_what_a_side_carries_and_none_has_more_than_it_can_use
     # two in turn on one connection: the other has 5 left at 20, and is over at 30, when the second has 5
     queued = make_plan([10, 10, 15], device=[0, 0, 1], sides=np.array([[0, -1], [0, -1]]))
     assert simulate(queued, compiled=compiled).end_ns.tolist() == [20, 35, 30]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_side_that_carries_a_quarter_holds_up_only_what_passes_it(compiled: bool) -> None:
+    # two connections leave one side of rate 1; one of them enters a side of rate 1/4, and the other has 3/4
+    sides = np.array([[0, 1], [0, -1]])
+    plan = make_plan([10, 30], device=[0, 1], sides=sides, carries=[1.0, 0.25])
+    assert simulate(plan, compiled=compiled).end_ns.tolist() == [40, 40]
+    with pytest.raises(ValueError, match="1 of 2 sides have a limit"):
+        make_plan([10, 30], device=[0, 1], sides=sides, carries=[1.0])
+    # through a side that carries a thousand times as much ten take nothing
+    fast = make_plan([10], device=[0], sides=np.array([[0, -1]]), carries=[1000.0])
+    assert simulate(fast, compiled=compiled).end_ns.tolist() == [1]

@@ -12,7 +12,7 @@ from jobs import apply, foreseen
 from conftest import few
 from dag.step_graph import Recording
 from dag_utils import load_steps, read_partitions
-from oracles.known_byteps import BytePSJob, random_job
+from oracles.known_byteps import BytePSJob, other_job, random_job
 from replay.answer import measured_ns
 from replay.links import LinkRate, link_rate
 from replay.messages import as_messages
@@ -137,3 +137,19 @@ def test_the_interval_holds_the_other_rhythm(two_rhythms: Recording) -> None:
     # runs that differ in when workers begin take 152 to 202 ms
     interval = foreseen(two_rhythms, "FW=0.999").interval_ns
     assert interval is not None and interval[0] < 152e6 and interval[1] > 195e6
+
+
+def test_servers_on_the_machines_of_workers_are_found(tmp_path: Path) -> None:
+    job = replace(FULL, here=True, servers=3)
+    job.run(6, 1, tmp_path / "job")
+    found = link_rate(read(tmp_path / "job"))
+    assert found is not None
+    assert found.machines == {f"server {i} PULL": f"worker {i} PUSH" for i in range(3)}
+
+
+def test_a_server_with_a_slower_network_has_its_own_rate(tmp_path: Path) -> None:
+    job = other_job(5)  # server 0 carries a quarter, or half, of what others do
+    job.run(6, 1, tmp_path / "job")
+    found = link_rate(read(tmp_path / "job"))
+    assert found is not None and list(found.slow) == ["server 0 PULL"]
+    assert found.slow["server 0 PULL"] == pytest.approx(job.rate / job.far[0] / 1.045 / 1e6, rel=0.05)
