@@ -24,7 +24,7 @@ from clocks.offsets import Clock
 from combine.combined_header import Labels, merged_header, metadata_events
 from combine.distinct_ids import SourcePlace
 from combine.event_times import microseconds
-from combine.rewrite_source import Rewritten, rewrite
+from combine.rewrite_source import Rewritten, read_columns, rewrite
 from combine.sources import Beginning, Member, sniffed, timing, usable, with_ranks
 from formats import native
 from outputs.atomic import as_output_error, check_output, open_output, temporary_directory
@@ -115,7 +115,7 @@ def combine(
         head = merged_header(labels, sources, times)
         metadata = metadata_events(labels, sources)
         metadata += [text for source in sources for text in source.untimed]
-        n_timed = sum(len(source.ts) for source in sources)
+        n_timed = sum(s.n_events - len(s.untimed) for s in sources)
         writing = bars.bar(n_timed, "events", what="writing", enabled=progress)
         with open_output(output) as file, writing as bar:
             _write(file, head, metadata, _texts(sources, times.shifts_ns, bar.update))
@@ -173,22 +173,29 @@ def _texts(
     sources: Sequence[Rewritten], shifts_ns: Sequence[int], on_written: Callable[[int], object]
 ) -> Iterator[bytes]:
     """Yield the events of all sources in time order as JSON, without the last one's closing brace."""
-    ts = np.concatenate([source.ts + shift_ns for source, shift_ns in zip(sources, shifts_ns, strict=True)])
-    order = _time_order(ts, np.concatenate([source.dur for source in sources]))
-    lengths = np.concatenate([source.lengths for source in sources])
-    number = np.repeat(np.arange(len(sources), dtype=np.int32), [len(source.ts) for source in sources])
-    start = np.concatenate([np.cumsum(source.lengths, dtype=np.int64) for source in sources]) - lengths
+    counts = [source.n_events - len(source.untimed) for source in sources]
+    last_of = np.cumsum(counts)
+    ts, dur, lengths = (np.empty(last_of[-1], kind) for kind in (np.int64, np.int64, np.int32))
+    for source, shift_ns, last, n in zip(sources, shifts_ns, last_of.tolist(), counts, strict=True):
+        part = slice(last - n, last)
+        ts[part], dur[part], lengths[part] = read_columns(source)
+        ts[part] += shift_ns
+    order = _time_order(ts, dur)
+    del dur
+    number = np.repeat(np.arange(len(sources), dtype=np.int32), counts)
+    end = np.cumsum(lengths, dtype=np.int64)  # of texts, as if all sources lay in one file
+    before = np.append(0, end)[last_of - counts]
     with contextlib.ExitStack() as stack:
         texts = [stack.enter_context(_mapped(source.file)) for source in sources]
         for first in range(0, len(order), _BLOCK):
             rows = order[first : first + _BLOCK]
-            starts = start[rows]
+            stops = end[rows] - before[number[rows]]
             parts = [_BEFORE] * (3 * len(rows))
             parts[1::3] = microseconds(ts[rows])
             parts[2::3] = [
-                texts[i][begin:end]
-                for i, begin, end in zip(
-                    number[rows].tolist(), starts.tolist(), (starts + lengths[rows]).tolist(), strict=True
+                texts[i][begin:stop]
+                for i, begin, stop in zip(
+                    number[rows].tolist(), (stops - lengths[rows]).tolist(), stops.tolist(), strict=True
                 )
             ]
             yield b"".join(parts)
@@ -204,12 +211,11 @@ def _time_order(ts: Int64, dur: Int64) -> Int64:
     So a slice comes before what it contains, and events that are not slices (`dur` -1) keep their places.
     """
     order = np.argsort(ts, kind="stable")
-    sorted_ts = ts[order]
-    same = sorted_ts[1:] == sorted_ts[:-1]
-    if same.any():
-        is_tied = np.append(same, False) | np.append(False, same)
-        slots = np.flatnonzero(is_tied & (dur[order] >= 0))
-        order[slots] = order[slots][np.lexsort((-dur[order[slots]], sorted_ts[slots]))]
+    same = np.diff(ts[order]) == 0
+    tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
+    tied = tied[dur[order[tied]] >= 0]
+    rows = order[tied]
+    order[tied] = rows[np.lexsort((-dur[rows], ts[rows]))]
     return order
 
 

@@ -239,9 +239,10 @@ class Rewritten(Struct, frozen=True):
     """The result of rewriting one source; picklable."""
 
     file: Path  # the texts of the events that have a time, one after another
-    ts: Int64  # (n,) their times, nanoseconds on the source's clock
-    dur: Int64  # (n,) their durations, -1 where there is none
-    lengths: Int32  # (n,) of their texts
+    columns: (
+        Path  # three arrays (n,): their times and durations (ns on the source's clock, -1: none), lengths
+    )
+    extent: tuple[int, int] | None  # from the first begin to the last end; None without events
     untimed: Sequence[bytes]  # events without a time, ready to be written
     n_events: int
     processes: Sequence[SourceProcess]
@@ -251,6 +252,12 @@ class Rewritten(Struct, frozen=True):
     front_tid: int | None  # the thread that is shown first
     known: Sequence[str]  # names that --filter may have; () without it
     repairs: Sequence[str]
+
+
+def read_columns(source: Rewritten) -> tuple[Int64, Int64, Int32]:
+    """Read the times, durations and lengths of a source's events."""
+    with open(source.columns, "rb") as file:
+        return np.load(file), np.load(file), np.load(file)
 
 
 def rewrite(place: SourcePlace, path: Path) -> Rewritten:
@@ -275,11 +282,14 @@ def rewrite(place: SourcePlace, path: Path) -> Rewritten:
     reader.damage.strays += work.n_strays
     about = no_slices(str(place.path), place.dialect, reader.header, work.metadata)
     ts, dur, lengths = map(np.concatenate, zip(*work.columns, strict=True))
+    columns = path.with_suffix(".columns")
+    with open(columns, "wb") as file:
+        for column in (ts, dur, lengths):
+            np.save(file, column)
     return Rewritten(
         file=path,
-        ts=ts,
-        dur=dur,
-        lengths=lengths,
+        columns=columns,
+        extent=(int(ts.min()), int((ts + np.maximum(dur, 0)).max())) if len(ts) else None,
         untimed=work.untimed,
         n_events=work.n_events,
         processes=list(work.tables.processes.values()),

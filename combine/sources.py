@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from ctypes import CDLL
 from pathlib import Path
 
-import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -237,9 +236,5 @@ def _clocks(hosts: Sequence[_Host]) -> tuple[list[Clock], str, list[str]]:
 
 def extent(sources: Sequence[tuple[Rewritten, int]]) -> tuple[int, int] | None:
     """Time of the first begin and the last end of sources, each with its base (ns); None without events."""
-    spans = [
-        (int(source.ts.min()) + base, int((source.ts + np.maximum(source.dur, 0)).max()) + base)
-        for source, base in sources
-        if len(source.ts)
-    ]
+    spans = [(source.extent[0] + base, source.extent[1] + base) for source, base in sources if source.extent]
     return (min(first for first, _ in spans), max(last for _, last in spans)) if spans else None
