@@ -38,7 +38,6 @@ from dialects.step_parts import (
     from_start,
     meetings_table,
     narrow,
-    narrow_ns,
     renumbered,
 )
 from errors import TraceError, listed
@@ -525,8 +524,8 @@ def fitted(step: StepGraph, last: Sequence[Int64 | None], n_recorded: int) -> St
     return replace(
         step,
         start_ns=np.where(held, ready, step.start_ns),
-        work_ns=narrow_ns(np.maximum(step.end_ns - could_begin, 0)),
-        gap_ns=narrow_ns(np.where(held, 0, step.start_ns - ready)),
+        work_ns=np.maximum(step.end_ns - could_begin, 0),
+        gap_ns=np.where(held, 0, step.start_ns - ready),
         tail_ns=np.where(step.next_ns < 0, -1, step.next_ns - step.last_end_ns),
         overtaken=overtaken,
         held=held,

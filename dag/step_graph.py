@@ -37,8 +37,7 @@ class StepGraph(Struct, frozen=True):
     """The n events of one step of all m owners, on one clock, and why one waits for another.
 
     What many owners do together is an event too (`Role.MEETING`), behind all others: those who leave
-    wait for it, and it for those who enter. Numbers of events, operations and owners have 32 bits, and so
-    may work and gaps (`narrow_ns`).
+    wait for it, and it for those who enter. Numbers of events, operations and owners have 32 bits.
 
     Attributes
     ----------

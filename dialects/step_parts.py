@@ -22,9 +22,6 @@ from dialects.roles import Phase, Role
 from errors import Note, NoteKind
 from formats.columns import Trace, Track
 
-#: Half of what 32 bits hold: about a second in nanoseconds.
-_HALF = 1 << 30
-
 
 class EdgeKind(IntEnum):
     """Why the target of an edge waits for its source."""
@@ -396,13 +393,6 @@ class RankTrace(Struct, frozen=True):
 def narrow(numbers: NDArray[np.integer]) -> Int64:
     """Return numbers of events or operations in 32 bits, which hold any; what is summed becomes wider."""
     narrowed: Any = numbers.astype(np.int32, copy=False)
-    return cast(Int64, narrowed)
-
-
-def narrow_ns(lengths: NDArray[np.integer]) -> Int64:
-    """Return lengths of time in 32 bits where these hold the sum of any two."""
-    fits = int(lengths.max(initial=0)) < _HALF and int(lengths.min(initial=0)) > -_HALF
-    narrowed: Any = lengths.astype(np.int32 if fits else np.int64, copy=False)
     return cast(Int64, narrowed)
 
 

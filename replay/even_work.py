@@ -13,7 +13,7 @@ from arrays.median import medians_of_others
 from arrays.numbering import occurrence_number, unique
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.roles import Role
-from dialects.step_parts import EdgeKind, Joint, narrow_ns
+from dialects.step_parts import EdgeKind, Joint
 from replay import occurrences
 from replay.occurrences import pair_numbers, slots
 from replay.selection import pipeline_stages
@@ -88,7 +88,7 @@ def scaled(recording: Recording, factor: Float64, fixed_ns: Float64 | None = Non
     def edited(step: StepGraph) -> StepGraph:
         stays = np.minimum(fixed[step.operation], step.work_ns)
         work = stays + (step.work_ns - stays) * known[step.operation]
-        return replace(step, work_ns=narrow_ns(np.rint(work).astype(np.int64)))
+        return replace(step, work_ns=np.rint(work).astype(np.int64))
 
     return recording.edited(edited)
 
@@ -100,7 +100,8 @@ def for_all(recording: Recording, column: Float64, added: float) -> Float64:
 
 def scaled_column(step: StepGraph, factor: Float64, column: str = "work_ns") -> Int64:
     """Return a column of a step with each operation's (n,) factor."""
-    return narrow_ns(np.rint(getattr(step, column) * factor[step.operation]).astype(np.int64))
+    changed: Int64 = np.rint(getattr(step, column) * factor[step.operation]).astype(np.int64)
+    return changed
 
 
 def stages(recording: Recording) -> Int64:
@@ -227,8 +228,7 @@ def evened(recording: Recording) -> Recording:
     factor[often] = ratio_of((np.bincount(same, took) / work.n_owners)[same], took)
     steps = zip(recording.steps, number, strict=True)
     return recording.with_steps(
-        replace(step, work_ns=narrow_ns(np.rint(step.work_ns * factor[slot]).astype(np.int64)))
-        for step, slot in steps
+        replace(step, work_ns=np.rint(step.work_ns * factor[slot]).astype(np.int64)) for step, slot in steps
     )
 
 

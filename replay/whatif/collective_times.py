@@ -12,7 +12,6 @@ from arrays.intervals import clipped_lengths, union
 from arrays.numbering import unique
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.roles import Role
-from dialects.step_parts import narrow_ns
 from replay.edit import Edit, EditRequest, Job, measured
 from replay.even_work import for_all, ratio_of, scaled
 from replay.whatif.sized_collectives import events_by_owner, turns
@@ -125,7 +124,7 @@ def with_latency(recording: Recording, latency: Float64, times: float) -> Record
     more_ns = np.rint(for_all(recording, latency * (times - 1), 0.0)).astype(np.int64)
 
     def edited(step: StepGraph) -> StepGraph:
-        return replace(step, work_ns=narrow_ns(np.maximum(step.work_ns + more_ns[step.operation], 0)))
+        return replace(step, work_ns=np.maximum(step.work_ns + more_ns[step.operation], 0))
 
     return recording.edited(edited)
 

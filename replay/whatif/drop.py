@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from arrays import Int64
 from arrays.intervals import clipped_lengths, union
 from dag.step_graph import Bool, Recording, StepGraph
-from dialects.step_parts import EdgeKind, Joint, narrow_ns
+from dialects.step_parts import EdgeKind, Joint
 from formats.columns import Trace, Track
 from replay.edit import Edit, EditRequest, Job
 from replay.selection import Selection, named_owners, select
@@ -36,7 +36,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
             in_gap, in_tail = _in_gaps(edited, spans, step)
             work, gap = (np.where(gone, 0, column) for column in (step.work_ns, step.gap_ns - in_gap))
             tail = np.maximum(step.tail_ns - in_tail, 0)
-            return replace(step, work_ns=work, gap_ns=narrow_ns(gap), tail_ns=tail)
+            return replace(step, work_ns=work, gap_ns=gap, tail_ns=tail)
 
         return edited.edited(left)
 

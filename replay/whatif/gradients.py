@@ -12,7 +12,7 @@ from arrays import Float64, Int64
 from dag.step_graph import Bool, Recording, StepGraph, operation_edges
 from dialects.recorded_collectives import may_reduce
 from dialects.roles import Phase
-from dialects.step_parts import EdgeKind, Joint, narrow_ns
+from dialects.step_parts import EdgeKind, Joint
 from replay.edit import Edit, EditRequest, Job, Order
 from replay.engine import make_plan, simulate
 from replay.uncertainty import CROWDED
@@ -135,7 +135,7 @@ def joined(
         waits &= ~_leads_to(step, is_bucket)[edges[:, 1], 1]  # else buckets would wait for themselves
         more = edges[waits]
         more = np.column_stack((carrier[more[:, 0]], more[:, 1:])).astype(edges.dtype)
-        return replace(step, work_ns=narrow_ns(work), edges=np.concatenate((edges, more)))
+        return replace(step, work_ns=work, edges=np.concatenate((edges, more)))
 
     return recording.edited(edited)
 

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from arrays import Int64
 from dag.step_graph import Recording, StepGraph
-from dialects.step_parts import narrow_ns
 from replay.edit import Edit, EditRequest, Job, Order
 from replay.occurrences import slots, usual
 
@@ -76,4 +75,5 @@ class _Usual:
         limited = np.minimum(own, self._median[number])
         usual, rare = (np.bincount(step.owner[one], limited[one], n_owners) for one in (~is_rare, is_rare))
         kept = np.clip((self._total - usual) / np.maximum(rare, 1), 0, 1)[step.owner]
-        return narrow_ns(np.where(is_rare, limited * kept, limited).astype(np.int64))
+        usual_ns: Int64 = np.where(is_rare, limited * kept, limited).astype(np.int64)
+        return usual_ns

@@ -12,7 +12,6 @@ from arrays.median import median
 from arrays.numbering import occurrence_number
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.roles import Phase, Role
-from dialects.step_parts import narrow_ns
 from replay.edit import Edit, EditRequest, Job, Order
 from replay.selection import Selection, as_ratio, of_stage, select
 
@@ -85,7 +84,7 @@ def changed(
         late = chosen.tails.copy()
         late[step.owner[first]] = False
         tail[late] += added_ns
-        return replace(step, work_ns=narrow_ns(work), tail_ns=tail)
+        return replace(step, work_ns=work, tail_ns=tail)
 
     return recording.edited(edited)
 

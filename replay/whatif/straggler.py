@@ -11,7 +11,7 @@ from arrays import Int64
 from arrays.numbering import occurrence_number
 from dag.step_graph import Recording, StepGraph
 from dialects.roles import Role
-from dialects.step_parts import EdgeKind, Joint, narrow_ns
+from dialects.step_parts import EdgeKind, Joint
 from replay.edit import Edit, EditRequest, Job, Order, measured
 from replay.even_work import even_in_each_step, evened, peers_of, peers_usual, stages, work_by_owner
 from replay.occurrences import medians, pair_numbers
@@ -98,8 +98,8 @@ def without_stragglers(recording: Recording) -> Recording:
             tail[owner] = min(tail[owner], int(np.median(tail[peers_of(owner, slow, group)])))
         return replace(
             step,
-            work_ns=narrow_ns(np.where(late, work, step.work_ns)),
-            gap_ns=narrow_ns(np.where(late, np.minimum(gap, step.gap_ns), step.gap_ns)),
+            work_ns=np.where(late, work, step.work_ns),
+            gap_ns=np.where(late, np.minimum(gap, step.gap_ns), step.gap_ns),
             tail_ns=tail,
         )
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from arrays.numbering import narrowest
 from dag.join_ranks import join
-from dialects.step_parts import Edge, Operation, RankStep, RankSteps, narrow_ns
+from dialects.step_parts import Edge, Operation, RankStep, RankSteps
 from formats.columns import Track
 
 BEGIN_NS = 1_790_857_026_000_000_000
@@ -26,13 +26,6 @@ def test_a_number_has_the_bits_it_needs(value: int, bits: int) -> None:
 
 def test_no_number_needs_few_bits() -> None:
     assert narrowest(np.empty(0, np.int64)).dtype == np.int16
-
-
-@pytest.mark.parametrize(("longest", "bits"), [(SECOND_NS, 32), (2**30 - 1, 32), (2**30, 64)])
-def test_two_lengths_of_time_can_be_added(longest: int, bits: int) -> None:
-    narrowed = narrow_ns(np.array([longest, 5]))
-    assert narrowed.dtype.itemsize * 8 == bits
-    assert (narrowed + narrowed).tolist() == [2 * longest, 10]
 
 
 @pytest.mark.parametrize("long_ns", [9_000, SECOND_NS, 5 * SECOND_NS])
