@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
-from jobs import apply, foreseen
+from jobs import foreseen
 
 from conftest import few
 from dag.step_graph import Recording
@@ -102,19 +101,6 @@ def test_the_interval_holds_what_a_job_takes_that_waited_for_full_links(
     assert found.interval_ns is not None
     assert found.interval_ns[0] <= then * 1e6 <= found.interval_ns[1]
     assert found.after_ns / 1e6 == pytest.approx(then, rel=0.1)
-
-
-@pytest.mark.parametrize("edit", few(2, ["bandwidth=5", "partition_bytes=262144", "bandwidth=0.2", "BW=0.5"]))
-@pytest.mark.parametrize("identity", ["bandwidth=1", "partition_bytes=65536", "FW=1"])
-def test_an_identity_changes_nothing_beside_others_in_any_order(
-    identity: str, edit: str, recording: Recording
-) -> None:
-    if identity.partition("=")[0] == edit.partition("=")[0]:
-        return
-    rows = recording.whole_steps
-    alone = simulated(apply(recording, [edit]), rows).iteration_ns
-    for edits in ([identity, edit], [edit, identity]):
-        assert np.array_equal(simulated(apply(recording, edits), rows).iteration_ns, alone)
 
 
 @pytest.fixture(scope="module")

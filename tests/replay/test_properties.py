@@ -15,7 +15,6 @@ from test_known_nccl import DATA_PARALLEL
 from conftest import examples
 from dag.step_graph import Recording
 from dag_utils import load_steps, read_partitions
-from make import write
 from replay.edit import EditRequest, Job
 from replay.forecast import Forecast, Forecasts
 from trace_utils import Request
@@ -27,43 +26,9 @@ def _read(path: Path) -> Recording:
     return load_steps([path], Request(progress=False), partitions=read_partitions([path])).recording
 
 
-def data_parallel(root: Path, n_steps: int = 4) -> Recording:
-    """Two ranks of PyTorch DDP as Kineto records them: 100 us forward, two buckets in 200 us of backward."""
-    for rank in (0, 1):
-        events = []
-
-        def add(name: str, cat: str, ts: float, dur: float, tid: int, **args: object) -> None:
-            fields = {
-                "name": name,
-                "cat": cat,
-                "ts": ts,
-                "dur": dur,
-                "pid": tid // 10,
-                "tid": tid,
-                "args": args,
-            }
-            events.append({"ph": "X", **fields})  # noqa: B023 - called in this round only
-
-        for number in range(n_steps):
-            at = 500.0 * number
-            late = 20 * (rank == number % 2)
-            add(f"ProfilerStep#{number}", "user_annotation", at, 500, 10)
-            add("aten::conv2d", "cpu_op", at, 100 + late, 10)
-            backward = "autograd::engine::evaluate_function: ConvolutionBackward0"
-            for bucket, (begin, end) in enumerate(((240, 320), (320, 400))):
-                add(backward, "cpu_op", at + 120 + 100 * bucket, 100, 10)
-                add("c10d::allreduce_", "cpu_op", at + 210 + 100 * bucket, 10, 10)
-                add("gloo:all_reduce", "user_annotation", at + begin - 5, end - begin + 5, 20)
-            add("Optimizer.step#SGD.step", "user_annotation", at + 410, 60, 10)
-        write(root / f"rank{rank}.json", events, schemaVersion=1,
-              distributedInfo={"rank": rank, "world_size": 2, "backend": "gloo"})  # fmt: skip
-    return _read(root)
-
-
-@pytest.fixture(scope="module", params=["lenet", "lenet-100mbit", "data parallel"])
-def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Forecasts:
-    made = request.param == "data parallel"
-    found = data_parallel(tmp_path_factory.mktemp("ddp")) if made else _read(_EXAMPLES / request.param)
+@pytest.fixture(scope="module", params=["lenet", "lenet-100mbit"])
+def job(request: pytest.FixtureRequest) -> Forecasts:
+    found = _read(_EXAMPLES / request.param)
     return Forecasts(Job(found), found.whole_steps)
 
 
@@ -147,23 +112,6 @@ def test_twice_as_fast_is_never_slower_and_half_as_fast_never_faster(name: str, 
     assert times[0] != times[2]
 
 
-@pytest.mark.parametrize(
-    "edits",
-    [("bandwidth=2", "kernel=0.5", "overlap=off"), ("bucket_cap=4MB", "latency=4", "rank1=1.5")],
-)
-def test_edits_of_devices_commute(edits: tuple[str, ...], on_gpus: Forecasts) -> None:
-    assert len({after(on_gpus, *order).after_ns for order in permutations(edits)}) == 1
-
-
-def test_without_overlap_recorded_buckets_are_reduced_after_the_backward_pass(tmp_path: Path) -> None:
-    recording = data_parallel(tmp_path)
-    job = Forecasts(Job(recording), recording.whole_steps)
-    # the pass ends at 310 us, as the second bucket is asked for; the first one began at 235
-    assert after(job, "overlap=off").after_ns == (500 + 310 - 235) * 1_000
-    edits = ("overlap=off", "BW=0.5", "bandwidth=0.5")
-    assert len({after(job, *order).after_ns for order in permutations(edits)}) == 1
-
-
 _SIZES = st.lists(st.integers(1, 16).map(lambda n: n * 65_536), min_size=1, max_size=5)
 
 
@@ -179,17 +127,3 @@ def test_twice_the_bandwidth_is_never_slower_and_the_recorded_size_changes_nothi
     assert ratio["bandwidth=0.5"] >= 1 >= ratio["bandwidth=2"]
     recorded = foreseen(recording, f"partition_bytes={sizes[0]}")
     assert recorded.after_ns == pytest.approx(recorded.before_ns, abs=1)
-
-
-@given(
-    st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50)), min_size=2, max_size=5), st.integers(1, 40)
-)
-@settings(max_examples=examples(20))
-def test_twice_the_bandwidth_is_never_slower_for_ranks_that_reduce_together(
-    work: list[tuple[int, int]], transfer: int
-) -> None:
-    recording = lockstep(*zip(*work, strict=True), transfer=transfer)
-    times = [foreseen(recording, f"bandwidth={ratio}").ratio for ratio in (0.5, 1, 2)]
-    assert times == sorted(times, reverse=True)
-    both = [foreseen(recording, *order).after_ns for order in permutations(("BW=0.5", "bandwidth=0.5"))]
-    assert both[0] == both[1]

@@ -42,21 +42,16 @@ def foreseen_ms(recording: Recording, *edits: str) -> float:
     [
         # FW 4, BW 10, PUSH 3, PULL 5, then 1 to the next step
         ("BW=0.8", 21),
-        ("BW=1", 23),
         ("FW=2", 27),
         ("FW.a=2", 27),
-        ("rank0.FW=2", 27),
         ("rank0=2", 37),
         ("PUSH=2", 26),
         ("Comm.a.PULL=2", 28),
-        ("Comm.a.PULL.65536=2", 28),
         ("Comm=2", 31),
         ("BW=+2.5ms", 25.5),
         ("rank0=+1ms", 24),
         ("bandwidth=2", 19),
-        ("bandwidth=1", 23),
         ("drop=Comm.a", 15),
-        ("schedule=fifo", 23),
         ("schedule=priority", 23),
         ("straggler=none", 23),
         ("straggler=mean", 23),
@@ -135,30 +130,19 @@ def test_work_is_shared_out_operation_by_operation_where_all_do_it_equally_often
     ("edit", "words"),
     [
         ("BW=0", "above 0"),
-        ("BW=-1", "above 0"),
         ("BW=nan", "above 0"),
         ("BW=fast", "not a ratio such as 2 or 0.5"),
         ("BW", "name=value"),
-        ("=2", "name=value"),
-        ("=", "name=value"),
-        ("bandwidth=0", "above 0"),
         ("bandwidth=0Mbit", "above 0"),
         ("partition_bytes=0", "bytes above 0"),
-        ("partition_bytes=1.5", "bytes above 0"),
-        ("partition_bytes=1e9", "bytes above 0"),
-        ("bandwidth=-1Mbit", "not a ratio such as 2 or 0.5"),
         ("bandwidth=0.000001Kbit", "at least 8 Kbit"),
         ("BW=1e300", "from 1/1,000,000 to 1,000,000"),
         ("BW=+99999999999s", "more than a day"),
-        ("rank" + "9" * 5000 + "=2", "no such rank"),
         ("schedule=random", "priority or fifo"),
         ("straggler=some", "straggler is none, even, mean or each_step"),
         ("rank0.FW=peers", "peers is a value of a rank"),
-        ("rank7.gap=peers", "no such rank"),
-        ("gap=peers", "no such rank"),
         ("step7=usual", "no such step; the steps are 1 to 1"),
         ("servers=fast", "servers is even or none"),
-        ("collectives=fast", "collectives is peers or merged"),
         ("bandwith=2", "did you mean bandwidth"),
         ("rank0.gap=peers", "no rank is left"),
         ("rank5.FW=2", "no such rank"),
@@ -472,11 +456,6 @@ def test_where_the_device_is_the_limit_only_kernels_count(shared_data: Path) -> 
     assert -0.50 <= faster["change"] <= -0.40
     assert abs(host["change"]) < 0.02
     assert backward["change"] > 0.4  # work of a device is its launch's
-
-
-def test_an_edit_of_a_rank_that_is_not_there_names_those_that_are() -> None:
-    with pytest.raises(UsageError, match=r"--set rank7\.BW=2: no such rank; there are rank0"):
-        apply(one_gpu(), ["rank7.BW=2"])
 
 
 def test_the_manual_has_a_row_for_each_edit() -> None:
