@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -170,26 +169,12 @@ def test_the_page_of_a_diagnosis_answers_on_its_first_screen(
         )
         for role, name in browser.execute_script(names):
             assert (role, bool(name)) == ("graphics-document", True)
-        gains = [gain for one in result.document["findings"] if (gain := one["gain_ms"]["mid"])]
-        widths = browser.execute_script(
-            "return [...document.querySelectorAll('.bar b')].map((one) => parseFloat(one.style.width))"
-        )
-        assert [one / widths[0] for one in widths] == pytest.approx(
-            [one / gains[0] for one in gains], rel=1e-3
-        )
         first, second, *_ = browser.find_elements(By.CSS_SELECTOR, ".cards details")
         ActionChains(browser).send_keys(Keys.TAB).perform()
         assert browser.switch_to.active_element == first.find_element(By.TAG_NAME, "summary")
         assert (first.get_property("open"), second.get_property("open")) == (True, False)
         second.find_element(By.TAG_NAME, "summary").send_keys(Keys.ENTER)
         assert second.get_property("open")
-        browser.execute_script("window.copied = async (text) => { window.pasted = text; }")
-        second.find_element(By.CSS_SELECTOR, "dd button").click()
-        pasted, shown = browser.execute_script(
-            "return [window.pasted, arguments[0].querySelector('code').textContent]", second
-        )
-        assert shown.startswith("analyze.py ")
-        assert pasted == f"cd {Path.cwd()} && {sys.executable} {shown}"
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 

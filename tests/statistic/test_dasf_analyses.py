@@ -109,20 +109,10 @@ def test_a_sample_goes_to_all_tasks_that_ran_then(tmp_path: Path) -> None:
     assert found == {"a": 50, "b": 30}  # a ran 1.0-2.0, b 1.5-2.5; at 2.6 nothing ran
 
 
-def test_a_sample_at_the_very_end_of_a_task_is_its_own(tmp_path: Path) -> None:
-    table = analysis.table("function_bottleneck", traces_of(tmp_path, compute(2.0, 1.0), usage(2.0, 7)))
-    assert column(table, "Mean GPU Utilization (%)") == [7]
-
-
 def test_a_sample_of_another_host_says_nothing(tmp_path: Path) -> None:
     other = usage(1.5, 7) | {"process_id": "elsewhere"}
     table = analysis.table("function_bottleneck", traces_of(tmp_path, compute(2.0, 1.0), other))
     assert column(table, "Mean GPU Utilization (%)") == [0]
-
-
-def test_a_task_without_duration_has_no_throughput(tmp_path: Path) -> None:
-    table = analysis.table("function_bottleneck", traces_of(tmp_path, compute(2.0, 0.0)))
-    assert column(table, "Mean Throughput (MB/s)") == [0]
 
 
 def test_the_last_sample_of_a_second_counts(tmp_path: Path) -> None:

@@ -371,24 +371,6 @@ def test_the_jobs_time_is_of_the_steps_that_all_have(tmp_path: Path) -> None:
     assert answer["iteration_ms"] == 0.1
 
 
-def test_processes_change_nothing(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        for rank in range(3):
-            write_gpu(tmp_path / name / str(rank))
-    collect(tmp_path / "one", "--jobs", 1)
-    collect(tmp_path / "two", "--jobs", 3)
-    assert files(tmp_path / "one") == files(tmp_path / "two")
-
-
-def test_iter_time_changes_nothing_and_uses_the_sources(tmp_path: Path) -> None:
-    gpu = write_gpu(tmp_path / "0")
-    before = files(gpu)
-    answer = collect(gpu, "--sub_option", "iter_time")
-    assert files(gpu) == before
-    assert answer["gpus"][0]["iteration_ms_per_step"] == [0.1, 0.1]
-    assert answer["gpus"][0]["trace"] == str(gpu / "comm.json")
-
-
 # ---- recorded jobs: equal to what the profiler itself wrote
 
 
