@@ -57,7 +57,6 @@ _GRAMMAR = re.compile(
     re.DOTALL,
 )
 
-_LAST_NUMBER = re.compile(r"#[0-9]+\Z")
 _NUMBERS = ("host", "hrank", "wk", "rank", "key")
 #: What a name within the grammar begins with.
 _BEGINNINGS = ("host", "wk", "rank", "Comm.", "FW", "BW", "STEP", "I/O", "OUTPUT", "UPDATE")
@@ -159,24 +158,6 @@ def _parse(text: str) -> OpName:
         suffix=field["suffix"],
         arrow=arrow,
     )
-
-
-def without_partition(name: str) -> str:
-    """Return a name without the key of a partition.
-
-    >>> without_partition("Comm.x.PUSH.65536")
-    'Comm.x.PUSH'
-    """
-    return str(OpName.parse(name)._replace(key=None))
-
-
-def without_number(name: str) -> str:
-    """Return a name that ends in a number as that of all that differ by it alone.
-
-    >>> without_number("ProfilerStep#3"), without_number("Optimizer.step#SGD.step")
-    ('ProfilerStep*', 'Optimizer.step#SGD.step')
-    """
-    return _LAST_NUMBER.sub("*", name)
 
 
 def partition_key(declared_key: int, partition: int) -> int:

@@ -59,7 +59,6 @@ class Column(NamedTuple):
     kind: ColumnKind = "text"
     digits: int = 3  # after the decimal point, for float and percent
     scale: Literal["diverging"] | None = None  # coloured by value: below 0 good, above 0 bad
-    bar: bool = False  # where there is room, each value is a bar, too
     value: Callable[[Any], Cell] | None = None
 
 
@@ -111,10 +110,8 @@ class Bars(NamedTuple):
 
     `x_label` is written along the bottom and `y_label` up the side, also where the bars are
     horizontal (there the values run along the bottom and the categories up the side).
-    `strips` has one for each of `x`: what has the same is drawn as one strip (bars upright and
-    stacked), the strips below each other. `between` has for each of `x` the lowest and the highest
-    that it may be. A line across, with a name, stands at a `level`. Of charts with a `step` a page shows the
-    first, and the one whose step is picked.
+    `between` has for each of `x` the lowest and the highest that it may be. A line across, with a name,
+    stands at a `level`. Of charts with a `step` a page shows the first, and the one whose step is picked.
     """
 
     title: str
@@ -124,7 +121,6 @@ class Bars(NamedTuple):
     series: Mapping[str, Sequence[float | None]]
     stacked: bool = False
     horizontal: bool = False
-    strips: Sequence[str] = ()
     between: Sequence[tuple[float, float] | None] = ()
     level: tuple[float, str] | None = None
     is_small: bool = False  # half width: two such charts share a row
@@ -200,7 +196,6 @@ class Network(NamedTuple):
     edges: Sequence[tuple[int, int, str]]  # source, target, kind
     note: str = ""
     path: Collection[tuple[int, int]] = ()  # (source, target)
-    marked: str = "critical path"  # what critical nodes are
 
     def looks(self) -> list[tuple[int, int, str]]:
         """Return the edges as they are drawn: those of the path as kind ``critical``."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from report.colours import INK
@@ -13,10 +12,8 @@ from report.vega import (
     Spec,
     Values,
     described,
-    faint,
     is_number,
     layered,
-    looked_up,
     names_axis,
     quantity,
     room_beside,
@@ -26,27 +23,14 @@ from report.vega import (
 from result import Bars, HeatMap, in_digits
 
 _WIDEST_BAR = 90
-_MOST_BARS = 800  # upright; more are thinner than a pixel
-_TALL_STRIPS = 8
 _LOWEST_NAME = 12  # pixels of a name up the side
 _HEAT = {"scheme": "yelloworangered"}
 #: A map's colours end where so many of its values do if the largest is so many times as large.
 _USUAL, _FAR_LARGER = 0.99, 4
 
 
-def place_along(chart: Bars | HeatMap) -> int | None:
-    """Return the place of a mark's `x` among the words of its description; None if it is not there."""
-    if isinstance(chart, HeatMap):
-        return -1
-    return None if chart.horizontal else -2 if chart.strips else 0
-
-
 def bars(chart: Bars, width: int) -> Spec:
-    """Return bars of several series, with their bounds where these are known; in strips where it has some."""
-    if chart.strips:
-        return _strips(chart, width)
-    if not chart.horizontal:
-        chart = _with_room(chart)
+    """Return bars of several series, with their bounds where these are known."""
     names = list(chart.series)
     values = [
         {"n": at, "s": s, "v": value, "d": described([chart.x[at], names[s]][: len(names)], value)}
@@ -68,7 +52,6 @@ def bars(chart: Bars, width: int) -> Spec:
         measured: quantity("v", title),
         "color": series(names),
         "order": {"field": "s"},
-        **faint(names),
     }
     if beside > 1:
         encoding[f"{named}Offset"] = {"field": "s", "type": "ordinal"}
@@ -88,22 +71,6 @@ def _level(value: float, name: str, measured: str, axis: Spec) -> Spec:
          "encoding": {**place, "description": {"field": "d"}}},
         {"mark": {"type": "text", "align": "left", "fontSize": 11, "color": INK}, "encoding": words},
     ]}  # fmt: skip
-
-
-def _with_room(chart: Bars) -> Bars:
-    """Return a chart of no more places than can be seen: of some that follow each other the longest."""
-    n = len(chart.x)
-    every = math.ceil(n * (1 if chart.stacked else max(1, len(chart.series))) / _MOST_BARS)
-    if every <= 1:
-        return chart
-    totals = [sum(filter(is_number, values)) for values in zip(*chart.series.values(), strict=True)]
-    kept = [max(range(at, min(at + every, n)), key=totals.__getitem__) for at in range(0, n, every)]
-    return chart._replace(
-        x_label=f"{chart.x_label} (of {every} in a row the longest)",
-        x=[chart.x[at] for at in kept],
-        series={name: [values[at] for at in kept] for name, values in chart.series.items()},
-        between=[chart.between[at] for at in kept] if chart.between else (),
-    )
 
 
 def _with_bounds(
@@ -131,34 +98,6 @@ def _with_bounds(
         {"mark": rule, "encoding": line, "transform": [{"filter": "isValid(datum.low)"}]},
     ]
     return layered(spec, layers) | {"data": {"values": values}}
-
-
-def _strips(chart: Bars, width: int) -> Spec:
-    """Return bars in strips below each other, so that what has one place in each can be compared."""
-    strips, places, names = (
-        list(dict.fromkeys(chart.strips)),
-        list(dict.fromkeys(chart.x)),
-        list(chart.series),
-    )
-    row, column = {name: i for i, name in enumerate(strips)}, {name: i for i, name in enumerate(places)}
-    values = [
-        {"n": column[x], "r": row[strip], "s": s, "v": value, "d": described([strip, x, name], value)}
-        for s, name in enumerate(names)
-        for x, strip, value in zip(chart.x, chart.strips, chart.series[name], strict=True)
-        if is_number(value)
-    ]
-    header = {"labelAngle": 0, "labelAlign": "left", "labelOrient": "right", "title": None}
-    encoding = {
-        "x": names_axis("n", places, chart.x_label),
-        "y": {**quantity("v", chart.y_label), "axis": {"title": bounded(chart.y_label), "tickCount": 3}},
-        "color": series(names),
-        "order": {"field": "s"},
-        **faint(names),
-        "row": {**looked_up("r", "header", header), "spacing": 8},
-    }
-    lists = {"n": places, "s": names, "r": strips}
-    height = 90 if len(strips) <= _TALL_STRIPS else 48
-    return specified(values, "bar", encoding, lists, width=room_beside(width, strips), height=height)
 
 
 def heat_map(chart: HeatMap, width: int) -> Spec:

@@ -17,7 +17,6 @@ from function_names import brief
 from outputs.atomic import open_output
 from outputs.marks import PROGRAM
 from report import colours, grid3d, plot
-from report.charts import place_along
 from report.json import encode
 from report.names import IN_A_LANE, bounded, labels, short_functions
 from report.tables import beginning
@@ -174,7 +173,7 @@ def _payload(chart: Chart, keys: Mapping[str, int]) -> dict[str, Any]:
             "narrow": chart.is_small,
             "svg": plot.svg(chart, _SMALL if chart.is_small else WIDTH),
             "by": chart.x_label,
-            "place": place_along(chart),
+            "place": -1 if isinstance(chart, HeatMap) else None if chart.horizontal else 0,
             "unit": _unit(chart),
             "step": chart.step if isinstance(chart, Bars) else "",
             "figure": grid3d.figure(chart) if isinstance(chart, HeatMap) and chart.groups else None,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
-import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,9 +16,6 @@ _FEW_SPACES = 2  # in a name
 _NARROW = 10  # columns in which nothing can be told apart
 _OF_CODE = re.compile(r"[<:]|\w\(")
 _WORDS = re.compile(r"\w+")
-_BETWEEN = re.compile(r"([._/: -]+)")
-_COMMON = 0.25  # of the names have a word that is common
-_ELLIPSES = re.compile(f"{ELLIPSIS}{{2,}}")
 _WIDE = 72  # columns of a function where there is no limit
 _OWNER = re.compile(r"(?:wk\d+\.)?(?:rank\d+\.)?")
 _PATH = re.compile(r"[./]")
@@ -33,18 +28,13 @@ def short_names(names: Sequence[str], width: int) -> list[str]:
     """Return each name in at most `width` columns of a terminal.
 
     Functions of C++ first lose ``void``, namespaces and parameters, then what `brief` leaves out. Then names
-    lose words that many of them have, the most common and longest first. Where that is not enough they
     lose their middle. Where that leaves two alike, functions show in which words of their templates they
-    differ, and others lose more of what they have in common; what is still alike is numbered.
+    differ; what is still alike is numbered.
     """
-    bare = {brief(name) for name in names}
-    words = Counter(itertools.chain.from_iterable(set(_BETWEEN.split(name)) for name in bare))
-    common = {word: n for word, n in words.items() if n >= max(2, len(bare) * _COMMON) and len(word) > 1}
-    short = {name: _shortest(name, width, common) for name in names}
+    short = {name: _shortest(name, width) for name in names}
     for same in _alike(short):
-        are_functions = all(_OF_CODE.search(name) and brief(name) != name for name in same)
-        differ = _with_arguments if are_functions else _apart
-        short.update(zip(same, differ(same, width), strict=True))
+        if all(_OF_CODE.search(name) and brief(name) != name for name in same):
+            short.update(zip(same, _with_arguments(same, width), strict=True))
     still = [name for same in _alike(short) for name in same[1:]] if width >= _NARROW else []
     for i, name in enumerate(still, start=2):
         short[name] = f"{shorten(short[name], width - len(str(i)) - 2)} #{i}"
@@ -107,43 +97,11 @@ def labels(names: Sequence[str], width: int) -> list[str]:
     return [bounded(name, 3 * width) for name in short_names(printed, width)]
 
 
-def _shortest(name: str, width: int, common: Mapping[str, int]) -> str:
+def _shortest(name: str, width: int) -> str:
     bare = brief(name)
     for form in (name, without_parameters(name), bare):
         if display_width(form) <= width:
             return form
     if bare.count(" ") > _FEW_SPACES and "(" not in bare:  # a sentence, which its beginning tells best
         return beginning(bare, width - 1).rstrip() + ELLIPSIS
-    return _without_common(bare, width, common) or shorten(bare, width)
-
-
-def _without_common(name: str, width: int, common: Mapping[str, int]) -> str:
-    """Return `name` with as many common words as needed replaced by ``…``; "" where that is not enough.
-
-    `common` has of how many names each is a part. Long words go before more common ones, and the last word
-    last: names end in what they do.
-    """
-    parts = _BETWEEN.split(name)  # words in the even places
-    places = [at for at in range(0, len(parts), 2) if parts[at] in common]
-    for at in sorted(places, key=lambda at: (at == len(parts) - 1, -common[parts[at]] * len(parts[at]) ** 2)):
-        parts[at : at + 2] = [ELLIPSIS, ""]
-        text = _ELLIPSES.sub(ELLIPSIS, "".join(parts))
-        if display_width(text) <= width:
-            return text
-    return ""
-
-
-def _apart(names: list[str], width: int) -> list[str]:
-    """Return different names that are alike when shortened, from where they differ on, and up to there."""
-    prefix = os.path.commonprefix(names)  # noqa: RUF071  (of any texts)
-    differ = len(prefix.rstrip("0123456789"))  # half of a number would be another one
-    least = width // 3  # columns of the head
-    if width < _NARROW or differ <= least + 1:
-        return [shorten(name, width) for name in names]
-    tails = [name[differ:] for name in names]
-    n_alike = len(os.path.commonprefix([tail[::-1] for tail in tails]))  # noqa: RUF071
-    if n_alike > 1 and max(map(display_width, tails)) > width - least - 1:
-        tails = [tail[:-n_alike] + ELLIPSIS for tail in tails]
-    room = max(least, width - 1 - max(map(display_width, tails)))
-    head = beginning(names[0][:differ], room) + ELLIPSIS
-    return [head + shorten(tail, width - display_width(head)) for tail in tails]
+    return shorten(bare, width)

@@ -23,14 +23,10 @@ _LEGIBLE = 20  # columns of words: where there are fewer, a column is left out i
 _LEAST_ROOM = 20  # columns of a figure, however long what stands before it
 _MOST_ROWS = 20  # of a table, unless more are asked for
 _LEAD = r"(\d+\. )?( *)(\w+ {2,})?"  # of a line: a place or a label, below which it goes on
-#: A word of a shell's line, with its quotes, and what tells a shell that the line goes on.
-_SHELL_WORD = r"""(?:'[^']*'|"[^"]*"|[^\s'"])+"""
-_GOES_ON = " \\"
 _UNIT = re.compile(r"(?<=\d) (?=(?:ms|%)(?!\w))")
 _BOLD, _DIM, _GOOD, _BAD, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[31m", "\x1b[0m"
 _WIDE = 100  # columns of what is drawn where nothing limits them
 _WIDEST = 10_000  # columns: wider than all terminals
-_LONGEST_BAR, _SHORTEST_BAR = 20, 6  # columns beside a value
 _LEAST_BARS, _FEWEST_BARS = 20, 3  # columns of all parts of a bar in one line, and parts that it keeps
 _REST = "rest"
 _Style = Callable[[Iterable[str]], list[str]]
@@ -151,10 +147,8 @@ def _figures(figures: Sequence[tuple[str, str]], width: int | None) -> Iterator[
 def _wrapped(sentences: Sequence[str], width: int | None) -> Iterator[str]:
     for sentence in sentences:
         text = printable(sentence)
-        if width is None:
-            yield text
-        elif isinstance(sentence, Command):
-            yield from _continued(text, width)
+        if width is None or isinstance(sentence, Command):
+            yield text  # a terminal goes on in the next line, and copies it as one
         else:
             lead = re.match(_LEAD, text)
             indent = " " * (lead.end() if lead else 0)
@@ -163,20 +157,6 @@ def _wrapped(sentences: Sequence[str], width: int | None) -> Iterator[str]:
                 whole, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
             )
             yield from (line.replace("\0", " ") for line in lines)
-
-
-def _continued(command: str, width: int) -> Iterator[str]:
-    """Yield a line that ends in a command, which a shell takes for one though it is on several."""
-    label = re.match(_LEAD, command)
-    indent = " " * (label.end() if label else 0)
-    line = ""
-    for word in re.findall(_SHELL_WORD, command[len(indent) :]):
-        if line and len(line) + 1 + len(word) > width - len(_GOES_ON):
-            yield f"{line}{_GOES_ON}"
-            line = f"{indent}  {word}"
-        else:
-            line = f"{line} {word}" if line else f"{command[: len(indent)]}{word}"
-    yield line
 
 
 class _Part(Struct):
@@ -204,7 +184,6 @@ def _table(
         parts, left_out = _laid_out(columns, rows, is_tall=width is not None), list[_Part]()
         if width is not None:
             parts, left_out = _fitted(parts, width)
-        parts = _with_bars(parts, table.columns, rows, width or _WIDE)
         yield from _lines(parts, _colours(table, rows) if colour else {})
         if len(rows) < len(table.rows):
             yield f"the first {len(rows)} of {len(table.rows):,} rows; --full shows all"
@@ -216,23 +195,6 @@ def _table(
             yield from _wrapped(commands, width)
     if table.note:
         yield from _wrapped([table.note], width)
-
-
-def _with_bars(
-    parts: Sequence[_Part], columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int
-) -> list[_Part]:
-    """Return the columns, after those that have `bar` the bars of their values, as long as there is room."""
-    drawn: list[_Part] = []
-    for part in parts:
-        drawn.append(part)
-        room = min(width - _total(one.width for one in parts) - len(_SPACE), _LONGEST_BAR)
-        if part.column.bar and room >= _SHORTEST_BAR:
-            at = next(at for at, column in enumerate(columns) if column.key == part.column.key)
-            sizes = [abs(cell) if isinstance(cell := row[at], int | float) else 0.0 for row in rows]
-            most = max(sizes) or 1.0
-            bars = [bar_of(size / most, room) for size in sizes]
-            drawn.append(_Part(Column("", "", "text"), [""], bars, max(map(len, bars))))
-    return drawn
 
 
 def bar_of(share: float, width: int) -> str:

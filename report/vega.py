@@ -49,7 +49,6 @@ CONFIG: dict[str, Any] = {
     "background": None,
     "view": {"stroke": None},
     "axis": _AXIS,
-    "header": {"labelColor": INK, "labelFontSize": 11, "titleColor": SOFT, "labelLimit": 240},
     "legend": {
         "aria": False,
         "orient": "top",
@@ -143,19 +142,6 @@ def series(names: Sequence[str]) -> Spec:
     few = {"values": list(range(_MOST_LEGEND))} if len(names) > _MOST_LEGEND else {}
     legend = looked_up("s", "legend", few) if len(names) > 1 else {"field": "s", "legend": None}
     return {**legend, "type": "nominal", "scale": scale}
-
-
-def faint(names: Sequence[str]) -> Spec:
-    """Return how bars look that stand for what was not recorded: hollow, with a dashed edge."""
-    places = [at for at, name in enumerate(names) if "not recorded" in name]
-    if not places:
-        return {}
-    test = f"indexof({places}, datum.s) >= 0"
-    looks = {"fillOpacity": (0.25, 1), "strokeWidth": (1, 0), "strokeDash": ([3, 2], [1, 0])}
-    return {
-        channel: {"condition": {"test": test, "value": hollow}, "value": full}
-        for channel, (hollow, full) in looks.items()
-    } | {"stroke": {"condition": {"test": test, "value": SOFT}, "value": None}}
 
 
 def _shown(names: Sequence[str]) -> list[str]:

@@ -114,7 +114,7 @@ def _explaining(pair: Comparison) -> list[OpChange]:
 def _most(pair: Comparison, n_rows: int) -> Table:
     columns = (
         Column("name", "operation"),
-        ms_column("explained_ms", "explains of the step", "explained.ns", scale="diverging", bar=True),
+        ms_column("explained_ms", "explains of the step", "explained.ns", scale="diverging"),
         *_sides("avg_*_ms", "avg", "average"),
         Column("significant", "significant", "bool", value=_is_certain),
     )
@@ -148,7 +148,7 @@ def _categories(pair: Comparison, args: Namespace) -> Table:
     base = sum(each.explained.a_ns or 0.0 for each in categories)
     large = [each for each in categories if abs(each.explained.ns or 0.0) > LEAST_SHOWN * base]
     first, a, b, explains, sure = columns[:5]
-    few = (first, explains._replace(bar=True), a, b, sure._replace(title="significant"))
+    few = (first, explains, a, b, sure._replace(title="significant"))
     brief = None
     if base and not args.full:
         brief = Table.of("categories", "What explains the change of the step", few, large, certain="explains")

@@ -34,7 +34,7 @@ _MOST_KEYS = 2_000
 
 _BRIEF = (  # of a place, a `Ranked`, where it is, and the command that answers it: what a terminal shows
     Column("id", "#", "int", value=lambda row: row[0]),
-    Column("gain_ms", "saves (ms)", "float", bar=True, value=lambda row: _gain(row[1], "mid_ns")),
+    Column("gain_ms", "saves (ms)", "float", value=lambda row: _gain(row[1], "mid_ns")),
     Column("gain_low_ms", "95 %: from", "float", value=lambda row: _gain(row[1], "low_ns")),
     Column("gain_high_ms", "to", "float", value=lambda row: _gain(row[1], "high_ns")),
     Column("gain_share", "of a step", "percent", 0, value=lambda row: row[1].share),
@@ -96,7 +96,7 @@ def _of_dumps(args: Namespace) -> Result:
     """Return why the job hangs whose ranks wrote down what they waited in."""
     from diagnose.hang_findings import hang_diagnosis
     from diagnose.hangs import find_hang, standing_of
-    from options.diagnose.hang_tables import hang_picture, hang_tables
+    from options.diagnose.hang_tables import hang_tables
     from trace_utils import Request, map_ranks
 
     refuse(args, "has no effect on the dumps of a job that hangs", *READING)
@@ -124,8 +124,7 @@ def _of_dumps(args: Namespace) -> Result:
     return result._replace(
         document={**result.document, "waits": waits["ranks"]},
         tables=tables,
-        charts=hang_picture(hang) if options.is_drawn(args) else (),
-        ask=None if args.html else command(args, "diagnose", "--html"),  # which draws who waits for whom
+        ask=None if args.full else command(args, "diagnose", "--full"),  # who is where in each group
     )
 
 

@@ -16,7 +16,7 @@ from options.step_charts import exposed_map, joined_steps, rank_map
 from result import Bars, Chart, in_ms
 
 #: Bars of the steps; of more steps each is the longest of some.
-_MOST_EVERY_STEP = 2_000
+_MOST_EVERY_STEP = 800
 #: Parts of a path in one bar at most, the least of one, and of what is left.
 _MOST_SHARES, _LEAST_SHARE, _LEAST_REST = 7, 0.02, 0.005
 #: How long several ranks took for a step, and the mean of what each took for its own.

@@ -1,19 +1,17 @@
-"""The tables and the picture of a hang: each rank in each group, and who waits for whom."""
+"""The tables of a hang: who waits for whom, and each rank in each group."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 
 from diagnose.hang_findings import clock
 from diagnose.hangs import Hang
 from errors import in_words
 from formats.recorder.standing import Group, Lane, Standing
-from result import Cell, Column, Network, Table
+from result import Cell, Column, Table
 
 _MOST_GROUPS = 10  # kinds of groups that have a column
-_MOST_NODES = 200
 _RANKS = (
     Column("rank", "rank", "id"),
     Column("state", "state"),
@@ -84,54 +82,3 @@ def _cell(lane: Lane | None, last: Mapping[Group, int]) -> str:
     behind = last[lane.group] - entered
     completed = entered - lane.n_open if completed < 0 else completed
     return f"{completed} / {entered}" + (f" ({behind} fewer)" if behind > 0 else "")
-
-
-def hang_picture(hang: Hang) -> list[Network]:
-    """Return who waits for whom: ranks that wait alike are one box, the causes stand at the right."""
-    if not hang.roots:
-        return []
-    import networkx
-
-    guilty = _guilty(hang)
-    alike: dict[object, list[int]] = defaultdict(list)
-    for rank, wait in hang.waits.items():
-        call = wait.call
-        key = (tuple(wait.on), call.kind, call.group.description, call.number if call.peer is None else None)
-        alike[rank if rank in guilty else key].append(rank)
-    for rank in guilty:
-        if rank not in hang.waits:
-            alike[rank].append(rank)
-    boxes = list(alike.values())
-    place = {rank: i for i, box in enumerate(boxes) for rank in box}
-    edges = sorted({
-        (i, place[on], "waits for")
-        for i, box in enumerate(boxes)
-        if box[0] in hang.waits
-        for on in hang.waits[box[0]].on
-        if on in place and place[on] != i
-    })  # fmt: skip
-    roots = [i for i, box in enumerate(boxes) if box[0] in guilty]
-    held = {a for a, b, _ in edges if a in roots and b in roots}
-    waits_of = networkx.DiGraph([(b, a) for a, b, _ in edges])
-    waits_of.add_nodes_from(range(len(boxes)))
-    layers = networkx.bfs_layers(waits_of, [i for i in roots if i not in held] or roots)
-    depth = dict.fromkeys(range(len(boxes)), 1) | {i: far for far, layer in enumerate(layers) for i in layer}
-    kept = sorted(depth, key=lambda i: (depth[i], boxes[i]))[:_MOST_NODES]
-    new = {old: i for i, old in enumerate(kept)}
-    nodes: list[dict[str, object]] = []
-    for far, layer in groupby(kept, key=depth.__getitem__):
-        for row, i in enumerate(layer):
-            first = hang.waits.get(boxes[i][0])
-            nodes.append({
-                "label": in_words(boxes[i]),
-                "cat": guilty.get(boxes[i][0]) or "waits",
-                "x": float(max(depth.values()) - far),
-                "y": float(row),
-                "dur_ms": None,
-                "critical": boxes[i][0] in guilty,
-                "waits in": str(first.call) if first else "nothing",
-            })  # fmt: skip
-    lines = [(new[a], new[b], kind) for a, b, kind in edges if a in new and b in new]
-    left = f"{len(boxes) - len(kept)} more boxes are left out. " if len(kept) < len(boxes) else ""
-    note = f"{left}An arrow leads from who waits to whom it waits for; the framed ranks are the cause."
-    return [Network("Who waits for whom", nodes, lines, note, marked="the cause")]

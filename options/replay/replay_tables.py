@@ -40,7 +40,7 @@ _WHATIF = (
 )  # fmt: skip
 
 _HELPFUL = (
-    ms_column("saved_ms", "saves per step", "forecast.saved_ns", bar=True),
+    ms_column("saved_ms", "saves per step", "forecast.saved_ns"),
     ms_column("low_ms", "95 %: from", "forecast.gain_ns.low_ns"),
     ms_column("high_ms", "to", "forecast.gain_ns.high_ns"),
     Column("share", "of the step", "percent", 0, value=lambda edit: 1 - edit.forecast.ratio),

@@ -41,7 +41,7 @@ drawers.network = (chart, place) => {
   }
 
   function described(node) {
-    const path = node.critical ? ` · ${chart.marked}` : "";
+    const path = node.critical ? ` · critical path` : "";
     return `${node.label}\n${node.cat} · ${milliseconds(node.dur_ms)}${path}`;
   }
 
@@ -73,8 +73,7 @@ drawers.network = (chart, place) => {
   }
 
   function nodeFacts(node, index) {
-    const marked = chart.marked.charAt(0).toUpperCase() + chart.marked.slice(1);
-    const rows = [["Kind", node.cat], ["Duration", milliseconds(node.dur_ms)], [marked, node.critical ? "yes" : "no"]];
+    const rows = [["Kind", node.cat], ["Duration", milliseconds(node.dur_ms)], ["Critical path", node.critical ? "yes" : "no"]];
     for (const [key, value] of Object.entries(node)) if (!SHOWN_ELSEWHERE.has(key)) rows.push(figureOf(key, value));
     const pairs = rows.flatMap(([key, value]) => [element("dt", {}, key), element("dd", {}, value)]);
     return [element("h3", {}, node.label), element("dl", {}, ...pairs),

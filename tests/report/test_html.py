@@ -229,22 +229,20 @@ def test_a_hostile_name_stays_a_name(browser: Chrome, tmp_path: Path) -> None:
 
 def test_a_step_that_is_picked_in_one_chart_is_picked_in_all(browser: Chrome, tmp_path: Path) -> None:
     every = Bars("Length of each step", "step", "ms", ["7", "8"], {"time": [5.0, 9.0]}, stacked=True)
-    strips = Bars("Parts", "step", "ms", ["7", "8", "7"], {EVIL: [1.0, 2.0, 3.0]}, strips=["r0", "r0", "8"])
     work = HeatMap("Own work", "step", "rank", "ms", ["8", "9"], ["7", "r1"], [[1.5, 2.0], [None, 3.0]])
-    assert open_page(browser, page(tmp_path / "a.html", every, strips, work, BARS)) == []
-    assert len(browser.find_elements(By.CSS_SELECTOR, ".detail")) == 3  # a chart by rank has none
+    assert open_page(browser, page(tmp_path / "a.html", every, work, BARS)) == []
+    assert len(browser.find_elements(By.CSS_SELECTOR, ".detail")) == 2  # a chart by rank has none
     ActionChains(browser, 0).move_to_element(mark_of(browser, "8: 9.00")).click().perform()
     shown = (
         "return [...document.querySelectorAll('[role=graphics-symbol]:not(.aside)')]"
         ".filter(mark => ['bar', 'rect mark'].includes(mark.ariaRoleDescription)).map(mark => mark.ariaLabel)"
     )
     left = set(browser.execute_script(shown))
-    evil = printable(EVIL)
-    assert {"8: 9.00", f"r0, 8, {evil}: 2.00", "7, 8: 1.50"} <= left
-    assert not {"7: 5.00", f"r0, 7, {evil}: 1.00", f"8, 7, {evil}: 3.00", "7, 9: 2.00", "r1, 9: 3.00"} & left
+    assert {"8: 9.00", "7, 8: 1.50"} <= left
+    assert not {"7: 5.00", "7, 9: 2.00", "r1, 9: 3.00"} & left
     said = [one.text for one in browser.find_elements(By.CSS_SELECTOR, ".detail")]
     assert said[0] == "Step 8: 9.00 ms"
-    assert said[2] == "Step 8: 7 1.50 ms"
+    assert said[1] == "Step 8: 7 1.50 ms"
     ActionChains(browser, 0).send_keys(Keys.ESCAPE).perform()
     assert browser.execute_script("return document.querySelectorAll('.aside').length") == 0
 

@@ -23,15 +23,14 @@ NODES = [
     {"label": "Comm.c", "cat": "Comm", "x": 0.0, "y": 3.0, "dur_ms": None, "critical": False},
 ]
 BARS = Bars("Time", "rank", "time (ms)", ["r0", "r1"], {"FW": [1.0, None], "BW": [2.0, 3.0]}, stacked=True)
-STRIPS = Bars("Steps", "step", "ms", ["1", "2", "1"], {"FW": [1.0, 2.0, 3.0]}, strips=["r0", "r0", "r1"])
 HEAT = HeatMap("Map", "step", "rank", "ms", ["1", "2"], ["r0", "r1"], [[1.0, 2.0], [None, 3.0]])
 BOUNDED = Bars(
     "Gains", "ms", "", ["a", "b"], {"to save": [5.0, 2.0]}, horizontal=True, between=[(3.0, 9.0), None]
 )
 NETWORK = Network("Graph", NODES, [(0, 1, "data"), (1, 2, "next")], path=[(0, 1)])
 RATIOS = HeatMap("Against a", "run", "op", "times", ["b", "c"], ["x"], [[4.0, 0.5]], ratios=True)
-CHARTS = (BARS, STRIPS, HEAT, RATIOS, BOUNDED, NETWORK)
-KINDS = ("bars", "strips", "map", "ratios", "bounds", "network")
+CHARTS = (BARS, HEAT, RATIOS, BOUNDED, NETWORK)
+KINDS = ("bars", "map", "ratios", "bounds", "network")
 
 _DRAWN = {"svg", "g", "path", "rect", "line", "text", "tspan", "defs", "linearGradient", "stop", "clipPath"}
 
@@ -70,7 +69,6 @@ def test_every_chart_in_every_format(chart: Chart, suffix: str, starts: bytes, t
 
 def test_each_bar_says_what_it_is(tmp_path: Path) -> None:
     assert marks(BARS, tmp_path / "a.svg") == ["r0, BW: 2.00", "r0, FW: 1.00", "r1, BW: 3.00"]
-    assert marks(STRIPS, tmp_path / "b.svg") == ["r0, 1, FW: 1.00", "r0, 2, FW: 2.00", "r1, 1, FW: 3.00"]
     assert marks(HEAT, tmp_path / "c.svg") == ["r0, 1: 1.00", "r0, 2: 2.00", "r1, 2: 3.00"]
 
 
