@@ -7,7 +7,7 @@ BIN = $(VENV)/bin
 
 check: test lint types  ## all of it
 
-$(BIN)/pytest: requirements.txt requirements-dev.txt
+$(BIN)/pytest: requirements.txt requirements-extras.txt requirements-dev.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q -r requirements-dev.txt
 	touch $@
@@ -21,9 +21,10 @@ quick: $(BIN)/pytest  ## what a change needs first, in half a minute: no browser
 slowest: $(BIN)/pytest  ## the tests that take longest; what takes more than 0.5 s has the marker `slow`
 	$(BIN)/python -m pytest -q -n auto --durations=60 --durations-min=0.5
 
-lint: $(BIN)/pytest  ## format and style
+lint: $(BIN)/pytest  ## format, style and contracts of imports
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	PYTHONPATH=. $(BIN)/lint-imports
 
 types: $(BIN)/pytest  ## static types
 	$(BIN)/mypy
@@ -38,4 +39,4 @@ fuzz: $(BIN)/pytest  ## all recorded files, other damaged files and examples: ma
 		-m "hypothesis or thorough or fuzz" --hypothesis-profile other
 
 clean:  ## remove what the targets made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis

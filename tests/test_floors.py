@@ -1,13 +1,14 @@
-"""The floors: a module imports from lower ones only, no two import each other, and folders stay small."""
+"""What import contracts cannot say: small folders, single names, and who opens files and asks for systems.
+
+`[tool.importlinter]` in pyproject.toml has the contracts of imports.
+"""
 
 from __future__ import annotations
 
 import ast
 import gc
 from collections import Counter
-from collections.abc import Iterator
 from functools import cache
-from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -16,49 +17,14 @@ import dialects
 import options
 from conftest import REPO
 
-FLOORS = (
-    ("errors",),
-    ("inputs",),
-    ("opname", "function_names", "result"),
-    ("arrays", "outputs"),
-    ("parallel",),
-    ("formats",),
-    ("dialects", "traces.paths"),
-    ("traces.readers", "traces.gpu_folders"),
-    ("traces.files",),
-    ("collector",),  # what it makes of raw files is read like any trace
-    ("traces",),
-    ("trace_utils", "clocks"),
-    ("dag", "figures"),
-    ("dag_utils",),
-    ("statistic", "combine", "compare", "replay"),
-    ("diagnose",),
-    ("options", "report"),
-    ("analyze",),
-    ("installed",),
-)
 #: Names that two modules still have; none may join them.
 _STILL_DOUBLED = {"chrome"}
-FLOOR = {name: height for height, floor in enumerate(FLOORS) for name in floor}
-SOURCES = [
-    path
-    for name in FLOOR
-    if "." not in name
-    for path in (
-        [REPO / f"{name}.py"] if (REPO / f"{name}.py").exists() else sorted((REPO / name).rglob("*.py"))
-    )
+OUTSIDE = {"tests", "benchmarks", "examples", "docs"}
+PACKAGES = {path.parent.name for path in REPO.glob("*/__init__.py")} - OUTSIDE
+SOURCES = sorted(REPO.glob("*.py")) + [
+    path for package in sorted(PACKAGES) for path in sorted((REPO / package).rglob("*.py"))
 ]
-
-
-#: Floors inside `dialects`: what systems share, each system (of others it knows nothing), and who knows all.
 SYSTEM_PACKAGES = {type(system).__module__.split(".")[1] for system in dialects.SYSTEMS} - {"chrome"}
-#: A system that is another one with something else around it, and that other one, which alone it knows.
-_KIND_OF = {
-    type(system).__module__: base.__module__
-    for system in dialects.SYSTEMS
-    for base in type(system).__bases__
-    if base in map(type, dialects.SYSTEMS)
-}
 _MOST_MODULES = 16  # in one folder
 
 
@@ -68,7 +34,6 @@ def module_name(path: Path) -> str:
 
 
 MODULES = {module_name(path): path for path in SOURCES}
-BENCHMARKS = {module_name(path): path for path in sorted((REPO / "benchmarks").rglob("*.py"))}
 
 
 @cache
@@ -87,60 +52,11 @@ def nodes(path: Path) -> list[ast.AST]:
     return list(ast.walk(tree(path)))
 
 
-@cache
-def imported(path: Path) -> set[str]:
-    """Return the full names of the project's modules that a file imports, anywhere in it."""
-    found = set()
-    for node in nodes(path):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= (names & MODULES.keys()) or {node.module}
-    return found & MODULES.keys()
-
-
-def test_imports_go_down() -> None:
-    climbing = []
-    for name, path in MODULES.items():
-        own = _room(name)
-        rooms = {_room(other) for other in imported(path)} - {own}
-        climbing += [(name, room) for room in rooms if FLOOR[room] >= FLOOR[own]]
-    assert climbing == [], "modules that import from their own floor or from a higher one"
-
-
-def _room(name: str) -> str:
-    """Return the package a module belongs to, or the module where it has a floor of its own."""
-    return name if name in FLOOR else name.split(".")[0]
-
-
-def test_no_modules_import_each_other_in_a_circle() -> None:
-    TopologicalSorter({name: imported(path) - {name} for name, path in MODULES.items()}).prepare()
-
-
-def _floor_of_dialect(name: str) -> int:
-    """Return the floor of a module inside `dialects`: what systems share, systems, who knows them all."""
-    _, *inside = name.split(".")
-    if not inside:
-        return 3
-    return 2 if inside == ["chrome"] else int(inside[0] in SYSTEM_PACKAGES)
-
-
-def test_what_systems_share_knows_none_of_them_and_they_do_not_know_each_other() -> None:
-    knowing = []
-    for name in MODULES:
-        if name.split(".")[0] != "dialects":
-            continue
-        others = {other for other in imported(MODULES[name]) if other.split(".")[0] == "dialects"}
-        beside = {other for other in others if other.split(".")[:2] != name.split(".")[:2]}
-        allowed = _floor_of_dialect(name)
-        shared = allowed == 0
-        knowing += [
-            (name, other)
-            for other in beside
-            if _floor_of_dialect(other) >= allowed + shared and _KIND_OF.get(name) != other
-        ]
-    assert knowing == []
+def test_contracts_of_imports_know_each_package() -> None:
+    tomllib = pytest.importorskip("tomllib", reason="of Python 3.11")
+    contracts = tomllib.loads((REPO / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = contracts[0]["layers"]
+    assert {name.strip() for layer in layers for name in layer.split(":")} == PACKAGES
 
 
 def test_every_system_has_one_module_or_package() -> None:
@@ -161,37 +77,6 @@ def test_options_holds_one_module_or_package_per_option_and_what_they_share() ->
 def test_no_folder_is_a_drawer() -> None:
     crowded = Counter(path.parent for path in SOURCES if path.stem != "__init__")
     assert {folder: n for folder, n in crowded.items() if n > _MOST_MODULES} == {}
-
-
-def test_only_parallel_starts_processes() -> None:
-    starting = [
-        name
-        for name, path in MODULES.items()
-        if name not in ("parallel", "parallel.cluster")  # whose workers are processes
-        for node in _executed(tree(path))
-        if _starts_processes(node)
-    ]
-    assert starting == []
-
-
-def _executed(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a module but for imports that only type checkers do."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            continue
-        yield node
-        yield from _executed(node)
-
-
-def _starts_processes(node: ast.AST) -> bool:
-    """Whether a node imports what starts processes, or forks."""
-    if isinstance(node, ast.Attribute):
-        return ast.unparse(node) in ("os.fork", "os.forkpty")
-    names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
-    modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else names
-    return "ProcessPoolExecutor" in names or any(
-        one.split(".")[0] in ("multiprocessing", "subprocess") for one in modules
-    )
 
 
 #: Modules that read files of this program itself: its sources, and what a run has just written.
@@ -216,49 +101,6 @@ def _opens_for_reading(node: ast.AST) -> bool:
     return name == "open" and (
         bool(modes & {"r", "rb", "rt"}) or (name == ast.unparse(node.func) and not modes)
     )
-
-
-def test_only_the_clusters_module_knows_its_library() -> None:
-    knowing = {
-        name
-        for name, path in MODULES.items()
-        for node in nodes(path)
-        if {module.split(".")[0] for module in _imported_by(node)} & {"dask", "distributed"}
-    }
-    assert knowing == {"parallel.cluster"}
-
-
-def _imported_by(node: ast.AST) -> list[str]:
-    if isinstance(node, ast.ImportFrom):
-        return [node.module or ""]
-    return [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-
-
-#: The doors, what lies behind each, who is below it, and what of that is open to all: a type.
-_DOORS = {
-    "trace_utils": ("traces", {"collector", "figures", "clocks", "dag"}, set[str]()),
-    "dag_utils": ("dag", set[str](), {"dag.step_graph"}),
-}
-
-
-@pytest.mark.parametrize("door", _DOORS)
-def test_nobody_goes_past_a_door(door: str) -> None:
-    behind, below, is_open = _DOORS[door]
-    past = {
-        (name, other)
-        for name, path in {**MODULES, **BENCHMARKS}.items()
-        if name.split(".")[0] not in {door, behind, *below}
-        for other in imported(path) - is_open
-        if other.split(".")[0] == behind
-    }
-    assert past == set()
-
-
-def test_every_module_has_a_floor() -> None:
-    top = {path.stem for path in REPO.glob("*.py")} | {
-        path.parent.name for path in REPO.glob("*/__init__.py")
-    }
-    assert top - {"tests", "benchmarks", "examples", "docs"} == {name for name in FLOOR if "." not in name}
 
 
 def test_only_the_systems_modules_ask_which_system_it_is() -> None:
