@@ -81,7 +81,7 @@ def test_no_folder_is_a_drawer() -> None:
 
 #: Modules that read files of this program itself: its sources, and what a run has just written.
 _READ_THEIR_OWN = {
-    "parallel.cluster", "formats.native", "report.html", "combine.merge",
+    "parallel.cluster", "formats.native", "report.html", "combine.merge", "combine.rewrite_source",
     "collector.gpu.final_trace",
 }  # fmt: skip
 
