@@ -18,7 +18,7 @@ _FUNCTION = (
     rf"(?s){_OWNER}(?:void )?"
     r"(\S.*::.*|\S*\w<.*>.*|(?<=void ).*|\w+\([A-Za-z_][\w:<> ]*[*&,][\w:<>,*& ]*\))"
 )
-_NAMESPACE = r"(?:\b\w+|\(anonymous namespace\)|\{[^{}]*\})::"
+_NAMESPACE = r"(?:\b\w+|\(anonymous namespace\)|<unnamed>|\{[^{}]*\})::"
 #: Functions that only run what their template says.
 _RUNS_ANOTHER = re.compile(r"[Kk]ernel\d?|device_kernel|launch\w*")
 #: Words of a template that say what it does: shorter ones, and these, are types and adaptors.
@@ -79,11 +79,13 @@ def _identity(function: str) -> str:
     """Cut a function of C++ to its name and the first long word of its template; an edit's ratio stays."""
     bare = _split(re.sub(_NAMESPACE, "", function), "(")[0]
     name, _, template = bare.partition("<")
+    if not name:
+        return function
     telling = next(iter(_TELLING.findall(template)), "")
     ratio = re.search(r"(=[\w.%+-]+|)$", function)[0]  # type: ignore[index]  # it matches any text
-    if telling and (not name or _RUNS_ANOTHER.fullmatch(name)):
+    if telling and _RUNS_ANOTHER.fullmatch(name):
         return telling + ratio
-    return f"{name}<{telling}>{ratio}" if telling else (name or function.removesuffix(ratio)) + ratio
+    return f"{name}<{telling}>{ratio}" if telling else name + ratio
 
 
 def _split(text: str, by: str) -> list[str]:

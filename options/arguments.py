@@ -257,7 +257,7 @@ def _add_common(group: argparse._ArgumentGroup) -> None:
         help="processes that read files (default: all cores)")  # fmt: skip
     add("--progress", action=argparse.BooleanOptionalAction, help="bars (default: on a terminal)")
     add("--logging_level", metavar="LEVEL", type=_level, default=logging.INFO, help="default 20 (INFO)")
-    add("--pretty", action="store_true", help="only the result, no commentary on the way")
+    add("--pretty", action="store_true", help="only the result, without its title")
     add("--full", action="store_true", help="every row and every table on a terminal")
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from errors import UsageError, counted
 from options import add_flags, command
-from result import Column, Result, Table, in_digits
+from result import Column, Result, Table, in_ms
 
 if TYPE_CHECKING:
     from combine.merge import Combined
@@ -29,7 +29,6 @@ _WORKERS = (
     Column("violations_before", "out of order before", "int"),
     Column("violations_after", "after", "int"),
 )
-_UNITS = (("h", 3600e6), ("s", 1e6), ("ms", 1e3))  # and how many microseconds each is
 _CLOCK = ("offset_us", "bound_us", "anchors", "violations_before", "violations_after")
 
 
@@ -119,12 +118,7 @@ def _headline(combined: Combined, workers: Sequence[Mapping[str, Any]], *, asked
         return f"{sentence}; nothing ties their clocks together, so they may be apart."
     untied = len(workers) - 1 - len(bounds)
     rest = f"; nothing ties {counted(untied, 'clock')} to the others" if untied else ""
-    return f"{sentence}; clocks agree within ± {_time(max(bounds))} (by {combined.aligned_by}){rest}."
-
-
-def _time(us: float) -> str:
-    unit, size = next((one for one in _UNITS if us >= one[1]), ("us", 1))
-    return f"{in_digits(us / size)} {unit}"
+    return f"{sentence}; clocks agree within ± {in_ms(1e3 * max(bounds))} (by {combined.aligned_by}){rest}."
 
 
 def _members(job: JobFiles, files: Sequence[Path]) -> list[Member]:

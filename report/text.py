@@ -38,8 +38,7 @@ def write(result: Result, stream: TextIO, args: Namespace) -> None:
     On a terminal (or where COLUMNS says how wide one is) tables are fitted to its width; a file or
     pipe gets every name in full. The headline comes first, on a terminal bold, and changes that are
     certain are red (more) or green there. Of each table come 20 rows, the first or, by
-    size, the largest; more with `--full` or a larger `--head`. `--pretty` leaves out the title
-    and the commentary.
+    size, the largest; more with `--full` or a larger `--head`. `--pretty` leaves out the title.
     """
     width = _width(stream)
     colour = stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
@@ -77,7 +76,6 @@ def _parts(
     parts = [[*headline, *_wrapped([result.further] if result.further else [], width)]]
     if not pretty:
         parts.append([*_wrapped([] if result.headline else [result.title], width)])
-        parts.append([*map(printable, result.commentary)])
     parts += [_shares(chart, width) for chart in result.charts[:1] if isinstance(chart, Bars)]
     parts.append([*_figures(result.figures, width)])
     headed = len(shown) > 1

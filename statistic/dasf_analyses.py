@@ -22,7 +22,7 @@ from dialects import Need
 from errors import TraceError, counted
 from formats.columns import Trace
 from formats.dasf_records import COMPUTE, MANAGED_MEMORY, RESOURCE_USAGE
-from result import Cell, Column, Table, in_digits, in_percent
+from result import Cell, Column, Table, in_digits
 from trace_utils import Request, load_paths
 
 #: What the args of events are needed for, beside the points.
@@ -223,18 +223,14 @@ def _task_balance(traces: Sequence[Trace]) -> Table:
 
 
 def dasf_headline(table: Table) -> str:
-    """Return one sentence: what takes longest where; or which worker holds most tasks, and when."""
+    """Name what takes longest, or how many results a worker holds at most."""
     if not table.rows:
         return ""
     rows: Sequence[Sequence[Any]] = table.rows
     if table.name == "task_balance":
-        second, *held = max(rows, key=lambda row: max(row[1:]))
-        worker = table.columns[1 + held.index(max(held))].title
-        others = f", another worker {min(held)}" if len(held) > 1 else ""
-        return f"{worker} holds most tasks at once: {max(held)} in second {second}{others}."
-    host, gpu, name, seconds, share = rows[0][:5]
-    of_gpu = f"{in_percent(share / 100)} of the time of GPU {gpu} on {host}"
-    return f"{name} takes longest: {in_digits(seconds)} s, {of_gpu}."
+        return f"A worker holds {max(max(row[1:]) for row in rows)} tasks at most."
+    host, gpu, name, seconds, _ = rows[0][:5]
+    return f"{name} takes longest: {in_digits(seconds)} s on GPU {gpu} of {host}."
 
 
 def _input_bytes(tasks: Sequence[_Task]) -> dict[str, int]:

@@ -99,9 +99,8 @@ def _gpus(args: Namespace, gpus: Sequence[GpuDir]) -> Result:
             repairs.add(str(path), "; ".join(trace.repairs))
         times = iterations(replace(trace, path=str(path)), args.step_by)
         collected.append(Gpu(names[gpu.path], gpu.path, path, report.events, *times))
-    notes = [f"written: {path}" for path in homes]
-    commentary = [line for report in reports for line in report.notes]
-    return time_result(args, collected, repairs, "Collected from", notes, commentary)
+    notes = [*(f"written: {path}" for path in homes), *(line for report in reports for line in report.notes)]
+    return time_result(args, collected, repairs, "Collected from", notes)
 
 
 def _iter_time(args: Namespace) -> Result:

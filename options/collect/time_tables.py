@@ -17,7 +17,6 @@ def time_result(
     repairs: Repairs,
     title: str,
     notes: Sequence[str] = (),
-    commentary: Sequence[str] = (),
 ) -> Result:
     """Return the result of `--option collect` for the GPUs; `title` goes before the paths."""
     ranks = [gpu.steps for gpu in gpus if gpu.steps]
@@ -37,7 +36,6 @@ def time_result(
         tables=_tables(args, gpus) if gpus else (),
         figures=figures,
         read=[f"{gpu.path}: {sum(gpu.events.values()):,} events" for gpu in gpus],
-        commentary=commentary,
         notes=[*unmarked, *notes],
         repairs=repairs.lines,
     )
@@ -51,9 +49,6 @@ def _headline(steps: Sequence[StepTime], n_ranks: int) -> str:
     of_ranks = f" of {counted(n_ranks, 'rank')}" if n_ranks > 1 else ""
     sentence = f"An iteration takes {in_ms(fmean(times))} (mean of {counted(len(times), 'step')}{of_ranks}"
     sentence += f"; {in_ms(min(times))} to {in_ms(max(times))})" if len(times) > 1 else ")"
-    fw_bw_ns = known_mean(step.fw_bw_ns for step in steps)
-    if fw_bw_ns is not None:
-        sentence += f", {in_ms(fw_bw_ns)} of it forward and backward"
     return f"{sentence}."
 
 

@@ -32,7 +32,6 @@ _TITLES = {
     "annotation": "Annotations",
     "kernel_kind": "Kinds of kernels",
 }
-_NAMED = 3  # kernels in a note
 _MOST_BARS = 20
 _MOST_RANKS = 16  # of which a terminal shows a row for each operation and rank
 
@@ -266,7 +265,6 @@ def _breakdown(args: Namespace, job: JobFigures) -> Result:
         notes=[
             *rules,
             *dict.fromkeys(rank.steps.note for rank in job.ranks if rank.steps.note),
-            *_unknown(job),
         ],
         repairs=job.repairs,
     )
@@ -299,24 +297,6 @@ def _mean_steps(ranks: Sequence[RankSummary]) -> Bars:
     }
     names = [rank.rank for rank in ranks]
     return Bars("Where the time of a step goes", "ms of a step", "", names, series, True, horizontal=True)
-
-
-def _unknown(job: JobFigures) -> list[str]:
-    """Return lines on communication of a job of several ranks that no rule may know."""
-    import dialects
-    from dialects.roles import MAY_BE, NONE_SHOWN
-    from function_names import named
-
-    if job.n_ranks < 2:
-        return []
-    notes = []
-    shows = any(dialects.named(name).shows_communication for name in job.dialects)
-    if shows and not any(rank.breakdown.comm_ns.any() for rank in job.ranks):
-        notes.append(f"{NONE_SHOWN.format(job.n_ranks)}; --comm NAME says what is communication")
-    kernels = list(dict.fromkeys(name for rank in job.ranks for name in rank.own_streams))
-    if kernels:
-        notes.append(f"{named(kernels, _NAMED)} {MAY_BE}; add --comm NAME if they move data between ranks")
-    return notes
 
 
 def _dasf(args: Namespace) -> Result:

@@ -222,15 +222,11 @@ function summary() {
   return data.cards.length ? parts : [...parts, ...trust()];
 }
 
-/** What comes last: what was read, and what was said on the way. */
+/** What comes last: what was read. */
 function origin() {
-  const parts = [];
-  for (const [name, lines] of [["What was read", data.read], ["On the way", data.commentary]]) {
-    if (!lines.length) continue;
-    const caption = element("summary", {}, `${name} (${formatted(lines.length, 0)})`);
-    parts.push(element("details", { open: lines.length <= 8 && name === "What was read" }, caption, list(lines)));
-  }
-  return parts;
+  if (!data.read.length) return [];
+  const caption = element("summary", {}, `What was read (${formatted(data.read.length, 0)})`);
+  return [element("details", { open: data.read.length <= 8 }, caption, list(data.read))];
 }
 
 function chartSection(chart) {

@@ -39,7 +39,6 @@ RESULT = Result(
     {},
     (OPERATIONS, CATEGORIES),
     figures=(("Iteration time", "123 ms"), ("Ranks", "2")),
-    commentary=("step 3: 120 ms",),
     notes=("Written to combined.json.",),
 )
 
