@@ -46,8 +46,6 @@ _DELAY = 1.1
 _FASTER = 0.9
 #: Edits that a what-if without any names.
 _MOST_HELPFUL = 10
-#: Simulated steps whose paths are summed up, and events of all of them.
-_MOST_PATHS, _MOST_ON_PATHS = 16, 200_000
 #: A time before the edit that is less than this share of the recorded one needs a word.
 _ALIKE = 0.995
 

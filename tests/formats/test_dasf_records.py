@@ -30,11 +30,6 @@ def test_a_compute_record_is_stamped_at_its_end(tmp_path: Path) -> None:
     assert (trace.ts_ns.tolist(), trace.dur_ns.tolist()) == ([10_250_000_000], [250_000_000])
 
 
-def test_any_other_complete_record_is_stamped_at_its_start(tmp_path: Path) -> None:
-    trace = dasf.read(written(tmp_path, event("load", "X", 10.5) | {"duration": 0.25}))
-    assert trace.ts_ns.tolist() == [10_500_000_000]
-
-
 def test_a_task_is_named_after_its_function_and_runs_on_its_worker(tmp_path: Path) -> None:
     trace = dasf.read(written(tmp_path, compute(1.0, 0.5)))
     assert (trace.names, trace.cats, trace.tracks) == (["sum"], ["Compute"], [("vm", "worker-vm-0")])
@@ -69,16 +64,6 @@ def test_samples_are_points_with_their_values_beside_them(tmp_path: Path) -> Non
     trace = dasf.read(path, points=True)
     assert (len(trace), trace.points.ts_ns.tolist()) == (1, [2_000_000_000])
     assert trace.header["point_args"] == [usage]
-
-
-def test_phases_count_every_record(tmp_path: Path) -> None:
-    path = written(tmp_path, event("Managed Memory", "I", 1.0), compute(1.0, 0.5), compute(2.0, 0.5))
-    assert dasf.read(path).phases == {"I": 1, "X": 2}
-
-
-def test_begin_and_end_become_one_slice(tmp_path: Path) -> None:
-    trace = dasf.read(written(tmp_path, event("fit", "B", 1.0), event("fit", "E", 3.5)))
-    assert (trace.names, trace.ts_ns.tolist(), trace.dur_ns.tolist()) == (["fit"], [10**9], [2_500_000_000])
 
 
 def test_an_end_that_was_written_as_a_begin_ends_the_open_one(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import parallel
 from collector.network.collect_captures import TIMELINE, Captured, read_captures, write_captured
 from errors import TraceError
 from trace_utils import find_gpus
@@ -94,16 +93,6 @@ def test_a_connection_in_two_captures_counts_once(tmp_path: Path) -> None:
     found = read_captures(tmp_path)
     assert len(found.wire) == 24
     assert found.repairs == [f"{tmp_path / 'server_0.pcap'}: 1 connections are in another capture too"]
-
-
-def test_captures_read_in_processes_tell_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_job(tmp_path)
-    (tmp_path / "text.pcap").write_bytes(b"no capture")
-    one = read_captures(tmp_path, jobs=1)
-    monkeypatch.setattr(parallel, "_FORK_WORTH", 0)
-    several = read_captures(tmp_path, jobs=2)
-    assert (several.keys, several.repairs) == (one.keys, one.repairs)
-    assert [c.capture for c in several.captures] == [c.capture for c in one.captures]
 
 
 # ---- bad input: a line a file, the rest is collected
@@ -250,13 +239,3 @@ def test_all_of_a_job_on_one_host(tmp_path: Path) -> None:
     assert found.nodes == ["server_0", "server_1", "worker_0", "worker_1"]
     assert len(found.wire) == n_made
     assert [(k.key, k.node, k.n_push) for k in found.keys] == [(65544, "server_0", 4), (65546, "server_1", 4)]
-
-
-def test_packets_captured_twice_count_once(tmp_path: Path) -> None:
-    """Where a packet passes two interfaces, a capture of all of them has it twice."""
-    connection = Connection(("10.0.0.1", 40_000), ("10.0.0.9", 9000))
-    train(connection, NEW, server=8, worker=9, keys=[(65536, 9000)], steps=3, start_ns=START_NS)
-    twice = [packet for packet in connection.packets for _ in (0, 1)]
-    (tmp_path / "any.pcap").write_bytes(b"".join(pcap(twice, link=276)))
-    found = read_captures(tmp_path)
-    assert (len(found.wire), found.repairs) == (6, [])

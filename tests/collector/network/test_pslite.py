@@ -26,7 +26,6 @@ from traffic import (
     Packet,
     in_order,
     pcap,
-    protobuf_meta,
     shaken,
     struct_meta,
     train,
@@ -35,15 +34,6 @@ from traffic import (
 
 DIALECTS = pytest.mark.parametrize("dialect", [NEW, OLD], ids=["struct", "protobuf"])
 START_NS = 1_700_000_000 * 10**9
-
-
-@pytest.mark.parametrize("meta", [struct_meta, protobuf_meta])
-@pytest.mark.parametrize("request_", [True, False])
-@pytest.mark.parametrize("push", [True, False])
-def test_a_header_says_request_push_and_number(meta, request_: bool, push: bool) -> None:  # type: ignore[no-untyped-def]
-    found = read_meta(meta(request_, push, 300, 3))
-    assert found is not None
-    assert (found.request, found.push, found.timestamp, found.control) == (request_, push, 300, None)
 
 
 def test_the_struct_of_a_recorded_job() -> None:
@@ -169,16 +159,6 @@ def test_every_transfer_with_its_times(tmp_path: Path, dialect: Dialect) -> None
 
 
 @DIALECTS
-def test_the_two_ends(tmp_path: Path, dialect: Dialect) -> None:
-    connections, _ = job(dialect)
-    ends = read(tmp_path, in_order(connections)).connections
-    assert {(c.worker_host, c.worker_id, c.server_host, c.server_id, c.round_trip_ns) for c in ends} == {
-        ("10.0.0.1", 9, "10.0.0.9", 8, 100_000),
-        ("10.0.0.1", 9, "10.0.0.8", 10, 100_000),
-    }
-
-
-@DIALECTS
 @pytest.mark.parametrize("seed", range(2))
 def test_retransmissions_and_disorder_change_nothing(tmp_path: Path, dialect: Dialect, seed: int) -> None:
     connections, made = job(dialect)
@@ -230,13 +210,6 @@ def test_ports_used_again_within_a_capture(tmp_path: Path, dialect: Dialect) -> 
         made += train(again, dialect, server=8, worker=9, keys=[(0, 3000)], steps=2, start_ns=start_ns)
         connections.append(again)
     assert rows(read(tmp_path, in_order(connections))) == Counter(made)
-
-
-def test_an_unanswered_request_is_counted(tmp_path: Path) -> None:
-    connections, made = job(NEW)
-    last = max(e.request_end_ns for e in made)
-    traffic = read(tmp_path, [p for p in in_order(connections) if p.ts_ns <= last])
-    assert (rows(traffic).total(), traffic.capture.n_unanswered) == (len(made) - 1, 1)
 
 
 _LINE = re.compile(
