@@ -16,7 +16,32 @@ from dag.model import Dag, new_dag
 from dag.step_graph import Recording
 from dialects.step_parts import Edge, Meeting, Operation, RankStep, RankSteps, Transfer
 from figures.time_by_role import Breakdown, Breakdowns
-from formats.columns import Track
+from formats.columns import ArgColumn, Trace, Track
+
+
+def trace_of(
+    rows: Sequence[tuple[str, Track, int, int]],
+    dialect: str,
+    cats: Sequence[str] = (),
+    args: Mapping[str, Mapping[int, object]] | None = None,
+) -> Trace:
+    """Return a trace of slices: name, track, begin and length (ns); `args` by key, then row."""
+    names = list(dict.fromkeys(name for name, *_ in rows))
+    tracks = list(dict.fromkeys(track for _, track, *_ in rows))
+    of_row = cats or [""] * len(rows)
+    distinct = list(dict.fromkeys(of_row))
+    return Trace(
+        path="made.json", dialect=dialect, names=names, cats=distinct, tracks=tracks,
+        name_id=np.array([names.index(name) for name, *_ in rows], np.int32),
+        cat_id=np.array([distinct.index(cat) for cat in of_row], np.int32),
+        track_id=np.array([tracks.index(track) for _, track, *_ in rows], np.int32),
+        ts_ns=np.array([begin for *_, begin, _ in rows], np.int64),
+        dur_ns=np.array([length for *_, length in rows], np.int64),
+        args={
+            key: ArgColumn(np.array(list(values), np.int64), list(values.values()))
+            for key, values in (args or {}).items()
+        },
+    )  # fmt: skip
 
 
 def rank_steps(

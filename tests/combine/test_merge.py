@@ -337,13 +337,6 @@ def test_a_duration_that_no_float_can_be_stays_as_it_is(tmp_path: Path) -> None:
     assert longest in [event.get("dur") for event in _timed(_read(tmp_path / "out.json"))]
 
 
-def test_negative_times_stay_negative(tmp_path: Path) -> None:
-    events = [{"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": ts, "dur": 1} for ts in (-0.5, 3, -2)]
-    _combine(tmp_path / "out.json", _write(tmp_path / "a.json", events))
-    times = [Decimal(str(e["ts"])) for e in _timed(_read(tmp_path / "out.json"))]
-    assert times == [Decimal(-2), Decimal("-0.5"), Decimal(3)]
-
-
 def test_of_slices_that_begin_together_the_longer_comes_first(tmp_path: Path) -> None:
     events = [
         {"ph": "X", "name": n, "pid": 1, "tid": 1, "ts": 5, "dur": d} for n, d in (("in", 1), ("out", 9))
@@ -371,18 +364,6 @@ def test_a_merge_is_a_stable_sort(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     names = [event["name"] for event in _timed(_read(tmp_path / "out.json"))]
     keys = sorted((0 if same_time else (i * 7919) % 1009, rank, i) for rank in (0, 1) for i in range(3000))
     assert names == [f"{rank}.{i}" for _, rank, i in keys]
-
-
-def test_gzip_output_holds_the_same(two_workers: tuple[Path, Path], tmp_path: Path) -> None:
-    _combine(tmp_path / "out.json", *two_workers)
-    _combine(tmp_path / "out.json.gz", *two_workers)
-    assert gzip.decompress((tmp_path / "out.json.gz").read_bytes()) == (tmp_path / "out.json").read_bytes()
-
-
-def test_the_default_output_is_in_the_first_directory(two_workers: tuple[Path, Path]) -> None:
-    code, _, _ = run_cli("--option", "combine", "--path", *two_workers)
-    assert code == 0
-    assert (two_workers[0] / "combined.json").is_file()
 
 
 def test_a_cut_input_is_combined_and_reported(two_workers: tuple[Path, Path], tmp_path: Path) -> None:

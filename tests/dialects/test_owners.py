@@ -8,28 +8,15 @@ from msgspec.structs import replace
 
 import dialects
 from dialects.owners import SHARED, split_by_field, split_by_slices
-from formats.columns import NO_POINTS, ArgColumn, Trace, Track, concatenate
+from formats.columns import ArgColumn, Trace, Track, concatenate
+from make import trace_of
 
 SLICES = (("launch", 0), ("add", 1), ("mul", 2), ("launch", 0), ("add", 2))  # name, thread
 
 
 def trace() -> Trace:
     """A host's thread 0, which launches, and the devices 1 and 2; a slice each 10 ns."""
-    names = list(dict.fromkeys(name for name, _ in SLICES))
-    n = len(SLICES)
-    return Trace(
-        path="t.json",
-        dialect="chrome",
-        names=names,
-        cats=[""],
-        tracks=[Track(1, thread) for thread in range(3)],
-        name_id=np.array([names.index(name) for name, _ in SLICES], np.int32),
-        cat_id=np.zeros(n, np.int32),
-        track_id=np.array([thread for _, thread in SLICES], np.int32),
-        ts_ns=np.arange(n) * 10,
-        dur_ns=np.full(n, 5),
-        points=NO_POINTS,
-    )
+    return trace_of([(name, Track(1, tid), 10 * i, 5) for i, (name, tid) in enumerate(SLICES)], "chrome")
 
 
 def slices(trace: Trace) -> list[tuple[str, int]]:

@@ -17,7 +17,8 @@ import dialects
 from collector.gpu.iteration_times import fw_bw_ns, iterations
 from dialects.steps import Step, Steps
 from errors import TraceError
-from formats.columns import ArgColumn, Points, Trace, Track
+from formats.columns import Points, Trace, Track
+from make import trace_of
 from trace_utils import read_trace
 
 Slice = tuple[str, int, int]  # name, start, duration
@@ -36,26 +37,9 @@ def make(
     args: Mapping[str, Mapping[int, object]] | None = None,
 ) -> Trace:
     """Return a trace of these slices, times in nanoseconds; `args` by key, then row."""
-    names = list(dict.fromkeys(name for name, _, _ in slices))
-    cats = cats or [""] * len(slices)
-    pids = pids or ["p"] * len(slices)
-    distinct_cats, distinct_pids = list(dict.fromkeys(cats)), list(dict.fromkeys(pids))
-    return Trace(
-        path="made.json",
-        dialect=dialect,
-        names=names,
-        cats=distinct_cats,
-        tracks=[Track(pid, 0) for pid in distinct_pids],
-        name_id=np.array([names.index(name) for name, _, _ in slices], np.int32),
-        cat_id=np.array([distinct_cats.index(cat) for cat in cats], np.int32),
-        track_id=np.array([distinct_pids.index(pid) for pid in pids], np.int32),
-        ts_ns=np.array([start for _, start, _ in slices], np.int64),
-        dur_ns=np.array([dur for _, _, dur in slices], np.int64),
-        args={
-            key: ArgColumn(np.array(list(values), np.int64), list(values.values()))
-            for key, values in (args or {}).items()
-        },
-    )
+    tracks = [Track(pid, 0) for pid in pids or ["p"] * len(slices)]
+    rows = [(name, track, at, dur) for (name, at, dur), track in zip(slices, tracks, strict=True)]
+    return trace_of(rows, dialect, cats or (), args)
 
 
 def whole_steps(trace: Trace) -> list[Step]:

@@ -120,11 +120,6 @@ def test_a_row_may_have_columns_of_each_rank(tmp_path: Path, head: str, row: str
     assert list(trace.args[NUMBER].values) == [7, 8, 7, 8]
 
 
-def test_other_numbers_of_each_rank_make_no_ranks(tmp_path: Path) -> None:
-    trace = log(tmp_path / "all.csv", "step,step_ms,rank0_mem,rank1_mem\n7,10,1,2\n8,10,1,2\n")
-    assert (len(trace), len(trace.tracks)) == (2, 1)
-
-
 _MEASURED = [
     (step, rank, metric, ms)
     for step in (7, 8)
@@ -156,11 +151,6 @@ def test_a_row_may_hold_one_metric_of_a_step(
     assert list(trace.args[NUMBER].values) == [7, 8, 7, 8]
     assert (trace.dur_ns // 1_000_000).tolist() == [10, 10, 11, 11]
     assert [[n // 1_000_000 for n in trace.args[key].values] for key in trace.header[PARTS]] == [[1, 1, 2, 2]]
-
-
-def test_metrics_in_rows_of_all_ranks(tmp_path: Path) -> None:
-    trace = log(tmp_path / "a.csv", "step,metric,rank0_ms,rank1_ms\n7,load,1,2\n7,step,10,11\n")
-    assert (trace.dur_ns // 1_000_000).tolist() == [10, 11]
 
 
 def test_a_log_that_was_cut_and_has_a_broken_row(tmp_path: Path) -> None:

@@ -145,13 +145,6 @@ def test_the_timeline_keeps_what_was_recorded(tmp_path: Path) -> None:
     assert times == sorted(times)
 
 
-def test_sort_puts_the_least_slack_first_and_head_cuts(gpu: Path) -> None:
-    rows = answer("--path", gpu, "--sort")["operations"]
-    assert [row["slack_ms"] for row in rows] == sorted(row["slack_ms"] for row in rows)
-    _, out, _ = run_cli("--option", "critical", "--path", gpu, "--head", "1", "--format", "csv")
-    assert len(out.splitlines()) == 2
-
-
 @pytest.mark.parametrize(
     ("flags", "code", "what"),
     [
@@ -166,12 +159,6 @@ def test_mistakes_are_one_line(gpu: Path, flags: list[str], code: int, what: str
     found, out, err = run_cli("--option", "critical", "--path", gpu, *flags)
     assert (found, out, err.count("\n")) == (code, "", 1)
     assert what in err
-
-
-def test_a_graph_without_its_trace(gpu: Path) -> None:
-    code, _, err = run_cli("--option", "critical", "--path", gpu / "dag.gml")
-    assert (code, err.count("\n")) == (1, 1)
-    assert "no durations" in err
 
 
 def test_a_trace_without_its_graph_is_still_answered(gpu: Path) -> None:

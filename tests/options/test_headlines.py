@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +47,3 @@ def test_a_breakdown_has_its_ranks_in_json() -> None:
         assert rank["steps"] == len(walls)
         assert rank["mean_ms"] == pytest.approx(sum(walls) / len(walls))
         assert rank["median_ms"] == pytest.approx(sorted(walls)[len(walls) // 2])
-
-
-def test_step_by_is_heeded_by_statistic_and_refused_by_variants_without_steps(tmp_path: Path) -> None:
-    shutil.copytree(LENET, tmp_path / "job")
-    code, _, err = run_cli("--option", "statistic", "--path", tmp_path / "job", "--step_by", "nothing")
-    assert (code, err.count("\n"), "--step_by nothing" in err) == (1, 1, True)
-    words = ("--option", "statistic", "--path", tmp_path, "--sub_option", "task_balance", "--step_by", "x")
-    code, _, err = run_cli(*words)
-    assert (code, "--step_by has no effect with --sub_option task_balance" in err) == (2, True)

@@ -340,21 +340,6 @@ def test_a_row_goes_to_what_it_is_about_and_a_box_to_its_rows(browser: Chrome, t
     assert browser.execute_script(MARKED) == ["FW.a"]
 
 
-def test_spans_that_touch_share_a_row(browser: Chrome, tmp_path: Path) -> None:
-    third = 100 / 3  # its decimals do not fit into what a page holds
-    spans = [Span("rank0", f"op{i}", i * third, third, "FW") for i in range(300)]
-    open_page(browser, page(tmp_path / "a.html", Timeline("Step", spans)))
-    one_row = "return laidOut(data.charts[0]).lanes.map(lane => lane.rows.length)"
-    assert browser.execute_script(one_row) == [1]
-
-
-def test_a_timeline_cannot_be_lost(browser: Chrome, tmp_path: Path) -> None:
-    open_page(browser, page(tmp_path / "a.html", LINKED))
-    browser.find_element(By.CSS_SELECTOR, ".board canvas").send_keys(*[Keys.ARROW_LEFT] * 60)
-    start, end = browser.execute_script("return timelines[0].range()")
-    assert start < 0 < end < 100
-
-
 def test_cards_come_before_the_notes_and_show_what_they_are_about(browser: Chrome, tmp_path: Path) -> None:
     card = Card(EVIL, "5.00 ms", [("", "Why."), ("Look", "python3 x")], about=("rank1.BW.b",))
     result = Result("diagnose", "A", {}, (), (LINKED,), cards=[card], notes=["A note."])

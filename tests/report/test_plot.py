@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from conftest import few
-from errors import AnalyzeError, OutputError, UsageError
+from errors import OutputError
 from report import colours, plot
 from result import Bars, Chart, HeatMap, Network, Result
 
@@ -139,16 +139,3 @@ def test_a_drawing_that_holds_more_than_shapes_does_not_get_into_a_page(
         monkeypatch.setattr(plot, "_converted", lambda spec, picture=picture: picture)
         with pytest.raises(OutputError, match="is not put into a page"):
             plot.svg(BARS)
-
-
-def test_an_unknown_suffix_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"a\.gif: a picture ends in \.svg, \.png, \.pdf or \.html"):
-        write_still(BARS, tmp_path / "a.gif")
-
-
-def test_a_missing_library_is_a_line_that_installs_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(plot, "find_spec", lambda name: None)
-    with pytest.raises(AnalyzeError, match="python3 -m pip install vl-convert-python"):
-        write_still(BARS, tmp_path / "a.png")

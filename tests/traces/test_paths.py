@@ -82,13 +82,6 @@ def test_rank_files_by_content_before_name(tmp_path: Path) -> None:
     assert loaded.repairs == [f"{tmp_path}: rank 2 of 3 missing"]
 
 
-def test_two_files_of_one_rank_are_both_read_and_said(tmp_path: Path) -> None:
-    make(tmp_path, "a.json", "b.json", content=kineto(0, 1))
-    loaded = load_paths([tmp_path])
-    assert len(loaded.made) == 2
-    assert loaded.repairs == [f"{tmp_path}: rank 0 claimed by several files"]
-
-
 def test_other_files_and_products_of_this_program_are_no_ranks(tmp_path: Path) -> None:
     make(tmp_path, "rank0.json", "combined.json", "synthetic.json.gz")
     make(tmp_path, "notes.txt", "steps.json", content='{"steps": [1]}')

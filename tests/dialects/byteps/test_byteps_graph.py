@@ -17,7 +17,8 @@ from dag_utils import Recording, critical_path, load_steps, mean_dags
 from dialects.step_parts import Joint, Operation, RankStep, RankSteps, RankTrace
 from dialects.tolerances import LATE_CLOCK_NS
 from errors import TraceError
-from formats.columns import ArgColumn, Id, Trace, Track
+from formats.columns import Id, Trace, Track
+from make import trace_of
 from trace_utils import Request
 
 MS = 1_000_000
@@ -30,25 +31,11 @@ PASS: Sequence[Pair] = (("FW.a", "BW.a"), ("BW.a", "Comm.a"), ("Comm.a", "STEP")
 
 def trace(rows: Sequence[Row], inputs: Mapping[str, Mapping[int, str]] | None = None) -> Trace:
     """A BytePS trace of these slices; `inputs` by key of args, then row."""
-    names = list(dict.fromkeys(row[0] for row in rows))
-    tracks = list(dict.fromkeys(Track(row[1], row[2]) for row in rows))
-    start = np.array([row[3] * MS for row in rows], np.int64)
-    return Trace(
-        path="made.json",
-        dialect="byteps",
-        names=names,
-        cats=[""],
-        tracks=tracks,
-        name_id=np.array([names.index(row[0]) for row in rows], np.int32),
-        cat_id=np.zeros(len(rows), np.int32),
-        track_id=np.array([tracks.index(Track(row[1], row[2])) for row in rows], np.int32),
-        ts_ns=start,
-        dur_ns=np.array([row[4] * MS for row in rows], np.int64) - start,
-        args={
-            key: ArgColumn(np.array(list(values), np.int64), list(values.values()))
-            for key, values in (inputs or {}).items()
-        },
-    )
+    made = [
+        (name, Track(pid, tid), int(start * MS), int(end * MS) - int(start * MS))
+        for name, pid, tid, start, end in rows
+    ]
+    return trace_of(made, "byteps", args=inputs)
 
 
 def compute(name: str, start: float, end: float, tid: int = 7) -> Row:
