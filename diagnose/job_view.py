@@ -25,7 +25,6 @@ from figures.time_by_role import outliers
 from replay.edit import Job
 from replay.even_work import begun_by_owners, done_by_all, is_own_work
 from replay.even_work import stages as pipeline
-from replay.occurrences import pace
 from replay.whatif.host import PYTHON_NS, prepares
 
 #: Steps whose critical paths are walked at most; more of steps that are short, so many events.
@@ -239,11 +238,6 @@ class JobView:
     def work_by_kind(self) -> Float64:
         """The work of all operations of a kind (see `OperationTable`) in each whole step (steps, k)."""
         return self._sums("work_ns")
-
-    @cached_property
-    def device_pace(self) -> Float64:
-        """How many times as long as usual the kernels of the devices take in each whole step (steps,)."""
-        return pace(self.work_by_kind[:, [one.is_kernel for one in self.recording.table.kinds]])
 
     @cached_property
     def gap_by_kind(self) -> Float64:

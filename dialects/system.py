@@ -173,8 +173,6 @@ class System:
     memory_setting = ""
     #: The operation whose thread a combined file shows first.
     front_operation: str | None = None
-    #: What recording an operation of the host of a device takes, from and to (µs); 0 where that is not known.
-    recording_us = 0.0, 0.0
     #: The kinds of findings that none of its recordings can show, whatever was set when they were made.
     never_shows: frozenset[str] = frozenset((
         "slow_collective", "server", "priority_inversion", "input", "host_bound", "host_sync", "copies",

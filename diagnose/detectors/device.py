@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-import dialects
-from arrays import Int64
 from arrays.intervals import union_length
 from arrays.numbering import unique
 from dag.step_graph import Bool, StepGraph
@@ -79,19 +77,9 @@ def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
         edits=[edit("host", "none")],
         operations=largest,
         evidence=view.show(launching & is_largest, 3),
-        caveat="upper bound: assumes a host that takes no time" + _recording(view, launching),
+        caveat="upper bound: assumes a host that takes no time",
         look=("critical", "--head", "10"),
     )
-
-
-def _recording(view: JobView, launching: Bool) -> str:
-    """Return as words how much of a step the recording of what launches may have taken; "" if unknown."""
-    costs_us = dialects.named(view.loaded.files[0].dialect).recording_us
-    events = int(launching[view.usual_step.operation].sum()) / len(view.recording.owners)
-    low, high = (min(one * 1e3 * events, view.step_ns) for one in costs_us)
-    if high < NOTICEABLE * view.step_ns:
-        return ""
-    return f"; about {in_ms(low, unit='')} to {in_ms(high)} of a step is the profiler's own time"
 
 
 def host_sync(view: JobView) -> Iterator[Finding | Skipped]:
@@ -99,13 +87,11 @@ def host_sync(view: JobView) -> Iterator[Finding | Skipped]:
     if not _on_device(view).any():
         yield Skipped("host_sync", NO_DEVICE)
         return
-    waits = {calls: wait for calls, wait in _sync_waits(view).items() if not is_allocation(calls[0])}
+    waits = {name: wait for name, wait in _sync_waits(view).items() if not is_allocation(name)}
     total = sum(waits.values())
     if total < NOTICEABLE * view.step_ns:
         return
-    ordered = sorted(waits, key=lambda calls: -waits[calls])
-    largest = list(dict.fromkeys(name for name, _ in ordered))[:3]
-    callers = list(dict.fromkeys(caller for _, caller in ordered if caller))[:3]
+    largest = sorted(waits, key=lambda name: -waits[name])[:3]
     chosen = view.which(lambda one: not one.on_device and one.name in largest)
     blocks = is_launch(largest[0])
     yield Finding(
@@ -114,7 +100,6 @@ def host_sync(view: JobView) -> Iterator[Finding | Skipped]:
         if blocks
         else "CPU–GPU synchronisation stalls both",
         cause=f"{in_ms(total)} in {named(largest)}"
-        + (f", called by {named(callers)}" if callers else "")
         + f"; the device is busy {in_percent(_busy_share(view))} of the step",
         action="unset CUDA_LAUNCH_BLOCKING, HIP_LAUNCH_BLOCKING or AMD_SERIALIZE_KERNEL"
         if blocks
@@ -283,37 +268,15 @@ def _busy_share(view: JobView) -> float:
     return float(np.median(shares))
 
 
-def _sync_waits(view: JobView) -> dict[tuple[str, str], float]:
-    """Return how long calls wait for a device in a step, by their names and callers; means over owners."""
+def _sync_waits(view: JobView) -> dict[str, float]:
+    """Return how long calls wait for a device in a step, by their names; means over owners."""
     recording, device = view.recording, _on_device(view)
-    _, thread = recording.numbered(lambda one: (one.owner, one.track))
-    is_operator = view.which(lambda one: not one.on_device and one.role is not Role.CALL)
-    total: dict[tuple[str, str], float] = {}
+    total: dict[str, float] = {}
     for step in view.steps:
         targets = np.unique(step.edges[is_sync(step.edges, device[step.operation]), 1])
         waits = (step.end_ns - step.start_ns - step.work_ns)[targets]
-        operators = np.flatnonzero(is_operator[step.operation])
-        callers = _callers(step, operators, targets, thread[step.operation])
-        for event, caller, wait in zip(targets.tolist(), callers.tolist(), waits.tolist(), strict=True):
-            name, by = (
-                recording.operations[int(step.operation[one])].name if one >= 0 else ""
-                for one in (event, caller)
-            )
-            total[name, by] = total.get((name, by), 0.0) + wait
+        for event, wait in zip(targets.tolist(), waits.tolist(), strict=True):
+            name = recording.operations[int(step.operation[event])].name
+            total[name] = total.get(name, 0.0) + wait
     parts = len(view.rows) * len(recording.owners)
-    return {calls: wait / parts for calls, wait in total.items() if wait}
-
-
-def _callers(step: StepGraph, operators: Int64, targets: Int64, thread: Int64) -> Int64:
-    """Return which of the events `operators` called each of `targets` (k,); -1 for none.
-
-    `thread` (n,) is that of each event. The time of an operator itself ends where it calls something.
-    """
-    since = int(step.start_ns.min(initial=0))
-    span = int(step.end_ns.max(initial=0)) - since + 1
-    ends = thread[operators] * span + step.end_ns[operators] - since
-    order = np.argsort(ends, kind="stable")
-    wanted = thread[targets] * span + step.start_ns[targets] - since
-    at = np.searchsorted(ends[order], wanted)
-    found = np.append(operators[order], -1)[at]
-    return np.where(np.append(ends[order], -1)[at] == wanted, found, -1)
+    return {name: wait / parts for name, wait in total.items() if wait}

@@ -144,21 +144,12 @@ def outlier_steps(view: JobView) -> Iterator[Finding | Skipped]:
     numbers = [view.numbers[place] for place in places]
     worst = rows[int(np.argmax(times[places]))]
     grown = _grown(view, worst)
-    runs = view.work_by_kind > 0
-    alone = runs[places[int(np.argmax(times[places]))]] & ~np.delete(runs, places, axis=0).any(axis=0)
-    only = [
-        kind.name
-        for kind, is_alone in zip(recording.table.kinds, alone.tolist(), strict=True)
-        if is_alone and kind.is_span
-    ]
     yield Finding(
         kind="outlier_steps",
         title=f"step{'s' if len(rows) > 1 else ''} {listed([str(one) for one in numbers], 5)} "
         f"take{'' if len(rows) > 1 else 's'} much longer than the others",
         cause=f"up to {in_ms(times[places].max())} instead of {in_ms(middle, unit='')}; "
-        + _by_clock(view.device_pace[places].max(), times[places].max() / middle)
-        + f"what grew most in step {recording.steps[worst].number}: {brief(grown.name)} on {grown.rank}"
-        + (f"; {named(only[:3])} ran in no usual step" if only else ""),
+        f"what grew most in step {recording.steps[worst].number}: {brief(grown.name)} on {grown.rank}",
         action="look at what else ran then: checkpoints, evaluation, other processes, garbage collection",
         edits=[edit(",".join(f"step{one}" for one in numbers), "usual")],
         ranks=[grown.rank],
@@ -188,7 +179,6 @@ def slower_span(view: JobView) -> Iterator[Finding]:
         if min(np.mean(times[inside] > middle_ns), np.mean(times[outside] < middle_ns)) < NEARLY_ALL:
             continue  # two kinds of steps in turn, by chance more of one there
         begin = 0 if grows else begin
-        pace = view.device_pace
         more_ns, lost_ns = longer - usual, float((times[kept[begin:end]] - usual).sum())
         grown = [
             np.median(ns[inside], axis=0) - np.median(ns[outside], axis=0)
@@ -206,8 +196,7 @@ def slower_span(view: JobView) -> Iterator[Finding]:
             else f"from step {first} {'on' if end == n else f'to step {last}'} a step takes "
             f"{in_ms(more_ns)} longer",
             cause=f"{in_ms(longer)} instead of {in_ms(usual, unit='')}; "
-            + _by_clock(np.median(pace[inside]) / np.median(pace[outside]), longer / usual)
-            + f"what grew most is {what}, by {in_ms(max(map(np.max, grown)))}",
+            f"what grew most is {what}, by {in_ms(max(map(np.max, grown)))}",
             action="look at what changed then: clocks and temperature of a device, other processes, input",
             ranks=ranks,
             operations=[one.label],
@@ -216,14 +205,6 @@ def slower_span(view: JobView) -> Iterator[Finding]:
             span=(first, last),
             lost_ns=lost_ns,
         )
-
-
-def _by_clock(pace: float, length: float) -> str:
-    """Return as words that a device's clock makes steps longer, if half of that is so; each is a ratio."""
-    if pace - 1 < HALF * (length - 1) or length < 1:
-        return ""
-    longer = in_percent(pace - 1)
-    return f"kernels of all kinds take {longer} longer, as where a device lowers its clock (power, heat); "
 
 
 def _grown(view: JobView, row: int) -> Evidence:

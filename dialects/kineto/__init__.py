@@ -80,7 +80,6 @@ class Kineto(System):
     name = "kineto"
     shows_communication = True
     memory_setting = "profile_memory=True"
-    recording_us = 1.0, 3.0  # jobs on an H200, with and without the profiler (docs/accuracy.md)
     never_shows = frozenset(("server", "priority_inversion", "negotiation", "profiling_overhead"))
     args = MappingProxyType({
         Need.SYNC: SYNC_ARGS,

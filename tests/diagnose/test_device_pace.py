@@ -13,14 +13,6 @@ from replay.forecast import Forecasts
 from trace_utils import Request
 
 
-def test_kernels_that_all_take_longer_are_told_as_the_devices_clock(tmp_path: Path) -> None:
-    pace = [1.0] * 12 + [1.2] * 12
-    path, _ = device(tmp_path / "job", DeviceStep(pace=pace), steps=24)
-    (finding,) = (one.finding for one in diagnosed(path).findings if one.finding.kind == "outlier_steps")
-    assert finding.title == "from step 12 on a step takes 8.00 ms longer"
-    assert "kernels of all kinds take 20 % longer, as where a device lowers its clock" in finding.cause
-
-
 def relative_width(job: DeviceStep, path: Path, edit: EditRequest, steps: int = 12) -> float:
     """Return how wide the interval of an edited job is, as a share of its step."""
     path, _ = device(path, job, steps=steps)
