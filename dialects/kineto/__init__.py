@@ -198,16 +198,14 @@ class Kineto(System):
 
     def _every_step(self, trace: Trace, by: str | None) -> tuple[Steps, Sequence[str]]:
         """Return the steps as the host runs them, and the kind of each in inference, numbered from 1."""
-        from dialects.kineto.inference_steps import annotated_steps, graph_replays
+        from dialects.kineto.inference_steps import annotated_steps
 
         served, kinds = annotated_steps(trace)
         if by is not None and by in kinds:
             return served, kinds
         if by is None and served.whole and len(served.whole) >= len(self.marked_steps(trace).whole):
             return served, kinds
-        found = super().find_steps(trace, by)
-        is_known = by is not None or found.whole or found.partial
-        return (found if is_known else graph_replays(trace)), ()
+        return super().find_steps(trace, by), ()
 
     def loop_spans(self, trace: Trace) -> Mask:
         """Return the annotations of the host (n,)."""

@@ -1,4 +1,4 @@
-"""Steps of inference: what serving programs annotate, each step of a kind, and replays of one CUDA graph."""
+"""Steps of inference: what serving programs annotate, each step of a kind."""
 
 from __future__ import annotations
 
@@ -10,11 +10,7 @@ import numpy as np
 
 from arrays import Int64
 from arrays.median import median
-from arrays.numbering import unique
-from dialects.kineto.kineto_device import calls_of
-from dialects.masks import by_cat, by_name
-from dialects.steps import NO_STEPS, Steps, between, outer_rows, rest, spans
-from dialects.system import KERNEL_CATS, RUNTIME_CATS
+from dialects.steps import NO_STEPS, Steps, outer_rows, spans
 from errors import listed
 from formats.columns import Trace
 from result import in_ms
@@ -32,8 +28,7 @@ _ANY = re.compile(r"execute_\w.*")
 #: What people call these steps themselves.
 _PLAIN = re.compile(r"(prefill|decode)(?:[ _-]?step)?(?:[ _#-]?\d+)?", re.IGNORECASE)
 _BEGINS = ("execute_", "step[", "[Executor] ", "prefill", "Prefill", "decode", "Decode")
-_GRAPH_LAUNCH = re.compile(r"[a-z]{2,4}GraphLaunch\w*")
-_LEAST = 3  # annotations without a kind, or replays of a graph, that make a loop
+_LEAST = 3  # annotations without a kind that make a loop
 
 
 def kind_of_step(name: str) -> str | None:
@@ -88,33 +83,3 @@ def chosen_kind(steps: Int64, kinds: Sequence[str], by: str | None = None) -> tu
         look = f" (--step_by {other} looks at them)" if other else ""
         others.append(f"{n_steps}, {in_ms(usual)} in the median{look}")
     return kind, f"steps of other kinds are not in these figures: {listed(others)}" if others else ""
-
-
-def graph_replays(trace: Trace) -> Steps:
-    """Return the steps from one replay of a CUDA graph to the next, where nothing else tells steps.
-
-    Of several graphs that follow each other in turn (a model in pieces) it is the one that is replayed most
-    seldom, if so many others lie between two of its replays each time.
-    """
-    calls = np.flatnonzero(by_name(trace, _GRAPH_LAUNCH.fullmatch) & by_cat(trace, RUNTIME_CATS.__contains__))
-    calls = calls[np.argsort(trace.ts_ns[calls], kind="stable")]
-    if len(calls) < _LEAST:
-        return NO_STEPS
-    kernels = np.flatnonzero(by_cat(trace, KERNEL_CATS.__contains__))
-    kernels = kernels[np.argsort(trace.ts_ns[kernels], kind="stable")]
-    place = np.full(len(trace) + 1, -1)
-    place[calls] = np.arange(len(calls))
-    of_call = place[calls_of(trace, kernels)]
-    kernels, of_call = kernels[of_call >= 0], of_call[of_call >= 0]
-    count = np.bincount(of_call, minlength=len(calls))
-    first = np.full(len(calls), -1)
-    first[of_call[::-1]] = trace.name_id[kernels[::-1]]
-    graph = np.unique(np.column_stack([count, first]), axis=0, return_inverse=True)[1].reshape(-1)
-    marks = calls
-    for one in sorted(unique(graph).tolist(), key=lambda one: int((graph == one).sum())):
-        at = np.flatnonzero(graph == one)
-        if len(at) >= _LEAST and np.ptp(np.diff(at)) == 0:
-            marks = calls[at]
-            break
-    steps = tuple(between(trace.ts_ns[marks]))
-    return Steps(steps, rest(trace, marks), "one replay of a CUDA graph to the next")

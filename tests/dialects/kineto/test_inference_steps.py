@@ -25,11 +25,11 @@ def test_of_two_kinds_with_as_many_steps_it_is_the_longer_one() -> None:
 _CALL, _DECODE, _PREFILL = 0.1, 10.0, 80.0  # ms
 
 
-def serve(directory: Path, names: tuple[str, str], steps: int = 30, pieces: int = 1) -> Path:
+def serve(directory: Path, names: tuple[str, str], steps: int = 30) -> Path:
     """Write steps of a server, each tenth (from the fifth) a prompt's; `names`: of the others, of these.
 
-    A step calls the device, by the replay of a graph of ten kernels or of one for each of the `pieces` of a
-    model, or kernel by kernel for a prompt; waits for it; and the next one begins 0.5 ms later.
+    A step calls the device, by the replay of a graph of ten kernels, or kernel by kernel for a prompt;
+    waits for it; and the next one begins 0.5 ms later.
     """
     events: list[dict[str, Any]] = []
 
@@ -40,7 +40,7 @@ def serve(directory: Path, names: tuple[str, str], steps: int = 30, pieces: int 
     at, call = 0.0, 0
     for i in range(steps):
         is_prompt = i % 10 == 4
-        launches = 4 if is_prompt else pieces
+        launches = 4 if is_prompt else 1
         free = at + _CALL
         for k in range(launches):
             call += 1
@@ -52,7 +52,7 @@ def serve(directory: Path, names: tuple[str, str], steps: int = 30, pieces: int 
                 1,
                 call,
             )
-            kernels = 1 if is_prompt else 10 - (k > 0)  # the first piece is longer than the others
+            kernels = 1 if is_prompt else 10
             took = (_PREFILL if is_prompt else _DECODE) / launches / kernels
             for _ in range(kernels):
                 add("gemm", "kernel", free, took, 0, call)
@@ -106,16 +106,3 @@ def test_statistic_and_diagnose_do_not_mix_them(tmp_path: Path) -> None:
     assert found["headline"].startswith("A decode step takes 10.6 ms")
     assert found["iteration_ms"]["mean"] == pytest.approx(10.6, rel=0.01)
     assert "outlier_steps" not in [one["kind"] for one in found["findings"]]
-
-
-@pytest.mark.parametrize("pieces", [1, 6])
-def test_where_no_annotation_tells_a_step_is_a_replay_of_the_graph_or_of_its_first_piece(
-    tmp_path: Path, pieces: int
-) -> None:
-    path = serve(tmp_path, ("", ""), steps=12, pieces=pieces)
-    steps = load_steps([path]).recording
-    # twelve steps without the prompt's, whose time is that of the replay before it; the last one ends nowhere
-    lengths = [round(int(one.iteration_ns[0]) / 1e6, 1) for one in steps.bounds]
-    assert len(lengths) == 10
-    assert sorted(lengths)[:9] == pytest.approx([10.6] * 9, abs=0.15)
-    assert max(lengths) == pytest.approx(10.6 + 80.6, abs=0.2)
