@@ -35,6 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except OSError as error:  # an error that no code nearer to the file has translated
         return _failed(": ".join(filter(None, (error.filename, error.strerror or str(error)))))
+    except MemoryError:
+        return _failed("not enough memory; --jobs 1 needs less")
     except ImportError as error:
         return _failed(f"{error}; python3 -m pip install -r requirements.txt")
     except KeyboardInterrupt:

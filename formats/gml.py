@@ -1,9 +1,15 @@
-"""GML: read by networkx, and written as networkx writes it."""
+"""GML as networkx writes it, read and written fast; every other layout is read by networkx itself.
+
+The fast reader knows one layout: a directed graph with a pair of key and scalar value, or the beginning or
+end of a block, on each line. A file that departs from it anywhere (comments, nested values, errors) is left
+to networkx.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +25,9 @@ if TYPE_CHECKING:
     import networkx as nx
 
 _NOT_PLAIN = re.compile(r'[^ -~]|[&"]')
+_UNUSUAL = ("&", '"[]"', '"()"')  # references to characters, and empty sequences
+_NOT_FINITE = ("NAN", "INF", "+INF", "-INF")
+_MOST_DIGITS = 18  # of an integer that is certain to have 64 bits
 
 
 class Gml(Struct, frozen=True):
@@ -62,11 +71,68 @@ def parse_gml(text: str, path: str = "GML") -> Gml:
 
     Raises TraceError where it is not GML, an edge names a missing node, or ids or labels are doubled.
     """
+    with contextlib.suppress(ValueError, KeyError, StopIteration):
+        return _parse_lines(text)
+    return _parse_by_networkx(text, path)
+
+
+def _parse_lines(text: str) -> Gml:
+    """Read the layout that networkx writes; ValueError, KeyError or StopIteration at any other."""
+    lines = map(str.strip, text.split("\n"))
+    if next(lines) != "graph [" or any(part in text for part in _UNUSUAL):
+        raise ValueError
+    blocks: dict[str, list[dict[str, Any]]] = {"node [": [], "edge [": []}
+    graph: dict[str, Any] = {}
+    while (line := next(lines)) != "]":
+        if line in blocks:
+            blocks[line].append(_block(lines))
+        else:
+            _add_pair(line, graph)
+    nodes, edges = blocks.values()
+    index = {node.pop("id"): i for i, node in enumerate(nodes)}
+    labels = [node.pop("label") for node in nodes]
+    ends = [(index[edge.pop("source")], index[edge.pop("target")]) for edge in edges]
+    is_typed = all(type(label) is str for label in labels) and all(type(i) is int for i in index)
+    is_distinct = len(index) == len(set(labels)) == len(nodes) and len(set(ends)) == len(edges)
+    if any(lines) or not graph.pop("directed") or "multigraph" in graph or not is_typed or not is_distinct:
+        raise ValueError
+    source, target = np.array(ends, np.int64).reshape(-1, 2).T
+    return Gml(labels, source, target, nodes, edges)
+
+
+def _block(lines: Iterator[str]) -> dict[str, Any]:
+    block: dict[str, Any] = {}
+    while (line := next(lines)) != "]":
+        _add_pair(line, block)
+    return block
+
+
+def _add_pair(line: str, block: dict[str, Any]) -> None:
+    """Add the key and the value of a line; ValueError where it is no such pair, or a key comes again."""
+    key, _, raw = line.partition(" ")
+    raw = raw.lstrip()
+    if not key.isidentifier() or key[0] == "_" or key in block:
+        raise ValueError
+    if raw[:1] == '"':
+        if raw[-1] != '"' or len(raw) < 2 or '"' in raw[1:-1] or "\r" in raw:
+            raise ValueError
+        block[key] = raw[1:-1]
+    elif "." in raw or raw in _NOT_FINITE:
+        if "_" in raw:  # which only Python allows
+            raise ValueError
+        block[key] = float(raw)
+    elif raw.lstrip("+-").isdecimal() and len(raw) <= _MOST_DIGITS:
+        block[key] = int(raw)
+    else:
+        raise ValueError
+
+
+def _parse_by_networkx(text: str, path: str) -> Gml:
     import networkx as nx
 
     try:
-        return _within_border(nx.parse_gml(text.split("\n")))
-    except (nx.NetworkXError, TraceError) as error:
+        graph = nx.parse_gml(text.split("\n"))
+    except nx.NetworkXError as error:
         raise TraceError(f"{path}: {' '.join(str(error).split())}") from error
     except (TypeError, AttributeError, KeyError, IndexError, ValueError, OverflowError) as error:
         raise TraceError(
@@ -74,6 +140,10 @@ def parse_gml(text: str, path: str = "GML") -> Gml:
         ) from error
     except RecursionError as error:
         raise TraceError(f"{path}: values are nested too deeply") from error
+    try:
+        return _within_border(graph)
+    except (TraceError, RecursionError) as error:
+        raise TraceError(f"{path}: {error}") from error
 
 
 def _within_border(graph: nx.Graph[Any]) -> Gml:

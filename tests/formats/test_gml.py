@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import recorded
 from conftest import examples
 from errors import TraceError
+from formats import gml as gml_module
 from formats.gml import Gml, format_gml, parse_gml, read_gml
 
 TINY = (
@@ -75,6 +76,14 @@ def graphs(draw: st.DrawFn, values: st.SearchStrategy[dict[str, Any]] = anything
 
 
 @pytest.mark.slow
+@settings(max_examples=examples(50), deadline=None)
+@given(graphs())
+def test_what_networkx_writes_both_read_alike(graph: nx.DiGraph[str]) -> None:
+    text = _networkx_text(graph)
+    assert _content_of(parse_gml(text)) == _content(nx.parse_gml(text.split("\n")))
+
+
+@pytest.mark.slow
 @settings(max_examples=examples(150), deadline=None)
 @given(graphs(writable))
 def test_we_write_what_networkx_writes(graph: nx.DiGraph[str]) -> None:
@@ -91,6 +100,32 @@ def test_any_text_is_read_as_networkx_reads_it_or_refused(text: str) -> None:
             parse_gml(text)
     else:
         assert _content_of(parse_gml(text)) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'graph [ directed 1 node [ id 0 label "a" ] node [ id 1 label "b" ] edge [ source 1 target 0 ] ]',
+        "# a comment\n" + TINY + EDGE,
+        'Creator "x"\nVersion 1\n' + TINY + EDGE,
+        TINY.replace('"a"', '"&lt;&#955;&#x3bb;&nosuch;&"') + EDGE,
+        TINY.replace("id 0\n", "id 0\n graphics [ x 1.5 y -2 ]\n") + EDGE,
+        TINY.replace("id 1", "id 7") + EDGE.replace("target 1", "target 7"),
+        TINY.replace('label "a"', 'label "a" avg NAN') + EDGE,
+        TINY.replace('label "a"', 'label "a" avg +INF low -INF') + EDGE,
+        TINY.replace('label "a"', 'label "a" l 1 l 2 m "_networkx_list_start" m 3 n "[]" o "()"') + EDGE,
+        TINY.replace("directed 1", "directed 0") + EDGE,
+        TINY.replace("directed 1", "directed 1 multigraph 1") + EDGE[:-2] + EDGE,
+        TINY.replace('label "a"', "label 5") + EDGE,
+        TINY.replace("id 0\n    label", 'label "z" old').replace('old "a"', "id 0") + EDGE,
+        "graph [\r\n directed 1\r\n node [ id 0 label \"a\" ]\r\n]\r\n",
+        "graph [ directed 1 ]",
+        TINY.replace("  directed 1", '  directed 1\n  name "x"') + EDGE,
+    ],
+)  # fmt: skip
+def test_layouts_that_other_programs_write(text: str) -> None:
+    theirs = nx.parse_gml(text.split("\n"))
+    assert repr(_content_of(parse_gml(text))) == repr(_content(theirs))  # by repr: NaN is no NaN's equal
 
 
 @pytest.mark.parametrize(
@@ -121,6 +156,11 @@ def test_bytes_that_are_not_ascii_are_refused_with_their_line(tmp_path: Path) ->
         read_gml(path)
 
 
-def test_a_recorded_graph_is_written_as_networkx_writes_it() -> None:
-    path = next(path for job in recorded.jobs("byteps") for path in job.glob("worker_0/0/dag.gml"))
-    assert format_gml(read_gml(path)) == _networkx_text(nx.read_gml(path))
+def test_recorded_graphs_are_read_as_networkx_reads_them() -> None:
+    paths = [path for job in recorded.jobs("byteps") for path in job.glob("worker_0/0/dag.gml")]
+    assert paths
+    for path in paths:
+        text = path.read_text()
+        fast = gml_module._parse_lines(text)
+        assert _content_of(fast) == _content(nx.read_gml(path))
+        assert format_gml(fast) == _networkx_text(nx.read_gml(path))
