@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from arrays import NDArray
-from figures.time_by_role import Breakdowns
 from result import HeatMap
 
 if TYPE_CHECKING:
@@ -25,19 +24,6 @@ LEAST_SHOWN = 0.01
 def doubt(change: Change) -> str:
     """Return words that say where a change may be chance."""
     return " (uncertain)" if change.p is not None and not change.significant else ""
-
-
-def exposed_map(parts: Sequence[Breakdowns]) -> list[HeatMap]:
-    """Draw how long each rank communicated in each step while it computed nothing, if any did."""
-    if not any(part.exposed_comm_ns.any() for part in parts):
-        return []
-    steps = sorted({step for part in parts for step in part.step}, key=lambda step: step or 0)
-    column = {step: i for i, step in enumerate(steps)}
-    ms = np.full((len(parts), len(steps)), np.nan)
-    for row, part in enumerate(parts):
-        ms[row, [column[step] for step in part.step]] = part.exposed_comm_ns / 1e6
-    names = ["all" if step is None else str(step) for step in steps]
-    return [rank_map("Exposed communication", [part.rank for part in parts], names, ms)]
 
 
 def joined_steps(

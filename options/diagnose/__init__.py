@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import options
@@ -14,11 +13,10 @@ from outputs.marks import is_digest
 from result import Card, Chart, Column, Command, Result, Table, in_ms, in_percent, ms_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from diagnose.diagnosis import Diagnosis, Ranked
     from diagnose.finding import Evidence
-    from figures.time_by_role import Breakdowns
     from replay.edit import EditRequest
 
 HELP = (
@@ -86,7 +84,6 @@ def run(args: Namespace) -> Result:
     return _result(
         args,
         diagnose(loaded, network.words),
-        partial(_breakdowns, args),
         loaded.recording.notes,
         [*loaded.repairs, *network.repairs],
     )
@@ -114,7 +111,6 @@ def _of_dumps(args: Namespace) -> Result:
     result = _result(
         args,
         hang_diagnosis(hang, ranks, paths),
-        tuple,
         [*notes, f"The ranks are taken from {told}."],
         mapped.repairs,
     )
@@ -134,18 +130,16 @@ def _of_step_log(args: Namespace) -> Result:
     from figures.rank_figures import Wanted
 
     job = load_figures(args.path, Wanted(rows=True), options.asked(args))
-    parts = [rank.breakdown for rank in job.ranks]
-    return _result(args, diagnose_step_log(job), lambda: parts, (), job.repairs)
+    return _result(args, diagnose_step_log(job), (), job.repairs)
 
 
 def _result(
     args: Namespace,
     diagnosis: Diagnosis,
-    parts: Callable[[], Sequence[Breakdowns]],
     notes: Sequence[str],
     repairs: Sequence[str],
 ) -> Result:
-    """Return a diagnosis as a result; `parts` of the steps are asked for where they are drawn."""
+    """Return a diagnosis as a result."""
     from diagnose.diagnosis import further, headline
 
     ranked = list(enumerate(diagnosis.findings, 1))[: args.head]
@@ -159,7 +153,7 @@ def _result(
     if options.is_drawn(args) and not diagnosis.answer:
         from options.diagnose.diagnosis_charts import diagnosis_charts
 
-        charts = diagnosis_charts(diagnosis, told, charts, parts())
+        charts = diagnosis_charts(diagnosis, told, charts)
     rows = [(place, one, _where(one, len(diagnosis.ranks)), _command(args, one)) for place, one in told]
     brief = Table.of("findings", "Findings", _BRIEF, rows)
     about = [_about(diagnosis, one) for _, one in told]
@@ -193,15 +187,6 @@ def _flaw(one: Ranked) -> str:
     """Return a flaw of the recording as sentences: it makes the answer less sure."""
     finding = one.finding
     return f"{as_sentence(f'{finding.title}: {finding.cause}')} {as_sentence(finding.action)}"
-
-
-def _breakdowns(args: Namespace) -> list[Breakdowns]:
-    """Return where the time of each rank's steps went; for that its files are read once more."""
-    from figures.job_figures import load_figures
-    from figures.rank_figures import Wanted
-
-    job = load_figures(args.path, Wanted(breakdown=True), asked(args))
-    return [rank.breakdown for rank in job.ranks]
 
 
 def _where(one: Ranked, n_ranks: int) -> str:

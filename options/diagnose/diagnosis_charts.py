@@ -11,8 +11,7 @@ from dag_utils import choose_step, critical_path, group_of, path_bars, step_time
 from diagnose.diagnosis import Diagnosis, Ranked
 from diagnose.finding import Finding
 from diagnose.job_view import JobView
-from figures.time_by_role import Breakdowns
-from options.step_charts import exposed_map, joined_steps, rank_map
+from options.step_charts import joined_steps, rank_map
 from result import Bars, Chart, in_ms
 
 #: Bars of the steps; of more steps each is the longest of some.
@@ -31,19 +30,13 @@ def diagnosis_charts(
     diagnosis: Diagnosis,
     ranked: Sequence[tuple[int, Ranked]],
     first: Sequence[Chart],
-    parts: Sequence[Breakdowns],
 ) -> list[Chart]:
-    """Return charts of the findings that are shown, each with its place, after those that come `first`.
-
-    `parts` tells where the time of each rank's steps went.
-    """
+    """Return charts of the findings that are shown, each with its place, after those that come `first`."""
     few = [one.finding.ranks for _, one in ranked if len(one.finding.ranks) < len(diagnosis.ranks)]
     named, view = [rank for ranks in few for rank in ranks], diagnosis.view
-    seen = {*diagnosis.numbers}
-    exposed = _exposed_map([part.only(seen) for part in parts])
     return [
         *first,
-        *(_excess_map(diagnosis) or exposed),
+        *_excess_map(diagnosis),
         *_every_step(diagnosis),
         *(_of_steps(view, [found for _, found in ranked], named) if view else ()),
     ]
@@ -151,12 +144,3 @@ def _excess_map(diagnosis: Diagnosis) -> list[Chart]:
     numbers, excess_ns = diagnosis.excess
     names = list(map(str, numbers))
     return [rank_map("Longer than the median rank", diagnosis.ranks, names, excess_ns / 1e6)]
-
-
-def _exposed_map(parts: Sequence[Breakdowns]) -> list[Chart]:
-    """Return how long each rank communicated in each step while it computed nothing, if any did."""
-    parts = [part for part in parts if len(part)]
-    if len(parts) < 2:
-        return []
-    n_steps = len({step for part in parts for step in part.step})
-    return [one._replace(is_small=n_steps <= _FEW_STEPS) for one in exposed_map(parts)]

@@ -445,9 +445,7 @@ def test_a_step_in_which_one_rank_pauses_is_long_and_not_the_next(tmp_path: Path
     (seen,) = outlier.finding.evidence
     assert (seen.name, seen.dur_ns) == ("the gap before the next step", 200_000_000)
     (drawn,) = (
-        one
-        for one in diagnosis_charts(diagnosis, [(1, outlier)], (), ())
-        if one.title == "Length of each step"
+        one for one in diagnosis_charts(diagnosis, [(1, outlier)], ()) if one.title == "Length of each step"
     )
     assert isinstance(drawn, Bars)
     usual, far = ([ms for ms in one if ms] for one in drawn.series.values())
