@@ -68,14 +68,14 @@ class _CutUnpickler(_Plain, pickle._Unpickler):
             super().load()
         except EOFError:
             stacks = [*self.metastack, self.stack]
-        while len(stacks) > 1:
+        while stacks:
             items = stacks.pop()
-            container = stacks[-1][-1]
+            container = stacks[-1][-1] if stacks else items.pop(0)
             if isinstance(container, dict):
                 container.update(zip(items[::2], items[1::2], strict=False))
             elif isinstance(container, list):
                 container += items
-        return stacks[0][0]
+        return container
 
 
 def unpickled(path: Path, data: bytes, repairs: list[str]) -> Any:

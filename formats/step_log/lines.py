@@ -110,26 +110,40 @@ class Form:
         return n_bytes
 
     def _load(self, database: DuckDBPyConnection, path: Path) -> None:
-        """Make the table `cells` of the wanted columns c0, c1, … as texts, in the order of the file."""
-        source = "read_ndjson_objects(?, ignore_errors = true, maximum_object_size = ?)"
-        given: list[Any] = [str(path), _LONGEST_ROW]
-        if self.header:
-            every = {f"h{at}": "VARCHAR" for at in range(len(self.header))}
-            source = (
-                "read_csv(?, delim = ?, columns = ?, header = false, auto_detect = false, quote = '\"', "
-                "escape = '\"', ignore_errors = true, store_rejects = true, max_line_size = ?)"
-            )
-            given = [str(path), self.delimiter, every, _LONGEST_ROW]
-        cells = ", ".join(f"{self._cell(name)} AS c{at}" for at, name in enumerate(self.names))
-        database.execute(
-            f"CREATE TABLE cells AS SELECT {cells}, {self._is_damaged()} AS damaged FROM {source}", given
-        )
-        (n_damaged,) = database.execute("SELECT count(*) FROM cells WHERE damaged").fetchone() or (0,)
+        """Make the table `cells` of the wanted columns c0, c1, … in the order of the file."""
+        source, given = self._source(path)
+        n_numbers = len(self.names) - len(self.codes)
+        cells = [self._cell(name) for name in self.names]
+        numbers = map(self._number, cells[:n_numbers], self.names)
+        chosen = [f"{number} AS c{at}" for at, number in enumerate(numbers)]
+        chosen += [f"{cells[at]} AS c{at}" for at in range(n_numbers, len(cells))]
+        odd = [
+            f"(trim({cell}) <> '' AND {self._number(cell, name)} IS NULL)::INT"
+            for cell, name in zip(cells[:n_numbers], self.names, strict=False)
+            if name != self.kinds.time
+        ]
+        chosen += [f"{' + '.join(odd) or 0} AS odd", f"{self._is_damaged()} AS damaged"]
+        database.execute(f"CREATE TABLE cells AS SELECT {', '.join(chosen)} FROM {source}", given)
+        sums = "count(*) FILTER (damaged), coalesce(sum(odd) FILTER (NOT damaged), 0)::BIGINT"
+        n_damaged, n_odd = database.execute(f"SELECT {sums} FROM cells").fetchone() or (0, 0)
         self.lost += n_damaged
+        self.odd += n_odd
         if self.header:
             rejected = "SELECT count(DISTINCT line) FROM reject_errors"
             (n_rejected,) = database.execute(rejected).fetchone() or (0,)
             self.lost += n_rejected
+
+    def _source(self, path: Path) -> tuple[str, list[Any]]:
+        """Name the rows of a file in SQL, and give the parameters of that text."""
+        if self.header:
+            every = {f"h{at}": "VARCHAR" for at in range(len(self.header))}
+            text = (
+                "read_csv(?, delim = ?, columns = ?, header = false, auto_detect = false, quote = '\"', "
+                "escape = '\"', ignore_errors = true, store_rejects = true, max_line_size = ?)"
+            )
+            return text, [str(path), self.delimiter, every, _LONGEST_ROW]
+        text = "read_ndjson_objects(?, ignore_errors = true, maximum_object_size = ?)"
+        return text, [str(path), _LONGEST_ROW]
 
     def _cell(self, name: str) -> str:
         """Name a column of the file in SQL."""
@@ -139,41 +153,32 @@ class Form:
         paths = [[name], *([*parts[:at], "/".join(parts[at:])] for at in range(1, len(parts)))]
         quoted = ((json.dumps(key, ensure_ascii=False) for key in keys) for keys in paths)
         found = [f"json->>{_text('.'.join(['$', *keys]))}" for keys in quoted]
-        return f"coalesce({', '.join(found)})" if len(found) > 1 else found[0]
+        return f"coalesce({', '.join(found)})" if len(found) > 1 else f"({found[0]})"
+
+    def _number(self, cell: str, name: str) -> str:
+        """Read a cell as a number in SQL; of times of day, ISO 8601 as well."""
+        number = f"TRY_CAST(trim({cell}) AS DOUBLE)"
+        if name == self.kinds.time:
+            return f"coalesce({number}, epoch_us(TRY_CAST({cell} AS TIMESTAMPTZ)) / 1e6)"
+        return number
 
     def _is_damaged(self) -> str:
         """Say in SQL which rows are no rows of steps: damaged objects, and headers that stand again."""
         if not self.header:
             return "json IS NULL OR json_type(json) <> 'OBJECT'"
-        return " AND ".join(
-            f"h{at} IS NOT DISTINCT FROM {_text(name)}" for at, name in enumerate(self.header)
-        )
+        again = (f"trim(h{at}) IS NOT DISTINCT FROM {_text(name)}" for at, name in enumerate(self.header))
+        return " AND ".join(again)
 
     def _block(self, database: DuckDBPyConnection, first: int) -> Float64:
         """Read the numbers (rows, columns) of rows from `first` on."""
+        cells = [f"c{at}" for at in range(len(self.names))]
         rows = f"FROM cells WHERE rowid >= {first} AND rowid < {first + _BLOCK_ROWS} AND NOT damaged"
-        n_numbers = len(self.names) - len(self.codes)
-        numbers = {f"c{at}": self._number(at) for at in range(n_numbers)}
-        chosen = [*(f"{number} AS {cell}" for cell, number in numbers.items())]
-        chosen += [f"c{at}" for at in range(n_numbers, len(self.names))]
-        columns = database.execute(f"SELECT {', '.join(chosen)} {rows}").fetchnumpy()
-        odd = [
-            f"count(*) FILTER (trim({cell}) <> '' AND {number} IS NULL)"
-            for at, (cell, number) in enumerate(numbers.items())
-            if self.names[at] != self.kinds.time
-        ]
-        self.odd += sum((database.execute(f"SELECT {', '.join(odd)} {rows}").fetchone() or ()) if odd else ())
-        table = [np.ma.filled(columns[cell].astype(np.float64), np.nan) for cell in numbers]
-        for at, name in enumerate(self.codes, n_numbers):
-            table.append(self._coded(name, np.ma.filled(columns[f"c{at}"], None).tolist()))
+        columns = database.execute(f"SELECT {', '.join(cells)} {rows}").fetchnumpy()
+        n_numbers = len(cells) - len(self.codes)
+        table = [np.ma.filled(columns[cell].astype(np.float64), np.nan) for cell in cells[:n_numbers]]
+        for cell, name in zip(cells[n_numbers:], self.codes, strict=True):
+            table.append(self._coded(name, np.ma.filled(columns[cell], None).tolist()))
         return np.column_stack(table)
-
-    def _number(self, at: int) -> str:
-        """Read a cell as a number in SQL; of times of day, ISO 8601 as well."""
-        number = f"TRY_CAST(trim(c{at}) AS DOUBLE)"
-        if self.names[at] == self.kinds.time:
-            return f"coalesce({number}, epoch_us(TRY_CAST(c{at} AS TIMESTAMPTZ)) / 1e6)"
-        return number
 
     def _coded(self, name: str, texts: Sequence[str | None]) -> Float64:
         """Give the texts of a label numbers, in order of first appearance; NaN where there is none."""

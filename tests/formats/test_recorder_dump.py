@@ -168,6 +168,12 @@ def test_of_a_dump_that_is_cut_the_whole_entries_are_kept(tmp_path: Path, protoc
     assert counts[-1] >= 18
 
 
+def test_a_cut_dump_of_entries_alone_keeps_them(tmp_path: Path) -> None:
+    text = pickle.dumps({"entries": document(20)["entries"]}, 2)
+    (tmp_path / "d").write_bytes(text[: len(text) * 3 // 4])
+    assert 10 <= len(recorder_dump.read(tmp_path / "d")) < 20
+
+
 class _Runs:
     """What a pickle of it runs when it is loaded."""
 
