@@ -354,11 +354,6 @@ def test_also_of_two_ranks_together_of_which_one_may_be_exact(a: Int64, b: Int64
     check(joined([sketched(one(a)), sketched(one(b))]), np.concatenate([a, b]))
 
 
-def test_few_values_are_kept_as_they_are() -> None:
-    few = one(np.arange(MOST_VALUES))
-    assert sketched(few) is few
-
-
 def test_an_operation_with_few_values_beside_one_with_many_stays_exact() -> None:
     many = np.full(MOST_VALUES + 1, 10**6)
     few = np.array([1001, 1002, 1003])
