@@ -281,8 +281,7 @@ def category_totals(trace: Trace) -> Counter[str]:
     group, _ = _dense(_code((trace.track_id, len(trace.tracks)), (cat_id, len(cats))))
     counts = np.bincount(group)
     bounds = np.cumsum(counts) - counts
-    order = np.lexsort((trace.ts_ns, group))
-    start = trace.ts_ns[order]
+    order, start = _time_order(group, trace.ts_ns, bounds)
     end = trace.dur_ns[order]
     sums = np.add.reduceat(end, bounds)
     end += start
@@ -310,7 +309,7 @@ def categories(total_ns: Mapping[str, int], stats: Stats) -> list[CategoryStat]:
 
 
 def _sorted(op: Int32, dur: Int64, operations: Sequence[tuple[str, str]]) -> Durations:
-    return Durations(operations, dur[np.lexsort((dur, op))], _starts(op, len(operations)))
+    return Durations(operations, _sorted_by_op(op, dur, len(operations)), _starts(op, len(operations)))
 
 
 def _starts(op: Int32, n_ops: int) -> Int64:
@@ -357,6 +356,19 @@ def _lacks_key(name: str) -> bool:
     return parsed.queue is not None and parsed.key is None
 
 
+def _sorted_by_op(op: Int32, dur: Int64, n_ops: int) -> Int64:
+    """Return the durations sorted by (operation, duration); by one key in 63 bits if they fit."""
+    bits = int(dur.max()).bit_length()
+    if bits + n_ops.bit_length() >= 63:
+        return dur[np.lexsort((dur, op))]
+    key = op.astype(np.int64)  # in place from here on: a trace may have millions of rows
+    key <<= bits
+    key |= dur
+    key.sort()
+    key &= (1 << bits) - 1
+    return key
+
+
 def _quantile(durations: Durations, count: Int64, q: float) -> NDArray[np.float64]:
     """Return the q-quantile of each operation (m,), by linear interpolation (Hyndman & Fan 7)."""
     at = q * (count - 1)
@@ -374,6 +386,25 @@ def _nth(durations: Durations, count: Int64, place: Int64) -> Int64:
         before = np.cumsum(count) - count
         at = np.searchsorted(np.cumsum(durations.weight), before + place, side="right")
     return durations.value_ns[at]
+
+
+def _time_order(group: Int32, ts_ns: Int64, bounds: Int64) -> tuple[Int64, Int64]:
+    """Return the rows by group, then time, and their times (n,); the groups begin at `bounds` (m,).
+
+    Grouping by 16 bits takes a tenth of sorting by time as well, which many tracks do not need.
+    """
+    if len(bounds) > 1 << 16:
+        order = np.lexsort((ts_ns, group))
+        return order, ts_ns[order]
+    order = np.argsort(group.astype(np.uint16), kind="stable")
+    ordered = ts_ns[order]
+    is_earlier = ordered[1:] < ordered[:-1]
+    is_earlier[bounds[1:] - 1] = False
+    for i in np.flatnonzero(np.bincount(group[order[1:][is_earlier]])).tolist():
+        own = slice(bounds[i], bounds[i + 1] if i + 1 < len(bounds) else None)
+        by_time = np.argsort(ordered[own], kind="stable")
+        order[own], ordered[own] = order[own][by_time], ordered[own][by_time]
+    return order, ordered
 
 
 def sketched(durations: Durations) -> Durations:
