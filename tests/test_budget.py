@@ -13,9 +13,9 @@ import pytest
 from conftest import REPO
 
 #: The most there may be. A larger number is a decision, with its reason in the commit message.
-PRODUCT_LINES = 53_000  # of Python, C and page assets
-PUBLIC_TYPES = 290
-MODULES_ENTERED = {"statistic": 80, "critical": 90, "diagnose": 150}  # on examples/lenet
+PRODUCT_LINES = 47_660  # of Python, C and page assets
+PUBLIC_TYPES = 266
+MODULES_ENTERED = {"statistic": 72, "critical": 88, "diagnose": 150}  # on examples/lenet
 
 _OUTSIDE = ("tests", "benchmarks", "examples", "docs")
 _SUFFIXES = (".py", ".c", ".h", ".js", ".css", ".html")
