@@ -248,7 +248,8 @@ def profiling_overhead(view: JobView) -> Iterator[Finding | Skipped]:
         return
     usual, traced = float(np.median(before)), view.step_ns
     by_chance = erfc(rank_sum(view.iteration_ns, before) / sqrt(2)) / 2
-    if traced < (1 + NOTICEABLE) * usual or by_chance > CHANCE:
+    # loads of one moment tell nothing
+    if usual <= 0 or traced < (1 + NOTICEABLE) * usual or by_chance > CHANCE:
         return
     yield Finding(
         kind="profiling_overhead",

@@ -581,3 +581,11 @@ def test_a_rank_that_comes_later_is_told_with_by_how_much_and_where(tmp_path: Pa
     late_rank = next(one.finding for one in winning(diagnosed(tmp_path)) if one.finding.kind == "late_rank")
     assert late_rank.title.startswith("rank2 is late by 10.0 ms, most of it before gloo:all_gather")
     assert late_rank.evidence[0].name == "the gap before gloo:all_gather"
+
+
+def test_loads_of_one_moment_are_no_steps(tmp_path: Path) -> None:
+    loads = [{"ph": "X", "name": "I/O", "pid": 1, "tid": 1, "ts": 1_000_000, "dur": 1} for _ in range(8)]
+    steps = [{**loads[0], "ts": 2_000_000 + 10_000 * step, "dur": 300} for step in range(6)]
+    (tmp_path / "io.json").write_text(json.dumps({"traceEvents": [*loads, *steps]}))
+    code, _, err = run_cli("--path", tmp_path / "io.json")
+    assert (code, err) == (0, "")
