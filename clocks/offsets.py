@@ -267,7 +267,11 @@ def _least_squares(group: Int64, pairs: Sequence[PairOffset]) -> Float64:
     if len(group) == 1:
         return np.zeros(1)
     scale = laplacian.diagonal().max()
-    rest = np.linalg.solve(laplacian[1:, 1:] / scale, right[1:] / scale)
+    matrix, values = laplacian[1:, 1:] / scale, right[1:] / scale
+    try:
+        rest = np.linalg.solve(matrix, values)
+    except np.linalg.LinAlgError:  # weights that differ by more than a float64 can tell
+        rest = np.linalg.lstsq(matrix, values)[0]
     return np.concatenate([np.zeros(1), rest])
 
 

@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from clocks.common_operations import _go_on
 from clocks.job_clocks import doubts
-from clocks.offsets import align
+from clocks.offsets import _least_squares, align
+from clocks.pair_estimates import PairOffset
 from conftest import examples
 from dialects.sync_points import SyncPoint, SyncPoints
 
@@ -296,3 +297,10 @@ def test_numbers_are_trusted_only_where_nothing_is_lost_in_between(
     numbers: list[list[int]], goes_on: bool
 ) -> None:
     assert _go_on([np.array(own, np.int64) for own in numbers]) == goes_on
+
+
+def test_estimates_of_absurd_doubt_leave_the_others_as_they_are() -> None:
+    pairs = [PairOffset(0, 1, 1000.0, 2.0), PairOffset(1, 2, 5.0, 1e200)]
+    offsets = _least_squares(np.array([0, 1, 2]), pairs)
+    assert offsets[:2].tolist() == [0.0, pytest.approx(1000.0)]
+    assert np.isfinite(offsets).all()
