@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -93,24 +93,28 @@ class _Search:
 
     def ranks(self) -> None:
         """Find spans of ranks: where all steps are longer, or a part of a rank against the median rank."""
-        found = [self._of_ranks(begin, end) for begin, end in self._higher(self.step_ns)]
+        spans = [self._of_ranks(*steps) for steps in self._higher(self.step_ns)]
         for series in _moved(self.log, self.usual, self.least_ns):
-            higher = self._higher(self.log.excess_ns(*series))
-            found += [self._of_ranks(begin, end, series) for begin, end in higher]
-        self._choose(span for span in found if span is not None)
+            spans += [self._of_ranks(*steps, series) for steps in self._higher(self.log.excess_ns(*series))]
+        self._choose(span for span in spans if span is not None)
 
     def all_ranks(self) -> None:
         """Find spans of all ranks."""
-        found = [self._of_all(begin, end) for begin, end in self._higher(self.step_ns)]
-        self._choose(span for span in found if span is not None)
+        spans = [self._of_all(*steps) for steps in self._higher(self.step_ns)]
+        self._choose(span for span in spans if span is not None)
 
-    def _higher(self, series: Float64) -> list[tuple[int, int]]:
-        return higher_spans(series[self.kept], self.least_ns, self.sure)
+    def _higher(self, series: Float64) -> Iterator[tuple[Int64, Int64]]:
+        """Yield the kept steps of each span in which a series is higher, and the steps beside it."""
+        for begin, end in higher_spans(series[self.kept], self.least_ns, self.sure):
+            inside = self.kept[begin:end]
+            outside = beside(self.usual, *_extent(inside))
+            if len(outside) >= LEAST_STEPS:
+                yield inside, outside
 
-    def _choose(self, found: Iterable[SlowSpan]) -> None:
+    def _choose(self, spans: Iterable[SlowSpan]) -> None:
         """Keep the best of spans that share steps, and those of several ranks that are late at once."""
         best: list[SlowSpan] = []
-        for span in sorted(found, key=self._explained, reverse=True):
+        for span in sorted(spans, key=self._explained, reverse=True):
             alike = [other for other in best if (other.part, other.ranks) == (span.part, span.ranks)]
             if all(span.shared_with(other) < HALF for other in alike):
                 best.append(span)
@@ -139,13 +143,8 @@ class _Search:
             error = max(error, level_error(step_ns[inside], n))
         return cost, ERRORS * error
 
-    def _of_all(self, begin: int, end: int) -> SlowSpan | None:
-        """Return a span of the kept steps whose cost no rank explains; None where that may be chance."""
-        inside = self.kept[begin:end]
-        first, last = int(inside[0]), int(inside[-1]) + 1
-        outside = beside(self.usual, first, last)
-        if len(outside) < LEAST_STEPS:
-            return None
+    def _of_all(self, inside: Int64, outside: Int64) -> SlowSpan | None:
+        """Return a span whose cost no rank explains; None where that may be chance."""
         cost, error = self._cost(inside, outside)
         least = NOTICEABLE * float(np.median(self.step_ns[outside]))
         if cost < max(least, self.sure / ERRORS * error):
@@ -153,58 +152,58 @@ class _Search:
         grown = self.log.usual_ns(inside)[0] - self.log.usual_ns(outside)[0]
         middle = np.sort(grown, axis=1)[:, (len(self.log.ranks) - 1) // 2]
         part = int(middle.argmax())
-        return SlowSpan(first, last, cost, error, part, float(middle[part]))
+        return SlowSpan(*_extent(inside), cost, error, part, float(middle[part]))
 
-    def _of_ranks(self, begin: int, end: int, series: _Series | None = None) -> SlowSpan | None:
-        """Return a span of the kept steps with the late ranks; None where these are not sure.
+    def _of_ranks(self, inside: Int64, outside: Int64, series: _Series | None = None) -> SlowSpan | None:
+        """Return a span with the late ranks; None where these are not sure.
 
-        If the span is of a `series` and that is nearly the latest, it is the one to blame.
+        If the span is of a `series` and that is nearly the latest, this series is to blame.
         """
-        inside = self.kept[begin:end]
-        first, last = int(inside[0]), int(inside[-1]) + 1
-        outside = beside(self.usual, first, last)
-        if len(outside) < LEAST_STEPS:
-            return None
         cost, error = self._cost(inside, outside)
         if cost < error:  # steps of a few lengths have means rather than medians
             plain = clipped_to_noise(self.step_ns[np.concatenate([inside, outside])])
             cost = float(plain[: len(inside)].mean() - plain[len(inside) :].mean())
         if cost < max(NEGLIGIBLE * float(np.median(self.step_ns[outside])), error):
             return None
-        own = self._own(inside, outside)
-        part, rank = divmod(int(own.argmax()), own.shape[1])
-        if series is not None and own[series] >= SHARED_BLAME * own[part, rank]:
+        grown = self._grown(inside, outside)
+        part, rank = divmod(int(grown.argmax()), grown.shape[1])
+        if series is not None and grown[series] >= SHARED_BLAME * grown[part, rank]:
             part, rank = series
-        part_ns = float(own[part, rank])
-        noise_ns = difference_error(self.log.excess_ns(part, rank)[self.kept], end - begin)
-        late = np.flatnonzero(own[part] >= SHARED_BLAME * part_ns)
+        part_ns = float(grown[part, rank])
+        noise_ns = difference_error(self.log.excess_ns(part, rank)[self.kept], len(inside))
+        late = np.flatnonzero(grown[part] >= SHARED_BLAME * part_ns)
         is_one_of_many = len(late) > 1 and (
             len(late) > max(1, len(self.log.ranks) // 2)
-            or (own[part] >= HALF * part_ns).sum() > len(late)
+            or (grown[part] >= HALF * part_ns).sum() > len(late)
             or part_ns < HALF * cost
         )
         least_ns = max(VISIBLE * cost, self.sure * noise_ns)
-        elsewhere_ns = _elsewhere(self.log, self.usual, part, late, first, last)
+        begin, end = _extent(inside)
+        elsewhere_ns = _elsewhere(self.log, self.usual, part, late, begin, end)
         if part_ns < least_ns or is_one_of_many or HALF * part_ns < elsewhere_ns:
             return None
-        return SlowSpan(first, last, cost, error, part, part_ns, late.tolist())
+        return SlowSpan(begin, end, cost, error, part, part_ns, late.tolist())
 
-    def _own(self, inside: Int64, outside: Int64) -> Float64:
+    def _grown(self, inside: Int64, outside: Int64) -> Float64:
         """Return by how much each part grew on each rank, if the rank does not just wait in it."""
         log = self.log
         (then, longer), (before, longer_before) = log.usual_ns(inside), log.usual_ns(outside)
-        own = np.minimum(then - before, longer - longer_before)
-        own[longer < HALF * own] = 0  # of what it only had less of before
+        grown = np.minimum(then - before, longer - longer_before)
+        grown[longer < HALF * grown] = 0  # of what it only had less of before
         for part, name in enumerate(log.parts):
             # communication is nearly always waiting
-            own[part] *= {Role.WAIT: 0.0, Role.COMM: HALF}.get(log.roles[name], 1.0)
-        return own
+            grown[part] *= {Role.WAIT: 0.0, Role.COMM: HALF}.get(log.roles[name], 1.0)
+        return grown
 
 
 def _are_both_late(span: SlowSpan, other: SlowSpan) -> bool:
     """Whether a span that shares steps with another is of other ranks, which delay these visibly."""
     is_other = bool(span.ranks) and not {*span.ranks} & {*other.ranks}
     return is_other and span.part_ns >= VISIBLE * other.cost_ns
+
+
+def _extent(steps: Int64) -> tuple[int, int]:
+    return int(steps[0]), int(steps[-1]) + 1
 
 
 def _deviation(values: Float64) -> float:
@@ -233,11 +232,11 @@ def _growing(log: LogSteps, span: SlowSpan, usual: Mask) -> SlowSpan:
     outside = beside(usual, first, span.end)
     if len(outside) < LEAST_STEPS:
         return span
-    own = usual[first : span.end]
-    more = np.where(own, series[first : span.end] - np.median(series[outside]), 0.0)
-    at = np.arange(len(own), dtype=np.float64)
-    sums = np.array([own, own * at, own * at * at, more, more * at, more * more])
-    n, x, xx, y, xy, yy = sums[:, ::-1].cumsum(1)[:, ::-1][:, : 1 + len(own) - LEAST_STEPS]
+    kept = usual[first : span.end]
+    more = np.where(kept, series[first : span.end] - np.median(series[outside]), 0.0)
+    index = np.arange(len(kept), dtype=np.float64)
+    sums = np.array([kept, kept * index, kept * index * index, more, more * index, more * more])
+    n, x, xx, y, xy, yy = sums[:, ::-1].cumsum(1)[:, ::-1][:, : 1 + len(kept) - LEAST_STEPS]
     n = np.maximum(n, 1)
     spread = np.maximum(n * xx - x * x, 1)
     by_line = (n * xy - x * y) ** 2 / spread / n
@@ -292,11 +291,11 @@ def _always_late(log: LogSteps, kept: Int64) -> list[SlowSpan]:
     step = float(np.median(log.step_ns[kept]))
     _, longer = log.usual_ns(kept)
     roles = [log.roles[name] for name in log.parts]
-    own = longer * [[role not in (Role.WAIT, Role.COMM)] for role in roles]
-    part, rank = divmod(int(own.argmax()), n)
+    work = longer * [[role not in (Role.WAIT, Role.COMM)] for role in roles]
+    part, rank = divmod(int(work.argmax()), n)
     waits_in = int(longer[:, rank].argmin())
     others = np.arange(n) != rank
-    if own[part, rank] < NOTICEABLE * step or own[part, others].max() > HALF * own[part, rank]:
+    if work[part, rank] < NOTICEABLE * step or work[part, others].max() > HALF * work[part, rank]:
         return []
     is_named = roles[waits_in] in (Role.WAIT, Role.COMM) or roles[part] is Role.INPUT
     if not is_named and not _leads(log, part, rank, kept):
@@ -307,13 +306,15 @@ def _always_late(log: LogSteps, kept: Int64) -> list[SlowSpan]:
     cost, error = float(np.median(less)), ERRORS * level_error(less, len(less))
     if cost < max(NOTICEABLE * step, error):
         return []
-    return [SlowSpan(0, len(log.step_ns), cost, error, part, float(own[part, rank]), [rank])]
+    return [SlowSpan(0, len(log.step_ns), cost, error, part, float(work[part, rank]), [rank])]
 
 
 def _leads(log: LogSteps, part: int, rank: int, kept: Int64) -> bool:
     """Whether steps, or those after them, are longer by what the part of a rank is longer (least squares)."""
     excess, step = log.excess_ns(part, rank)[kept], log.step_ns[kept]
-    x, y = (clipped_to_noise(one - around(one, AROUND)) for one in (excess[:-1], step[:-1] + step[1:]))
+    x, y = (
+        clipped_to_noise(values - around(values, AROUND)) for values in (excess[:-1], step[:-1] + step[1:])
+    )
     x, y = x - x.mean(), y - y.mean()
     if not x.any():
         return False
