@@ -140,7 +140,7 @@ def _recorded_jobs() -> list[Path]:
 
 
 def _is_recording(path: Path) -> bool:
-    """Whether a file may be a recording, by its name."""
+    """Whether the name of a file allows it to be a recording."""
     return (
         path.name != "truth.json"
         and path.suffix.lower() not in (".md", ".txt", ".py")

@@ -69,7 +69,7 @@ def doubts(names: Sequence[str], alignment: Alignment) -> list[str]:
         )
         lines.append(Note(text, NoteKind.UNALIGNED))
     elif any(clock.violations_after for clock in alignment.clocks):
-        adrift = [name for name, one in zip(names, alignment.clocks, strict=True) if one.violations_after]
+        adrift = [name for name, clock in zip(names, alignment.clocks, strict=True) if clock.violations_after]
         lines.append(
             f"the clocks of {listed(adrift, _LISTED)} drift: no constant offset orders all operations"
         )

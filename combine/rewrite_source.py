@@ -303,7 +303,7 @@ def rewrite(place: SourcePlace, path: Path) -> Rewritten:
 
 
 def _remarks(place: SourcePlace, work: _Rewriter) -> Iterator[str]:
-    """Yield what the user must know of the rewriting, beside damage of the file."""
+    """Yield notes for the user about the rewriting; damage of the file is not among them."""
     if place.axis is not None:
         yield place.axis.remark
     if work.n_mistaken:

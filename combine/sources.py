@@ -52,7 +52,7 @@ class Beginning(Struct, frozen=True):
 
 
 class Timing(Struct, frozen=True):
-    """How the sources are put on one clock: `shifts_ns` and `clocks` are per source."""
+    """The alignment of the sources to one clock: `shifts_ns` and `clocks` are per source."""
 
     shifts_ns: Sequence[int]
     base_ns: int  # what the combined file's times count from

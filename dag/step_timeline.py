@@ -69,7 +69,7 @@ def step_timeline(
     left_out, events = len(events[MOST_BOXES:]), np.sort(events[:MOST_BOXES])
     zero = int(step.begin_ns[path.owner])
     spans = [_span(recording, step, lanes, event, zero) for event in events.tolist()]
-    place = {event: i for i, event in enumerate(events.tolist())}
+    index = {event: i for i, event in enumerate(events.tolist())}
     n = len(recording.owners)
     notes = [*_apart(recording, owners, path)]
     if n > len(owners):
@@ -81,18 +81,18 @@ def step_timeline(
     row = {name: i for i, name in enumerate(lanes.names)}
     order = sorted(range(len(spans)), key=lambda i: (row[spans[i].lane], spans[i].start_ms))
     moved = {old: new for new, old in enumerate(order)}
-    drawn = [mark._replace(span=moved[place[mark.span]]) for mark in marks if mark.span in place]
+    drawn = [mark._replace(span=moved[index[mark.span]]) for mark in marks if mark.span in index]
     title = f"{title}: {step_length(recording, step, path, lasts_ns)}"
     return Timeline(title, [spans[i] for i in order], path=drawn, note=" ".join(notes))
 
 
 def _apart(recording: Recording, owners: Sequence[int], path: CriticalPath) -> Iterator[str]:
-    """Yield whose boxes may lie elsewhere beside those of the others, and how far."""
+    """Yield a note that names the owners with loosely tied clocks, and how far their boxes may be off."""
     bounds = recording.clock_bounds_ns
-    far = [one for one in owners if bounds and bounds[one] > _FAR_OFF * path.length_ns]
+    far = [owner for owner in owners if bounds and bounds[owner] > _FAR_OFF * path.length_ns]
     if far:
-        most = in_ms(max(bounds[one] for one in far))
-        names = listed([recording.owners[one] for one in far])
+        most = in_ms(max(bounds[owner] for owner in far))
+        names = listed([recording.owners[owner] for owner in far])
         yield f"{names} may lie up to {most} to either side: the clocks cannot be tied closer."
 
 

@@ -32,7 +32,11 @@ def helpful_edits(loaded: LoadedSteps, progress: bool | None = None) -> list[Hel
     """Return the edits that save anything for certain, the largest saving first."""
     forecasts = Forecasts(Job.of(loaded), loaded.recording.whole_steps)
     diagnosis = diagnose(loaded, forecasts=forecasts)
-    titles = {tuple(one.finding.edits): one.finding.title for one in diagnosis.findings if one.change}
+    titles = {
+        tuple(candidate.finding.edits): candidate.finding.title
+        for candidate in diagnosis.findings
+        if candidate.change
+    }
     requests = dict.fromkeys([*titles, *((one,) for one in _of_any_job(loaded))])
     found: list[HelpfulEdit] = []
     with bars.bar(len(requests), "edits", what="replaying", enabled=progress) as bar:

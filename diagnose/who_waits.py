@@ -314,18 +314,20 @@ def _unbalanced(calls: Mapping[int, DumpedCall]) -> Root | None:
     At fault is the one with whose size as another member has it the sums would agree, else all.
     """
     call = min(calls.values(), key=age)
-    if len(calls) < len(call.group.members) or any(min(one.given, one.taken) < 0 for one in calls.values()):
+    if len(calls) < len(call.group.members) or any(
+        min(member.given, member.taken) < 0 for member in calls.values()
+    ):
         return None
-    more = sum(one.given - one.taken for one in calls.values())
-    given, taken = ({getattr(one, way) for one in calls.values()} for way in ("given", "taken"))
+    more = sum(member.given - member.taken for member in calls.values())
+    given, taken = ({getattr(member, way) for member in calls.values()} for way in ("given", "taken"))
     odd = [
         rank
-        for rank, one in calls.items()
-        if more and (one.given - more in given or one.taken + more in taken)
+        for rank, member in calls.items()
+        if more and (member.given - more in given or member.taken + more in taken)
     ]
     differ: dict[str, list[int]] = defaultdict(list)
-    for rank, one in calls.items():
-        differ[f"gives {one.given:,} and takes {one.taken:,} elements"].append(rank)
+    for rank, member in calls.items():
+        differ[f"gives {member.given:,} and takes {member.taken:,} elements"].append(rank)
     guilty = odd if len(odd) == 1 else sorted(calls)
     return Root(HangCause.MISMATCH, guilty, call, sorted(calls), differ) if more else None
 

@@ -69,9 +69,9 @@ def map_files(
         return
     shared = elsewhere(work, [part for part in parts if part.is_shared], jobs, on_read)
     unshared = [part for part in parts if not part.is_shared]
-    own = _map_here(work, unshared, jobs or cores(), on_read)
+    here = _map_here(work, unshared, jobs or cores(), on_read)
     for part in parts:
-        yield next(shared if part.is_shared else own)
+        yield next(shared if part.is_shared else here)
 
 
 def size_of(path: Path) -> int:

@@ -247,11 +247,11 @@ class Forecasts:
 
         def bounds() -> list[Int64]:  # which only an interval needs
             changed = [
-                [replace(one, apply=otherwise) if one is edit else one for one in both]
+                [replace(each, apply=otherwise) if each is edit else each for each in both]
                 for edit in edits
                 if (otherwise := edit.otherwise) is not None
             ]
-            others = [_mean(self._simulated(self._edited.after(one), own_gaps)) for one in changed]
+            others = [_mean(self._simulated(self._edited.after(edits), own_gaps)) for edits in changed]
             return [*others, *self._after(both, own_gaps)]
 
         after = _mean(self._after(both, own_gaps))

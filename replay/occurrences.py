@@ -76,15 +76,17 @@ def medians(group: Int64, value: Int64, n_groups: int) -> Int64:
 def usual(column: str, steps: Sequence[StepGraph], number: Sequence[Int64]) -> tuple[Int64, Int64]:
     """Return how often each slot occurs (see `slots`), and the median of its ``gap_ns`` or ``work_ns``."""
     n_slots = 1 + max((int(slot.max(initial=-1)) for slot in number), default=-1)
-    count, found = np.zeros((2, n_slots), np.int64)
+    count, middle = np.zeros((2, n_slots), np.int64)
     for begin in range(0, n_slots, _AT_ONCE):  # memory need not hold the times of all events at once
-        own = [np.flatnonzero((slot >= begin) & (slot < begin + _AT_ONCE)) for slot in number]
-        slot = np.concatenate([of_step[events] for of_step, events in zip(number, own, strict=True)]) - begin
-        times = [getattr(step, column)[events] for step, events in zip(steps, own, strict=True)]
+        chosen = [np.flatnonzero((slot >= begin) & (slot < begin + _AT_ONCE)) for slot in number]
+        slot = (
+            np.concatenate([of_step[events] for of_step, events in zip(number, chosen, strict=True)]) - begin
+        )
+        times = [getattr(step, column)[events] for step, events in zip(steps, chosen, strict=True)]
         n = min(_AT_ONCE, n_slots - begin)
         count[begin : begin + n] = np.bincount(slot, minlength=n)
-        found[begin : begin + n] = medians(slot, np.concatenate(times), n)
-    return count, found
+        middle[begin : begin + n] = medians(slot, np.concatenate(times), n)
+    return count, middle
 
 
 def pace(works: Float64) -> Float64:

@@ -59,10 +59,10 @@ def changed_in_turn(
     rank = _importance(base)
     tried: list[Effect] = []
     for kind in dict.fromkeys(kind for kind, _ in named):
-        names = [name_of for own, name_of in named if own == kind]
-        found = [group for name_of in names for group in _grouped(recording, kind, name_of)]
-        found.sort(key=lambda group: -np.inf if group.tails else -rank[group.members].sum())
-        tried += found[:_MOST_TRIED]
+        names = [name_of for of_kind, name_of in named if of_kind == kind]
+        groups_of_kind = [group for name_of in names for group in _grouped(recording, kind, name_of)]
+        groups_of_kind.sort(key=lambda group: -np.inf if group.tails else -rank[group.members].sum())
+        tried += groups_of_kind[:_MOST_TRIED]
     effects = []
     with bar(len(tried), "operations", what="replaying", enabled=progress) as shown:
         for group in tried:

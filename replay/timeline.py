@@ -41,9 +41,11 @@ def _events(result: Simulation) -> Iterator[dict[str, Any]]:
     tracks: list[dict[Track, None]] = [{} for _ in recording.owners]
     for one in operations.values():
         tracks[one.owner][one.track] = None
-    places = Places(track.tid for own in tracks for track in own)
-    found = place_tracks(places, recording.owners, [list(own) for own in tracks], [{}] * len(tracks))
-    thread_of = [found[one.owner][one.track] for one in operations.values()]
+    places = Places(track.tid for of_owner in tracks for track in of_owner)
+    placed = place_tracks(
+        places, recording.owners, [list(of_owner) for of_owner in tracks], [{}] * len(tracks)
+    )
+    thread_of = [placed[one.owner][one.track] for one in operations.values()]
     place = {at: i for i, at in enumerate(operations)}
     columns = [column.tolist() for column in (number[rows], start[rows], end[rows])]
     where = places.nested(thread_of, [place[at] for at in columns[0]], *columns[1:])

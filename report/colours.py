@@ -64,7 +64,7 @@ def assign(names: Iterable[str]) -> dict[str, str]:
     taken = {*chosen.values()}
     free = [colour for colour in PALETTE.values() if colour not in taken] or [*PALETTE.values()]
     unknown = [name for name, colour in chosen.items() if not colour]
-    return chosen | {name: free[at % len(free)] for at, name in enumerate(unknown)}
+    return chosen | {name: free[i % len(free)] for i, name in enumerate(unknown)}
 
 
 def of(name: str) -> str:

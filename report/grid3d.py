@@ -54,6 +54,6 @@ def figure(chart: HeatMap) -> dict[str, Any]:
 
 def _named(names: Sequence[str], title: str) -> dict[str, Any]:
     """Return an axis of places 0, 1, 2, … with as many names as there is room for."""
-    places = range(0, len(names), -(-len(names) // _MOST_TICKS) or 1)
-    texts = [html.escape(name) for name in labels([names[place] for place in places], _NAME)]
-    return {"tickvals": [*places], "ticktext": texts, "title": {"text": html.escape(title)}}
+    indices = range(0, len(names), -(-len(names) // _MOST_TICKS) or 1)
+    texts = [html.escape(name) for name in labels([names[index] for index in indices], _NAME)]
+    return {"tickvals": [*indices], "ticktext": texts, "title": {"text": html.escape(title)}}

@@ -115,7 +115,7 @@ def map_traces(
     events of all. `work` is a function of a module, or a partial one. The error is the result where a file
     cannot be read; the other parameters are as of `read_traces`.
     """
-    parts = [_part(own, told) for own, told in zip(groups, about, strict=True)]
+    parts = [_part(group, facts) for group, facts in zip(groups, about, strict=True)]
     decoding = _decoding(args, points, parts)
     task = partial(_read_group, work=work, decoding=decoding)
     with _reading(sum(map(len, groups)), parts, progress) as bar:

@@ -1,4 +1,4 @@
-"""Which tensor a ps-lite key belongs to: BytePS's own log, `comm.json`, name lists.
+"""The tensors of ps-lite keys, from BytePS's log, `comm.json` and name lists.
 
 A partition key is ``declared_key << 16 | partition``; on the wire the beginning of the server's key
 range is added to it.

@@ -119,7 +119,7 @@ def _node(role: int, node_id: int, host: bytes, port: int) -> Node:
 
 
 def begins_message(data: bytes) -> bool:
-    """Whether `data` begins with a data message, whole up to the head of its key frame.
+    """Whether `data` begins with a data message that is complete up to the header of its key frame.
 
     >>> begins_message(b"GET / HTTP/1.1")
     False

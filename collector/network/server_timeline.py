@@ -127,7 +127,7 @@ def _read_logs(root: Path, repairs: Repairs, progress: bool | None) -> list[Log]
 
 
 def _node(path: Path) -> str:
-    """Return whose log it is, as the path says."""
+    """Return the name of the node that wrote a log, from its path."""
     for role in ("server", "worker"):
         index = index_in_path(path, role)
         if index is not None:

@@ -193,8 +193,8 @@ def idle(view: JobView) -> Iterator[Finding | Skipped]:
         (idle_ns, f"no event was recorded during {in_percent(share)} of the step",
          "record Python stacks, or annotations around your own code"),
     )  # fmt: skip
-    place = next(row for row, (ns, _, _) in enumerate(kinds) if ns > HALF * idle_ns)
-    ns, title, action = kinds[place]
+    rank = next(row for row, (ns, _, _) in enumerate(kinds) if ns > HALF * idle_ns)
+    ns, title, action = kinds[rank]
     before, where = _beside_gaps(view)
     yield Finding(
         kind="idle",
@@ -204,7 +204,7 @@ def idle(view: JobView) -> Iterator[Finding | Skipped]:
         operations=before,
         look=("critical", "--full"),
         weight=share,
-        leads=place < 2 and sum(covers.values()) > HALF * path_ns,
+        leads=rank < 2 and sum(covers.values()) > HALF * path_ns,
     )
 
 
@@ -269,7 +269,7 @@ def _busy_share(view: JobView) -> float:
 
 
 def _sync_waits(view: JobView) -> dict[str, float]:
-    """Return how long calls wait for a device in a step, by their names; means over owners."""
+    """Return the time that calls wait for a device in a step (ns), by name: the mean over owners."""
     recording, device = view.recording, _on_device(view)
     total: dict[str, float] = {}
     for step in view.steps:

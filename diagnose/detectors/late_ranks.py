@@ -166,7 +166,7 @@ def _work(view: JobView) -> _Cause | None:
     pausing, late_ns = _pausing(view), excess_ns(work, late, view.stage)
     pauses_more = bool(pausing) and late_ns < excess_ns(view.owner_gap_ns(view.is_begun), pausing, view.stage)
     is_all = sorted(late) == stragglers(view.recording) and not begins_late and not pauses_more
-    chosen = view.which(lambda one: one.owner in late) & np.isin(number, kinds)
+    chosen = view.which(lambda operation: operation.owner in late) & np.isin(number, kinds)
     loads = all(view.is_input[number == kind].any() for kind in kinds)
     return _Cause(
         late,
@@ -208,7 +208,7 @@ def _extra_work(view: JobView) -> _Cause | None:
     if not late:
         return None
     excess, extra_ns = (excess_ns(view.owner_work_ns(which), late, view.stage) for which in (own, extra))
-    chosen = extra & view.which(lambda one: one.owner in late)
+    chosen = extra & view.which(lambda operation: operation.owner in late)
     if extra_ns < HALF * excess or not chosen.any():
         return None
     ranks = [view.recording.owners[owner] for owner in late]
@@ -254,7 +254,7 @@ def _gaps(view: JobView) -> _Cause | None:
     late, gaps = _pausing(view), view.owner_gap_ns(view.is_begun)
     if not late:
         return None
-    chosen = view.is_begun & view.which(lambda one: one.owner in late)
+    chosen = view.is_begun & view.which(lambda operation: operation.owner in late)
     before = _most_of(view, chosen, view.gap_by_kind)
     return _Cause(
         late,
@@ -315,7 +315,7 @@ def _often_last(view: JobView) -> _Cause | None:
     name = view.event(seen, late_at[0].event).name
     return _Cause(
         [owner],
-        sum(one.by_ns for one in late_at) / len(arrivals),
+        sum(arrival.by_ns for arrival in late_at) / len(arrivals),
         f"before {named([name])}, though it works no longer than its peers",
         [_as_peers_pause(view, late if len(late) < n_owners else [owner])],
         _PYTHON,

@@ -82,12 +82,12 @@ def start_up(view: JobView) -> Iterator[Finding]:
     names, kind = view.kind_of
     on_path = view.by_name(np.where(view.of_kinds(called), view.path_work_by_kind, 0.0))
     path_ns = max(float(view.iteration_ns.mean()), 1.0)
-    for place in np.flatnonzero(on_path >= NOTICEABLE * path_ns).tolist():
-        share = view.start_up_ns(called & (kind == place)) / len(view.rows) / path_ns
+    for number in np.flatnonzero(on_path >= NOTICEABLE * path_ns).tolist():
+        share = view.start_up_ns(called & (kind == number)) / len(view.rows) / path_ns
         if share >= NOTICEABLE:
-            title = f"one call of {brief(names[place])} is start-up, {in_percent(share)} of the step"
-            shown = view.show(called & (kind == place), 1)
-            yield _not_repeated(title, share, operations=[names[place]], evidence=shown, leads=share > HALF)
+            title = f"one call of {brief(names[number])} is start-up, {in_percent(share)} of the step"
+            shown = view.show(called & (kind == number), 1)
+            yield _not_repeated(title, share, operations=[names[number]], evidence=shown, leads=share > HALF)
 
 
 def _not_repeated(title: str, weight: float, **more: Any) -> Finding:

@@ -146,9 +146,9 @@ def _calls(
     dump: Dump, names: Sequence[Group], rows: Int64, order: Int64, *, n_frames: int | None = None
 ) -> list[DumpedCall]:
     """Return the calls of some entries (rows), the first `n_frames` of them (else all) with their frames."""
-    places = rows.tolist()
-    n_frames = len(places) if n_frames is None else n_frames
-    entries = ((place, dump.entries[place]) for place in places)
+    numbers = rows.tolist()
+    n_frames = len(numbers) if n_frames is None else n_frames
+    entries = ((number, dump.entries[number]) for number in numbers)
     return [_call(dump, names, i, entry, order, n < n_frames) for n, (i, entry) in enumerate(entries)]
 
 

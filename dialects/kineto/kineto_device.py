@@ -363,15 +363,15 @@ def polled(works: Works, start_ns: Int64, end_ns: Int64, most_late: Float64) -> 
     Of each stream it is the work launched last before the interval, done within it and not long before its
     end: at most `most_late` (k,), a share of what it waited, and `SEEN_LATE_NS`.
     """
-    found, done_ns = np.full(len(start_ns), -1, np.int64), start_ns.copy()
+    work, done_ns = np.full(len(start_ns), -1, np.int64), start_ns.copy()
     for _, low, high in works.by_stream():
         order = low + np.argsort(works.call_start_ns[low:high], kind="stable")
         last = order[np.searchsorted(works.call_start_ns[order], start_ns) - 1]
         over = works.end_ns[last]
         known = (works.call_start_ns[last] < start_ns) & (over > done_ns) & (over <= end_ns + TOLERANCE_NS)
-        found[known], done_ns[known] = last[known], over[known]
+        work[known], done_ns[known] = last[known], over[known]
     late = end_ns - done_ns
     is_soon = late <= np.minimum(
         most_late * (done_ns - start_ns), np.where(most_late < 1, SEEN_LATE_NS, late)
     )
-    return np.where((end_ns - start_ns >= POLLS_NS) & is_soon, found, -1)
+    return np.where((end_ns - start_ns >= POLLS_NS) & is_soon, work, -1)

@@ -538,9 +538,9 @@ def _polls(rank: _Rank) -> list[Int64]:
         end = host.end_ns[targets] if joint == Joint.END_TO_BODY else host.start_ns[targets]
         says = np.zeros(len(targets), np.bool_)
         if joint == Joint.END_TO_HEAD and len(waits):
-            at = np.searchsorted(trace.ts_ns[waits], end) - 1
-            says = (at >= 0) & (rank.end_ns[waits[at]] > start)
+            last = np.searchsorted(trace.ts_ns[waits], end) - 1
+            says = (last >= 0) & (rank.end_ns[waits[last]] > start)
         sources = polled(works, start, end, np.where(says, 1.0, SHORTLY))
-        found = sources >= 0
-        edges.append(edge_rows(rank.first_work + sources[found], targets[found], joint, EdgeKind.SYNCHRONISE))
+        known = sources >= 0
+        edges.append(edge_rows(rank.first_work + sources[known], targets[known], joint, EdgeKind.SYNCHRONISE))
     return edges

@@ -163,14 +163,14 @@ def _document(path: Path, repairs: list[str]) -> Mapping[str, Any]:
         repairs.append(stream.damage)
     data = b"".join(pieces)
     is_pickle = data[:1] == b"\x80"
-    found = unpickled(path, data, repairs) if is_pickle else _from_json(path, data, repairs)
-    if isinstance(found, list) and any(
-        isinstance(one, dict) and "state" in one for one in found
+    document = unpickled(path, data, repairs) if is_pickle else _from_json(path, data, repairs)
+    if isinstance(document, list) and any(
+        isinstance(entry, dict) and "state" in entry for entry in document
     ):  # as PyTorch's first recorder wrote it
-        found = {"entries": found}
-    if not isinstance(found, dict):
+        document = {"entries": document}
+    if not isinstance(document, dict):
         raise TraceError(f"{path}: not a dump of a flight recorder")
-    return found
+    return document
 
 
 # ---- JSON

@@ -176,21 +176,21 @@ def _trace(path: Path, kinds: Kinds, rows: RowsByRank, apart: Sequence[str], dam
     kinds, at = _without_again(kinds, at)
     parts = _names(kinds, at)
     made: list[dict[str | int, NDArray[Any]]] = []
-    told, lost = list[int](), np.array([rows.lost, 0, 0, 0, 0])
+    names, lost = list[int](), np.array([rows.lost, 0, 0, 0, 0])
     n, first = 0, slice(0)
     for rank in ranks:
-        own, of_rank = _of_rank(rows.of(rank), kinds, at, apart)
+        columns_of_rank, of_rank = _of_rank(rows.of(rank), kinds, at, apart)
         lost += of_rank
-        if own is None:
+        if columns_of_rank is None:
             continue
-        stop = n + len(own[NUMBER])
-        own |= {_ROW: np.arange(n, stop), _TRACK: np.full(stop - n, len(told), np.int32)}
-        made.append(own)
-        told.append(rows.known.get(rank, rank))
+        stop = n + len(columns_of_rank[NUMBER])
+        columns_of_rank |= {_ROW: np.arange(n, stop), _TRACK: np.full(stop - n, len(names), np.int32)}
+        made.append(columns_of_rank)
+        names.append(rows.known.get(rank, rank))
         first, n = first if first.stop else slice(0, stop), stop
     if not n:
         raise TraceError(f"{path}: no row tells how long its step took")
-    columns = {name: np.concatenate([own[name] for own in made]) for name in made[0]}
+    columns = {name: np.concatenate([columns_of_rank[name] for columns_of_rank in made]) for name in made[0]}
     begin, whole, number = (columns[name] for name in (_BEGIN, _WHOLE, NUMBER))
     is_back = np.append(np.diff(number[first]) < 1, True) if kinds.step else np.ones(1)
     turn = slice(0, 1 + int(is_back.argmax()))
@@ -214,10 +214,10 @@ def _trace(path: Path, kinds: Kinds, rows: RowsByRank, apart: Sequence[str], dam
     args = [*([NUMBER] if kinds.step else ()), *parts, *kinds.values]
     return Trace(
         path=str(path), dialect=DIALECT, names=[STEP], cats=[""],
-        tracks=[Track(_known(rank), 0) for rank in told],
+        tracks=[Track(_known(rank), 0) for rank in names],
         name_id=none, cat_id=none, track_id=columns[_TRACK], ts_ns=begin, dur_ns=whole,
         args={name: ArgColumn(columns[_ROW], columns[name]) for name in args},
-        header={PARTS: parts}, phases={"row": n}, rank=_known(told[0]) if len(told) == 1 else None,
+        header={PARTS: parts}, phases={"row": n}, rank=_known(names[0]) if len(names) == 1 else None,
         repairs=[note for note in notes if note],
     )  # fmt: skip
 

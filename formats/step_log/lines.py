@@ -96,9 +96,9 @@ class Form:
         """
         n_bytes = 0
         with open(path, "wb") as file:
-            for at, block in enumerate(blocks):
-                lines = begun_in(block) if at == 0 else block
-                if at == 0 and self.header:
+            for i, block in enumerate(blocks):
+                lines = begun_in(block) if i == 0 else block
+                if i == 0 and self.header:
                     lines = lines.partition(b"\n")[2]
                 if not lines.isascii() or b"\0" in lines:
                     lines = lines.decode("utf-8", "replace").replace("\0", "\ufffd").encode()
@@ -115,8 +115,8 @@ class Form:
         n_numbers = len(self.names) - len(self.codes)
         cells = [self._cell(name) for name in self.names]
         numbers = map(self._number, cells[:n_numbers], self.names)
-        chosen = [f"{number} AS c{at}" for at, number in enumerate(numbers)]
-        chosen += [f"{cells[at]} AS c{at}" for at in range(n_numbers, len(cells))]
+        chosen = [f"{number} AS c{i}" for i, number in enumerate(numbers)]
+        chosen += [f"{cells[i]} AS c{i}" for i in range(n_numbers, len(cells))]
         odd = [
             f"(trim({cell}) <> '' AND {self._number(cell, name)} IS NULL)::INT"
             for cell, name in zip(cells[:n_numbers], self.names, strict=False)
@@ -136,7 +136,7 @@ class Form:
     def _source(self, path: Path) -> tuple[str, list[Any]]:
         """Name the rows of a file in SQL, and give the parameters of that text."""
         if self.header:
-            every = {f"h{at}": "VARCHAR" for at in range(len(self.header))}
+            every = {f"h{i}": "VARCHAR" for i in range(len(self.header))}
             text = (
                 "read_csv(?, delim = ?, columns = ?, header = false, auto_detect = false, quote = '\"', "
                 "escape = '\"', ignore_errors = true, store_rejects = true, max_line_size = ?)"
@@ -150,10 +150,10 @@ class Form:
         if self.header:
             return f"h{self.header.index(name)}"
         parts = name.split("/") if self.kinds.nested else []
-        paths = [[name], *([*parts[:at], "/".join(parts[at:])] for at in range(1, len(parts)))]
+        paths = [[name], *([*parts[:i], "/".join(parts[i:])] for i in range(1, len(parts)))]
         quoted = ((json.dumps(key, ensure_ascii=False) for key in keys) for keys in paths)
-        found = [f"json->>{_text('.'.join(['$', *keys]))}" for keys in quoted]
-        return f"coalesce({', '.join(found)})" if len(found) > 1 else f"({found[0]})"
+        values = [f"json->>{_text('.'.join(['$', *keys]))}" for keys in quoted]
+        return f"coalesce({', '.join(values)})" if len(values) > 1 else f"({values[0]})"
 
     def _number(self, cell: str, name: str) -> str:
         """Read a cell as a number in SQL; of times of day, ISO 8601 as well."""
@@ -166,12 +166,12 @@ class Form:
         """Say in SQL which rows are no rows of steps: damaged objects, and headers that stand again."""
         if not self.header:
             return "json IS NULL OR json_type(json) <> 'OBJECT'"
-        again = (f"trim(h{at}) IS NOT DISTINCT FROM {_text(name)}" for at, name in enumerate(self.header))
+        again = (f"trim(h{i}) IS NOT DISTINCT FROM {_text(name)}" for i, name in enumerate(self.header))
         return " AND ".join(again)
 
     def _block(self, database: DuckDBPyConnection, first: int) -> Float64:
         """Read the numbers (rows, columns) of rows from `first` on."""
-        cells = [f"c{at}" for at in range(len(self.names))]
+        cells = [f"c{i}" for i in range(len(self.names))]
         rows = f"FROM cells WHERE rowid >= {first} AND rowid < {first + _BLOCK_ROWS} AND NOT damaged"
         columns = database.execute(f"SELECT {', '.join(cells)} {rows}").fetchnumpy()
         n_numbers = len(cells) - len(self.codes)

@@ -66,9 +66,12 @@ class Wide:
             every = dict(zip(self.form.names, rows.T, strict=True))
             of_ranks = [
                 np.broadcast_arrays(
-                    *(every[own[name]] if name in own else every.get(name, rank) for name in self.names)
+                    *(
+                        every[columns[name]] if name in columns else every.get(name, rank)
+                        for name in self.names
+                    )
                 )
-                for rank, own in self.ranks.items()
+                for rank, columns in self.ranks.items()
             ]
             table: Float64 = np.concatenate(of_ranks, axis=1, dtype=np.float64).T
             yield table

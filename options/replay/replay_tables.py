@@ -54,23 +54,23 @@ def _bound(edit: Forecast, end: int) -> float | None:
     return ms_of(edit.interval_ns and edit.interval_ns[end])
 
 
-def step_table(found: Answer) -> Table:
+def step_table(answer: Answer) -> Table:
     """List the iteration time of each step, recorded and replayed."""
     columns = (
         Column("step", "step", "int"),
         Column("measured_ms", "recorded (ms)", "float"),
         Column("predicted_ms", "replayed (ms)", "float"),
     )
-    steps = found.recording.steps
-    rows = [(steps[row].number, *times) for row, times in zip(found.rows, _per_step(found), strict=True)]
+    steps = answer.recording.steps
+    rows = [(steps[row].number, *times) for row, times in zip(answer.rows, _per_step(answer), strict=True)]
     return Table("steps", "Iteration time", columns, rows)
 
 
-def _per_step(found: Answer) -> list[tuple[float | None, float]]:
+def _per_step(answer: Answer) -> list[tuple[float | None, float]]:
     """Return (recorded, replayed) ms of each step, both over the owners of whom it is recorded whole."""
-    measured = measured_ns(found.recording)
+    measured = measured_ns(answer.recording)
     pairs: list[tuple[float | None, float]] = []
-    for row, replayed in zip(found.rows, found.replayed_ns, strict=True):
+    for row, replayed in zip(answer.rows, answer.replayed_ns, strict=True):
         known = ~np.isnan(measured[row])
         recorded = float(measured[row][known].mean()) / 1e6 if known.any() else None
         pairs.append((recorded, float(replayed[known if known.any() else ...].mean()) / 1e6))
@@ -102,11 +102,11 @@ def helpful_table(found: Sequence[HelpfulEdit], commands: Sequence[Command]) -> 
     return table._replace(columns=(*_HELPFUL, _TYPED), rows=rows)
 
 
-def slowdown_table(found: Slowdown) -> Table:
+def slowdown_table(slowdown: Slowdown) -> Table:
     """List the slowdown of the job, and the part of each rank, stage and kind of work."""
     columns = (Column("by", "by"), Column("name", "own work of"), Column("slowdown", "slowdown", "float"))
-    parts = [(by, name, ratio) for by, group in found.by.items() for name, ratio in group.items()]
-    return Table("slowdown", "Slowdown over the ideal job", columns, [("all", "", found.ratio), *parts])
+    parts = [(by, name, ratio) for by, group in slowdown.by.items() for name, ratio in group.items()]
+    return Table("slowdown", "Slowdown over the ideal job", columns, [("all", "", slowdown.ratio), *parts])
 
 
 def effect_table(name: str, title: str, effects: Sequence[Effect], iteration_ns: float) -> Table:

@@ -48,7 +48,7 @@ def at_usual_length(recording: Recording, rows: list[int], of: Recording | None 
     usual_tail = np.median([step.tail_ns for step in of.steps], axis=0).astype(np.int64)
     steps = list(recording.steps)
     for row in rows:
-        work_ns, gap_ns = (one.of(steps[row], number[row]) for one in columns)
+        work_ns, gap_ns = (column.of(steps[row], number[row]) for column in columns)
         tail_ns = np.minimum(steps[row].tail_ns, usual_tail)
         steps[row] = replace(steps[row], work_ns=work_ns, gap_ns=gap_ns, tail_ns=tail_ns)
     return recording.with_steps(steps)

@@ -137,19 +137,19 @@ class SizedCollectives:
         is_measured = np.isfinite(measured)
         hop_ns = np.median((measured / hops)[is_measured]) if is_measured.any() else _HOP_NS
         likely = np.minimum(hops * hop_ns, known.took_ns * _HIDDEN)
-        found = np.zeros(len(self._recording.operations))
-        found[known.operation] = np.where(is_measured, measured, likely)
-        return found
+        least_ns = np.zeros(len(self._recording.operations))
+        least_ns[known.operation] = np.where(is_measured, measured, likely)
+        return least_ns
 
     @cached_property
     def bytes_at_once(self) -> Float64:
         """How much each operation (n,) moves together with others that are one collective; 0: unknown."""
-        found, known = np.zeros(len(self._recording.operations)), self.rates
+        n_bytes, known = np.zeros(len(self._recording.operations)), self.rates
         if self:
             owner = self._recording.column(lambda one: one.owner)[known.operation]
             together = owner * (known.turn.max() + 1) + known.turn
-            found[known.operation] = np.bincount(together, known.n_bytes)[together]
-        return found
+            n_bytes[known.operation] = np.bincount(together, known.n_bytes)[together]
+        return n_bytes
 
 
 def _at_no_bytes(n_bytes: Float64, took: Float64, least: float) -> float:
