@@ -29,12 +29,12 @@ from dag.path_summary import (
 from dag.rank_record import Partitions, RankFacts
 from dag.scopes import OperationSlack, Scope, longest_chain, scopes_of, step_operations
 from dag.step_graph import Recording, StepGraph
-from dag.step_timeline import bars_of, group_of, key_of, path_bars, step_timeline, stretch_key
+from dag.step_timeline import group_of, key_of, path_bars, step_timeline, stretch_key
 
 __all__ = [
     "BY_NAME", "CATS", "GAP", "KIND", "NO_EVENT", "PATH", "CriticalPath", "Dag", "LoadedSteps",
     "LongestPath", "NamedPath", "OperationSlack", "Partitions", "RankFacts", "Recording", "Scope",
-    "StepGraph", "bars_of",
+    "StepGraph",
     "by_category", "by_kind", "by_link", "by_name", "category", "choose_step", "critical_path",
     "fitted", "gap_covers", "group_of", "headline", "join", "key_of", "kind_of_work", "load_steps",
     "longest_chain", "longest_path", "marked_events", "mean_dags", "named_path", "new_dag", "path_bars",

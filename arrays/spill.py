@@ -24,16 +24,11 @@ _ALIGNED = 8  # bytes, of any number
 _PIECE = 64 << 20  # bytes of the file that are mapped together, and that may be looked at until let go
 
 
-def is_aside(array: Any) -> bool:
-    """Whether an array was put aside."""
-    return _piece_of(array) is not None
-
-
-def _piece_of(array: Any) -> mmap.mmap | None:
-    """Return the piece of a file in which an array lies, or one of which it is a view."""
+def _is_aside(array: Any) -> bool:
+    """Whether an array was put aside, or is a view of an array that was."""
     while isinstance(array, np.ndarray):
         array = array.base
-    return array if isinstance(array, mmap.mmap) else None
+    return isinstance(array, mmap.mmap)
 
 
 def _write(file: FileIO, array: NDArray[Any]) -> None:
@@ -83,7 +78,7 @@ class Spill:
     @staticmethod
     def _own_bytes(array: Any) -> int:
         """Return how many bytes of an array are not put aside yet."""
-        return 0 if is_aside(array) else int(array.nbytes)
+        return 0 if _is_aside(array) else int(array.nbytes)
 
     def look_at(self, n_bytes: int) -> None:
         """Know that so many bytes are about to be looked at; give memory back where that is much."""

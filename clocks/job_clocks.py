@@ -57,6 +57,7 @@ def remarks(names: Sequence[str], alignment: Alignment) -> list[str]:
 def doubts(names: Sequence[str], alignment: Alignment) -> list[str]:
     """Return notes on clocks that nothing ties to the first, that contradict each other, or that drift."""
     loose = [name for name, clock in zip(names[1:], alignment.clocks[1:], strict=True) if not clock.is_tied]
+    adrift = [name for name, clock in zip(names, alignment.clocks, strict=True) if clock.violations_after]
     lines: list[str] = []
     if loose:
         text = f"no common operation ties the clock of {listed(loose, _LISTED)} to the others"
@@ -68,8 +69,7 @@ def doubts(names: Sequence[str], alignment: Alignment) -> list[str]:
             f"{in_digits(alignment.contradiction_ns / 1e3)} µs (did a clock jump, or are these several jobs?)"
         )
         lines.append(Note(text, NoteKind.UNALIGNED))
-    elif any(clock.violations_after for clock in alignment.clocks):
-        adrift = [name for name, clock in zip(names, alignment.clocks, strict=True) if clock.violations_after]
+    elif adrift:
         lines.append(
             f"the clocks of {listed(adrift, _LISTED)} drift: no constant offset orders all operations"
         )

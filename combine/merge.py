@@ -121,7 +121,7 @@ def combine(
             _write(file, head, metadata, _texts(sources, times.shifts_ns, bar.update))
     return Combined(
         members=members,
-        n_events=len(metadata) + sum(s.n_events - len(s.untimed) for s in sources),
+        n_events=len(metadata) + n_timed,
         dialect=dialect,
         clocks=times.clocks,
         ranks=labels.ranks,

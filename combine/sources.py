@@ -21,7 +21,6 @@ from formats.stream import ByteStream
 from trace_utils import Source, head_of, reader_of
 
 _SNIFFED = 4  # pieces of a file (about 1 MiB each) that tell what wrote it
-#: What is added to times (n,) of a source to put them on the common clock, in ns.
 
 
 class Member(Struct, frozen=True):
@@ -160,7 +159,7 @@ def with_ranks(members: Sequence[Member], dialect: str, sources: Sequence[Rewrit
     if system.has_workers:
         return list(members)
     ranked = [m.of_rank(system.rank(s.about)[0]) for m, s in zip(members, sources, strict=True)]
-    spans = [extent([(source, 0)]) for source in sources]
+    spans = [source.extent for source in sources]
     last: dict[int, int] = {}  # rank -> its latest file
     for i in sorted(range(len(members)), key=lambda i: spans[i] or (0, 0)):
         rank, span = ranked[i].source.rank, spans[i]
@@ -195,7 +194,7 @@ class _Host(Struct, frozen=True):
     number: int
     owner: Path
     points: SyncPoints
-    sources: Sequence[tuple[Rewritten, int]]  # each with what makes its times those of the clock
+    span: tuple[int, int] | None  # the first begin and the last end on it (ns); None without events
     common: str  # the metadata that puts its times on the clock of all
     machine: str  # on which it ran, "" where that is not recorded
 
@@ -206,11 +205,11 @@ def _hosts(members: Sequence[Member], sources: Sequence[Rewritten], bases: Seque
     for number in dict.fromkeys(member.host for member in members):
         of_host = [row for row in rows if row[0].host == number]
         points = merged(_on_epoch(source.sync_points, base) for _, source, base in of_host)
-        recorded = [(source, base) for _, source, base in of_host]
+        span = _span([(source, base) for _, source, base in of_host])
         about = [source.about for _, source, _ in of_host]
         system = dialects.named(about[0].dialect)
         common = next(filter(None, map(system.common_clock, about)), "")
-        hosts.append(_Host(number, of_host[0][0].owner, points, recorded, common, system.machine(about[0])))
+        hosts.append(_Host(number, of_host[0][0].owner, points, span, common, system.machine(about[0])))
     return hosts
 
 
@@ -227,14 +226,15 @@ def _clocks(hosts: Sequence[_Host]) -> tuple[list[Clock], str, list[str]]:
         return [Clock()], "none", []
     if all(host.common and not host.points for host in hosts):  # the clocks are taken to agree
         return [Clock() for _ in hosts], hosts[0].common, []
-    spans = [extent(host.sources) for host in hosts]
-    alignment = align([host.points for host in hosts], spans, [host.machine for host in hosts])
+    alignment = align(
+        [host.points for host in hosts], [host.span for host in hosts], [host.machine for host in hosts]
+    )
     tied = any(clock.is_tied for clock in alignment.clocks[1:])
     by = "none" if not tied else "matched ends" if alignment.by_ends else hosts[0].common or "causality"
     return list(alignment.clocks), by, doubts([str(host.owner) for host in hosts], alignment)
 
 
-def extent(sources: Sequence[tuple[Rewritten, int]]) -> tuple[int, int] | None:
-    """Time of the first begin and the last end of sources, each with its base (ns); None without events."""
+def _span(sources: Sequence[tuple[Rewritten, int]]) -> tuple[int, int] | None:
+    """Return the first begin and the last end of sources, each with its base (ns); None without events."""
     spans = [(source.extent[0] + base, source.extent[1] + base) for source, base in sources if source.extent]
     return (min(first for first, _ in spans), max(last for _, last in spans)) if spans else None

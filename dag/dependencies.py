@@ -14,7 +14,7 @@ from msgspec.structs import replace
 import dialects
 from arrays import Int64
 from arrays.numbering import unique
-from dag.model import Dag, new_dag
+from dag.model import Dag, cycles, new_dag
 from dialects import Need, Role
 from dialects.step_parts import EdgeKind
 from errors import TraceError, counted, missing
@@ -69,13 +69,7 @@ def _one_step(dag: Dag, edges: Int64, path: str) -> Dag:
     cut = last[source] & first[target]
     weights = comm[source] & first[target]
     if weights.any():
-        from networkx import strongly_connected_components
-
-        cycle = np.zeros(len(dag), np.int64)
-        for number, members in enumerate(
-            strongly_connected_components(replace(dag, edges=edges[~cut]).graph())
-        ):
-            cycle[list(members)] = number
+        cycle = cycles(len(dag), edges[~cut, :2])
         cut |= weights & (cycle[source] == cycle[target])
     dag = replace(dag, edges=edges[~cut], next_edges=edges[cut, :2])
     try:

@@ -17,6 +17,7 @@ from arrays import Int64, NDArray
 from arrays.median import median
 from arrays.numbering import ranges, unique
 from arrays.spill import Spill
+from dag.model import cycles
 from dag.step_graph import (
     NO_LINK,
     Bool,
@@ -480,18 +481,9 @@ def _without_cycles(start: Int64, end: Int64, edges: Int64) -> Int64:
     tails, heads = operation_edges(edges[tied])
     instant = np.flatnonzero(start == end)
     among = np.concatenate([np.stack([tails, heads], 1), np.stack([2 * instant, 2 * instant + 1], 1)])
-    number = _cycles(2 * len(start), among)
+    number = cycles(2 * len(start), among)
     inside = (number[tails] == number[heads]) & (edges[tied, 0] >= edges[tied, 1])
     return np.delete(edges, tied[inside], axis=0)
-
-
-def _cycles(n: int, edges: Int64) -> NDArray[np.int32]:
-    """Return a number for every node, the same for two nodes where each can be reached from the other."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    matrix = coo_array((np.ones(len(edges), np.int8), (edges[:, 0], edges[:, 1])), shape=(n, n))
-    return np.asarray(connected_components(matrix, connection="strong")[1], np.int32)
 
 
 # ---- work, waits and gaps

@@ -41,7 +41,7 @@ def marked_events(
     """
     named = named_path(recording, path, parts=True, merged=False)
     begins = [path.start_ns, *(times for trace in traces for times in (trace.ts_ns, trace.points.ts_ns))]
-    zero = int(np.concatenate(begins).min(initial=np.iinfo(np.int64).max)) if any(map(len, begins)) else 0
+    zero = int(np.concatenate(begins).min()) if any(map(len, begins)) else 0
     places = Places(track.tid for trace in traces for track in trace.tracks)
     on_path = places.thread(places.process(_PATH, _PATH), _PATH, _PATH)
     columns = (named.label, path.start_ns - zero, path.end_ns - zero)

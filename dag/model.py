@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct
 
-from arrays import Int64
+from arrays import Int32, Int64
+from arrays.numbering import connected, unique
 from dialects.step_parts import EdgeKind
 from errors import TraceError
 
@@ -58,6 +59,13 @@ class Dag(Struct, frozen=True):
         graph.add_edges_from(self.edges[:, :2].tolist())
         return graph
 
+    def inputs(self) -> list[list[int]]:
+        """Return for every node (n,) the nodes that it waits for, in the order of the edges."""
+        inputs: list[list[int]] = [[] for _ in self.names]
+        for source, target in self.edges[:, :2].tolist():
+            inputs[target].append(source)
+        return inputs
+
     def order(self) -> list[int]:
         """Return the nodes so that every edge leads forward.
 
@@ -68,11 +76,8 @@ class Dag(Struct, frozen=True):
         """
         from graphlib import CycleError, TopologicalSorter
 
-        inputs: dict[int, list[int]] = {node: [] for node in range(len(self))}
-        for source, target in self.edges[:, :2].tolist():
-            inputs[target].append(source)
         try:
-            return list(TopologicalSorter(inputs).static_order())
+            return list(TopologicalSorter(dict(enumerate(self.inputs()))).static_order())
         except CycleError as error:
             cycle = [self.names[node] for node in error.args[1][:-1]]
             shown = cycle[:_CYCLE_SHOWN]
@@ -91,16 +96,26 @@ class Dag(Struct, frozen=True):
         TraceError
             A cycle.
         """
-        graph, end = self.graph(), list(lengths)
+        inputs, end = self.inputs(), list(lengths)
         for node in self.order():
-            end[node] += max((end[before] for before in graph.pred[node]), default=0)
+            end[node] += max((end[before] for before in inputs[node]), default=0)
         return end
 
     def components(self) -> int:
         """Return the number of parts that no edge connects, whatever its direction."""
-        from networkx import number_weakly_connected_components
+        return len(unique(connected(len(self), *self.edges[:, :2].T)))
 
-        return int(number_weakly_connected_components(self.graph()))
+
+def cycles(n: int, edges: Int64) -> Int32:
+    """Return a number for every node (n,), the same for two nodes where each can be reached from the other.
+
+    `edges` are rows of source and target.
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    matrix = coo_array((np.ones(len(edges), np.int8), (edges[:, 0], edges[:, 1])), shape=(n, n))
+    return np.asarray(connected_components(matrix, connection="strong")[1], np.int32)
 
 
 def new_dag(

@@ -110,10 +110,10 @@ def path_bars(title: str, recording: Recording, step: StepGraph, path: CriticalP
         key = names[label], CATS[cat] or groups[operation]
         sums[key] = sums.get(key, 0) + ns
     last = f" on {recording.owners[path.owner]}, which ends last" if len(recording.owners) > 1 else ""
-    return bars_of(title, f"ms{last or ' of the step'}, along its critical path", sums)
+    return _bars_of(title, f"ms{last or ' of the step'}, along its critical path", sums)
 
 
-def bars_of(title: str, label: str, sums: Mapping[tuple[str, str], int]) -> Bars:
+def _bars_of(title: str, label: str, sums: Mapping[tuple[str, str], int]) -> Bars:
     """Return nanoseconds by (name, group) as bars: the largest, and all others as one."""
     largest = sorted(sums, key=lambda key: -sums[key])
     parts = [(name, sums[name, group] / 1e6, group) for name, group in largest[:_MOST_PARTS]]

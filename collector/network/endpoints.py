@@ -55,6 +55,8 @@ def _named_by_logs(
     served: Mapping[str, Collection[int]],
 ) -> dict[NodeKey, str]:
     """Return the servers that have most keys of a key log in common with it, more than half of both's."""
+    if not served:
+        return {}
     n_servers = n_announced(traffics, "server")
     keys: dict[NodeKey, set[int]] = {}
     for traffic, pairs in zip(traffics, ends, strict=True):
@@ -136,7 +138,8 @@ def partition_keys(wire_keys: NDArray[np.uint64], server_id: int | None, n_serve
             if server_id is not None and rank != server_rank(server_id):
                 continue
             base = key_base(rank, n)
-            fits = (wire_keys >= np.uint64(base)) & (wire_keys - np.uint64(base) < np.uint64(_KEYS_END))
+            offsets = wire_keys - np.uint64(base)
+            fits = (wire_keys >= np.uint64(base)) & (offsets < np.uint64(_KEYS_END))
             if fits.sum() * 2 > len(fits):
-                return np.where(fits, (wire_keys - np.uint64(base)).astype(np.int64), -1)
+                return np.where(fits, offsets.astype(np.int64), -1)
     return np.full(len(wire_keys), -1, np.int64)
