@@ -128,7 +128,7 @@ class Bars(NamedTuple):
 
 
 class HeatMap(NamedTuple):
-    """A grid of values, the larger the darker; `ratios` are blue below 1 and red above it. None is a gap.
+    """A grid of values, the larger the darker. None is a gap.
 
     A map whose rows have `groups` (which decide colours) can be seen in 3-D in a page.
     """
@@ -141,7 +141,6 @@ class HeatMap(NamedTuple):
     y: Sequence[str]
     values: Sequence[Sequence[float | None]]  # values[row][column]
     is_small: bool = False  # as of `Bars`
-    ratios: bool = False
     groups: Sequence[str] = ()  # of the rows
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import itertools
 import mmap
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -71,18 +71,19 @@ def read(path: Path, args: Collection[str] = (), points: bool = False) -> Trace:
     """
     builder = Builder(args, points)
     repairs: list[str] = []
-    phases: Counter[str] = Counter()
+    is_empty = True
     samples: list[dict[str, Any]] = []
     try:
         with opened(path) as file:
             records = _with_ends(_records(file.fileno(), path.stat().st_size, repairs))
             while batch := list(itertools.islice(records, _BATCH)):
-                phases.update(record.phase for record in batch)
+                is_empty = False
                 builder.add([_event(record, args) for record in batch], ExactEvent)
-                samples += [cleaned(record.args or {}) for record in batch if record.phase not in ROLE]
+                if points:
+                    samples += [cleaned(record.args or {}) for record in batch if record.phase not in ROLE]
     except OSError as error:
         raise unreadable(path, error) from error
-    if not phases and path.stat().st_size:
+    if is_empty and path.stat().st_size:
         raise TraceError(f"{path}: not a DASF profile: none of its records is an event")
     trace = columns(builder.rows(), Rule.NESTED_BY_NAME)
     header = {"point_args": samples} if points else {}

@@ -64,9 +64,9 @@ class ByteStream:
 
     @property
     def size(self) -> int:
-        """Bytes of the file, or of its part, that are to be read; 0 where that cannot be told."""
+        """Bytes of the file; 0 where they cannot be told."""
         with contextlib.suppress(OSError):  # reading will say what is wrong
-            return self.path.stat().st_size if self.stop is None else self.stop
+            return self.path.stat().st_size
         return 0
 
     def __iter__(self) -> Iterator[bytes]:

@@ -171,11 +171,6 @@ def variant_of(args: Namespace) -> str:
     return f"has no effect with {variant}"
 
 
-def is_drawn(args: Namespace) -> bool:
-    """Whether some file shows charts."""
-    return bool(args.html or args.picture or args.xlsx)
-
-
 def asked(args: Namespace) -> Request:
     """Return how the command line asks for jobs to be read."""
     from trace_utils import Request

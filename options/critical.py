@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from errors import AnalyzeError, TraceError, UsageError, whole_number
-from options import READING, WHAT_IF, add_flags, asked, command, is_drawn, refuse
+from options import READING, WHAT_IF, add_flags, asked, command, refuse
 from result import Chart, Column, LazySequence, Result, Table, in_ms, ms_column
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def _recorded(args: Namespace) -> Result:
                 f"Step {step.number} and its critical path", recording, step, path, parts=args.del_queue
             )
         ]
-        if is_drawn(args)
+        if args.html
         else (),
         figures=[(scope.name, in_ms(scope.length_ns)) for scope in wide[-_MOST_SCOPES:]],
         notes=notes,

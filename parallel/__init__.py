@@ -39,8 +39,8 @@ class FilePart(Struct, frozen=True):
 Work = Callable[[FilePart, OnRead], _T]  # a function of a module (or a partial one), so that it can be sent
 
 
-#: Yields the result of some work for each part, in their order; at most so many at a time (None: any number).
-Elsewhere = Callable[[Work[Any], Sequence[FilePart], "int | None", OnRead], Iterator[Any]]
+#: Yields the result of some work for each part, in their order.
+Elsewhere = Callable[[Work[Any], Sequence[FilePart], OnRead], Iterator[Any]]
 _elsewhere: ContextVar[Elsewhere | None] = ContextVar("elsewhere", default=None)
 
 
@@ -67,7 +67,7 @@ def map_files(
     if elsewhere is None:
         yield from _map_here(work, parts, jobs or cores(), on_read)
         return
-    shared = elsewhere(work, [part for part in parts if part.is_shared], jobs, on_read)
+    shared = elsewhere(work, [part for part in parts if part.is_shared], on_read)
     unshared = [part for part in parts if not part.is_shared]
     here = _map_here(work, unshared, jobs or cores(), on_read)
     for part in parts:
@@ -112,9 +112,7 @@ def _being(variable: ContextVar[_T], value: _T) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def process_pool(
-    n: int, initializer: Callable[..., object] | None = None, initargs: tuple[Any, ...] = ()
-) -> Iterator[ProcessPoolExecutor]:
+def process_pool(n: int) -> Iterator[ProcessPoolExecutor]:
     """Start `n` processes that run functions; any error in the block ends them at once.
 
     Raises AnalyzeError where a process was killed.
@@ -123,7 +121,7 @@ def process_pool(
     from concurrent.futures import ProcessPoolExecutor  # costs small jobs more than it gives them
     from concurrent.futures.process import BrokenProcessPool
 
-    pool = ProcessPoolExecutor(n, fork_context(), _start, (os.getpid(), initializer, initargs))
+    pool = ProcessPoolExecutor(n, fork_context(), _start, (os.getpid(),))
     try:
         yield pool
     except BaseException as error:
@@ -174,7 +172,7 @@ def fork_context() -> Any:
     return multiprocessing.get_context("fork" if "fork" in multiprocessing.get_all_start_methods() else None)
 
 
-def _start(parent: int, initializer: Callable[..., object] | None, initargs: tuple[Any, ...]) -> None:
+def _start(parent: int) -> None:
     """Let a worker end at once on a signal, and when its parent does."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
@@ -185,5 +183,3 @@ def _start(parent: int, initializer: Callable[..., object] | None, initargs: tup
         if os.getppid() != parent:  # it ended before that was arranged
             os._exit(1)
     _elsewhere.set(None)  # its connection is the parent's
-    if initializer is not None:
-        initializer(*initargs)

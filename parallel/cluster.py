@@ -72,9 +72,7 @@ class Cluster:
         self._client = client
         self._address = address
 
-    def map(
-        self, work: Work[_T], parts: Sequence[FilePart], jobs: int | None, on_read: OnRead
-    ) -> Iterator[_T]:
+    def map(self, work: Work[_T], parts: Sequence[FilePart], on_read: OnRead) -> Iterator[_T]:
         """Yield the result of `work` for each part, in their order.
 
         Raises AnalyzeError where a worker does not see the files or runs other code, where tasks kill their

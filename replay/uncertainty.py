@@ -38,9 +38,9 @@ Z_95 = 1.959963984540054
 
 
 def mean_interval(
-    times: Sequence[float] | Float64, more: int | None = None, *, model_error: float = 0.0
+    times: Sequence[float] | Float64, *, model_error: float = 0.0
 ) -> tuple[float, float] | None:
-    """Return where the mean of `more` further steps (None: as many again) lies; None for too few steps.
+    """Return the 95 % interval of the mean of as many further steps; None for too few steps.
 
     The n steps are resampled, once for what the recorded mean could have been and once for the further
     steps; in logarithms, because steps are sometimes far too long and never far too short. With few steps
@@ -54,7 +54,7 @@ def mean_interval(
         return None
     draw = np.random.default_rng(_SEED)
     (past,) = _means_of_draws(-(-n // _ALIKE), draw, values)
-    (further,) = _means_of_draws(-(-(more or n) // _ALIKE), draw, values)
+    (further,) = _means_of_draws(-(-n // _ALIKE), draw, values)
     sampling = np.percentile(further - past, [2.5, 97.5]) * _wider(n)
     low, high = np.array([-1, 1]) * np.hypot(sampling, Z_95 * model_error)
     mean = float(np.mean(times))

@@ -112,10 +112,7 @@ def heat_map(chart: HeatMap, width: int) -> Spec:
     most = known[int(_USUAL * (len(known) - 1))] if known else 0.0
     scale: Spec = {**_HEAT}
     over = ""
-    if chart.ratios:
-        far = max([*(max(ratio, 1 / ratio) for ratio in known if ratio > 0), 1.1])
-        scale = {"type": "log", "scheme": "redblue", "reverse": True, "domain": [1 / far, far], "clamp": True}
-    elif known and most > known[0] and known[-1] > _FAR_LARGER * most:  # the others would be one colour
+    if known and most > known[0] and known[-1] > _FAR_LARGER * most:  # the others would be one colour
         scale |= {"domain": [known[0], most], "clamp": True}
         over = f", the darkest is {in_digits(most)} and more"
     gradient: Spec = {

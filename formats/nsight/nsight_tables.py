@@ -296,8 +296,11 @@ class _Export:
         if "correlationId" in rows:
             known["correlation"] = _of_process(rows["process"], rows["correlationId"]).tolist()
         every = np.arange(len(which))
-        wanted = known if ALL in self.args else known.keys() & self.args
-        columns = {key: ArgColumn(every, known[key]) for key in known if key in wanted}
+        columns = {
+            key: ArgColumn(every, values)
+            for key, values in known.items()
+            if ALL in self.args or key in self.args
+        }
         name_id, cat_id, track_id = (
             ids.reshape(-1).astype(np.int32) for ids in (which, cat_of_name[which], track)
         )

@@ -150,7 +150,7 @@ def _result(
         from options.diagnose.diagnosis_charts import path_shares
 
         charts = path_shares(diagnosis.view)
-    if options.is_drawn(args) and not diagnosis.answer:
+    if args.html and not diagnosis.answer:
         from options.diagnose.diagnosis_charts import diagnosis_charts
 
         charts = diagnosis_charts(diagnosis, told, charts)

@@ -15,7 +15,6 @@ from options import (
     add_variants,
     asked,
     command,
-    is_drawn,
     refuse,
     variant_of,
     whole_above_zero,
@@ -140,7 +139,7 @@ def _replayed(args: Namespace, loaded: LoadedSteps, wanted: Path) -> Result:
         further=_ahead(found),
         document=_document(args, found, row, path, output),
         tables=[table.first(args.head) for table in tables],
-        charts=timelines("Recorded", recording, result, _position(found.rows, row)) if is_drawn(args) else (),
+        charts=timelines("Recorded", recording, result, _position(found.rows, row)) if args.html else (),
         notes=[*recording.notes, *written],
         ask=command(args, WHAT_IF),
     )
@@ -300,7 +299,7 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
         *(() if slower is None else (shown.slowdown_table(slower),)),
     ]
     charts: list[Chart] = [shown.whatif_chart(found)]
-    if is_drawn(args):
+    if args.html:
         charts += shown.timelines("Recorded", recording, result, position)
     ahead = "" if last.interval_ns is None else f" ({_range(last.interval_ns)}, 95 %)"
     recorded_ns = last.recorded.recorded_ns or 0.0

@@ -32,7 +32,6 @@ _TITLES = {
     "annotation": "Annotations",
     "kernel_kind": "Kinds of kernels",
 }
-_MOST_BARS = 20
 _MOST_RANKS = 16  # of which a terminal shows a row for each operation and rank
 
 _DASF = ("function_bottleneck", "task_bottleneck", "task_balance")
@@ -192,8 +191,9 @@ def _headline(stats: Stats) -> str:
 def _longest(stats: Stats) -> Bars:
     """Draw the operations with the largest totals, a series for each category."""
     from figures.durations import longest_first
+    from options.step_charts import MOST_BARS
 
-    longest = longest_first(stats)[:_MOST_BARS]
+    longest = longest_first(stats)[:MOST_BARS]
     series: dict[str, list[float | None]] = {stat.cat or "(none)": [None] * len(longest) for stat in longest}
     for i, stat in enumerate(longest):
         series[stat.cat or "(none)"][i] = stat.total_ns / 1e6

@@ -90,7 +90,7 @@ def _times(links: LinkRate | None, ratio: float | None, target: float | None) ->
         return 1.0 if ratio is None else ratio
     wanted = target * _GOODPUT / links.likely if target is not None else ratio
     assert wanted is not None
-    return wanted * links.likely / links.at_most if wanted < 1 else max(wanted, 1.0)
+    return wanted * links.likely / links.at_most if wanted < 1 else wanted
 
 
 def _crowded(recording: Recording, ratio: float) -> float:

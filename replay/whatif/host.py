@@ -35,7 +35,7 @@ _ALLOCATES = re.compile(
 def parse(request: EditRequest, job: Job) -> Edit | None:
     """Return the edit that spares the host something; None for any other request."""
     spared = next((edit for name, edit in _SPARED.items() if request.asks(name, "none")), None)
-    return None if spared is None else Edit(lambda recording: spared(recording))
+    return None if spared is None else Edit(spared)
 
 
 def prepares(one: Operation) -> bool:

@@ -37,7 +37,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     if part == "gap" and request.value == "even":
         if ranks:
             raise request.refused("gaps are evened out over all ranks: gap=even")
-        return Edit(lambda recording: gaps_even_in_each_step(recording), order=Order.EVENED, as_recorded=True)
+        return Edit(gaps_even_in_each_step, order=Order.EVENED, as_recorded=True)
     if request.value != "peers":
         return None
     if part == "gap":

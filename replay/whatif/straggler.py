@@ -37,8 +37,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
         why = why_none(job.recording)
         caution = f"straggler=none changes nothing: {why}" if why else ""
         return replace(measured(job, without_stragglers), caution=caution)
-    even_out = kinds[request.value]
-    return Edit(lambda recording: even_out(recording), order=Order.EVENED)
+    return Edit(kinds[request.value], order=Order.EVENED)
 
 
 def stragglers(recording: Recording) -> list[int]:

@@ -215,7 +215,7 @@ def test_a_worker_that_stops_is_a_line(
         work = partial(stop_once, after=False)
         try:
             with pytest.raises(AnalyzeError, match=r"no result for 1.0 s; has a worker stopped\?"):
-                list(one.map(work, parts, None, int))
+                list(one.map(work, parts, int))
         finally:
             for process in processes.values():
                 os.kill(process, signal.SIGCONT)

@@ -28,9 +28,8 @@ BOUNDED = Bars(
     "Gains", "ms", "", ["a", "b"], {"to save": [5.0, 2.0]}, horizontal=True, between=[(3.0, 9.0), None]
 )
 NETWORK = Network("Graph", NODES, [(0, 1, "data"), (1, 2, "next")], path=[(0, 1)])
-RATIOS = HeatMap("Against a", "run", "op", "times", ["b", "c"], ["x"], [[4.0, 0.5]], ratios=True)
-CHARTS = (BARS, HEAT, RATIOS, BOUNDED, NETWORK)
-KINDS = ("bars", "map", "ratios", "bounds", "network")
+CHARTS = (BARS, HEAT, BOUNDED, NETWORK)
+KINDS = ("bars", "map", "bounds", "network")
 
 _DRAWN = {"svg", "g", "path", "rect", "line", "text", "tspan", "defs", "linearGradient", "stop", "clipPath"}
 
