@@ -92,7 +92,8 @@ class Form:
     def _write(self, path: Path, blocks: Iterable[bytes]) -> int:
         """Write the lines that DuckDB is to read, as UTF-8, and return how many bytes they have.
 
-        A quote without an end would take the lines after it into its cell: it ends with its line.
+        A quote without an end would take the lines after it into its cell: it ends with its line. All lines
+        end alike: DuckDB fails on a file whose lines do not.
         """
         n_bytes = 0
         with open(path, "wb") as file:
@@ -102,9 +103,9 @@ class Form:
                     lines = lines.partition(b"\n")[2]
                 if not lines.isascii() or b"\0" in lines:
                     lines = lines.decode("utf-8", "replace").replace("\0", "\ufffd").encode()
+                lines = lines.removesuffix(b"\r").replace(b"\r\n", b"\n").replace(b"\r", b" ")
                 if self.header and b'"' in lines:
-                    rows = (row.rstrip(b"\r") for row in lines.split(b"\n"))
-                    lines = b"\n".join(row + b'"' * (row.count(b'"') % 2) for row in rows)
+                    lines = b"\n".join(row + b'"' * (row.count(b'"') % 2) for row in lines.split(b"\n"))
                 if lines.strip():
                     n_bytes += file.write(lines + b"\n")
         return n_bytes

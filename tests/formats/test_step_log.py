@@ -199,6 +199,13 @@ def test_a_quote_without_an_end_costs_no_row(tmp_path: Path) -> None:
     assert len(log(tmp_path / "a.csv", "\n".join(["step,step_ms,text", *rows]))) == 44
 
 
+@pytest.mark.parametrize("last", ["3,30", "3,30\r", "3,30\r\n", "3,30\n", '3,"30"\r', "3,3\r0\r\n3,30"])
+def test_lines_may_end_in_two_ways_in_one_file(tmp_path: Path, last: str) -> None:
+    path = tmp_path / "r.csv"
+    path.write_bytes(f"step,step_ms\r\n1,10\r\n2,20\r\n{last}".encode())
+    assert [took for _, _, took in slices(read(path))] == [10_000, 20_000, 30_000]
+
+
 @pytest.mark.parametrize("row", [0, 3, 41])
 @pytest.mark.parametrize(("took", "n"), [(",1990", 60), (",", 58)])
 def test_a_row_without_its_time_of_day_has_no_length_from_it(
