@@ -115,6 +115,7 @@ class Diagnosis(Struct, frozen=True):
     #: Numbers of steps, and (ranks, these) the most that a part of them is longer than the median rank's.
     excess: tuple[Sequence[int], Float64] | None = None
     answer: str = ""  # the headline where it is not about steps
+    notes: Sequence[str] = ()  # on what of the recording the diagnosis leaves out
 
 
 def diagnose(

@@ -31,6 +31,7 @@ class LogSteps:
     ----------
     ranks, parts, roles : names of the ranks; names of the parts, and their roles
     number : (k,) of the steps
+    n_logged : (ranks,) how many steps each has
     width : of how many steps each is the mean, in a digest of a long log
     begins : (s,) with which of the steps each stretch begins
     longer_ns : (parts, ranks, s) how much longer each part took than on the median rank
@@ -61,6 +62,7 @@ class LogSteps:
             None if _are_same(one.labels, self.number) else np.searchsorted(one.labels, self.number)
             for one in rows
         ]  # of each step, of one that is missing the row after; None where none is
+        self.n_logged = [len(one.labels) for one in rows]
         self.begins = np.searchsorted(self.number, stretches)
         places = [np.searchsorted(one.labels, stretches) for _, one in known]
         means_ns = self._folded([one.spent_ns[at] for (_, one), at in zip(known, places, strict=True)])

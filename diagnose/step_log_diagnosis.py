@@ -55,8 +55,21 @@ def diagnose_step_log(job: JobFigures) -> Diagnosis:
         numbers=log.number.tolist(),
         ranks=log.ranks,
         one_step="A step",
+        notes=_left_out(log),
         excess=(log.number[log.begins].tolist(), log.longer_ns.max(axis=0)) if len(log.ranks) > 1 else None,
     )
+
+
+def _left_out(log: LogSteps) -> list[str]:
+    """Return a note on the steps that are left out because some rank did not log them."""
+    most, fewest = max(log.n_logged), min(log.n_logged)
+    if len(log.number) >= most:
+        return []
+    short = [rank for rank, n in zip(log.ranks, log.n_logged, strict=True) if n == fewest]
+    return [
+        f"{counted(most - len(log.number), 'step')} left out, as not all ranks logged them: "
+        f"{listed(short, 3)} logged {fewest:,}, others up to {most:,}."
+    ]
 
 
 # ---- stalls

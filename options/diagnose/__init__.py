@@ -170,7 +170,7 @@ def _result(
         ],
         charts=charts,
         cards=[_card(args, diagnosis, one) for _, one in told],
-        notes=[*map(_flaw, flaws), *_not_shown(args, diagnosis), *notes],
+        notes=[*map(_flaw, flaws), *_not_shown(args, diagnosis), *diagnosis.notes, *notes],
         repairs=repairs,
         ask=None if diagnosis.view is None else command(args, options.WHAT_IF),
     )

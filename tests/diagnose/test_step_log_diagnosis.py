@@ -62,6 +62,14 @@ def test_steps_that_vary_alike_on_all_ranks_name_nobody(tmp_path: Path) -> None:
     assert diagnosis(write(tmp_path / "job", varying))["findings"] == []
 
 
+def test_steps_that_a_rank_did_not_log_are_left_out_and_counted(tmp_path: Path) -> None:
+    job = write(tmp_path / "job", even)
+    lines = (job / "rank2.csv").read_text().split("\n")
+    (job / "rank2.csv").write_text("\n".join(lines[: 1 + 50]))
+    out = run_cli(job)[1]
+    assert "70 steps left out, as not all ranks logged them: rank2 logged 50, others up to 120." in out
+
+
 def test_a_late_rank_has_its_span_its_part_and_its_cost(tmp_path: Path) -> None:
     """Rank 2 loads 12 ms longer in steps 40 to 69: the others wait in comm, and it waits no longer."""
 
