@@ -8,7 +8,7 @@ from __future__ import annotations
 from dag.critical_path import CATS, GAP, NO_EVENT, CriticalPath, critical_path, slack_ns
 from dag.dependencies import mean_dags
 from dag.job_steps import LoadedSteps, choose_step, load_steps, read_partitions
-from dag.join_ranks import by_link, fitted, join
+from dag.join_ranks import by_link
 from dag.marked_timeline import marked_events, place_tracks
 from dag.model import Dag, LongestPath, longest_path, new_dag
 from dag.path_summary import (
@@ -17,7 +17,6 @@ from dag.path_summary import (
     PATH,
     NamedPath,
     by_category,
-    by_kind,
     by_name,
     category,
     gap_covers,
@@ -35,8 +34,8 @@ __all__ = [
     "BY_NAME", "CATS", "GAP", "KIND", "NO_EVENT", "PATH", "CriticalPath", "Dag", "LoadedSteps",
     "LongestPath", "NamedPath", "OperationSlack", "Partitions", "RankFacts", "Recording", "Scope",
     "StepGraph",
-    "by_category", "by_kind", "by_link", "by_name", "category", "choose_step", "critical_path",
-    "fitted", "gap_covers", "group_of", "headline", "join", "key_of", "kind_of_work", "load_steps",
+    "by_category", "by_link", "by_name", "category", "choose_step", "critical_path",
+    "gap_covers", "group_of", "headline", "key_of", "kind_of_work", "load_steps",
     "longest_chain", "longest_path", "marked_events", "mean_dags", "named_path", "new_dag", "path_bars",
     "place_tracks", "read_partitions", "records", "scopes_of", "slack_ns", "step_operations",
     "step_timeline", "stretch_key",

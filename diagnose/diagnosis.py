@@ -35,9 +35,6 @@ from replay.edit import EditRequest, Job
 from replay.forecast import Forecast, Forecasts, Gain
 from result import in_ms, in_percent
 
-#: Findings that the headline names.
-_NAMED = 2
-
 
 class Detector(NamedTuple):
     """A search for findings of some `kinds` in a job."""

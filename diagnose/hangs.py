@@ -33,11 +33,12 @@ def find_hang(ranks: Mapping[int, Standing]) -> Hang:
     waits = {rank: wait for rank in ranks if (wait := job.wait(rank)) is not None}
     roots = _merged(job.ends())
     roots = [root for root in roots if root.cause is not HangCause.NO_DUMP] or roots
-    if reason := _unknown(job, roots):
+    moved = _moved(job)
+    if reason := _unknown(job, roots, moved):
         return Hang((), waits, reason)
     named = {rank for root in roots for rank in root.ranks}
     caveat = ""
-    if moved := _moved(job):
+    if moved:
         caveat = f"the record of {in_words(moved)} ends before calls that others completed with it"
     elif left := sorted(job.lost - named):
         caveat = f"{in_words(left)} left no dump: whether they wait, too, is not known"
@@ -63,9 +64,9 @@ def _merged(roots: Iterable[Root]) -> list[Root]:
     return kept
 
 
-def _unknown(job: Waits, roots: Sequence[Root]) -> str:
+def _unknown(job: Waits, roots: Sequence[Root], moved: Sequence[int]) -> str:
     """Say why the dumps name nobody; "" where they do."""
-    named, moved = {rank for root in roots for rank in root.ranks}, _moved(job)
+    named = {rank for root in roots for rank in root.ranks}
     if named and named <= job.lost and len(job.lost) >= len(job.ranks):
         return f"the others wait for {in_words(sorted(job.lost))} without a dump; give the dumps of all ranks"
     if moved and (len(moved) >= HALF * len(job.ranks) or not named.issubset(moved)):

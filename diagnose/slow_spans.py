@@ -64,9 +64,17 @@ def slow_spans(log: LogSteps, usual: Mask) -> list[SlowSpan]:
     search = _Search(log, usual)
     if len(log.ranks) > 1:
         search.ranks()
-        search.spans += _always_late(log, np.flatnonzero(usual & ~search.covered))
+        search.spans += _always_late(log, np.flatnonzero(usual & ~covered(search.spans, len(usual))))
     search.all_ranks()
     return search.spans
+
+
+def covered(spans: Iterable[SlowSpan], n: int) -> Mask:
+    """Return which of n steps are in some span (n,)."""
+    inside = np.zeros(n, np.bool_)
+    for span in spans:
+        inside[span.begin : span.end] = True
+    return inside
 
 
 class _Search:
@@ -83,25 +91,17 @@ class _Search:
         self.sure = float(np.sqrt(2 * np.log(len(self.kept) ** 2 * len(log.parts) * len(log.ranks))))
         self.spans: list[SlowSpan] = []
 
-    @property
-    def covered(self) -> Mask:
-        """The steps in spans (k,)."""
-        covered = np.zeros(len(self.step_ns), np.bool_)
-        for span in self.spans:
-            covered[span.begin : span.end] = True
-        return covered
-
     def ranks(self) -> None:
         """Find spans of ranks: where all steps are longer, or a part of a rank against the median rank."""
         spans = [self._of_ranks(*steps) for steps in self._higher(self.step_ns)]
         for series in _moved(self.log, self.usual, self.least_ns):
             spans += [self._of_ranks(*steps, series) for steps in self._higher(self.log.excess_ns(*series))]
-        self._choose(span for span in spans if span is not None)
+        self._choose(spans)
 
     def all_ranks(self) -> None:
         """Find spans of all ranks."""
         spans = [self._of_all(*steps) for steps in self._higher(self.step_ns)]
-        self._choose(span for span in spans if span is not None)
+        self._choose(spans)
 
     def _higher(self, series: Float64) -> Iterator[tuple[Int64, Int64]]:
         """Yield the kept steps of each span in which a series is higher, and the steps beside it."""
@@ -111,10 +111,10 @@ class _Search:
             if len(outside) >= LEAST_STEPS:
                 yield inside, outside
 
-    def _choose(self, spans: Iterable[SlowSpan]) -> None:
+    def _choose(self, spans: Iterable[SlowSpan | None]) -> None:
         """Keep the best of spans that share steps, and those of several ranks that are late at once."""
         best: list[SlowSpan] = []
-        for span in sorted(spans, key=self._explained, reverse=True):
+        for span in sorted(filter(None, spans), key=self._explained, reverse=True):
             alike = [other for other in best if (other.part, other.ranks) == (span.part, span.ranks)]
             if all(span.shared_with(other) < HALF for other in alike):
                 best.append(span)
@@ -179,8 +179,9 @@ class _Search:
         )
         least_ns = max(VISIBLE * cost, self.sure * noise_ns)
         begin, end = _extent(inside)
-        elsewhere_ns = _elsewhere(self.log, self.usual, part, late, begin, end)
-        if part_ns < least_ns or is_one_of_many or HALF * part_ns < elsewhere_ns:
+        if part_ns < least_ns or is_one_of_many:
+            return None
+        if HALF * part_ns < _elsewhere(self.log, self.usual, part, late, begin, end):
             return None
         return SlowSpan(begin, end, cost, error, part, part_ns, late.tolist())
 

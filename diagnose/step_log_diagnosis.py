@@ -19,7 +19,7 @@ from diagnose.diagnosis import Diagnosis, Ranked
 from diagnose.finding import BREAKDOWN, Finding, FindingKind, Skipped
 from diagnose.finding_thresholds import FAR_NOISES, HALF, NEARLY_ALL, NEGLIGIBLE, NOTICEABLE, STALL
 from diagnose.log_steps import BETWEEN, REST, LogSteps
-from diagnose.slow_spans import AROUND, FEW, SlowSpan, beside, slow_spans
+from diagnose.slow_spans import AROUND, FEW, SlowSpan, beside, covered, slow_spans
 from dialects import Role
 from errors import counted, listed
 from figures.job_figures import JobFigures
@@ -33,14 +33,13 @@ _EXAMINED = {"late_rank", "outlier_steps", "uneven_work", *_ROLE_KINDS.values()}
 def diagnose_step_log(job: JobFigures) -> Diagnosis:
     """Diagnose the figures of a step log; TraceError where no step is in every rank."""
     log = LogSteps(job)
-    stalls = _stalls(log)
+    near = around(log.step_ns, AROUND)
+    stalls = _stalls(log, near)
     spans = slow_spans(log, ~stalls)
-    in_span = np.zeros(len(stalls), np.bool_)
-    for span in spans:
-        in_span[span.begin : span.end] = True
+    in_span = covered(spans, len(stalls))
     usual = ~stalls & ~in_span
     findings = [_of_span(log, span, usual) for span in spans]
-    stalled = list(_of_stalls(log, np.flatnonzero(stalls & ~in_span), usual))
+    stalled = list(_of_stalls(log, log.step_ns - near, np.flatnonzero(stalls & ~in_span), usual))
     least_ns = NEGLIGIBLE * float(log.step_ns.sum())
     shown = [*findings, *(ranked for ranked in stalled if (ranked.finding.lost_ns or 0.0) >= least_ns)]
     shown.sort(key=lambda ranked: -(ranked.finding.lost_ns or 0.0))
@@ -75,9 +74,9 @@ def _left_out(log: LogSteps) -> list[str]:
 # ---- stalls
 
 
-def _stalls(log: LogSteps) -> Mask:
-    """Return which steps (k,) are far longer than those around them, a few at a time."""
-    more, noise = log.step_ns - (near := around(log.step_ns, AROUND)), spread_of(log.step_ns)
+def _stalls(log: LogSteps, near: Float64) -> Mask:
+    """Return which steps (k,) are far longer than those around them, `near` (k,), a few at a time."""
+    more, noise = log.step_ns - near, spread_of(log.step_ns)
     least = np.maximum(STALL * near, FAR_NOISES * noise)
     far: Mask = more > least
     closed = more > HALF * least  # or else slow steps near the border would be some stalls
@@ -90,9 +89,11 @@ def _stalls(log: LogSteps) -> Mask:
     return far
 
 
-def _of_stalls(log: LogSteps, stalls: Int64, usual: Mask) -> Iterator[Ranked]:
-    """Yield a finding for the stalls that each rank causes, and one for all others."""
-    more = log.step_ns - around(log.step_ns, AROUND)
+def _of_stalls(log: LogSteps, more: Float64, stalls: Int64, usual: Mask) -> Iterator[Ranked]:
+    """Yield a finding for the stalls that each rank causes, and one for all others.
+
+    `more` (k,) is how much longer steps are than those around them.
+    """
     groups: dict[tuple[int, bool], list[int]] = {}
     for row in stalls.tolist():
         groups.setdefault(_who_stalls(log, row, float(more[row]), usual), []).append(row)
@@ -165,8 +166,7 @@ def _of_span(log: LogSteps, span: SlowSpan, usual: Mask) -> Ranked:
         to_step = int(log.number[span.end]) - 1
     where = f"from step {from_step} {f'to {to_step}' if span.end < len(step) else 'on'}"
     ramp = f", growing to {in_ms(float(np.median(more[-max(1, len(more) // 20) :])))}" if span.grows else ""
-    is_inside = np.zeros(len(step), np.bool_)
-    is_inside[span.begin : span.end] = True
+    is_inside = covered([span], len(step))
     changed = list(_changed_values(log, log.stretches_of(is_inside), log.stretches_of(usual)))
     names = [log.ranks[rank] for rank in span.ranks]
     kind, title, why, ranks, action = (

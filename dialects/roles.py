@@ -125,19 +125,3 @@ def on_own_streams(rows: Iterable[tuple[Hashable, Hashable, str, float, bool]]) 
             for name, ns in alone.items():
                 found[name] = found.get(name, 0.0) + ns
     return sorted(found, key=lambda name: -found[name])
-
-
-def own_streams(trace: Trace, roles: NDArray[np.int8], on_device: Mask) -> list[str]:
-    """Return the same of a rank's slices, which have `roles` (n,); `on_device` (n,) are work of a device."""
-    rows = np.flatnonzero(on_device & np.isin(roles, (Role.COMPUTE, Role.COMM)))
-    if not len(rows) or (trace.track_id[rows] == trace.track_id[rows[0]]).all():
-        return []
-    n_names = len(trace.names)
-    code = trace.track_id[rows].astype(np.int64) * n_names + trace.name_id[rows]
-    distinct, place = np.unique(code, return_inverse=True)
-    ns = np.bincount(place.reshape(-1), trace.dur_ns[rows], len(distinct))
-    comm = np.bincount(place.reshape(-1), roles[rows] == Role.COMM, len(distinct)) > 0
-    return on_own_streams(
-        (trace.tracks[one // n_names].pid, one // n_names, trace.names[one % n_names], *about)
-        for one, *about in zip(distinct.tolist(), ns.tolist(), comm.tolist(), strict=True)
-    )

@@ -83,14 +83,12 @@ class SecondAxis(Struct, frozen=True):
 class Frames(Struct, frozen=True):
     """Long Python functions, operators and calls of a host (k,), some of them inside others.
 
-    `start_ns`, `end_ns`; `name`; `is_python` of functions in a recording's stacks; `waits` of calls that can
-    only have waited where nothing of a device ran.
+    `start_ns`, `end_ns`; `name`; `waits` of calls that can only have waited where nothing of a device ran.
     """
 
     start_ns: Int64
     end_ns: Int64
     name: Sequence[str]
-    is_python: Mask
     waits: Mask
 
     def later(self, by_ns: int) -> Frames:

@@ -72,10 +72,8 @@ class Operations(Struct, frozen=True):
         return np.append(dialects.is_communication(self.role), False)
 
 
-def operations_of(
-    trace: Trace, steps: Steps, roles: NDArray[np.int8], *, spent: bool = True
-) -> tuple[Operations, Int64]:
-    """Return the operations of one rank, step by step, and which each slice is of (n,).
+def operations_of(trace: Trace, steps: Steps, roles: NDArray[np.int8], *, spent: bool = True) -> Operations:
+    """Return the operations of one rank, step by step.
 
     The step of an event is the one in which it begins (before the first: the first). BytePS's
     communications overlap the next step, so there the n-th event of a name on a track is the n-th
@@ -104,10 +102,10 @@ def operations_of(
     total_ns = np.bincount(cell, trace.dur_ns, m * k).reshape(m, k).astype(np.float64)
     role = first_roles(roles, ids, m)
     if not spent:
-        return Operations(keys, count, total_ns, role), ids
+        return Operations(keys, count, total_ns, role)
     labels = [step.label for step in steps.whole]
     spent_ns = time_by_operation(trace, roles, steps.whole, ids, m)
-    return Operations(keys, count, total_ns, role, labels, spent_ns), ids
+    return Operations(keys, count, total_ns, role, labels, spent_ns)
 
 
 def merged(

@@ -10,7 +10,6 @@ from msgspec import Struct, field
 
 import dialects
 from dialects import Need
-from dialects.roles import own_streams
 from dialects.steps import NO_STEPS, Steps
 from dialects.system import KERNEL_KIND, WorkGroups
 from figures.durations import NO_DURATIONS, Durations, category_totals, durations
@@ -64,7 +63,6 @@ class RankFigures(Struct, frozen=True, omit_defaults=True):
     values : numbers of each whole step other than durations; None or NaN where they are not known
     rows : each step of a step log that has more of them than figures by step have
     communications : what the communications that can be selected are called
-    own_streams : kernels that count as computation and have a stream of their own
     world_size : as the trace itself says; 0 where it does not
     """
 
@@ -80,7 +78,6 @@ class RankFigures(Struct, frozen=True, omit_defaults=True):
     operations: Operations | None = None
     selected: Operations | None = None
     communications: Sequence[str] = ()
-    own_streams: Sequence[str] = ()
     world_size: int = 0
     values: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
     rows: LogRows | None = None
@@ -126,13 +123,12 @@ def _by_step(source: Source, trace: Trace, wanted: Wanted, step_by: str | None) 
     if wanted.breakdown:
         figures |= {"breakdown": breakdown(trace, roles, steps.whole)}
         figures |= {"rule": system.rule(trace) if len(trace) else ""}
-        figures |= {"own_streams": own_streams(trace, roles, system.device_work(trace))}
     if wanted.operations:
-        figures["operations"], _ = operations_of(trace, steps, roles, spent=wanted.spent)
+        figures["operations"] = operations_of(trace, steps, roles, spent=wanted.spent)
     if wanted.select:
         known: dict[str, None] = {}
         left = selected_of(trace, source.prefix, wanted.select, known)
-        figures["selected"] = operations_of(left, steps, system.roles(left), spent=False)[0]
+        figures["selected"] = operations_of(left, steps, system.roles(left), spent=False)
         figures["communications"] = list(known)
     return figures
 
@@ -152,5 +148,5 @@ def _of_groups(trace: Trace, steps: Steps, wanted: Wanted) -> dict[str, Any]:
         figures["breakdown"] = breakdown(trace.own, system.roles(trace.own), steps.whole)
         figures["rule"] = system.rule(trace)
     if wanted.operations and groups is not None:
-        figures["operations"], _ = operations_of(work, steps, roles[groups.row], spent=wanted.spent)
+        figures["operations"] = operations_of(work, steps, roles[groups.row], spent=wanted.spent)
     return figures

@@ -383,18 +383,3 @@ def summaries(ranks: Iterable[Breakdowns]) -> list[RankSummary]:
 def outliers(lengths: NDArray[np.number[Any]]) -> Mask:
     """Return which of some steps, given their lengths (n,), took far longer than the median; none of few."""
     return lengths > longest_usual(lengths)
-
-
-def shares(ranks: Sequence[Breakdowns]) -> tuple[float, ...]:
-    """Return the shares of some steps' time, together 1.
-
-    Those of computation alone, exposed communication, both at once, copies, and idle time.
-    """
-    wall, compute, exposed, both, idle = np.sum([
-        [column.sum(dtype=np.float64) for column in (
-            one.wall_ns, one.compute_ns, one.exposed_comm_ns, one.overlap_ns, one.idle_ns)]
-        for one in ranks
-    ], axis=0).tolist()  # fmt: skip
-    alone = compute - both
-    ns = alone, exposed, both, wall - alone - exposed - both - idle, idle
-    return tuple(each / max(wall, 1) for each in ns)

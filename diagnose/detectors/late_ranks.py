@@ -49,7 +49,8 @@ def late_ranks(view: JobView) -> Iterator[Finding | Skipped]:
     if len(view.recording.owners) < 2:
         yield from late_in_negotiations(view)
         return
-    causes = [_work(view) or _input(view), _extra_work(view), _gaps(view)]
+    pausing = _pausing(view)
+    causes = [_work(view, pausing) or _input(view), _extra_work(view), _gaps(view, pausing)]
     late: set[int] = set()
     for cause in sorted(filter(None, causes), key=lambda cause: -cause.late_ns):
         if not late.issuperset(cause.owners):
@@ -150,7 +151,7 @@ def _is_systematic(work: Float64) -> bool:
 # ---- causes
 
 
-def _work(view: JobView) -> _Cause | None:
+def _work(view: JobView, pausing: Sequence[int]) -> _Cause | None:
     """Return that ranks take longer for what all ranks do."""
     work = view.owner_work_ns(view.is_compared)
     late = behind_peers(view, work)
@@ -163,7 +164,7 @@ def _work(view: JobView) -> _Cause | None:
     kinds = order[:enough].tolist()
     ranks = [view.recording.owners[owner] for owner in late]
     begins_late = bool((_later_ns(view)[late] > NEGLIGIBLE * view.step_ns).any())
-    pausing, late_ns = _pausing(view), excess_ns(work, late, view.stage)
+    late_ns = excess_ns(work, late, view.stage)
     pauses_more = bool(pausing) and late_ns < excess_ns(view.owner_gap_ns(view.is_begun), pausing, view.stage)
     is_all = sorted(late) == stragglers(view.recording) and not begins_late and not pauses_more
     chosen = view.which(lambda operation: operation.owner in late) & np.isin(number, kinds)
@@ -204,10 +205,11 @@ def _extra_work(view: JobView) -> _Cause | None:
     """
     own = is_own_work(view.recording)
     extra = own & ~view.is_compared
-    late = behind_peers(view, view.owner_work_ns(own))
+    work = view.owner_work_ns(own)
+    late = behind_peers(view, work)
     if not late:
         return None
-    excess, extra_ns = (excess_ns(view.owner_work_ns(which), late, view.stage) for which in (own, extra))
+    excess, extra_ns = (excess_ns(ns, late, view.stage) for ns in (work, view.owner_work_ns(extra)))
     chosen = extra & view.which(lambda operation: operation.owner in late)
     if extra_ns < HALF * excess or not chosen.any():
         return None
@@ -249,9 +251,9 @@ def _input(view: JobView) -> _Cause | None:
     )
 
 
-def _gaps(view: JobView) -> _Cause | None:
+def _gaps(view: JobView, late: Sequence[int]) -> _Cause | None:
     """Return that ranks pause for longer than their peers, with nothing recorded."""
-    late, gaps = _pausing(view), view.owner_gap_ns(view.is_begun)
+    gaps = view.owner_gap_ns(view.is_begun)
     if not late:
         return None
     chosen = view.is_begun & view.which(lambda operation: operation.owner in late)

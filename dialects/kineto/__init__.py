@@ -312,9 +312,8 @@ class Kineto(System):
         if not len(rows):
             return None
         names = [re.sub(_FUNCTION, r"\1\2\3", trace.names[i]) for i in trace.name_id[rows].tolist()]
-        is_python = is_function[rows]
         waits = by_cat(trace, RUNTIME_CATS.__contains__)[rows]
-        return Frames(trace.ts_ns[rows], trace.end_ns[rows], names, is_python, waits)
+        return Frames(trace.ts_ns[rows], trace.end_ns[rows], names, waits)
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
         """Return the steps of one rank; see `kineto_graph`."""

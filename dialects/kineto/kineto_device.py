@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from arrays import Float64, Int64, Mask
+from arrays import Int64, Mask
 from arrays.median import median
 from arrays.numbering import unique
 from dialects.kineto.collectives import is_collective_kernel
@@ -27,6 +27,7 @@ from dialects.tolerances import (
     QUEUE,
     ROUNDED_NS,
     SEEN_LATE_NS,
+    SHORTLY,
     TOLERANCE_NS,
     UNUSUAL,
 )
@@ -357,11 +358,12 @@ def _room(works: Works, low: int, high: int) -> tuple[Int64, Int64]:
     return low + sources, np.concatenate([calls[blocked], calls[later]])
 
 
-def polled(works: Works, start_ns: Int64, end_ns: Int64, most_late: Float64) -> Int64:
+def polled(works: Works, start_ns: Int64, end_ns: Int64, says: Mask) -> Int64:
     """Return the work that a host which launches nothing in intervals (k,) polls for; -1 for none.
 
     Of each stream it is the work launched last before the interval, done within it and not long before its
-    end: at most `most_late` (k,), a share of what it waited, and `SEEN_LATE_NS`.
+    end: where the host `says` that it waits (k,) at most as long as it waited, else `SHORTLY` of that and
+    `SEEN_LATE_NS`.
     """
     work, done_ns = np.full(len(start_ns), -1, np.int64), start_ns.copy()
     for _, low, high in works.by_stream():
@@ -370,8 +372,6 @@ def polled(works: Works, start_ns: Int64, end_ns: Int64, most_late: Float64) -> 
         over = works.end_ns[last]
         known = (works.call_start_ns[last] < start_ns) & (over > done_ns) & (over <= end_ns + TOLERANCE_NS)
         work[known], done_ns[known] = last[known], over[known]
-    late = end_ns - done_ns
-    is_soon = late <= np.minimum(
-        most_late * (done_ns - start_ns), np.where(most_late < 1, SEEN_LATE_NS, late)
-    )
+    waited = done_ns - start_ns
+    is_soon = end_ns - done_ns <= np.where(says, waited, np.minimum(SHORTLY * waited, SEEN_LATE_NS))
     return np.where((end_ns - start_ns >= POLLS_NS) & is_soon, work, -1)

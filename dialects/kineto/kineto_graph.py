@@ -67,7 +67,7 @@ from dialects.step_windows import (
     sampled,
 )
 from dialects.system import DEVICE_CATS, RUNTIME_CATS
-from dialects.tolerances import ROUNDED_NS, SHORTLY, SOON, TOLERANCE_NS, UNRECORDED_NS
+from dialects.tolerances import ROUNDED_NS, SOON, TOLERANCE_NS, UNRECORDED_NS
 from errors import Note, listed
 from formats.columns import Trace, used_tables
 from formats.values import FARTHEST_NS
@@ -540,7 +540,7 @@ def _polls(rank: _Rank) -> list[Int64]:
         if joint == Joint.END_TO_HEAD and len(waits):
             last = np.searchsorted(trace.ts_ns[waits], end) - 1
             says = (last >= 0) & (rank.end_ns[waits[last]] > start)
-        sources = polled(works, start, end, np.where(says, 1.0, SHORTLY))
+        sources = polled(works, start, end, says)
         known = sources >= 0
         edges.append(edge_rows(rank.first_work + sources[known], targets[known], joint, EdgeKind.SYNCHRONISE))
     return edges
