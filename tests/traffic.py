@@ -1,4 +1,4 @@
-"""Makes packet captures of ps-lite traffic: messages, TCP segments, files; and damages them on the way."""
+"""Makes packet captures of ps-lite traffic: messages, TCP segments, files."""
 
 from __future__ import annotations
 
@@ -154,15 +154,6 @@ class Connection:
 def in_order(connections: Iterable[Connection]) -> list[Packet]:
     """The packets of all connections by time."""
     return sorted((p for c in connections for p in c.packets), key=lambda packet: packet.ts_ns)
-
-
-def shaken(packets: Sequence[Packet], seed: int, reach: int = 3, share: float = 0.5) -> list[Packet]:
-    """The same packets, a share of them late by up to `reach` places and a tenth of those sent again."""
-    rng = random.Random(seed)
-    places = [(i + rng.uniform(0, reach) * (rng.random() < share), i) for i in range(len(packets))]
-    places += [(i + rng.uniform(1, reach), i) for i in range(len(packets)) if rng.random() < share / 10]
-    times = sorted(packets[i].ts_ns for _, i in places)
-    return [Packet(ns, packets[i].data) for ns, (_, i) in zip(times, sorted(places), strict=True)]
 
 
 ETHERNET = b"\x02" * 6 + b"\x04" * 6

@@ -85,9 +85,11 @@ def _read_all(
 
 def _read(part: FilePart, on_read: OnRead) -> Traffic | str:
     try:
-        return read_traffic(part.path, on_read)
+        return read_traffic(part.path)
     except TraceError as error:
         return str(error)
+    finally:
+        on_read(part.size)
 
 
 def _lacks(traffic: Traffic) -> Iterator[str]:

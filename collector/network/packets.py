@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import io
+import gzip
 import logging
 import os
 import re
 import struct
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
 from msgspec import Struct, field
 
 from errors import TraceError
-from formats.stream import ByteStream
 from formats.values import FARTHEST_NS
+from inputs import opened, unreadable
 
 _LARGEST = 1 << 20  # bytes of a packet; captures hold at most 512 KiB
 
@@ -69,13 +70,12 @@ def is_capture(path: Path) -> bool:
     return _NAME.search(path.name) is not None
 
 
-def read_segments(capture: Capture, on_bytes: Callable[[int], object] = lambda n: None) -> Iterator[Segment]:
+def read_segments(capture: Capture) -> Iterator[Segment]:
     """Yield the TCP segments of ``capture.path``; damage ends them and is noted in `capture`.
 
-    `on_bytes` gets the number of bytes of the file that were read since its last call. Raises TraceError
-    where the file cannot be opened, is empty, or is not a capture.
+    Raises TraceError where the file cannot be opened, is empty, or is not a capture.
     """
-    for ts_ns, link, data, length in _packets(capture, on_bytes):
+    for ts_ns, link, data, length in _packets(capture):
         capture.n_packets += 1
         capture.n_cut += length > len(data)
         at = _LINKS.get(link)
@@ -88,89 +88,78 @@ def read_segments(capture: Capture, on_bytes: Callable[[int], object] = lambda n
             yield segment
 
 
-def _packets(capture: Capture, on_bytes: Callable[[int], object]) -> Iterator[tuple[int, int, bytes, int]]:
+def _packets(capture: Capture) -> Iterator[tuple[int, int, bytes, int]]:
     """Yield time, link type, bytes, and length on the wire of each packet."""
-    file = _Unpacked(capture.path, on_bytes)
-    reader_class, damaged = _scapy()
-    try:
-        reader = reader_class(file)
-    except (damaged, OSError):
-        reason = file.damage or (
-            "not a packet capture (neither pcap nor pcapng)" if file.position else "empty"
-        )
-        raise TraceError(f"{capture.path}: {reason}: no packets in it") from None
-    is_next_generation = hasattr(reader, "_read_block")
-    read = reader._read_block if is_next_generation else reader._read_packet
-    start, ts_ns = file.position, 0
-    while True:
+    reader_class, scapy_error = _scapy()
+    damaged = (EOFError, OverflowError, OSError, struct.error, zlib.error, scapy_error)
+    with _opened(capture.path) as file:
         try:
-            packet = read(_LARGEST)
-        except (EOFError, OverflowError, struct.error, damaged):
-            break
-        if packet is not None:
-            data, about = packet
-            ts_ns = _time_ns(about, nano=not is_next_generation and reader.nano, before_ns=ts_ns)
-            is_whole = is_next_generation or len(data) == about.caplen
-            if not is_whole or not 0 <= ts_ns < FARTHEST_NS:
+            reader = reader_class(file)
+        except damaged:
+            reason = (
+                "not a packet capture (neither pcap nor pcapng)" if capture.path.stat().st_size else "empty"
+            )
+            raise TraceError(f"{capture.path}: {reason}: no packets in it") from None
+        is_next_generation = hasattr(reader, "_read_block")
+        read = reader._read_block if is_next_generation else reader._read_packet
+        whole = file.tell()  # where the last whole packet ends
+        while True:
+            try:
+                packet = read(_LARGEST)
+            except damaged:
                 break
-            link = about.linktype if is_next_generation else reader.linktype & 0xFFFF
-            yield ts_ns, link, data, max(about.wirelen, len(data))
-        start = file.position
-    if file.damage or file.position != start:
-        capture.damage = file.damage or f"damaged or cut off at byte {start:,}: the rest was not read"
+            if packet is not None:
+                data, about = packet
+                ts_ns = _time_ns(about, nano=not is_next_generation and reader.nano)
+                is_whole = is_next_generation or len(data) == about.caplen
+                if not is_whole or not 0 <= ts_ns < FARTHEST_NS:
+                    break
+                link = about.linktype if is_next_generation else reader.linktype & 0xFFFF
+                yield ts_ns, link, data, max(about.wirelen, len(data))
+            whole = file.tell()
+        if _is_left(file, whole):
+            capture.damage = f"damaged or cut off at byte {whole:,}: the rest was not read"
 
 
-def _time_ns(about: Any, *, nano: bool, before_ns: int) -> int:
-    """Return the time of a packet; a simple packet of pcapng has none, so it gets that of the one before."""
+def _opened(path: Path) -> IO[bytes]:
+    """Open a capture, packed or not."""
+    try:
+        file = opened(path)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    is_packed = file.read(2) == b"\x1f\x8b"
+    file.seek(0)
+    return cast("IO[bytes]", gzip.GzipFile(fileobj=file)) if is_packed else file
+
+
+def _is_left(file: IO[bytes], whole: int) -> bool:
+    """Whether a file goes on behind byte `whole`, or its end cannot be read."""
+    try:
+        return file.tell() != whole or bool(file.read(1))
+    except (EOFError, OSError, zlib.error):
+        return True
+
+
+def _time_ns(about: Any, *, nano: bool) -> int:
     if hasattr(about, "sec"):
         return int(about.sec * 10**9 + about.usec * (1 if nano else 1000))
-    if about.tshigh is None:
-        return before_ns
-    return int((about.tshigh << 32 | about.tslow) * 10**9 // about.tsresol)
+    ticks = (about.tshigh or 0) << 32 | (about.tslow or 0)  # a simple packet of pcapng has no time
+    return int(ticks * 10**9 // about.tsresol)
 
 
 @lru_cache(1)
 def _scapy() -> tuple[Any, type[Exception]]:
     """Return scapy's reader and its error; importing it must neither make directories nor log."""
-    own = dict(os.environ)
+    environment = dict(os.environ)
     os.environ.update(dict.fromkeys(_HOMES, os.devnull))
     try:
         from scapy.error import Scapy_Exception
-        from scapy.utils import RawPcapNgReader
+        from scapy.utils import RawPcapReader
     finally:
         os.environ.clear()
-        os.environ.update(own)
+        os.environ.update(environment)
     logging.getLogger("scapy").setLevel(logging.CRITICAL)
-    return RawPcapNgReader, Scapy_Exception
-
-
-class _Unpacked(io.RawIOBase):
-    """The unpacked content of a file, for reading from its beginning to its end."""
-
-    def __init__(self, path: Path, on_bytes: Callable[[int], object]) -> None:
-        super().__init__()
-        self._stream, self._on_bytes = ByteStream(path), on_bytes
-        self._pieces = iter(self._stream)
-        self._held, self._at, self._reported = b"", 0, 0
-        self.position = 0
-
-    @property
-    def damage(self) -> str | None:
-        """Damage of the packed file."""
-        return self._stream.damage
-
-    def read(self, size: int = -1) -> bytes:
-        """Return the next bytes; none where a damaged length asks for more than a block may have."""
-        if not 0 <= size <= 2 * _LARGEST:
-            return b""
-        while len(self._held) - self._at < size and (piece := next(self._pieces, b"")):
-            self._held, self._at = self._held[self._at :] + piece, 0
-            self._on_bytes(self._stream.consumed - self._reported)
-            self._reported = self._stream.consumed
-        data = self._held[self._at : self._at + size]
-        self._at += len(data)
-        self.position += len(data)
-        return data
+    return RawPcapReader, Scapy_Exception
 
 
 _IPV4 = struct.Struct("!2xH2xHxB2x4s4s")

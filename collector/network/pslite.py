@@ -64,7 +64,7 @@ def read_header(message: Message) -> Meta | None:
     if len(keys) % 8 or (meta.control is not None and len(frames) > at + 1):
         return None
     key = int.from_bytes(keys[:8], "little") if keys else None
-    return meta._replace(sender=sender, key=key, value_bytes=sum(message.sizes[at + 2 : at + 3]))
+    return meta._replace(sender=sender, key=key, value_bytes=sum(map(len, frames[at + 2 : at + 3])))
 
 
 def identity(frame: bytes) -> int | None:
@@ -119,7 +119,7 @@ def _node(role: int, node_id: int, host: bytes, port: int) -> Node:
 
 
 def begins_message(data: bytes) -> bool:
-    """Whether `data` begins with a data message that is complete up to the header of its key frame.
+    """Whether `data` begins with a data message, whole up to its header.
 
     >>> begins_message(b"GET / HTTP/1.1")
     False
@@ -127,18 +127,7 @@ def begins_message(data: bytes) -> bool:
     at = 0
     if data[:1] == bytes([MORE_SHORT]) and len(data) > 1 and identity(data[2 : 2 + data[1]]) is not None:
         at = 2 + data[1]
-    return _meta_at(data, at)
-
-
-def _meta_at(data: bytes, at: int) -> bool:
-    """Whether a whole meta frame of a data message is at `at`, and a key frame behind it if it says so."""
-    if at + 2 > len(data) or data[at] > 1:
+    if at + 2 > len(data) or data[at] > MORE_SHORT or at + 2 + data[at + 1] > len(data):
         return False
-    end = at + 2 + data[at + 1]
-    meta = read_meta(data[at + 2 : end]) if end <= len(data) else None
-    if meta is None or meta.control is not None:
-        return False
-    key_frame = data[end : end + 2]
-    return data[at] != MORE_SHORT or (
-        len(key_frame) == 2 and key_frame[0] == MORE_SHORT and key_frame[1] % 8 == 0 and key_frame[1] > 0
-    )
+    meta = read_meta(data[at + 2 : at + 2 + data[at + 1]])
+    return meta is not None and meta.control is None

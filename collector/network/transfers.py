@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,7 +60,7 @@ class Traffic(Struct, frozen=True):
     nodes: frozenset[Node]  # as the scheduler announced them, if that was captured
 
 
-def read_traffic(path: Path, on_bytes: Callable[[int], object] = lambda n: None) -> Traffic:
+def read_traffic(path: Path) -> Traffic:
     """Read one capture; memory grows with the number of transfers only, about 80 bytes each.
 
     Raises TraceError where the file cannot be opened, is empty, or is not a capture.
@@ -69,9 +68,8 @@ def read_traffic(path: Path, on_bytes: Callable[[int], object] = lambda n: None)
     capture = Capture(path)
     matcher = _Matcher()
     streams = Streams(matcher.receivers, capture)
-    for segment in read_segments(capture, on_bytes):
+    for segment in read_segments(capture):
         streams.take(segment)
-    streams.close()
     return matcher.result(capture)
 
 

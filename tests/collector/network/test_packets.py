@@ -94,7 +94,7 @@ def test_an_offloaded_packet_whose_length_field_is_zero(tmp_path: Path) -> None:
         (b"", "empty"),
         (b"a text file\n", "not a packet capture"),
         (b"".join(pcap([]))[:17], "not a packet capture"),
-        (gzip.compress(b"", mtime=0)[:5], "the gzip stream is cut short"),
+        (gzip.compress(b"", mtime=0)[:5], "not a packet capture"),
     ],
 )
 def test_what_is_no_capture_is_refused_in_a_line(tmp_path: Path, content: bytes, said: str) -> None:
