@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from pathlib import Path
 from typing import BinaryIO
 
 from errors import TraceError, missing
+
+_DIGITS = re.compile(r"(\d{1,18})")
 
 
 def opened(path: Path) -> BinaryIO:
@@ -34,3 +37,9 @@ def unreadable(path: Path, error: OSError) -> TraceError:
     if isinstance(error, PermissionError):
         return TraceError(f"{path}: may not be read (permission denied)")
     return TraceError(f"{path}: cannot be read: {error.strerror or error}")
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Make a sort key by which ``worker_10`` comes after ``worker_9``."""
+    parts = _DIGITS.split(name)
+    return [(int(part), "") if i % 2 else (-1, part) for i, part in enumerate(parts)]

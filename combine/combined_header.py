@@ -15,8 +15,8 @@ from combine.sources import Member, Timing
 from dialects.system import BASE, System
 from formats.chrome_writer import metadata
 from formats.values import clean_text
+from inputs import natural
 from outputs.marks import MEMBER, PROGRAM
-from trace_utils import natural
 
 _ENCODE = msgspec.json.Encoder().encode
 _LAST = 99_999  # Composer's sort index of a thread that is not the front one

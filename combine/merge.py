@@ -30,7 +30,7 @@ from formats import native
 from outputs.atomic import as_output_error, check_output, open_output, temporary_directory
 from parallel import FilePart, cores, process_pool, size_of, unpacked_size
 from parallel import progress as bars
-from trace_utils import check_known
+from trace_utils import CommFilter
 
 if TYPE_CHECKING:
     from concurrent.futures import ProcessPoolExecutor
@@ -103,7 +103,7 @@ def combine(
         ) as bar:
             tasks = [(place, spill / f"{place.number}.events") for place in places]
             sources = _run(pool, rewrite, tasks, lambda i: bar.update(size_of(members[i].file)))
-        check_known(names, dict.fromkeys(name for source in sources for name in source.known))
+        CommFilter.check(names, {name for source in sources for name in source.known})
         members = with_ranks(members, dialect, sources)
         repairs = [
             f"{member.source.path}: {'; '.join(source.repairs)}"

@@ -15,10 +15,10 @@ from clocks.offsets import Clock, align
 from combine.rewrite_source import Rewritten
 from dialects.sync_points import SyncPoints, merged
 from dialects.system import BASE, SecondAxis
-from errors import TraceError, missing
+from errors import TraceError
 from formats import chrome, native
 from formats.stream import ByteStream
-from trace_utils import Source, head_of, reader_of
+from trace_utils import Source, check_chrome
 
 _SNIFFED = 4  # pieces of a file (about 1 MiB each) that tell what wrote it
 
@@ -72,11 +72,7 @@ def sniffed(path: Path, scan: bool = False) -> Beginning | TraceError:
 
 
 def _sniff(path: Path, library: CDLL | None) -> Beginning:
-    if not path.exists():
-        raise missing(path)
-    reader = reader_of(head_of(path))
-    if reader is not None and reader.recognises is not chrome.recognises:
-        raise TraceError(f"{path}: {reader.what}; combine takes chrome-trace files only")
+    check_chrome(path)
     part = chrome.read_part(path, dialects.keys_for(()), pieces=_SNIFFED, scan=library or False)
     if not _has_events(part):
         part = chrome.read_part(path, dialects.keys_for(()), scan=library or False)

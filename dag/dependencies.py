@@ -22,8 +22,7 @@ from formats.columns import Trace
 from formats.gml import Gml, is_gml, read_gml
 from formats.stream import find_file
 from opname import COMM, FIRST, FORWARD, LAST, OUTPUT, OpName
-from traces.paths import Source
-from traces.ranks import Request, load_paths
+from trace_utils import Request, Source, read_ranks
 
 _INPUT = re.compile(r"(?:input|arg)[0-9]+")
 _KINDS = {kind.label: kind for kind in EdgeKind}
@@ -160,7 +159,7 @@ def mean_dags(paths: Sequence[Path], *, jobs: int | None = None, progress: bool 
         if not paths[0].exists():
             raise missing(paths[0])
         return MeanDags([("GPU-0", 0, dag_from_gml(read_gml(paths[0]), str(paths[0])))])
-    job = load_paths(paths, Request({Need.EDGES}, jobs=jobs, progress=progress))
+    job = read_ranks(paths, request=Request({Need.EDGES}, jobs=jobs, progress=progress))
     gpus: list[tuple[str, int, Dag]] = []
     notes: list[str] = []
     for source, trace in zip(job.job.sources, job.made, strict=True):

@@ -18,9 +18,7 @@ from dag.step_graph import Recording
 from dialects import Need
 from errors import AnalyzeError, TraceError
 from formats.columns import Trace
-from traces.paths import JobFiles, hosts_of
-from traces.ranks import PLAIN, Ranks, Request, load_paths, map_ranks
-from traces.split import TraceFile, repair_lines, span_of
+from trace_utils import JobFiles, Ranks, Request, TraceFile, read_ranks
 
 if TYPE_CHECKING:
     from collector.network.network_evidence import NetworkEvidence
@@ -47,7 +45,8 @@ class LoadedSteps(Struct, frozen=True):
     @property
     def repairs(self) -> list[str]:
         """Repairs, omissions and missing ranks: a line per file."""
-        return [*repair_lines(self.job.notes, self.files), *self.broken]
+        lines = [line for file in self.files for line in file.repair_lines]
+        return [*self.job.notes, *lines, *self.broken]
 
 
 def read_partitions(paths: Sequence[Path], network: NetworkEvidence | None = None) -> Partitions:
@@ -71,7 +70,7 @@ def read_partitions(paths: Sequence[Path], network: NetworkEvidence | None = Non
 
 def load_steps(
     paths: Sequence[Path],
-    asked: Request = PLAIN,
+    asked: Request = Request(),
     *,
     partitions: Partitions | None = None,
     sizes: bool = False,
@@ -92,8 +91,8 @@ def load_steps(
     most = _MOST_STEPS if sizes else None
     request = asked._replace(needs=needs, points=True, most_steps=most)
     record = partial(record_rank, request=request, partitions=partitions or Partitions())
-    job = map_ranks(paths, record, request)
-    systems = sorted({rank.files[0].dialect for rank in job.ranks if rank.n_slices})
+    job = read_ranks(paths, record, request)
+    systems = sorted({rank.dialect for rank in job.ranks if rank.n_slices})
     if len(systems) > 1:
         raise TraceError(
             f"{paths[0]}: traces of different systems ({', '.join(systems)}) are not one job; "
@@ -133,10 +132,10 @@ def _on_one_clock(
     job: Ranks[RankRecord],
 ) -> tuple[Ranks[RankRecord], Sequence[int], Sequence[Clock], list[str]]:
     """Return the job on the first host's clock, the host of each rank, the clocks, and remarks on them."""
-    hosts = hosts_of(job.job)
+    hosts = job.job.hosts
     if max(hosts, default=0) == 0:
         return job, hosts, [Clock(bound_ns=0, is_tied=True)], []
-    spans = [span_of(rank.files) for rank in job.ranks]
+    spans = [(rank.begin_ns, rank.end_ns) for rank in job.ranks]
     points = [rank.made.points for rank in job.ranks]
     machines = [rank.made.facts.machine for rank in job.ranks]
     clocks, notes = aligned(job.names, hosts, points, spans, machines)
@@ -157,7 +156,7 @@ def _load_traces(
 ) -> list[Trace]:
     """Load the traces of a job whose clocks are known, without those that hold no slice."""
     wanted = request._replace(needs=needs or request.needs)
-    traces = [trace for trace in load_paths(paths, wanted).made if len(trace)]
+    traces = [trace for trace in read_ranks(paths, request=wanted).made if len(trace)]
     return [shifted(trace, clocks[host]) for trace, host in zip(traces, hosts, strict=True)]
 
 

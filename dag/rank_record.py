@@ -22,9 +22,7 @@ from errors import AnalyzeError, TraceError
 from formats.columns import Trace
 from formats.gml import read_gml
 from formats.stream import find_file
-from traces.files import read_args
-from traces.paths import Source
-from traces.ranks import Request
+from trace_utils import Request, Source, read_args
 
 
 class Partitions(Struct, frozen=True):

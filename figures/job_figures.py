@@ -19,9 +19,7 @@ from dialects.steps import step_table
 from figures.durations import Durations, joined
 from figures.operations_by_step import Operations, merged
 from figures.rank_figures import RankFigures, Wanted, rank_figures
-from traces.filter import check_known
-from traces.ranks import PLAIN, Request, map_ranks
-from traces.split import TraceFile, repair_lines
+from trace_utils import CommFilter, Request, TraceFile, read_ranks
 
 
 class JobFigures(Struct, frozen=True):
@@ -38,7 +36,7 @@ class JobFigures(Struct, frozen=True):
     @property
     def repairs(self) -> list[str]:
         """Repairs, omissions and missing ranks: a line per file."""
-        return repair_lines(self.notes, self.files)
+        return [*self.notes, *(line for file in self.files for line in file.repair_lines)]
 
     @property
     def n_ranks(self) -> int:
@@ -118,7 +116,7 @@ class JobFigures(Struct, frozen=True):
         return merged(parts, prefixes, path=self.path)
 
 
-def load_figures(paths: Sequence[Path], wanted: Wanted, asked: Request = PLAIN) -> JobFigures:
+def load_figures(paths: Sequence[Path], wanted: Wanted, asked: Request = Request()) -> JobFigures:
     """Work out the figures of the job at `paths`, of which `asked` says how it is read.
 
     Raises
@@ -130,7 +128,7 @@ def load_figures(paths: Sequence[Path], wanted: Wanted, asked: Request = PLAIN) 
     """
     work = partial(rank_figures, wanted=wanted, step_by=asked.step_by)
     needs = {Need.STEPS, *wanted.needs} if asked.step_by else wanted.needs
-    job = map_ranks(paths, work, asked._replace(needs=needs, hosts=True))
+    job = read_ranks(paths, work, asked._replace(needs=needs, hosts=True))
     job.check_any()
     figures = [
         replace(
@@ -167,7 +165,7 @@ def filtered(runs: Sequence[JobFigures], wanted: Collection[str]) -> list[JobFig
     """
     if not wanted:
         return list(runs)
-    check_known(wanted, {name: None for run in runs for rank in run.ranks for name in rank.communications})
+    CommFilter.check(wanted, {name for run in runs for rank in run.ranks for name in rank.communications})
     return [replace(run, ranks=[*map(_selected, run.ranks)]) for run in runs]
 
 

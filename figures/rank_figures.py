@@ -17,8 +17,7 @@ from figures.log_figures import LogRows, log_figures
 from figures.operations_by_step import Operations, operations_of
 from figures.time_by_role import Breakdowns, breakdown
 from formats.columns import Trace
-from traces.filter import selected_of
-from traces.paths import Source
+from trace_utils import CommFilter, Source
 
 
 class Wanted(Struct, frozen=True):
@@ -126,10 +125,10 @@ def _by_step(source: Source, trace: Trace, wanted: Wanted, step_by: str | None) 
     if wanted.operations:
         figures["operations"] = operations_of(trace, steps, roles, spent=wanted.spent)
     if wanted.select:
-        known: dict[str, None] = {}
-        left = selected_of(trace, source.prefix, wanted.select, known)
+        comm = CommFilter(system, wanted.select, source.prefix)
+        left = comm.select(trace)
         figures["selected"] = operations_of(left, steps, system.roles(left), spent=False)
-        figures["communications"] = list(known)
+        figures["communications"] = list(comm.known)
     return figures
 
 

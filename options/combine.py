@@ -50,17 +50,16 @@ def run(args: Namespace) -> Result:
     import dialects
     from combine.merge import combine
     from outputs.atomic import check_output
-    from trace_utils import files_to_read, find_paths, rank_notes
+    from trace_utils import files_to_read
 
     folders = [path for path in args.path if path.is_dir()]
     if folders and (files := [path for path in args.path if path.is_file()]):
         raise UsageError(
             f"{files[0]} is a file and {folders[0]} a directory; combine files or directories, not both"
         )
-    job = find_paths(args.path)
     output = args.output or (folders or [args.path[0].parent])[0] / "combined.json"
-    check_output(output, is_named=args.output is not None)
-    with files_to_read(job, args.jobs) as (to_read, lines):
+    with files_to_read(args.path, args.jobs) as (job, to_read, lines):
+        check_output(output, is_named=args.output is not None)
         members = _members(job, to_read)
         seen: set[str] = set()
         for path in (member.source.path for member in members):
@@ -81,7 +80,7 @@ def run(args: Namespace) -> Result:
     if not dialects.named(combined.dialect).has_workers and len(members) > 1:  # else directories tell
         owned = {(m.host, rank) for m, rank in zip(combined.members, combined.ranks, strict=True)}
         ranks = [rank for _, rank in sorted(owned, key=str) if rank is not None]
-        notes += rank_notes(args.path[0], ranks, combined.world_size)
+        notes += job.rank_notes(ranks, combined.world_size)
     workers = _workers(combined)
     shown = [{**worker, "ranks": ", ".join(map(str, worker["ranks"]))} for worker in workers]
     rows = [[worker[column.key] for column in _WORKERS] for worker in shown]
@@ -124,11 +123,10 @@ def _headline(combined: Combined, workers: Sequence[Mapping[str, Any]], *, asked
 def _members(job: JobFiles, files: Sequence[Path]) -> list[Member]:
     """Return the traces with their worker, rank and host; `files` are what is to be read for each."""
     from combine.sources import Member
-    from trace_utils import hosts_of
 
     return [
         Member(source, file, host, _owner(job, source))
-        for source, file, host in zip(job.sources, files, hosts_of(job), strict=True)
+        for source, file, host in zip(job.sources, files, job.hosts, strict=True)
     ]
 
 

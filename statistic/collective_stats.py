@@ -28,7 +28,7 @@ from dialects.sync_points import SyncPoints
 from errors import counted
 from figures.time_by_role import Slices, time_of_ids
 from formats.columns import Trace
-from trace_utils import Request, Source, hosts_of, map_ranks, read_args
+from trace_utils import Request, Source, read_args, read_ranks
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -82,11 +82,11 @@ def collective_stats(paths: Sequence[Path], partitions: Partitions, asked: Reque
         A name in `asked.only` is not a communication of the job.
     """
     request = asked._replace(needs={Need.SIZES, Need.SYNC, Need.STEPS}, points=True)
-    job = map_ranks(paths, partial(_rank_collectives, partitions=partitions), request)
+    job = read_ranks(paths, partial(_rank_collectives, partitions=partitions), request)
     job.check_any()
     kept = [i for i, rank in enumerate(job.ranks) if rank.n_slices]
     ranks, names = [job.ranks[i].made for i in kept], [job.names[i] for i in kept]
-    hosts = hosts_of(job.job)
+    hosts = job.job.hosts
     moved, is_tied, notes = _on_one_clock(ranks, names, [hosts[i] for i in kept])
     members = _members(moved, is_tied)
     found = _joined(members, ranks)

@@ -23,7 +23,7 @@ from errors import TraceError, counted
 from formats.columns import Trace
 from formats.dasf_records import COMPUTE, MANAGED_MEMORY, RESOURCE_USAGE
 from result import Cell, Column, Table, in_digits
-from trace_utils import Request, load_paths
+from trace_utils import Request, read_ranks
 
 #: What the args of events are needed for, beside the points.
 NEEDS = (Need.EDGES, Need.SIZES)
@@ -62,7 +62,7 @@ def analyse(
         if path.is_file() and path.stat().st_size == 0 and len(paths) > 1:  # a monitor that never ran
             repairs.append(f"{path}: empty, no records")
             continue
-        loaded = load_paths([path], Request(NEEDS, points=True, jobs=jobs, progress=progress))
+        loaded = read_ranks([path], request=Request(NEEDS, points=True, jobs=jobs, progress=progress))
         traces.extend(loaded.made)
         repairs += loaded.repairs
     for trace in traces:

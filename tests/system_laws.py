@@ -21,7 +21,7 @@ from dialects.step_parts import RankTrace
 from figures.job_figures import JobFigures, load_figures
 from figures.rank_figures import Wanted
 from formats.columns import Trace
-from trace_utils import Request, load_paths
+from trace_utils import Request, read_ranks
 from traces.ranks import Ranks
 
 #: Figures with steps as a breakdown, `compare` and a digest ask for them.
@@ -83,7 +83,7 @@ def check_made(job: Path, late: str, late_ms: float) -> None:
 
 def check_together(job: Path) -> None:
     """What a system says that ranks do together, all of them do."""
-    traces = load_paths([job], Request({Need.SYNC}, points=True, jobs=1, progress=False)).made
+    traces = read_ranks([job], request=Request({Need.SYNC}, points=True, jobs=1, progress=False)).made
     system = type(dialects.of(traces[0]))
     if system.sync_part is not System.sync_part:
         keys = [set(dialects.of(trace).sync_points(trace)) for trace in traces]
@@ -96,7 +96,7 @@ def check_together(job: Path) -> None:
 
 def check_args(job: Path) -> None:
     """A system answers the same of all args of the events as of those that it declares for the question."""
-    whole = load_paths([job], Request({Need.ALL}, points=True, jobs=1, progress=False))
+    whole = read_ranks([job], request=Request({Need.ALL}, points=True, jobs=1, progress=False))
     assert whole.names == loaded(job).names, "a key that tells ranks apart is not declared for Need.ALWAYS"
     anybodys = dialects.keys_for(set(Need) - {Need.ALL})
     for rank, trace, usual in zip(whole.names, whole.made, loaded(job).made, strict=True):
@@ -172,7 +172,7 @@ def check_met(job: Path) -> None:
 @lru_cache(maxsize=2)
 def loaded(job: Path) -> Ranks[Trace]:
     """Return the traces of a job's ranks, read once for all laws."""
-    return load_paths([job], Request(jobs=1, progress=False))
+    return read_ranks([job], request=Request(jobs=1, progress=False))
 
 
 @lru_cache(maxsize=len(_ASKED))
@@ -219,7 +219,7 @@ def check_comm(job: Path) -> None:
     rank = next(i for i, own in enumerate(roles) if np.isin(own, (*_WORKS, Role.WAIT)).any())
     named = plain.made[rank].name_id[np.isin(roles[rank], (Role.COMPUTE, Role.WAIT, Role.COMM))][-1]
     name = plain.made[rank].names[named]
-    told = load_paths([job], Request(comm=(name, "no such name"), jobs=1, progress=False))
+    told = read_ranks([job], request=Request(comm=(name, "no such name"), jobs=1, progress=False))
     assert [line for line in told.repairs if "no such name" in line]
     assert not [line for line in told.repairs if repr(name) in line]
     for trace, before in zip(told.made, roles, strict=True):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 import numpy as np
 
-import dialects
 from arrays.intervals import lies_inside
 from dialects.owners import names_in
 from dialects.roles import is_communication
@@ -43,37 +42,30 @@ class CommFilter:
         self.known.update(dict.fromkeys(names))
         return not self._only.isdisjoint(names)
 
+    def select(self, trace: Trace) -> Trace:
+        """Remove the communications of a rank that were not asked for, with what collectives call."""
+        if not len(trace):
+            return trace
+        processes = names_in(trace.metadata, "process_name")
+        kind = trace.name_id.astype(np.int64) * len(trace.cats) + trace.cat_id
+        distinct, place = np.unique(kind * len(trace.tracks) + trace.track_id, return_inverse=True)
+        fates = np.empty(len(distinct), np.int8)
+        for i, pair in enumerate(distinct.tolist()):
+            rest, track = divmod(pair, len(trace.tracks))
+            name, cat = divmod(rest, len(trace.cats))
+            pid, tid = trace.tracks[track]
+            keeps = self.keeps(trace.names[name], trace.cats[cat], tid, processes.get((pid, None)))
+            fates[i] = -1 if keeps is None else keeps
+        fate = fates[place]
+        left_out = fate == 0
+        if left_out.any() and (called := is_communication(self._system.roles(trace)) & (fate < 0)).any():
+            left_out |= called & lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, left_out)
+        return trace.select(~left_out)
 
-def check_known(only: Collection[str], known: Mapping[str, None]) -> None:
-    """Raise AnalyzeError where a name of `only` is not communication that is `known`."""
-    for name in only:
-        if name not in known:
-            near = meant(name, known, most=3)
-            raise AnalyzeError(f"--filter {name}: no communication in this job has that name{near}")
-
-
-def selected_of(trace: Trace, prefix: str, only: Collection[str], known: dict[str, None]) -> Trace:
-    """Return the trace without communications that are not in `only`; `known` gets the names of all.
-
-    `prefix` is that of the rank's names; see `CommFilter`. What a collective calls goes with it.
-    """
-    if not len(trace):
-        return trace
-    system = dialects.of(trace)
-    asked = CommFilter(system, only, prefix)
-    processes = names_in(trace.metadata, "process_name")
-    kind = trace.name_id.astype(np.int64) * len(trace.cats) + trace.cat_id
-    distinct, place = np.unique(kind * len(trace.tracks) + trace.track_id, return_inverse=True)
-    fates = np.empty(len(distinct), np.int8)
-    for i, pair in enumerate(distinct.tolist()):
-        rest, track = divmod(pair, len(trace.tracks))
-        name, cat = divmod(rest, len(trace.cats))
-        pid, tid = trace.tracks[track]
-        keeps = asked.keeps(trace.names[name], trace.cats[cat], tid, processes.get((pid, None)))
-        fates[i] = -1 if keeps is None else keeps
-    known.update(asked.known)
-    fate = fates[place]
-    left_out = fate == 0
-    if left_out.any() and (called := is_communication(system.roles(trace)) & (fate < 0)).any():
-        left_out |= called & lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, left_out)
-    return trace.select(~left_out)
+    @staticmethod
+    def check(only: Collection[str], known: Collection[str]) -> None:
+        """Raise AnalyzeError where a name of `only` is not communication that is `known`."""
+        for name in only:
+            if name not in known:
+                near = meant(name, known, most=3)
+                raise AnalyzeError(f"--filter {name}: no communication in this job has that name{near}")

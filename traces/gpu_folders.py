@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from errors import TraceError, listed
 from formats.stream import find_file
+from inputs import natural
 from traces.paths import (
-    DIGITS,
     JobFiles,
     JobKind,
     Source,
@@ -169,9 +169,9 @@ def _is_final_trace(path: Path) -> bool:
     return path.name.startswith("bps_trace") and path.name.endswith((".json", ".json.gz")) and path.is_file()
 
 
-def _final_order(path: Path) -> tuple[bool, list[int], str]:
+def _final_order(path: Path) -> tuple[bool, list[tuple[int, str]]]:
     """Sort `bps_trace_final.json` above all others, else by step."""
-    return path.name.startswith("bps_trace_final"), [int(n) for n in DIGITS.findall(path.name)], path.name
+    return path.name.startswith("bps_trace_final"), natural(path.name)
 
 
 def local_rank(name: str) -> int | None:

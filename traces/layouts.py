@@ -15,7 +15,7 @@ from outputs.marks import is_digest
 from traces.gpu_folders import find_gpu_folders, gpu_sources, is_gpu_file, local_rank
 from traces.paths import JobFiles, Source, head_of, skipped_notes
 from traces.rank_files import find_dumps, find_profiles, find_rank_files, holding, rank_of_file
-from traces.readers import Holds, reader_of
+from traces.readers import CHROME, Holds, reader_of
 
 #: Returns the job in a directory that has this layout, else None; also gets all paths of the command.
 Layout = Callable[[Path, Sequence[Path]], JobFiles | None]
@@ -56,9 +56,18 @@ def find_job(path: Path, given: Sequence[Path] = ()) -> JobFiles:
 
 
 def held_by(paths: Sequence[Path]) -> Holds:
-    """Return the kind of the first recording at `paths`; TraceError as of `find_job`."""
+    """Tell the kind of the first recording at `paths`; TraceError as of `find_job`."""
     reader = reader_of(head_of(find_job(paths[0], paths).sources[0].path))
-    return Holds.EVENTS if reader is None else reader.holds
+    return "events" if reader is None else reader.holds
+
+
+def check_chrome(path: Path) -> None:
+    """Raise TraceError where a file is a trace of another format than chrome's."""
+    if not path.exists():
+        raise missing(path)
+    reader = reader_of(head_of(path))
+    if reader is not None and reader is not CHROME:
+        raise TraceError(f"{path}: {reader.what}; combine takes chrome-trace files only")
 
 
 def find_paths(paths: Sequence[Path]) -> JobFiles:

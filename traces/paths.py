@@ -7,12 +7,13 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
 from errors import Note, NoteKind, in_words
 from formats.stream import ByteStream
+from inputs import natural
 
 JobKind = Literal["file", "gpu", "worker", "job", "ranks"]
 
@@ -25,7 +26,6 @@ _RANK_IN_HEAD = (
     rb'"name"\s*:\s*"global_rank"[^{}]*"args"\s*:\s*\{\s*"value"\s*:\s*(\d{1,9})\b'
 )
 _PICKLE = b"\x80"
-DIGITS = re.compile(r"(\d{1,18})")
 _MAY_BE_READ = os.R_OK | os.X_OK
 _MOST_RANKS = 1 << 20  # a larger world is taken for damage, not for ranks that are missing
 
@@ -53,6 +53,11 @@ class Source(Struct, frozen=True):
         return worker + ("" if self.rank is None else f"rank{self.rank}.")
 
     @property
+    def order(self) -> tuple[bool, int, int]:
+        """A sort key: by worker and rank, those that are not known last."""
+        return self.rank is None, self.worker or 0, self.rank or 0
+
+    @property
     def is_known(self) -> bool:
         """Whether it is known which rank, or which host, it is of."""
         return self.rank is not None or self.host is not None
@@ -71,6 +76,19 @@ class JobFiles(Struct, frozen=True):
     def has_gpus(self) -> bool:
         """Whether each source lies in a GPU's directory."""
         return self.kind in ("gpu", "worker", "job")
+
+    def rank_notes(self, ranks: Sequence[int], world: int = 0) -> list[str]:
+        """Name the ranks that several files claim, and the missing ones of `world`."""
+        return rank_notes(self.root, ranks, world)
+
+    @property
+    def hosts(self) -> list[int]:
+        """The host of each source: the GPUs of a worker share one, and so do the ranks of a file."""
+        workers = [source.worker or 0 for source in self.sources]
+        by_worker = self.has_gpus or any(workers)
+        owners: list[Any] = sorted(set(workers)) if by_worker else [source.path for source in self.sources]
+        number = {owner: i for i, owner in enumerate(dict.fromkeys(owners))}
+        return [number[owner] for owner in (workers if by_worker else owners)]
 
 
 def rank_notes(
@@ -171,20 +189,3 @@ def skipped_notes(path: Path) -> list[str]:
         elif entry.is_dir() and not os.access(entry, _MAY_BE_READ):
             notes.append(missing_note(f"{entry.path}: may not be read (permission denied), left out"))
     return sorted(notes)
-
-
-def natural(name: str) -> list[tuple[int, str]]:
-    """Return a sort key by which ``worker_10`` comes after ``worker_9``."""
-    parts = DIGITS.split(name)
-    return [(int(part), "") if i % 2 else (-1, part) for i, part in enumerate(parts)]
-
-
-def hosts_of(job: JobFiles) -> list[int]:
-    """Return the host of each source: the GPUs of a worker share one, and so do the ranks of a file."""
-    workers = [source.worker or 0 for source in job.sources]
-    if job.has_gpus or any(workers):
-        place: dict[object, int] = {worker: i for i, worker in enumerate(sorted(set(workers)))}
-        return [place[worker] for worker in workers]
-    paths = [source.path for source in job.sources]
-    place = {path: i for i, path in enumerate(dict.fromkeys(paths))}
-    return [place[path] for path in paths]

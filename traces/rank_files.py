@@ -12,7 +12,7 @@ from pathlib import Path
 
 from errors import TraceError, listed
 from formats.recorder import recognises
-from inputs import opened
+from inputs import natural, opened
 from outputs.marks import is_digest, is_marked
 from traces.gpu_folders import is_gpu_file, local_rank
 from traces.paths import (
@@ -23,12 +23,11 @@ from traces.paths import (
     head_of,
     listing,
     missing_note,
-    natural,
     rank_in_head,
     rank_in_name,
     subdirectories,
 )
-from traces.readers import Holds, Reader, may_be_read, reader_of
+from traces.readers import Reader, may_be_read, reader_of
 
 _PROFILES = (".trace.json.gz", ".trace.json")
 #: What PyTorch calls a recording: after its worker (host and process, if nobody names it) and the time.
@@ -196,7 +195,7 @@ def _rank_files(path: Path, notes: list[str], products: list[Path], steps: bool)
                 continue
             if reader is None:
                 notes.append(f"{file}: not a trace, left out")
-            elif steps or reader.holds is not Holds.STEPS:
+            elif steps or reader.holds != "steps":
                 (products if file.name.startswith(_MERGED) else found).append(file)
     return found
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from enum import Enum
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import dialects
 from formats import chrome, nsight, recorder
@@ -30,12 +29,8 @@ class Decoding(NamedTuple):
     on_read: OnRead | None = None
 
 
-class Holds(Enum):
-    """The kinds of recordings; `diagnose` answers each in its own way."""
-
-    EVENTS = 0
-    STEPS = 1
-    CALLS = 2
+#: The kinds of recordings; `diagnose` answers each in its own way.
+Holds = Literal["events", "steps", "calls"]
 
 
 class Reader(NamedTuple):
@@ -48,7 +43,7 @@ class Reader(NamedTuple):
     recognises: Callable[[bytes], bool]  # by the beginning of its content, unpacked, up to 1 MiB
     read: Callable[[Path, Decoding], Trace]
     suffixes: Sequence[str]
-    holds: Holds = Holds.EVENTS
+    holds: Holds = "events"
     what: str = "not a chrome trace"
 
 
@@ -103,7 +98,7 @@ READERS: Sequence[Reader] = (
         recorder.recognises,
         _read_dump,
         (".pickle", ".pkl"),
-        holds=Holds.CALLS,
+        holds="calls",
         what="a dump of a flight recorder",
     ),
     Reader(
@@ -117,7 +112,7 @@ READERS: Sequence[Reader] = (
         _is_step_log,
         _read_step_log,
         (".jsonl", ".csv", ".tsv", ".jsonl.gz", ".csv.gz", ".tsv.gz"),
-        holds=Holds.STEPS,
+        holds="steps",
         what="a step log",
     ),
     CHROME,
@@ -126,10 +121,10 @@ READERS: Sequence[Reader] = (
 
 def may_be_read(name: str, *, steps: bool = True) -> bool:
     """Whether a file of that name in a directory may be a trace, or, where `steps`, a log of steps."""
-    readers = [reader for reader in READERS if steps or reader.holds is not Holds.STEPS]
+    readers = [reader for reader in READERS if steps or reader.holds != "steps"]
     return name.endswith(tuple(suffix for reader in readers for suffix in reader.suffixes))
 
 
 def reader_of(head: bytes) -> Reader | None:
-    """Return who reads a file that begins so; None where it is not a trace."""
+    """Find the reader of a file that begins with `head`; None where it is not a trace."""
     return next((reader for reader in READERS if reader.recognises(head)), None)

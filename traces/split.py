@@ -6,8 +6,8 @@ import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -16,6 +16,9 @@ from dialects.owners import Owned, split_by_field, split_by_sources
 from errors import in_words, listed
 from formats.columns import Trace
 from traces.paths import JobFiles, Source, rank_notes
+
+if TYPE_CHECKING:
+    from traces.ranks import Rank
 
 #: Files that a line on their ranks names.
 _SHOWN = 4
@@ -30,48 +33,36 @@ class TraceFile(Struct, frozen=True):
     ranks: Sequence[int]
     repairs: Sequence[str]
 
+    @classmethod
+    def of(cls, trace: Trace, owners: Sequence[Source]) -> TraceFile:
+        """Note the facts of a file that outlive its events."""
+        ranks = sorted(owner.rank for owner in owners if owner.rank is not None)
+        return cls(
+            owners[0].path if owners else Path(trace.path), trace.dialect, trace.phases, ranks, trace.repairs
+        )
+
     @property
     def n_events(self) -> int:
         """Events of every phase."""
         return sum(self.phases.values())
 
-
-class RankFile(Struct, frozen=True):
-    """One rank in one file; the times are 0 where it holds no slice of it.
-
-    `phases` and `repairs` are those of the whole file, `file` is its index in the sources of the job as it
-    was found, and `place` the rank's among those in the file.
-    """
-
-    source: Source
-    dialect: str
-    n_slices: int
-    begin_ns: int  # of the first slice
-    end_ns: int  # of the slice that ends last
-    world_size: int | None
-    phases: Mapping[str, int]
-    repairs: Sequence[str]
-    file: int
-    place: int
-
-
-def repair_lines(notes: Sequence[str], files: Sequence[TraceFile]) -> list[str]:
-    """Return the notes on a job, and a line for each file in which something was repaired."""
-    return [*notes, *(f"{file.path}: {'; '.join(file.repairs)}" for file in files if file.repairs)]
+    @property
+    def repair_lines(self) -> list[str]:
+        """What was repaired in the file, as a line; none if it is sound."""
+        return [f"{self.path}: {'; '.join(self.repairs)}"] if self.repairs else []
 
 
 def rank_names(sources: Sequence[Source], hold_any: Sequence[bool]) -> list[str]:
-    """Return the name of each rank: ``rank<r>``, ``wk<i>.rank<r>``; with its file where two claim one.
+    """Name each rank: ``rank<r>``, ``wk<i>.rank<r>``; with its file where two claim one.
 
     A rank that is not known is its place among the traces that hold any slice.
     """
-    places = (
-        np.cumsum([one and source.host is None for one, source in zip(hold_any, sources, strict=True)]) - 1
-    )
-    names = [
-        (source if source.is_known else replace(source, rank=place)).prefix.rstrip(".")
-        for source, place in zip(sources, places.tolist(), strict=True)
-    ]
+    names = []
+    n_recorded = 0
+    for source, holds_any in zip(sources, hold_any, strict=True):
+        n_recorded += holds_any and source.host is None
+        known = source if source.is_known else replace(source, rank=n_recorded - 1)
+        names.append(known.prefix.rstrip("."))
     count = Counter(names)
     return [
         name if count[name] == 1 else f"{name}: {source.path.name}"
@@ -80,7 +71,7 @@ def rank_names(sources: Sequence[Source], hold_any: Sequence[bool]) -> list[str]
 
 
 def owned_by(source: Source, trace: Trace, rank_by: str | None = None) -> list[tuple[Source, Trace]]:
-    """Return the ranks whose events are in one file, and the host that they share.
+    """Split a file into the ranks whose events it holds, and the host that they share.
 
     By `System.split`, and for a source with one rank by `System.rank`; or by a field (`split_by_field`).
     """
@@ -111,58 +102,36 @@ def owned_by(source: Source, trace: Trace, rank_by: str | None = None) -> list[t
     return [(replace(source, rank=parts[0].rank if known is None else known), trace)]
 
 
-def rank_file(source: Source, trace: Trace, file: int = 0, place: int = 0) -> RankFile:
-    """Return the facts of a rank's trace that outlive its events."""
-    begin, end = (int(trace.ts_ns.min()), int(trace.end_ns.max())) if len(trace) else (0, 0)
-    known = (trace.world_size, trace.phases, trace.repairs)
-    return RankFile(source, trace.dialect, len(trace), begin, end, *known, file, place)
+def in_time(parts: Sequence[tuple[Source, Trace]]) -> list[list[tuple[Source, Trace]]]:
+    """Put the parts of one rank together if they follow each other in time, as a profiler's cycles do."""
+    recorded = sorted((part for part in parts if len(part[1])), key=lambda part: int(part[1].ts_ns.min()))
+    follow = (a.end_ns.max() <= b.ts_ns.min() for (_, a), (_, b) in itertools.pairwise(recorded))
+    return [recorded] if len(recorded) > 1 and all(follow) else [[part] for part in parts]
 
 
-def span_of(files: Sequence[RankFile]) -> tuple[int, int]:
-    """Return when the slices of a rank's files begin and end."""
-    return min(file.begin_ns for file in files), max(file.end_ns for file in files)
-
-
-def trace_file(parts: Sequence[RankFile]) -> TraceFile:
-    """Return the file that holds these parts of ranks."""
-    first = parts[0]
-    ranks = sorted(part.source.rank for part in parts if part.source.rank is not None)
-    return TraceFile(first.source.path, first.dialect, first.phases, ranks, first.repairs)
-
-
-def ranked(job: JobFiles, parts: Sequence[RankFile], notes: list[str]) -> list[list[int]]:
-    """Return which `parts` make each rank, in the order of ranks; note ranks that are doubled or missing."""
+def remarks_on_ranks(job: JobFiles, ranks: Sequence[Rank[Any]]) -> list[str]:
+    """Note ranks that several directories, several files or no file hold, and those that nothing tells."""
     if job.kind not in ("ranks", "file"):
-        return [[i] for i in range(len(parts))]
-    sources = [part.source for part in parts]
-    order = sorted(
-        range(len(parts)),
-        key=lambda i: (sources[i].rank is None, sources[i].worker or 0, sources[i].rank or 0),
-    )
-    groups: dict[object, list[int]] = {}
-    for i in order:
-        owner = i if sources[i].rank is None else (sources[i].worker, sources[i].rank, parts[i].dialect)
-        groups.setdefault(owner, []).append(i)
-    joined = [group for own in groups.values() for group in in_time(own, parts)]
-    apart = [own for own in joined if len({sources[i].path.parent for i in own}) > 1]
-    if again := sorted(rank for own in apart if (rank := sources[own[0]].rank) is not None):
+        return []
+    notes = []
+    apart = [rank.source.rank for rank in ranks if len({path.parent for path in rank.paths}) > 1]
+    if again := sorted(rank for rank in apart if rank is not None):
         notes.append(
             f"{job.root}: {in_words(again)} in several directories given, one after the other in time: "
             "taken for one job; two jobs are for compare"
         )
-    if len(parts) > 1:
-        firsts = [sources[group[0]] for group in joined]
-        known = [source.rank for source in firsts if source.rank is not None and not source.worker]
-        widest = max(parts[i].world_size or 0 for group in joined for i in group[:1])
-        notes += rank_notes(job.root, known, widest)
-        notes += _taken_for_ranks(job, [parts[group[0]] for group in joined])
-    return joined
+    if sum(len(rank.paths) for rank in ranks) > 1:
+        sources = [rank.source for rank in ranks]
+        known = [source.rank for source in sources if source.rank is not None and not source.worker]
+        notes += rank_notes(job.root, known, max(rank.world_size or 0 for rank in ranks))
+        recorded = [rank.source for rank in ranks if rank.n_slices and rank.source.host is None]
+        notes += _taken_for_ranks(job, recorded)
+    return notes
 
 
-def _taken_for_ranks(job: JobFiles, ranks: Sequence[RankFile]) -> list[str]:
-    """Return a line that tells which file became which rank, where nothing tells that of several."""
-    recorded = [one.source for one in ranks if one.n_slices and one.source.host is None]
-    unknown = [(i, one.path.name) for i, one in enumerate(recorded) if not one.is_known]
+def _taken_for_ranks(job: JobFiles, recorded: Sequence[Source]) -> list[str]:
+    """Say which file became which rank, where nothing tells that of several."""
+    unknown = [(i, source.path.name) for i, source in enumerate(recorded) if not source.is_known]
     names = {name for _, name in unknown}
     if len(names) < 2:
         return []
@@ -170,10 +139,3 @@ def _taken_for_ranks(job: JobFiles, ranks: Sequence[RankFile]) -> list[str]:
     end = sum(1 for _ in itertools.takewhile(lambda of_all: len(set(of_all)) == 1, words))
     taken = listed([f"rank{i} is {name.rsplit('.', end)[0]}" for i, name in unknown], _SHOWN)
     return [f"{job.root}: ranks by the order of files, as nothing else tells them: {taken}"]
-
-
-def in_time(own: Sequence[int], parts: Sequence[RankFile]) -> list[list[int]]:
-    """Return the parts of one rank as one if they follow each other in time, as a profiler's cycles do."""
-    recorded = sorted((i for i in own if parts[i].n_slices), key=lambda i: parts[i].begin_ns)
-    follow = (parts[a].end_ns <= parts[b].begin_ns for a, b in itertools.pairwise(recorded))
-    return [recorded] if len(recorded) > 1 and all(follow) else [[i] for i in own]

@@ -17,12 +17,11 @@ from msgspec import Struct, field
 from dialects.byteps.byteps_names import GradientNames, read_names
 from errors import TraceError
 from formats.columns import Id, Trace
-from inputs import opened
+from inputs import natural, opened
 from opname import OpName, partition_key, split_key
 from result import Repairs
 from traces.files import read_trace
 from traces.gpu_folders import GpuDir, find_gpus, is_gpu_file
-from traces.paths import natural
 
 _DECLARED = re.compile(rb"Declared tensor (\S+), declared key \(not PS key\): (\d{1,18})")
 # what is counted has numbers that a job can have: 16 bits of a key are its partition's

@@ -12,7 +12,6 @@ from dialects.name_rules import is_like_collective
 from dialects.roles import MAY_BE, NONE_SHOWN, Role, on_own_streams
 from errors import NoteKind, counted, listed, notes_of
 from function_names import named
-from trace_utils import rank_notes
 
 _SHOWN = 3
 
@@ -59,7 +58,7 @@ def _missing(view: JobView) -> list[str]:
     loaded = view.loaded
     lines = [*loaded.unread, *notes_of(NoteKind.MISSING, loaded.job.notes)]
     if len(loaded.ranks) == 1 and loaded.ranks[0].rank is not None:  # loading says nothing of one alone
-        lines += rank_notes(loaded.job.root, [loaded.ranks[0].rank], loaded.ranks[0].world_size or 0)
+        lines += loaded.job.rank_notes([loaded.ranks[0].rank], loaded.ranks[0].world_size or 0)
     return lines
 
 

@@ -80,7 +80,7 @@ def _gpus(args: Namespace, gpus: Sequence[GpuDir]) -> Result:
     from dialects import Need, keys_for
     from options.collect.time_tables import time_result
     from outputs.atomic import temporary_directory
-    from trace_utils import read_traces
+    from trace_utils import read_trace
 
     with temporary_directory() as made:
         wanted = _PARTS.get(args.sub_option, PARTS)
@@ -90,7 +90,7 @@ def _gpus(args: Namespace, gpus: Sequence[GpuDir]) -> Result:
         if not done:
             raise TraceError(repairs.lines[0])
         homes, contents = zip(*(next(iter(report.new.items())) for _, report in done), strict=True)
-        traces = read_traces(contents, args=keys_for({Need.STEPS}), jobs=args.jobs, progress=args.progress)
+        traces = [read_trace(path, args=keys_for({Need.STEPS})) for path in contents]
         renew(reports)
     names = _names(gpus)
     collected = []
@@ -107,9 +107,9 @@ def _iter_time(args: Namespace) -> Result:
     from collector.gpu.iteration_times import Gpu, iterations
     from dialects import Need
     from options.collect.time_tables import time_result
-    from trace_utils import load_paths
+    from trace_utils import read_ranks
 
-    loaded = load_paths(args.path, asked(args)._replace(needs={Need.STEPS}))
+    loaded = read_ranks(args.path, request=asked(args)._replace(needs={Need.STEPS}))
     gpus = []
     for name, source, trace in zip(loaded.names, loaded.job.sources, loaded.made, strict=True):
         path = source.path.parent if loaded.job.has_gpus else source.path

@@ -68,12 +68,12 @@ def run(args: Namespace) -> Result:
         raise UsageError(
             f"{path}: a digest has no single events: give the traces, or ask statistic or compare"
         )
-    from trace_utils import Holds, held_by
+    from trace_utils import held_by
 
     holds = held_by(args.path)
-    if holds is Holds.CALLS:
+    if holds == "calls":
         return _of_dumps(args)
-    if holds is Holds.STEPS:
+    if holds == "steps":
         return _of_step_log(args)
     from collector.network.network_evidence import read_evidence
     from dag_utils import load_steps, read_partitions
@@ -94,10 +94,10 @@ def _of_dumps(args: Namespace) -> Result:
     from diagnose.hang_findings import hang_diagnosis
     from diagnose.hangs import find_hang, standing_of
     from options.diagnose.hang_tables import hang_tables
-    from trace_utils import Request, map_ranks
+    from trace_utils import Request, read_ranks
 
     refuse(args, "has no effect on the dumps of a job that hangs", *READING)
-    mapped = map_ranks(args.path, standing_of, Request(jobs=args.jobs, progress=args.progress))
+    mapped = read_ranks(args.path, standing_of, Request(jobs=args.jobs, progress=args.progress))
     ranks, paths, notes = {}, {}, []
     for one in sorted(mapped.ranks, key=lambda one: one.made.last_ns if one.made else -1):
         if one.made is None or one.source.rank is None:

@@ -38,7 +38,7 @@ _HOW = (
 def collectives(args: Namespace) -> Result:
     """Return the table of the collectives of the job at `--path`."""
     from dag_utils import read_partitions
-    from trace_utils import Holds, held_by
+    from trace_utils import held_by
 
     digests = [path for path in args.path if is_digest(path)]
     if digests:
@@ -46,7 +46,7 @@ def collectives(args: Namespace) -> Result:
             f"--sub_option collectives: {digests[0]} is a digest, which holds no single collectives; "
             "give the traces"
         )
-    if held_by(args.path) is Holds.STEPS:
+    if held_by(args.path) == "steps":
         raise UsageError(
             f"--sub_option collectives: {args.path[0]} is a step log, which holds no single collectives; "
             "statistic tells how long its columns are"

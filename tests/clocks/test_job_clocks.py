@@ -13,7 +13,7 @@ from clocks.offsets import Clock
 from conftest import few
 from dialects import Need
 from formats.columns import Trace
-from trace_utils import Request, load_paths
+from trace_utils import Request, read_ranks
 
 _DLRM = "kineto/gpu-param-dlrm-8ranks"
 _WORKERS = (
@@ -24,7 +24,7 @@ _WORKERS = (
 
 
 def _job(path: Path) -> tuple[list[Trace], list[int]]:
-    loaded = load_paths([path], Request({Need.SYNC}, jobs=1))
+    loaded = read_ranks([path], request=Request({Need.SYNC}, jobs=1))
     workers = [source.worker for source in loaded.job.sources]
     hosts = [i if worker is None else worker for i, worker in enumerate(workers)]
     return list(loaded.made), hosts

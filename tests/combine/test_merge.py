@@ -15,7 +15,7 @@ import pytest
 
 from combine import merge
 from conftest import few, run_cli
-from trace_utils import files_to_read, find_paths
+from trace_utils import files_to_read
 
 Event = dict[str, Any]
 
@@ -132,7 +132,7 @@ def _inputs(paths: Iterable[Path]) -> list[dict[str, Any]]:
     documents = []
     for path in paths:
         if path.is_dir() and "byteps" in path.parts:
-            with files_to_read(find_paths([path])) as (files, _):
+            with files_to_read([path]) as (_, files, _):
                 documents += [_read(file) for file in files]
         else:
             found = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())

@@ -13,7 +13,7 @@ from combine import sources
 from conftest import few, run_cli
 from formats import stream
 from make import comm, dasf_bytes, dasf_compute, span, two_workers, write
-from trace_utils import Request, load_paths
+from trace_utils import Request, read_ranks
 
 Event = dict[str, Any]
 _RECORDED = [
@@ -25,7 +25,7 @@ _RECORDED = [
 
 def _owned(*paths: Path) -> list[tuple[str, int | None, int | None, str, int]]:
     """Name, worker, rank, system and number of slices of each rank that has any."""
-    job = load_paths(paths, Request(progress=False))
+    job = read_ranks(paths, request=Request(progress=False))
     ranks = zip(job.names, job.job.sources, job.made, strict=True)
     return [
         (name.partition(":")[0], source.worker, source.rank, trace.dialect, len(trace))

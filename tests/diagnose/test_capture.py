@@ -10,7 +10,7 @@ import pytest
 from answers import diagnosed, titles
 from made_jobs import DeviceStep, Job, byteps, composer, device, kineto
 
-from trace_utils import load_paths
+from trace_utils import read_ranks
 
 HEALTHY = Job()
 
@@ -84,7 +84,7 @@ def test_clocks_that_were_tied_are_no_damage(tmp_path: Path) -> None:
             for i, one in enumerate(batches)
         ]
         file.write_text(json.dumps([*events, *steps]))
-    assert len(load_paths([directory]).repairs) == 2  # a tie is told of each file
+    assert len(read_ranks([directory]).repairs) == 2  # a tie is told of each file
     assert flaws(directory) == []
 
 

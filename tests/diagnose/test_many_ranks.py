@@ -16,7 +16,7 @@ from dag_utils import LoadedSteps, choose_step, load_steps
 from diagnose.diagnosis import diagnose
 from oracles.known_pipeline import Pipelines
 from oracles.ranks import STAGES, Job, Times, write
-from trace_utils import Request, load_paths
+from trace_utils import Request, read_ranks
 
 #: Ranks of two hosts, whose clocks differ; the slow one is in the middle of a pipeline.
 EVEN = Job(n_ranks=4 * STAGES, kind="host", slow_rank=9, slow=0.0)
@@ -74,7 +74,9 @@ def test_a_stage_that_works_longer_is_uneven_work_and_no_late_rank(tmp_path: Pat
 @pytest.mark.parametrize("kind", few(1, ["host", "device"]))
 def test_clocks_are_tied_across_pipelines_and_groups(tmp_path: Path, kind: str) -> None:
     job = replace(EVEN, kind=kind, slow=0.2)
-    traces = load_paths([write(tmp_path / "job", job, 1_300_000)], Request({dialects.Need.SYNC}, jobs=1)).made
+    traces = read_ranks(
+        [write(tmp_path / "job", job, 1_300_000)], request=Request({dialects.Need.SYNC}, jobs=1)
+    ).made
     alignment = align_job(traces, range(job.n_ranks))
     offsets = np.array([clock.offset_us for clock in alignment.clocks])
     bounds = np.array([clock.bound_us or np.inf for clock in alignment.clocks[1:]])

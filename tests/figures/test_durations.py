@@ -28,7 +28,7 @@ from figures import durations as figures
 from figures.durations import ERROR, MOST_VALUES, Durations, joined, sketched, statistics
 from formats.columns import Trace
 from opname import OpName
-from trace_utils import load_paths
+from trace_utils import read_ranks
 
 FIGURES = ("count", "total_ms", "min_ms", "max_ms", "avg_ms", "var_ms2", "p50_ms", "p95_ms", "p99_ms")
 
@@ -126,7 +126,7 @@ def test_sort_and_head(tmp_path: Path) -> None:
 def test_statistics_are_made_when_they_are_asked_for(tmp_path: Path) -> None:
     durations_us = {"a": (3, 1), "b": (2, 2), "c": (7,)}
     events = [x(name, t, us) for name, all_us in durations_us.items() for t, us in enumerate(all_us)]
-    trace = load_paths([write(tmp_path / "t.json", events)]).made[0]
+    trace = read_ranks([write(tmp_path / "t.json", events)]).made[0]
     stats = figures.statistics(figures.durations(trace), "rank0.")
     assert [(stat.name, stat.count, stat.total_ns, stat.min_ns) for stat in stats] == [
         ("rank0.a", 2, 4000, 1000),
@@ -242,7 +242,7 @@ def test_device_time_agrees_with_hta(shared_data: Path, traces: str, oracle: str
     times = csv.DictReader((folder / "temporal_breakdown.csv").open())
     overlaps = csv.DictReader((folder / "comm_comp_overlap.csv").open())
     for trace, time, overlap in zip(
-        load_paths([shared_data / "kineto" / traces]).made, times, overlaps, strict=True
+        read_ranks([shared_data / "kineto" / traces]).made, times, overlaps, strict=True
     ):
         kinds = dialects.of(trace).roles(trace)
         comm_rows, compute_rows = dialects.is_communication(kinds), kinds == Role.COMPUTE

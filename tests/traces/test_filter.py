@@ -10,7 +10,7 @@ import pytest
 
 from conftest import run_cli
 from make import comm, span, write
-from trace_utils import Request, load_paths
+from trace_utils import Request, read_ranks
 
 Event = dict[str, Any]
 
@@ -53,7 +53,7 @@ _ASKED = [
 
 
 def _loaded(path: Path, *only: str) -> Counter[str]:
-    trace = load_paths([path], Request(only=only, progress=False)).made[0]
+    trace = read_ranks([path], request=Request(only=only, progress=False)).made[0]
     return Counter(trace.names[i] for i in trace.name_id.tolist())
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from traces.paths import JobFiles, JobKind, Source, hosts_of
+from traces.paths import JobFiles, JobKind, Source
 
 
 def hosts(kind: JobKind, *sources: Source) -> list[int]:
-    return hosts_of(JobFiles(Path("job"), kind, sources))
+    return JobFiles(Path("job"), kind, sources).hosts
 
 
 def test_the_gpus_of_a_worker_share_its_host() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from conftest import REPO, ask, few
-from trace_utils import load_paths
+from trace_utils import read_ranks
 from traces import files as trace_files
 
 pytestmark = pytest.mark.usefixtures("decoder")
@@ -58,7 +58,7 @@ def two_cycles(folder: Path) -> Path:
 
 
 def test_the_cycles_of_a_profiler_are_one_rank(tmp_path: Path) -> None:
-    job = load_paths([two_cycles(tmp_path)])
+    job = read_ranks([two_cycles(tmp_path)])
     assert (job.names, job.repairs) == (["rank0", "rank1"], [])
     assert [len(trace) for trace in job.made] == [18, 18]
     assert [file.n_events for file in job.files] == [9, 9, 9, 9]
@@ -68,7 +68,7 @@ def test_the_cycles_of_processes_of_which_nothing_tells_the_rank(tmp_path: Path)
     for process in ("vm_11", "vm_12"):
         kineto(tmp_path / f"{process}.17000000000.pt.trace.json", None, range(2, 5))
         kineto(tmp_path / f"{process}.17000000009.pt.trace.json", None, range(7, 10), 5000)
-    job = load_paths([tmp_path])
+    job = read_ranks([tmp_path])
     assert (job.names, [len(trace) for trace in job.made]) == (["rank0", "rank1"], [18, 18])
     assert job.repairs == [
         f"{tmp_path}: ranks by the order of processes, as nothing else tells them: rank0 is vm_11 "
@@ -85,18 +85,18 @@ def test_the_same_rank_in_two_directories_given_is_said_to_be_taken_for_one_job(
     said = (
         f"{folders[0]}: rank 0 in several directories given, one after the other in time: taken for one job"
     )
-    assert load_paths(folders).repairs[0].startswith(said)
+    assert read_ranks(folders).repairs[0].startswith(said)
     assert ask("--option", "statistic", "--path", *folders)["repairs"][0].startswith(said)
     assert ask("--option", "compare", "--path", *folders)["repairs"] == []
-    assert not any("directories" in line for line in load_paths([two_cycles(tmp_path / "cycles")]).repairs)
+    assert not any("directories" in line for line in read_ranks([two_cycles(tmp_path / "cycles")]).repairs)
 
 
 def test_a_lone_file_keeps_its_rank(tmp_path: Path) -> None:
-    assert load_paths([kineto(tmp_path / "t.json", 1, range(2))]).names == ["rank1"]
-    assert load_paths([write(tmp_path / "0_3" / "comm.json", [comm("Comm.w", 0, "total")])]).names == [
+    assert read_ranks([kineto(tmp_path / "t.json", 1, range(2))]).names == ["rank1"]
+    assert read_ranks([write(tmp_path / "0_3" / "comm.json", [comm("Comm.w", 0, "total")])]).names == [
         "rank3"
     ]
-    assert load_paths([write(tmp_path / "some.json", [x("a", 0, 1)])]).names == ["rank0"]
+    assert read_ranks([write(tmp_path / "some.json", [x("a", 0, 1)])]).names == ["rank0"]
 
 
 # ---- combined files
@@ -113,7 +113,7 @@ def test_a_combined_file_is_its_ranks_again(tmp_path: Path) -> None:
     )
     assert together == apart
     assert [row["rank"] for row in together] == ["rank0"] * 3 + ["rank1"] * 3
-    assert load_paths([output]).made[1].header["distributedInfo"] == {"rank": 1, "world_size": 2}
+    assert read_ranks([output]).made[1].header["distributedInfo"] == {"rank": 1, "world_size": 2}
 
 
 @pytest.mark.parametrize("label", ["rank {}", "Rank{}: python", "worker 0 rank {}"])

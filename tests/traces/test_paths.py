@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from errors import TraceError
-from trace_utils import Holds, held_by, load_paths
+from trace_utils import held_by, read_ranks
 from traces.gpu_folders import find_gpus
 from traces.layouts import find_job
 
@@ -74,7 +74,7 @@ def test_a_directory_around_a_job_is_passed_through_one_of_several_is_not(tmp_pa
 def test_rank_files_by_content_before_name(tmp_path: Path) -> None:
     make(tmp_path, "rank0.pt.trace.json", content=kineto(1, 3))
     make(tmp_path, "rank1.pt.trace.json", content=kineto(0, 3))
-    loaded = load_paths([tmp_path])
+    loaded = read_ranks([tmp_path])
     assert [(s.rank, s.path.name) for s in loaded.job.sources] == [
         (0, "rank1.pt.trace.json"),
         (1, "rank0.pt.trace.json"),
@@ -100,12 +100,12 @@ def test_step_logs_are_ranks_only_where_no_traces_are(tmp_path: Path, name: str)
     make(tmp_path, "other.csv", content="a,b\n1,2\n")
     (tmp_path / "metrics.csv").write_bytes((tmp_path / "a/metrics.csv").read_bytes())
     assert [source.path.name for source in find_job(tmp_path).sources] == ["metrics.csv"]
-    assert held_by([tmp_path]) is Holds.STEPS
+    assert held_by([tmp_path]) == "steps"
     make(tmp_path, name)
     job = find_job(tmp_path)
     assert [source.path for source in job.sources] == [tmp_path / name]
     assert not [note for note in job.notes if "csv" in note]
-    assert held_by([tmp_path]) is Holds.EVENTS
+    assert held_by([tmp_path]) == "events"
 
 
 @pytest.mark.parametrize("where", ["merged_trace.json", "merged/merged_trace.json.gz"])
@@ -148,7 +148,7 @@ def test_hosts_whose_files_have_one_name_are_told_apart_by_what_is_in_them(
 def test_a_broken_rank_is_left_out_with_a_note(tmp_path: Path) -> None:
     make(tmp_path, "rank0.json", "rank1.json")
     make(tmp_path, "rank2.json", content='{"traceEvents" 3 "ph"')
-    loaded = load_paths([tmp_path])
+    loaded = read_ranks([tmp_path])
     assert [source.rank for source in loaded.job.sources] == [0, 1]
     assert any("rank2.json: not a trace" in line for line in loaded.repairs)
 
@@ -171,11 +171,11 @@ def test_what_is_neither_a_file_nor_a_directory_is_left_out_with_a_note(tmp_path
 
 def test_several_directories_are_workers_several_files_ranks(tmp_path: Path) -> None:
     make(tmp_path, "x/0/comm.json", "y/0/comm.json", "y/1/comm.json")
-    loaded = load_paths([tmp_path / "y", tmp_path / "x"])
+    loaded = read_ranks([tmp_path / "y", tmp_path / "x"])
     assert [source.prefix for source in loaded.job.sources] == ["wk0.rank0.", "wk0.rank1.", "wk1.rank0."]
     make(tmp_path, "r0.json", content=kineto(0, 2))
     make(tmp_path, "r1.json", content=kineto(1, 2))
-    loaded = load_paths([tmp_path / "r1.json", tmp_path / "r0.json"])
+    loaded = read_ranks([tmp_path / "r1.json", tmp_path / "r0.json"])
     assert [(source.prefix, source.path.name) for source in loaded.job.sources] == [
         ("rank0.", "r0.json"),
         ("rank1.", "r1.json"),
@@ -203,4 +203,4 @@ def test_several_directories_are_workers_several_files_ranks(tmp_path: Path) -> 
 def test_dialects_are_told_by_content(shared_data: Path, tmp_path: Path, case: str, dialect: str) -> None:
     renamed = tmp_path / "file.bin"
     renamed.write_bytes((shared_data / case).read_bytes())
-    assert load_paths([renamed]).made[0].dialect == dialect
+    assert read_ranks([renamed]).made[0].dialect == dialect

@@ -18,7 +18,7 @@ from dialects.jax.xla_meetings import parts_of
 from dialects.jax.xla_slices import role_of
 from dialects.steps import Step
 from formats.columns import Trace
-from trace_utils import Request, load_paths
+from trace_utils import Request, read_ranks
 
 Event = Mapping[str, Any]
 HOST, PYTHON = 701, 1
@@ -156,7 +156,7 @@ def tpu(*, is_marked: bool = True) -> list[Event]:
 
 
 def traces(path: Path, *needs: Need) -> list[Trace]:
-    return load_paths([path], Request(needs=needs, hosts=True, jobs=1, progress=False)).made
+    return read_ranks([path], request=Request(needs=needs, hosts=True, jobs=1, progress=False)).made
 
 
 def roles_of(trace: Trace) -> dict[str, Role]:

@@ -11,7 +11,7 @@ from nsight_export import Export, two_ranks
 
 import dialects
 from conftest import ask
-from trace_utils import Request, load_paths
+from trace_utils import Request, read_ranks
 
 
 def breakdown(path: Path, *more: object) -> list[tuple[object, ...]]:
@@ -52,7 +52,7 @@ def test_files_of_several_machines_are_one_job_and_ranks_go_on_from_file_to_file
     job.mkdir()
     for node in (0, 1):
         two_ranks(job / f"node{node}.sqlite")
-    loaded = load_paths([job], Request(jobs=1, progress=False))
+    loaded = read_ranks([job], request=Request(jobs=1, progress=False))
     assert loaded.names == ["rank0", "rank1", "rank2", "rank3"]
     assert [dialects.of(trace).machine(trace) for trace in loaded.made] == ["node7"] * 4
 
@@ -63,13 +63,13 @@ def test_devices_of_one_process_are_ranks_that_share_its_threads(tmp_path: Path)
         made.call("cudaLaunchKernel_v7000", 10 * device, 10 * device + 5, device + 1)
         made.kernel("gemm", 20, 50, device + 1, device=device)
     made.work("MEMCPY", 60, 70, 3, device=2, bytes=64, copyKind=10, srcKind=2, dstKind=2)
-    loaded = load_paths([made.close()], Request(jobs=1, progress=False, hosts=True))
+    loaded = read_ranks([made.close()], request=Request(jobs=1, progress=False, hosts=True))
     assert loaded.names == ["rank0", "rank1", "host0"]
     own = [{trace.names[i] for i in trace.own.name_id.tolist()} for trace in loaded.made]
     assert own[:2] == [{"gemm"}] * 2
     assert sorted(own[2]) == ["Memcpy PtoP (Device -> Device)", "cudaLaunchKernel"]
     (tmp_path / "other.sqlite").write_bytes(made.path.read_bytes())
-    loaded = load_paths([tmp_path], Request(jobs=1, progress=False, hosts=True))
+    loaded = read_ranks([tmp_path], request=Request(jobs=1, progress=False, hosts=True))
     assert loaded.names == ["rank0", "rank1", "host0", "rank2", "rank3", "host1"]
     assert loaded.repairs[0].endswith("rank0 is job, rank1 is job, rank2 is other and rank3 is other")
 
