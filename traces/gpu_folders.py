@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from errors import TraceError, listed
+from errors import TraceError, in_words, listed
 from formats.stream import find_file
 from inputs import natural
 from traces.paths import (
@@ -29,9 +29,10 @@ GPU_TRACES = ("comm.json", "temp.json", "io.json")
 GPU_FILES = ("comm.json", "dag.gml", "temp.json", "io.json", "step.json")
 
 #: A worker's directory that says which one it is.
-_WORKER_NAME = r"(?i)(?:worker|wk|w)[-_.]?(\d{1,6})"
+_WORKER_NAME = r"(?i)((?:worker|wk|w)[-_.]?)(\d{1,6})"
 _GPU_NAME = r"(?:(\d+)_)?(\d+)"
 _SHOWN = 4  # workers that are named in a note
+_MOST_WORKERS = 4096  # a larger number in a folder's name is taken for an id
 
 
 class GpuDir(Struct, frozen=True):
@@ -67,7 +68,7 @@ def find_gpu_folders(path: Path, given: Sequence[Path]) -> JobFiles | None:
         return None
     notes = (
         _local_rank_notes(path, gpus)
-        + _worker_notes(path, gpus)
+        + _worker_notes(path, gpus, given)
         + empty_notes(path, [gpu.path for gpu in gpus])
     )
     sources = []
@@ -149,16 +150,35 @@ def _local_rank_notes(path: Path, gpus: Sequence[GpuDir]) -> list[str]:
     return notes
 
 
-def _worker_notes(path: Path, gpus: Sequence[GpuDir]) -> list[str]:
-    """Say which worker is which where their places differ from the numbers in their directories' names."""
+def _worker_notes(path: Path, gpus: Sequence[GpuDir], given: Sequence[Path]) -> list[str]:
+    """Name workers whose place is not their number, and those missing before a lone one."""
     names = {gpu.worker: gpu.path.parent.name for gpu in gpus if gpu.worker is not None}
-    found = {worker: re.fullmatch(_WORKER_NAME, name) for worker, name in names.items()}
-    others = [
-        f"wk{worker} is {names[worker]}" for worker, one in found.items() if one and int(one[1]) != worker
-    ]
-    if not others or len(set(names.values())) < len(names):
+    if gpus[0].path == path:
         return []
-    return [f"{path}: workers are numbered by their place: {listed(others, _SHOWN)}"]
+    if not names:
+        return _missing_workers(gpus[0].path.resolve().parent, given)
+    numbers = {worker: re.fullmatch(_WORKER_NAME, name) for worker, name in names.items()}
+    moved = [
+        f"wk{worker} is {names[worker]}"
+        for worker, number in numbers.items()
+        if number and int(number[2]) != worker
+    ]
+    if not moved or len(set(names.values())) < len(names):
+        return []
+    return [f"{path}: workers are numbered by their place: {listed(moved, _SHOWN)}"]
+
+
+def _missing_workers(worker: Path, given: Sequence[Path]) -> list[str]:
+    """Note that the workers before a lone one may be missing, unless they lie beside it or are given, too."""
+    match = re.fullmatch(_WORKER_NAME, worker.name)
+    if match is None or len(given) > 1:
+        return []
+    before = range(min(int(match[2]), _MOST_WORKERS))
+    if not before or any((worker.parent / f"{match[1]}{number}").is_dir() for number in before):
+        return []
+    return [
+        missing_note(f"{worker}: {in_words(before, 'worker')} may be missing: no folder beside it is theirs")
+    ]
 
 
 def _is_gpu_dir(path: Path) -> bool:

@@ -63,6 +63,13 @@ def test_workers_in_natural_order_and_a_missing_rank_is_said(tmp_path: Path) -> 
     assert [gpu.path.parent.name for gpu in find_gpus(tmp_path)] == ["worker_2", "worker_2", "worker_10"]
 
 
+def test_a_lone_worker_that_is_not_the_first_is_said(tmp_path: Path) -> None:
+    make(tmp_path, "a/worker_2/0/comm.json", "b/worker_0/0/comm.json", "b/worker_1/0/comm.json")
+    note = f"{tmp_path}/a/worker_2: workers 0 and 1 may be missing: no folder beside it is theirs"
+    assert find_job(tmp_path / "a").notes == find_job(tmp_path / "a" / "worker_2").notes == [note]
+    assert find_job(tmp_path / "b" / "worker_1").notes == []
+
+
 def test_a_directory_around_a_job_is_passed_through_one_of_several_is_not(tmp_path: Path) -> None:
     make(tmp_path, "a/traces/worker_0/0/comm.json")
     assert find_job(tmp_path / "a").sources[0].path.name == "comm.json"
