@@ -200,9 +200,6 @@ def _texts(
             ]
             yield b"".join(parts)
             on_written(len(rows))
-            for text in texts:
-                if isinstance(text, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-                    text.madvise(mmap.MADV_DONTNEED)  # pages that were copied are not memory of this process
 
 
 def _time_order(ts: Int64, dur: Int64) -> Int64:

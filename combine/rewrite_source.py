@@ -8,6 +8,7 @@ are numbered in the order in which the file names them.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -87,18 +88,24 @@ class _Rewriter:
             times = times._replace(ts=self._place.axis.corrected(times.ts))
         # as events are sorted by them: -1 where there is none
         dur = np.where(is_slice & (times.dur >= 0), np.minimum(times.dur, LONGEST_WRITTEN_NS), -1)
-        roles, rows, texts = self._rewritten(events, times, is_slice)
+        roles, rows = self._place_events(events)
         self.anchors.add(events, roles, times.ts, dur)
+        kept = [events[row] for row in rows.tolist()]
+        self.n_events += len(kept)
+        if self.packs_args:
+            for event in kept:
+                if bytes(event.args):
+                    event.args = msgspec.Raw(self._packed(bytes(event.args)))
+        make_unique(kept, self._place.number)
+        texts = _texts(kept, times.dur[rows], (is_slice & times.is_exact)[rows])
+        is_timed = times.ts[rows] != NO_TIME
+        self.untimed += [b"{" + text[1:] + b"}" for text in itertools.compress(texts, ~is_timed)]
+        rows, texts = rows[is_timed], list(itertools.compress(texts, is_timed))
         self.columns.append((times.ts[rows], dur[rows], np.fromiter(map(len, texts), np.int32, len(texts))))
         self._file.write(b"".join(texts))
 
-    def _rewritten(
-        self, events: list[WholeEvent], times: Times, is_slice: NDArray[np.bool_]
-    ) -> tuple[Int64, Int64, list[bytes]]:
-        """Rewrite events; return the roles of all, which stay and have a time, and the texts of these.
-
-        Those without a time are put aside.
-        """
+    def _place_events(self, events: Sequence[WholeEvent]) -> tuple[Int64, Int64]:
+        """Give events their new names, processes and threads; return the roles of all, and which are kept."""
         rows, roles = [], []
         for row, event in enumerate(events):
             if event.ph is None or (event.ph == "M" and self._gather(event)):
@@ -114,29 +121,7 @@ class _Rewriter:
                     self.front_tid = placed.tid
             elif placed.fate == DROPPED:
                 self.dropped += 1
-        self.n_events += len(rows)
-        kept = [events[row] for row in rows]
-        if self.packs_args:
-            for event in kept:
-                if bytes(event.args):
-                    event.args = msgspec.Raw(self._packed(bytes(event.args)))
-        make_unique(kept, self._place.number)
-        order = np.array(rows, np.int64)
-        with_dur = (is_slice & times.is_exact)[order]
-        before = [b""] * len(kept)
-        texts = microseconds(times.dur[order][with_dur])
-        for row, text in zip(np.flatnonzero(with_dur).tolist(), texts, strict=True):
-            before[row] = _DURATION + text
-            kept[row].dur = None
-        for row in np.flatnonzero(~with_dur).tolist():
-            dur = kept[row].dur
-            if type(dur) is float and dur.is_integer() and abs(dur) < FLOAT_LIMIT_US:
-                kept[row].dur = int(dur)  # as it may have been written: types of one kind of number differ
-        write = encode if OddEvent in set(map(type, kept)) else _ENCODE
-        texts = [start + _members(write(event)) for start, event in zip(before, kept, strict=True)]
-        timed = times.ts[order] != NO_TIME
-        self.untimed += [b"{" + texts[i][1:] + b"}" for i in np.flatnonzero(~timed).tolist()]
-        return np.array(roles, np.int64), order[timed], [texts[i] for i in np.flatnonzero(timed).tolist()]
+        return np.array(roles, np.int64), np.array(rows, np.int64)
 
     def _newly_placed(self, name: Any, cat: Any, pid: Any, tid: Any) -> _Placed:
         """Return how events of a name, category, process and thread are rewritten."""
@@ -310,6 +295,19 @@ def _remarks(place: SourcePlace, work: _Rewriter) -> Iterator[str]:
         yield "characters that are not UTF-8 replaced"
     if work.dropped:
         yield f"{counted(work.dropped, 'event')} without a pid or tid left out"
+
+
+def _texts(events: Sequence[WholeEvent], dur_ns: Int64, is_exact: NDArray[np.bool_]) -> list[bytes]:
+    """Encode events as JSON members after a comma, a duration in nanoseconds first where it is exact."""
+    texts = iter(microseconds(dur_ns[is_exact]))
+    starts = [_DURATION + next(texts) if exact else b"" for exact in is_exact.tolist()]
+    for event, start in zip(events, starts, strict=True):
+        if start:
+            event.dur = None
+        elif type(event.dur) is float and event.dur.is_integer() and abs(event.dur) < FLOAT_LIMIT_US:
+            event.dur = int(event.dur)  # as it may have been written: types of one kind of number differ
+    write = encode if OddEvent in set(map(type, events)) else _ENCODE
+    return [start + _members(write(event)) for start, event in zip(starts, events, strict=True)]
 
 
 def _members(text: bytes) -> bytes:
