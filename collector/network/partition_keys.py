@@ -28,10 +28,7 @@ _DECLARED = re.compile(rb"Declared tensor (\S+), declared key \(not PS key\): (\
 _PARTITIONED = re.compile(
     rb"(?:\] |\s)(\S+) partitioned to (\d{1,5}) part\(s\), total_len=(\d{1,18}), key_range=\[(\d{1,18}),"
 )
-_ASSIGNED = re.compile(
-    rb"key (\d{1,18}) assigned to server (\d{1,3})(?!\d)"
-    rb"(?:, accumulated workload for this server is (\d{1,18}))?"
-)
+_ASSIGNED = re.compile(rb"key (\d{1,18}) assigned to server (\d{1,3})(?!\d)")
 _KEY = re.compile(r"[0-9]{1,20}")
 _TEXT = {".txt", ".log", ".out", ".err", ""}
 _SNIFF = 4096  # bytes in which a binary file shows itself
@@ -53,7 +50,6 @@ class Keys(Struct):
 
     tensors: dict[int, Tensor] = field(default_factory=dict)  # by declared key
     servers: dict[int, int] = field(default_factory=dict)  # ranks by partition key
-    workloads: dict[int, int] = field(default_factory=dict)  # growth of a server's load (bytes) with each key
     parameters: GradientNames | None = None
     comm: list[tuple[GpuDir, Trace]] = field(default_factory=list)  # the `comm.json` that were read
 
@@ -65,11 +61,7 @@ class Keys(Struct):
         return (self.parameters and self.parameters.parameter(tensor.name)) or tensor.name
 
     def partition_bytes(self) -> dict[int, int]:
-        """Return the bytes of each partition key.
-
-        As the servers' loads grew, where the log has them and they add up to the tensor; else every
-        partition but the last of a tensor is taken to be of one size.
-        """
+        """Work out the bytes of each partition key: every one but the last of a tensor has the same."""
         sized = {
             declared: (tensor.total_bytes, tensor.n_parts)
             for declared, tensor in self.tensors.items()
@@ -78,12 +70,9 @@ class Keys(Struct):
         bound = _bound(sized.values())
         n_bytes: dict[int, int] = {}
         for declared, (total, n_parts) in sized.items():
-            keys = [partition_key(declared, part) for part in range(n_parts)]
-            grown = {key: self.workloads.get(key, -1) for key in keys}
-            if min(grown.values()) < 0 or sum(grown.values()) != total:
-                full = bound if (n_parts - 1) * bound < total <= n_parts * bound else -(-total // n_parts)
-                grown = {key: min(full, total - part * full) for part, key in enumerate(keys)}
-            n_bytes |= grown
+            full = bound if (n_parts - 1) * bound < total <= n_parts * bound else -(-total // n_parts)
+            for part in range(n_parts):
+                n_bytes[partition_key(declared, part)] = min(full, total - part * full)
         return n_bytes
 
     def declare(self, declared: int, name: str) -> Tensor:
@@ -177,7 +166,6 @@ def _bound(sized: Iterable[tuple[int, int]]) -> int:
 
 def _read_debug_log(lines: Iterable[bytes], keys: Keys) -> None:
     """Read BytePS's debug log; lines of several threads may run into each other."""
-    loads: dict[int, int] = {}
     for line in lines:
         if b"key" not in line:
             continue
@@ -188,11 +176,7 @@ def _read_debug_log(lines: Iterable[bytes], keys: Keys) -> None:
             tensor = keys.declare(split_key(int(match[4]))[0], name)
             tensor.n_parts, tensor.total_bytes = int(match[2]), int(match[3])
         elif match := _ASSIGNED.search(line):
-            key, server = int(match[1]), int(match[2])
-            keys.servers[key] = server
-            if match[3]:
-                keys.workloads.setdefault(key, int(match[3]) - loads.get(server, 0))
-                loads[server] = int(match[3])
+            keys.servers[int(match[1])] = int(match[2])
 
 
 def _add_comm(trace: Trace, keys: Keys) -> None:

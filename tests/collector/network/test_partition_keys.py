@@ -18,22 +18,8 @@ def bytes_of(tmp_path: Path, log: str) -> dict[int, int]:
     return read_keys(tmp_path, Repairs()).partition_bytes()
 
 
-def test_partitions_are_as_large_as_the_load_of_their_server_grew_by(tmp_path: Path) -> None:
-    loads = (
-        "key 0 assigned to server 0, accumulated workload for this server is 2000\n"
-        "key 65536 assigned to server 1, accumulated workload for this server is 1048576\n"
-        "key 65537 assigned to server 0, accumulated workload for this server is 591824 (9%)\n"
-    )
-    assert bytes_of(tmp_path, _GRADIENT + loads) == {65536: 1048576, 65537: 589824}
-
-
-def test_without_loads_a_tensor_is_cut_at_a_power_of_two(tmp_path: Path) -> None:
+def test_a_tensor_is_cut_at_a_power_of_two(tmp_path: Path) -> None:
     assert bytes_of(tmp_path, _GRADIENT) == {65536: 1048576, 65537: 589824}
-
-
-def test_loads_that_do_not_add_up_to_the_tensor_are_not_believed(tmp_path: Path) -> None:
-    loads = "key 65537 assigned to server 1, accumulated workload for this server is 4096\n"
-    assert bytes_of(tmp_path, _GRADIENT + loads) == {65536: 1048576, 65537: 589824}
 
 
 def test_recorded_logs_have_every_size(shared_data: Path) -> None:
