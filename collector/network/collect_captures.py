@@ -55,16 +55,15 @@ def read_captures(root: Path, *, progress: bool | None = None, jobs: int | None 
         raise TraceError(f"{root}: no packet captures (*.pcap, *.pcapng) here; record them with tcpdump")
     repairs = Repairs()
     traffics = _read_all(paths, repairs, progress, jobs)
-    if not any(len(traffic.transfers) for traffic in traffics):
+    if not any(traffic.n_transfers for traffic in traffics):
         reasons = "; ".join(repairs.lines)
         several = len(repairs.lines) > 1
         raise TraceError(f"{root}: no capture holds a PUSH or PULL ({reasons})" if several else reasons)
     home = root if root.is_dir() else root.parent
     keys = read_keys(home, repairs)
-    links_of = named_connections(traffics, served_keys(home))
-    wire, nodes = merge(traffics, links_of, repairs)
+    links = named_connections(traffics, served_keys(home))
+    wire, nodes = merge(traffics, links, repairs)
     wire = with_waiting(wire, job_size(traffics, wire))
-    links = [link for group in links_of for link in group]
     return Captured(traffics, links, nodes, wire, keys, list(_key_shares(wire, nodes, keys)), repairs.lines)
 
 
@@ -97,7 +96,7 @@ def _lacks(traffic: Traffic) -> Iterator[str]:
     capture = traffic.capture
     if capture.damage:
         yield capture.damage
-    if not len(traffic.transfers):
+    if not traffic.n_transfers:
         yield (
             f"no PUSH or PULL of ps-lite in {capture.n_packets:,} packets "
             f"({capture.n_connections:,} TCP connections); transfers over RDMA or shared memory cannot be "

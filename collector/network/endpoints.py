@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from arrays import NDArray
+from arrays import Int64
 from collector.network.pslite import key_base, server_rank
 from collector.network.transfers import Connection, Traffic
 
@@ -20,50 +20,49 @@ _MOST_SERVERS = 4096  # tried where nothing tells how many there are
 NodeKey = tuple[str, int | str]  # role, and ps-lite id or host
 
 
-def named_connections(
-    traffics: Sequence[Traffic], served: Mapping[str, Collection[int]]
-) -> list[list[Connection]]:
-    """Return the connections of each capture with the names of their ends.
+def named_connections(traffics: Sequence[Traffic], served: Mapping[str, Collection[int]]) -> list[Connection]:
+    """Give the ends of all connections their names.
 
     A node is called after the file or directory of the capture in which it is the only one of its role
     (``worker_0.pcap``), or after the key log with its keys (`served`: partition keys by name of the server);
     the others by ps-lite's rank, or where files name some by the number that is left, or by id.
     """
-    ends = _end_keys(traffics)
-    names: dict[NodeKey, str] = {}
-    for role, side in (("worker", 0), ("server", 1)):
-        of_role = [{pair[side] for pair in pairs} for pairs in ends]
-        by_file = _named_by_logs(traffics, ends, served) if role == "server" else {}
-        for in_capture, traffic in zip(of_role, traffics, strict=True):
-            index = index_in_path(traffic.capture.path, role)
-            if index is not None and len(in_capture) == 1:
-                by_file.setdefault(next(iter(in_capture)), f"{role}_{index}")
-        others = sorted(set().union(*of_role) - by_file.keys(), key=str)
-        names |= by_file | _other_names(role, by_file, others)
+    connections = [connection for traffic in traffics for connection in traffic.connections]
+    workers, servers = _nodes(traffics, connections)
+    names = _names("worker", connections, workers, {})
+    by_log = _named_by_logs(connections, servers, served, n_announced(traffics, "server"))
+    names |= _names("server", connections, servers, by_log)
     return [
-        [
-            replace(connection, worker=names[worker], server=names[server])
-            for (worker, server), connection in zip(pairs, traffic.connections, strict=True)
-        ]
-        for pairs, traffic in zip(ends, traffics, strict=True)
+        replace(connection, worker=names[worker], server=names[server])
+        for connection, worker, server in zip(connections, workers, servers, strict=True)
     ]
 
 
-def _named_by_logs(
-    traffics: Sequence[Traffic],
-    ends: Sequence[Sequence[tuple[NodeKey, NodeKey]]],
-    served: Mapping[str, Collection[int]],
+def _names(
+    role: str, connections: Sequence[Connection], nodes: Sequence[NodeKey], by_log: Mapping[NodeKey, str]
 ) -> dict[NodeKey, str]:
-    """Return the servers that have most keys of a key log in common with it, more than half of both's."""
-    if not served:
-        return {}
-    n_servers = n_announced(traffics, "server")
-    keys: dict[NodeKey, set[int]] = {}
-    for traffic, pairs in zip(traffics, ends, strict=True):
-        for i, (connection, (_, server)) in enumerate(zip(traffic.connections, pairs, strict=True)):
-            wire_keys = np.unique(traffic.transfers.wire_key[traffic.transfers.connection == i])
-            of_server = partition_keys(wire_keys, connection.server_id, n_servers)
-            keys.setdefault(server, set()).update(of_server.tolist())
+    """Name the nodes of a role; `nodes` has that of each connection."""
+    names = dict(by_log)
+    in_capture: dict[Path, set[NodeKey]] = defaultdict(set)
+    for connection, node in zip(connections, nodes, strict=True):
+        in_capture[connection.path].add(node)
+    for path, shown in in_capture.items():
+        index = index_in_path(path, role)
+        if index is not None and len(shown) == 1:
+            names.setdefault(next(iter(shown)), f"{role}_{index}")
+    return names | _other_names(role, names, sorted({*nodes} - names.keys(), key=str))
+
+
+def _named_by_logs(
+    connections: Sequence[Connection],
+    servers: Sequence[NodeKey],
+    served: Mapping[str, Collection[int]],
+    n_servers: int,
+) -> dict[NodeKey, str]:
+    """Name the servers that have most keys of a key log in common with it, more than half of both's."""
+    keys: dict[NodeKey, set[int]] = defaultdict(set)
+    for connection, server in zip(connections, servers, strict=True):
+        keys[server].update(partition_keys(connection, n_servers).tolist())
     names: dict[NodeKey, str] = {}
     for name, in_log in served.items():
         shared = {node: len(of & set(in_log)) / max(len(of | set(in_log)), 1) for node, of in keys.items()}
@@ -74,31 +73,27 @@ def _named_by_logs(
 
 
 def n_announced(traffics: Sequence[Traffic], role: str) -> int:
-    """Return how many nodes of a role the scheduler announced; 0 where that was not captured."""
+    """Count the nodes of a role that the scheduler announced; 0 where that was not captured."""
     return len({node.id for traffic in traffics for node in traffic.nodes if node.role == role})
 
 
-def _end_keys(traffics: Sequence[Traffic]) -> list[list[tuple[NodeKey, NodeKey]]]:
-    """Return worker and server of each connection: by id, else by that of the only node of its role there."""
+def _nodes(
+    traffics: Sequence[Traffic], connections: Sequence[Connection]
+) -> tuple[list[NodeKey], list[NodeKey]]:
+    """Tell worker and server of each connection: by id, else by that of the only node of its role there."""
     ids: dict[tuple[str, str], set[int]] = defaultdict(set)
-    for traffic in traffics:
-        for node in traffic.nodes:
-            ids[node.role, node.host].add(node.id)
-        for c in traffic.connections:
-            ids["worker", c.worker_host].update(() if c.worker_id is None else [c.worker_id])
-            ids["server", c.server_host].update(() if c.server_id is None else [c.server_id])
+    for node in (node for traffic in traffics for node in traffic.nodes):
+        ids[node.role, node.host].add(node.id)
+    for c in connections:
+        ids["worker", c.worker_host].update(() if c.worker_id is None else [c.worker_id])
+        ids["server", c.server_host].update(() if c.server_id is None else [c.server_id])
 
     def key(role: str, node_id: int | None, host: str) -> NodeKey:
         here = ids[role, host]
         return role, next(iter(here)) if node_id is None and len(here) == 1 else node_id or host
 
-    return [
-        [
-            (key("worker", c.worker_id, c.worker_host), key("server", c.server_id, c.server_host))
-            for c in traffic.connections
-        ]
-        for traffic in traffics
-    ]
+    workers = [key("worker", c.worker_id, c.worker_host) for c in connections]
+    return workers, [key("server", c.server_id, c.server_host) for c in connections]
 
 
 def _other_names(role: str, by_file: Mapping[NodeKey, str], others: Sequence[NodeKey]) -> dict[NodeKey, str]:
@@ -124,22 +119,21 @@ def index_in_path(path: Path, role: str) -> int | None:
     return None
 
 
-def partition_keys(wire_keys: NDArray[np.uint64], server_id: int | None, n_servers: int) -> NDArray[np.int64]:
-    """Return the partition keys of one server's wire keys (n,); -1 where no key range fits.
+def partition_keys(connection: Connection, n_servers: int) -> Int64:
+    """Take the base of the server's key range off a connection's wire keys (n,); -1 where none fits.
 
-    The id is None where it is not known; `n_servers` as the scheduler announced them, 0 where it did not.
+    `n_servers` as the scheduler announced them, 0 where it did not.
     """
-    if not len(wire_keys):
-        return np.empty(0, np.int64)
+    wire_keys = connection.transfers.wire_key
     middle = int(np.sort(wire_keys)[len(wire_keys) // 2])  # a damaged key or two shall not decide
     for n in [n_servers] if n_servers else range(1, _MOST_SERVERS):
         near = middle * n // (2**64 - 1)
         for rank in (near, near + 1):
-            if server_id is not None and rank != server_rank(server_id):
+            if connection.server_id is not None and rank != server_rank(connection.server_id):
                 continue
-            base = key_base(rank, n)
-            offsets = wire_keys - np.uint64(base)
-            fits = (wire_keys >= np.uint64(base)) & (offsets < np.uint64(_KEYS_END))
+            base = np.uint64(key_base(rank, n))
+            offsets = wire_keys - base
+            fits = (wire_keys >= base) & (offsets < np.uint64(_KEYS_END))
             if fits.sum() * 2 > len(fits):
                 return np.where(fits, offsets.astype(np.int64), -1)
     return np.full(len(wire_keys), -1, np.int64)

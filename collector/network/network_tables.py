@@ -42,7 +42,7 @@ def pcap(root: Path, *, jobs: int | None, progress: bool | None, output: Path | 
             ),
         ],
         read=[
-            f"{c.capture.path}: {c.capture.n_packets:,} packets, {len(c.transfers):,} transfers"
+            f"{c.capture.path}: {c.capture.n_packets:,} packets, {c.n_transfers:,} transfers"
             for c in network.captures
         ],
         notes=[f"written: {target}", *([] if every_worker else [_NOT_EVERY_WORKER])],

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
 
-from arrays import Int32, Int64, NDArray
+from arrays import Int64, NDArray
 from arrays.numbering import places_by_value
 from collector.network.endpoints import index_in_path, n_announced, partition_keys
 from collector.network.transfers import Connection, Traffic, Transfers
@@ -18,10 +20,11 @@ UNKNOWN = -1
 
 
 class Wire(Transfers, frozen=True):
-    """The transfers (n,) of a job, in the order of their start; `connection` indexes all captures' links."""
+    """The transfers (n,) of a job, in the order of their start."""
 
-    worker: Int32  # index into the names of the nodes, as `server`
-    server: Int32
+    connection: Int64  # index into the connections of all captures
+    worker: Int64  # index into the names of the nodes, as `server`
+    server: Int64
     key: Int64  # of the partition; -1 where the key range of the server is not known
     initial: NDArray[np.bool_]  # a PUSH that only gives the server the tensor's size, before the first step
     trip_ns: Int64  # the network's round trip within the gap between request and response; 0: not known
@@ -40,68 +43,62 @@ class Wire(Transfers, frozen=True):
 
 
 def merge(
-    traffics: Sequence[Traffic], links: Sequence[Sequence[Connection]], repairs: Repairs
+    traffics: Sequence[Traffic], links: Sequence[Connection], repairs: Repairs
 ) -> tuple[Wire, list[str]]:
-    """Return the transfers of all captures, a connection in two of them once, and the names of the nodes."""
-    all_links = [link for group in links for link in group]
-    nodes = sorted({name for link in all_links for name in (link.worker, link.server)})
+    """Put the transfers of all captures in order, a connection in two of them once; name the nodes."""
+    nodes = sorted({name for link in links for name in (link.worker, link.server)})
     n_servers = n_announced(traffics, "server")
-    pieces: list[dict[str, NDArray[Any]]] = []
-    first_link = 0
-    for traffic, group, dropped in zip(traffics, links, _duplicates(traffics, links), strict=True):
-        rows = np.flatnonzero(~np.isin(traffic.transfers.connection, dropped))
-        piece = {name: getattr(traffic.transfers, name)[rows] for name in Transfers.__struct_fields__}
-        key = np.full(len(rows), UNKNOWN, np.int64)
-        for i, link in enumerate(group):
-            of_link = piece["connection"] == i
-            key[of_link] = partition_keys(piece["wire_key"][of_link], link.server_id, n_servers)
-        if dropped:
-            repairs.add(traffic.capture.path, f"{len(dropped)} connections are in another capture too")
-        if n_unknown := int((key == UNKNOWN).sum()):
-            repairs.add(traffic.capture.path, f"{n_unknown:,} transfers lie in no server's key range")
-        pieces.append(piece | {"key": key, "connection": piece["connection"] + first_link})
-        first_link += len(group)
-    columns = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-    order = np.argsort(columns["request_start_ns"], kind="stable")
-    columns = {name: column[order] for name, column in columns.items()}
-    of_connection = [
-        (nodes.index(link.worker), nodes.index(link.server), link.round_trip_ns) for link in all_links
-    ]
-    worker, server, trip_ns = np.array(of_connection, np.int64)[columns["connection"]].T
-    wire = Wire(
-        **columns,
-        worker=worker.astype(np.int32),
-        server=server.astype(np.int32),
-        trip_ns=trip_ns,
-        initial=initial_pushes(worker, columns["key"], columns["push"], columns["request_start_ns"]),
-        waiting_ns=np.full(len(order), UNKNOWN, np.int64),
-    )
-    return wire, nodes
+    doubled = _doubled(links)
+    unknown: Counter[Path] = Counter()
+    pieces: list[dict[str, Any]] = []
+    for i, link in enumerate(links):
+        if i in doubled:
+            continue
+        key = partition_keys(link, n_servers)
+        unknown[link.path] += int((key == UNKNOWN).sum())
+        facts = {
+            "connection": i,
+            "worker": nodes.index(link.worker),
+            "server": nodes.index(link.server),
+            "trip_ns": link.round_trip_ns,
+            "waiting_ns": UNKNOWN,
+        }
+        columns = {name: getattr(link.transfers, name) for name in Transfers.__struct_fields__}
+        pieces.append(columns | {"key": key} | {name: np.full(len(key), n) for name, n in facts.items()})
+    again = Counter(links[i].path for i in doubled)
+    for path in (traffic.capture.path for traffic in traffics):
+        if again[path]:
+            repairs.add(path, f"{again[path]} connections are in another capture too")
+        if unknown[path]:
+            repairs.add(path, f"{unknown[path]:,} transfers lie in no server's key range")
+    joined = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+    order = np.argsort(joined["request_start_ns"], kind="stable")
+    joined = {name: column[order] for name, column in joined.items()}
+    initial = initial_pushes(joined["worker"], joined["key"], joined["push"], joined["request_start_ns"])
+    return Wire(**joined, initial=initial), nodes
 
 
-def _duplicates(traffics: Sequence[Traffic], links: Sequence[Sequence[Connection]]) -> list[list[int]]:
-    """Return for each capture the connections that another one shows at the same time: the worker's stays."""
+def _doubled(links: Sequence[Connection]) -> set[int]:
+    """Find the connections that another capture shows at the same time: the worker's stays."""
     known: dict[tuple[str, int, str, int], list[tuple[int, int]]] = {}
-    dropped: list[list[int]] = [[] for _ in traffics]
-    is_workers = [index_in_path(traffic.capture.path, "worker") is not None for traffic in traffics]
-    for which in sorted(range(len(traffics)), key=lambda which: not is_workers[which]):
-        transfers = traffics[which].transfers
-        for i, link in enumerate(links[which]):
-            times = transfers.request_start_ns[transfers.connection == i]
-            first, last = int(times.min()), int(times.max())
-            ends = (link.worker_host, link.worker_port, link.server_host, link.server_port)
-            spans = known.setdefault(ends, [])
-            if any(first <= end and begin <= last for begin, end in spans):
-                dropped[which].append(i)
-            else:
-                spans.append((first, last))
-    return dropped
+    doubled = set()
+    at_worker = [index_in_path(link.path, "worker") is not None for link in links]
+    for i in sorted(range(len(links)), key=lambda i: not at_worker[i]):
+        link = links[i]
+        starts_ns = link.transfers.request_start_ns
+        first, last = int(starts_ns.min()), int(starts_ns.max())
+        spans = known.setdefault((link.worker_host, link.worker_port, link.server_host, link.server_port), [])
+        if any(first <= end and begin <= last for begin, end in spans):
+            doubled.add(i)
+        else:
+            spans.append((first, last))
+    return doubled
 
 
 def initial_pushes(
     worker: NDArray[Any], key: Int64, push: NDArray[np.bool_], start_ns: Int64
 ) -> NDArray[np.bool_]:
-    """Return which transfers are a PUSH that the same worker follows by another PUSH of the key (n,)."""
+    """Find each PUSH that the same worker follows by another PUSH of the key (n,)."""
     order = np.lexsort((start_ns, key, worker))
     same = (worker[order[:-1]] == worker[order[1:]]) & (key[order[:-1]] == key[order[1:]])
     initial = np.zeros(len(key), np.bool_)

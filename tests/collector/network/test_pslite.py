@@ -11,16 +11,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+import traffic as made_traffic
 from collector.network.endpoints import partition_keys
 from collector.network.pslite import Node, begins_message, key_base, read_meta
-from collector.network.transfers import Traffic, read_traffic
+from collector.network.transfers import Connection, Traffic, Transfers, read_traffic
 from conftest import examples
 from traffic import (
     NEW,
     OLD,
     SERVER_BASE,
-    Connection,
     Dialect,
     Expected,
     Packet,
@@ -33,6 +34,10 @@ from traffic import (
 
 DIALECTS = pytest.mark.parametrize("dialect", [NEW, OLD], ids=["struct", "protobuf"])
 START_NS = 1_700_000_000 * 10**9
+_FIELDS = (
+    "wire_key", "push", "timestamp", "value_bytes", "request_start_ns", "request_end_ns", "response_start_ns",
+    "response_end_ns",
+)  # fmt: skip
 
 
 def test_the_struct_of_a_recorded_job() -> None:
@@ -83,13 +88,20 @@ def test_random_bytes_hold_no_message(data: bytes) -> None:
     assert not begins_message(data)
 
 
+def sent(wire_keys: NDArray[np.uint64], server_id: int | None) -> Connection:
+    """A connection on which transfers of these keys were captured."""
+    none = np.zeros(len(wire_keys), np.int64)
+    transfers = Transfers(none > 0, wire_keys, *[none] * 7)
+    return Connection(Path(), "w", 1, "s", 2, None, server_id, 0, transfers)
+
+
 @pytest.mark.parametrize(("rank", "n_servers"), [(0, 1), (1, 2), (99, 100)])
 @pytest.mark.parametrize("told", ["both", "rank", "number", "nothing"])
 def test_partition_keys_come_out_of_wire_keys(rank: int, n_servers: int, told: str) -> None:
     keys = np.array([65536, 65537, 26148864], np.uint64)
     wire = keys + np.uint64(key_base(rank, n_servers))
     server_id = 8 + 2 * rank if told in ("both", "rank") else None
-    found = partition_keys(wire, server_id, n_servers if told in ("both", "number") else 0)
+    found = partition_keys(sent(wire, server_id), n_servers if told in ("both", "number") else 0)
     if told == "nothing":  # ranges of 2 of 4 and 1 of 2 servers differ by 1: the tensor is certain
         assert (abs(found - keys.astype(np.int64)) <= n_servers).all()
     else:
@@ -99,16 +111,18 @@ def test_partition_keys_come_out_of_wire_keys(rank: int, n_servers: int, told: s
 def test_a_damaged_key_does_not_spoil_the_others() -> None:
     base = key_base(1, 2)
     wire = np.array([base + 65536, base + 65537, 5, base + 65538, 2**64 - 1], np.uint64)
-    assert partition_keys(wire, 10, 2).tolist() == [65536, 65537, -1, 65538, -1]
+    assert partition_keys(sent(wire, 10), 2).tolist() == [65536, 65537, -1, 65538, -1]
 
 
 # ---- requests and responses
 
 
-def job(dialect: Dialect) -> tuple[list[Connection], list[Expected]]:
+def job(dialect: Dialect) -> tuple[list[made_traffic.Connection], list[Expected]]:
     """One worker and two servers; sequence numbers wrap around."""
-    first = Connection(("10.0.0.1", 40_000), ("10.0.0.9", 9000), first=(2**32 - 9000, 2**32 - 50_000))
-    second = Connection(("10.0.0.1", 40_001), ("10.0.0.8", 9001))
+    first = made_traffic.Connection(
+        ("10.0.0.1", 40_000), ("10.0.0.9", 9000), first=(2**32 - 9000, 2**32 - 50_000)
+    )
+    second = made_traffic.Connection(("10.0.0.1", 40_001), ("10.0.0.8", 9001))
     keys = [(65536, 4096), (65537, 100), (131072, 40_000)]
     made = train(first, dialect, server=8, worker=9, keys=keys, steps=4, start_ns=START_NS)
     made += train(
@@ -131,18 +145,11 @@ def read(tmp_path: Path, packets: list[Packet], **how: int) -> Traffic:
 
 
 def rows(traffic: Traffic) -> Counter[Expected]:
-    t = traffic.transfers
-    columns = (
-        t.wire_key,
-        t.push,
-        t.timestamp,
-        t.value_bytes,
-        t.request_start_ns,
-        t.request_end_ns,
-        t.response_start_ns,
-        t.response_end_ns,
+    return Counter(
+        Expected(*row)
+        for connection in traffic.connections
+        for row in zip(*(getattr(connection.transfers, name).tolist() for name in _FIELDS), strict=True)
     )
-    return Counter(Expected(*row) for row in zip(*(c.tolist() for c in columns), strict=True))
 
 
 def what(expected: Counter[Expected]) -> Counter[tuple[int, bool, int, int]]:
@@ -192,11 +199,11 @@ def test_lost_packets_cost_the_messages_they_belong_to(tmp_path: Path, dialect: 
 @DIALECTS
 def test_foreign_traffic_beside_it_is_left_out(tmp_path: Path, dialect: Dialect) -> None:
     connections, made = job(dialect)
-    web = Connection(("10.0.0.1", 50_000), ("10.0.0.7", 80))
+    web = made_traffic.Connection(("10.0.0.1", 50_000), ("10.0.0.7", 80))
     web.open(START_NS)
     web.send(0, b"GET / HTTP/1.1\r\n\r\n", START_NS + 10**6)
     web.send(1, b"HTTP/1.1 200 OK\r\n\r\n" + bytes(range(256)) * 400, START_NS + 2 * 10**6)
-    joined = Connection(("10.0.0.1", 50_001), ("10.0.0.7", 81))
+    joined = made_traffic.Connection(("10.0.0.1", 50_001), ("10.0.0.7", 81))
     joined.send(1, b"ps" * 20_000 + bytes(20_000), START_NS + 10**6)
     assert rows(read(tmp_path, in_order([*connections, web, joined]))) == Counter(made)
 
@@ -205,7 +212,9 @@ def test_foreign_traffic_beside_it_is_left_out(tmp_path: Path, dialect: Dialect)
 def test_ports_used_again_within_a_capture(tmp_path: Path, dialect: Dialect) -> None:
     connections, made = [], []
     for run in range(3):
-        again = Connection(("10.0.0.1", 40_000), ("10.0.0.9", 9000), first=(1000 * run, 77 * run))
+        again = made_traffic.Connection(
+            ("10.0.0.1", 40_000), ("10.0.0.9", 9000), first=(1000 * run, 77 * run)
+        )
         start_ns = START_NS + run * 10**9
         made += train(again, dialect, server=8, worker=9, keys=[(0, 3000)], steps=2, start_ns=start_ns)
         connections.append(again)
@@ -228,11 +237,9 @@ def test_the_verbose_log_of_a_recorded_job_has_the_same_transfers(shared_data: P
             requests[int(found[2]), int(found[3])] = int(found[4] or 0)
         elif found and found[3] == "0":
             pulled[int(found[2])] = int(found[4] or 0)
-    t = read_traffic(case / "worker_0.pcap").transfers
-    ours = dict(
-        zip(zip(t.timestamp.tolist(), t.push.tolist(), strict=True), t.value_bytes.tolist(), strict=True)
-    )
-    assert len(t) == len(ours) == 448
+    transfers = rows(read_traffic(case / "worker_0.pcap"))
+    ours = {(row.timestamp, row.push): row.n_bytes for row in transfers}
+    assert transfers.total() == len(ours) == 448
     logged = {(n, bool(push)): size if push else pulled.get(n) for (n, push), size in requests.items()}
     agree = [ours[number] == size for number, size in logged.items() if size]
     # lines of several threads run into each other in this log: some of the 448 are broken
@@ -246,6 +253,6 @@ def test_the_verbose_log_of_a_recorded_job_has_the_same_transfers(shared_data: P
 )
 def test_the_recorded_captures_match_without_remainder(shared_data: Path, case: str, worker: int) -> None:
     traffic = read_traffic(shared_data / "byteps" / case / f"worker_{worker}.pcap")
-    assert (len(traffic.transfers), traffic.capture.n_unanswered, traffic.capture.n_unasked) == (448, 0, 0)
+    assert (traffic.n_transfers, traffic.capture.n_unanswered, traffic.capture.n_unasked) == (448, 0, 0)
     assert {c.server_id for c in traffic.connections} == {8, 10}
     assert {c.worker_id for c in traffic.connections} == {11 if worker == 0 else 9}
