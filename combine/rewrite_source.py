@@ -124,7 +124,7 @@ class _Rewriter:
         return np.array(roles, np.int64), np.array(rows, np.int64)
 
     def _newly_placed(self, name: Any, cat: Any, pid: Any, tid: Any) -> _Placed:
-        """Return how events of a name, category, process and thread are rewritten."""
+        """Decide how events of a name, category, process and thread are rewritten."""
         role, fate = self.anchors.role(name, cat, tid), self._fate(name, cat, pid, tid)
         if fate != KEPT:
             return _Placed(name, 0, 0, role, fate, is_front=False)

@@ -17,7 +17,6 @@ from dialects.sync_points import SyncPoints, merged
 from dialects.system import BASE, SecondAxis
 from errors import TraceError
 from formats import chrome, native
-from formats.stream import ByteStream
 from trace_utils import Source, check_chrome
 
 _SNIFFED = 4  # pieces of a file (about 1 MiB each) that tell what wrote it
@@ -83,22 +82,9 @@ def _sniff(path: Path, library: CDLL | None) -> Beginning:
     trace = chrome.assemble(path, part)
     system = dialects.recognise(trace)
     axis = system.second_axis(
-        lambda: chrome.assemble(path, chrome.read_part(path, scan=library or False), system.pairing),
-        lambda text: _may_hold(path, text),
+        lambda: chrome.assemble(path, chrome.read_part(path, scan=library or False), system.pairing)
     )
     return Beginning(system.name, system.rank(trace)[0], _has_events(part), axis)
-
-
-def _may_hold(path: Path, text: bytes) -> bool:
-    """Whether a text may stand in a file, whose letters may be written as escapes, too."""
-    before = b""
-    for piece in ByteStream(path):
-        across = before + piece[: len(text)]
-        for sign, letter in ((text, text[-1:]), (b"\\u", b"\\")):  # a letter is looked for far faster
-            if any(letter in part and sign in part for part in (piece, across)):
-                return True
-        before = (before + piece[-len(text) :])[-len(text) :]
-    return False
 
 
 def _has_events(part: chrome.Part) -> bool:

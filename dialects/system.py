@@ -238,11 +238,8 @@ class System:
         """
         return split_by_processes(trace)
 
-    def second_axis(self, read: Callable[[], Trace], holds: Callable[[bytes], bool]) -> SecondAxis | None:
-        """Return the second time axis of a file.
-
-        `read` returns its trace, times as they are there; `holds` tells whether a text may stand in it.
-        """
+    def second_axis(self, read: Callable[[], Trace]) -> SecondAxis | None:
+        """Find the second time axis of a file; `read` returns its trace, times as they are there."""
         return None
 
     def roles(self, trace: Trace) -> NDArray[np.int8]:

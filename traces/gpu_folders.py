@@ -206,7 +206,7 @@ def is_gpu_file(name: str) -> bool:
 
 
 def gpu_sources(files: Sequence[Path]) -> list[Source]:
-    """Return whose each file is if each is the trace of another GPU directory; else []."""
+    """Tell the GPU of each file if each is the trace of another GPU directory; else []."""
     homes = [file.resolve().parent for file in files]
     gpus = [gpu for home in dict.fromkeys(homes) if _is_gpu_dir(home) for gpu in find_gpus(home)]
     if len(gpus) < len(files) or any(gpu.rank is None for gpu in gpus):

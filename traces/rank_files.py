@@ -32,7 +32,6 @@ from traces.readers import Reader, may_be_read, reader_of
 _PROFILES = (".trace.json.gz", ".trace.json")
 #: What PyTorch calls a recording: after its worker (host and process, if nobody names it) and the time.
 _OF_A_PROCESS = re.compile(r"(.+)\.\d{10,19}\.pt\.trace\.json(?:\.gz)?")
-_COPIES = "perfetto_trace."  # the trace of a host once more, for another viewer
 
 
 def find_profiles(path: Path, given: Sequence[Path]) -> JobFiles | None:
@@ -72,13 +71,11 @@ def _profiles(path: Path, runs: Sequence[Path], older: Sequence[Path]) -> JobFil
     """Return the traces in the directories of runs, one for each host; several hosts are workers."""
     files = [file for run in runs for file in listing(run) if file.is_file()]
     traces = [file for file in files if file.name.endswith(_PROFILES)]
-    copies = [file for file in files if file.name.startswith(_COPIES)]
     if not traces:
         raise TraceError(f"{runs[0]}: no trace in this run (<host>.trace.json.gz)")
-    again = [f"{file}: a copy of the trace beside it, left out" for file in copies]
     sources = [Source(file, worker=i if len(traces) > 1 else None) for i, file in enumerate(traces)]
     notes = [f"{run}: an earlier run, left out; give it to read it" for run in older]
-    return JobFiles(path, "ranks", sources, [*notes, *again], older)
+    return JobFiles(path, "ranks", sources, notes, older)
 
 
 #: What Composer calls the file in which it puts those of all ranks once more, beside them.
@@ -154,7 +151,7 @@ def _find_files(path: Path, *, steps: bool) -> tuple[list[Path], list[Path], lis
 
 
 def holding(path: Path, most: int, known: Container[Path] = ()) -> str:
-    """Return which of the first directories from `path` on hold traces, but for those `known`, in words."""
+    """List the first directories from `path` on that hold traces, except those `known`, in words."""
     holding = (
         "this directory" if Path(folder) == path else str(Path(folder).relative_to(path))
         for folder, _, names in itertools.islice(os.walk(path), most)

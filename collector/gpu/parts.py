@@ -37,7 +37,7 @@ class TracePart(Struct, frozen=True):
 
 
 def part_of(event: Event) -> PartName | None:
-    """Return which part of a final trace `event` belongs to; None for foreign ones.
+    """Tell the part of a final trace to which `event` belongs; None for foreign ones.
 
     ``STEP`` events from `step.json` carry the category STEP; the others were made from the operators.
     """
@@ -73,7 +73,7 @@ def of_category(events: Iterable[Event], cat: str) -> TracePart:
 
 
 def count_by_cat(events: Iterable[Event]) -> dict[str, int]:
-    """Return how many events there are per category (of a foreign name: the event's own), as they appear."""
+    """Count the events of each category (of a foreign name: the event's own), as they appear."""
     return dict(Counter(OpName.parse(str(e.get("name"))).cat or str(e.get("cat", "")) for e in events))
 
 

@@ -89,10 +89,8 @@ class Composer(System):
         """Whether the thread holds PyTorch's spans for its own recording, as Composer's merger does."""
         return is_of_recording(tid)
 
-    def second_axis(self, read: Callable[[], Trace], holds: Callable[[bytes], bool]) -> SecondAxis | None:
-        """Return that of PyTorch's profiler, whose base is lost."""
-        if not holds(b"ProfilerStep#"):
-            return None
+    def second_axis(self, read: Callable[[], Trace]) -> SecondAxis | None:
+        """Find that of PyTorch's profiler, whose base is lost."""
         trace = read()
         return second_axis(trace, np.ones(len(trace), np.bool_))
 

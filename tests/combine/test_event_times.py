@@ -75,9 +75,6 @@ def test_ids_of_two_sources_differ(value: Any, one: int, other: int) -> None:
     assert (unique_id(value, one) == unique_id(value, other)) == (one == other)
 
 
-# -- drift ----------------------------------------------------------------------------------------
-
-
 # -- anchors --------------------------------------------------------------------------------------
 
 
@@ -153,6 +150,3 @@ def test_events_that_are_alike_keep_all_their_members(
 def _text(event: dict[str, Any]) -> str:
     numbers = {key: float(event[key]) for key in ("ts", "dur") if key in event}
     return json.dumps({**event, **numbers}, sort_keys=True)
-
-
-# -- anything at all ------------------------------------------------------------------------------

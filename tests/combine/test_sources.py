@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from combine import sources
 from conftest import few, run_cli
-from formats import stream
 from make import comm, dasf_bytes, dasf_compute, span, two_workers, write
 from trace_utils import Request, read_ranks
 
@@ -131,18 +129,3 @@ def test_combining_keeps_the_ranks_of_recorded_jobs(shared_data: Path, tmp_path:
     assert _owned(output) == _owned(shared_data / job)
     listed = json.loads(output.read_text())["otherData"]["combined"]
     assert len(listed) >= len(_owned(output))
-
-
-@pytest.mark.parametrize("piece", [1, 2, 7, 12, 13, 1 << 20])
-def test_a_text_is_found_wherever_a_file_is_cut(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
-) -> None:
-    monkeypatch.setattr(stream, "PIECE", piece)
-    path = tmp_path / "a.json"
-    for content, holds in (
-        ('[{"name":"ProfilerStep#1"}]', True),
-        ('[{"name":"\\u0050rofilerStep#1"}]', True),
-        ('[{"name":"ProfilerStep"},{"name":"Step#1"}]', False),
-    ):
-        path.write_text(content)
-        assert sources._may_hold(path, b"ProfilerStep#") == holds

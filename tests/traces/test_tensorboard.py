@@ -28,13 +28,6 @@ def test_the_newest_run_has_a_trace_for_each_host(tmp_path: Path) -> None:
     assert [note.split(": ", 1)[1] for note in job.notes] == ["an earlier run, left out; give it to read it"]
 
 
-def test_copies_for_another_viewer_are_left_out_with_a_note(tmp_path: Path) -> None:
-    run = write_run(tmp_path, "run", "h.trace.json", "perfetto_trace.json.gz")
-    job = find_job(tmp_path)
-    assert len(job.sources) == 1
-    assert job.notes == [f"{run}/perfetto_trace.json.gz: a copy of the trace beside it, left out"]
-
-
 def test_log_directories_of_processes_are_one_job(tmp_path: Path) -> None:
     for process in ("0", "1"):
         write_run(tmp_path / process, "run", "h.trace.json")

@@ -129,29 +129,11 @@ def test_any_bytes_behind_a_header_do_no_harm(tmp_path_factory: pytest.TempPathF
         read(folder, [b"".join(pcap([]))[:20] + struct.pack("<I", link), record])
 
 
-@pytest.mark.parametrize("form", ["pcapng", "gz", "nanoseconds", "cooked"])
-def test_a_recorded_capture_as_scapy_writes_it(shared_data: Path, tmp_path: Path, form: str) -> None:
-    from scapy.layers.l2 import CookedLinux, Ether
-    from scapy.utils import PcapNgWriter, PcapReader, PcapWriter
-
+def test_a_packed_capture(shared_data: Path, tmp_path: Path) -> None:
     path = shared_data / "byteps" / "fork_mlp_2w2s_pcap" / "worker_0.pcap"
-    with PcapReader(str(path)) as packets:
-        some = packets.read_all(200)
-    target = tmp_path / "again.pcap"
-    writers = {
-        "pcapng": lambda: PcapNgWriter(str(target)),
-        "gz": lambda: PcapWriter(str(target), gz=True, linktype=1),
-        "nanoseconds": lambda: PcapWriter(str(target), nano=True, linktype=1),
-        "cooked": lambda: PcapWriter(str(target), linktype=113),
-    }
-    with writers[form]() as out:  # type: ignore[no-untyped-call]
-        for p in some:
-            written = CookedLinux(proto=0x0800) / p[Ether].payload if form == "cooked" else p
-            written.time = p.time
-            out.write(written)
-    before = [(s.ts_ns, s.ends, s.seq, s.payload) for s in read_segments(Capture(path))][:200]
-    after = [(s.ts_ns, s.ends, s.seq, s.payload) for s in read_segments(Capture(target))]
-    assert after == before
+    packed = tmp_path / "worker_0.pcap.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert list(read_segments(Capture(packed))) == list(read_segments(Capture(path)))
 
 
 def test_a_time_beyond_all_measure_is_damage(tmp_path: Path) -> None:
