@@ -9,7 +9,7 @@ from dag.critical_path import CATS, GAP, NO_EVENT, CriticalPath, critical_path, 
 from dag.dependencies import mean_dags
 from dag.job_steps import LoadedSteps, choose_step, load_steps, read_partitions
 from dag.join_ranks import by_link
-from dag.marked_timeline import marked_events, place_tracks
+from dag.marked_timeline import marked_rows, recorded_row
 from dag.model import Dag, LongestPath, longest_path, new_dag
 from dag.path_summary import (
     BY_NAME,
@@ -36,7 +36,7 @@ __all__ = [
     "StepGraph",
     "by_category", "by_link", "by_name", "category", "choose_step", "critical_path",
     "gap_covers", "group_of", "headline", "key_of", "kind_of_work", "load_steps",
-    "longest_chain", "longest_path", "marked_events", "mean_dags", "named_path", "new_dag", "path_bars",
-    "place_tracks", "read_partitions", "records", "scopes_of", "slack_ns", "step_operations",
+    "longest_chain", "longest_path", "marked_rows", "mean_dags", "named_path", "new_dag", "path_bars",
+    "read_partitions", "recorded_row", "records", "scopes_of", "slack_ns", "step_operations",
     "step_timeline", "stretch_key",
 ]  # fmt: skip

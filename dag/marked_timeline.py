@@ -1,10 +1,11 @@
-"""The recorded timeline with the critical path as a track of its own."""
+"""The recorded timeline with the critical path as a row of its own."""
 
 from __future__ import annotations
 
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,8 @@ import numpy as np
 from dag.critical_path import CriticalPath
 from dag.path_summary import named_path
 from dag.step_graph import Recording, StepGraph
-from formats.chrome_writer import Places, Thread
+from formats.chrome_writer import Row, Slice
 from formats.columns import Trace, Track
-from formats.times import microseconds
 
 #: Name of the process and thread with the path.
 _PATH = "critical path"
@@ -24,77 +24,66 @@ _INSTANTS = "iIR"
 _COUNTER = "C"
 
 Names = Mapping[tuple[str, Any, Any], str]  # (process_name or thread_name, pid, tid) -> as metadata say
-_Event = tuple[int, int, dict[str, Any]]  # its time, what orders it among others of that time, and itself
 
 
-def marked_events(
+def marked_rows(
     traces: Sequence[Trace], recording: Recording, step: StepGraph, path: CriticalPath
-) -> tuple[list[dict[str, Any]], int]:
-    """Return the events of a Chrome trace, and the nanosecond of its time 0 (the first event).
+) -> tuple[list[Row], int]:
+    """Make the rows of a timeline, and the nanosecond of its time 0 (the first event).
 
     What was recorded stays: slices, arrows, asynchronous spans, instants and counters, with their arguments.
 
     Parameters
     ----------
     traces : one for each owner of `recording`, on its clock, with all arguments and points
-    path : the critical path of `step`, whose track comes first
+    path : the critical path of `step`, whose row comes first
     """
-    named = named_path(recording, path, parts=True, merged=False)
     begins = [path.start_ns, *(times for trace in traces for times in (trace.ts_ns, trace.points.ts_ns))]
     zero = int(np.concatenate(begins).min()) if any(map(len, begins)) else 0
-    places = Places(track.tid for trace in traces for track in trace.tracks)
-    on_path = places.thread(places.process(_PATH, _PATH), _PATH, _PATH)
+    named = named_path(recording, path, parts=True, merged=False)
     columns = (named.label, path.start_ns - zero, path.end_ns - zero)
-    events = [
-        _box(start, end, on_path, named.labels[label].name, named.labels[label].cat)
+    boxes = [
+        Slice(named.labels[label].name, start, end, cat=named.labels[label].cat)
         for label, start, end in zip(*(column.tolist() for column in columns), strict=True)
     ]
-    threads = place_tracks(
-        places, recording.owners, [trace.tracks for trace in traces], [_own_names(trace) for trace in traces]
-    )
+    rows = [Row(_PATH, _PATH, _PATH, _PATH, sorted(boxes, key=lambda box: box.start_ns), nests=True)]
     ids = itertools.count(1)
     for owner, trace in enumerate(traces):
-        own = [threads[owner][track] for track in trace.tracks]
-        order = np.lexsort((-trace.dur_ns, trace.ts_ns))
-        begin, until = (trace.ts_ns - zero)[order].tolist(), (trace.end_ns - zero)[order].tolist()
-        args = _args(trace)
-        where = places.nested(own, trace.track_id[order].tolist(), begin, until)
-        numbers = (column[order].tolist() for column in (trace.name_id, trace.cat_id))
-        for row, name, cat, start, end, thread in zip(
-            order.tolist(), *numbers, begin, until, where, strict=True
-        ):
-            box = _box(start, end, thread, trace.names[name], trace.cats[cat])
-            if row in args:
-                box[-1]["args"] = args[row]
-            events.append(box)
-        events += _points(trace, own, zero, ids)
-    events.sort(key=lambda event: event[:2])
-    return [*places.names(), *(event for _, _, event in events)], zero
+        slices, points, names = _slices(trace, zero), _points(trace, zero, ids), _own_names(trace)
+        rows += [
+            recorded_row(recording.owners, owner, track, slices[i], points[i], names)
+            for i, track in enumerate(trace.tracks)
+        ]
+    return rows, zero
 
 
-def place_tracks(
-    places: Places, owners: Sequence[str], tracks: Sequence[Sequence[Track]], names: Sequence[Names]
-) -> list[dict[Track, Thread]]:
-    """Return the threads of each owner's tracks, in processes named as recorded."""
-    found = []
-    for owner, (own, name_of) in enumerate(zip(tracks, names, strict=True)):
-        threads: dict[Track, Thread] = {}
-        for track in own:
-            process = name_of.get(("process_name", track.pid, None), _text(track.pid))
-            name = f"{owners[owner]}.{process}".rstrip(".") if len(owners) > 1 else process
-            thread = name_of.get(("thread_name", track.pid, track.tid), _text(track.tid))
-            threads[track] = places.thread(places.process((owner, track.pid), name), track.tid, thread)
-        found.append(threads)
-    return found
+def recorded_row(
+    owners: Sequence[str],
+    owner: int,
+    track: Track,
+    slices: Sequence[Slice],
+    points: Sequence[tuple[int, Mapping[str, Any]]] = (),
+    names: Names = MappingProxyType({}),
+) -> Row:
+    """Make the row of an owner's track, in a process named as recorded."""
+    process = names.get(("process_name", track.pid, None), _text(track.pid))
+    shown = f"{owners[owner]}.{process}".rstrip(".") if len(owners) > 1 else process
+    thread = names.get(("thread_name", track.pid, track.tid), _text(track.tid))
+    return Row((owner, track.pid), shown, track.tid, thread, slices, points, nests=True)
 
 
-def _box(start_ns: int, end_ns: int, thread: Thread, name: str, cat: str) -> _Event:
-    times = {"ts": microseconds(start_ns), "dur": microseconds(end_ns - start_ns)}
-    return start_ns, start_ns - end_ns, {"ph": "X", "name": name, "cat": cat, **_at(thread), **times}
-
-
-def _at(thread: Thread) -> dict[str, int]:
-    return {"pid": thread.pid, "tid": thread.tid}
+def _slices(trace: Trace, zero: int) -> defaultdict[int, list[Slice]]:
+    """Collect the slices of each track, by start, of equal ones the longest first."""
+    args = _args(trace)
+    order = np.lexsort((-trace.dur_ns, trace.ts_ns))
+    columns = (trace.track_id, trace.name_id, trace.cat_id, trace.ts_ns - zero, trace.end_ns - zero)
+    slices: defaultdict[int, list[Slice]] = defaultdict(list)
+    for row, track, name, cat, start, end in zip(
+        order.tolist(), *(column[order].tolist() for column in columns), strict=True
+    ):
+        box = Slice(trace.names[name], start, end, args.get(row, {}), cat=trace.cats[cat])
+        slices[track].append(box)
+    return slices
 
 
 def _args(trace: Trace) -> dict[int, dict[str, Any]]:
@@ -106,8 +95,10 @@ def _args(trace: Trace) -> dict[int, dict[str, Any]]:
     return args
 
 
-def _points(trace: Trace, threads: Sequence[Thread], zero: int, ids: Iterator[int]) -> Iterator[_Event]:
-    """Yield the recorded arrows, asynchronous spans, instants and counters, with their arguments.
+def _points(
+    trace: Trace, zero: int, ids: Iterator[int]
+) -> defaultdict[int, list[tuple[int, dict[str, Any]]]]:
+    """Collect each track's arrows, asynchronous spans, instants and counters, with their arguments.
 
     The ids of the first two get numbers that no other trace has.
     """
@@ -115,11 +106,12 @@ def _points(trace: Trace, threads: Sequence[Thread], zero: int, ids: Iterator[in
     columns = (points.name_id, points.cat_id, points.track_id, points.ts_ns - zero)
     number: dict[str | None, int] = {}
     args = points.args or [{}] * len(points)
+    found: defaultdict[int, list[tuple[int, dict[str, Any]]]] = defaultdict(list)
     rows = zip(points.phase, points.ids, args, *(column.tolist() for column in columns), strict=True)
     for phase, own_id, own_args, name, cat, track, ts in rows:
         if phase not in _WITH_ID and phase not in _INSTANTS and phase != _COUNTER:
             continue
-        event = {"ph": phase, "name": trace.names[name], "cat": trace.cats[cat], **_at(threads[track])}
+        event = {"ph": phase, "name": trace.names[name], "cat": trace.cats[cat]}
         if phase in _WITH_ID:
             event["id"] = number[own_id] if own_id in number else number.setdefault(own_id, next(ids))
         elif own_id is not None:  # of counters of one name
@@ -128,7 +120,8 @@ def _points(trace: Trace, threads: Sequence[Thread], zero: int, ids: Iterator[in
             event["args"] = own_args
         if phase == "f":  # an arrow ends in the slice around it
             event["bp"] = "e"
-        yield ts, 1, event | {"ts": microseconds(ts)}
+        found[track].append((ts, event))
+    return found
 
 
 def _text(number: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from msgspec import Struct, field
@@ -21,20 +21,30 @@ _LARGEST = 1 << 31  # Perfetto reads this and larger numbers of threads as 0
 
 
 class Slice(Struct, frozen=True):
-    """One box; `inner` lie within it. Without an end it is an instant."""
+    """One box; without an end it is an instant. `inner` are boxes within it."""
 
     name: str
     start_ns: int
     end_ns: int | None
     args: Mapping[str, Any] = field(default_factory=dict)
     inner: Sequence[Slice] = ()
+    cat: str | None = None
 
 
-class Process(Struct, frozen=True):
-    """One row group: named tracks, the slices of each in order of their start."""
+class Row(Struct, frozen=True):
+    """The slices of one thread, in order of start, of equal ones the longest first.
 
+    Viewers leave out a slice that begins within another of its thread and ends after it: slices that overlap
+    go to threads beside it; with `nests`, only those that do not end within the slice in which they begin.
+    """
+
+    process: Hashable  # rows with the same one are shown together, under the name of the first
+    process_name: str
+    key: Hashable  # of the thread; a number is kept, as of an operating system's thread or a partition
     name: str
-    tracks: Mapping[str, Iterable[Slice]]
+    slices: Iterable[Slice]
+    points: Iterable[tuple[int, Mapping[str, Any]]] = ()  # other events: time, and members without place
+    nests: bool = False
 
 
 def write_events(path: Path, events: Iterable[Mapping[str, Any]], **members: Any) -> int:
@@ -58,27 +68,57 @@ def write_events(path: Path, events: Iterable[Mapping[str, Any]], **members: Any
     return n_events
 
 
-def write_timeline(path: Path, processes: Iterable[Process], category: str) -> int:
-    """Write `processes` to `path`; return the number of events without metadata."""
-    places = Places()
-    numbered = enumerate(processes)
-    events = (event for number, one in numbered for event in _process(places, number, one, category))
-    return write_events(path, events)
+def write_timeline(path: Path, rows: Iterable[Row], **members: Any) -> int:
+    """Write rows in the order in which they are shown; return the number of events without metadata.
+
+    `members` stand before the events, which are in order of time.
+    """
+    shown = list(rows)
+    places = Places(row.key for row in shown)
+    placed = [event for row in shown for event in _placed(places, row)]
+    placed.sort(key=lambda event: event[:2])
+    events = (_event(*event) for event in placed)
+    return write_events(path, itertools.chain(places.names, events), **members)
+
+
+#: Its time, what orders it among others of that time, process and thread, and the slice or its members.
+_Placed = tuple[int, int, int, int, Slice | Mapping[str, Any]]
+
+
+def _placed(places: Places, row: Row) -> Iterator[_Placed]:
+    pid = places.process(row.process, row.process_name)
+    threads = [places.thread(pid, row.key, row.name)]
+    lanes = _Lanes()
+    for item in row.slices:
+        end_ns = item.start_ns if item.end_ns is None else item.end_ns
+        lane = lanes.take(item.start_ns, end_ns, nest=row.nests)
+        if lane == len(threads):
+            name = f"{row.name or threads[0]} ({lane + 1})"
+            threads.append(places.thread(pid, (row.key, lane), name))
+        for box in (item, *item.inner):
+            dur_ns = 0 if box.end_ns is None else box.end_ns - box.start_ns
+            yield box.start_ns, -dur_ns, pid, threads[lane], box
+    for time_ns, point in row.points:
+        yield time_ns, 1, pid, threads[0], point
+
+
+def _event(time_ns: int, order: int, pid: int, tid: int, item: Slice | Mapping[str, Any]) -> dict[str, Any]:
+    place = {"pid": pid, "tid": tid, "ts": microseconds(time_ns)}
+    if not isinstance(item, Slice):
+        return {**item, **place}
+    event: dict[str, Any] = {"name": item.name, **place}
+    event |= {"ph": "i", "s": "t"} if item.end_ns is None else {"ph": "X", "dur": microseconds(-order)}
+    if item.cat is not None:
+        event["cat"] = item.cat
+    if item.args:
+        event["args"] = item.args
+    return event
 
 
 def metadata(kind: str, pid: int, tid: int, value: str | float) -> dict[str, Any]:
     """Return the event that names a process or thread, or says where it is sorted in."""
     key = "sort_index" if kind.endswith("sort_index") else "name"
     return {"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": {key: value}}
-
-
-class Thread(NamedTuple):
-    """A thread of a written trace: its numbers, and the key and name under which it was asked for."""
-
-    pid: int
-    tid: int
-    key: Hashable
-    name: str
 
 
 class Places:
@@ -96,41 +136,24 @@ class Places:
         self._pids: dict[Hashable, int] = {}
         self._tids: dict[tuple[int, Hashable], int] = {}
         self._next: dict[int, Iterator[int]] = {}  # of each process, numbers not yet tried
-        self._new: list[dict[str, Any]] = []
+        self.names: list[dict[str, Any]] = []  # metadata events
 
     def process(self, key: Hashable, name: str) -> int:
-        """Return the number of the process `key`; its name is that of the first call."""
+        """Give the process `key` a number; its name is that of the first call."""
         pid = self._pids.get(key)
         if pid is None:
             pid = self._pids[key] = len(self._pids) + 1
             self._name("process", pid, 0, name or "process", pid)
         return pid
 
-    def thread(self, pid: int, key: Hashable, name: str) -> Thread:
-        """Return the thread `key` of a process; `name` may be "" where the key is one of the numbers kept."""
+    def thread(self, pid: int, key: Hashable, name: str) -> int:
+        """Give the thread `key` of a process a number; `name` may be "" if the key is one of the `kept`."""
         tid = self._tids.get((pid, key))
         if tid is None:
             own = whole_number(str(key)) or 0
             tid = self._tids[pid, key] = own if own in self._kept else self._free(pid)
             self._name("thread", pid, tid, name or ("" if own in self._kept else "events"), len(self._tids))
-        return Thread(pid, tid, key, name)
-
-    def nested(
-        self, threads: Sequence[Thread], at: Sequence[int], start_ns: Sequence[int], end_ns: Sequence[int]
-    ) -> list[Thread]:
-        """Return where each slice (n,) goes: its thread, or one beside that in which it nests.
-
-        The slices come by start, of equal ones the longest first; `at` is the place of theirs in `threads`.
-        Viewers leave out a slice that begins within another of its thread and ends after it.
-        """
-        lanes: dict[Thread, _Lanes] = {}
-        found = []
-        for place, start, end in zip(at, start_ns, end_ns, strict=True):
-            thread = threads[place]
-            lane = lanes.setdefault(thread, _Lanes()).take(start, end, nest=True)
-            name = f"{thread.name or thread.tid} ({lane + 1})"
-            found.append(self.thread(thread.pid, (thread.key, lane), name) if lane else thread)
-        return found
+        return tid
 
     def _free(self, pid: int) -> int:
         numbers = self._next.setdefault(pid, itertools.count(1))
@@ -138,13 +161,8 @@ class Places:
 
     def _name(self, kind: str, pid: int, tid: int, name: str, order: int) -> None:
         if name:
-            self._new.append(metadata(f"{kind}_name", pid, tid, name))
-        self._new.append(metadata(f"{kind}_sort_index", pid, tid, order))
-
-    def names(self) -> list[dict[str, Any]]:
-        """Return the metadata events of processes and threads that are new; they go before their events."""
-        new, self._new = self._new, []
-        return new
+            self.names.append(metadata(f"{kind}_name", pid, tid, name))
+        self.names.append(metadata(f"{kind}_sort_index", pid, tid, order))
 
 
 class _Lanes:
@@ -163,30 +181,3 @@ class _Lanes:
                 return lane
         self._open_ends.append([end_ns])
         return len(self._open_ends) - 1
-
-
-def _process(places: Places, number: int, process: Process, category: str) -> Iterator[dict[str, Any]]:
-    pid = places.process(number, process.name)
-    yield from places.names()
-    for track, slices in process.tracks.items():
-        lanes = _Lanes()
-        for item in slices:
-            end_ns = item.start_ns if item.end_ns is None else item.end_ns
-            lane = lanes.take(item.start_ns, end_ns, nest=False)
-            thread = places.thread(pid, (track, lane), f"{track} ({lane + 1})" if lane else track)
-            yield from places.names()
-            yield from _events(pid, thread.tid, item, category)
-
-
-def _events(pid: int, tid: int, item: Slice, category: str) -> Iterator[dict[str, Any]]:
-    event = {"name": item.name, "cat": category, "pid": pid, "tid": tid, "ts": microseconds(item.start_ns)}
-    if item.end_ns is None:
-        event |= {"ph": "i", "s": "t"}
-    else:
-        event |= {"ph": "X", "dur": microseconds(item.end_ns - item.start_ns)}
-    yield event | {"args": item.args} if item.args else event
-    for inner in item.inner:
-        yield from _events(pid, tid, inner, _PART)
-
-
-_PART = "part"  # category of what lies within a slice: not to be counted with it

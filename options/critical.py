@@ -172,12 +172,12 @@ def _about_operations(recording: Recording, slack: Table) -> LazySequence[Sequen
 
 
 def _write_timeline(output: Path, loaded: LoadedSteps, step: StepGraph, path: CriticalPath) -> None:
-    from dag_utils import marked_events
+    from dag_utils import marked_rows
     from dialects import Need
-    from formats.chrome_writer import write_events
+    from formats.chrome_writer import write_timeline
 
-    events, zero = marked_events(loaded.load_traces(needs={Need.ALL}), loaded.recording, step, path)
-    write_events(output, events, baseTimeNanoseconds=zero)
+    rows, zero = marked_rows(loaded.load_traces(needs={Need.ALL}), loaded.recording, step, path)
+    write_timeline(output, rows, baseTimeNanoseconds=zero)
 
 
 def _mean(args: Namespace) -> Result:

@@ -16,13 +16,14 @@ from collector.network.server_timeline import ServerKey, served_keys
 from collector.network.transfers import Connection, Traffic, read_traffic
 from collector.network.wire import UNKNOWN, Wire, job_size, merge, with_waiting
 from errors import TraceError, missing
-from formats.chrome_writer import Process, Slice, write_timeline
+from formats.chrome_writer import Row, Slice, write_timeline
 from opname import OpName, split_key
 from parallel import FilePart, OnRead, map_files, size_of
 from parallel import progress as bars
 from result import Repairs
 
 TIMELINE = "comm_timeline.json"
+_PART = "part"  # category of what lies within a slice: not to be counted with it
 
 
 class Captured(Struct, frozen=True):
@@ -39,7 +40,7 @@ class Captured(Struct, frozen=True):
 
 def write_captured(found: Captured, output: Path) -> int:
     """Write the timeline of captures; return the number of its events. Raises OutputError."""
-    return write_timeline(output, _processes(found.wire, found.nodes, found.links, found.names), "Comm")
+    return write_timeline(output, _rows(found.wire, found.nodes, found.links, found.names))
 
 
 def read_captures(root: Path, *, progress: bool | None = None, jobs: int | None = None) -> Captured:
@@ -115,15 +116,14 @@ def _lacks(traffic: Traffic) -> Iterator[str]:
         )
 
 
-def _processes(
-    wire: Wire, nodes: Sequence[str], links: Sequence[Connection], keys: Keys
-) -> Iterator[Process]:
-    """Yield the timeline: one process for each pair of ends."""
+def _rows(wire: Wire, nodes: Sequence[str], links: Sequence[Connection], keys: Keys) -> Iterator[Row]:
+    """Yield the timeline: one row for each pair of ends."""
     pairs = np.unique(np.stack([wire.worker, wire.server]), axis=1).T.tolist()
     for worker, server in pairs:
         rows = np.flatnonzero((wire.worker == worker) & (wire.server == server)).tolist()
         slices = (_slice(wire, i, links[wire.connection[i]], keys) for i in rows)
-        yield Process(f"{nodes[worker]} -> {nodes[server]}", {"transfers": slices})
+        name = f"{nodes[worker]} -> {nodes[server]}"
+        yield Row(name, name, "transfers", "transfers", slices)
 
 
 def _slice(wire: Wire, i: int, link: Connection, keys: Keys) -> Slice:
@@ -143,12 +143,12 @@ def _slice(wire: Wire, i: int, link: Connection, keys: Keys) -> Slice:
     }
     if wire.initial[i]:
         args["initial"] = True
-    inner = [Slice(f"{stage} request", start, sent)]
+    inner = [Slice(f"{stage} request", start, sent, cat=_PART)]
     if wait > 0:
-        inner.append(Slice("waiting for other workers", sent, min(sent + wait, answered)))
-    inner.append(Slice(f"{stage} response", answered, end))
+        inner.append(Slice("waiting for other workers", sent, min(sent + wait, answered), cat=_PART))
+    inner.append(Slice(f"{stage} response", answered, end, cat=_PART))
     operation = OpName("Comm", keys.tensor(key) if key >= 0 else "key ?", queue=stage, key=max(key, 0))
-    return Slice(str(operation), start, max(end, sent), args, inner)
+    return Slice(str(operation), start, max(end, sent), args, inner, "Comm")
 
 
 def _key_shares(wire: Wire, nodes: Sequence[str], keys: Keys) -> Iterator[ServerKey]:

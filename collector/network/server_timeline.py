@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -13,12 +13,13 @@ from collector.network.partition_keys import Keys, attempt, lines_of, read_keys,
 from collector.network.pslite import key_base
 from collector.network.server_logs import Interval, Log, read_log
 from errors import TraceError, missing
-from formats.chrome_writer import Process, Slice, write_timeline
+from formats.chrome_writer import Row, Slice, write_timeline
 from opname import split_key
 from parallel import progress as bars
 from result import Repairs
 
 TIMELINE = "server_timeline.json"
+_CATEGORY = "Server"
 _LOG_NAMES = ("key_log", "pslite_profile")
 _SECOND_NS = 10**9
 _QUARTER_S = 900  # time zones are multiples of a quarter of an hour
@@ -93,7 +94,7 @@ def read_served(root: Path, *, progress: bool | None = None) -> Served:
 
 def write_served(found: Served, output: Path) -> int:
     """Write the timeline of the servers; return the number of its events. Raises OutputError."""
-    return write_timeline(output, _processes(found.logs, found.names), "Server")
+    return write_timeline(output, _rows(found.logs, found.names))
 
 
 def served_keys(root: Path) -> dict[str, set[int]]:
@@ -135,9 +136,9 @@ def _node(path: Path) -> str:
     return path.name.partition(".")[0]
 
 
-def _processes(logs: Sequence[Log], keys: Keys) -> list[Process]:
-    """Return the timeline: a process for each node."""
-    tracks: dict[str, dict[str, Iterable[Slice]]] = {}
+def _rows(logs: Sequence[Log], keys: Keys) -> list[Row]:
+    """Make the timeline: a process for each node."""
+    tracks: dict[str, dict[str, list[Slice]]] = {}
     timed = [rows for log in logs for rows in log.profile.values()]
     starts_ns = [rows[0].start_ns for rows in timed]  # of the same requests as the key log
     traced_ns = [int(trace.ts_ns.min()) for _, trace in keys.comm if len(trace)]
@@ -149,16 +150,18 @@ def _processes(logs: Sequence[Log], keys: Keys) -> list[Process]:
             of_node[name] = [_profiled(row, decoder, keys, "_van_" in name) for row in rows]
         near_ns = int(log.path.stat().st_mtime) * _SECOND_NS if begin_ns is None else begin_ns
         of_node |= _by_second(log, near_ns)
-    return [Process(*named) for named in tracks.items() if named[1]]
+    return [
+        Row(node, node, name, name, slices) for node, own in tracks.items() for name, slices in own.items()
+    ]
 
 
 def _profiled(row: Interval, decoder: Mapping[int, int], keys: Keys, low_bits: bool) -> Slice:
     key = None if low_bits else decoder.get(row.key)
     if key is not None:
         args = {"key": key, "partition": split_key(key)[1]}
-        return Slice(f"{keys.tensor(key)}.{row.name}", row.start_ns, row.end_ns, args)
+        return Slice(f"{keys.tensor(key)}.{row.name}", row.start_ns, row.end_ns, args, cat=_CATEGORY)
     field = "wire_key_low_16_bits" if low_bits else "wire_key_low_32_bits"
-    return Slice(row.name, row.start_ns, row.end_ns, {field: row.key})
+    return Slice(row.name, row.start_ns, row.end_ns, {field: row.key}, cat=_CATEGORY)
 
 
 def _decoder(log: Log, keys: Keys) -> Mapping[int, int]:
@@ -201,7 +204,7 @@ def _by_second(log: Log, near_ns: int) -> dict[str, list[Slice]]:
         start = (shift_s + second) * _SECOND_NS
         peers = ", ".join(f"ps{peer}" for peer in sorted(entry.peers))
         args = {"count": entry.n, "bytes": entry.n_bytes, "peers": peers}
-        box = Slice(f"{entry.n} x {kind}", start, start + _SECOND_NS, args)
+        box = Slice(f"{entry.n} x {kind}", start, start + _SECOND_NS, args, cat=_CATEGORY)
         tracks.setdefault(f"key log: {kind}", []).append(box)
     return tracks
 
