@@ -121,12 +121,6 @@ def test_a_timeline_is_replaced_by_the_next_run(job: Path, option: str, suffix: 
     assert json.loads(content)["writtenBy"] == "analyze.py"
 
 
-def test_a_recording_that_mentions_the_mark_is_not_ours(job: Path) -> None:
-    path = job.parent / "mine.json"
-    path.write_text('{"traceEvents": [{"name": "written by analyze.py", "writtenBy":"analyze.py"}]}')
-    assert run_cli("--option", "combine", "--path", job, "--output", path)[0] == 2
-
-
 @pytest.mark.parametrize("other", ["x.html", "./x.html", "sub/../x.html", "link.html"])
 def test_two_outputs_of_one_name_are_refused(job: Path, other: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(job)
@@ -190,12 +184,6 @@ def test_a_pipe_that_nobody_reads_is_a_line(job: Path) -> None:
         done.stderr
         == f"analyze.py: error: {job.parent / 'pipe'}: cannot be written: nobody reads this pipe\n"
     )
-
-
-def test_a_loop_of_links_is_a_line(job: Path) -> None:
-    (job / "loop.html").symlink_to("loop.html")
-    code, _, err = run_cli("--option", "statistic", "--path", job, "--html", job / "loop.html")
-    assert (code, len(err.splitlines()), "symbolic links" in err) == (1, 1, True)
 
 
 # ---- limits

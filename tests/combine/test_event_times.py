@@ -39,15 +39,6 @@ def test_unknown_members_survive_as_they_were_written(tmp_path: Path) -> None:
 # -- sorting --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("ns", "text"),
-    [(0, "0"), (1500, "1.5"), (-1, "-0.001"), (-1_500_000, "-1500"), (10**18 + 1, "1000000000000000.001")],
-)
-def test_nanoseconds_become_exact_microseconds(ns: int, text: str) -> None:
-    found = microseconds(np.array([ns, 500], np.int64))
-    assert (found[0].decode(), Decimal(found[1].decode())) == (text, Decimal("0.5"))
-
-
 @given(st.lists(st.one_of(st.integers(-(10**16), 10**16), st.integers(-(10**18), 10**18)), min_size=1))
 def test_microseconds_are_exact_whatever_is_beside_them(ns: list[int]) -> None:
     texts = microseconds(np.array(ns, np.int64))

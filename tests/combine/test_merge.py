@@ -396,13 +396,6 @@ def test_the_files_of_a_rank_share_its_clock(tmp_path: Path) -> None:
 # -- what the user can do wrong -----------------------------------------------------------------
 
 
-def test_the_output_is_an_input(two_workers: tuple[Path, Path]) -> None:
-    path = two_workers[0] / "0" / "comm.json"
-    before = path.read_bytes()
-    assert _fails("--path", path, "--output", path)[0] == 2
-    assert path.read_bytes() == before
-
-
 def test_two_dialects(two_workers: tuple[Path, Path], tmp_path: Path) -> None:
     kernel = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 1}
     other = _write(tmp_path / "k.json", [kernel])
@@ -458,13 +451,6 @@ def test_a_broken_trace_of_a_directory_is_left_out_and_said(
     ]
     line = next(line for line in answer["repairs"] if line.startswith(f"{bad}: "))
     assert line.endswith("; left out")
-
-
-def test_an_unknown_name_in_the_filter(two_workers: tuple[Path, Path], tmp_path: Path) -> None:
-    code, err = _fails("--path", *two_workers, "--output", tmp_path / "o.json", "--filter", "Comm.z")
-    assert code == 1
-    assert "Comm.z" in err
-    assert not (tmp_path / "o.json").exists()
 
 
 def test_ranks_that_the_files_know_of_but_that_are_not_there_are_said(tmp_path: Path) -> None:

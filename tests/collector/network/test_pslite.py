@@ -165,16 +165,6 @@ def test_every_transfer_with_its_times(tmp_path: Path, dialect: Dialect) -> None
 
 
 @DIALECTS
-def test_packets_sent_again_change_nothing(tmp_path: Path, dialect: Dialect) -> None:
-    connections, made = job(dialect)
-    packets = in_order(connections)
-    again = [p for i, packet in enumerate(packets) for p in ([packet, packets[i - 3]] if i > 3 else [packet])]
-    traffic = read(tmp_path, [Packet(packets[0].ts_ns + i, p.data) for i, p in enumerate(again)])
-    assert what(rows(traffic)) == what(Counter(made))
-    assert traffic.capture.lost_bytes == 0
-
-
-@DIALECTS
 @pytest.mark.parametrize("start", [3, 50])
 def test_a_capture_begun_in_the_middle(tmp_path: Path, dialect: Dialect, start: int) -> None:
     connections, made = job(dialect)
