@@ -13,7 +13,7 @@ import numpy as np
 from dag.critical_path import CriticalPath
 from dag.path_summary import named_path
 from dag.step_graph import Recording, StepGraph
-from formats.chrome_writer import Row, Slice
+from formats.chrome_writer import Slice, ThreadRow
 from formats.columns import Trace, Track
 
 #: Name of the process and thread with the path.
@@ -28,7 +28,7 @@ Names = Mapping[tuple[str, Any, Any], str]  # (process_name or thread_name, pid,
 
 def marked_rows(
     traces: Sequence[Trace], recording: Recording, step: StepGraph, path: CriticalPath
-) -> tuple[list[Row], int]:
+) -> tuple[list[ThreadRow], int]:
     """Make the rows of a timeline, and the nanosecond of its time 0 (the first event).
 
     What was recorded stays: slices, arrows, asynchronous spans, instants and counters, with their arguments.
@@ -46,7 +46,7 @@ def marked_rows(
         Slice(named.labels[label].name, start, end, cat=named.labels[label].cat)
         for label, start, end in zip(*(column.tolist() for column in columns), strict=True)
     ]
-    rows = [Row(_PATH, _PATH, _PATH, _PATH, sorted(boxes, key=lambda box: box.start_ns), nests=True)]
+    rows = [ThreadRow(_PATH, _PATH, _PATH, _PATH, sorted(boxes, key=lambda box: box.start_ns), nests=True)]
     ids = itertools.count(1)
     for owner, trace in enumerate(traces):
         slices, points, names = _slices(trace, zero), _points(trace, zero, ids), _own_names(trace)
@@ -64,12 +64,12 @@ def recorded_row(
     slices: Sequence[Slice],
     points: Sequence[tuple[int, Mapping[str, Any]]] = (),
     names: Names = MappingProxyType({}),
-) -> Row:
+) -> ThreadRow:
     """Make the row of an owner's track, in a process named as recorded."""
     process = names.get(("process_name", track.pid, None), _text(track.pid))
     shown = f"{owners[owner]}.{process}".rstrip(".") if len(owners) > 1 else process
     thread = names.get(("thread_name", track.pid, track.tid), _text(track.tid))
-    return Row((owner, track.pid), shown, track.tid, thread, slices, points, nests=True)
+    return ThreadRow((owner, track.pid), shown, track.tid, thread, slices, points, nests=True)
 
 
 def _slices(trace: Trace, zero: int) -> defaultdict[int, list[Slice]]:

@@ -31,7 +31,7 @@ class Slice(Struct, frozen=True):
     cat: str | None = None
 
 
-class Row(Struct, frozen=True):
+class ThreadRow(Struct, frozen=True):
     """The slices of one thread, in order of start, of equal ones the longest first.
 
     Viewers leave out a slice that begins within another of its thread and ends after it: slices that overlap
@@ -47,45 +47,37 @@ class Row(Struct, frozen=True):
     nests: bool = False
 
 
-def write_events(path: Path, events: Iterable[Mapping[str, Any]], **members: Any) -> int:
-    """Write `events` to `path`, one per line, and `members` before them; return how many are not metadata."""
+def write_timeline(path: Path, rows: Iterable[ThreadRow], **members: Any) -> int:
+    """Write rows in the order in which they are shown; return the number of events without metadata.
+
+    `members` stand before the events, which are in order of time, one per line.
+    """
+    shown = list(rows)
+    places = Places(row.key for row in shown)
+    placed = [event for row in shown for event in _placed(places, row)]
+    placed.sort(key=lambda event: event[:2])
+    events = itertools.chain(places.names, (_event(*event) for event in placed))
     encode = msgspec.json.Encoder().encode
-    remaining = iter(events)
-    n_events = 0
     with open_output(path) as out:
         head = encode({MEMBER: PROGRAM, "displayTimeUnit": "ms", **members})
         out.write(head[:-1] + b',"traceEvents":[')
         separator = b"\n"
-        while batch := list(itertools.islice(remaining, _BATCH)):
+        while batch := list(itertools.islice(events, _BATCH)):
             try:
                 written = b",\n".join(map(encode, batch))
             except UnicodeEncodeError:  # what is named after a file may have its undecodable bytes
                 written = b",\n".join(encode(cleaned(event)) for event in batch)
             out.write(separator + written)
             separator = b",\n"
-            n_events += sum(event["ph"] != "M" for event in batch)
         out.write(b"\n]}\n")
-    return n_events
-
-
-def write_timeline(path: Path, rows: Iterable[Row], **members: Any) -> int:
-    """Write rows in the order in which they are shown; return the number of events without metadata.
-
-    `members` stand before the events, which are in order of time.
-    """
-    shown = list(rows)
-    places = Places(row.key for row in shown)
-    placed = [event for row in shown for event in _placed(places, row)]
-    placed.sort(key=lambda event: event[:2])
-    events = (_event(*event) for event in placed)
-    return write_events(path, itertools.chain(places.names, events), **members)
+    return len(placed)
 
 
 #: Its time, what orders it among others of that time, process and thread, and the slice or its members.
 _Placed = tuple[int, int, int, int, Slice | Mapping[str, Any]]
 
 
-def _placed(places: Places, row: Row) -> Iterator[_Placed]:
+def _placed(places: Places, row: ThreadRow) -> Iterator[_Placed]:
     pid = places.process(row.process, row.process_name)
     threads = [places.thread(pid, row.key, row.name)]
     lanes = _Lanes()

@@ -8,7 +8,7 @@ import numpy as np
 
 from arrays.numbering import unique
 from dag_utils import recorded_row
-from formats.chrome_writer import Row, Slice, write_timeline
+from formats.chrome_writer import Slice, ThreadRow, write_timeline
 from formats.columns import Track
 from replay.runs import Simulation
 
@@ -25,7 +25,7 @@ def write_synthetic(result: Simulation, path: Path) -> int:
     return write_timeline(path, _rows(result), baseTimeNanoseconds=origin)
 
 
-def _rows(result: Simulation) -> list[Row]:
+def _rows(result: Simulation) -> list[ThreadRow]:
     recording = result.recording
     prefixes = [f"{owner}." if len(recording.owners) > 1 else "" for owner in recording.owners]
     is_written = recording.which(lambda operation: operation.is_traced)

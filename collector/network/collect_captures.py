@@ -16,7 +16,7 @@ from collector.network.server_timeline import ServerKey, served_keys
 from collector.network.transfers import Connection, Traffic, read_traffic
 from collector.network.wire import UNKNOWN, Wire, job_size, merge, with_waiting
 from errors import TraceError, missing
-from formats.chrome_writer import Row, Slice, write_timeline
+from formats.chrome_writer import Slice, ThreadRow, write_timeline
 from opname import OpName, split_key
 from parallel import FilePart, OnRead, map_files, size_of
 from parallel import progress as bars
@@ -116,14 +116,14 @@ def _lacks(traffic: Traffic) -> Iterator[str]:
         )
 
 
-def _rows(wire: Wire, nodes: Sequence[str], links: Sequence[Connection], keys: Keys) -> Iterator[Row]:
+def _rows(wire: Wire, nodes: Sequence[str], links: Sequence[Connection], keys: Keys) -> Iterator[ThreadRow]:
     """Yield the timeline: one row for each pair of ends."""
     pairs = np.unique(np.stack([wire.worker, wire.server]), axis=1).T.tolist()
     for worker, server in pairs:
         rows = np.flatnonzero((wire.worker == worker) & (wire.server == server)).tolist()
         slices = (_slice(wire, i, links[wire.connection[i]], keys) for i in rows)
         name = f"{nodes[worker]} -> {nodes[server]}"
-        yield Row(name, name, "transfers", "transfers", slices)
+        yield ThreadRow(name, name, "transfers", "transfers", slices)
 
 
 def _slice(wire: Wire, i: int, link: Connection, keys: Keys) -> Slice:

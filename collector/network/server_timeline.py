@@ -13,7 +13,7 @@ from collector.network.partition_keys import Keys, attempt, lines_of, read_keys,
 from collector.network.pslite import key_base
 from collector.network.server_logs import Interval, Log, read_log
 from errors import TraceError, missing
-from formats.chrome_writer import Row, Slice, write_timeline
+from formats.chrome_writer import Slice, ThreadRow, write_timeline
 from opname import split_key
 from parallel import progress as bars
 from result import Repairs
@@ -136,7 +136,7 @@ def _node(path: Path) -> str:
     return path.name.partition(".")[0]
 
 
-def _rows(logs: Sequence[Log], keys: Keys) -> list[Row]:
+def _rows(logs: Sequence[Log], keys: Keys) -> list[ThreadRow]:
     """Make the timeline: a process for each node."""
     tracks: dict[str, dict[str, list[Slice]]] = {}
     timed = [rows for log in logs for rows in log.profile.values()]
@@ -151,7 +151,9 @@ def _rows(logs: Sequence[Log], keys: Keys) -> list[Row]:
         near_ns = int(log.path.stat().st_mtime) * _SECOND_NS if begin_ns is None else begin_ns
         of_node |= _by_second(log, near_ns)
     return [
-        Row(node, node, name, name, slices) for node, own in tracks.items() for name, slices in own.items()
+        ThreadRow(node, node, name, name, slices)
+        for node, own in tracks.items()
+        for name, slices in own.items()
     ]
 
 

@@ -86,7 +86,7 @@ def read_traffic(path: Path) -> Traffic:
     return Traffic(capture, [link.connection(path) for link in links if link.rows], nodes)
 
 
-class _Half(NamedTuple):
+class _Side(NamedTuple):
     """A request or a response."""
 
     start_ns: int
@@ -107,7 +107,7 @@ class _Link(Struct):
     identities: list[int | None] = field(default_factory=lambda: [None, None])
     asks: int = 0  # direction in which requests go
     #: Messages without their counterpart, requests and responses.
-    open: dict[bool, dict[_Number, _Half]] = field(default_factory=lambda: {True: {}, False: {}})
+    open: dict[bool, dict[_Number, _Side]] = field(default_factory=lambda: {True: {}, False: {}})
     rows: list[tuple[Any, ...]] = field(default_factory=list)  # the fields of `Transfers`
     readers: tuple[MessageReader, MessageReader] = ()  # type: ignore[assignment]
 
@@ -133,7 +133,7 @@ class _Link(Struct):
             self.identities[direction] = meta.sender
         self.asks = direction if meta.request else 1 - direction
         number = (meta.app_id, meta.customer_id, meta.push, meta.timestamp)
-        half = _Half(message.start_ns, message.end_ns, meta.key, meta.value_bytes, message.wire_bytes)
+        half = _Side(message.start_ns, message.end_ns, meta.key, meta.value_bytes, message.wire_bytes)
         other = self.open[not meta.request].pop(number, None)
         if other is None:
             self.open[meta.request][number] = half

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from formats.chrome_writer import Places, Row, Slice, write_timeline
+from formats.chrome_writer import Places, Slice, ThreadRow, write_timeline
 from formats.times import microseconds
 
 
-def written(path: Path, *rows: Row) -> list[dict[str, Any]]:
+def written(path: Path, *rows: ThreadRow) -> list[dict[str, Any]]:
     write_timeline(path / "a.json", rows)
     events: list[dict[str, Any]] = json.loads((path / "a.json").read_text())["traceEvents"]
     return events
@@ -38,7 +38,7 @@ def test_slices_of_a_thread_nest_or_go_beside_it(tmp_path: Path) -> None:
     #         |6-7|            nests again
     spans = [(0, 10), (0, 5), (4, 11), (6, 7), (10, 12)]
     slices = [Slice(str(i), start, end) for i, (start, end) in enumerate(spans)]
-    events = written(tmp_path, Row("a", "a", "t", "t", slices, nests=True))
+    events = written(tmp_path, ThreadRow("a", "a", "t", "t", slices, nests=True))
     names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     shown = {event["name"]: names[event["tid"]] for event in events if event["ph"] == "X"}
     assert shown == {"0": "t", "1": "t", "2": "t (2)", "3": "t", "4": "t"}
@@ -52,7 +52,7 @@ def test_times_are_exact_microseconds() -> None:
 def test_names_and_order_come_first_and_once(tmp_path: Path) -> None:
     told = [
         (event["name"], event["args"])
-        for event in written(tmp_path, *[Row("a", "rank0", None, "", [Slice("x", 0, 1)])] * 2)
+        for event in written(tmp_path, *[ThreadRow("a", "rank0", None, "", [Slice("x", 0, 1)])] * 2)
         if event["ph"] == "M"
     ]
     assert told == [
@@ -63,7 +63,7 @@ def test_names_and_order_come_first_and_once(tmp_path: Path) -> None:
 
 def test_slices_that_overlap_get_a_thread_more_with_what_lies_within(tmp_path: Path) -> None:
     slices = [Slice("a", 0, 10), Slice("b", 5, 8, inner=[Slice("c", 6, 7)])]
-    events = written(tmp_path, Row("host", "host", "link", "link", slices))
+    events = written(tmp_path, ThreadRow("host", "host", "link", "link", slices))
     names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     assert names == {2: "link", 3: "link (2)"}  # 1 is the process
     boxes = [(event["name"], event["tid"]) for event in events if event["ph"] == "X"]
