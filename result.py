@@ -106,21 +106,19 @@ class Table(NamedTuple):
 
 
 class Bars(NamedTuple):
-    """Bars per category of `x`, one colour per series; stacked or side by side. None is a gap.
+    """Bars below each other, each with a name, made of a part for each series. None is a gap.
 
-    `x_label` is written along the bottom and `y_label` up the side, also where the bars are
-    horizontal (there the values run along the bottom and the categories up the side).
-    `between` has for each of `x` the lowest and the highest that it may be. A line across, with a name,
-    stands at a `level`. Of charts with a `step` a page shows the first, and the one whose step is picked.
+    Those `by_step` stand upright, and their names are the numbers of steps. `between` has for each bar the
+    lowest and the highest that it may be. A line across, with a name, stands at a `level` of upright ones.
+    Of charts with a `step` a page shows the first, and the one whose step is picked.
     """
 
     title: str
-    x_label: str
-    y_label: str
-    x: Sequence[str]
+    label: str  # of the values
+    names: Sequence[str]
     series: Mapping[str, Sequence[float | None]]
-    stacked: bool = False
-    horizontal: bool = False
+    unit: str = "ms"
+    by_step: bool = False
     between: Sequence[tuple[float, float] | None] = ()
     level: tuple[float, str] | None = None
     is_small: bool = False  # half width: two such charts share a row
@@ -128,20 +126,18 @@ class Bars(NamedTuple):
 
 
 class HeatMap(NamedTuple):
-    """A grid of values, the larger the darker. None is a gap.
-
-    A map whose rows have `groups` (which decide colours) can be seen in 3-D in a page.
-    """
+    """A grid of values, the larger the darker. None is a gap."""
 
     title: str
+    label: str  # of the values
     x_label: str
     y_label: str
-    value_label: str  # with the unit
-    x: Sequence[str]
-    y: Sequence[str]
+    columns: Sequence[str]
+    rows: Sequence[str]
     values: Sequence[Sequence[float | None]]  # values[row][column]
-    is_small: bool = False  # as of `Bars`
-    groups: Sequence[str] = ()  # of the rows
+    unit: str = "ms"
+    by_step: bool = False  # its columns are steps, which a page lets one pick
+    in_3d: bool = False  # a page can show it in 3-D
 
 
 class Span(NamedTuple):
@@ -171,59 +167,31 @@ class Timeline(NamedTuple):
 
     title: str
     spans: Sequence[Span]
-    x_label: str = "time (ms)"
     path: Sequence[OnPath] = ()
     note: str = ""
     step: str = ""  # as of `Bars`
 
 
+class Node(NamedTuple):
+    """A box of a drawn graph, in a layer (`x`, time goes to the right) and a row (`y`, downwards)."""
+
+    label: str
+    cat: str  # decides the colour
+    x: float
+    y: float
+    dur_ms: float | None = None
+    critical: bool = False  # on the critical path
+    slack_ms: float | None = None
+
+
 class Network(NamedTuple):
-    """A drawn graph: nodes at (x, y), edges between them by index.
-
-    A node has the keys ``label`` (its name), ``cat`` (decides the colour), ``x`` and ``y`` (floats),
-    ``dur_ms`` (or None) and ``critical`` (bool: on the critical path); every further key, e.g.
-    ``slack_ms``, is a figure that is shown, under that key, when the node is clicked.
-
-    One unit of `x` is one layer (time goes to the right), one unit of `y` is one row (downwards): a
-    picture draws a node as a box a little smaller than one by one, so that nodes at least 1 apart in
-    `x` or in `y` do not overlap. `path` names the edges that are steps of the critical path; where it
-    is empty, the edges between two critical nodes are marked.
-    """
+    """A drawn graph; the edges in `path` are steps of the critical path. No two nodes share layer and row."""
 
     title: str
-    nodes: Sequence[Mapping[str, Any]]
+    nodes: Sequence[Node]
     edges: Sequence[tuple[int, int, str]]  # source, target, kind
     note: str = ""
     path: Collection[tuple[int, int]] = ()  # (source, target)
-
-    def looks(self) -> list[tuple[int, int, str]]:
-        """Return the edges as they are drawn: those of the path as kind ``critical``."""
-        path = set(self.path)
-        return [(a, b, "critical" if (a, b) in path else kind) for a, b, kind in self.edges]
-
-    def rows(self) -> list[float | None]:
-        """Return along which row each edge is drawn so that it crosses no box; None: straight to its target.
-
-        It runs down or up beside its source's box, along that row, and beside its target's box: forward along
-        the row of one of the two where that is empty between them, else above all boxes of its target's band.
-        """
-        places: list[tuple[int, int]] = [(round(node["x"]), round(node["y"])) for node in self.nodes]
-        taken, path = set(places), set(self.path)
-        occupied = {y for _, y in taken}
-        above: dict[int, int] = {}  # of a row that has boxes, the next one up that has none
-        for y in sorted(occupied):
-            above[y] = above.get(y - 1, y - 1)
-
-        def row(a: int, b: int) -> float | None:
-            (x0, y0), (x1, y1) = places[a], places[b]
-            if x1 == x0 + 1:
-                return None
-            for y in (y1, y0) if x1 > x0 else ():
-                if not any((x, y) in taken for x in range(x0 + 1, x1)):
-                    return y
-            return above[y1] + (0.3 if (a, b) in path else -0.1 * float(a % 4))
-
-        return [row(a, b) for a, b, _ in self.edges]
 
 
 class Card(NamedTuple):

@@ -123,7 +123,7 @@ def _bars_of(title: str, label: str, sums: Mapping[tuple[str, str], int]) -> Bar
         group: [ms if group == of_part else None for _, ms, of_part in parts]
         for group in dict.fromkeys(group for *_, group in parts)
     }
-    return Bars(title, label, "", [name for name, *_ in parts], series, stacked=True, horizontal=True)
+    return Bars(title, label, [name for name, *_ in parts], series)
 
 
 def key_of(owner: str, name: str) -> str:

@@ -96,7 +96,7 @@ def _shares(chart: Bars, width: int | None) -> list[str]:
 
     Nothing for other bars.
     """
-    if len(chart.x) > 1 or not (chart.stacked and chart.horizontal):
+    if len(chart.names) > 1:
         return []
     short = labels([*chart.series], IN_A_LANE)
     values = {name: value or 0.0 for name, (value,) in zip(short, chart.series.values(), strict=True)}

@@ -214,4 +214,4 @@ def _changes(title: str, changes: Mapping[str, Change]) -> list[Bars]:
     ]
     label = "change of a step (ms)" + (" and its 95 % interval" if any(ends) else "")
     series = {"change": [ms_of(change.ns) for change in changes.values()]}
-    return [Bars(title, label, "", names, series, horizontal=True, between=ends, is_small=True)]
+    return [Bars(title, label, names, series, between=ends, is_small=True)]

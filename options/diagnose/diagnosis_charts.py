@@ -58,9 +58,9 @@ def path_shares(view: JobView) -> list[Chart]:
     if not whole:
         return []
     shares = {group: [100 * ns / whole] for group, ns in large.items()}
-    title, label = "Where a step's time goes", "% of the critical path, mean of the steps"
+    label = "% of the critical path, mean of the steps"
     label += "; gap: idle, waiting or not recorded" if "gap" in large else ""
-    return [Bars(title, label, "", ["a step"], shares, stacked=True, horizontal=True, is_small=True)]
+    return [Bars("Where a step's time goes", label, ["a step"], shares, unit="%", is_small=True)]
 
 
 def _of_steps(view: JobView, found: Sequence[Ranked], first: Sequence[str]) -> list[Chart]:
@@ -130,11 +130,11 @@ def _every_step(diagnosis: Diagnosis) -> list[Chart]:
         for (name, group), row in zip(groups.items(), ms.tolist(), strict=True)
         if group
     }
-    unit, mean = ("ms", "mean") if len(diagnosis.ranks) == 1 else _OF_ALL
+    label, mean = ("ms", "mean") if len(diagnosis.ranks) == 1 else _OF_ALL
     mean_ns = float(diagnosis.iteration_ns.mean())
     level = mean_ns / 1e6, f"{mean}: {in_ms(mean_ns)}"
     is_small = len(numbers) <= _FEW_STEPS
-    return [Bars("Length of each step", "step", unit, names, series, True, level=level, is_small=is_small)]
+    return [Bars("Length of each step", label, names, series, by_step=True, level=level, is_small=is_small)]
 
 
 def _excess_map(diagnosis: Diagnosis) -> list[Chart]:

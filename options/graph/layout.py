@@ -11,7 +11,6 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Collection, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -28,7 +27,7 @@ from dag_utils import (
     new_dag,
 )
 from dialects.step_parts import EdgeKind
-from result import Network
+from result import Network, Node
 
 #: Nodes of a drawing that can be read.
 MOST_DRAWN = 1_000
@@ -42,15 +41,19 @@ def draw(dag: Dag, path: LongestPath, title: str = "") -> Network:
     spine = set(path.nodes)
     layer, edges = _layers(dag), _edges(dag)
     x, y = _places(layer, spine, edges)
-    columns = zip(dag.names, dag.cats, x, y, strict=True)
-    nodes: list[dict[str, Any]] = [
-        {"label": label, "cat": cat, "x": column, "y": row, "dur_ms": None, "critical": i in spine}
-        for i, (label, cat, column, row) in enumerate(columns)
+    timed = bool(dag.dur_ns.any())
+    nodes = [
+        Node(
+            label,
+            cat,
+            x[i],
+            y[i],
+            dur_ms=dag.dur_ns[i].item() / 1e6 if timed else None,
+            critical=i in spine,
+            slack_ms=path.slack_ns[i].item() / 1e6 if timed else None,
+        )
+        for i, (label, cat) in enumerate(zip(dag.names, dag.cats, strict=True))
     ]
-    if dag.dur_ns.any():
-        times = zip((dag.dur_ns / 1e6).tolist(), (path.slack_ns / 1e6).tolist(), strict=True)
-        for node, (dur_ms, slack_ms) in zip(nodes, times, strict=True):
-            node |= {"dur_ms": dur_ms, "slack_ms": slack_ms}
     onward = dict.fromkeys((a, b) for a, b in itertools.pairwise(path.nodes) if layer[a] < layer[b])
     return Network(title, nodes, edges, path=list(onward))
 

@@ -142,4 +142,4 @@ def whatif_chart(found: Sequence[Forecast]) -> Bars:
     label = "mean step (ms)" + (", 95 % between the ends of the line" if any(between) else "")
     ms = {"iteration time": [shown[-1].before_ns / 1e6, *(edit.after_ns / 1e6 for edit in shown)]}
     names = ["before", *(f"after: {edit.name}" for edit in shown)]
-    return Bars("Before and after", label, "", names, ms, horizontal=True, between=between, is_small=True)
+    return Bars("Before and after", label, names, ms, between=between, is_small=True)

@@ -198,7 +198,7 @@ def _longest(stats: Stats) -> Bars:
     for i, stat in enumerate(longest):
         series[stat.cat or "(none)"][i] = stat.total_ns / 1e6
     names = [stat.name for stat in longest]
-    return Bars("Longest operations", "total (ms)", "", names, series, stacked=True, horizontal=True)
+    return Bars("Longest operations", "total (ms)", names, series)
 
 
 def _of_groups(stats: Sequence[Stat]) -> list[Column]:
@@ -296,7 +296,7 @@ def _mean_steps(ranks: Sequence[RankSummary]) -> Bars:
         "idle": [rank.idle_ns / 1e6 for rank in ranks],
     }
     names = [rank.rank for rank in ranks]
-    return Bars("Where the time of a step goes", "ms of a step", "", names, series, True, horizontal=True)
+    return Bars("Where the time of a step goes", "ms of a step", names, series)
 
 
 def _dasf(args: Namespace) -> Result:

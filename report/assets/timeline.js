@@ -33,9 +33,8 @@ drawers.timeline = (chart, place) => {
   const scaleToFit = (state) => Math.max(1, state.width - margin(state) - 12) / Math.max(last - first, 1e-9);
 
   const board = makeBoard(`${chart.title}: timeline`, height, {
-    flat: true,
     limits: (state) => ({ min: scaleToFit(state) / 2, max: scaleToFit(state) * 1e6 }),
-    fit: (state) => ({ scale: scaleToFit(state), x: margin(state) - first * scaleToFit(state), y: 0 }),
+    fit: (state) => ({ scale: scaleToFit(state), x: margin(state) - first * scaleToFit(state) }),
     hover: (x, y) => { const span = spanAt(x, y); touch(span); return span ? describe(span) : ""; },
     leave: () => touch(null),
     click: (x, y) => { const span = spanAt(x, y); choose(span); links.pin(span?.keys ?? []); },
@@ -59,7 +58,7 @@ drawers.timeline = (chart, place) => {
     const { state } = board;
     if (!state.width) return; // hidden
     const scale = (state.width - margin(state)) / Math.max(to - from, 1e-9);
-    state.view = within({ scale, x: margin(state) - from * scale, y: 0 }, state);
+    state.view = within({ scale, x: margin(state) - from * scale }, state);
     state.fitted = false;
     board.redraw();
   };
@@ -251,7 +250,7 @@ drawers.timeline = (chart, place) => {
     context.fillStyle = ink.paper;
     context.fillRect(0, 0, left, AXIS);
     context.fillStyle = ink.soft;
-    context.fillText(chart.x_label, 8, AXIS / 2);
+    context.fillText("time (ms)", 8, AXIS / 2);
   }
 
   function drawLaneNames(context, state, left, ink) {

@@ -85,5 +85,5 @@ def test_of_many_boxes_the_shortest_beside_the_path_are_left_out(monkeypatch: py
 def test_the_bars_of_a_path_add_up_to_the_step() -> None:
     job = late_rank("void at::native::(anonymous namespace)::spin_kernel(long)")
     chart = path_bars("Where", job, job.steps[0], critical_path(job.steps[0]))
-    assert list(chart.x) == ["spin_kernel on rank1", "reduce on rank0"]
+    assert list(chart.names) == ["spin_kernel on rank1", "reduce on rank0"]
     assert [next(filter(None, ms)) for ms in zip(*chart.series.values(), strict=True)] == [70, 5]

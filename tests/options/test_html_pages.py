@@ -97,7 +97,7 @@ def test_diagnose_marks_the_steps_that_a_finding_names(lenet: Result) -> None:
     (chart,) = (one for one in lenet.charts if one.title == "Length of each step")
     assert isinstance(chart, Bars)
     usual, far = chart.series["iteration time"], chart.series["far longer"]
-    named = [int(name) for name, ms in zip(chart.x, far, strict=True) if ms]
+    named = [int(name) for name, ms in zip(chart.names, far, strict=True) if ms]
     assert named == finding["scope"]["steps"]
     assert all((a is None) != (b is None) for a, b in zip(usual, far, strict=True))
 
@@ -122,7 +122,7 @@ def test_one_step_has_one_length_in_headline_and_charts(
     (every,) = (one for one in result.charts if isinstance(one, Bars) and one.level)
     assert every.level is not None
     assert result.headline.startswith(f"A step takes {every.level[0]:.0f} ms: ")
-    lengths = dict(zip(every.x, every.series["iteration time"], strict=True))
+    lengths = dict(zip(every.names, every.series["iteration time"], strict=True))
     for step, path_ms in paths_ms(result).items():  # here the rank that ends last begins the step last, too
         assert path_ms == pytest.approx(lengths[step], abs=1e-3)
     assert "wk1.rank0 may lie up to 134 ms to either side" in _timelines(result)[0].note
@@ -141,7 +141,8 @@ def test_a_step_drawn_is_as_long_as_its_bar_and_as_its_path(
     monkeypatch.chdir(tmp_path)
     result = result_of("diagnose", [job], ["--html", "a.html"])
     (every,) = (one for one in result.charts if isinstance(one, Bars) and one.level)
-    bars = {step: max(filter(None, ms)) for step, *ms in zip(every.x, *every.series.values(), strict=True)}
+    rows = zip(every.names, *every.series.values(), strict=True)
+    bars = {step: max(filter(None, ms)) for step, *ms in rows}
     paths = paths_ms(result)
     for timeline in _timelines(result):
         assert f": {in_ms(1e6 * bars[timeline.step])} " in timeline.title

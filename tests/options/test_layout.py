@@ -19,7 +19,7 @@ def drawn(dag: Dag) -> Network:
 
 
 def column(chart: Network, key: str) -> list[Any]:
-    return [node[key] for node in chart.nodes]
+    return [getattr(node, key) for node in chart.nodes]
 
 
 @settings(max_examples=examples(100), deadline=None)
@@ -31,8 +31,8 @@ def test_no_two_nodes_share_a_place(dag: Dag) -> None:
 
 def test_the_critical_path_has_the_first_row() -> None:
     found = drawn(new_dag("abcd", [""] * 4, [1, 2, 9, 1], [(0, 1), (0, 2), (1, 3), (2, 3)]))
-    assert [found.nodes[i]["y"] for i in (0, 2, 3)] == [0, 0, 0]
-    assert (found.nodes[1]["y"] > 0, found.nodes[1]["critical"]) == (True, False)
+    assert [found.nodes[i].y for i in (0, 2, 3)] == [0, 0, 0]
+    assert (found.nodes[1].y > 0, found.nodes[1].critical) == (True, False)
 
 
 @given(st.lists(st.integers(1, 12), max_size=40))

@@ -43,7 +43,7 @@ def values(chart: Bars) -> dict[tuple[str, str], float]:
     return {
         (name, series): ms
         for series, bars in chart.series.items()
-        for name, ms in zip(chart.x, bars, strict=True)
+        for name, ms in zip(chart.names, bars, strict=True)
         if ms
     }
 

@@ -80,7 +80,7 @@ def test_no_line_of_a_table_is_wider_than_the_terminal(columns: int, monkeypatch
 @pytest.mark.parametrize("columns", ["9" * 11, "9" * 4000])
 def test_a_width_beyond_all_terminals_takes_no_memory(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", columns)
-    parts = Bars("t", "", "ms", ["job"], {"a": [1.0], "b": [2.0]}, stacked=True, horizontal=True)
+    parts = Bars("t", "ms", ["job"], {"a": [1.0], "b": [2.0]})
     assert len(shown(Result("o", "", {}, charts=(parts,)))) < 20_000
 
 
