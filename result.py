@@ -9,37 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar, overload
+from typing import Any, Literal, NamedTuple
+
+from arrays.lazy import LazySequence
+from units import ms_of
 
 ColumnKind = Literal["text", "int", "id", "float", "percent", "bool"]  # id: a number that only tells apart
 Cell = str | int | float | bool | None
-_T = TypeVar("_T")
-
-
-class LazySequence(Sequence[_T]):
-    """Computes each item on access, so that a million rows cost little until they are shown."""
-
-    def __init__(self, items: Sequence[Any], make: Callable[[Any], _T]) -> None:
-        self._items, self._make = items, make
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    @overload
-    def __getitem__(self, at: int) -> _T: ...
-    @overload
-    def __getitem__(self, at: slice) -> LazySequence[_T]: ...
-    def __getitem__(self, at: int | slice) -> _T | LazySequence[_T]:
-        if isinstance(at, slice):
-            return LazySequence(self._items[at], self._make)
-        return self._make(self._items[at])
-
-    def __iter__(self) -> Iterator[_T]:
-        return map(self._make, self._items)
-
-    def tolist(self) -> list[_T]:
-        """Return all of them."""
-        return list(self)
 
 
 class Command(str):
@@ -172,7 +148,7 @@ class Timeline(NamedTuple):
     step: str = ""  # as of `Bars`
 
 
-class Node(NamedTuple):
+class GraphNode(NamedTuple):
     """A box of a drawn graph, in a layer (`x`, time goes to the right) and a row (`y`, downwards)."""
 
     label: str
@@ -188,7 +164,7 @@ class Network(NamedTuple):
     """A drawn graph; the edges in `path` are steps of the critical path. No two nodes share layer and row."""
 
     title: str
-    nodes: Sequence[Node]
+    nodes: Sequence[GraphNode]
     edges: Sequence[tuple[int, int, str]]  # source, target, kind
     note: str = ""
     path: Collection[tuple[int, int]] = ()  # (source, target)
@@ -245,57 +221,12 @@ class Result(NamedTuple):
     further: str = ""
 
 
-def ms_of(ns: float | None) -> float | None:
-    """Return milliseconds; None stays."""
-    return None if ns is None else ns / 1e6
-
-
 def ms_column(key: str, title: str, of: str, **settings: Any) -> Column:
     """Return a column of milliseconds; `of` is the attribute of its items that holds the nanoseconds."""
     get = attrgetter(of)
     return Column(key, f"{title} (ms)", "float", value=lambda item: ms_of(get(item)), **settings)
 
 
-def in_digits(value: float, decimals: int = 6, *, sign: str = "") -> str:
-    """Return a number as people read it: in three significant digits, and no more than so many `decimals`.
-
-    Digits before the decimal point are never left out, and what rounds to nothing is 0; `sign` is that of a
-    format. `page.js` has the same rules.
-
-    >>> in_digits(1234.5), in_digits(-16), in_digits(0.0391, 3), in_digits(2.5, 1, sign="+")
-    ('1,234', '−16.0', '0.039', '+2.5')
-    """
-    size = int(f"{value:.2e}".partition("e")[2]) if value else 2
-    text = f"{value:{sign},.{max(0, min(decimals, 2 - size))}f}"
-    return text.replace("-", "−") if text.strip("+-0.,") else "0"
-
-
-def in_ms(ns: float, *, unit: str = " ms", sign: str = "") -> str:
-    """Return a duration as sentences have it: ``144 ms``, ``3.90 ms``, ``0.000120 ms``."""
-    return in_digits(ns / 1e6, sign=sign) + unit
-
-
-def in_percent(share: float, decimals: int = 0, *, sign: str = "") -> str:
-    """Return a share as sentences have it: ``50 %``; a change has a `sign`."""
-    return f"{in_digits(100 * share, decimals, sign=sign)} %"
-
-
 def card_texts(cards: Iterable[Card]) -> list[str]:
     """Return the cards as lines of text."""
     return [text for place, card in enumerate(cards, 1) for text in card.texts(place)]
-
-
-class Repairs:
-    """Collects what was repaired or skipped: a line for each file, and any other lines, in order."""
-
-    def __init__(self, lines: Sequence[str] = ()) -> None:
-        self._of: dict[str, dict[str, None]] = {line: {} for line in lines}
-
-    def add(self, path: object, *what: str) -> None:
-        """Note what was done to the file `path`; without anything, `path` is a line that tells it."""
-        self._of.setdefault(str(path), {}).update(dict.fromkeys(what))
-
-    @property
-    def lines(self) -> list[str]:
-        """The lines."""
-        return [f"{path}: {'; '.join(what)}" if what else path for path, what in self._of.items()]

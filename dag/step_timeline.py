@@ -15,7 +15,8 @@ from dag.step_graph import Bool, Recording, StepGraph
 from dialects.step_parts import Operation
 from errors import listed
 from function_names import brief
-from result import Bars, OnPath, Span, Timeline, in_ms
+from result import Bars, OnPath, Span, Timeline
+from units import in_ms
 
 #: Ranks that are drawn at most, and boxes: those on the path and the longest.
 MOST_RANKS = 16

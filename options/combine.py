@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from errors import UsageError, counted
 from options import add_flags, command
-from result import Column, Result, Table, in_ms
+from result import Column, Result, Table
+from units import in_ms
 
 if TYPE_CHECKING:
     from combine.merge import Combined

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from errors import UsageError
 from options import READING, add_flags, command
 from options.runs import check_runs, digest_note, folder_labels, load_runs
-from result import Chart, Column, HeatMap, Result, Table, in_ms, ms_of
+from result import Chart, Column, HeatMap, Result, Table
+from units import in_ms, ms_of
 
 if TYPE_CHECKING:
     from compare.side_by_side import SweepRow

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from report import colours
 from report.names import bounded, labels
 from report.svg import HEIGHT, MIDDLE, RIGHT, Drawing, escaped, line, mark, swatches, text, text_width, ticks
-from result import Bars, in_digits
+from result import Bars
+from units import in_digits
 
 _ROW, _THICK = 18, 12  # pixels of a bar with its space, and without
 _WIDEST = 60  # pixels of a bar that stands upright

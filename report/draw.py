@@ -10,7 +10,8 @@ from report import colours
 from report.colours import INK
 from report.network import EDGE, looks
 from report.svg import legal
-from result import Network, Result, in_digits
+from result import Network, Result
+from units import in_digits
 
 
 def write(result: Result, path: Path) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 from report.names import bounded, labels
 from report.svg import MIDDLE, RIGHT, Drawing, mark, swatch, text, text_width
-from result import HeatMap, in_digits
+from result import HeatMap
+from units import in_digits
 
 #: ColorBrewer's YlOrRd, of nine classes.
 _SHADES = (

@@ -19,19 +19,7 @@ from report.json import encode
 from report.names import IN_A_LANE, bounded, labels, short_functions
 from report.svg import SMALL, WIDTH
 from report.tables import beginning
-from result import (
-    Bars,
-    Card,
-    Chart,
-    Command,
-    HeatMap,
-    Network,
-    OnPath,
-    Result,
-    Span,
-    Table,
-    Timeline,
-)
+from result import Bars, Card, Chart, Command, HeatMap, Network, OnPath, Result, Span, Table, Timeline
 
 _ASSETS = Path(__file__).parent / "assets"
 _SCRIPTS = ("page.js", "table.js", "view.js", "drawing.js", "timeline.js")

@@ -9,7 +9,8 @@ from report import colours
 from report.colours import INK
 from report.names import labels
 from report.svg import Drawing, escaped, swatch, text
-from result import Network, Node, in_digits
+from result import GraphNode, Network
+from units import in_digits
 
 _UNIT = (190, 34)  # pixels of one layer and one row
 _BOX = (156, 26)
@@ -134,7 +135,7 @@ def _boxes(chart: Network, places: Sequence[_Place], shades: Mapping[str, str]) 
         yield "</g>"
 
 
-def _said(node: Node) -> str:
+def _said(node: GraphNode) -> str:
     """Return the figures of a node."""
     figures = [(node.dur_ms, ""), (node.slack_ms, "slack ")]
     words = [f"{what}{in_digits(ms)} ms" for ms, what in figures if ms is not None]

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from errors import printable
-from result import Cell, Column, in_digits
+from result import Cell, Column
+from units import in_digits
 
 NO_VALUE = "–"
 ELLIPSIS = "…"

@@ -15,7 +15,8 @@ from msgspec import Struct
 from errors import counted, printable
 from report.names import IN_A_LANE, labels, short_names, with_short_functions
 from report.tables import NO_VALUE, cell_texts, display_width, is_text, shorten
-from result import Bars, Card, Cell, Column, Command, Result, Table, in_percent
+from result import Bars, Card, Cell, Column, Command, Result, Table
+from units import in_percent
 
 _HEADER = 6  # columns of a header at least, if its words need them
 _SPACE = "  "

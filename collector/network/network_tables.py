@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from errors import TraceError
-from result import Column, Result, Table, in_digits, in_ms, in_percent, ms_column
+from result import Column, Result, Table, ms_column
+from units import in_digits, in_ms, in_percent
 
 if TYPE_CHECKING:
     from collector.network.server_timeline import ServerKey

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from errors import TraceError, UsageError, missing
+from errors import Repairs, TraceError, UsageError, missing
 from options import add_flags, add_variants, asked, command, refuse, variant_of
-from result import Repairs, Result
+from result import Result
 
 if TYPE_CHECKING:
     from collector.gpu.parts import PartName

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from statistics import fmean, pstdev
 
 from collector.gpu.iteration_times import Gpu, StepTime, known_mean, together
-from errors import counted
-from result import Column, Repairs, Result, Table, in_ms, ms_of
+from errors import Repairs, counted
+from result import Column, Result, Table
+from units import in_ms, ms_of
 
 
 def time_result(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from arrays.lazy import LazySequence
 from errors import UsageError, counted
 from options import READING, above_zero, add_flags, command
 from options.compare.comparison_tables import (
@@ -21,7 +22,8 @@ from options.compare.comparison_tables import (
 from options.critical import usual_step
 from options.runs import check_runs, digest_note, group_of, labels, load_runs
 from outputs.marks import is_digest
-from result import Chart, LazySequence, Result, Table, in_ms, in_percent, ms_of
+from result import Chart, Result, Table
+from units import in_ms, in_percent, ms_of
 
 if TYPE_CHECKING:
     from compare.comparison import Comparison, OpChange

@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from result import Bars, Cell, Chart, Column, LazySequence, Table, ms_column, ms_of
+from arrays.lazy import LazySequence
+from result import Bars, Cell, Chart, Column, Table, ms_column
+from units import ms_of
 
 if TYPE_CHECKING:
     from compare.comparison import Comparison, OpChange

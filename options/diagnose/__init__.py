@@ -10,7 +10,8 @@ from errors import TraceError, UsageError, as_sentence, counted, listed
 from function_names import brief
 from options import READING, add_flags, asked, command, refuse
 from outputs.marks import is_digest
-from result import Card, Chart, Column, Command, Result, Table, in_ms, in_percent, ms_of
+from result import Card, Chart, Column, Command, Result, Table
+from units import in_ms, in_percent, ms_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -12,7 +12,8 @@ from diagnose.diagnosis import Diagnosis, Ranked
 from diagnose.finding import Finding
 from diagnose.job_view import JobView
 from options.step_charts import joined_steps, rank_map
-from result import Bars, Chart, in_ms
+from result import Bars, Chart
+from units import in_ms
 
 #: Bars of the steps; of more steps each is the longest of some.
 _MOST_EVERY_STEP = 800

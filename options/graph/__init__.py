@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from errors import UsageError
 from options import READING, add_flags, command, refuse
 from options.critical import NO_STEP, recorded_step
-from result import Chart, Column, Command, Network, Result, Table, in_ms
+from result import Chart, Column, Command, Network, Result, Table
+from units import in_ms
 
 if TYPE_CHECKING:
     from dag_utils import Dag, LongestPath

@@ -27,7 +27,7 @@ from dag_utils import (
     new_dag,
 )
 from dialects.step_parts import EdgeKind
-from result import Network, Node
+from result import GraphNode, Network
 
 #: Nodes of a drawing that can be read.
 MOST_DRAWN = 1_000
@@ -43,7 +43,7 @@ def draw(dag: Dag, path: LongestPath, title: str = "") -> Network:
     x, y = _places(layer, spine, edges)
     timed = bool(dag.dur_ns.any())
     nodes = [
-        Node(
+        GraphNode(
             label,
             cat,
             x[i],

@@ -19,7 +19,8 @@ from options import (
     variant_of,
     whole_above_zero,
 )
-from result import Chart, Column, Result, Table, in_ms, in_percent, ms_of
+from result import Chart, Column, Result, Table
+from units import in_ms, in_percent, ms_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -175,7 +176,7 @@ def _document(
     args: Namespace, found: Answer, row: int, path: NamedPath, output: Path | None, ratio: float = 1
 ) -> dict[str, Any]:
     """Return the keys that every variant has; `ratio` is how much longer an edited job takes."""
-    from dag_utils import records
+    from options.critical import records
 
     recording, recorded = found.recording, found.recorded_ns
     owners = recording.owners

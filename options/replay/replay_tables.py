@@ -7,24 +7,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from arrays.lazy import LazySequence
 from dag.step_graph import Recording
-from dag_utils import BY_NAME, PATH, NamedPath, by_name, critical_path, key_of, step_timeline
+from dag_utils import NamedPath, by_name, critical_path, key_of, step_timeline
+from options.critical import BY_NAME, PATH
 from options.step_charts import MOST_BARS
 from replay.answer import Answer, measured_ns
 from replay.forecast import Forecast
 from replay.runs import Simulation
 from replay.sensitivity import Effect
 from replay.slowdown import Slowdown
-from result import (
-    Bars,
-    Chart,
-    Column,
-    Command,
-    LazySequence,
-    Table,
-    ms_column,
-    ms_of,
-)
+from result import Bars, Chart, Column, Command, Table, ms_column
+from units import ms_of
 
 if TYPE_CHECKING:
     from diagnose.helpful_edits import HelpfulEdit

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from arrays.lazy import LazySequence
 from errors import UsageError, counted
 from function_names import brief
 from options import READING, add_flags, add_variants, asked, command, refuse, variant_of
 from options.runs import check_digests, check_grouped, digest_note, group_of, saved
 from outputs.marks import is_digest
-from result import Bars, Column, LazySequence, Result, Table, in_ms, in_percent, ms_column
+from result import Bars, Column, Result, Table, ms_column
+from units import in_ms, in_percent
 
 if TYPE_CHECKING:
     from figures.durations import Stat, Stats

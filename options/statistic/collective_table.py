@@ -7,8 +7,9 @@ from argparse import Namespace
 from errors import UsageError, counted
 from options import asked
 from outputs.marks import is_digest
-from result import Column, Result, Table, in_ms, in_percent, ms_column
+from result import Column, Result, Table, ms_column
 from statistic.collective_stats import CollectiveStats, collective_stats
+from units import in_ms, in_percent
 
 _COLLECTIVES = (
     Column("kind", "kind"),

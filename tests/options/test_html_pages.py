@@ -19,7 +19,8 @@ from errors import printable
 from options import arguments
 from report import html
 from report.tables import cell_texts
-from result import Bars, Result, Timeline, in_ms
+from result import Bars, Result, Timeline
+from units import in_ms
 
 pytestmark = pytest.mark.slow
 

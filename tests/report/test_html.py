@@ -25,9 +25,9 @@ from result import (
     Chart,
     Column,
     Command,
+    GraphNode,
     HeatMap,
     Network,
-    Node,
     OnPath,
     Result,
     Span,
@@ -65,7 +65,7 @@ TIMELINE = Timeline(
 )
 NETWORK = Network(
     "Graph",
-    [Node("FW.first", "FW", 0, 0, 1.5, critical=True, slack_ms=0.25), Node(EVIL, EVIL, 1, 0)],
+    [GraphNode("FW.first", "FW", 0, 0, 1.5, critical=True, slack_ms=0.25), GraphNode(EVIL, EVIL, 1, 0)],
     [(0, 1, "data")],
 )
 PAINTED = (

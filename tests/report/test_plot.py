@@ -11,14 +11,14 @@ from PIL import Image
 
 from conftest import few
 from report import colours, plot
-from result import Bars, Chart, HeatMap, Network, Node, Result
+from result import Bars, Chart, GraphNode, HeatMap, Network, Result
 
 pytestmark = pytest.mark.slow
 
 NODES = [
-    Node("FW.a", "FW", 0, 0, 1.5, critical=True),
-    Node("BW.b", "BW", 1, 0, 150.0, critical=True),
-    Node("Comm.c", "Comm", 0, 3),
+    GraphNode("FW.a", "FW", 0, 0, 1.5, critical=True),
+    GraphNode("BW.b", "BW", 1, 0, 150.0, critical=True),
+    GraphNode("Comm.c", "Comm", 0, 3),
 ]
 BARS = Bars("Time", "time (ms)", ["r0", "r1"], {"FW": [1.0, None], "BW": [2.0, 3.0]})
 STEPS = Bars("Steps", "ms", ["7", "8"], {"usual": [5.0, 9.0]}, by_step=True, level=(7.0, "mean: 7.00 ms"))
@@ -113,7 +113,9 @@ def hostile(chart: Chart) -> Chart:
     made: dict[type, Chart] = {
         Bars: Bars(n[1], n[0], n, dict.fromkeys(n, ones)),
         HeatMap: HeatMap(n[1], n[3], "run", "operation", n, n, [ones for _ in n]),
-        Network: Network(n[1], [Node(x, x, i, 0, 1.0) for i, x in enumerate(n)], [(0, 1, n[1])], note=n[1]),
+        Network: Network(
+            n[1], [GraphNode(x, x, i, 0, 1.0) for i, x in enumerate(n)], [(0, 1, n[1])], note=n[1]
+        ),
     }
     return made[type(chart)]
 

@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 import report
 import report.csv
 import report.json
+from arrays.lazy import LazySequence
 from errors import AnalyzeError, OutputError
-from result import Column, LazySequence, Result, Table
+from result import Column, Result, Table
 
 TABLE = Table(
     "operations",
