@@ -57,8 +57,11 @@ def graphml(chart: Network) -> str:
 
     graph: nx.DiGraph[str] = nx.DiGraph()
     for n, node in enumerate(chart.nodes):
-        figures = {key: value for key, value in node._asdict().items() if value is not None}
-        graph.add_node(f"n{n}", **figures | {"label": legal(node.label), "cat": legal(node.cat)})
+        times = {"dur_ms": node.dur_ms, "slack_ms": node.slack_ms}
+        figures = {key: ms for key, ms in times.items() if ms is not None}
+        graph.add_node(
+            f"n{n}", label=legal(node.label), cat=legal(node.cat), critical=node.critical, **figures
+        )
     path = set(chart.path)
     for a, b, kind in chart.edges:
         graph.add_edge(f"n{a}", f"n{b}", kind=kind, critical=(a, b) in path)

@@ -56,7 +56,8 @@ def run(args: Namespace) -> Result:
             "--output FILE.dot or FILE.graphml writes it for other programs"
         )
     with progress.bar(1, "graphs", what="laying out", enabled=args.progress):
-        chart = draw(loaded.dag, loaded.path, f"What waits for what: {len(loaded.dag):,} operations")
+        title = f"What waits for what: {len(loaded.dag):,} operations"
+        chart = draw(loaded.dag, loaded.path, title, placed=bool(drawn))
     return _result(args, loaded, chart, output)
 
 

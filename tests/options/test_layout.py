@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from conftest import examples
 from dag.model import Dag, longest_path, new_dag
 from make import random_dags
-from options.graph.layout import FreeRows, draw
+from options.graph.layout import draw
 from result import Network
 
 
@@ -33,12 +32,3 @@ def test_the_critical_path_has_the_first_row() -> None:
     found = drawn(new_dag("abcd", [""] * 4, [1, 2, 9, 1], [(0, 1), (0, 2), (1, 3), (2, 3)]))
     assert [found.nodes[i].y for i in (0, 2, 3)] == [0, 0, 0]
     assert (found.nodes[1].y > 0, found.nodes[1].critical) == (True, False)
-
-
-@given(st.lists(st.integers(1, 12), max_size=40))
-def test_the_nearest_free_row_is_taken(wishes: list[int]) -> None:
-    free, taken = FreeRows(), set[int]()
-    for wish in wishes:
-        expected = min(set(range(1, 60)) - taken, key=lambda row: (abs(row - wish), row))
-        assert free.take(wish) == expected
-        taken.add(expected)
