@@ -14,7 +14,8 @@ from typing import Any, Literal, NamedTuple
 from arrays.lazy import LazySequence
 from units import ms_of
 
-ColumnKind = Literal["text", "int", "id", "float", "percent", "bool"]  # id: a number that only tells apart
+#: An id is a number that only tells apart; sentences wrap where names are shortened.
+ColumnKind = Literal["text", "sentence", "int", "id", "float", "percent", "bool"]
 Cell = str | int | float | bool | None
 
 
@@ -50,9 +51,9 @@ class Table(NamedTuple):
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
     note: str = ""
-    detail: bool = False  # only in the files (XLSX, HTML), not on standard output
+    detail: bool = False  # only in the files (CSV, XLSX, HTML), not on standard output
     certain: str = ""
-    brief: Table | None = None  # what a terminal shows in its place
+    brief: bool = False  # only on standard output, in place of one of the files
     about: Sequence[Collection[str]] = ()  # for each row the keys of what a timeline shows of it
 
     @classmethod
@@ -219,6 +220,11 @@ class Result(NamedTuple):
     headline: str = ""
     ask: Command | None = None  # what one asks next
     further: str = ""
+
+    @property
+    def files_tables(self) -> list[Table]:
+        """The tables of files, whole."""
+        return [table for table in self.tables if not table.brief]
 
 
 def ms_column(key: str, title: str, of: str, **settings: Any) -> Column:

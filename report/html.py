@@ -75,7 +75,7 @@ def write(result: Result, path: Path) -> None:
 
 def _document(result: Result) -> dict[str, Any]:
     keys = _Numbered()
-    tables = [_table(_cut(table), keys) for table in result.tables]
+    tables = [_table(_cut(table), keys) for table in result.files_tables]
     cards = [_card(card, keys) for card in result.cards]
     charts = [_payload(chart, keys) for chart in result.charts]
     return {

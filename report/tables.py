@@ -35,7 +35,7 @@ def cell_texts(column: Column, values: Sequence[Cell]) -> list[str]:
 
 def is_text(column: Column) -> bool:
     """Whether the column's cells are words, which align left and may be shortened."""
-    return column.kind in ("text", "bool")
+    return column.kind in ("text", "sentence", "bool")
 
 
 def display_width(text: str) -> int:

@@ -8,6 +8,7 @@ import textwrap
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import zip_longest
 from typing import TextIO
 
 from msgspec import Struct
@@ -208,9 +209,8 @@ def most_rows(args: Namespace) -> int | None:
 
 
 def shown_tables(result: Result) -> list[Table]:
-    """Return the tables that people see on standard output; not those of whose rows none is worth showing."""
-    shown = [table for table in result.tables if not table.detail]
-    return [table.brief or table for table in shown if table.brief is None or table.brief.rows]
+    """Return the tables that people see on standard output."""
+    return [table for table in result.tables if not table.detail]
 
 
 def _laid_out(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], *, is_tall: bool) -> list[_Part]:
@@ -251,12 +251,29 @@ def _fitted(parts: list[_Part], width: int) -> tuple[list[_Part], list[_Part]]:
     cap = max(_even_share([part.width for part in texts], room), 1)
     for part in texts:
         part.width = min(part.width, cap)
-        part.cells = short_names(part.cells, part.width)
+        part.cells = (_folded if part.column.kind == "sentence" else short_names)(part.cells, part.width)
         part.header = [
             shorten(line, part.width) for line in _stacked(printable(part.column.title), part.width)
         ]
-        part.width = max(map(display_width, [*part.cells, *part.header]))
-    return parts, left_out
+        lines = [line for cell in part.cells for line in cell.split("\n")]
+        part.width = max(map(display_width, [*lines, *part.header]))
+    return _unfolded(parts), left_out
+
+
+def _folded(sentences: Sequence[str], width: int) -> list[str]:
+    """Break sentences into lines of `width` columns."""
+    return [
+        "\n".join(shorten(line, width) for line in textwrap.wrap(sentence, width)) for sentence in sentences
+    ]
+
+
+def _unfolded(parts: list[_Part]) -> list[_Part]:
+    """Give each line of a cell a row of its own."""
+    rows = zip(*(part.cells for part in parts), strict=True)
+    lines = [line for row in rows for line in zip_longest(*(cell.split("\n") for cell in row), fillvalue="")]
+    for part, cells in zip(parts, zip(*lines, strict=True), strict=True):
+        part.cells = list(cells)
+    return parts
 
 
 def _narrowest(part: _Part) -> int:

@@ -67,7 +67,7 @@ def _fill(packed: io.BytesIO, result: Result) -> int:
         taken = {_SUMMARY.casefold()}
         return sum(
             _write_sheet(workbook.add_worksheet(sheet_name(table.name, taken)), formats, _cut(table))
-            for table in result.tables
+            for table in result.files_tables
         )
 
 

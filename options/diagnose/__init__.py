@@ -37,7 +37,7 @@ _BRIEF = (  # of a place, a `Ranked`, where it is, and the command that answers 
     Column("gain_low_ms", "95 %: from", "float", value=lambda row: _gain(row[1], "low_ns")),
     Column("gain_high_ms", "to", "float", value=lambda row: _gain(row[1], "high_ns")),
     Column("gain_share", "of a step", "percent", 0, value=lambda row: row[1].share),
-    Column("title", "what", value=lambda row: row[1].finding.title),
+    Column("title", "what", "sentence", value=lambda row: row[1].finding.title),
     Column("ranks", "where", value=lambda row: row[2]),
 )
 _FINDINGS = (
@@ -54,7 +54,7 @@ _FINDINGS = (
 )
 _SKIPPED = (
     Column("kind", "could not check", value=lambda one: _words(one.kind)),
-    Column("reason", "because"),
+    Column("reason", "because", "sentence"),
 )
 
 
@@ -156,7 +156,6 @@ def _result(
 
         charts = diagnosis_charts(diagnosis, told, charts)
     rows = [(place, one, _where(one, len(diagnosis.ranks)), _command(args, one)) for place, one in told]
-    brief = Table.of("findings", "Findings", _BRIEF, rows)
     about = [_about(diagnosis, one) for _, one in told]
     skipped = Table.of("skipped", "Could not check", _SKIPPED, diagnosis.skipped, detail=not args.full)
     return Result(
@@ -166,7 +165,8 @@ def _result(
         further=further(diagnosis),
         document=_document(args, diagnosis, ranked),
         tables=[
-            Table.of("findings", "Findings", _FINDINGS, rows, about=about, brief=brief, detail=not rows),
+            Table.of("findings", "Findings", _FINDINGS, rows, about=about, detail=True),
+            *([Table.of("findings", "Findings", _BRIEF, rows, brief=True)] if rows else []),
             *([skipped] if diagnosis.skipped else []),
         ],
         charts=charts,

@@ -146,3 +146,11 @@ def test_a_terminal_gets_the_first_finding_and_how_many_more(monkeypatch: pytest
     lines = shown(result).splitlines()
     assert lines[2:] == ["1. Slow.", "", "--full says why and what to do for 2 more findings."]
     assert "3. Odd." in shown(result, full=True)
+
+
+def test_a_sentence_wraps_where_a_name_is_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = table_of(
+        Column("title", "what", "sentence"), COUNT, rows=[("late by 12 ms in most operations", 1)]
+    )
+    monkeypatch.setenv("COLUMNS", "30")
+    assert shown(result).splitlines()[2:] == ["late by 12 ms in most      1", "operations"]
