@@ -210,7 +210,6 @@ class Result(NamedTuple):
     tables: Sequence[Table] = ()
     charts: Sequence[Chart] = ()
     figures: Sequence[tuple[str, str]] = ()  # key figures: label, value with unit
-    read: Sequence[str] = ()  # a line for each thing that was read: "path: dialect, 1,234 events"
     cards: Sequence[Card] = ()  # what was found, the most important first
     notes: Sequence[str] = ()  # sentences under the tables: verdicts, what was written where
     repairs: Sequence[str] = ()  # for each file a line: what was repaired or skipped

@@ -98,7 +98,6 @@ def run(args: Namespace) -> Result:
         headline=_headline(combined, workers, asked=args.align == "auto"),
         tables=(Table("workers", "Workers", _WORKERS, rows),),
         figures=(("events", f"{combined.n_events:,}"), ("aligned by", combined.aligned_by)),
-        read=[f"{member.source.path}: {combined.dialect}" for member in combined.members],
         notes=[f"Wrote {output}; open it in chrome://tracing or Perfetto."],
         repairs=[*notes, *combined.warnings],
         beside=output.parent,

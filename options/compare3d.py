@@ -81,7 +81,6 @@ def run(args: Namespace) -> Result:
         tables=tables,
         charts=_charts(categories, rows, names),
         figures=(("runs", str(len(names))), ("operations", f"{len(rows):,}")),
-        read=[f"{each.path}: {', '.join(each.dialects)}, {each.n_slices:,} slices" for each in runs],
         notes=[*_notes(rows, output), *digest_note(args, names[-1])],
         repairs=list(dict.fromkeys(line for each in runs for line in each.repairs)),
         beside=output.parent,

@@ -83,7 +83,7 @@ def _document(result: Result) -> dict[str, Any]:
         "title": result.headline or result.title,
         "subject": result.title if result.headline and result.title else f"analyze.py {result.option}",
         "further": result.further,
-        **{key: getattr(result, key) for key in ("figures", "read", "repairs")},
+        **{key: getattr(result, key) for key in ("figures", "repairs")},
         "cards": cards,
         "notes": result.notes,
         "charts": [{"id": f"chart-{i}", **chart} for i, chart in enumerate(charts, start=1)],

@@ -75,47 +75,24 @@ def _stroke(look: str) -> str:
 def _edges(chart: Network, places: Sequence[_Place]) -> Iterator[str]:
     """Draw every edge from the right of its source to the left of its target, those of a look as one path."""
     curves: dict[str, list[str]] = {}
-    for (a, b, kind), row in zip(looks(chart), _rows(chart), strict=True):
+    for a, b, kind in looks(chart):
         start, end = (places[a][0] + _BOX[0] / 2, places[a][1]), (places[b][0] - _BOX[0] / 2, places[b][1])
         near = end[0] - start[0] < _LONG * _UNIT[0] and abs(end[1] - start[1]) < _NEAR_ROWS * _UNIT[1]
         look = kind if kind in _LOOKS else "short" if near and end[0] > start[0] else "long"
         head = f"M{end[0] - 6:g} {end[1] - 3.2:g}l6 3.2l-6 3.2"
-        curves.setdefault(look, []).append(_curve(start, end, row) + head)
+        curves.setdefault(look, []).append(_curve(start, end) + head)
     for look in _LOOKS:
         if look in curves:
             yield f'<path {_stroke(look)} d="{"".join(curves[look])}"/>'
 
 
-def _curve(start: _Place, end: _Place, row: float | None) -> str:
+def _curve(start: _Place, end: _Place) -> str:
+    """Draw a curve to a later layer; to one that is not, a line above the row of the target."""
     (x0, y0), (x1, y1) = start, end
-    if row is not None:
-        return f"M{x0:g} {y0:g}h12V{row * _UNIT[1]:g}H{x1 - 12:g}V{y1:g}H{x1:g}"
+    if x1 <= x0:
+        return f"M{x0:g} {y0:g}h12V{y1 - _UNIT[1]:g}H{x1 - 12:g}V{y1:g}H{x1:g}"
     bend = max(10.0, min(0.5 * _UNIT[0], (x1 - x0) / 2))
     return f"M{x0:g} {y0:g}C{x0 + bend:g} {y0:g} {x1 - bend:g} {y1:g} {x1:g} {y1:g}"
-
-
-def _rows(chart: Network) -> list[float | None]:
-    """Return along which row each edge is drawn so that it crosses no box; None: straight to its target.
-
-    It runs down or up beside its source's box, along that row, and beside its target's box: forward along the
-    row of one of the two where that is empty between them, else above all boxes of its target's band.
-    """
-    places = [(round(node.x), round(node.y)) for node in chart.nodes]
-    taken, path = set(places), set(chart.path)
-    above: dict[int, int] = {}  # of a row that has boxes, the next one up that has none
-    for y in sorted({y for _, y in taken}):
-        above[y] = above.get(y - 1, y - 1)
-
-    def row(a: int, b: int) -> float | None:
-        (x0, y0), (x1, y1) = places[a], places[b]
-        if x1 == x0 + 1:
-            return None
-        for y in (y1, y0) if x1 > x0 else ():
-            if not any((x, y) in taken for x in range(x0 + 1, x1)):
-                return y
-        return above[y1] + (0.3 if (a, b) in path else -0.1 * float(a % 4))
-
-    return [row(a, b) for a, b, _ in chart.edges]
 
 
 def _boxes(chart: Network, places: Sequence[_Place], shades: Mapping[str, str]) -> Iterator[str]:

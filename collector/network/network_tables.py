@@ -42,10 +42,6 @@ def pcap(root: Path, *, jobs: int | None, progress: bool | None, output: Path | 
                 f"{in_digits((wire.response_end_ns.max() - wire.request_start_ns.min()) / 1e9)} s",
             ),
         ],
-        read=[
-            f"{c.capture.path}: {c.capture.n_packets:,} packets, {len(c.transfers):,} transfers"
-            for c in network.captures
-        ],
         notes=[f"written: {target}", *([] if every_worker else [_NOT_EVERY_WORKER])],
         repairs=network.repairs,
     )
@@ -68,10 +64,6 @@ def server(root: Path, *, progress: bool | None, output: Path | None = None) -> 
         {"server": _document(target, n_events, tables)},
         [table for table in tables if table.rows],
         figures=[("server events", f"{n_events:,}")],
-        read=[
-            f"{log.path}: {log.kinds.total():,} lines of {', '.join(log.kinds)}, {log.n_other:,} others"
-            for log in servers.logs
-        ],
         notes=[f"written: {target}"],
         repairs=servers.repairs,
     )

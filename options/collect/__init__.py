@@ -162,7 +162,7 @@ def _one_source(args: Namespace, variant: str) -> Result:
 
 
 def _joined(result: Result, found: Result, head: int | None) -> Result:
-    lists = ("charts", "figures", "read", "notes", "repairs")
+    lists = ("figures", "notes", "repairs")
     joined: dict[str, Any] = {name: [*getattr(result, name), *getattr(found, name)] for name in lists}
     return result._replace(
         document={**result.document, **found.document},

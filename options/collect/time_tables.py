@@ -36,7 +36,6 @@ def time_result(
         headline=_headline(of_job, len(ranks)),
         tables=_tables(args, gpus) if gpus else (),
         figures=figures,
-        read=[f"{gpu.path}: {sum(gpu.events.values()):,} events" for gpu in gpus],
         notes=[*unmarked, *notes],
         repairs=repairs.lines,
     )

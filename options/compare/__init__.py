@@ -85,11 +85,6 @@ def run(args: Namespace) -> Result:
         figures=[
             figure for pair in pairs for figure in _figures(pair)[: 1 if _is_left(pair, detailed) else None]
         ],
-        read=[
-            f"{run.path}: {', '.join(run.dialects)}, {counted(len(run.ranks), 'rank')}, "
-            f"{run.n_slices:,} slices"
-            for run in runs
-        ],
         notes=[
             *(note for pair in pairs for note in _notes(pair, alone=len(pairs) == 1)),
             *_limit(pairs, regressed, args.fail_above),

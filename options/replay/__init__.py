@@ -19,7 +19,7 @@ from options import (
     variant_of,
     whole_above_zero,
 )
-from result import Chart, Column, Result, Table
+from result import Column, Result, Table
 from units import in_ms, in_percent, ms_of
 
 if TYPE_CHECKING:
@@ -299,9 +299,6 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
         *shown.path_tables(recording.steps[row].number, after, full=args.full),
         *(() if slower is None else (shown.slowdown_table(slower),)),
     ]
-    charts: list[Chart] = [shown.whatif_chart(found)]
-    if args.html:
-        charts += shown.timelines("Recorded", recording, result, position)
     ahead = "" if last.interval_ns is None else f" ({_range(last.interval_ns)}, 95 %)"
     recorded_ns = last.recorded.recorded_ns or 0.0
     mean = f" ({in_ms(recorded_ns, unit='')} with outliers)" if last.before_ns < _ALIKE * recorded_ns else ""
@@ -320,7 +317,7 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
             "whatif": [_row(edit, slower) for edit in found],
         },
         tables=[table.first(args.head) for table in tables],
-        charts=charts,
+        charts=shown.timelines("Recorded", recording, result, position) if args.html else (),
         notes=[*recording.notes, *written],
         ask=command(args, WHAT_IF),
     )

@@ -171,7 +171,6 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
         headline=_headline(stats),
         charts=[_longest(stats)],
         figures=((title.lower(), f"{len(stats):,}{of_all}"), ("slices", f"{job.n_slices:,}")),
-        read=_read_lines(job),
         notes=[*([note] if spans else []), *_sketch_note(job)],
         repairs=job.repairs,
     )
@@ -263,7 +262,6 @@ def _breakdown(args: Namespace, job: JobFigures) -> Result:
         (Table.of("breakdown", "Time of each step", _BREAKDOWN, shown[: args.head]), ranks),
         headline=_where_time_goes(job.settled, of_ranks),
         charts=[_mean_steps(of_ranks)],
-        read=_read_lines(job),
         notes=[
             *rules,
             *dict.fromkeys(rank.steps.note for rank in job.ranks if rank.steps.note),
@@ -309,7 +307,3 @@ def _dasf(args: Namespace) -> Result:
     title = f"{args.sub_option} of {', '.join(map(str, args.path))}"
     headline = dasf_headline(table)
     return _result(title, args.path[0], {}, (table.first(args.head),), headline=headline, repairs=repairs)
-
-
-def _read_lines(job: JobFigures) -> list[str]:
-    return [f"{file.path}: {file.dialect}, {file.n_events:,} events" for file in job.files]

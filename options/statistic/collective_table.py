@@ -63,7 +63,6 @@ def collectives(args: Namespace) -> Result:
         tables=[table],
         beside=found.path,
         headline=_headline(found),
-        read=found.read,
         notes=[_HOW, *found.notes],
         repairs=found.repairs,
     )

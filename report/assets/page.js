@@ -222,13 +222,6 @@ function summary() {
   return data.cards.length ? parts : [...parts, ...trust()];
 }
 
-/** What comes last: what was read. */
-function origin() {
-  if (!data.read.length) return [];
-  const caption = element("summary", {}, `What was read (${formatted(data.read.length, 0)})`);
-  return [element("details", { open: data.read.length <= 8 }, caption, list(data.read))];
-}
-
 function chartSection(chart) {
   const place = element("div", { className: "chart" });
   const figure = element("figure", { "aria-label": chart.title }, element("h2", {}, chart.title), place);
@@ -301,7 +294,6 @@ function build() {
   others.shift()?.();
   afterPaint(() => {
     for (const put of others) put();
-    main.append(...origin());
     if (location.hash) document.getElementById(location.hash.slice(1))?.scrollIntoView();
     document.documentElement.dataset.ready = "yes";
   });

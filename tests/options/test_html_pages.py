@@ -78,7 +78,7 @@ def test_a_page_shows_its_figures_and_first_rows(
     with small_window(browser) if name == "3dcompare" else nullcontext():
         assert open_page(browser, tmp_path / f"{name}.html") == []
     assert texts(browser, ".figures dd") == [printable(value) for _, value in result.figures]
-    for index, table in enumerate(result.tables, start=1):
+    for index, table in enumerate(result.files_tables, start=1):
         first = [
             cell_texts(column, [cell])[0]
             for row in table.rows[:1]
