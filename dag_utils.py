@@ -24,7 +24,7 @@ from dag.path_summary import (
 from dag.rank_record import Partitions, RankFacts
 from dag.scopes import OperationSlack, Scope, longest_chain, scopes_of, step_operations
 from dag.step_graph import Recording, StepGraph
-from dag.step_timeline import group_of, key_of, path_bars, step_timeline, stretch_key
+from dag.step_timeline import group_of, key_of, step_timeline, stretch_key
 
 __all__ = [
     "CATS", "GAP", "NO_EVENT", "CriticalPath", "Dag", "LoadedSteps",
@@ -32,7 +32,7 @@ __all__ = [
     "StepGraph",
     "by_category", "by_link", "by_name", "category", "choose_step", "critical_path",
     "gap_covers", "group_of", "headline", "key_of", "kind_of_work", "load_steps",
-    "longest_chain", "longest_path", "marked_events", "mean_dags", "named_path", "new_dag", "path_bars",
+    "longest_chain", "longest_path", "marked_events", "mean_dags", "named_path", "new_dag",
     "place_tracks", "read_partitions", "scopes_of", "slack_ns", "step_operations",
     "step_timeline", "stretch_key",
 ]  # fmt: skip

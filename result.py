@@ -87,7 +87,6 @@ class Bars(NamedTuple):
 
     Those `by_step` stand upright, and their names are the numbers of steps. `between` has for each bar the
     lowest and the highest that it may be. A line across, with a name, stands at a `level` of upright ones.
-    Of charts with a `step` a page shows the first, and the one whose step is picked.
     """
 
     title: str
@@ -99,7 +98,6 @@ class Bars(NamedTuple):
     between: Sequence[tuple[float, float] | None] = ()
     level: tuple[float, str] | None = None
     is_small: bool = False  # half width: two such charts share a row
-    step: str = ""
 
 
 class HeatMap(NamedTuple):
@@ -140,13 +138,16 @@ class OnPath(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """Boxes on lanes, to scale; the stretches of `path` are in the order of time."""
+    """Boxes on lanes, to scale; the stretches of `path` are in the order of time.
+
+    Of timelines with a `step` a page shows the first, and the one whose step is picked.
+    """
 
     title: str
     spans: Sequence[Span]
     path: Sequence[OnPath] = ()
     note: str = ""
-    step: str = ""  # as of `Bars`
+    step: str = ""
 
 
 class GraphNode(NamedTuple):

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from arrays.lazy import LazySequence
-from errors import AnalyzeError, TraceError, UsageError, whole_number
+from errors import TraceError, UsageError, whole_number
 from options import READING, WHAT_IF, add_flags, asked, command, refuse
-from result import Cell, Chart, Column, Result, Table, ms_column
+from result import Cell, Column, Result, Table, ms_column
 from units import in_ms
 
 if TYPE_CHECKING:
@@ -83,20 +83,6 @@ def recorded_step(args: Namespace) -> tuple[LoadedSteps, int]:
 
     loaded = load_steps(args.path, asked(args))
     return loaded, choose_step(loaded.recording, step_number(args.step))
-
-
-def usual_step(args: Namespace, paths: Sequence[Path], name: str) -> list[Chart]:
-    """Return the timeline of the step of median length; [] where there is none that can be drawn."""
-    from dag_utils import choose_step, critical_path, load_steps, step_timeline
-
-    try:
-        loaded = load_steps(paths, asked(args))
-    except AnalyzeError:  # what is asked for does without
-        return []
-    recording = loaded.recording
-    step = recording.steps[choose_step(recording)]
-    title = f"{name}: step {step.number}, of median length"
-    return [step_timeline(title, recording, step, critical_path(step))]
 
 
 def _recorded(args: Namespace) -> Result:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from dag_utils import choose_step, critical_path, group_of, path_bars, step_timeline
+from dag_utils import choose_step, critical_path, group_of, step_timeline
 from diagnose.diagnosis import Diagnosis, Ranked
 from diagnose.finding import Finding
 from diagnose.job_view import JobView
@@ -65,7 +65,7 @@ def path_shares(view: JobView) -> list[Chart]:
 
 
 def _of_steps(view: JobView, found: Sequence[Ranked], first: Sequence[str]) -> list[Chart]:
-    """Return where the time of steps goes, and their timelines with the ranks to be drawn `first`.
+    """Return the timelines of steps, with the ranks to be drawn `first`.
 
     The usual step comes first, then the worst of those that are far longer than the others, then those in
     which findings were seen, then the others, the longest first: as many as there is room for.
@@ -78,7 +78,6 @@ def _of_steps(view: JobView, found: Sequence[Ranked], first: Sequence[str]) -> l
     by_length = np.argsort(-view.job_ns, kind="stable").tolist()
     lasts_ns = dict(zip(view.rows, view.job_ns.tolist(), strict=True))
     is_alone = len(view.rows) == 1 and len(recording.owners) > 1  # no chart of all steps shows the mean
-    bars: list[Chart] = []
     timelines: list[Chart] = []
     room = _MOST_BOXES
     for row in list(dict.fromkeys([*what, *named, *(view.rows[at] for at in by_length)]))[:_MOST_STEPS]:
@@ -92,11 +91,8 @@ def _of_steps(view: JobView, found: Sequence[Ranked], first: Sequence[str]) -> l
             room -= len(timeline.spans)
             if room < 0:
                 break
-        title = f"What step {step.number} waits for"
-        parts = path_bars(title, recording, step, path)
-        bars.append(parts._replace(step=str(step.number), is_small=True))
         timelines.append(timeline._replace(step=str(step.number)))
-    return [*bars, *timelines]
+    return timelines
 
 
 def _outliers(found: Iterable[Ranked]) -> list[Finding]:

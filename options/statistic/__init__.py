@@ -169,7 +169,6 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
         {"traces": traces},
         tables,
         headline=_headline(stats),
-        charts=[_longest(stats)],
         figures=((title.lower(), f"{len(stats):,}{of_all}"), ("slices", f"{job.n_slices:,}")),
         notes=[*([note] if spans else []), *_sketch_note(job)],
         repairs=job.repairs,
@@ -187,19 +186,6 @@ def _headline(stats: Stats) -> str:
     most = max(work, key=lambda stat: stat.total_ns)
     times = f"{in_ms(most.total_ns)} in {counted(most.count, 'event')}, {in_ms(most.mean_ns)} on average"
     return f"{brief(most.name)} takes most time: {times}."
-
-
-def _longest(stats: Stats) -> Bars:
-    """Draw the operations with the largest totals, a series for each category."""
-    from figures.durations import longest_first
-    from options.step_charts import MOST_BARS
-
-    longest = longest_first(stats)[:MOST_BARS]
-    series: dict[str, list[float | None]] = {stat.cat or "(none)": [None] * len(longest) for stat in longest}
-    for i, stat in enumerate(longest):
-        series[stat.cat or "(none)"][i] = stat.total_ns / 1e6
-    names = [stat.name for stat in longest]
-    return Bars("Longest operations", "total (ms)", names, series)
 
 
 def _of_groups(stats: Sequence[Stat]) -> list[Column]:

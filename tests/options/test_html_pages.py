@@ -112,7 +112,6 @@ def test_diagnose_draws_the_outlier_beside_the_usual_step(lenet: Result) -> None
     assert any(evidence["name"].endswith(one.name) for one in far.spans), evidence
     drawn = [int(one.step) for one in (usual, far, *others)]
     assert sorted(drawn) == lenet.document["steps"]  # a small job: there is room for all
-    assert drawn == [int(bars.step) for bars in lenet.charts if isinstance(bars, Bars) and bars.step]
 
 
 def test_one_step_has_one_length_in_headline_and_charts(
@@ -130,9 +129,8 @@ def test_one_step_has_one_length_in_headline_and_charts(
 
 
 def paths_ms(result: Result) -> dict[str, float]:
-    """Return the length of the path of each step that is drawn, by the bars of its parts."""
-    bars = (chart for chart in result.charts if isinstance(chart, Bars) and chart.step)
-    return {chart.step: sum(ms for part in chart.series.values() for ms in part if ms) for chart in bars}
+    """Return the length of the path of each step that is drawn."""
+    return {line.step: sum(part.dur_ms for part in line.path) for line in _timelines(result)}
 
 
 @pytest.mark.parametrize("job", [LENET, SLOW])

@@ -234,7 +234,6 @@ def test_the_pictures_of_the_picked_step_are_shown(browser: Chrome, tmp_path: Pa
     every = Bars("Length of each step", "ms", ["7", "8", "10"], {"time": [5.0, 9.0, 4.0]}, by_step=True)
     charts: list[Chart] = [every]
     for step, ms in (("7", 5.0), ("8", 9.0)):
-        charts.append(Bars(f"Parts of {step}", "ms", ["FW"], {"FW": [ms]}, step=step))
         charts.append(Timeline(f"Step {step}", [Span("r0", "FW", 0.0, ms, "FW")], step=step))
     assert open_page(browser, page(tmp_path / "a.html", *charts)) == []
 
@@ -244,9 +243,9 @@ def test_the_pictures_of_the_picked_step_are_shown(browser: Chrome, tmp_path: Pa
         )
         return [title for title in titles if re.search(r"\d$", title)]
 
-    assert shown() == ["Parts of 7", "Step 7"]
+    assert shown() == ["Step 7"]
     Select(browser.find_element(By.CSS_SELECTOR, ".picker select")).select_by_visible_text("8")
-    assert shown() == ["Parts of 8", "Step 8"]
+    assert shown() == ["Step 8"]
     (end,) = browser.execute_script(
         "return timelines.filter(one => one.state.width).map(one => one.range()[1])"
     )
