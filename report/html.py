@@ -182,7 +182,7 @@ def _timeline(chart: Timeline, keys: Mapping[str, int]) -> dict[str, Any]:
         "names": list(names),
         "groups": list(groups),
         "short": {str(names[name]): short for name, short in brief_ones.items() if short != name},
-        "colours": colours.assign(groups),
+        "colours": list(colours.assign(groups).values()),
     }
 
 

@@ -3,7 +3,6 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const GAP = "–";
 const ELLIPSIS = "…";
-const MOST_BESIDE = 2; // charts beside the cards
 
 /** Makes an element: properties and aria-* or data-* attributes, then children (strings are text). */
 function element(tag, properties = {}, ...children) {
@@ -57,12 +56,6 @@ function shortened(text, length) {
   const head = Math.floor((length - 1) / 2);
   const tail = length - 1 - head;
   return characters.slice(0, head).join("") + ELLIPSIS + (tail ? characters.slice(-tail).join("") : "");
-}
-
-/** The function from a name in a chart to its colour, which means the same everywhere. */
-function coloursOf(chart) {
-  const colours = new Map(Object.entries(chart.colours));
-  return (name) => colours.get(name);
 }
 
 /** Black or white, whichever reads better on a colour (#rrggbb). */
@@ -257,24 +250,17 @@ function afterPaint(go) {
   setTimeout(once, 250);
 }
 
-/** The sections of the page in order, each a function that puts one into `main`; the first ones into `first`, or a row. */
-function sections(main, first) {
+/** The sections of the page in order, each a function that puts one into `main`, or of small charts into `beside`. */
+function sections(main, beside) {
   const drawn = new Set(data.charts.map(({ title }) => title)); // no two headings are the same
   const tables = data.tables.map((one) => ({ ...one, title: one.title + (drawn.has(one.title) ? ", as a table" : "") }));
   const table = (one) => () => main.append(tableSection(one));
-  const others = data.charts.findIndex((chart) => !chart.narrow || chart.step);
-  const nFirst = Math.min(others < 0 ? data.charts.length : others, MOST_BESIDE);
-  let row = null;
+  const firstOfSteps = data.charts.find((chart) => chart.step);
   const charts = data.charts.flatMap((chart, index) => {
     const put = () => {
       const { section, draw } = chartSection(chart);
-      if (index === nFirst && steps.drawn.length > 1) main.append(stepPicker());
-      if (!chart.narrow || index === nFirst) row = null;
-      if (first && index < nFirst) first.append(section);
-      else {
-        if (chart.narrow && !row) main.append((row = element("div", { className: "beside" })));
-        (row ?? main).append(section);
-      }
+      if (chart === firstOfSteps && steps.drawn.length > 1) main.append(stepPicker());
+      (chart.narrow ? beside : main).append(section);
       draw(); // in the document already, so that it knows its width
     };
     const isLast = data.charts[index + 1]?.kind !== "timeline"; // of timelines that are to be compared
@@ -288,9 +274,10 @@ function sections(main, first) {
 function build() {
   const main = element("main", {}, header(), ...summary());
   document.body.append(main);
-  const first = data.cards.length ? element("div", {}) : null; // what has room beside the cards
-  if (first) main.append(element("div", { className: "answer" }, ...cards(), first), ...trust());
-  const others = sections(main, first);
+  const beside = element("div", { className: data.cards.length ? "" : "beside" });
+  if (data.cards.length) main.append(element("div", { className: "answer" }, ...cards(), beside), ...trust());
+  else main.append(beside);
+  const others = sections(main, beside);
   others.shift()?.();
   afterPaint(() => {
     for (const put of others) put();

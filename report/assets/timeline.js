@@ -17,8 +17,7 @@ drawers.timeline = (chart, place) => {
   const pathEnds = runningEnds(path);
   const { names, short, groups, lane_names: laneNames } = chart;
   const gap = rowHeight > NAMED_ROW ? 3 : 1; // between rows
-  const colourOf = coloursOf(chart);
-  const pressed = new Set();
+  const { colours } = chart;
   let found = null; // spans that the search found
   let linked = null; // and those that the marked rows of tables are about
   let chosen = null;
@@ -170,10 +169,9 @@ drawers.timeline = (chart, place) => {
       const hit = span === chosen || found?.has(span.index) || linked?.has(span.index);
       if (x + width < drawnTo + 1 && !hit) continue; // its pixel is taken
       drawnTo = Math.floor(x + width);
-      const faded = (found && !found.has(span.index)) || (linked && !linked.has(span.index)) ||
-        (pressed.size && !pressed.has(groups[span.group]));
+      const faded = (found && !found.has(span.index)) || (linked && !linked.has(span.index));
       context.globalAlpha = faded ? 0.15 : 1;
-      context.fillStyle = colourOf(groups[span.group]);
+      context.fillStyle = colours[span.group];
       context.fillRect(x, top, width > 3 ? width - 0.6 : width, rowHeight - gap);
       if (span === chosen) {
         context.strokeStyle = ink.ink;
@@ -227,7 +225,7 @@ drawers.timeline = (chart, place) => {
     const from = Math.max(x, margin(state));
     const room = Math.min(x + width, state.width) - from - 8;
     if (room < 26) return;
-    context.fillStyle = inkOn(colourOf(groups[span.group]));
+    context.fillStyle = inkOn(colours[span.group]);
     const text = widthOf(context, names[span.name]) <= room ? names[span.name]
       : fitted(context, short[span.name] ?? names[span.name], room);
     if (text) context.fillText(text, from + 4, top + (rowHeight - gap) / 2 + 0.5);
@@ -275,7 +273,7 @@ drawers.timeline = (chart, place) => {
     (text) => inOrder.filter((span) => lower[span.name].includes(text)).map((span) => span.index),
     (hits) => { found = hits; board.redraw(); },
     (index) => visit(byIndex.get(index)));
-  const legend = makeLegend(counted(chart.spans.map((span) => groups[span[4]])), colourOf, pressed, board.redraw);
+  const legend = makeLegend([...counted(chart.spans.map((span) => span[4]))].map(([group, n]) => [groups[group], n, colours[group]]));
   const words = `${formatted(covered, 0)} boxes overlap, in the last row of a lane; zoom in or search to see them.`;
   const notes = covered ? [element("p", { className: "soft" }, words)] : [];
   place.append(toolbar(finder, board.buttons), legend, board.board, detail, ...notes);

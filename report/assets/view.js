@@ -180,21 +180,13 @@ function toolbar(finder, buttons) {
   return element("div", { className: "tools" }, ...finder, element("span", { className: "tools push" }, ...buttons));
 }
 
-/** A row of buttons, one per category (name -> count); `pressed` is the set of those picked out. */
-function makeLegend(names, colourOf, pressed, changed) {
-  const legend = element("div", { className: "legend", role: "group", "aria-label": "Legend" });
-  for (const [name, count] of names) {
+/** What the colours mean, and how many boxes have each: name, count, colour. */
+function makeLegend(entries) {
+  const legend = element("div", { className: "legend" });
+  for (const [name, count, colour] of entries) {
     const swatch = element("i");
-    swatch.style.background = colourOf(name);
-    const words = `${name || "(none)"} ${formatted(count, 0)}`;
-    const state = { type: "button", "aria-pressed": "false", title: "Pick out" };
-    const button = element("button", state, swatch, words);
-    button.addEventListener("click", () => {
-      if (!pressed.delete(name)) pressed.add(name);
-      button.setAttribute("aria-pressed", String(pressed.has(name)));
-      changed();
-    });
-    legend.append(button);
+    swatch.style.background = colour;
+    legend.append(element("span", {}, swatch, `${name || "(none)"} ${formatted(count, 0)}`));
   }
   return legend;
 }
