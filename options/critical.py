@@ -130,7 +130,7 @@ def _recorded(args: Namespace) -> Result:
         ", ".join(map(str, args.path)),
         document,
         headline=headline(recording, step, path, widest),
-        tables=[table.first(args.head) for table in tables],
+        tables=tables,
         charts=[
             step_timeline(
                 f"Step {step.number} and its critical path", recording, step, path, parts=args.del_queue
@@ -215,7 +215,7 @@ def _mean(args: Namespace) -> Result:
     worker = "" if longest.worker is None or len(scopes) == 1 else f"worker-{longest.worker} "
     path = longest.path()
     rows = [(name, cat, ms) for name, cat, _, _, ms, _ in path.rows()]
-    table = Table("path", "Longest chain", _CHAIN, rows).first(args.head)
+    table = Table("path", "Longest chain", _CHAIN, rows)
     return Result(
         "critical",
         "",

@@ -53,6 +53,7 @@ def show(result: Result, args: Namespace, outputs: Outputs | None = None) -> Non
         with Outputs() as alone:
             show(result, args, alone)
         return
+    result = result._replace(tables=[table.first(args.head) for table in result.tables])
     summary = result._replace(repairs=summed_up(result.repairs))
     for line in summary.repairs:
         logging.warning("%s", one_line(line))

@@ -91,4 +91,4 @@ def _tables(args: Namespace, gpus: Sequence[Gpu]) -> list[Table]:
     steps = [(gpu.name, step) for gpu in rows for step in gpu.steps]
     if args.sort:
         steps.sort(key=lambda pair: pair[1].iteration_ns, reverse=True)
-    return [Table.of("gpus", "GPUs", _GPUS, rows), Table.of("steps", "Steps", _STEPS, steps[: args.head])]
+    return [Table.of("gpus", "GPUs", _GPUS, rows), Table.of("steps", "Steps", _STEPS, steps)]

@@ -115,11 +115,10 @@ def _of_dumps(args: Namespace) -> Result:
         [*notes, f"The ranks are taken from {told}."],
         mapped.repairs,
     )
-    tables = [table.first(args.head) for table in hang_tables(hang, ranks, paths)]
+    tables = hang_tables(hang, ranks, paths)
     tables[1] = tables[1]._replace(detail=not args.full)
-    waits = {table.name: table.records() for table in tables[:1]}
     return result._replace(
-        document={**result.document, "waits": waits["ranks"]},
+        document={**result.document, "waits": tables[0].first(args.head).records()},
         tables=tables,
         ask=None if args.full else command(args, "diagnose", "--full"),  # who is where in each group
     )

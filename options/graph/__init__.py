@@ -152,7 +152,7 @@ def _result(args: Namespace, loaded: _Loaded, chart: Network, output: Path) -> R
             "output": str(output),
         },
         headline=loaded.headline,
-        tables=(Table("by_kind", "Operations by kind of work", columns, rows[: args.head]),),
+        tables=(Table("by_kind", "Operations by kind of work", columns, rows),),
         charts=(chart,),
         figures=[*((key, f"{size:,}") for key, size in sizes.items()), *length],
         notes=[*loaded.notes, f"Drawn in {output}."],
