@@ -16,7 +16,7 @@ from outputs.atomic import open_output
 from outputs.marks import PROGRAM
 from report import colours, heat_map, plot
 from report.json import encode
-from report.names import IN_A_LANE, bounded, labels, short_functions
+from report.names import bounded, short_functions
 from report.svg import SMALL, WIDTH
 from report.tables import beginning
 from result import Bars, Card, Chart, Command, HeatMap, Network, OnPath, Result, Span, Table, Timeline
@@ -171,8 +171,7 @@ def _timeline(chart: Timeline, keys: Mapping[str, int]) -> dict[str, Any]:
          int(part.is_idle), *_known(part.keys, keys))
         for part in chart.path
     ]  # fmt: skip
-    long_ones = [name for name in names if len(name) > IN_A_LANE]
-    brief_ones = dict(zip(long_ones, labels(long_ones, IN_A_LANE), strict=True))
+    shades = list(colours.assign(groups).values())
     return {
         "kind": "timeline",
         **{key: getattr(chart, key) for key in ("title", "note", "step")},
@@ -181,8 +180,8 @@ def _timeline(chart: Timeline, keys: Mapping[str, int]) -> dict[str, Any]:
         "lane_names": list(lanes),
         "names": list(names),
         "groups": list(groups),
-        "short": {str(names[name]): short for name, short in brief_ones.items() if short != name},
-        "colours": list(colours.assign(groups).values()),
+        "colours": shades,
+        "inks": list(map(colours.ink_on, shades)),
     }
 
 

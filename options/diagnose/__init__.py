@@ -46,9 +46,9 @@ _FINDINGS = (
         "gain_after_above_ms", "after those above", "float", value=lambda row: ms_of(row[1].after_above_ns)
     ),
     Column("kind", "kind", value=lambda row: _words(row[1].finding.kind)),
-    Column("cause", "why", value=lambda row: row[1].finding.cause),
-    Column("action", "what to do", value=lambda row: row[1].finding.action),
-    Column("caveat", "caveat", value=lambda row: row[1].finding.caveat),
+    Column("cause", "why", "sentence", value=lambda row: row[1].finding.cause),
+    Column("action", "what to do", "sentence", value=lambda row: row[1].finding.action),
+    Column("caveat", "caveat", "sentence", value=lambda row: row[1].finding.caveat),
     Column("change", "what-if (--set)", value=lambda row: _change(row[1])),
     Column("command", "command", value=lambda row: row[3]),
 )

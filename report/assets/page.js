@@ -58,12 +58,6 @@ function shortened(text, length) {
   return characters.slice(0, head).join("") + ELLIPSIS + (tail ? characters.slice(-tail).join("") : "");
 }
 
-/** Black or white, whichever reads better on a colour (#rrggbb). */
-function inkOn(colour) {
-  const [red, green, blue] = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16) / 255);
-  return 0.2126 * red ** 2.2 + 0.7152 * green ** 2.2 + 0.0722 * blue ** 2.2 > 0.2 ? "#10141a" : "#ffffff";
-}
-
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
 /** The colours that drawings take from the style sheet at this moment (light or dark). */
@@ -135,7 +129,7 @@ function header() {
 function copier(words, text, label = words) {
   const button = element("button", { type: "button", "aria-label": label }, words);
   button.addEventListener("click", async () => {
-    await copied(text);
+    await navigator.clipboard.writeText(text);
     button.textContent = "Copied";
     setTimeout(() => { button.textContent = words; }, 1500);
   });

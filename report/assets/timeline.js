@@ -15,7 +15,7 @@ drawers.timeline = (chart, place) => {
   const path = chart.path.map(([span, start, duration, name, idle, ...keys]) => (
     { span: spans[span], start, duration, name: chart.names[name], idle, keys }));
   const pathEnds = runningEnds(path);
-  const { names, short, groups, lane_names: laneNames } = chart;
+  const { names, groups, lane_names: laneNames } = chart;
   const gap = rowHeight > NAMED_ROW ? 3 : 1; // between rows
   const { colours } = chart;
   let found = null; // spans that the search found
@@ -225,9 +225,8 @@ drawers.timeline = (chart, place) => {
     const from = Math.max(x, margin(state));
     const room = Math.min(x + width, state.width) - from - 8;
     if (room < 26) return;
-    context.fillStyle = inkOn(colours[span.group]);
-    const text = widthOf(context, names[span.name]) <= room ? names[span.name]
-      : fitted(context, short[span.name] ?? names[span.name], room);
+    context.fillStyle = chart.inks[span.group];
+    const text = fitted(context, names[span.name], room);
     if (text) context.fillText(text, from + 4, top + (rowHeight - gap) / 2 + 0.5);
   }
 
