@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from errors import OutputError
 from outputs.atomic import open_output
 from report import colours
 from report.colours import INK
@@ -20,11 +19,9 @@ def write(result: Result, path: Path) -> None:
     Raises
     ------
     OutputError
-        The result has no graph, or the file cannot be written.
+        The file cannot be written.
     """
-    chart = next((chart for chart in result.charts if isinstance(chart, Network)), None)
-    if chart is None:
-        raise OutputError(f"{path}: {result.option} has no graph to write as {path.suffix}")
+    chart = next(chart for chart in result.charts if isinstance(chart, Network))
     text = dot(chart) if path.suffix.lower() == ".dot" else graphml(chart)
     with open_output(path) as stream:
         stream.write(text.encode("utf-8"))

@@ -5,38 +5,30 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from errors import AnalyzeError, UsageError
+from errors import AnalyzeError
 from outputs.atomic import open_output
 from report import bars, heat_map, network
 from report.svg import WIDTH, Picture, picture
 from result import Bars, HeatMap, Network, Result, Timeline
 
-SUFFIXES = (".svg", ".png", ".pdf")
 _MOST_BITMAP_PIXELS = 50_000_000
 
 
 def write(result: Result, path: Path) -> None:
-    """Draw the first chart of `result` that is no timeline as .svg, .png or .pdf, by the suffix of `path`.
+    """Draw the first chart of `result` as .svg, .png or .pdf, by the suffix of `path`.
 
     Raises
     ------
-    UsageError
-        Another suffix, or no chart.
     OutputError
         The file cannot be written.
     AnalyzeError
         vl-convert, which makes PNG and PDF of SVG, is missing.
     """
-    suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
-        raise UsageError(f"{path}: a picture ends in {', '.join(SUFFIXES)} or .html")
-    chart = next((chart for chart in result.charts if not isinstance(chart, Timeline)), None)
-    if chart is None:
-        raise UsageError(f"{path}: {result.option} has no chart to draw here")
+    chart = next(chart for chart in result.charts if not isinstance(chart, Timeline))
     note = chart.note if isinstance(chart, Network) else ""
     drawn = painted(chart, WIDTH, [result.headline, chart.title, note])
     with open_output(path) as stream:
-        stream.write(_encoded(drawn, suffix))
+        stream.write(_encoded(drawn, path.suffix.lower()))
 
 
 def painted(chart: Bars | HeatMap | Network, width: float, heading: list[str] | None = None) -> Picture:

@@ -39,14 +39,22 @@ def is_text(column: Column) -> bool:
 
 
 def display_width(text: str) -> int:
-    """Return how many columns of a terminal `text` takes: two for a wide East Asian character."""
+    """Return how many columns of a terminal `text` takes: two for a wide East Asian character.
+
+    >>> display_width("变a")
+    3
+    """
     if text.isascii():
         return len(text)
     return sum(map(_char_width, text))
 
 
 def shorten(text: str, width: int) -> str:
-    """Return `text` in at most `width` columns, its middle replaced by ``…`` where it is longer."""
+    """Return `text` in at most `width` columns, its middle replaced by ``…`` where it is longer.
+
+    >>> shorten("abcdefghij", 7)
+    'abc…hij'
+    """
     if len(text) * 2 <= width or display_width(text) <= width:
         return text
     head = beginning(text, (width - 1) // 2)

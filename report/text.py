@@ -335,11 +335,7 @@ def _joined(columns: Sequence[list[str]]) -> Iterator[str]:
 
 
 def _aligned(part: _Part, texts: Sequence[str]) -> list[str]:
-    left = is_text(part.column)
-    if all(map(str.isascii, texts)):
-        pad = str.ljust if left else str.rjust
-        return [pad(text, part.width) for text in texts]
-    return [_padded(text, part.width, left=left) for text in texts]
+    return [_padded(text, part.width, left=is_text(part.column)) for text in texts]
 
 
 def _padded(text: str, width: int, *, left: bool) -> str:

@@ -42,7 +42,7 @@ def draw(dag: Dag, path: LongestPath, title: str = "", *, placed: bool = True) -
     Without durations there is no slack to show.
     """
     spine = set(path.nodes)
-    layer, edges = _layers(dag), _edges(dag)
+    layer, edges = [depth - 1 for depth in dag.depths()], _edges(dag)
     x, y = _places(layer, spine, edges) if placed else ([0.0] * len(dag),) * 2
     timed = bool(dag.dur_ns.any())
     nodes = [
@@ -59,20 +59,6 @@ def draw(dag: Dag, path: LongestPath, title: str = "", *, placed: bool = True) -
     ]
     onward = dict.fromkeys((a, b) for a, b in itertools.pairwise(path.nodes) if layer[a] < layer[b])
     return Network(title, nodes, edges, path=list(onward))
-
-
-def _layers(dag: Dag) -> list[int]:
-    """Return the layer of every drawn node: its depth; what waits for nothing stands before its user."""
-    depth = np.array(dag.depths(), np.int64) - 1
-    source, target, _ = dag.edges.T
-    waits = np.zeros(len(dag), np.bool_)
-    waits[target] = True
-    nearest = np.full(len(dag), np.iinfo(np.int64).max)
-    np.minimum.at(nearest, source, depth[target])
-    free = ~waits & (nearest < np.iinfo(np.int64).max)
-    depth[free] = nearest[free] - 1
-    layers: list[int] = depth.tolist()
-    return layers
 
 
 def _edges(dag: Dag) -> list[tuple[int, int, str]]:

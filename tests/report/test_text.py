@@ -102,14 +102,6 @@ def test_a_name_cannot_steer_the_terminal() -> None:
     assert "\\x1b[2J\\n" in shown(table_of(NAME, rows=[("\x1b[2J\n",)]))
 
 
-def test_a_long_name_loses_its_middle() -> None:
-    assert tables.shorten("abcdefghij", 7) == "abc…hij"
-
-
-def test_a_wide_character_takes_two_columns() -> None:
-    assert tables.display_width("变a") == 3
-
-
 @pytest.mark.slow
 @given(st.text(), st.integers(1, 40))
 def test_a_shortened_text_fits_and_one_that_fits_is_whole(name: str, width: int) -> None:
