@@ -11,7 +11,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from arrays.lazy import LazySequence
+from lazy_sequence import LazySequence
 from units import ms_of
 
 #: An id is a number that only tells apart; sentences wrap where names are shortened.

@@ -10,7 +10,6 @@ import numpy as np
 from msgspec import Struct
 
 from arrays import Int64
-from arrays.lazy import LazySequence
 from dag.critical_path import CATS, GAP, NO_EVENT, WAIT, CriticalPath
 from dag.step_graph import Recording, StepGraph
 from dialects.kernel_kinds import COMMUNICATION
@@ -18,6 +17,7 @@ from dialects.roles import Role
 from dialects.step_parts import EdgeKind, Operation
 from errors import listed
 from function_names import brief
+from lazy_sequence import LazySequence
 from units import in_ms, in_percent
 
 _LABELS = [*(kind.label for kind in EdgeKind), ""]  # the last for a stretch that no edge enters: -1

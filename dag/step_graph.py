@@ -17,13 +17,13 @@ from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
 from arrays import Float64, Int64, NDArray
-from arrays.lazy import LazySequence
 from arrays.median import n_warm_up
 from arrays.numbering import unique
 from arrays.spill import Spill
 from dialects.step_parts import Joint, Operation, OperationTable, from_start
 from dialects.system import Frames
 from errors import NoteKind, notes_of
+from lazy_sequence import LazySequence
 
 Bool = NDArray[np.bool_]
 

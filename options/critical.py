@@ -6,8 +6,8 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from arrays.lazy import LazySequence
 from errors import TraceError, UsageError, whole_number
+from lazy_sequence import LazySequence
 from options import READING, WHAT_IF, add_flags, asked, command, refuse
 from result import Cell, Column, Result, Table, ms_column
 from units import in_ms

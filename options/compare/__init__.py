@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from arrays.lazy import LazySequence
 from errors import UsageError, counted
+from lazy_sequence import LazySequence
 from options import READING, above_zero, add_flags, command
 from options.compare.comparison_tables import (
     both_ms,

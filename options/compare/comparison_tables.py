@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from arrays.lazy import LazySequence
+from lazy_sequence import LazySequence
 from result import Bars, Cell, Chart, Column, Table, ms_column
 from units import ms_of
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from arrays.lazy import LazySequence
 from dag.step_graph import Recording
 from dag_utils import NamedPath, by_name, critical_path, key_of, step_timeline
+from lazy_sequence import LazySequence
 from options.critical import BY_NAME, PATH
 from replay.answer import Answer, measured_ns
 from replay.forecast import Forecast

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from arrays.lazy import LazySequence
 from errors import UsageError, counted
 from function_names import brief
+from lazy_sequence import LazySequence
 from options import READING, add_flags, add_variants, asked, command, refuse, variant_of
 from options.runs import check_digests, check_grouped, digest_note, group_of, saved
 from outputs.marks import is_digest

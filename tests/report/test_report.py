@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 import report
 import report.csv
 import report.json
-from arrays.lazy import LazySequence
 from errors import AnalyzeError, OutputError
+from lazy_sequence import LazySequence
 from outputs.atomic import Outputs
 from result import Column, Result, Table
 
