@@ -12,9 +12,6 @@ from dag.join_ranks import by_link
 from dag.marked_timeline import marked_rows, recorded_row
 from dag.model import Dag, LongestPath, longest_path, new_dag
 from dag.path_summary import (
-    BY_NAME,
-    KIND,
-    PATH,
     NamedPath,
     by_category,
     by_name,
@@ -23,20 +20,19 @@ from dag.path_summary import (
     headline,
     kind_of_work,
     named_path,
-    records,
 )
 from dag.rank_record import Partitions, RankFacts
 from dag.scopes import OperationSlack, Scope, longest_chain, scopes_of, step_operations
 from dag.step_graph import Recording, StepGraph
-from dag.step_timeline import group_of, key_of, path_bars, step_timeline, stretch_key
+from dag.step_timeline import group_of, key_of, step_timeline, stretch_key
 
 __all__ = [
-    "BY_NAME", "CATS", "GAP", "KIND", "NO_EVENT", "PATH", "CriticalPath", "Dag", "LoadedSteps",
+    "CATS", "GAP", "NO_EVENT", "CriticalPath", "Dag", "LoadedSteps",
     "LongestPath", "NamedPath", "OperationSlack", "Partitions", "RankFacts", "Recording", "Scope",
     "StepGraph",
     "by_category", "by_link", "by_name", "category", "choose_step", "critical_path",
     "gap_covers", "group_of", "headline", "key_of", "kind_of_work", "load_steps",
-    "longest_chain", "longest_path", "marked_rows", "mean_dags", "named_path", "new_dag", "path_bars",
-    "read_partitions", "recorded_row", "records", "scopes_of", "slack_ns", "step_operations",
+    "longest_chain", "longest_path", "marked_rows", "mean_dags", "named_path", "new_dag",
+    "read_partitions", "recorded_row", "scopes_of", "slack_ns", "step_operations",
     "step_timeline", "stretch_key",
 ]  # fmt: skip

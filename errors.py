@@ -130,6 +130,22 @@ def notes_of(kind: NoteKind, notes: Iterable[str]) -> list[str]:
     return [note for note in notes if isinstance(note, Note) and note.kind is kind]
 
 
+class Repairs:
+    """Collects what was repaired or skipped: a line for each file, and any other lines, in order."""
+
+    def __init__(self, lines: Sequence[str] = ()) -> None:
+        self._of: dict[str, dict[str, None]] = {line: {} for line in lines}
+
+    def add(self, path: object, *what: str) -> None:
+        """Note what was done to the file `path`; without anything, `path` is a line that tells it."""
+        self._of.setdefault(str(path), {}).update(dict.fromkeys(what))
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines."""
+        return [f"{path}: {'; '.join(what)}" if what else path for path, what in self._of.items()]
+
+
 class AnalyzeError(Exception):
     """Something the user can mend; `analyze.py` prints it and exits with `exit_code`.
 

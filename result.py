@@ -9,37 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar, overload
+from typing import Any, Literal, NamedTuple
 
-ColumnKind = Literal["text", "int", "id", "float", "percent", "bool"]  # id: a number that only tells apart
+from lazy_sequence import LazySequence
+from units import ms_of
+
+#: An id is a number that only tells apart; sentences wrap where names are shortened.
+ColumnKind = Literal["text", "sentence", "int", "id", "float", "percent", "bool"]
 Cell = str | int | float | bool | None
-_T = TypeVar("_T")
-
-
-class LazySequence(Sequence[_T]):
-    """Computes each item on access, so that a million rows cost little until they are shown."""
-
-    def __init__(self, items: Sequence[Any], make: Callable[[Any], _T]) -> None:
-        self._items, self._make = items, make
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    @overload
-    def __getitem__(self, at: int) -> _T: ...
-    @overload
-    def __getitem__(self, at: slice) -> LazySequence[_T]: ...
-    def __getitem__(self, at: int | slice) -> _T | LazySequence[_T]:
-        if isinstance(at, slice):
-            return LazySequence(self._items[at], self._make)
-        return self._make(self._items[at])
-
-    def __iter__(self) -> Iterator[_T]:
-        return map(self._make, self._items)
-
-    def tolist(self) -> list[_T]:
-        """Return all of them."""
-        return list(self)
 
 
 class Command(str):
@@ -74,9 +51,9 @@ class Table(NamedTuple):
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
     note: str = ""
-    detail: bool = False  # only in the files (XLSX, HTML), not on standard output
+    detail: bool = False  # only in the files (CSV, XLSX, HTML), not on standard output
     certain: str = ""
-    brief: Table | None = None  # what a terminal shows in its place
+    brief: bool = False  # only on standard output, in place of one of the files
     about: Sequence[Collection[str]] = ()  # for each row the keys of what a timeline shows of it
 
     @classmethod
@@ -106,42 +83,36 @@ class Table(NamedTuple):
 
 
 class Bars(NamedTuple):
-    """Bars per category of `x`, one colour per series; stacked or side by side. None is a gap.
+    """Bars below each other, each with a name, made of a part for each series. None is a gap.
 
-    `x_label` is written along the bottom and `y_label` up the side, also where the bars are
-    horizontal (there the values run along the bottom and the categories up the side).
-    `between` has for each of `x` the lowest and the highest that it may be. A line across, with a name,
-    stands at a `level`. Of charts with a `step` a page shows the first, and the one whose step is picked.
+    Those `by_step` stand upright, and their names are the numbers of steps. `between` has for each bar the
+    lowest and the highest that it may be. A line across, with a name, stands at a `level` of upright ones.
     """
 
     title: str
-    x_label: str
-    y_label: str
-    x: Sequence[str]
+    label: str  # of the values
+    names: Sequence[str]
     series: Mapping[str, Sequence[float | None]]
-    stacked: bool = False
-    horizontal: bool = False
+    unit: str = "ms"
+    by_step: bool = False
     between: Sequence[tuple[float, float] | None] = ()
     level: tuple[float, str] | None = None
     is_small: bool = False  # half width: two such charts share a row
-    step: str = ""
 
 
 class HeatMap(NamedTuple):
-    """A grid of values, the larger the darker. None is a gap.
-
-    A map whose rows have `groups` (which decide colours) can be seen in 3-D in a page.
-    """
+    """A grid of values, the larger the darker. None is a gap."""
 
     title: str
+    label: str  # of the values
     x_label: str
     y_label: str
-    value_label: str  # with the unit
-    x: Sequence[str]
-    y: Sequence[str]
+    columns: Sequence[str]
+    rows: Sequence[str]
     values: Sequence[Sequence[float | None]]  # values[row][column]
-    is_small: bool = False  # as of `Bars`
-    groups: Sequence[str] = ()  # of the rows
+    unit: str = "ms"
+    by_step: bool = False  # its columns are steps, which a page lets one pick
+    in_3d: bool = False  # a page can show it in 3-D
 
 
 class Span(NamedTuple):
@@ -167,63 +138,38 @@ class OnPath(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """Boxes on lanes, to scale; the stretches of `path` are in the order of time."""
+    """Boxes on lanes, to scale; the stretches of `path` are in the order of time.
 
-    title: str
-    spans: Sequence[Span]
-    x_label: str = "time (ms)"
-    path: Sequence[OnPath] = ()
-    note: str = ""
-    step: str = ""  # as of `Bars`
-
-
-class Network(NamedTuple):
-    """A drawn graph: nodes at (x, y), edges between them by index.
-
-    A node has the keys ``label`` (its name), ``cat`` (decides the colour), ``x`` and ``y`` (floats),
-    ``dur_ms`` (or None) and ``critical`` (bool: on the critical path); every further key, e.g.
-    ``slack_ms``, is a figure that is shown, under that key, when the node is clicked.
-
-    One unit of `x` is one layer (time goes to the right), one unit of `y` is one row (downwards): a
-    picture draws a node as a box a little smaller than one by one, so that nodes at least 1 apart in
-    `x` or in `y` do not overlap. `path` names the edges that are steps of the critical path; where it
-    is empty, the edges between two critical nodes are marked.
+    Of timelines with a `step` a page shows the first, and the one whose step is picked.
     """
 
     title: str
-    nodes: Sequence[Mapping[str, Any]]
+    spans: Sequence[Span]
+    path: Sequence[OnPath] = ()
+    note: str = ""
+    step: str = ""
+
+
+class GraphNode(NamedTuple):
+    """A box of a drawn graph, in a layer (`x`, time goes to the right) and a row (`y`, downwards)."""
+
+    label: str
+    cat: str  # decides the colour
+    x: float
+    y: float
+    dur_ms: float | None = None
+    critical: bool = False  # on the critical path
+    slack_ms: float | None = None
+
+
+class Network(NamedTuple):
+    """A drawn graph; the edges in `path` are steps of the critical path. No two nodes share layer and row."""
+
+    title: str
+    nodes: Sequence[GraphNode]
     edges: Sequence[tuple[int, int, str]]  # source, target, kind
     note: str = ""
     path: Collection[tuple[int, int]] = ()  # (source, target)
-
-    def looks(self) -> list[tuple[int, int, str]]:
-        """Return the edges as they are drawn: those of the path as kind ``critical``."""
-        path = set(self.path)
-        return [(a, b, "critical" if (a, b) in path else kind) for a, b, kind in self.edges]
-
-    def rows(self) -> list[float | None]:
-        """Return along which row each edge is drawn so that it crosses no box; None: straight to its target.
-
-        It runs down or up beside its source's box, along that row, and beside its target's box: forward along
-        the row of one of the two where that is empty between them, else above all boxes of its target's band.
-        """
-        places: list[tuple[int, int]] = [(round(node["x"]), round(node["y"])) for node in self.nodes]
-        taken, path = set(places), set(self.path)
-        occupied = {y for _, y in taken}
-        above: dict[int, int] = {}  # of a row that has boxes, the next one up that has none
-        for y in sorted(occupied):
-            above[y] = above.get(y - 1, y - 1)
-
-        def row(a: int, b: int) -> float | None:
-            (x0, y0), (x1, y1) = places[a], places[b]
-            if x1 == x0 + 1:
-                return None
-            for y in (y1, y0) if x1 > x0 else ():
-                if not any((x, y) in taken for x in range(x0 + 1, x1)):
-                    return y
-            return above[y1] + (0.3 if (a, b) in path else -0.1 * float(a % 4))
-
-        return [row(a, b) for a, b, _ in self.edges]
 
 
 class Card(NamedTuple):
@@ -265,7 +211,6 @@ class Result(NamedTuple):
     tables: Sequence[Table] = ()
     charts: Sequence[Chart] = ()
     figures: Sequence[tuple[str, str]] = ()  # key figures: label, value with unit
-    read: Sequence[str] = ()  # a line for each thing that was read: "path: dialect, 1,234 events"
     cards: Sequence[Card] = ()  # what was found, the most important first
     notes: Sequence[str] = ()  # sentences under the tables: verdicts, what was written where
     repairs: Sequence[str] = ()  # for each file a line: what was repaired or skipped
@@ -276,10 +221,10 @@ class Result(NamedTuple):
     ask: Command | None = None  # what one asks next
     further: str = ""
 
-
-def ms_of(ns: float | None) -> float | None:
-    """Return milliseconds; None stays."""
-    return None if ns is None else ns / 1e6
+    @property
+    def files_tables(self) -> list[Table]:
+        """The tables of files, whole."""
+        return [table for table in self.tables if not table.brief]
 
 
 def ms_column(key: str, title: str, of: str, **settings: Any) -> Column:
@@ -288,46 +233,6 @@ def ms_column(key: str, title: str, of: str, **settings: Any) -> Column:
     return Column(key, f"{title} (ms)", "float", value=lambda item: ms_of(get(item)), **settings)
 
 
-def in_digits(value: float, decimals: int = 6, *, sign: str = "") -> str:
-    """Return a number as people read it: in three significant digits, and no more than so many `decimals`.
-
-    Digits before the decimal point are never left out, and what rounds to nothing is 0; `sign` is that of a
-    format. `page.js` has the same rules.
-
-    >>> in_digits(1234.5), in_digits(-16), in_digits(0.0391, 3), in_digits(2.5, 1, sign="+")
-    ('1,234', '−16.0', '0.039', '+2.5')
-    """
-    size = int(f"{value:.2e}".partition("e")[2]) if value else 2
-    text = f"{value:{sign},.{max(0, min(decimals, 2 - size))}f}"
-    return text.replace("-", "−") if text.strip("+-0.,") else "0"
-
-
-def in_ms(ns: float, *, unit: str = " ms", sign: str = "") -> str:
-    """Return a duration as sentences have it: ``144 ms``, ``3.90 ms``, ``0.000120 ms``."""
-    return in_digits(ns / 1e6, sign=sign) + unit
-
-
-def in_percent(share: float, decimals: int = 0, *, sign: str = "") -> str:
-    """Return a share as sentences have it: ``50 %``; a change has a `sign`."""
-    return f"{in_digits(100 * share, decimals, sign=sign)} %"
-
-
 def card_texts(cards: Iterable[Card]) -> list[str]:
     """Return the cards as lines of text."""
     return [text for place, card in enumerate(cards, 1) for text in card.texts(place)]
-
-
-class Repairs:
-    """Collects what was repaired or skipped: a line for each file, and any other lines, in order."""
-
-    def __init__(self, lines: Sequence[str] = ()) -> None:
-        self._of: dict[str, dict[str, None]] = {line: {} for line in lines}
-
-    def add(self, path: object, *what: str) -> None:
-        """Note what was done to the file `path`; without anything, `path` is a line that tells it."""
-        self._of.setdefault(str(path), {}).update(dict.fromkeys(what))
-
-    @property
-    def lines(self) -> list[str]:
-        """The lines."""
-        return [f"{path}: {'; '.join(what)}" if what else path for path, what in self._of.items()]

@@ -10,7 +10,7 @@ from clocks.offsets import Alignment, Clock, align
 from dialects.sync_points import SyncPoints, merged
 from errors import Note, NoteKind, listed
 from formats.columns import Trace
-from result import in_digits
+from units import in_digits
 
 _LISTED = 16  # clocks that are named one by one
 _SECOND_US = 1e6

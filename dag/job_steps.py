@@ -56,7 +56,7 @@ def read_partitions(paths: Sequence[Path], network: NetworkEvidence | None = Non
     """
     from collector.network.network_evidence import read_evidence
     from collector.network.partition_keys import read_keys
-    from result import Repairs
+    from errors import Repairs
 
     found = network or read_evidence(paths)
     bytes_of = dict(found.bytes_of)

@@ -17,33 +17,13 @@ from dialects.roles import Role
 from dialects.step_parts import EdgeKind, Operation
 from errors import listed
 from function_names import brief
-from result import Cell, Column, LazySequence, in_ms, in_percent, ms_column
+from lazy_sequence import LazySequence
+from units import in_ms, in_percent
 
 _LABELS = [*(kind.label for kind in EdgeKind), ""]  # the last for a stretch that no edge enters: -1
 
 #: A gap that needs a name lasts this long, or this share of the path.
 _LONG_NS, _LONG = 1_000_000, 0.01
-_WHAT = (
-    Column("name", "operation"),
-    Column("cat", "category"),
-    Column("rank", "rank", value=lambda item: item.owner),
-)
-#: Columns of a `NameShare`.
-BY_NAME = (
-    *_WHAT,
-    Column("count", "count", "int", value=lambda share: share.stretches),
-    ms_column("ms", "on the path", "ns"),
-    Column("share", "share", "percent", 1),
-)
-#: Columns of `NamedPath.rows`.
-PATH = (
-    *_WHAT,
-    Column("ts_ms", "after the step's start (ms)", "float"),
-    Column("dur_ms", "on the path (ms)", "float"),
-    Column("because", "after"),
-)
-#: What people read of the item of a row: `Label.kind`; documents have the category alone.
-KIND = Column("kind", "kind", value=lambda item: item.kind)
 
 
 class Label(NamedTuple):
@@ -95,11 +75,14 @@ class NamedPath(Struct, frozen=True):
         sums: list[int] = np.bincount(self.label, self.dur_ns, len(self.labels)).astype(np.int64).tolist()
         return sums
 
-    def rows(self, *, owned: bool = False) -> LazySequence[tuple[Cell, ...]]:
-        """Return the cells of `PATH` for each stretch; if `owned`, the name begins with the owner."""
+    def rows(self, *, owned: bool = False) -> LazySequence[tuple[str, str, str, float, float, str]]:
+        """Return name, category, owner, start and length (ms), and the kind of the edge of each stretch.
+
+        If `owned`, the name begins with the owner.
+        """
         label, start_ns, dur_ns, kind = self.label.item, self.start_ns.item, self.dur_ns.item, self.kind.item
 
-        def cells(at: int) -> tuple[Cell, ...]:
+        def cells(at: int) -> tuple[str, str, str, float, float, str]:
             name, cat, owner, _ = self.labels[label(at)]
             name = f"{owner}.{name}" if owned else name
             return name, cat, owner, start_ns(at) / 1e6, dur_ns(at) / 1e6, _LABELS[kind(at)]
@@ -196,12 +179,6 @@ def by_name(path: NamedPath) -> list[NameShare]:
         for what, of in kinds.items()
     ]
     return sorted(shares, key=lambda share: -share.ns)
-
-
-def records(path: NamedPath, *, owned: bool) -> LazySequence[dict[str, Cell]]:
-    """Return the path for JSON; where several ranks have one (`owned`), operations are named with theirs."""
-    keys = [column.key for column in PATH]
-    return LazySequence(path.rows(owned=owned), lambda row: dict(zip(keys, row, strict=True)))
 
 
 def by_category(path: NamedPath) -> dict[str, int]:

@@ -23,7 +23,7 @@ from arrays.spill import Spill
 from dialects.step_parts import Joint, Operation, OperationTable, from_start
 from dialects.system import Frames
 from errors import NoteKind, notes_of
-from result import LazySequence
+from lazy_sequence import LazySequence
 
 Bool = NDArray[np.bool_]
 

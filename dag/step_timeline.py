@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from arrays import Int64
 from arrays.numbering import unique
-from dag.critical_path import CATS, NO_EVENT, CriticalPath
+from dag.critical_path import NO_EVENT, CriticalPath
 from dag.path_summary import kind_of_work, named_path, step_length
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.step_parts import Operation
 from errors import listed
 from function_names import brief
-from result import Bars, OnPath, Span, Timeline, in_ms
+from result import OnPath, Span, Timeline
+from units import in_ms
 
 #: Ranks that are drawn at most, and boxes: those on the path and the longest.
 MOST_RANKS = 16
@@ -26,7 +27,6 @@ MOST_STRETCHES = 3_000
 _EACH_STAGE = 4
 #: A clock that may be further off than this part of the step: the eye would see it.
 _FAR_OFF = 0.05
-_MOST_PARTS = 12  # of a path that have a bar of their own
 
 
 class _Lanes(NamedTuple):
@@ -94,36 +94,6 @@ def _apart(recording: Recording, owners: Sequence[int], path: CriticalPath) -> I
         most = in_ms(max(bounds[owner] for owner in far))
         names = listed([recording.owners[owner] for owner in far])
         yield f"{names} may lie up to {most} to either side: the clocks cannot be tied closer."
-
-
-def path_bars(title: str, recording: Recording, step: StepGraph, path: CriticalPath) -> Bars:
-    """Return the parts of the path (ms), coloured as the timeline."""
-    sums: dict[tuple[str, str], int] = {}
-    named = named_path(recording, path, merged=False)
-    several = len(set(path.owners.tolist())) > 1
-    names = [
-        f"{brief(label.name)} on {label.owner}" if several else brief(label.name) for label in named.labels
-    ]
-    groups = [group_of(operation) for operation in recording.operations]
-    columns = (named.label, path.cat, path.operation, named.dur_ns)
-    for label, cat, operation, ns in zip(*(column.tolist() for column in columns), strict=True):
-        key = names[label], CATS[cat] or groups[operation]
-        sums[key] = sums.get(key, 0) + ns
-    last = f" on {recording.owners[path.owner]}, which ends last" if len(recording.owners) > 1 else ""
-    return _bars_of(title, f"ms{last or ' of the step'}, along its critical path", sums)
-
-
-def _bars_of(title: str, label: str, sums: Mapping[tuple[str, str], int]) -> Bars:
-    """Return nanoseconds by (name, group) as bars: the largest, and all others as one."""
-    largest = sorted(sums, key=lambda key: -sums[key])
-    parts = [(name, sums[name, group] / 1e6, group) for name, group in largest[:_MOST_PARTS]]
-    if rest := [sums[key] for key in largest[_MOST_PARTS:]]:
-        parts.append((f"rest ({len(rest)})", sum(rest) / 1e6, "rest"))
-    series = {
-        group: [ms if group == of_part else None for _, ms, of_part in parts]
-        for group in dict.fromkeys(group for *_, group in parts)
-    }
-    return Bars(title, label, "", [name for name, *_ in parts], series, stacked=True, horizontal=True)
 
 
 def key_of(owner: str, name: str) -> str:

@@ -33,7 +33,7 @@ from diagnose.job_view import JobView
 from errors import as_sentence, counted
 from replay.edit import EditRequest, Job
 from replay.forecast import Forecast, Forecasts, Gain
-from result import in_ms, in_percent
+from units import in_ms, in_percent
 
 
 class Detector(NamedTuple):

@@ -24,7 +24,7 @@ from dialects import Role
 from errors import counted, listed
 from figures.job_figures import JobFigures
 from replay.forecast import Gain
-from result import in_digits, in_ms
+from units import in_digits, in_ms
 
 _ROLE_KINDS: Mapping[Role, FindingKind] = {Role.INPUT: "input", Role.COMM: "exposed_communication"}
 _EXAMINED = {"late_rank", "outlier_steps", "uneven_work", *_ROLE_KINDS.values()}

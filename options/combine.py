@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from errors import UsageError, counted
 from options import add_flags, command
-from result import Column, Result, Table, in_ms
+from result import Column, Result, Table
+from units import in_ms
 
 if TYPE_CHECKING:
     from combine.merge import Combined
@@ -96,7 +97,6 @@ def run(args: Namespace) -> Result:
         headline=_headline(combined, workers, asked=args.align == "auto"),
         tables=(Table("workers", "Workers", _WORKERS, rows),),
         figures=(("events", f"{combined.n_events:,}"), ("aligned by", combined.aligned_by)),
-        read=[f"{member.source.path}: {combined.dialect}" for member in combined.members],
         notes=[f"Wrote {output}; open it in chrome://tracing or Perfetto."],
         repairs=[*notes, *combined.warnings],
         beside=output.parent,

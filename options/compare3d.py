@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from errors import UsageError
 from options import READING, add_flags, command
 from options.runs import check_runs, digest_note, folder_labels, load_runs
-from result import Bars, Chart, Column, HeatMap, Result, Table, in_ms, ms_of
+from result import Chart, Column, HeatMap, Result, Table
+from units import in_ms, ms_of
 
 if TYPE_CHECKING:
     from compare.side_by_side import SweepRow
@@ -80,7 +81,6 @@ def run(args: Namespace) -> Result:
         tables=tables,
         charts=_charts(categories, rows, names),
         figures=(("runs", str(len(names))), ("operations", f"{len(rows):,}")),
-        read=[f"{each.path}: {', '.join(each.dialects)}, {each.n_slices:,} slices" for each in runs],
         notes=[*_notes(rows, output), *digest_note(args, names[-1])],
         repairs=list(dict.fromkeys(line for each in runs for line in each.repairs)),
         beside=output.parent,
@@ -106,20 +106,15 @@ def _longest(row: SweepRow) -> float:
 
 
 def _charts(categories: Sequence[SweepRow], rows: Sequence[SweepRow], names: Sequence[str]) -> list[Chart]:
-    """Draw the longest operations, and the categories."""
+    """Draw the longest operations."""
     from dialects.system import is_frame_of_all
 
     order = {row.cat: at for at, row in enumerate(categories)}
     parts = [row for row in rows if not is_frame_of_all(row.name)] or rows  # would dwarf what is in them
     shown = sorted(sorted(parts, key=_longest, reverse=True)[:_MOST_ROWS], key=lambda row: order[row.cat])
-    cats, heights = [row.cat or "(none)" for row in shown], [_ms(row) for row in shown]
-    by_cat = {row.cat or "(none)": _ms(row) for row in categories}
-    operations = [row.name for row in shown]
-    title, average = "Average time per operation and run", "average (ms)"
-    return [
-        HeatMap(title, "run", "operation", average, names, operations, heights, groups=cats),
-        Bars("Average time per category", "run", average, names, by_cat),
-    ]
+    operations, values = [row.name for row in shown], [_ms(row) for row in shown]
+    title = "Average time per operation and run"
+    return [HeatMap(title, "average", "run", "operation", names, operations, values, in_3d=True)]
 
 
 def _notes(rows: Sequence[SweepRow], output: Path) -> list[str]:

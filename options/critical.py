@@ -6,14 +6,16 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from errors import AnalyzeError, TraceError, UsageError, whole_number
+from errors import TraceError, UsageError, whole_number
+from lazy_sequence import LazySequence
 from options import READING, WHAT_IF, add_flags, asked, command, refuse
-from result import Chart, Column, LazySequence, Result, Table, in_ms, ms_column
+from result import Cell, Column, Result, Table, ms_column
+from units import in_ms
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dag_utils import CriticalPath, LoadedSteps, OperationSlack, Recording, Scope, StepGraph
+    from dag_utils import CriticalPath, LoadedSteps, NamedPath, OperationSlack, Recording, Scope, StepGraph
 
 HELP = "the critical path of a recorded step, per GPU, worker and job, and the slack of everything else"
 EXAMPLE = "analyze.py critical TRACE_DIR --head 10"
@@ -27,6 +29,27 @@ _OPERATIONS = (
     ms_column("dur_ms", "duration", "dur_ns"),
     ms_column("slack_ms", "slack", "slack_ns"),
 )  # fmt: skip
+_WHAT = (
+    Column("name", "operation"),
+    Column("cat", "category"),
+    Column("rank", "rank", value=lambda share: share.owner),
+)
+#: Columns of a `NameShare`.
+BY_NAME = (
+    *_WHAT,
+    Column("count", "count", "int", value=lambda share: share.stretches),
+    ms_column("ms", "on the path", "ns"),
+    Column("share", "share", "percent", 1),
+)
+#: Columns of `NamedPath.rows`.
+PATH = (
+    *_WHAT,
+    Column("ts_ms", "after the step's start (ms)", "float"),
+    Column("dur_ms", "on the path (ms)", "float"),
+    Column("because", "after"),
+)
+#: What people read of a `NameShare`; documents have the category alone.
+KIND = Column("kind", "kind", value=lambda share: share.kind)
 _MOST_SCOPES = 4  # whose lengths a terminal shows
 
 
@@ -62,25 +85,8 @@ def recorded_step(args: Namespace) -> tuple[LoadedSteps, int]:
     return loaded, choose_step(loaded.recording, step_number(args.step))
 
 
-def usual_step(args: Namespace, paths: Sequence[Path], name: str) -> list[Chart]:
-    """Return the timeline of the step of median length; [] where there is none that can be drawn."""
-    from dag_utils import choose_step, critical_path, load_steps, step_timeline
-
-    try:
-        loaded = load_steps(paths, asked(args))
-    except AnalyzeError:  # what is asked for does without
-        return []
-    recording = loaded.recording
-    step = recording.steps[choose_step(recording)]
-    title = f"{name}: step {step.number}, of median length"
-    return [step_timeline(title, recording, step, critical_path(step))]
-
-
 def _recorded(args: Namespace) -> Result:
     from dag_utils import (
-        BY_NAME,
-        KIND,
-        PATH,
         by_name,
         headline,
         key_of,
@@ -124,7 +130,7 @@ def _recorded(args: Namespace) -> Result:
         ", ".join(map(str, args.path)),
         document,
         headline=headline(recording, step, path, widest),
-        tables=[table.first(args.head) for table in tables],
+        tables=tables,
         charts=[
             step_timeline(
                 f"Step {step.number} and its critical path", recording, step, path, parts=args.del_queue
@@ -141,7 +147,7 @@ def _recorded(args: Namespace) -> Result:
 
 def _document(scope: Scope, *, owned: bool) -> dict[str, Any]:
     """Return a scope for JSON; `owned`: whether its operations are of several ranks."""
-    from dag_utils import BY_NAME, by_category, by_name, records
+    from dag_utils import by_category, by_name
 
     path = scope.path()
     return {
@@ -152,6 +158,12 @@ def _document(scope: Scope, *, owned: bool) -> dict[str, Any]:
         "by_name": Table.of("", "", BY_NAME, by_name(path)).records(),
         "by_cat": {cat: ns / 1e6 for cat, ns in by_category(path).items()},
     }
+
+
+def records(path: NamedPath, *, owned: bool) -> LazySequence[dict[str, Cell]]:
+    """Return the path for JSON; where several ranks have one (`owned`), operations are named with theirs."""
+    keys = [column.key for column in PATH]
+    return LazySequence(path.rows(owned=owned), lambda row: dict(zip(keys, row, strict=True)))
 
 
 def _slack_table(args: Namespace, operations: list[OperationSlack]) -> Table:
@@ -203,7 +215,7 @@ def _mean(args: Namespace) -> Result:
     worker = "" if longest.worker is None or len(scopes) == 1 else f"worker-{longest.worker} "
     path = longest.path()
     rows = [(name, cat, ms) for name, cat, _, _, ms, _ in path.rows()]
-    table = Table("path", "Longest chain", _CHAIN, rows).first(args.head)
+    table = Table("path", "Longest chain", _CHAIN, rows)
     return Result(
         "critical",
         "",

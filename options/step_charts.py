@@ -53,4 +53,4 @@ def rank_map(title: str, ranks: Sequence[str], steps: Sequence[str], ms: NDArray
     steps, ms = joined_steps(steps, ms[shown], _MOST_CELLS // len(shown))
     values = [[None if np.isnan(cell) else float(cell) for cell in line] for line in ms]
     names = [ranks[rank] for rank in shown.tolist()]
-    return HeatMap(f"{title}, by rank and step", "step", "rank", "ms", steps, names, values)
+    return HeatMap(f"{title}, by rank and step", "", "step", "rank", steps, names, values, by_step=True)

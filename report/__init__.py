@@ -32,7 +32,7 @@ PICTURES = {
 }
 
 
-def show(result: Result, args: Namespace, outputs: Outputs | None = None) -> None:
+def show(result: Result, args: Namespace, outputs: Outputs) -> None:
     """Complete the files of the command, then print `result` on standard output in the chosen format.
 
     Where a file cannot be written none appears; that does not keep the answer from being printed, and is
@@ -49,10 +49,7 @@ def show(result: Result, args: Namespace, outputs: Outputs | None = None) -> Non
     UsageError
         A file must not be replaced, or is written twice.
     """
-    if outputs is None:
-        with Outputs() as alone:
-            show(result, args, alone)
-        return
+    result = result._replace(tables=[table.first(args.head) for table in result.tables])
     summary = result._replace(repairs=summed_up(result.repairs))
     for line in summary.repairs:
         logging.warning("%s", one_line(line))

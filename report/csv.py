@@ -22,9 +22,9 @@ def write(result: Result, stream: TextIO, args: Namespace) -> None:
     AnalyzeError
         The result has no table.
     """
-    if not result.tables:
+    if not result.files_tables:
         raise AnalyzeError(f"--format csv: {result.option} has no table here; use --format json")
-    table = result.tables[0]
+    table = result.files_tables[0]
     writer = csv.writer(_Lines(stream))
     writer.writerow([column.key for column in table.columns])
     writer.writerows([_plain(cell) for cell in row] for row in table.rows)

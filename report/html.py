@@ -3,51 +3,28 @@
 from __future__ import annotations
 
 import html
-import itertools
 import re
 import shlex
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
-from errors import AnalyzeError, printable
-from function_names import brief
+from errors import printable
 from outputs.atomic import open_output
 from outputs.marks import PROGRAM
-from report import colours, grid3d, plot
+from report import colours, heat_map, plot
 from report.json import encode
-from report.names import IN_A_LANE, bounded, labels, short_functions
+from report.names import bounded, short_functions
+from report.svg import SMALL, WIDTH
 from report.tables import beginning
-from report.vega import WIDTH
-from result import (
-    Bars,
-    Card,
-    Chart,
-    Command,
-    HeatMap,
-    Network,
-    OnPath,
-    Result,
-    Span,
-    Table,
-    Timeline,
-)
+from result import Bars, Card, Chart, Command, HeatMap, Network, OnPath, Result, Span, Table, Timeline
 
 _ASSETS = Path(__file__).parent / "assets"
-#: The scripts that draw each kind of chart, in the order in which the page needs them.
-_SCRIPTS: dict[type, tuple[str, ...]] = {
-    Bars: ("drawing.js",),
-    HeatMap: ("drawing.js",),
-    Timeline: ("view.js", "timeline.js"),
-    Network: ("view.js", "network.js"),
-}
-
-_SMALL = 560  # pixels of a drawing that has room beside another
+_SCRIPTS = ("page.js", "table.js", "view.js", "drawing.js", "timeline.js")
 _LONGEST = 160  # characters of a name in a timeline
 _TAB = 90  # and of the title in a browser's tab
-_IN_A_BOX = 14  # columns of a name in a graph beside a duration
 _MOST_ROWS = 10_000  # of a table
 
 # Nothing may be loaded or sent, and only what is in the page may run.
@@ -89,30 +66,27 @@ def write(result: Result, path: Path) -> None:
         stream.write(head.encode("utf-8", "backslashreplace"))
         stream.write(_inert(encode(_all_printable(_document(result)))))
         stream.write(b"</script>\n")
-        if any(isinstance(chart, HeatMap) and chart.groups for chart in result.charts) and not plot.problem():
+        if any(map(_is_in_3d, result.charts)):
             stream.write(b'<script type="text/plain" id="plotly">\n')  # `drawing.js` runs it
             stream.write(_plotly() + b"</script>\n")
-        stream.write(b"<script>\n" + _script(result).encode() + b"</script>\n")
+        stream.write(b"<script>\n" + _script().encode() + b"</script>\n")
         stream.write(b"</body>\n</html>\n")
 
 
 def _document(result: Result) -> dict[str, Any]:
     keys = _Numbered()
-    tables = [_table(_cut(table), keys) for table in result.tables]
+    tables = [_table(_cut(table), keys) for table in result.files_tables]
     cards = [_card(card, keys) for card in result.cards]
-    reason = plot.problem()
-    charts = [chart for chart in result.charts if isinstance(chart, Timeline | Network) or not reason]
-    drawn = [_payload(chart, keys) for chart in charts]
-    missing = [f"Some charts are missing: {reason}"] if len(charts) < len(result.charts) else []
+    charts = [_payload(chart, keys) for chart in result.charts]
     return {
         "option": result.option,
         "title": result.headline or result.title,
         "subject": result.title if result.headline and result.title else f"analyze.py {result.option}",
         "further": result.further,
-        **{key: getattr(result, key) for key in ("figures", "read", "repairs")},
+        **{key: getattr(result, key) for key in ("figures", "repairs")},
         "cards": cards,
-        "notes": [*result.notes, *missing],
-        "charts": [{"id": f"chart-{i}", **chart} for i, chart in enumerate(drawn, start=1)],
+        "notes": result.notes,
+        "charts": [{"id": f"chart-{i}", **chart} for i, chart in enumerate(charts, start=1)],
         "tables": [{"id": f"table-{i}", **table} for i, table in enumerate(tables, start=1)],
     }
 
@@ -165,68 +139,50 @@ def _command(text: str) -> tuple[str, str]:
 
 
 def _payload(chart: Chart, keys: Mapping[str, int]) -> dict[str, Any]:
-    """Return a chart as its script reads it; repeated texts are indices into a list."""
-    if isinstance(chart, Bars | HeatMap):
-        return {
-            "kind": "drawing",
-            "title": chart.title,
-            "narrow": chart.is_small,
-            "svg": plot.svg(chart, _SMALL if chart.is_small else WIDTH),
-            "by": chart.x_label,
-            "place": -1 if isinstance(chart, HeatMap) else None if chart.horizontal else 0,
-            "unit": _unit(chart),
-            "step": chart.step if isinstance(chart, Bars) else "",
-            "figure": grid3d.figure(chart) if isinstance(chart, HeatMap) and chart.groups else None,
-        }
-    payload = {
-        "kind": type(chart).__name__.lower(),
-        **chart._asdict(),
-    }
+    """Return a chart as its script reads it."""
     if isinstance(chart, Timeline):
-        lanes, names, groups = _Numbered(), _Numbered(), _Numbered()
-        payload["spans"] = [
-            (lanes[span.lane], names[bounded(span.name, _LONGEST)], *_times(span), groups[span.group],
-             *_known(span.keys, keys))
-            for span in chart.spans
-        ]  # fmt: skip
-        payload["path"] = [
-            (part.span, *_times(part), names[bounded(part.name, _LONGEST)],
-             int(part.is_idle), *_known(part.keys, keys))
-            for part in chart.path
-        ]  # fmt: skip
-        payload |= {"lane_names": list(lanes), "names": list(names), "groups": list(groups)}
-        long_ones = [name for name in names if len(name) > IN_A_LANE]
-        brief_ones = dict(zip(long_ones, labels(long_ones, IN_A_LANE), strict=True))
-        payload["short"] = {str(names[name]): short for name, short in brief_ones.items() if short != name}
-        payload |= {"colours": colours.assign(groups)}
-    else:
-        kinds = _Numbered()
-        path = set(chart.path)
-        payload["edges"] = [
-            (a, b, kinds[kind], int((a, b) in path), row)
-            for (a, b, kind), row in zip(chart.edges, chart.rows(), strict=True)
-        ]
-        payload |= {"kinds": list(kinds), "path": None}
-        payload["nodes"] = list(map(_box, chart.nodes))
-        columns = _IN_A_BOX if any(node["dur_ms"] is not None for node in chart.nodes) else IN_A_LANE
-        payload["short"] = labels([node["label"] for node in chart.nodes], columns)
-        payload |= {"colours": colours.assign(str(node["cat"]) for node in chart.nodes)}
-    return payload
+        return _timeline(chart, keys)
+    is_small = isinstance(chart, Bars) and chart.is_small
+    return {
+        "kind": "drawing",
+        "title": chart.title,
+        "narrow": is_small,
+        "svg": plot.painted(chart, SMALL if is_small else WIDTH).svg,
+        "note": chart.note if isinstance(chart, Network) else "",
+        "large": isinstance(chart, Network),
+        "figure": heat_map.figure(chart) if _is_in_3d(chart) else None,
+    }
 
 
-def _box(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a node of a graph under its short name; where that is not all of it, the whole is a figure."""
-    short = brief(node["label"])
-    return {**node, "label": short} | ({"name": node["label"]} if short != node["label"] else {})
+def _is_in_3d(chart: Chart) -> TypeGuard[HeatMap]:
+    return isinstance(chart, HeatMap) and chart.in_3d and find_spec("plotly") is not None
 
 
-def _unit(chart: Bars | HeatMap) -> str:
-    """Return the unit of the values, as their label names it; "" for none."""
-    label = (
-        chart.value_label if isinstance(chart, HeatMap) else (chart.y_label, chart.x_label)[chart.horizontal]
-    )
-    found = re.search(r"\b(ms|us|s|GB/s)\b", label)
-    return found[0] if found else ""
+def _timeline(chart: Timeline, keys: Mapping[str, int]) -> dict[str, Any]:
+    """Return a timeline as its script reads it; repeated texts are indices into a list."""
+    lanes, names, groups = _Numbered(), _Numbered(), _Numbered()
+    spans = [
+        (lanes[span.lane], names[bounded(span.name, _LONGEST)], *_times(span), groups[span.group],
+         *_known(span.keys, keys))
+        for span in chart.spans
+    ]  # fmt: skip
+    path = [
+        (part.span, *_times(part), names[bounded(part.name, _LONGEST)],
+         int(part.is_idle), *_known(part.keys, keys))
+        for part in chart.path
+    ]  # fmt: skip
+    shades = list(colours.assign(groups).values())
+    return {
+        "kind": "timeline",
+        **{key: getattr(chart, key) for key in ("title", "note", "step")},
+        "spans": spans,
+        "path": path,
+        "lane_names": list(lanes),
+        "names": list(names),
+        "groups": list(groups),
+        "colours": shades,
+        "inks": list(map(colours.ink_on, shades)),
+    }
 
 
 def _times(one: Span | OnPath) -> tuple[float, float]:
@@ -257,17 +213,15 @@ def _all_printable(value: Any) -> Any:
     return value
 
 
-def _script(result: Result) -> str:
-    drawing = itertools.chain.from_iterable(_SCRIPTS[type(chart)] for chart in result.charts)
-    names = dict.fromkeys(["page.js", "table.js", *drawing])
-    return '"use strict";\n' + "".join(_asset(name) for name in names) + "build();\n"
+def _script() -> str:
+    return '"use strict";\n' + "".join(map(_asset, _SCRIPTS)) + "build();\n"
 
 
 def _plotly() -> bytes:
     """Return plotly's script; the package is not loaded for it, which takes 0.03 s."""
     spec = find_spec("plotly")
-    if spec is None or spec.origin is None:
-        raise AnalyzeError("the view in 3-D needs plotly: python3 -m pip install plotly")
+    assert spec is not None
+    assert spec.origin is not None
     return (Path(spec.origin).parent / "package_data" / "plotly.min.js").read_bytes()
 
 

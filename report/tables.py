@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from errors import printable
-from result import Cell, Column, in_digits
+from result import Cell, Column
+from units import in_digits
 
 NO_VALUE = "–"
 ELLIPSIS = "…"
@@ -34,18 +35,26 @@ def cell_texts(column: Column, values: Sequence[Cell]) -> list[str]:
 
 def is_text(column: Column) -> bool:
     """Whether the column's cells are words, which align left and may be shortened."""
-    return column.kind in ("text", "bool")
+    return column.kind in ("text", "sentence", "bool")
 
 
 def display_width(text: str) -> int:
-    """Return how many columns of a terminal `text` takes: two for a wide East Asian character."""
+    """Return how many columns of a terminal `text` takes: two for a wide East Asian character.
+
+    >>> display_width("变a")
+    3
+    """
     if text.isascii():
         return len(text)
     return sum(map(_char_width, text))
 
 
 def shorten(text: str, width: int) -> str:
-    """Return `text` in at most `width` columns, its middle replaced by ``…`` where it is longer."""
+    """Return `text` in at most `width` columns, its middle replaced by ``…`` where it is longer.
+
+    >>> shorten("abcdefghij", 7)
+    'abc…hij'
+    """
     if len(text) * 2 <= width or display_width(text) <= width:
         return text
     head = beginning(text, (width - 1) // 2)

@@ -8,6 +8,7 @@ import textwrap
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import zip_longest
 from typing import TextIO
 
 from msgspec import Struct
@@ -15,7 +16,8 @@ from msgspec import Struct
 from errors import counted, printable
 from report.names import IN_A_LANE, labels, short_names, with_short_functions
 from report.tables import NO_VALUE, cell_texts, display_width, is_text, shorten
-from result import Bars, Card, Cell, Column, Command, Result, Table, in_percent
+from result import Bars, Card, Cell, Column, Command, Result, Table
+from units import in_percent
 
 _HEADER = 6  # columns of a header at least, if its words need them
 _SPACE = "  "
@@ -96,7 +98,7 @@ def _shares(chart: Bars, width: int | None) -> list[str]:
 
     Nothing for other bars.
     """
-    if len(chart.x) > 1 or not (chart.stacked and chart.horizontal):
+    if len(chart.names) > 1:
         return []
     short = labels([*chart.series], IN_A_LANE)
     values = {name: value or 0.0 for name, (value,) in zip(short, chart.series.values(), strict=True)}
@@ -207,9 +209,8 @@ def most_rows(args: Namespace) -> int | None:
 
 
 def shown_tables(result: Result) -> list[Table]:
-    """Return the tables that people see on standard output; not those of whose rows none is worth showing."""
-    shown = [table for table in result.tables if not table.detail]
-    return [table.brief or table for table in shown if table.brief is None or table.brief.rows]
+    """Return the tables that people see on standard output."""
+    return [table for table in result.tables if not table.detail]
 
 
 def _laid_out(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], *, is_tall: bool) -> list[_Part]:
@@ -250,12 +251,29 @@ def _fitted(parts: list[_Part], width: int) -> tuple[list[_Part], list[_Part]]:
     cap = max(_even_share([part.width for part in texts], room), 1)
     for part in texts:
         part.width = min(part.width, cap)
-        part.cells = short_names(part.cells, part.width)
+        part.cells = (_folded if part.column.kind == "sentence" else short_names)(part.cells, part.width)
         part.header = [
             shorten(line, part.width) for line in _stacked(printable(part.column.title), part.width)
         ]
-        part.width = max(map(display_width, [*part.cells, *part.header]))
-    return parts, left_out
+        lines = [line for cell in part.cells for line in cell.split("\n")]
+        part.width = max(map(display_width, [*lines, *part.header]))
+    return _unfolded(parts), left_out
+
+
+def _folded(sentences: Sequence[str], width: int) -> list[str]:
+    """Break sentences into lines of `width` columns."""
+    return [
+        "\n".join(shorten(line, width) for line in textwrap.wrap(sentence, width)) for sentence in sentences
+    ]
+
+
+def _unfolded(parts: list[_Part]) -> list[_Part]:
+    """Give each line of a cell a row of its own."""
+    rows = zip(*(part.cells for part in parts), strict=True)
+    lines = [line for row in rows for line in zip_longest(*(cell.split("\n") for cell in row), fillvalue="")]
+    for part, cells in zip(parts, zip(*lines, strict=True), strict=True):
+        part.cells = list(cells)
+    return parts
 
 
 def _narrowest(part: _Part) -> int:
@@ -317,11 +335,7 @@ def _joined(columns: Sequence[list[str]]) -> Iterator[str]:
 
 
 def _aligned(part: _Part, texts: Sequence[str]) -> list[str]:
-    left = is_text(part.column)
-    if all(map(str.isascii, texts)):
-        pad = str.ljust if left else str.rjust
-        return [pad(text, part.width) for text in texts]
-    return [_padded(text, part.width, left=left) for text in texts]
+    return [_padded(text, part.width, left=is_text(part.column)) for text in texts]
 
 
 def _padded(text: str, width: int, *, left: bool) -> str:

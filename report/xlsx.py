@@ -6,14 +6,13 @@ import functools
 import io
 import logging
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from errors import OutputError, printable
 from outputs.atomic import open_output, temporary_directory
 from outputs.marks import PROGRAM
-from report.tables import cell_texts, display_width, shorten
+from report.tables import cell_texts, display_width, is_text, shorten
 from result import Cell, Column, Result, Table, card_texts
 
 #: What the file format allows.
@@ -27,7 +26,11 @@ _WIDTH_SAMPLE = 1000  # rows that decide how wide a column is shown
 _WIDEST = 60
 _TITLE_LINE, _TITLE_CHARACTERS = 20, 85  # points of a line of the title, and what it holds
 _SUMMARY, _SUMMARY_WIDTH = "Summary", (28, 100)  # in characters, of its two columns
-_GOOD, _NEUTRAL, _BAD = "#63BE7B", "#FFFFFF", "#F8696B"
+#: The colours of changes: good below 0, bad above.
+_BY_CHANGE = {
+    "type": "3_color_scale", "mid_type": "num", "mid_value": 0,
+    "min_color": "#63BE7B", "mid_color": "#FFFFFF", "max_color": "#F8696B",
+}  # fmt: skip
 
 
 def write(result: Result, path: Path) -> None:
@@ -67,7 +70,7 @@ def _fill(packed: io.BytesIO, result: Result) -> int:
         taken = {_SUMMARY.casefold()}
         return sum(
             _write_sheet(workbook.add_worksheet(sheet_name(table.name, taken)), formats, _cut(table))
-            for table in result.tables
+            for table in result.files_tables
         )
 
 
@@ -85,7 +88,6 @@ def _write_summary(sheet: Any, formats: _Formats, result: Result, title: str) ->
         *result.figures,
         *(("" if at else "Findings", text) for at, text in enumerate(card_texts(result.cards))),
         *(("" if at else "Notes", note) for at, note in enumerate(result.notes)),
-        *(("" if at else "Read", line) for at, line in enumerate(result.read)),
         *(("" if at else "Repaired or left out", line) for at, line in enumerate(result.repairs)),
     ]
     for row, (label, text) in enumerate(lines[: ROWS_A_SHEET - 2], start=2):
@@ -132,11 +134,10 @@ class _Formats:
         self.number_header = workbook.add_format({**edges, "align": "right"})
         self.title = workbook.add_format({"bold": True, "font_size": 14, "text_wrap": True, "valign": "top"})
         self.words = workbook.add_format({"text_wrap": True, "valign": "top"})
-        self.faint = workbook.add_format({"font_color": "#808080"})
 
     def of(self, column: Column) -> Any:
         """Return the format of the column's cells, None for text."""
-        if column.kind in ("text", "bool"):
+        if is_text(column):
             return None
         if column.kind == "id":
             return self._add("0")
@@ -157,11 +158,9 @@ def _write_sheet(sheet: Any, formats: _Formats, table: Table) -> int:
         for index, cell in enumerate(row):
             cut += _write_cell(sheet, last, index, cell, cell_formats[index])
     sheet.autofilter(0, 0, last, len(table.columns) - 1)
-    if table.certain_at is not None and last:
-        _fade(sheet, formats.faint, table.certain_at, last, len(table.columns) - 1)
     for index, column in enumerate(table.columns):
         if column.scale == "diverging" and last:
-            _colour_by_value(sheet, index, last, [row[index] for row in table.rows])
+            sheet.conditional_format(1, index, last, index, _BY_CHANGE)
     return cut
 
 
@@ -180,32 +179,11 @@ def _write_cell(sheet: Any, row: int, column: int, cell: Cell, cell_format: Any)
     return False
 
 
-def _fade(sheet: Any, faint: Any, certain: int, last_row: int, last_column: int) -> None:
-    """Write the rows that may be chance in grey; no rule after this one colours them."""
-    from xlsxwriter.utility import xl_col_to_name
-
-    rule = {"type": "formula", "criteria": f"=${xl_col_to_name(certain)}2<>TRUE", "format": faint}
-    sheet.conditional_format(1, 0, last_row, last_column, {**rule, "stop_if_true": True})
-
-
-def _colour_by_value(sheet: Any, column: int, last_row: int, values: Sequence[Cell]) -> None:
-    """Colour a column from good (below 0) over none to bad (above 0), full at the 95th percentile."""
-    sizes = sorted(abs(value) for value in values if isinstance(value, (int, float)) and math.isfinite(value))
-    full = sizes[math.ceil(0.95 * (len(sizes) - 1))] if sizes else 0.0
-    scale = {"type": "3_color_scale", "min_type": "num", "mid_type": "num", "max_type": "num"}
-    bounds = {"min_value": -(full or 1.0), "mid_value": 0, "max_value": full or 1.0}
-    colours = {"min_color": _GOOD, "mid_color": _NEUTRAL, "max_color": _BAD}
-    sheet.conditional_format(1, column, last_row, column, {**scale, **bounds, **colours})
-
-
 def _width(table: Table, index: int) -> int:
     """Return how many characters wide a column is shown, by its header and first rows."""
     column = table.columns[index]
     values = [row[index] for row in table.rows[:_WIDTH_SAMPLE]]
     texts = cell_texts(column, values)
-    if column.kind in ("float", "percent"):  # as the sheet shows them
-        scale = 100 if column.kind == "percent" else 1
-        texts += [f"{scale * value:,.{column.digits}f}" for value in values if isinstance(value, int | float)]
     widest_word = max(map(len, column.title.split()), default=0) + 3  # the filter's arrow
     return min(max([6, widest_word, *(display_width(text) + 2 for text in texts)]), _WIDEST)
 

@@ -67,7 +67,6 @@ class CollectiveStats(Struct, frozen=True):
     rows: Sequence[CollectiveStat]
     notes: Sequence[str]
     path: Path  # of the first file
-    read: Sequence[str]
     repairs: Sequence[str]
 
 
@@ -94,7 +93,6 @@ def collective_stats(paths: Sequence[Path], partitions: Partitions, asked: Reque
         rows=[*_rows(found, members, len(ranks))],
         notes=[*_notes(found, members), *notes],
         path=job.files[0].path,
-        read=[f"{file.path}: {file.dialect}, {file.n_events:,} events" for file in job.files],
         repairs=job.repairs,
     )
 

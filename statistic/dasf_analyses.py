@@ -22,8 +22,9 @@ from dialects import Need
 from errors import TraceError, counted
 from formats.columns import Trace
 from formats.dasf_records import COMPUTE, MANAGED_MEMORY, RESOURCE_USAGE
-from result import Cell, Column, Table, in_digits
+from result import Cell, Column, Table
 from trace_utils import Request, read_ranks
+from units import in_digits
 
 #: What the args of events are needed for, beside the points.
 NEEDS = (Need.EDGES, Need.SIZES)

@@ -18,10 +18,10 @@ import pytest
 import options
 from collector.network import network_tables as network
 from conftest import REPO, few, run_cli
-from dag_utils import BY_NAME, PATH
 from diagnose.finding import FindingKind
 from options import critical, statistic
 from options.compare.comparison_tables import CHANGE
+from options.critical import BY_NAME, PATH
 from options.diagnose import hang_tables
 from options.statistic import collective_table
 from result import Column

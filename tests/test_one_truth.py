@@ -15,8 +15,8 @@ from conftest import REPO, ask, few, run_cli
 from dag_utils import LoadedSteps, Recording, StepGraph, critical_path, load_steps
 from diagnose.job_view import JobView
 from replay.runs import simulated
-from result import in_ms
 from trace_utils import Request
+from units import in_ms
 
 pytestmark = pytest.mark.slow
 

@@ -30,7 +30,7 @@ from collector.gpu.parts import (
     time_of,
 )
 from dialects.byteps.byteps_names import GradientNames, read_names
-from errors import AnalyzeError, TraceError
+from errors import AnalyzeError, Repairs, TraceError
 from formats.columns import Trace
 from formats.gml import format_gml, read_gml
 from formats.stream import read_text
@@ -38,7 +38,6 @@ from opname import OpName
 from outputs.atomic import open_output
 from parallel import FilePart, OnRead
 from parallel import progress as bars
-from result import Repairs
 from traces.files import read_document, read_trace
 from traces.gpu_folders import GpuDir
 

@@ -15,12 +15,11 @@ from collector.network.partition_keys import Keys, files_below, read_keys
 from collector.network.server_timeline import ServerKey, served_keys
 from collector.network.transfers import Connection, Traffic, read_traffic
 from collector.network.wire import UNKNOWN, Wire, job_size, merge, with_waiting
-from errors import TraceError, missing
+from errors import Repairs, TraceError, missing
 from formats.chrome_writer import Slice, ThreadRow, write_timeline
 from opname import OpName, split_key
 from parallel import FilePart, OnRead, map_files, size_of
 from parallel import progress as bars
-from result import Repairs
 
 TIMELINE = "comm_timeline.json"
 _PART = "part"  # category of what lies within a slice: not to be counted with it

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from errors import TraceError
-from result import Column, Result, Table, in_digits, in_ms, in_percent, ms_column
+from result import Column, Result, Table, ms_column
+from units import in_digits, in_ms, in_percent
 
 if TYPE_CHECKING:
     from collector.network.server_timeline import ServerKey
@@ -41,10 +42,6 @@ def pcap(root: Path, *, jobs: int | None, progress: bool | None, output: Path | 
                 f"{in_digits((wire.response_end_ns.max() - wire.request_start_ns.min()) / 1e9)} s",
             ),
         ],
-        read=[
-            f"{c.capture.path}: {c.capture.n_packets:,} packets, {c.n_transfers:,} transfers"
-            for c in network.captures
-        ],
         notes=[f"written: {target}", *([] if every_worker else [_NOT_EVERY_WORKER])],
         repairs=network.repairs,
     )
@@ -67,10 +64,6 @@ def server(root: Path, *, progress: bool | None, output: Path | None = None) -> 
         {"server": _document(target, n_events, tables)},
         [table for table in tables if table.rows],
         figures=[("server events", f"{n_events:,}")],
-        read=[
-            f"{log.path}: {log.kinds.total():,} lines of {', '.join(log.kinds)}, {log.n_other:,} others"
-            for log in servers.logs
-        ],
         notes=[f"written: {target}"],
         repairs=servers.repairs,
     )

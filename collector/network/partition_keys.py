@@ -15,11 +15,10 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from dialects.byteps.byteps_names import GradientNames, read_names
-from errors import TraceError
+from errors import Repairs, TraceError
 from formats.columns import Id, Trace
 from inputs import natural, opened
 from opname import OpName, partition_key, split_key
-from result import Repairs
 from traces.files import read_trace
 from traces.gpu_folders import GpuDir, find_gpus, is_gpu_file
 

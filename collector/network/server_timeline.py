@@ -12,11 +12,10 @@ from collector.network.endpoints import index_in_path
 from collector.network.partition_keys import Keys, attempt, lines_of, read_keys, text_files
 from collector.network.pslite import key_base
 from collector.network.server_logs import Interval, Log, read_log
-from errors import TraceError, missing
+from errors import Repairs, TraceError, missing
 from formats.chrome_writer import Slice, ThreadRow, write_timeline
 from opname import split_key
 from parallel import progress as bars
-from result import Repairs
 
 TIMELINE = "server_timeline.json"
 _CATEGORY = "Server"

@@ -14,7 +14,7 @@ from arrays import Int64, NDArray
 from arrays.numbering import places_by_value
 from collector.network.endpoints import index_in_path, n_announced, partition_keys
 from collector.network.transfers import Connection, Traffic, Transfers
-from result import Repairs
+from errors import Repairs
 
 UNKNOWN = -1
 

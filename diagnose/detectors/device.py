@@ -19,7 +19,7 @@ from function_names import brief, named
 from replay.whatif.host import allocates, is_allocation, is_sync, prepares
 from replay.whatif.scaling import GONE
 from replay.whatif.sized_collectives import events_by_owner
-from result import in_ms, in_percent
+from units import in_ms, in_percent
 
 _LAUNCH = re.compile(r"(?i)launch_?\w*kernel")
 _BETWEEN = re.compile(r"\b(?:HtoD|DtoH)\b|Host ?To ?Device|Device ?To ?Host", re.IGNORECASE)

@@ -15,7 +15,7 @@ from diagnose.job_view import JobView, longest_awaited
 from dialects.roles import Phase, Role
 from function_names import named
 from replay.whatif.scaling import GONE
-from result import in_ms, in_percent
+from units import in_ms, in_percent
 
 
 def slow_input(view: JobView) -> Iterator[Finding | Skipped]:

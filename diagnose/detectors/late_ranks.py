@@ -23,7 +23,7 @@ from replay.edit import EditRequest
 from replay.even_work import excess_ns, is_own_work, peers_of, peers_usual
 from replay.whatif.scaling import GONE
 from replay.whatif.straggler import stragglers
-from result import in_ms
+from units import in_ms
 
 _LOADERS = "look at the loaders: data, disk, workers, prefetching"
 _MACHINE = "compare its batch, its data and its machine (clocks, other processes) with its peers'"

@@ -12,7 +12,7 @@ from diagnose.finding_thresholds import EXPOSED, HALF, NEGLIGIBLE
 from diagnose.job_view import JobView
 from dialects.step_parts import Whose
 from replay.whatif.negotiation import is_wait, waited_for
-from result import in_ms
+from units import in_ms
 
 
 def late_in_negotiations(view: JobView) -> Iterator[Finding | Skipped]:

@@ -23,7 +23,7 @@ from errors import counted, listed
 from function_names import brief, named
 from replay.whatif.outliers import at_usual_length
 from replay.whatif.scaling import GONE
-from result import in_ms, in_percent
+from units import in_ms, in_percent
 
 #: Roles of what a job computes, unlike calls that only hand work to a device.
 _OF_THE_JOB = (Role.COMPUTE, Role.HOST, Role.UPDATE)

@@ -13,7 +13,7 @@ from diagnose.job_view import JobView
 from dialects.step_parts import Direction
 from replay.links import is_sized
 from replay.whatif.server_times import beyond_bytes, is_pull, slowest_server
-from result import in_digits, in_ms, in_percent
+from units import in_digits, in_ms, in_percent
 
 _NO_LINKS = "no links to servers are recorded"
 

@@ -26,7 +26,7 @@ from function_names import brief
 from replay.whatif.collective_times import LATENCY, MERGED, short_collectives, slow_collectives
 from replay.whatif.scaling import GONE
 from replay.whatif.sized_collectives import Rates, events_by_owner, turns
-from result import in_digits, in_ms
+from units import in_digits, in_ms
 
 NO_BYTES = "the bytes of the transfers are not recorded"
 NO_COMMUNICATION = "no communication between ranks is recorded"

@@ -35,7 +35,7 @@ from dialects.system import (
 from errors import Note, NoteKind, counted
 from formats.columns import Trace
 from formats.rows import Rule
-from result import in_ms
+from units import in_ms
 
 if TYPE_CHECKING:
     from dialects.step_parts import RankSteps, RankTrace

@@ -13,7 +13,7 @@ from arrays.median import median
 from dialects.steps import NO_STEPS, Steps, outer_rows, spans
 from errors import listed
 from formats.columns import Trace
-from result import in_ms
+from units import in_ms
 
 #: vLLM counts requests (and tokens) of prompts and of generation in its annotations; TensorRT-LLM likewise.
 _COUNTED = re.compile(

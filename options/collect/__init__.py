@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from errors import TraceError, UsageError, missing
+from errors import Repairs, TraceError, UsageError, missing
 from options import add_flags, add_variants, asked, command, refuse, variant_of
-from result import Repairs, Result
+from result import Result
 
 if TYPE_CHECKING:
     from collector.gpu.parts import PartName
@@ -61,7 +61,7 @@ def _collect(args: Namespace) -> Result:
 
         for path in args.path:
             for found in all_there_is(path, jobs=args.jobs, progress=args.progress):
-                result = _joined(result, found, args.head)
+                result = _joined(result, found)
     if not gpus and not result.tables:
         why = f" ({'; '.join(result.repairs)})" if result.repairs else ""
         raise TraceError(
@@ -158,15 +158,15 @@ def _one_source(args: Namespace, variant: str) -> Result:
         found = network_tables.pcap(path, jobs=args.jobs, progress=args.progress, output=args.output)
     else:
         found = network_tables.server(path, progress=args.progress, output=args.output)
-    return _joined(time_result(args, [], Repairs(), f"Collected ({variant}) from"), found, args.head)
+    return _joined(time_result(args, [], Repairs(), f"Collected ({variant}) from"), found)
 
 
-def _joined(result: Result, found: Result, head: int | None) -> Result:
-    lists = ("charts", "figures", "read", "notes", "repairs")
+def _joined(result: Result, found: Result) -> Result:
+    lists = ("figures", "notes", "repairs")
     joined: dict[str, Any] = {name: [*getattr(result, name), *getattr(found, name)] for name in lists}
     return result._replace(
         document={**result.document, **found.document},
         headline=result.headline or found.headline,
-        tables=[*result.tables, *(table._replace(rows=table.rows[:head]) for table in found.tables)],
+        tables=[*result.tables, *found.tables],
         **joined,
     )

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from statistics import fmean, pstdev
 
 from collector.gpu.iteration_times import Gpu, StepTime, known_mean, together
-from errors import counted
-from result import Column, Repairs, Result, Table, in_ms, ms_of
+from errors import Repairs, counted
+from result import Column, Result, Table
+from units import in_ms, ms_of
 
 
 def time_result(
@@ -35,7 +36,6 @@ def time_result(
         headline=_headline(of_job, len(ranks)),
         tables=_tables(args, gpus) if gpus else (),
         figures=figures,
-        read=[f"{gpu.path}: {sum(gpu.events.values()):,} events" for gpu in gpus],
         notes=[*unmarked, *notes],
         repairs=repairs.lines,
     )
@@ -91,4 +91,4 @@ def _tables(args: Namespace, gpus: Sequence[Gpu]) -> list[Table]:
     steps = [(gpu.name, step) for gpu in rows for step in gpu.steps]
     if args.sort:
         steps.sort(key=lambda pair: pair[1].iteration_ns, reverse=True)
-    return [Table.of("gpus", "GPUs", _GPUS, rows), Table.of("steps", "Steps", _STEPS, steps[: args.head])]
+    return [Table.of("gpus", "GPUs", _GPUS, rows), Table.of("steps", "Steps", _STEPS, steps)]

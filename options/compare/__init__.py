@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from errors import UsageError, counted
+from lazy_sequence import LazySequence
 from options import READING, above_zero, add_flags, command
 from options.compare.comparison_tables import (
     both_ms,
@@ -18,10 +19,9 @@ from options.compare.comparison_tables import (
     shown,
     tables_of,
 )
-from options.critical import usual_step
 from options.runs import check_runs, digest_note, group_of, labels, load_runs
-from outputs.marks import is_digest
-from result import Chart, LazySequence, Result, Table, in_ms, in_percent, ms_of
+from result import Result, Table
+from units import in_ms, in_percent, ms_of
 
 if TYPE_CHECKING:
     from compare.comparison import Comparison, OpChange
@@ -79,14 +79,9 @@ def run(args: Namespace) -> Result:
             *(table for pair in pairs for table in _tables(pair, args, detailed)),
             *(input_table(run, name) for run, name in zip(runs, names, strict=True)),
         ],
-        charts=_charts(args, detailed[0]),
+        charts=charts_of(detailed[0]),
         figures=[
             figure for pair in pairs for figure in _figures(pair)[: 1 if _is_left(pair, detailed) else None]
-        ],
-        read=[
-            f"{run.path}: {', '.join(run.dialects)}, {counted(len(run.ranks), 'rank')}, "
-            f"{run.n_slices:,} slices"
-            for run in runs
         ],
         notes=[
             *(note for pair in pairs for note in _notes(pair, alone=len(pairs) == 1)),
@@ -120,22 +115,6 @@ def _tables(pair: Comparison, args: Namespace, detailed: Sequence[Comparison]) -
 
 def _is_left(pair: Comparison, detailed: Sequence[Comparison]) -> bool:
     return pair.names[1] not in {one.names[1] for one in detailed}
-
-
-def _charts(args: Namespace, pair: Comparison) -> list[Chart]:
-    """Return the charts of a comparison, and below them a step of either run, of median length."""
-    charts = charts_of(pair)
-    steps = _timelines(args, pair) if args.html else []
-    return [*charts, *steps]
-
-
-def _timelines(args: Namespace, pair: Comparison) -> list[Chart]:
-    """Return a step of both runs; nothing where one of them has none that can be drawn."""
-    sides = ((pair.a.path, pair.names[0]), (pair.b.path, pair.names[1]))
-    if any(is_digest(path) for path, _ in sides):
-        return []
-    charts = [chart for path, name in sides for chart in usual_step(args, [path], name)]
-    return charts if len(charts) == len(sides) else []
 
 
 def _limit(pairs: Sequence[Comparison], regressed: Sequence[Comparison], percent: float | None) -> list[str]:

@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from result import Bars, Cell, Chart, Column, LazySequence, Table, ms_column, ms_of
+from lazy_sequence import LazySequence
+from result import Bars, Cell, Chart, Column, Table, ms_column
+from units import ms_of
 
 if TYPE_CHECKING:
     from compare.comparison import Comparison, OpChange
@@ -59,7 +61,7 @@ def change_record(change: Change) -> dict[str, Cell]:
 
 def tables_of(pair: Comparison, args: Namespace, *, alone: bool) -> list[Table]:
     """Return the tables of one comparison; unless it is the only one, their names tell which."""
-    tables = [_operations(pair, args), _categories(pair, args)]
+    tables = [*_operations(pair, args), *_categories(pair, args)]
     if any(pair.only_in):
         tables.append(_only(pair, args)._replace(detail=not args.full))
     if alone:
@@ -68,8 +70,7 @@ def tables_of(pair: Comparison, args: Namespace, *, alone: bool) -> list[Table]:
 
 
 def _named(table: Table, run: str) -> Table:
-    brief = table.brief and _named(table.brief, run)
-    return table._replace(name=f"{table.name} {run}", title=f"{table.title}: {run}", brief=brief)
+    return table._replace(name=f"{table.name} {run}", title=f"{table.title}: {run}")
 
 
 def _sides(key: str, what: str, of: str) -> list[Column]:
@@ -89,7 +90,8 @@ def _tested_columns() -> list[Column]:
     return [column._replace(value=of(cell)) for column, cell in _CHANGE_CELLS]
 
 
-def _operations(pair: Comparison, args: Namespace) -> Table:
+def _operations(pair: Comparison, args: Namespace) -> list[Table]:
+    """Return the table of all operations, and what a terminal shows of it."""
     tested = _tested_columns()
     columns = (
         Column("name", "operation"),
@@ -100,9 +102,10 @@ def _operations(pair: Comparison, args: Namespace) -> Table:
         *tested[2:],
         *_COUNTS,
     )
-    brief = None if args.sort or args.full else _most(pair, args.head or _MOST_SHOWN)
+    brief = [] if args.sort or args.full else [_most(pair, args.head or _MOST_SHOWN)]
     ops = shown(pair.operations, args)
-    return Table.of("operations", "Operations", columns, ops, certain="significant", brief=brief)
+    whole = Table.of("operations", "Operations", columns, ops, certain="significant", detail=bool(brief))
+    return [whole, *(table for table in brief if table.rows)]
 
 
 def _explaining(pair: Comparison) -> list[OpChange]:
@@ -120,7 +123,7 @@ def _most(pair: Comparison, n_rows: int) -> Table:
     )
     rows, n_all = _explaining(pair)[:n_rows], len(pair.of_either)
     note = f"{len(rows):,} of {n_all:,} operations; --full shows all" if len(rows) < n_all else ""
-    return Table.of("operations", _MOST, columns, rows, note=note, certain="significant")
+    return Table.of("operations", _MOST, columns, rows, note=note, certain="significant", brief=True)
 
 
 def _is_certain(op: OpChange) -> bool:
@@ -128,7 +131,8 @@ def _is_certain(op: OpChange) -> bool:
     return (op.average if all(op.count) else op.explained).significant
 
 
-def _categories(pair: Comparison, args: Namespace) -> Table:
+def _categories(pair: Comparison, args: Namespace) -> list[Table]:
+    """Return the table of all categories, and what a terminal shows of it."""
     from options.step_charts import LEAST_SHOWN
 
     columns = (
@@ -149,10 +153,12 @@ def _categories(pair: Comparison, args: Namespace) -> Table:
     large = [each for each in categories if abs(each.explained.ns or 0.0) > LEAST_SHOWN * base]
     first, a, b, explains, sure = columns[:5]
     few = (first, explains, a, b, sure._replace(title="significant"))
-    brief = None
-    if base and not args.full:
-        brief = Table.of("categories", "What explains the change of the step", few, large, certain="explains")
-    return Table.of("categories", title, columns, categories, note=note, certain="explains", brief=brief)
+    is_brief = bool(base) and not args.full
+    whole = Table.of("categories", title, columns, categories, note=note, certain="explains", detail=is_brief)
+    if not is_brief or not large:
+        return [whole]
+    what = "What explains the change of the step"
+    return [whole, Table.of("categories", what, few, large, certain="explains", brief=True)]
 
 
 def _only(pair: Comparison, args: Namespace) -> Table:
@@ -214,4 +220,4 @@ def _changes(title: str, changes: Mapping[str, Change]) -> list[Bars]:
     ]
     label = "change of a step (ms)" + (" and its 95 % interval" if any(ends) else "")
     series = {"change": [ms_of(change.ns) for change in changes.values()]}
-    return [Bars(title, label, "", names, series, horizontal=True, between=ends, is_small=True)]
+    return [Bars(title, label, names, series, between=ends, is_small=True)]

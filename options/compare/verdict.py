@@ -6,7 +6,7 @@ from compare.comparison import Comparison
 from compare.significance import FEWEST_STEPS, Change
 from function_names import brief
 from options.step_charts import doubt
-from result import in_ms, in_percent
+from units import in_ms, in_percent
 
 _WORTH_NAMING = 0.05  # of the change: what a category must explain to be named
 _UNCHANGED = 0.0005  # of the step: a smaller change counts as unchanged

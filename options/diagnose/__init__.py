@@ -10,7 +10,8 @@ from errors import TraceError, UsageError, as_sentence, counted, listed
 from function_names import brief
 from options import READING, add_flags, asked, command, refuse
 from outputs.marks import is_digest
-from result import Card, Chart, Column, Command, Result, Table, in_ms, in_percent, ms_of
+from result import Card, Chart, Column, Command, Result, Table
+from units import in_ms, in_percent, ms_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,7 +37,7 @@ _BRIEF = (  # of a place, a `Ranked`, where it is, and the command that answers 
     Column("gain_low_ms", "95 %: from", "float", value=lambda row: _gain(row[1], "low_ns")),
     Column("gain_high_ms", "to", "float", value=lambda row: _gain(row[1], "high_ns")),
     Column("gain_share", "of a step", "percent", 0, value=lambda row: row[1].share),
-    Column("title", "what", value=lambda row: row[1].finding.title),
+    Column("title", "what", "sentence", value=lambda row: row[1].finding.title),
     Column("ranks", "where", value=lambda row: row[2]),
 )
 _FINDINGS = (
@@ -45,15 +46,15 @@ _FINDINGS = (
         "gain_after_above_ms", "after those above", "float", value=lambda row: ms_of(row[1].after_above_ns)
     ),
     Column("kind", "kind", value=lambda row: _words(row[1].finding.kind)),
-    Column("cause", "why", value=lambda row: row[1].finding.cause),
-    Column("action", "what to do", value=lambda row: row[1].finding.action),
-    Column("caveat", "caveat", value=lambda row: row[1].finding.caveat),
+    Column("cause", "why", "sentence", value=lambda row: row[1].finding.cause),
+    Column("action", "what to do", "sentence", value=lambda row: row[1].finding.action),
+    Column("caveat", "caveat", "sentence", value=lambda row: row[1].finding.caveat),
     Column("change", "what-if (--set)", value=lambda row: _change(row[1])),
     Column("command", "command", value=lambda row: row[3]),
 )
 _SKIPPED = (
     Column("kind", "could not check", value=lambda one: _words(one.kind)),
-    Column("reason", "because"),
+    Column("reason", "because", "sentence"),
 )
 
 
@@ -114,11 +115,10 @@ def _of_dumps(args: Namespace) -> Result:
         [*notes, f"The ranks are taken from {told}."],
         mapped.repairs,
     )
-    tables = [table.first(args.head) for table in hang_tables(hang, ranks, paths)]
+    tables = hang_tables(hang, ranks, paths)
     tables[1] = tables[1]._replace(detail=not args.full)
-    waits = {table.name: table.records() for table in tables[:1]}
     return result._replace(
-        document={**result.document, "waits": waits["ranks"]},
+        document={**result.document, "waits": tables[0].first(args.head).records()},
         tables=tables,
         ask=None if args.full else command(args, "diagnose", "--full"),  # who is where in each group
     )
@@ -155,7 +155,6 @@ def _result(
 
         charts = diagnosis_charts(diagnosis, told, charts)
     rows = [(place, one, _where(one, len(diagnosis.ranks)), _command(args, one)) for place, one in told]
-    brief = Table.of("findings", "Findings", _BRIEF, rows)
     about = [_about(diagnosis, one) for _, one in told]
     skipped = Table.of("skipped", "Could not check", _SKIPPED, diagnosis.skipped, detail=not args.full)
     return Result(
@@ -165,7 +164,8 @@ def _result(
         further=further(diagnosis),
         document=_document(args, diagnosis, ranked),
         tables=[
-            Table.of("findings", "Findings", _FINDINGS, rows, about=about, brief=brief, detail=not rows),
+            Table.of("findings", "Findings", _FINDINGS, rows, about=about, detail=True),
+            *([Table.of("findings", "Findings", _BRIEF, rows, brief=True)] if rows else []),
             *([skipped] if diagnosis.skipped else []),
         ],
         charts=charts,

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from dag_utils import choose_step, critical_path, group_of, path_bars, step_timeline
+from dag_utils import choose_step, critical_path, group_of, step_timeline
 from diagnose.diagnosis import Diagnosis, Ranked
 from diagnose.finding import Finding
 from diagnose.job_view import JobView
 from options.step_charts import joined_steps, rank_map
-from result import Bars, Chart, in_ms
+from result import Bars, Chart
+from units import in_ms
 
 #: Bars of the steps; of more steps each is the longest of some.
 _MOST_EVERY_STEP = 800
@@ -58,13 +59,13 @@ def path_shares(view: JobView) -> list[Chart]:
     if not whole:
         return []
     shares = {group: [100 * ns / whole] for group, ns in large.items()}
-    title, label = "Where a step's time goes", "% of the critical path, mean of the steps"
+    label = "% of the critical path, mean of the steps"
     label += "; gap: idle, waiting or not recorded" if "gap" in large else ""
-    return [Bars(title, label, "", ["a step"], shares, stacked=True, horizontal=True, is_small=True)]
+    return [Bars("Where a step's time goes", label, ["a step"], shares, unit="%", is_small=True)]
 
 
 def _of_steps(view: JobView, found: Sequence[Ranked], first: Sequence[str]) -> list[Chart]:
-    """Return where the time of steps goes, and their timelines with the ranks to be drawn `first`.
+    """Return the timelines of steps, with the ranks to be drawn `first`.
 
     The usual step comes first, then the worst of those that are far longer than the others, then those in
     which findings were seen, then the others, the longest first: as many as there is room for.
@@ -77,7 +78,6 @@ def _of_steps(view: JobView, found: Sequence[Ranked], first: Sequence[str]) -> l
     by_length = np.argsort(-view.job_ns, kind="stable").tolist()
     lasts_ns = dict(zip(view.rows, view.job_ns.tolist(), strict=True))
     is_alone = len(view.rows) == 1 and len(recording.owners) > 1  # no chart of all steps shows the mean
-    bars: list[Chart] = []
     timelines: list[Chart] = []
     room = _MOST_BOXES
     for row in list(dict.fromkeys([*what, *named, *(view.rows[at] for at in by_length)]))[:_MOST_STEPS]:
@@ -91,11 +91,8 @@ def _of_steps(view: JobView, found: Sequence[Ranked], first: Sequence[str]) -> l
             room -= len(timeline.spans)
             if room < 0:
                 break
-        title = f"What step {step.number} waits for"
-        parts = path_bars(title, recording, step, path)
-        bars.append(parts._replace(step=str(step.number), is_small=True))
         timelines.append(timeline._replace(step=str(step.number)))
-    return [*bars, *timelines]
+    return timelines
 
 
 def _outliers(found: Iterable[Ranked]) -> list[Finding]:
@@ -130,11 +127,11 @@ def _every_step(diagnosis: Diagnosis) -> list[Chart]:
         for (name, group), row in zip(groups.items(), ms.tolist(), strict=True)
         if group
     }
-    unit, mean = ("ms", "mean") if len(diagnosis.ranks) == 1 else _OF_ALL
+    label, mean = ("ms", "mean") if len(diagnosis.ranks) == 1 else _OF_ALL
     mean_ns = float(diagnosis.iteration_ns.mean())
     level = mean_ns / 1e6, f"{mean}: {in_ms(mean_ns)}"
     is_small = len(numbers) <= _FEW_STEPS
-    return [Bars("Length of each step", "step", unit, names, series, True, level=level, is_small=is_small)]
+    return [Bars("Length of each step", label, names, series, by_step=True, level=level, is_small=is_small)]
 
 
 def _excess_map(diagnosis: Diagnosis) -> list[Chart]:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from errors import UsageError
 from options import READING, add_flags, command, refuse
 from options.critical import NO_STEP, recorded_step
-from result import Chart, Column, Command, Network, Result, Table, in_ms
+from result import Column, Command, Network, Result, Table
+from units import in_ms
 
 if TYPE_CHECKING:
     from dag_utils import Dag, LongestPath
@@ -32,7 +33,6 @@ class _Loaded(NamedTuple):
     headline: str
     notes: Sequence[str]
     repairs: Sequence[str]
-    parts: Sequence[Chart] = ()  # where the time of the path goes
     ask: Command | None = None
 
 
@@ -55,7 +55,8 @@ def run(args: Namespace) -> Result:
             "--output FILE.dot or FILE.graphml writes it for other programs"
         )
     with progress.bar(1, "graphs", what="laying out", enabled=args.progress):
-        chart = draw(loaded.dag, loaded.path, f"What waits for what: {len(loaded.dag):,} operations")
+        title = f"What waits for what: {len(loaded.dag):,} operations"
+        chart = draw(loaded.dag, loaded.path, title, placed=bool(drawn))
     return _result(args, loaded, chart, output)
 
 
@@ -92,11 +93,11 @@ def _structure(args: Namespace) -> _Loaded:
     length = f"; its longest chain of average durations is {ms}" if path.length_ns else ""
     first = f"The graph has {len(dag):,} operations and {dag.n_edges:,} edges{length}."
     ask = command(args, "critical", "--step", "mean") if path.length_ns else None
-    return _Loaded(dag, path, Counter(dag.cats), first, found.notes, found.repairs, ask=ask)
+    return _Loaded(dag, path, Counter(dag.cats), first, found.notes, found.repairs, ask)
 
 
 def _recorded(args: Namespace) -> _Loaded:
-    from dag_utils import critical_path, headline, named_path, path_bars, slack_ns
+    from dag_utils import critical_path, headline, named_path, slack_ns
     from options.graph.layout import drawn_step
 
     loaded, row = recorded_step(args)
@@ -105,9 +106,8 @@ def _recorded(args: Namespace) -> _Loaded:
     path = critical_path(step)
     dag, marked, by_cat = drawn_step(recording, step, path, slack_ns(step), parts=args.del_queue)
     first = headline(recording, step, path, named_path(recording, path))
-    parts = path_bars(f"What step {step.number} waits for", recording, step, path)
     ask = command(args, "critical", *(() if args.step is None else ("--step", args.step)))
-    return _Loaded(dag, marked, by_cat, first, recording.notes, loaded.repairs, [parts], ask)
+    return _Loaded(dag, marked, by_cat, first, recording.notes, loaded.repairs, ask)
 
 
 def _output(args: Namespace) -> Path:
@@ -152,8 +152,8 @@ def _result(args: Namespace, loaded: _Loaded, chart: Network, output: Path) -> R
             "output": str(output),
         },
         headline=loaded.headline,
-        tables=(Table("by_kind", "Operations by kind of work", columns, rows[: args.head]),),
-        charts=(chart, *loaded.parts),
+        tables=(Table("by_kind", "Operations by kind of work", columns, rows),),
+        charts=(chart,),
         figures=[*((key, f"{size:,}") for key, size in sizes.items()), *length],
         notes=[*loaded.notes, f"Drawn in {output}."],
         repairs=loaded.repairs,

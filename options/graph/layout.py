@@ -11,7 +11,6 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Collection, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -28,7 +27,7 @@ from dag_utils import (
     new_dag,
 )
 from dialects.step_parts import EdgeKind
-from result import Network
+from result import GraphNode, Network
 
 #: Nodes of a drawing that can be read.
 MOST_DRAWN = 1_000
@@ -37,36 +36,29 @@ _PLACE = (190, 34)
 _ASPECT = 1.6
 
 
-def draw(dag: Dag, path: LongestPath, title: str = "") -> Network:
-    """Return where everything goes. Without durations there is no slack to show."""
+def draw(dag: Dag, path: LongestPath, title: str = "", *, placed: bool = True) -> Network:
+    """Return the graph with a place for each node; files for other programs need none (`placed`).
+
+    Without durations there is no slack to show.
+    """
     spine = set(path.nodes)
-    layer, edges = _layers(dag), _edges(dag)
-    x, y = _places(layer, spine, edges)
-    columns = zip(dag.names, dag.cats, x, y, strict=True)
-    nodes: list[dict[str, Any]] = [
-        {"label": label, "cat": cat, "x": column, "y": row, "dur_ms": None, "critical": i in spine}
-        for i, (label, cat, column, row) in enumerate(columns)
+    layer, edges = [depth - 1 for depth in dag.depths()], _edges(dag)
+    x, y = _places(layer, spine, edges) if placed else ([0.0] * len(dag),) * 2
+    timed = bool(dag.dur_ns.any())
+    nodes = [
+        GraphNode(
+            label,
+            cat,
+            x[i],
+            y[i],
+            dur_ms=dag.dur_ns[i].item() / 1e6 if timed else None,
+            critical=i in spine,
+            slack_ms=path.slack_ns[i].item() / 1e6 if timed else None,
+        )
+        for i, (label, cat) in enumerate(zip(dag.names, dag.cats, strict=True))
     ]
-    if dag.dur_ns.any():
-        times = zip((dag.dur_ns / 1e6).tolist(), (path.slack_ns / 1e6).tolist(), strict=True)
-        for node, (dur_ms, slack_ms) in zip(nodes, times, strict=True):
-            node |= {"dur_ms": dur_ms, "slack_ms": slack_ms}
     onward = dict.fromkeys((a, b) for a, b in itertools.pairwise(path.nodes) if layer[a] < layer[b])
     return Network(title, nodes, edges, path=list(onward))
-
-
-def _layers(dag: Dag) -> list[int]:
-    """Return the layer of every drawn node: its depth; what waits for nothing stands before its user."""
-    depth = np.array(dag.depths(), np.int64) - 1
-    source, target, _ = dag.edges.T
-    waits = np.zeros(len(dag), np.bool_)
-    waits[target] = True
-    nearest = np.full(len(dag), np.iinfo(np.int64).max)
-    np.minimum.at(nearest, source, depth[target])
-    free = ~waits & (nearest < np.iinfo(np.int64).max)
-    depth[free] = nearest[free] - 1
-    layers: list[int] = depth.tolist()
-    return layers
 
 
 def _edges(dag: Dag) -> list[tuple[int, int, str]]:
@@ -94,9 +86,10 @@ def _places(
     row = [0] * len(layer)
     for column in columns:
         _fill(column, row, spine, before)
-    heights = [max((row[node] for node in column), default=0) + 1 for column in columns]
-    width = _band_width(heights)
-    tops = [0, *itertools.accumulate(_band_heights(heights, width))]
+    heights = [max((row[node] for node in column), default=0) + 2 for column in columns]
+    width = max(4, round(math.sqrt(_ASPECT * sum(heights) * _PLACE[1] / _PLACE[0])))
+    bands = [max(heights[i : i + width]) for i in range(0, len(heights), width)]
+    tops = [0, *itertools.accumulate(bands)]
     return [float(at % width) for at in layer], [
         float(tops[at // width] + row[i]) for i, at in enumerate(layer)
     ]
@@ -104,7 +97,7 @@ def _places(
 
 def _fill(column: list[int], row: list[int], spine: Collection[int], before: Sequence[Sequence[int]]) -> None:
     """Give every node of a layer a row of its own: the spine's the first, others near what they wait for."""
-    free = FreeRows()
+    taken: set[int] = set()
     has_spine = False
     wanted = []
     for node in column:
@@ -115,53 +108,14 @@ def _fill(column: list[int], row: list[int], spine: Collection[int], before: Seq
         rows = [row[other] for other in before[node]]
         wanted.append((sum(rows) / len(rows) if rows else 1.0, node))
     for mean, node in sorted(wanted):
-        row[node] = free.take(max(round(mean), 1))
+        row[node] = _nearest_free(taken, max(round(mean), 1))
+        taken.add(row[node])
 
 
-class FreeRows:
-    """The rows from 1 on that no node has yet; taking one costs no more when many are taken."""
-
-    def __init__(self) -> None:
-        self._above: dict[int, int] = {}  # for each row that is taken, one nearer to the next free one
-        self._below: dict[int, int] = {}
-
-    def take(self, wish: int) -> int:
-        """Take the free row nearest to `wish`, the lower of two, and return it."""
-        above, below = _end(self._above, wish), _end(self._below, wish)
-        row = below if below >= 1 and wish - below <= above - wish else above
-        self._above[row], self._below[row] = row + 1, row - 1
-        return row
-
-
-def _end(links: dict[int, int], place: int) -> int:
-    """Return where the links from `place` end, and shorten them."""
-    while place in links:
-        following = links[place]
-        links[place] = links.get(following, following)
-        place = following
-    return place
-
-
-def _band_width(heights: Sequence[int]) -> int:
-    """Return how many layers a band holds so that the page comes nearest to the wanted aspect.
-
-    Tried are widths from 4 layers (or fewer) to all, each a twentieth more than the last.
-    """
-    n = len(heights)
-    widths, width = [], min(n, 4)
-    while 0 < width < n:
-        widths.append(width)
-        width += max(1, width // 20)
-
-    def off(width: int) -> float:
-        total = sum(_band_heights(heights, width))
-        return abs(math.log(width * _PLACE[0] / (total * _PLACE[1]) / _ASPECT))
-
-    return min([*widths, n], key=off) if n else 1
-
-
-def _band_heights(heights: Sequence[int], width: int) -> list[int]:
-    return [max(heights[i : i + width]) + 1 for i in range(0, len(heights), width)]
+def _nearest_free(taken: Collection[int], wish: int) -> int:
+    """Return the row from 1 on nearest to `wish` that is not taken, the upper of two."""
+    rows = (row for distance in itertools.count() for row in (wish - distance, wish + distance))
+    return next(row for row in rows if row >= 1 and row not in taken)
 
 
 def drawn_step(

@@ -19,7 +19,8 @@ from options import (
     variant_of,
     whole_above_zero,
 )
-from result import Chart, Column, Result, Table, in_ms, in_percent, ms_of
+from result import Column, Result, Table
+from units import in_ms, in_percent, ms_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -138,7 +139,7 @@ def _replayed(args: Namespace, loaded: LoadedSteps, wanted: Path) -> Result:
         headline=f"{recording.one_step} takes {in_ms(found.iteration_ns)}.",
         further=_ahead(found),
         document=_document(args, found, row, path, output),
-        tables=[table.first(args.head) for table in tables],
+        tables=tables,
         charts=timelines("Recorded", recording, result, _position(found.rows, row)) if args.html else (),
         notes=[*recording.notes, *written],
         ask=command(args, WHAT_IF),
@@ -175,7 +176,7 @@ def _document(
     args: Namespace, found: Answer, row: int, path: NamedPath, output: Path | None, ratio: float = 1
 ) -> dict[str, Any]:
     """Return the keys that every variant has; `ratio` is how much longer an edited job takes."""
-    from dag_utils import records
+    from options.critical import records
 
     recording, recorded = found.recording, found.recorded_ns
     owners = recording.owners
@@ -298,9 +299,6 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
         *shown.path_tables(recording.steps[row].number, after, full=args.full),
         *(() if slower is None else (shown.slowdown_table(slower),)),
     ]
-    charts: list[Chart] = [shown.whatif_chart(found)]
-    if args.html:
-        charts += shown.timelines("Recorded", recording, result, position)
     ahead = "" if last.interval_ns is None else f" ({_range(last.interval_ns)}, 95 %)"
     recorded_ns = last.recorded.recorded_ns or 0.0
     mean = f" ({in_ms(recorded_ns, unit='')} with outliers)" if last.before_ns < _ALIKE * recorded_ns else ""
@@ -318,8 +316,8 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
             "change": last.ratio - 1,
             "whatif": [_row(edit, slower) for edit in found],
         },
-        tables=[table.first(args.head) for table in tables],
-        charts=charts,
+        tables=tables,
+        charts=shown.timelines("Recorded", recording, result, position) if args.html else (),
         notes=[*recording.notes, *written],
         ask=command(args, WHAT_IF),
     )

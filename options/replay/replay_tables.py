@@ -8,23 +8,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dag.step_graph import Recording
-from dag_utils import BY_NAME, PATH, NamedPath, by_name, critical_path, key_of, step_timeline
-from options.step_charts import MOST_BARS
+from dag_utils import NamedPath, by_name, critical_path, key_of, step_timeline
+from lazy_sequence import LazySequence
+from options.critical import BY_NAME, PATH
 from replay.answer import Answer, measured_ns
 from replay.forecast import Forecast
 from replay.runs import Simulation
 from replay.sensitivity import Effect
 from replay.slowdown import Slowdown
-from result import (
-    Bars,
-    Chart,
-    Column,
-    Command,
-    LazySequence,
-    Table,
-    ms_column,
-    ms_of,
-)
+from result import Chart, Column, Command, Table, ms_column
+from units import ms_of
 
 if TYPE_CHECKING:
     from diagnose.helpful_edits import HelpfulEdit
@@ -132,14 +125,3 @@ def timelines(words: str, recording: Recording, after: Simulation, position: int
         step_timeline(f"{name}: step {step.number}", owned, one, critical_path(one))
         for name, owned, one in ((words, recording, step), ("Replayed", after.recording, replayed))
     ]
-
-
-def whatif_chart(found: Sequence[Forecast]) -> Bars:
-    """Draw how long a step takes before and after each edit, and where its mean will lie."""
-    shown = found[-MOST_BARS:]  # the last one is what the answer is about
-    ends = [edit.interval_ns and (edit.interval_ns[0] / 1e6, edit.interval_ns[1] / 1e6) for edit in shown]
-    between = [None, *ends]
-    label = "mean step (ms)" + (", 95 % between the ends of the line" if any(between) else "")
-    ms = {"iteration time": [shown[-1].before_ns / 1e6, *(edit.after_ns / 1e6 for edit in shown)]}
-    names = ["before", *(f"after: {edit.name}" for edit in shown)]
-    return Bars("Before and after", label, "", names, ms, horizontal=True, between=between, is_small=True)

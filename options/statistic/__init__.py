@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from errors import UsageError, counted
 from function_names import brief
+from lazy_sequence import LazySequence
 from options import READING, add_flags, add_variants, asked, command, refuse, variant_of
 from options.runs import check_digests, check_grouped, digest_note, group_of, saved
 from outputs.marks import is_digest
-from result import Bars, Column, LazySequence, Result, Table, in_ms, in_percent, ms_column
+from result import Bars, Column, Result, Table, ms_column
+from units import in_ms, in_percent
 
 if TYPE_CHECKING:
     from figures.durations import Stat, Stats
@@ -167,9 +169,7 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
         {"traces": traces},
         tables,
         headline=_headline(stats),
-        charts=[_longest(stats)],
         figures=((title.lower(), f"{len(stats):,}{of_all}"), ("slices", f"{job.n_slices:,}")),
-        read=_read_lines(job),
         notes=[*([note] if spans else []), *_sketch_note(job)],
         repairs=job.repairs,
     )
@@ -186,19 +186,6 @@ def _headline(stats: Stats) -> str:
     most = max(work, key=lambda stat: stat.total_ns)
     times = f"{in_ms(most.total_ns)} in {counted(most.count, 'event')}, {in_ms(most.mean_ns)} on average"
     return f"{brief(most.name)} takes most time: {times}."
-
-
-def _longest(stats: Stats) -> Bars:
-    """Draw the operations with the largest totals, a series for each category."""
-    from figures.durations import longest_first
-    from options.step_charts import MOST_BARS
-
-    longest = longest_first(stats)[:MOST_BARS]
-    series: dict[str, list[float | None]] = {stat.cat or "(none)": [None] * len(longest) for stat in longest}
-    for i, stat in enumerate(longest):
-        series[stat.cat or "(none)"][i] = stat.total_ns / 1e6
-    names = [stat.name for stat in longest]
-    return Bars("Longest operations", "total (ms)", "", names, series, stacked=True, horizontal=True)
 
 
 def _of_groups(stats: Sequence[Stat]) -> list[Column]:
@@ -261,7 +248,6 @@ def _breakdown(args: Namespace, job: JobFigures) -> Result:
         (Table.of("breakdown", "Time of each step", _BREAKDOWN, shown[: args.head]), ranks),
         headline=_where_time_goes(job.settled, of_ranks),
         charts=[_mean_steps(of_ranks)],
-        read=_read_lines(job),
         notes=[
             *rules,
             *dict.fromkeys(rank.steps.note for rank in job.ranks if rank.steps.note),
@@ -296,7 +282,7 @@ def _mean_steps(ranks: Sequence[RankSummary]) -> Bars:
         "idle": [rank.idle_ns / 1e6 for rank in ranks],
     }
     names = [rank.rank for rank in ranks]
-    return Bars("Where the time of a step goes", "ms of a step", "", names, series, True, horizontal=True)
+    return Bars("Where the time of a step goes", "ms of a step", names, series)
 
 
 def _dasf(args: Namespace) -> Result:
@@ -307,7 +293,3 @@ def _dasf(args: Namespace) -> Result:
     title = f"{args.sub_option} of {', '.join(map(str, args.path))}"
     headline = dasf_headline(table)
     return _result(title, args.path[0], {}, (table.first(args.head),), headline=headline, repairs=repairs)
-
-
-def _read_lines(job: JobFigures) -> list[str]:
-    return [f"{file.path}: {file.dialect}, {file.n_events:,} events" for file in job.files]

@@ -7,8 +7,9 @@ from argparse import Namespace
 from errors import UsageError, counted
 from options import asked
 from outputs.marks import is_digest
-from result import Column, Result, Table, in_ms, in_percent, ms_column
+from result import Column, Result, Table, ms_column
 from statistic.collective_stats import CollectiveStats, collective_stats
+from units import in_ms, in_percent
 
 _COLLECTIVES = (
     Column("kind", "kind"),
@@ -62,7 +63,6 @@ def collectives(args: Namespace) -> Result:
         tables=[table],
         beside=found.path,
         headline=_headline(found),
-        read=found.read,
         notes=[_HOW, *found.notes],
         repairs=found.repairs,
     )

@@ -15,7 +15,7 @@ from dialects.step_parts import EdgeKind, Joint
 from replay.edit import Edit, EditRequest, Job, Order, measured
 from replay.even_work import even_in_each_step, evened, peers_of, peers_usual, stages, work_by_owner
 from replay.occurrences import medians, pair_numbers
-from result import in_percent
+from units import in_percent
 
 NAME = "straggler=none|even|mean|each_step"
 HELP = (

@@ -1,5 +1,5 @@
 // A chart that came as a drawing (SVG): its marks say what they are under the pointer. A step that is picked in
-// one is picked in all that are by step.
+// one is picked in all that are by step; a large drawing can be searched and zoomed.
 
 drawers.drawing = (chart, place) => {
   const parsed = new DOMParser().parseFromString(chart.svg, "image/svg+xml").documentElement;
@@ -11,26 +11,44 @@ drawers.drawing = (chart, place) => {
   const frame = element("div", { className: "drawing" }, drawing);
   drawing.setAttribute("role", "graphics-document");
   drawing.setAttribute("aria-label", chart.title);
+  const marks = [...drawing.querySelectorAll("[role='graphics-symbol']")];
+  if (chart.large) place.append(zoomable(drawing, frame, marks, width));
   place.append(frame, tip);
   if (chart.figure) offer3d(chart.figure, place);
-  showWhole(drawing);
-  if (chart.by === "step" && chart.place !== null) pickSteps(chart, place, drawing);
+  pickSteps(marks.filter((mark) => mark.dataset.step), place, drawing);
   frame.addEventListener("pointermove", (event) => {
-    const mark = event.target.closest("[role='graphics-symbol'][aria-label]");
-    say(mark, event.clientX, event.clientY);
-  });
-  frame.addEventListener("pointerleave", () => say(null));
-
-  /** Shows what a mark is beside a place in the window; nothing without a mark. */
-  function say(mark, atX, atY) {
+    const mark = event.target.closest("[role='graphics-symbol']");
     tip.hidden = !mark;
     if (!mark) return;
-    tip.textContent = `${mark.getAttribute("aria-label")} ${chart.unit ?? ""}`.trim();
+    tip.textContent = mark.getAttribute("aria-label");
     const box = place.getBoundingClientRect();
-    tip.style.left = `${Math.max(0, Math.min(atX - box.left + 12, box.width - tip.offsetWidth))}px`;
-    tip.style.top = `${atY - box.top + 16}px`;
-  }
+    tip.style.left = `${Math.max(0, Math.min(event.clientX - box.left + 12, box.width - tip.offsetWidth))}px`;
+    tip.style.top = `${event.clientY - box.top + 16}px`;
+  });
+  frame.addEventListener("pointerleave", () => { tip.hidden = true; });
 };
+
+/** Lets a large drawing scroll in its frame, zoom and be searched; returns the line above it. */
+function zoomable(drawing, frame, marks, width) {
+  frame.classList.add("large");
+  frame.tabIndex = 0;
+  drawing.style.maxWidth = "none";
+  const show = (scale) => {
+    drawing.style.minWidth = "0";
+    drawing.style.width = scale ? `${width * scale}px` : "100%";
+  };
+  const zoom = (factor) => show((drawing.clientWidth / width) * factor);
+  const keys = { "+": () => zoom(1.4), w: () => zoom(1.4), "-": () => zoom(1 / 1.4), s: () => zoom(1 / 1.4), 0: () => show(0),
+    a: () => frame.scrollBy(-60, 0), d: () => frame.scrollBy(60, 0) };
+  frame.addEventListener("keydown", (event) => keys[event.key]?.());
+  const lower = marks.map((mark) => mark.getAttribute("aria-label").toLowerCase());
+  const finder = makeFinder("Find a node",
+    (words) => lower.flatMap((label, index) => (label.includes(words) ? [index] : [])),
+    (hits) => marks.forEach((mark, index) => mark.classList.toggle("aside", Boolean(hits && !hits.has(index)))),
+    (index) => marks[index].scrollIntoView({ block: "center", inline: "center" }));
+  const buttons = [["+", "Zoom in", keys["+"]], ["−", "Zoom out", keys["-"]], ["Fit", "Show all", keys[0]]];
+  return toolbar(finder, buttons.map(([words, name, act]) => iconButton(words, name, act)));
+}
 
 /** A button that shows the same values in 3-D; plotly starts when it is first wanted. */
 function offer3d({ data, layout }, place) {
@@ -45,39 +63,22 @@ function offer3d({ data, layout }, place) {
   });
 }
 
-/** Makes room for texts that are wider in this browser's font than where the chart was drawn. */
-function showWhole(drawing) {
-  const [seen, view] = [drawing.getBBox(), drawing.viewBox.baseVal];
-  const left = Math.min(view.x, seen.x);
-  const right = Math.max(view.x + view.width, seen.x + seen.width);
-  drawing.setAttribute("viewBox", [left, view.y, right - left, view.height].join(" "));
-}
-
 /** Lets a step be picked by a click on one of its marks; a second one, or Escape, shows all again. */
-function pickSteps(chart, place, drawing) {
-  const marks = [...drawing.querySelectorAll("[aria-roledescription='bar'], [aria-roledescription='rect mark']")]
-    .map((mark) => {
-      const label = mark.getAttribute("aria-label");
-      const words = label.slice(0, label.lastIndexOf(": ")).split(", ");
-      const [step] = words.splice(chart.place, 1);
-      return { mark, step, said: [words.join(", "), label.slice(label.lastIndexOf(": ") + 2), chart.unit].filter(Boolean).join(" ") };
-    });
-  if (new Set(marks.map(({ step }) => step)).size < 2) return;
+function pickSteps(marks, place, drawing) {
+  if (new Set(marks.map((mark) => mark.dataset.step)).size < 2) return;
   const hint = `Click a step to pick it${steps.drawn.length > 1 ? " and to see it below" : ""}.`;
   const detail = element("p", { className: "detail soft", role: "status" }, hint);
   place.append(detail);
   let picked = null;
-  const show = (step) => {
-    const own = marks.filter((one) => one.step === step);
-    picked = own.length ? step : null;
-    for (const one of marks) one.mark.classList.toggle("aside", picked !== null && one.step !== step);
-    const said = own.map((one) => one.said).join(" · ");
-    detail.textContent = own.length ? `Step ${step}: ${said}` : step === null ? hint : `Step ${step} is not in this chart.`;
-  };
-  steps.followers.push(show);
+  steps.followers.push((step) => {
+    const ofStep = marks.filter((mark) => mark.dataset.step === step);
+    picked = ofStep.length ? step : null;
+    for (const mark of marks) mark.classList.toggle("aside", picked !== null && mark.dataset.step !== step);
+    const said = ofStep.map((mark) => mark.getAttribute("aria-label")).join(" · ");
+    detail.textContent = said || (step === null ? hint : `Step ${step} is not in this chart.`);
+  });
   drawing.addEventListener("click", (event) => {
-    const hit = marks.find(({ mark }) => mark === event.target);
-    if (!hit) return;
-    steps.pick(hit.step === picked ? null : hit.step);
+    const { step } = event.target.dataset;
+    if (step) steps.pick(step === picked ? null : step);
   });
 }

@@ -3,7 +3,6 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const GAP = "–";
 const ELLIPSIS = "…";
-const MOST_BESIDE = 2; // charts beside the cards
 
 /** Makes an element: properties and aria-* or data-* attributes, then children (strings are text). */
 function element(tag, properties = {}, ...children) {
@@ -57,18 +56,6 @@ function shortened(text, length) {
   const head = Math.floor((length - 1) / 2);
   const tail = length - 1 - head;
   return characters.slice(0, head).join("") + ELLIPSIS + (tail ? characters.slice(-tail).join("") : "");
-}
-
-/** The function from a name in a chart to its colour, which means the same everywhere. */
-function coloursOf(chart) {
-  const colours = new Map(Object.entries(chart.colours));
-  return (name) => colours.get(name);
-}
-
-/** Black or white, whichever reads better on a colour (#rrggbb). */
-function inkOn(colour) {
-  const [red, green, blue] = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16) / 255);
-  return 0.2126 * red ** 2.2 + 0.7152 * green ** 2.2 + 0.0722 * blue ** 2.2 > 0.2 ? "#10141a" : "#ffffff";
 }
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -142,7 +129,7 @@ function header() {
 function copier(words, text, label = words) {
   const button = element("button", { type: "button", "aria-label": label }, words);
   button.addEventListener("click", async () => {
-    await copied(text);
+    await navigator.clipboard.writeText(text);
     button.textContent = "Copied";
     setTimeout(() => { button.textContent = words; }, 1500);
   });
@@ -222,13 +209,6 @@ function summary() {
   return data.cards.length ? parts : [...parts, ...trust()];
 }
 
-/** What comes last: what was read. */
-function origin() {
-  if (!data.read.length) return [];
-  const caption = element("summary", {}, `What was read (${formatted(data.read.length, 0)})`);
-  return [element("details", { open: data.read.length <= 8 }, caption, list(data.read))];
-}
-
 function chartSection(chart) {
   const place = element("div", { className: "chart" });
   const figure = element("figure", { "aria-label": chart.title }, element("h2", {}, chart.title), place);
@@ -264,24 +244,17 @@ function afterPaint(go) {
   setTimeout(once, 250);
 }
 
-/** The sections of the page in order, each a function that puts one into `main`; the first ones into `first`, or a row. */
-function sections(main, first) {
+/** The sections of the page in order, each a function that puts one into `main`, or of small charts into `beside`. */
+function sections(main, beside) {
   const drawn = new Set(data.charts.map(({ title }) => title)); // no two headings are the same
   const tables = data.tables.map((one) => ({ ...one, title: one.title + (drawn.has(one.title) ? ", as a table" : "") }));
   const table = (one) => () => main.append(tableSection(one));
-  const others = data.charts.findIndex((chart) => !chart.narrow || chart.step);
-  const nFirst = Math.min(others < 0 ? data.charts.length : others, MOST_BESIDE);
-  let row = null;
+  const firstOfSteps = data.charts.find((chart) => chart.step);
   const charts = data.charts.flatMap((chart, index) => {
     const put = () => {
       const { section, draw } = chartSection(chart);
-      if (index === nFirst && steps.drawn.length > 1) main.append(stepPicker());
-      if (!chart.narrow || index === nFirst) row = null;
-      if (first && index < nFirst) first.append(section);
-      else {
-        if (chart.narrow && !row) main.append((row = element("div", { className: "beside" })));
-        (row ?? main).append(section);
-      }
+      if (chart === firstOfSteps && steps.drawn.length > 1) main.append(stepPicker());
+      (chart.narrow ? beside : main).append(section);
       draw(); // in the document already, so that it knows its width
     };
     const isLast = data.charts[index + 1]?.kind !== "timeline"; // of timelines that are to be compared
@@ -295,13 +268,13 @@ function sections(main, first) {
 function build() {
   const main = element("main", {}, header(), ...summary());
   document.body.append(main);
-  const first = data.cards.length ? element("div", {}) : null; // what has room beside the cards
-  if (first) main.append(element("div", { className: "answer" }, ...cards(), first), ...trust());
-  const others = sections(main, first);
+  const beside = element("div", { className: data.cards.length ? "" : "beside" });
+  if (data.cards.length) main.append(element("div", { className: "answer" }, ...cards(), beside), ...trust());
+  else main.append(beside);
+  const others = sections(main, beside);
   others.shift()?.();
   afterPaint(() => {
     for (const put of others) put();
-    main.append(...origin());
     if (location.hash) document.getElementById(location.hash.slice(1))?.scrollIntoView();
     document.documentElement.dataset.ready = "yes";
   });

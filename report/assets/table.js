@@ -37,19 +37,6 @@ function fullColour(rows, index) {
   return sizes[Math.ceil(0.95 * (sizes.length - 1))] || 1;
 }
 
-/** Puts a text where it can be pasted from; older browsers copy what is selected only. */
-async function copied(text) {
-  try {
-    await navigator.clipboard.writeText(text);
-  } catch {
-    const area = element("textarea", { value: text });
-    document.body.append(area);
-    area.select();
-    document.execCommand("copy");
-    area.remove();
-  }
-}
-
 function tableSection(table) {
   const shown = (value) => table.short[value] ?? value; // a function of C++ as what identifies it
   const about = new Map(table.about.map((keys, index) => [table.rows[index], keys]));
@@ -61,8 +48,6 @@ function tableSection(table) {
   const later = element("button", { type: "button" }, "Next ›");
   const searched = table.rows.map((row) =>
     row.filter((cell) => typeof cell === "string").join("\n").toLowerCase());
-  const longest = table.columns.map((column, index) =>
-    isNumber(column) ? 0 : table.rows.reduce((most, row) => Math.max(most, String(shown(row[index]) ?? "").length), 0));
   const full = table.columns.map((column, index) =>
     column.scale === "diverging" ? fullColour(table.rows.filter(isCertain), index) : 0);
 
@@ -97,12 +82,11 @@ function tableSection(table) {
     const certain = isCertain(row);
     const made = element("tr", certain ? {} : { className: "soft" }, ...row.map((value, index) => {
       const column = table.columns[index];
-      const className = isNumber(column) ? "number" : "text";
+      const className = isNumber(column) ? "number" : column.kind;
       const title = shown(value) === value ? "" : value;
       const command = table.commands[value];
       const words = command ? commandOf(value, command) : breakable(cellText(column, shown(value)));
       const cell = element("td", { className, title }, ...words);
-      if (longest[index]) cell.style.setProperty("--chars", longest[index]);
       if (full[index] && value && certain) {
         const share = Math.min(1, Math.abs(value) / full[index]) * 45;
         cell.style.background = `color-mix(in srgb, var(--${value < 0 ? "good" : "bad"}) ${share}%, transparent)`;

@@ -15,10 +15,9 @@ drawers.timeline = (chart, place) => {
   const path = chart.path.map(([span, start, duration, name, idle, ...keys]) => (
     { span: spans[span], start, duration, name: chart.names[name], idle, keys }));
   const pathEnds = runningEnds(path);
-  const { names, short, groups, lane_names: laneNames } = chart;
+  const { names, groups, lane_names: laneNames } = chart;
   const gap = rowHeight > NAMED_ROW ? 3 : 1; // between rows
-  const colourOf = coloursOf(chart);
-  const pressed = new Set();
+  const { colours } = chart;
   let found = null; // spans that the search found
   let linked = null; // and those that the marked rows of tables are about
   let chosen = null;
@@ -33,9 +32,8 @@ drawers.timeline = (chart, place) => {
   const scaleToFit = (state) => Math.max(1, state.width - margin(state) - 12) / Math.max(last - first, 1e-9);
 
   const board = makeBoard(`${chart.title}: timeline`, height, {
-    flat: true,
     limits: (state) => ({ min: scaleToFit(state) / 2, max: scaleToFit(state) * 1e6 }),
-    fit: (state) => ({ scale: scaleToFit(state), x: margin(state) - first * scaleToFit(state), y: 0 }),
+    fit: (state) => ({ scale: scaleToFit(state), x: margin(state) - first * scaleToFit(state) }),
     hover: (x, y) => { const span = spanAt(x, y); touch(span); return span ? describe(span) : ""; },
     leave: () => touch(null),
     click: (x, y) => { const span = spanAt(x, y); choose(span); links.pin(span?.keys ?? []); },
@@ -59,7 +57,7 @@ drawers.timeline = (chart, place) => {
     const { state } = board;
     if (!state.width) return; // hidden
     const scale = (state.width - margin(state)) / Math.max(to - from, 1e-9);
-    state.view = within({ scale, x: margin(state) - from * scale, y: 0 }, state);
+    state.view = within({ scale, x: margin(state) - from * scale }, state);
     state.fitted = false;
     board.redraw();
   };
@@ -171,10 +169,9 @@ drawers.timeline = (chart, place) => {
       const hit = span === chosen || found?.has(span.index) || linked?.has(span.index);
       if (x + width < drawnTo + 1 && !hit) continue; // its pixel is taken
       drawnTo = Math.floor(x + width);
-      const faded = (found && !found.has(span.index)) || (linked && !linked.has(span.index)) ||
-        (pressed.size && !pressed.has(groups[span.group]));
+      const faded = (found && !found.has(span.index)) || (linked && !linked.has(span.index));
       context.globalAlpha = faded ? 0.15 : 1;
-      context.fillStyle = colourOf(groups[span.group]);
+      context.fillStyle = colours[span.group];
       context.fillRect(x, top, width > 3 ? width - 0.6 : width, rowHeight - gap);
       if (span === chosen) {
         context.strokeStyle = ink.ink;
@@ -228,9 +225,8 @@ drawers.timeline = (chart, place) => {
     const from = Math.max(x, margin(state));
     const room = Math.min(x + width, state.width) - from - 8;
     if (room < 26) return;
-    context.fillStyle = inkOn(colourOf(groups[span.group]));
-    const text = widthOf(context, names[span.name]) <= room ? names[span.name]
-      : fitted(context, short[span.name] ?? names[span.name], room);
+    context.fillStyle = chart.inks[span.group];
+    const text = fitted(context, names[span.name], room);
     if (text) context.fillText(text, from + 4, top + (rowHeight - gap) / 2 + 0.5);
   }
 
@@ -251,7 +247,7 @@ drawers.timeline = (chart, place) => {
     context.fillStyle = ink.paper;
     context.fillRect(0, 0, left, AXIS);
     context.fillStyle = ink.soft;
-    context.fillText(chart.x_label, 8, AXIS / 2);
+    context.fillText("time (ms)", 8, AXIS / 2);
   }
 
   function drawLaneNames(context, state, left, ink) {
@@ -276,7 +272,7 @@ drawers.timeline = (chart, place) => {
     (text) => inOrder.filter((span) => lower[span.name].includes(text)).map((span) => span.index),
     (hits) => { found = hits; board.redraw(); },
     (index) => visit(byIndex.get(index)));
-  const legend = makeLegend(counted(chart.spans.map((span) => groups[span[4]])), colourOf, pressed, board.redraw);
+  const legend = makeLegend([...counted(chart.spans.map((span) => span[4]))].map(([group, n]) => [groups[group], n, colours[group]]));
   const words = `${formatted(covered, 0)} boxes overlap, in the last row of a lane; zoom in or search to see them.`;
   const notes = covered ? [element("p", { className: "soft" }, words)] : [];
   place.append(toolbar(finder, board.buttons), legend, board.board, detail, ...notes);

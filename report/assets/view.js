@@ -1,22 +1,18 @@
-// A canvas that can be moved and zoomed by mouse, touch and keyboard; timelines and graphs draw on it.
+// A canvas that can be moved and zoomed sideways by mouse, touch and keyboard; timelines draw on it.
 
 /**
  * Makes the canvas of a drawing and keeps `view` (scale and offset, in CSS pixels) up to date.
- * hooks: draw(context, view), fit() -> view, click(x, y), hover(x, y) -> text or "", limits {min, max},
- * `flat` for a drawing that zooms only sideways, and if wanted leave(), within(view) -> view that shows something,
- * moved() after the user moved it. Call `resize` once the board is in the page: until then it has no width.
+ * hooks: draw(context, view), fit() -> view, click(x, y), hover(x, y) -> text or "", limits {min, max}, leave(),
+ * within(view) -> view that shows something, moved() after the user moved it. Call `resize` once the board is in
+ * the page: until then it has no width.
  */
 function makeBoard(label, height, hooks) {
   const canvas = element("canvas", { tabIndex: 0, role: "application", "aria-label": label });
   const tip = element("div", { className: "tip", hidden: true });
   const board = element("div", { className: "board" }, canvas, tip);
   canvas.style.height = `${height}px`;
-  canvas.style.touchAction = "pan-y"; // a finger scrolls the page; of a graph too, until it is tapped
-  if (!hooks.flat) {
-    canvas.addEventListener("focus", () => { canvas.style.touchAction = "none"; });
-    canvas.addEventListener("blur", () => { canvas.style.touchAction = "pan-y"; });
-  }
-  const state = { view: { scale: 1, x: 0, y: 0 }, width: 0, height, ratio: 1, fitted: true, pending: false };
+  canvas.style.touchAction = "pan-y"; // a finger scrolls the page
+  const state = { view: { scale: 1, x: 0 }, width: 0, height, ratio: 1, fitted: true, pending: false };
 
   function redraw() {
     if (state.pending) return;
@@ -45,41 +41,36 @@ function makeBoard(label, height, hooks) {
     state.fitted = true;
     state.view = hooks.fit(state);
     redraw();
-    hooks.moved?.();
+    hooks.moved();
   }
 
   function turn(view) {
-    state.view = hooks.within?.(view, state) ?? view;
+    state.view = hooks.within(view, state);
     state.fitted = false;
     redraw();
-    hooks.moved?.();
+    hooks.moved();
   }
 
-  function zoom(factor, x = state.width / 2, y = state.height / 2) {
+  function zoom(factor, x = state.width / 2) {
     const { view } = state;
     const { min, max } = hooks.limits(state);
     const scale = Math.min(max, Math.max(min, view.scale * factor));
     const change = scale / view.scale;
-    turn({ scale, x: x - (x - view.x) * change, y: hooks.flat ? view.y : y - (y - view.y) * change });
+    turn({ scale, x: x - (x - view.x) * change });
   }
 
-  function move(dx, dy) {
-    turn({ ...state.view, x: state.view.x + dx, y: hooks.flat ? 0 : state.view.y + dy });
+  function move(dx) {
+    turn({ ...state.view, x: state.view.x + dx });
   }
 
   listenToPointers(canvas, tip, hooks, { zoom, move });
   listenToKeys(canvas, { zoom, move, fit });
   new ResizeObserver(resize).observe(canvas);
   onTheme(redraw);
-  const button = (text, name, action) => {
-    const made = element("button", { type: "button", "aria-label": name, title: name }, text);
-    made.addEventListener("click", action);
-    return made;
-  };
   const buttons = [
-    button("+", "Zoom in", () => zoom(1.6)),
-    button("−", "Zoom out", () => zoom(1 / 1.6)),
-    button("Fit", "Show all", fit),
+    iconButton("+", "Zoom in", () => zoom(1.6)),
+    iconButton("−", "Zoom out", () => zoom(1 / 1.6)),
+    iconButton("Fit", "Show all", fit),
   ];
   return { board, canvas, buttons, redraw, fit, resize, state };
 }
@@ -87,9 +78,8 @@ function makeBoard(label, height, hooks) {
 function listenToKeys(canvas, { zoom, move, fit }) {
   const keys = {
     "+": () => zoom(1.4), "=": () => zoom(1.4), "-": () => zoom(1 / 1.4), 0: fit,
-    ArrowLeft: () => move(60, 0), ArrowRight: () => move(-60, 0),
-    ArrowUp: () => move(0, 60), ArrowDown: () => move(0, -60),
-    w: () => zoom(1.4), s: () => zoom(1 / 1.4), a: () => move(60, 0), d: () => move(-60, 0),
+    ArrowLeft: () => move(60), ArrowRight: () => move(-60),
+    w: () => zoom(1.4), s: () => zoom(1 / 1.4), a: () => move(60), d: () => move(-60),
   };
   canvas.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || !keys[event.key]) return;
@@ -119,9 +109,8 @@ function listenToPointers(canvas, tip, hooks, { zoom, move }) {
       return;
     }
     const before = down.get(event.pointerId);
-    const [dx, dy] = [now.x - before.x, now.y - before.y];
-    travelled += Math.abs(dx) + Math.abs(dy);
-    if (down.size === 1) move(dx, dy);
+    travelled += Math.abs(now.x - before.x) + Math.abs(now.y - before.y);
+    if (down.size === 1) move(now.x - before.x);
     else if (down.size === 2) pinch(event.pointerId, before, now);
     down.set(event.pointerId, now);
   });
@@ -131,18 +120,18 @@ function listenToPointers(canvas, tip, hooks, { zoom, move }) {
   };
   canvas.addEventListener("pointerup", up);
   canvas.addEventListener("pointercancel", up);
-  canvas.addEventListener("pointerleave", () => { tip.hidden = true; hooks.leave?.(); });
+  canvas.addEventListener("pointerleave", () => { tip.hidden = true; hooks.leave(); });
   // the page scrolls under the wheel until the drawing has been clicked, or with Ctrl (as in a pinch)
   canvas.addEventListener("wheel", (event) => {
     if (!event.ctrlKey && document.activeElement !== canvas) return;
     event.preventDefault();
-    zoom(Math.exp(-event.deltaY * (event.deltaMode ? 0.05 : 0.0016)), at(event).x, at(event).y);
+    zoom(Math.exp(-event.deltaY * (event.deltaMode ? 0.05 : 0.0016)), at(event).x);
   }, { passive: false });
 
   function pinch(id, before, now) {
     const other = [...down].find(([key]) => key !== id)[1];
     const span = (a, b) => Math.max(Math.hypot(a.x - b.x, a.y - b.y), 10);
-    zoom(span(now, other) / span(before, other), (now.x + other.x) / 2, (now.y + other.y) / 2);
+    zoom(span(now, other) / span(before, other), (now.x + other.x) / 2);
   }
 
   function showTip({ x, y }) {
@@ -179,26 +168,25 @@ function fitted(context, full, room) {
   return length > 2 ? shortened(text, length) : "";
 }
 
+/** A button with a sign, and what it does in words. */
+function iconButton(text, name, action) {
+  const made = element("button", { type: "button", "aria-label": name, title: name }, text);
+  made.addEventListener("click", action);
+  return made;
+}
+
 /** The line above a drawing: what finds on the left, what zooms on the right. */
 function toolbar(finder, buttons) {
   return element("div", { className: "tools" }, ...finder, element("span", { className: "tools push" }, ...buttons));
 }
 
-/** A row of buttons, one per category (name -> count); `pressed` is the set of those picked out. */
-function makeLegend(names, colourOf, pressed, changed) {
-  const legend = element("div", { className: "legend", role: "group", "aria-label": "Legend" });
-  for (const [name, count] of names) {
+/** What the colours mean, and how many boxes have each: name, count, colour. */
+function makeLegend(entries) {
+  const legend = element("div", { className: "legend" });
+  for (const [name, count, colour] of entries) {
     const swatch = element("i");
-    swatch.style.background = colourOf(name);
-    const words = `${name || "(none)"} ${formatted(count, 0)}`;
-    const state = { type: "button", "aria-pressed": "false", title: "Pick out" };
-    const button = element("button", state, swatch, words);
-    button.addEventListener("click", () => {
-      if (!pressed.delete(name)) pressed.add(name);
-      button.setAttribute("aria-pressed", String(pressed.has(name)));
-      changed();
-    });
-    legend.append(button);
+    swatch.style.background = colour;
+    legend.append(element("span", {}, swatch, `${name || "(none)"} ${formatted(count, 0)}`));
   }
   return legend;
 }

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from dag import step_timeline as timelines
 from dag.critical_path import critical_path
 from dag.step_graph import Recording
-from dag.step_timeline import key_of, path_bars, step_timeline, stretch_key
+from dag.step_timeline import key_of, step_timeline, stretch_key
 from dialects.roles import Role
 from dialects.step_parts import Edge, Meeting, Transfer
 from make import rank_steps, recording
@@ -80,10 +80,3 @@ def test_of_many_boxes_the_shortest_beside_the_path_are_left_out(monkeypatch: py
     chart = drawn(recording(rank_steps("rank0", events, bounds=(0, 100 * MS))))
     assert [span.name for span in chart.spans] == [f"op{i}" for i in range(90, 100)]
     assert chart.note.startswith("90 boxes are left out")
-
-
-def test_the_bars_of_a_path_add_up_to_the_step() -> None:
-    job = late_rank("void at::native::(anonymous namespace)::spin_kernel(long)")
-    chart = path_bars("Where", job, job.steps[0], critical_path(job.steps[0]))
-    assert list(chart.x) == ["spin_kernel on rank1", "reduce on rank0"]
-    assert [next(filter(None, ms)) for ms in zip(*chart.series.values(), strict=True)] == [70, 5]

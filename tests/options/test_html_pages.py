@@ -19,7 +19,8 @@ from errors import printable
 from options import arguments
 from report import html
 from report.tables import cell_texts
-from result import Bars, Result, Timeline, in_ms
+from result import Bars, Result, Timeline
+from units import in_ms
 
 pytestmark = pytest.mark.slow
 
@@ -77,7 +78,7 @@ def test_a_page_shows_its_figures_and_first_rows(
     with small_window(browser) if name == "3dcompare" else nullcontext():
         assert open_page(browser, tmp_path / f"{name}.html") == []
     assert texts(browser, ".figures dd") == [printable(value) for _, value in result.figures]
-    for index, table in enumerate(result.tables, start=1):
+    for index, table in enumerate(result.files_tables, start=1):
         first = [
             cell_texts(column, [cell])[0]
             for row in table.rows[:1]
@@ -97,7 +98,7 @@ def test_diagnose_marks_the_steps_that_a_finding_names(lenet: Result) -> None:
     (chart,) = (one for one in lenet.charts if one.title == "Length of each step")
     assert isinstance(chart, Bars)
     usual, far = chart.series["iteration time"], chart.series["far longer"]
-    named = [int(name) for name, ms in zip(chart.x, far, strict=True) if ms]
+    named = [int(name) for name, ms in zip(chart.names, far, strict=True) if ms]
     assert named == finding["scope"]["steps"]
     assert all((a is None) != (b is None) for a, b in zip(usual, far, strict=True))
 
@@ -111,7 +112,6 @@ def test_diagnose_draws_the_outlier_beside_the_usual_step(lenet: Result) -> None
     assert any(evidence["name"].endswith(one.name) for one in far.spans), evidence
     drawn = [int(one.step) for one in (usual, far, *others)]
     assert sorted(drawn) == lenet.document["steps"]  # a small job: there is room for all
-    assert drawn == [int(bars.step) for bars in lenet.charts if isinstance(bars, Bars) and bars.step]
 
 
 def test_one_step_has_one_length_in_headline_and_charts(
@@ -122,16 +122,15 @@ def test_one_step_has_one_length_in_headline_and_charts(
     (every,) = (one for one in result.charts if isinstance(one, Bars) and one.level)
     assert every.level is not None
     assert result.headline.startswith(f"A step takes {every.level[0]:.0f} ms: ")
-    lengths = dict(zip(every.x, every.series["iteration time"], strict=True))
+    lengths = dict(zip(every.names, every.series["iteration time"], strict=True))
     for step, path_ms in paths_ms(result).items():  # here the rank that ends last begins the step last, too
         assert path_ms == pytest.approx(lengths[step], abs=1e-3)
     assert "wk1.rank0 may lie up to 134 ms to either side" in _timelines(result)[0].note
 
 
 def paths_ms(result: Result) -> dict[str, float]:
-    """Return the length of the path of each step that is drawn, by the bars of its parts."""
-    bars = (chart for chart in result.charts if isinstance(chart, Bars) and chart.step)
-    return {chart.step: sum(ms for part in chart.series.values() for ms in part if ms) for chart in bars}
+    """Return the length of the path of each step that is drawn."""
+    return {line.step: sum(part.dur_ms for part in line.path) for line in _timelines(result)}
 
 
 @pytest.mark.parametrize("job", [LENET, SLOW])
@@ -141,7 +140,8 @@ def test_a_step_drawn_is_as_long_as_its_bar_and_as_its_path(
     monkeypatch.chdir(tmp_path)
     result = result_of("diagnose", [job], ["--html", "a.html"])
     (every,) = (one for one in result.charts if isinstance(one, Bars) and one.level)
-    bars = {step: max(filter(None, ms)) for step, *ms in zip(every.x, *every.series.values(), strict=True)}
+    rows = zip(every.names, *every.series.values(), strict=True)
+    bars = {step: max(filter(None, ms)) for step, *ms in rows}
     paths = paths_ms(result)
     for timeline in _timelines(result):
         assert f": {in_ms(1e6 * bars[timeline.step])} " in timeline.title

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from conftest import run_cli
 from make import span, step, write
 from options import arguments, statistic
-from result import Bars, Result
+from result import Result
 
 
 def result(path: Path, *words: str) -> Result:
@@ -38,16 +36,6 @@ def job(folder: Path, n_ranks: int = 2) -> Path:
     return folder
 
 
-def values(chart: Bars) -> dict[tuple[str, str], float]:
-    """Return the bars by name and series, those that are 0 left out."""
-    return {
-        (name, series): ms
-        for series, bars in chart.series.items()
-        for name, ms in zip(chart.x, bars, strict=True)
-        if ms
-    }
-
-
 def test_a_digest_has_the_charts_of_its_job(tmp_path: Path) -> None:
     digest = str(tmp_path / "digest.json")
     of_traces = result(job(tmp_path / "job"), "--html", "a.html", "--save", digest)
@@ -58,14 +46,6 @@ def test_the_operation_with_the_largest_total_is_named_and_no_step(tmp_path: Pat
     found = result(job(tmp_path))
     # 40 us in each of 4 steps on rank 0; the steps themselves take 100 us
     assert found.headline == "rank0.aten::conv takes most time: 0.160 ms in 4 events, 0.0400 ms on average."
-
-
-def test_the_longest_operations_are_drawn_by_category(tmp_path: Path) -> None:
-    (bars,) = result(job(tmp_path, 1)).charts
-    assert isinstance(bars, Bars)
-    drawn = values(bars)
-    assert drawn["aten::conv", "cpu_op"] == pytest.approx(0.16)
-    assert drawn["gloo:all_reduce", "user_annotation"] == pytest.approx(0.08)
 
 
 def test_more_than_sixteen_ranks_are_one_row_an_operation_on_a_terminal(tmp_path: Path) -> None:

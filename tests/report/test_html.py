@@ -6,7 +6,6 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from selenium.webdriver import Chrome
@@ -20,7 +19,21 @@ from conftest import open_page, waiting
 from errors import printable
 from report import html
 from report.tables import cell_texts
-from result import Bars, Card, Chart, Column, Command, HeatMap, Network, OnPath, Result, Span, Table, Timeline
+from result import (
+    Bars,
+    Card,
+    Chart,
+    Column,
+    Command,
+    GraphNode,
+    HeatMap,
+    Network,
+    OnPath,
+    Result,
+    Span,
+    Table,
+    Timeline,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -36,13 +49,12 @@ OPERATIONS = Table(
     (NAME, COUNT, AVERAGE, CHANGE),
     [("FW.conv10", 20, 1234.5678, 0.098), ("FW.conv9", 3, None, -0.5), ("BW.conv9", 12345, 0.25, None)],
 )
-BARS = Bars("Per rank", "rank", "time (ms)", ["0", EVIL], {"FW": [1.0, None], EVIL: [2.0, 3.0]})
-#: Plain objects, in which plotly looks names up, have two of these themselves.
+BARS = Bars("Per rank", "time (ms)", ["0", EVIL], {"FW": [1.0, None], EVIL: [2.0, 3.0]})
 GRID = HeatMap(
-    "Per run", "run", "operation", "ms", ["constructor", "b"], ["__proto__", EVIL], [[1.0, None], [2, 3]],
-    groups=["FW", EVIL],
+    "Per run", "", "run", "operation", ["constructor", "b"], ["__proto__", EVIL], [[1.0, None], [2, 3]],
+    in_3d=True,
 )  # fmt: skip
-HEAT = HeatMap("Map", "step", "rank", "ms", ["1", "2"], ["r0", "r1"], [[1.0, 2.0], [None, 3.0]])
+HEAT = HeatMap("Map", "", "step", "rank", ["1", "2"], ["r0", "r1"], [[1.0, 2.0], [None, 3.0]])
 TIMELINE = Timeline(
     "Path",
     [
@@ -53,18 +65,7 @@ TIMELINE = Timeline(
 )
 NETWORK = Network(
     "Graph",
-    [
-        {
-            "label": "FW.first",
-            "cat": "FW",
-            "x": 0.0,
-            "y": 0.0,
-            "dur_ms": 1.5,
-            "critical": True,
-            "slack_ms": 0.25,
-        },
-        {"label": EVIL, "cat": EVIL, "x": 1.0, "y": 0.0, "dur_ms": None, "critical": False},
-    ],
+    [GraphNode("FW.first", "FW", 0, 0, 1.5, critical=True, slack_ms=0.25), GraphNode(EVIL, EVIL, 1, 0)],
     [(0, 1, "data")],
 )
 PAINTED = (
@@ -75,8 +76,8 @@ PAINTED = (
 
 def page(path: Path, *charts: Chart, tables: tuple[Table, ...] = (OPERATIONS,), title: str = "A run") -> Path:
     figures = (("Iteration time", "123 ms"),)
-    read, repairs = ("a.json: BytePS, 12 events",), ("b.json: cut off, 1 event lost",)
-    result = Result("compare", title, {}, tables, charts, figures, read, notes=("A note.",), repairs=repairs)
+    repairs = ("b.json: cut off, 1 event lost",)
+    result = Result("compare", title, {}, tables, charts, figures, notes=("A note.",), repairs=repairs)
     html.write(result, path)
     return path
 
@@ -108,29 +109,13 @@ def many_spans(count: int) -> Timeline:
     return Timeline("Long", [Span(f"rank{i % 8}", f"op{i}", i * 0.1, 0.9, f"c{i % 5}") for i in range(count)])
 
 
-def many_nodes(count: int) -> Network:
-    nodes: list[dict[str, Any]] = [
-        {
-            "label": f"op{i}",
-            "cat": f"c{i % 5}",
-            "x": i // 50,
-            "y": i % 50,
-            "dur_ms": 1.0,
-            "critical": not i % 50,
-        }
-        for i in range(count)
-    ]
-    return Network("Large", nodes, [(i - 50, i, "data") for i in range(50, count)])
-
-
-def test_the_page_shows_figures_as_the_terminal_does_and_what_was_read_and_repaired(
+def test_the_page_shows_figures_as_the_terminal_does_and_what_was_repaired(
     browser: Chrome, tmp_path: Path
 ) -> None:
     assert open_page(browser, page(tmp_path / "a.html")) == []
     text = browser.find_element(By.TAG_NAME, "main").text
     for words in ("A run", "Iteration time\n123 ms", "A note.", "b.json: cut off, 1 event lost"):
         assert words in text
-    assert "a.json: BytePS, 12 events" in text
     assert cells(browser, 1) == ["20", "3", "12,345"]
     assert cells(browser, 2) == ["1,235", "–", "0.250"]
     assert cells(browser, 3) == ["9.8 %", "−50.0 %", "–"]
@@ -158,21 +143,19 @@ def test_the_search_keeps_rows_with_all_words(browser: Chrome, tmp_path: Path) -
     assert browser.find_element(By.CSS_SELECTOR, "[role=status]").text == "1 of 3 rows"
 
 
-def test_a_row_with_a_command_copies_it_whole_without_a_clipboard_too(
-    browser: Chrome, tmp_path: Path
-) -> None:
+def test_a_row_with_a_command_copies_it_whole(browser: Chrome, tmp_path: Path) -> None:
     typed = Command("python3 analyze.py whatif 'my job' BW=0.5")
     table = Table("t", "T", (AVERAGE, Column("command", "Command")), [(1.5, typed)])
     open_page(browser, page(tmp_path / "a.html", tables=(table,)))
     browser.execute_script(
-        "Object.defineProperty(navigator, 'clipboard', { value: undefined });"
-        "document.execCommand = (what) => (window.got = [what, document.activeElement.value]);"
+        "const clipboard = { writeText: (text) => (window.got = text) };"
+        "Object.defineProperty(navigator, 'clipboard', { value: clipboard });"
     )
     assert cells(browser, 1) == ["analyze.py whatif 'my job' BW=0.5 Copy"]
     browser.find_element(By.CSS_SELECTOR, "td button").click()
     until(browser, "return window.got !== undefined")
     whole = f"cd {Path.cwd()} && {sys.executable} analyze.py whatif 'my job' BW=0.5"
-    assert browser.execute_script("return window.got") == ["copy", whole]
+    assert browser.execute_script("return window.got") == whole
 
 
 def test_many_rows_come_in_pages(browser: Chrome, tmp_path: Path) -> None:
@@ -187,9 +170,10 @@ def test_many_rows_come_in_pages(browser: Chrome, tmp_path: Path) -> None:
 
 def test_every_kind_of_chart_is_drawn_without_an_error(browser: Chrome, tmp_path: Path) -> None:
     assert open_page(browser, page(tmp_path / "a.html", BARS, HEAT, TIMELINE, NETWORK)) == []
-    assert len(browser.find_elements(By.CSS_SELECTOR, ".drawing svg")) == 2
-    assert [mark for mark in marks(browser) if "FW" in mark] == ["0, FW: 1.00"]
-    assert len(browser.find_elements(By.CSS_SELECTOR, ".board canvas")) == 2
+    assert len(browser.find_elements(By.CSS_SELECTOR, ".drawing svg")) == 3
+    said = [mark for mark in marks(browser) if "FW" in mark]
+    assert said == ["0, FW: 1.00 ms", "FW.first · FW · 1.50 ms · slack 0.250 ms · critical path"]
+    assert len(browser.find_elements(By.CSS_SELECTOR, ".board canvas")) == 1
 
 
 def test_a_map_with_groups_is_shown_in_3d_on_demand(browser: Chrome, tmp_path: Path) -> None:
@@ -198,9 +182,10 @@ def test_a_map_with_groups_is_shown_in_3d_on_demand(browser: Chrome, tmp_path: P
     assert browser.execute_script("return typeof Plotly") == "undefined"
     browser.find_element(By.XPATH, "//button[text()='Show in 3-D']").click()
     until(browser, "return document.querySelector('.plot').data")
-    first, second = browser.execute_script("return document.querySelector('.plot').data")
-    assert (first["z"], second["z"]) == ([0, 1, None], [0, 2, None, 0, 3, None])
-    assert (second["x"], second["y"]) == ([0, 0, None, 1, 1, None], [1, 1, None, 1, 1, None])
+    (lines,) = browser.execute_script("return document.querySelector('.plot').data")
+    assert lines["z"] == [0, 1, None, 0, 2, None, 0, 3, None]
+    assert lines["x"] == [0, 0, None, 0, 0, None, 1, 1, None]
+    assert lines["y"] == [0, 0, None, 1, 1, None, 1, 1, None]
     assert browser.execute_script("return window.pwned") is None
     assert browser.find_elements(By.TAG_NAME, "img") == []
     _asks_no_network_and_offers_no_upload(browser)
@@ -224,34 +209,29 @@ def test_a_hostile_name_stays_a_name(browser: Chrome, tmp_path: Path) -> None:
     assert browser.find_elements(By.TAG_NAME, "img") == []
     shown = browser.find_element(By.CSS_SELECTOR, "tbody td")
     assert printable(EVIL) in (shown.text, shown.get_attribute("title"))
-    assert f"0, {printable(EVIL)}: 2.00" in marks(browser)
+    assert f"0, {printable(EVIL)}: 2.00 ms" in marks(browser)
 
 
 def test_a_step_that_is_picked_in_one_chart_is_picked_in_all(browser: Chrome, tmp_path: Path) -> None:
-    every = Bars("Length of each step", "step", "ms", ["7", "8"], {"time": [5.0, 9.0]}, stacked=True)
-    work = HeatMap("Own work", "step", "rank", "ms", ["8", "9"], ["7", "r1"], [[1.5, 2.0], [None, 3.0]])
+    every = Bars("Length of each step", "ms", ["7", "8"], {"time": [5.0, 9.0]}, by_step=True)
+    work = HeatMap(
+        "Work", "", "step", "rank", ["8", "9"], ["7", "r1"], [[1.5, 2.0], [None, 3.0]], by_step=True
+    )
     assert open_page(browser, page(tmp_path / "a.html", every, work, BARS)) == []
     assert len(browser.find_elements(By.CSS_SELECTOR, ".detail")) == 2  # a chart by rank has none
-    ActionChains(browser, 0).move_to_element(mark_of(browser, "8: 9.00")).click().perform()
-    shown = (
-        "return [...document.querySelectorAll('[role=graphics-symbol]:not(.aside)')]"
-        ".filter(mark => ['bar', 'rect mark'].includes(mark.ariaRoleDescription)).map(mark => mark.ariaLabel)"
-    )
-    left = set(browser.execute_script(shown))
-    assert {"8: 9.00", "7, 8: 1.50"} <= left
-    assert not {"7: 5.00", "7, 9: 2.00", "r1, 9: 3.00"} & left
-    said = [one.text for one in browser.find_elements(By.CSS_SELECTOR, ".detail")]
-    assert said[0] == "Step 8: 9.00 ms"
-    assert said[1] == "Step 8: 7 1.50 ms"
+    ActionChains(browser, 0).move_to_element(mark_of(browser, "step 8: 9.00 ms")).click().perform()
+    shown = "return [...document.querySelectorAll('[data-step]:not(.aside)')].map(mark => mark.ariaLabel)"
+    assert browser.execute_script(shown) == ["step 8: 9.00 ms", "7, step 8: 1.50 ms"]
+    said = [detail.text for detail in browser.find_elements(By.CSS_SELECTOR, ".detail")]
+    assert said == ["step 8: 9.00 ms", "7, step 8: 1.50 ms"]
     ActionChains(browser, 0).send_keys(Keys.ESCAPE).perform()
     assert browser.execute_script("return document.querySelectorAll('.aside').length") == 0
 
 
 def test_the_pictures_of_the_picked_step_are_shown(browser: Chrome, tmp_path: Path) -> None:
-    every = Bars("Length of each step", "step", "ms", ["7", "8", "10"], {"time": [5.0, 9.0, 4.0]})
+    every = Bars("Length of each step", "ms", ["7", "8", "10"], {"time": [5.0, 9.0, 4.0]}, by_step=True)
     charts: list[Chart] = [every]
     for step, ms in (("7", 5.0), ("8", 9.0)):
-        charts.append(Bars(f"Parts of {step}", "ms", "", ["FW"], {"FW": [ms]}, horizontal=True, step=step))
         charts.append(Timeline(f"Step {step}", [Span("r0", "FW", 0.0, ms, "FW")], step=step))
     assert open_page(browser, page(tmp_path / "a.html", *charts)) == []
 
@@ -261,9 +241,9 @@ def test_the_pictures_of_the_picked_step_are_shown(browser: Chrome, tmp_path: Pa
         )
         return [title for title in titles if re.search(r"\d$", title)]
 
-    assert shown() == ["Parts of 7", "Step 7"]
+    assert shown() == ["Step 7"]
     Select(browser.find_element(By.CSS_SELECTOR, ".picker select")).select_by_visible_text("8")
-    assert shown() == ["Parts of 8", "Step 8"]
+    assert shown() == ["Step 8"]
     (end,) = browser.execute_script(
         "return timelines.filter(one => one.state.width).map(one => one.range()[1])"
     )
@@ -357,20 +337,22 @@ def test_a_large_table_is_cut_with_a_note(tmp_path: Path) -> None:
     assert "The first 10,000 of 10,001 rows; " in path.read_text(encoding="utf-8")
 
 
-def test_a_node_shows_its_figures_and_leads_to_its_neighbours(browser: Chrome, tmp_path: Path) -> None:
+def test_a_graph_is_searched_and_zoomed(browser: Chrome, tmp_path: Path) -> None:
     open_page(browser, page(tmp_path / "a.html", NETWORK))
     browser.find_element(By.CSS_SELECTOR, ".chart input").send_keys("first", Keys.ENTER)
-    aside = browser.find_element(By.TAG_NAME, "aside")
-    facts = aside.text
-    for words in ("FW.first", "Duration\n1.50 ms", "Critical path\nyes", "Slack\n0.250 ms", "Waits for (0)"):
-        assert words in facts
-    aside.find_element(By.TAG_NAME, "button").send_keys(Keys.ENTER)
-    assert "<script>" in aside.text
+    aside = browser.execute_script(
+        "return [...document.querySelectorAll('.aside')].map(mark => mark.ariaLabel)"
+    )
+    assert len(aside) == 1
+    assert "<script>" in aside[0]
+    wide = "return document.querySelector('.drawing svg').clientWidth"
+    before = browser.execute_script(wide)
+    browser.find_element(By.CSS_SELECTOR, "[aria-label='Zoom in']").click()
+    assert browser.execute_script(wide) == pytest.approx(1.4 * before, rel=0.01)
 
 
-@pytest.mark.parametrize("chart", [many_spans(20_000), many_nodes(1_000)], ids=["spans", "nodes"])
-def test_large_drawings_load_and_move(chart: Chart, browser: Chrome, tmp_path: Path) -> None:
-    assert open_page(browser, page(tmp_path / "a.html", chart)) == []
+def test_a_large_timeline_loads_and_moves(browser: Chrome, tmp_path: Path) -> None:
+    assert open_page(browser, page(tmp_path / "a.html", many_spans(20_000))) == []
     canvas = browser.find_element(By.CSS_SELECTOR, ".board canvas")
     canvas.send_keys("+++", Keys.ARROW_RIGHT, "-", "0")
     until(browser, PAINTED)

@@ -50,7 +50,7 @@ def test_rows_come_back_with_gaps_as_empty_cells(tmp_path: Path) -> None:
 
 def test_the_first_sheet_is_a_summary(tmp_path: Path) -> None:
     result = Result(
-        "o", "T", {}, (table([("a",)], NAME, name="summary"),), figures=[("Steps", "12")], read=["r.json"],
+        "o", "T", {}, (table([("a",)], NAME, name="summary"),), figures=[("Steps", "12")],
         notes=["=1+1", "second"], repairs=["cut"], headline="Rank 1 is slow.",
     )  # fmt: skip
     xlsx.write(result, tmp_path / "a.xlsx")
@@ -62,7 +62,6 @@ def test_the_first_sheet_is_a_summary(tmp_path: Path) -> None:
         ("Steps", "12"),
         ("Notes", "=1+1"),
         (None, "second"),
-        ("Read", "r.json"),
         ("Repaired or left out", "cut"),
     ]
 

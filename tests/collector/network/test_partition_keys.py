@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from collector.network.partition_keys import read_keys
-from result import Repairs
+from errors import Repairs
 
 _GRADIENT = (
     "[x: D operations.cc:245] byteps.gradient_0 partitioned to 2 part(s), "

@@ -14,7 +14,7 @@ from collector.network.partition_keys import read_keys
 from collector.network.server_logs import read_log
 from collector.network.server_timeline import TIMELINE, Served, read_served, write_served
 from conftest import examples
-from result import Repairs
+from errors import Repairs
 from trace_utils import read_trace
 
 US = 1000
