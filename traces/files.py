@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -130,7 +131,9 @@ def _decoding(args: Collection[str], points: bool, parts: Sequence[FilePart]) ->
     return Decoding(tuple(dict.fromkeys((*dialects.keys_for(()), *args))), points, scan)
 
 
-def _reading(n_files: int, parts: Sequence[FilePart], progress: bool | None) -> bars.Bar:
+def _reading(
+    n_files: int, parts: Sequence[FilePart], progress: bool | None
+) -> AbstractContextManager[bars.Bar]:
     """Return the bar of the bytes of some files."""
     size = sum(part.size for part in parts)
     return bars.bar(size, "B", what=f"reading {counted(n_files, 'file')}", enabled=progress)
