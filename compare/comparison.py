@@ -37,7 +37,7 @@ class _Side(Struct, frozen=True):
 
 
 def _side(run: JobFigures, *, tell_workers: bool) -> _Side:
-    ops, _ = run.operations(tell_workers=tell_workers)
+    ops = run.operations(tell_workers=tell_workers)
     system = dialects.named(run.dialects[0])
     return _Side(run, ops, [system.category(key.name, key.cat) for key in ops.keys])
 
@@ -102,7 +102,7 @@ def compare(
     only_a, only_b = _only_in(base, new, in_base=True), _only_in(new, base, in_base=False)
     if wanted:
         runs = filtered((a, b), wanted)
-        keys_a, keys_b = (set(run.operations(tell_workers=tell_workers)[0].keys) for run in runs)
+        keys_a, keys_b = (set(run.operations(tell_workers=tell_workers).keys) for run in runs)
         operations, only_a, only_b = (
             [op for op in ops if OpKey(op.name, op.cat) in keys]
             for ops, keys in ((operations, keys_a), (only_a, keys_a), (only_b, keys_b))
