@@ -56,8 +56,8 @@ def _run(args: Namespace) -> int:
                 import parallel
                 from parallel import cluster
 
-                connected = stack.enter_context(cluster.connected(cluster.checked_address(args.cluster)))
-                stack.enter_context(parallel.working_on(connected.map))
+                workers = stack.enter_context(cluster.connected(cluster.checked_address(args.cluster)))
+                stack.enter_context(parallel.working_on(workers))
             result = options.load(args.option).run(args)
         import report
 

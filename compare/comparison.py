@@ -2,44 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
 import dialects
-from arrays import Float64, NDArray
+from arrays import NDArray
 from compare.significance import Change, Samples, changes, sample
 from errors import TraceError, counted
 from figures.job_figures import JobFigures, filtered
-from figures.operations_by_step import Operations, OpKey
+from figures.operations_by_step import OpKey
 from figures.time_by_role import NOTHING
 
 
-class _Side(Struct, frozen=True):
-    """One of the two runs: its m operations, step by step, and their categories (m)."""
+class _Side:
+    """One of the two runs: its m operations, step by step, and the category of each."""
 
-    run: JobFigures
-    ops: Operations
-    categories: Sequence[str]
+    def __init__(self, run: JobFigures, *, tell_workers: bool) -> None:
+        self.ops = run.operations(tell_workers=tell_workers)
+        system = dialects.named(run.dialects[0])
+        self.category = {key: system.category(key.name, key.cat) for key in self.ops.keys}
+        self._row = {key: row for row, key in enumerate(self.ops.keys)}
 
-    def by_category(self, names: Sequence[str]) -> tuple[Float64, Samples, Samples]:
-        """Sum over categories: event counts (m, k), average durations and the time taken of a step."""
-        categories = np.array([*self.categories, NOTHING], np.object_)
+    def by_operation(self, keys: Sequence[OpKey]) -> tuple[list[int], Samples, Samples]:
+        """Count, average duration and time taken of a step, of operations that the run may lack."""
+        rows = [self._row.get(key, -1) for key in keys]
+
+        def table(of_operations: NDArray[Any]) -> NDArray[Any]:
+            return np.pad(of_operations, ((0, 1), (0, 0)))[rows]  # -1 is the row of zeros
+
+        count = table(self.ops.count)
+        spent = table(self.ops.spent_ns[:, :-1].T)
+        return count.sum(1).tolist(), sample(table(self.ops.total_ns), count), sample(spent)
+
+    def by_category(self, names: Sequence[str]) -> tuple[list[int], Samples, Samples]:
+        """Count, average duration and time taken of a step, of all operations of a category."""
+        categories = np.array([*self.category.values(), NOTHING], np.object_)
 
         def added(of_operations: NDArray[Any]) -> NDArray[Any]:
             rows = categories[: len(of_operations)]
             return np.array([of_operations[rows == name].sum(0) for name in names])
 
         count = added(self.ops.count)
-        return count.sum(1), sample(added(self.ops.total_ns), count), sample(added(self.ops.spent_ns.T))
-
-
-def _side(run: JobFigures, *, tell_workers: bool) -> _Side:
-    ops, _ = run.operations(tell_workers=tell_workers)
-    system = dialects.named(run.dialects[0])
-    return _Side(run, ops, [system.category(key.name, key.cat) for key in ops.keys])
+        spent = added(self.ops.spent_ns.T)
+        return count.sum(1).tolist(), sample(added(self.ops.total_ns), count), sample(spent)
 
 
 class OpChange(Struct, frozen=True):
@@ -89,9 +97,11 @@ def compare(
         They have no operation in common.
     """
     tell_workers = len(a.workers) > 1 and a.workers == b.workers
-    base, new = (_side(run, tell_workers=tell_workers) for run in (a, b))
-    operations = _op_changes(base, new)
-    if not operations:
+    base, new = (_Side(run, tell_workers=tell_workers) for run in (a, b))
+    in_both = [key for key in base.ops.keys if key in new.category]
+    only_a = [key for key in base.ops.keys if key not in new.category]
+    only_b = [key for key in new.ops.keys if key not in base.category]
+    if not in_both:
         raise TraceError(_nothing_common(a, b))
     notes = []
     if max(len(a.workers), len(b.workers)) > 1 and not tell_workers:
@@ -99,17 +109,17 @@ def compare(
         notes.append(f"{pooled}: their operations are pooled")
     if a.dialects != b.dialects:
         notes.append(f"different kinds of traces: {', '.join(a.dialects)} against {', '.join(b.dialects)}")
-    only_a, only_b = _only_in(base, new, in_base=True), _only_in(new, base, in_base=False)
+    operations, of_a, of_b = (_op_changes(base, new, keys) for keys in (in_both, only_a, only_b))
     if wanted:
         runs = filtered((a, b), wanted)
-        keys_a, keys_b = (set(run.operations(tell_workers=tell_workers)[0].keys) for run in runs)
-        operations, only_a, only_b = (
+        keys_a, keys_b = (set(run.operations(tell_workers=tell_workers).keys) for run in runs)
+        operations, of_a, of_b = (
             [op for op in ops if OpKey(op.name, op.cat) in keys]
-            for ops, keys in ((operations, keys_a), (only_a, keys_a), (only_b, keys_b))
+            for ops, keys in ((operations, keys_a), (of_a, keys_a), (of_b, keys_b))
         )
     iteration, steps = _iteration(a, b)
     categories = _categories(base, new)
-    return Comparison(a, b, names, operations, (only_a, only_b), categories, iteration, steps, notes)
+    return Comparison(a, b, names, operations, (of_a, of_b), categories, iteration, steps, notes)
 
 
 def _nothing_common(a: JobFigures, b: JobFigures) -> str:
@@ -122,49 +132,32 @@ def _nothing_common(a: JobFigures, b: JobFigures) -> str:
     return f"{a.path} and {b.path}: no operation in common; are these runs of one model?"
 
 
-def _op_changes(a: _Side, b: _Side) -> list[OpChange]:
-    row_b = {key: row for row, key in enumerate(b.ops.keys)}
-    rows_a = [row for row, key in enumerate(a.ops.keys) if key in row_b]
-    sides = ((a.ops, rows_a), (b.ops, [row_b[a.ops.keys[row]] for row in rows_a]))
-    averages = changes(*(sample(ops.total_ns[rows], ops.count[rows]) for ops, rows in sides))
-    explained = changes(*(sample(ops.spent_ns[:, rows].T) for ops, rows in sides))
-    counts = zip(*(ops.count[rows].sum(1).tolist() for ops, rows in sides), strict=True)
+def _op_changes(a: _Side, b: _Side, keys: Sequence[OpKey]) -> list[OpChange]:
+    kinds = b.category | a.category
+    changed = _changes(a.by_operation(keys), b.by_operation(keys))
     return [
-        OpChange(*a.ops.keys[row], a.categories[row], count, average, part)
-        for row, count, average, part in zip(rows_a, counts, averages, explained, strict=True)
-    ]
-
-
-def _only_in(side: _Side, other: _Side, *, in_base: bool) -> list[OpChange]:
-    """List the operations that only one run has."""
-    of_both = set(other.ops.keys)
-    rows = [row for row, key in enumerate(side.ops.keys) if key not in of_both]
-    spent = sample(side.ops.spent_ns[:, rows].T)
-    nothing = sample(np.zeros((len(rows), len(other.ops.spent_ns))))
-    explained = changes(spent, nothing) if in_base else changes(nothing, spent)
-    counts, means = side.ops.count[rows].sum(1).tolist(), side.ops.mean_ns[rows].tolist()
-    return [
-        OpChange(
-            *side.ops.keys[row],
-            side.categories[row],
-            (count, 0) if in_base else (0, count),
-            Change(mean, None) if in_base else Change(None, mean),
-            part,
-        )
-        for row, count, mean, part in zip(rows, counts, means, explained, strict=True)
+        OpChange(key.name, key.cat, kinds[key], count, average, part)
+        for key, (count, average, part) in zip(keys, changed, strict=True)
     ]
 
 
 def _categories(a: _Side, b: _Side) -> list[OpChange]:
-    names = list(dict.fromkeys([*a.categories, *b.categories, NOTHING]))
-    (count_a, average_a, part_a), (count_b, average_b, part_b) = a.by_category(names), b.by_category(names)
-    rows = zip(names, count_a, count_b, changes(average_a, average_b), changes(part_a, part_b), strict=True)
+    names = list(dict.fromkeys([*a.category.values(), *b.category.values(), NOTHING]))
+    changed = _changes(a.by_category(names), b.by_category(names))
     categories = [
-        OpChange(name, name, name, (int(n_a), int(n_b)), average, part)
-        for name, n_a, n_b, average, part in rows
-        if n_a or n_b or (part.a_ns or 0) > 0 or (part.b_ns or 0) > 0
+        OpChange(name, name, name, count, average, part)
+        for name, (count, average, part) in zip(names, changed, strict=True)
+        if any(count) or (part.a_ns or 0) > 0 or (part.b_ns or 0) > 0
     ]
     return sorted(categories, key=lambda each: -abs(each.explained.ns or 0))
+
+
+def _changes(
+    a: tuple[list[int], Samples, Samples], b: tuple[list[int], Samples, Samples]
+) -> Iterator[tuple[tuple[int, int], Change, Change]]:
+    """Yield counts, and the changes of the average and of the time taken, of each quantity."""
+    counts = zip(a[0], b[0], strict=True)
+    return zip(counts, changes(a[1], b[1]), changes(a[2], b[2]), strict=True)
 
 
 def _iteration(a: JobFigures, b: JobFigures) -> tuple[Change, tuple[int, int]]:

@@ -30,7 +30,7 @@ def sweep(runs: Sequence[JobFigures]) -> tuple[list[SweepRow], list[SweepRow]]:
     Partitions of a communication count as one operation. Raises `TraceError` where no operation occurs in
     more than one run.
     """
-    parts = [(run.operations(tell_workers=False)[0], dialects.named(run.dialects[0])) for run in runs]
+    parts = [(run.operations(tell_workers=False), dialects.named(run.dialects[0])) for run in runs]
     cats = _rows([_totals(*part, merged=True) for part in parts])
     order = {row.cat: at for at, row in enumerate(cats)}
     rows = sorted(_rows([_totals(*part, merged=False) for part in parts]), key=lambda row: order[row.cat])

@@ -11,8 +11,7 @@ from diagnose.finding_thresholds import HALF, NEARLY_ALL
 from dialects import Role
 from errors import TraceError
 from figures.job_figures import JobFigures
-from figures.log_figures import LogRows
-from figures.operations_by_step import Operations
+from figures.rank_figures import LogRows
 
 #: What no column holds, in words: within a rank's steps, and between them, where its rows are shorter than
 #: the median rank's, as all ranks' steps last equally long.
@@ -32,7 +31,6 @@ class LogSteps:
     ranks, parts, roles : names of the ranks; names of the parts, and their roles
     number : (k,) of the steps
     n_logged : (ranks,) how many steps each has
-    width : of how many steps each is the mean, in a digest of a long log
     begins : (s,) with which of the steps each stretch begins
     longer_ns : (parts, ranks, s) how much longer each part took than on the median rank
     middle_ns : (parts, k) how long it took on the median rank, of two ranks the faster
@@ -42,35 +40,34 @@ class LogSteps:
     """
 
     def __init__(self, job: JobFigures) -> None:
-        known = [(one, one.operations) for one in job.ranks if one.operations is not None and one.n_slices]
-        self.ranks = [rank.name for rank, _ in known]
+        ranks = [rank for rank in job.ranks if rank.n_slices]
+        logs = [rank.log for rank in ranks if rank.log is not None]
+        self.ranks = [rank.name for rank in ranks]
         self.roles: dict[str, Role] = {}
-        for _, one in known:
-            self.roles |= dict(zip(_parts(one), [*map(Role, one.role.tolist()), Role.FRAME], strict=True))
-        if len(known) > 2:  # else nobody is the median rank
+        for log in logs:
+            self.roles |= dict(zip(_parts(log), [*log.roles, Role.FRAME], strict=True))
+        if len(logs) > 2:  # else nobody is the median rank
             self.roles[BETWEEN] = Role.FRAME
         self.parts = list(self.roles)
-        self.width = max(rank.steps.width for rank, _ in known)
-        self._columns = [[self.parts.index(name) for name in _parts(one)] for _, one in known]
-        rows = [rank.rows or LogRows(np.array(one.labels), one.spent_ns) for rank, one in known]
-        self._spent = [one.spent_ns for one in rows]
-        self.number = _in_all([one.labels for one in rows])
-        stretches = _in_all([np.array(one.labels) for _, one in known])
+        self._columns = [[self.parts.index(name) for name in _parts(log)] for log in logs]
+        self._spent = [log.spent_ns for log in logs]
+        self.number = _in_all([log.labels for log in logs])
+        stretches = _in_all([log.stretches for log in logs])
         if not len(self.number) or not len(stretches):
             raise TraceError(f"{job.path}: no step is in the log of every rank")
         self._at = [
-            None if _are_same(one.labels, self.number) else np.searchsorted(one.labels, self.number)
-            for one in rows
+            None if _are_same(log.labels, self.number) else np.searchsorted(log.labels, self.number)
+            for log in logs
         ]  # of each step, of one that is missing the row after; None where none is
-        self.n_logged = [len(one.labels) for one in rows]
+        self.n_logged = [len(log.labels) for log in logs]
         self.begins = np.searchsorted(self.number, stretches)
-        places = [np.searchsorted(one.labels, stretches) for _, one in known]
-        means_ns = self._folded([one.spent_ns[at] for (_, one), at in zip(known, places, strict=True)])
+        places = [np.searchsorted(log.stretches, stretches) for log in logs]
+        means_ns = self._folded([log.means_ns[rows] for log, rows in zip(logs, places, strict=True)])
         self.values: dict[str, Float64] = {}
-        for name in known[0][0].values:
-            if all(name in rank.values for rank, _ in known):
-                of_ranks = [np.array(rank.values[name], np.float64) for rank, _ in known]
-                self.values[name] = np.array([one[at] for one, at in zip(of_ranks, places, strict=True)])
+        for name in logs[0].values:
+            if all(name in log.values for log in logs):
+                of_ranks = zip(logs, places, strict=True)
+                self.values[name] = np.array([log.values[name][rows] for log, rows in of_ranks])
         k, middle = len(self.number), (len(self.ranks) - 1) // 2
         self.middle_ns, self.step_ns, self.rows_ns = np.zeros((len(self.parts), k)), *np.zeros((2, k))
         width = max(1, _MOST_CELLS // (len(self.parts) * len(self.ranks)))
@@ -164,7 +161,7 @@ def _are_same(one: Int64, other: Int64) -> bool:
     return one is other or np.array_equal(one, other)
 
 
-def _parts(operations: Operations) -> list[str]:
+def _parts(log: LogRows) -> list[str]:
     """Return the part of each column of `spent_ns`; the step around its parts and nothing are one."""
-    frames = [*(operations.role == Role.FRAME).tolist(), True]
-    return [REST if frame else name for name, frame in zip(operations.names, frames, strict=True)]
+    parts = zip(log.names, log.roles, strict=True)
+    return [*(REST if role == Role.FRAME else name for name, role in parts), REST]

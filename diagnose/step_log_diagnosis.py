@@ -162,8 +162,6 @@ def _of_span(log: LogSteps, span: SlowSpan, usual: Mask) -> Ranked:
     more = step[span.begin : span.end] - base
     mean = float(around(more, LEAST_STEPS).mean()) if span.grows else float(np.median(more))
     from_step, to_step = int(log.number[span.begin]), int(log.number[span.end - 1])
-    if log.width > 1 and span.end < len(step):  # up to the start of the next stretch
-        to_step = int(log.number[span.end]) - 1
     where = f"from step {from_step} {f'to {to_step}' if span.end < len(step) else 'on'}"
     ramp = f", growing to {in_ms(float(np.median(more[-max(1, len(more) // 20) :])))}" if span.grows else ""
     is_inside = covered([span], len(step))

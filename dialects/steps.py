@@ -42,7 +42,6 @@ class Steps(NamedTuple):
     is_guess: bool = False  # by what repeats on one thread: others may run the same beside it
     kind: str = ""  # what these steps do, where a recording has steps of several kinds
     note: str = ""  # a sentence on the steps of other kinds
-    width: int = 1  # of how many in a row each is the mean
 
 
 NO_STEPS = Steps((), (), "")

@@ -1,33 +1,43 @@
-"""How long each operation and category takes, on a rank or over all: exact, or with a stated error."""
+"""How long each operation and category takes, worked out where its file is read, and joined over files."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, overload
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
+from msgspec.structs import replace
 
 import dialects
-from arrays import Int32, Int64, NDArray
+from arrays import Float64, Int32, Int64, NDArray
 from arrays.intervals import union_length
-from arrays.numbering import numbered
+from arrays.numbering import narrowest, numbered
 from formats.columns import Trace
 from opname import OpName
 
-#: How far a quantile from a sketch is off at most, as a share of itself.
-ERROR = 0.005
-#: Operations with more events on a rank than this are sketched.
-MOST_VALUES = 256
-_GROWTH = 1 + ERROR
-_MOST_TOTAL = 1 << 62  # nanoseconds: a sum beyond has no place in a file
-_BLOCK = 4096  # statistics that are made at a time
+
+class OperationStats(Struct, frozen=True):
+    """The durations of m operations by column, (m,) each; operations come by first appearance.
+
+    Percentiles interpolate linearly; they are NaN where an operation's events are of several files.
+    """
+
+    operations: Sequence[tuple[str, str]]  # (name, category)
+    count: Int64
+    total_ns: Float64
+    squares_ns2: Float64  # sum of the squared deviations from the mean
+    min_ns: Int64
+    max_ns: Int64
+    p50_ns: Float64
+    p95_ns: Float64
+    p99_ns: Float64
 
 
 class Stat(Struct, frozen=True):
-    """The durations of one operation; the variance is the population's, percentiles interpolate linearly.
+    """The durations of one operation; the variance is the population's.
 
     Over several ranks (`over_ranks`) also on how many of them it is, and its averages on the extreme ones.
     """
@@ -35,59 +45,18 @@ class Stat(Struct, frozen=True):
     name: str
     cat: str
     count: int
-    total_ns: int
+    total_ns: float
     min_ns: int
     max_ns: int
     mean_ns: float
     var_ns2: float
-    p50_ns: float
-    p95_ns: float
-    p99_ns: float
+    p50_ns: float | None
+    p95_ns: float | None
+    p99_ns: float | None
     ranks: int = 1
     slowest_rank: str = ""
     slowest_mean_ns: float = 0.0
     fastest_mean_ns: float = 0.0
-
-
-#: The columns of `Stats`, as far as it has them.
-_COLUMNS = Stat.__struct_fields__[2:]
-
-
-class Stats(Sequence[Stat]):
-    """The statistics of m operations, as columns; a `Stat` is made when it is asked for.
-
-    Attributes
-    ----------
-    operations : (name, category) of each
-    columns : (m,) each, by the names of the other members of `Stat`; those of ranks may lack
-    """
-
-    def __init__(self, operations: Sequence[tuple[str, str]], columns: Mapping[str, NDArray[Any]]) -> None:
-        self.operations = operations
-        self.columns = {name: columns[name] for name in _COLUMNS if name in columns}
-
-    def __len__(self) -> int:
-        return len(self.operations)
-
-    @overload
-    def __getitem__(self, at: int) -> Stat: ...
-    @overload
-    def __getitem__(self, at: slice) -> Stats: ...
-    def __getitem__(self, at: int | slice) -> Stat | Stats:
-        if isinstance(at, slice):
-            return Stats(self.operations[at], {name: column[at] for name, column in self.columns.items()})
-        return Stat(*self.operations[at], *(column[[at]].tolist()[0] for column in self.columns.values()))
-
-    def __iter__(self) -> Iterator[Stat]:
-        for begin in range(0, len(self), _BLOCK):
-            columns = (column[begin : begin + _BLOCK].tolist() for column in self.columns.values())
-            for pair, *row in zip(self.operations[begin : begin + _BLOCK], *columns, strict=True):
-                yield Stat(*pair, *row)
-
-    def take(self, rows: Int64) -> Stats:
-        """Return the statistics at `rows` (k,)."""
-        columns = {name: column[rows] for name, column in self.columns.items()}
-        return Stats([self.operations[i] for i in rows.tolist()], columns)
 
 
 class CategoryStat(Struct, frozen=True):
@@ -100,70 +69,28 @@ class CategoryStat(Struct, frozen=True):
     max_avg_ns: float
 
 
-class Moments(Struct, frozen=True, array_like=True):
-    """Exact figures of an operation whose durations are not all kept."""
-
-    count: int
-    total_ns: int
-    squares_ns2: float  # sum of the squared deviations from the mean
-    min_ns: int
-    max_ns: int
-
-    def __add__(self, other: Moments) -> Moments:
-        """Return the figures of both together (Chan, Golub, LeVeque, COMPSTAT 1982)."""
-        count = self.count + other.count
-        apart = other.total_ns / other.count - self.total_ns / self.count
-        return Moments(
-            count,
-            self.total_ns + other.total_ns,
-            self.squares_ns2 + other.squares_ns2 + apart * apart * self.count * other.count / count,
-            min(self.min_ns, other.min_ns),
-            max(self.max_ns, other.max_ns),
-        )
-
-
-class Durations(Struct, frozen=True):
-    """The durations of the events of m operations, which come by first appearance.
-
-    Operation i has the values from ``start[i]`` to ``start[i + 1]``, ascending. Each is one event, or with
-    `weight` so many. `moments` has those operations whose values only stand for their durations (a sketch).
-    """
-
-    operations: Sequence[tuple[str, str]]  # (name, category)
-    value_ns: Int64  # (v,)
-    start: Int64  # (m + 1,)
-    weight: Int64 | None = None  # (v,)
-    moments: Mapping[int, Moments] = field(default_factory=dict)
-
-    @property
-    def weights(self) -> Int64:
-        """How many events each value stands for (v,)."""
-        return np.ones(len(self.value_ns), np.int64) if self.weight is None else self.weight
-
-    @property
-    def count(self) -> Int64:
-        """Events of each operation (m,)."""
-        if self.weight is None:
-            return np.diff(self.start)
-        return np.add.reduceat(self.weight, self.start[:-1])
-
-    def moments_of(self, i: int) -> Moments:
-        """Return the exact figures of operation i."""
-        if i in self.moments:
-            return self.moments[i]
-        values = self.value_ns[self.start[i] : self.start[i + 1]]
-        total = sum(values.tolist())
-        squares = float(np.square(values - total / len(values)).sum())
-        return Moments(len(values), total, squares, int(values[0]), int(values[-1]))
-
-
-NO_DURATIONS = Durations((), np.empty(0, np.int64), np.zeros(1, np.int64))
-
-
-def durations(trace: Trace) -> Durations:
-    """Return the durations of every operation of a trace."""
+def durations(trace: Trace) -> OperationStats:
+    """Compute the statistics of every operation of a trace."""
     op, operations = operations_of_slices(trace)
-    return _sorted(op, trace.dur_ns, operations) if operations else NO_DURATIONS
+    return operation_stats(operations, op, trace.dur_ns)
+
+
+def operation_stats(operations: Sequence[tuple[str, str]], op: Int32, dur_ns: Int64) -> OperationStats:
+    """Compute the statistics of m operations from the operation and the duration of each event, (n,) each.
+
+    Every operation has an event.
+    """
+    count = np.bincount(op, minlength=len(operations))
+    end = np.cumsum(count)
+    start = end - count
+    value = _sorted_by_op(op, dur_ns, len(operations))
+    percentiles = [_quantile(value, start, count, q) for q in (0.50, 0.95, 0.99)]
+    deviation = value.astype(np.float64)
+    total = np.add.reduceat(deviation, start)
+    deviation -= np.repeat(total / count, count)
+    np.square(deviation, out=deviation)
+    squares = np.add.reduceat(deviation, start)
+    return OperationStats(operations, count, total, squares, value[start], value[end - 1], *percentiles)
 
 
 def operations_of_slices(trace: Trace) -> tuple[Int32, list[tuple[str, str]]]:
@@ -189,87 +116,79 @@ def operations_of_slices(trace: Trace) -> tuple[Int32, list[tuple[str, str]]]:
     return (op if len(distinct) == len(place) else place[op]), distinct
 
 
-def joined(parts: Sequence[Durations]) -> Durations:
-    """Return the durations of several traces, ranks say, as those of one."""
-    if len(parts) == 1:
-        return parts[0]
-    number: dict[tuple[str, str], int] = {}
-    places = [[number.setdefault(pair, len(number)) for pair in part.operations] for part in parts]
-    if not number:
-        return NO_DURATIONS
-    pairs = list(zip(parts, places, strict=True))
-    op = np.concatenate([np.repeat(np.array(place, np.int32), np.diff(part.start)) for part, place in pairs])
-    value = np.concatenate([part.value_ns for part in parts])
-    if all(part.weight is None for part in parts):
-        return _sorted(op, value, list(number))
-    moments: dict[int, Moments] = {}
-    sketched = {place[i] for part, place in pairs for i in part.moments}
-    for part, place in pairs:
-        for i, into in enumerate(place):
-            if into in sketched:
-                more = part.moments_of(i)
-                moments[into] = moments[into] + more if into in moments else more
-    order = np.lexsort((value, op))
-    weight = np.concatenate([part.weights for part in parts])[order]
-    return Durations(list(number), value[order], _starts(op, len(number)), weight, moments)
+def joined(parts: Sequence[OperationStats]) -> OperationStats:
+    """Join the statistics of several files or ranks.
+
+    Deviations are combined as by Chan, Golub, LeVeque (COMPSTAT 1982). Percentiles of an operation stay where
+    only one part has it.
+    """
+    operations, op = numbered(pair for part in parts for pair in part.operations)
+    m = len(operations)
+
+    def column(name: str) -> NDArray[Any]:
+        return np.concatenate([getattr(part, name) for part in parts])
+
+    def added(values: NDArray[Any]) -> Float64:
+        return np.asarray(np.bincount(op, values, m), np.float64)
+
+    count, total_ns = column("count"), column("total_ns")
+    n_events, all_ns = added(count), added(total_ns)
+    apart = total_ns / count - (all_ns / n_events)[op]
+    least, most = np.full(m, np.iinfo(np.int64).max), np.zeros(m, np.int64)
+    np.minimum.at(least, op, column("min_ns"))
+    np.maximum.at(most, op, column("max_ns"))
+    is_alone = np.bincount(op, minlength=m)[op] == 1
+    return OperationStats(
+        operations,
+        n_events.astype(np.int64),
+        all_ns,
+        added(column("squares_ns2") + count * apart**2),
+        least,
+        most,
+        *(added(np.where(is_alone, column(name), np.nan)) for name in ("p50_ns", "p95_ns", "p99_ns")),
+    )
 
 
-def statistics(durations: Durations, prefix: str = "") -> Stats:
-    """Return the statistics of every operation, in order; `prefix` goes before each name."""
-    if not durations.operations:
-        return Stats((), dict.fromkeys(_COLUMNS, np.empty(0)))
-    start, count, values, weight = durations.start[:-1], durations.count, durations.value_ns, durations.weight
-    fits = int(values.max()) < (1 << 62) // int(count.sum())
-    summed = values if fits else values.astype(np.float64)
-    total = np.add.reduceat(summed if weight is None else summed * weight, start)
-    mean = total / count
-    deviation = np.repeat(mean, np.diff(durations.start))
-    np.subtract(values, deviation, out=deviation)
-    np.square(deviation, out=deviation)
-    if weight is not None:
-        deviation *= weight
-    var = np.add.reduceat(deviation, start) / count
-    columns = {
-        "count": count,
-        "total_ns": total,
-        "min_ns": values[start],
-        "max_ns": values[durations.start[1:] - 1],
-        "mean_ns": mean,
-        "var_ns2": var,
-        **{f"p{100 * q:.0f}_ns": _quantile(durations, count, q) for q in (0.50, 0.95, 0.99)},
-    }
-    if durations.moments:
-        _correct(columns, durations.moments)
-    pairs = durations.operations
-    return Stats([(prefix + name, cat) for name, cat in pairs] if prefix else pairs, columns)
+def rows_of(stats: OperationStats, prefix: str = "") -> list[Stat]:
+    """Make a row for each operation; `prefix` goes before its name."""
+    mean, variance = stats.total_ns / stats.count, stats.squares_ns2 / stats.count
+    exact = (stats.count, stats.total_ns, stats.min_ns, stats.max_ns, mean, variance)
+    percentiles = (
+        [None if math.isnan(ns) else ns for ns in column.tolist()]
+        for column in (stats.p50_ns, stats.p95_ns, stats.p99_ns)
+    )
+    rows = zip(stats.operations, *(column.tolist() for column in exact), *percentiles, strict=True)
+    return [Stat(prefix + name, cat, *row) for (name, cat), *row in rows]
 
 
-def all_of(parts: Sequence[Stats]) -> Stats:
-    """Return the statistics of several ranks, one after another."""
-    parts = list(filter(len, parts)) or parts[:1]  # of none the columns may be others
-    if len(parts) == 1:
-        return parts[0]
-    columns = {}
-    for name in parts[0].columns:
-        of_parts = [part.columns[name] for part in parts]
-        alike = len({column.dtype for column in of_parts}) == 1  # else each number keeps its type
-        columns[name] = np.concatenate(of_parts if alike else [column.astype(object) for column in of_parts])
-    return Stats([pair for part in parts for pair in part.operations], columns)
+def over_ranks(ranks: Collection[tuple[str, OperationStats]]) -> list[Stat]:
+    """Make a row for each operation over `ranks`, each with its name; operations by first appearance.
+
+    Of ranks that are equally slow, the first one is named.
+    """
+    means: dict[tuple[str, str], dict[str, float]] = {}
+    for rank, stats in ranks:
+        for pair, mean_ns in zip(stats.operations, (stats.total_ns / stats.count).tolist(), strict=True):
+            means.setdefault(pair, {})[rank] = mean_ns
+    rows = []
+    for row in rows_of(joined([stats for _, stats in ranks])):
+        of_ranks = means[row.name, row.cat]
+        slowest = max(of_ranks, key=of_ranks.__getitem__)
+        rows.append(
+            replace(
+                row,
+                ranks=len(of_ranks),
+                slowest_rank=slowest,
+                slowest_mean_ns=of_ranks[slowest],
+                fastest_mean_ns=min(of_ranks.values()),
+            )
+        )
+    return rows
 
 
-def longest_first(stats: Stats) -> Stats:
-    """Return the statistics by their means, the largest first."""
-    return stats.take(np.argsort(-stats.columns["mean_ns"], kind="stable"))
-
-
-def _correct(columns: dict[str, NDArray[Any]], moments: Mapping[int, Moments]) -> None:
-    """Put what is known exactly of some operations into the columns of `Stats`."""
-    columns["total_ns"] = columns["total_ns"].astype(object)  # exact beyond 64 bits too
-    for i, known in moments.items():
-        for name in ("total_ns", "min_ns", "max_ns"):
-            columns[name][i] = getattr(known, name)
-        columns["mean_ns"][i] = known.total_ns / known.count
-        columns["var_ns2"][i] = known.squares_ns2 / known.count
+def longest_first(rows: Iterable[Stat]) -> list[Stat]:
+    """Sort the rows by their means, the largest first."""
+    return sorted(rows, key=lambda row: -row.mean_ns)
 
 
 def category_totals(trace: Trace) -> Counter[str]:
@@ -279,41 +198,23 @@ def category_totals(trace: Trace) -> Counter[str]:
         return totals
     cat_id, cats = _categories(trace)
     group, _ = _dense(_code((trace.track_id, len(trace.tracks)), (cat_id, len(cats))))
-    counts = np.bincount(group)
-    bounds = np.cumsum(counts) - counts
-    order, start = _time_order(group, trace.ts_ns, bounds)
-    end = trace.dur_ns[order]
-    sums = np.add.reduceat(end, bounds)
-    end += start
-    nests = np.zeros(len(start), np.bool_)
-    nests[1:] = start[1:] < end[:-1]
-    nests[bounds] = False
-    has_nests = np.logical_or.reduceat(nests, bounds)
-    for i, begin in enumerate(bounds.tolist()):
-        stop = int(bounds[i + 1]) if i + 1 < len(bounds) else len(start)
-        ns = union_length(start[begin:stop], end[begin:stop]) if has_nests[i] else int(sums[i])
-        totals[cats[cat_id[order[begin]]]] += ns
+    order, end_ns = np.argsort(narrowest(group), kind="stable"), trace.end_ns
+    for rows in np.split(order, np.cumsum(np.bincount(group))[:-1]):
+        totals[cats[cat_id[rows[0]]]] += union_length(trace.ts_ns[rows], end_ns[rows])
     return totals
 
 
-def categories(total_ns: Mapping[str, int], stats: Stats) -> list[CategoryStat]:
-    """Return the statistics per category, given its `category_totals` and the operations' statistics."""
+def categories(total_ns: Mapping[str, int], rows: Iterable[Stat]) -> list[CategoryStat]:
+    """Compute the statistics per category, given its `category_totals` and the operations' rows."""
     count: Counter[str] = Counter()
-    best: dict[str, tuple[float, str]] = {}
-    counts, means = (stats.columns[name].tolist() for name in ("count", "mean_ns"))
-    for (name, cat), n, mean_ns in zip(stats.operations, counts, means, strict=True):
-        count[cat] += n
-        if cat not in best or mean_ns > best[cat][0]:
-            best[cat] = mean_ns, name
-    return [CategoryStat(cat, count[cat], total_ns[cat], name, mean) for cat, (mean, name) in best.items()]
-
-
-def _sorted(op: Int32, dur: Int64, operations: Sequence[tuple[str, str]]) -> Durations:
-    return Durations(operations, _sorted_by_op(op, dur, len(operations)), _starts(op, len(operations)))
-
-
-def _starts(op: Int32, n_ops: int) -> Int64:
-    return np.concatenate([[0], np.cumsum(np.bincount(op, minlength=n_ops))])
+    longest: dict[str, Stat] = {}
+    for row in rows:
+        count[row.cat] += row.count
+        if row.cat not in longest or row.mean_ns > longest[row.cat].mean_ns:
+            longest[row.cat] = row
+    return [
+        CategoryStat(cat, count[cat], total_ns[cat], row.name, row.mean_ns) for cat, row in longest.items()
+    ]
 
 
 def _categories(trace: Trace) -> tuple[Int32, list[str]]:
@@ -358,7 +259,7 @@ def _lacks_key(name: str) -> bool:
 
 def _sorted_by_op(op: Int32, dur: Int64, n_ops: int) -> Int64:
     """Return the durations sorted by (operation, duration); by one key in 63 bits if they fit."""
-    bits = int(dur.max()).bit_length()
+    bits = int(dur.max(initial=0)).bit_length()
     if bits + n_ops.bit_length() >= 63:
         return dur[np.lexsort((dur, op))]
     key = op.astype(np.int64)  # in place from here on: a trace may have millions of rows
@@ -369,86 +270,16 @@ def _sorted_by_op(op: Int32, dur: Int64, n_ops: int) -> Int64:
     return key
 
 
-def _quantile(durations: Durations, count: Int64, q: float) -> NDArray[np.float64]:
-    """Return the q-quantile of each operation (m,), by linear interpolation (Hyndman & Fan 7)."""
-    at = q * (count - 1)
-    low = np.floor(at).astype(np.int64)
-    high = np.minimum(low + 1, count - 1)
-    below, above = (_nth(durations, count, place) for place in (low, high))
-    out: NDArray[np.float64] = below + (above - below) * (at - low)
-    return out
+def _quantile(value: Int64, start: Int64, count: Int64, q: float) -> Float64:
+    """Compute the q-quantile of each operation (m,), by linear interpolation (Hyndman & Fan 7).
 
-
-def _nth(durations: Durations, count: Int64, place: Int64) -> Int64:
-    """Return the value at each operation's `place` (m,), from 0, among its `count` events."""
-    at: Int64 = durations.start[:-1] + place
-    if durations.weight is not None:
-        before = np.cumsum(count) - count
-        at = np.searchsorted(np.cumsum(durations.weight), before + place, side="right")
-    return durations.value_ns[at]
-
-
-def _time_order(group: Int32, ts_ns: Int64, bounds: Int64) -> tuple[Int64, Int64]:
-    """Return the rows by group, then time, and their times (n,); the groups begin at `bounds` (m,).
-
-    Grouping by 16 bits takes a tenth of sorting by time as well, which many tracks do not need.
+    The sorted values of an operation begin at `start` (m,).
     """
-    if len(bounds) > 1 << 16:
-        order = np.lexsort((ts_ns, group))
-        return order, ts_ns[order]
-    order = np.argsort(group.astype(np.uint16), kind="stable")
-    ordered = ts_ns[order]
-    is_earlier = ordered[1:] < ordered[:-1]
-    is_earlier[bounds[1:] - 1] = False
-    for i in np.flatnonzero(np.bincount(group[order[1:][is_earlier]])).tolist():
-        own = slice(bounds[i], bounds[i + 1] if i + 1 < len(bounds) else None)
-        by_time = np.argsort(ordered[own], kind="stable")
-        order[own], ordered[own] = order[own][by_time], ordered[own][by_time]
-    return order, ordered
+    place = q * (count - 1)
+    low = np.floor(place).astype(np.int64)
+    below, above = value[start + low], value[start + np.minimum(low + 1, count - 1)]
+    return np.asarray(below + (above - below) * (place - low))
 
 
-def sketched(durations: Durations) -> Durations:
-    """Return the durations with those of operations that have more than `MOST_VALUES` events sketched.
-
-    Their count, sum, variance and extremes stay exact (`Durations.moments`). The sketch is that of
-    logarithmic buckets (DDSketch: Masson, Rim, Lee, PVLDB 12, 2019): a bucket reaches from a power of
-    `_GROWTH` to the next, and all of its durations are taken for the middle between the least and the
-    greatest of them. Each is then off by at most half the bucket's width and, by rounding, half a
-    nanosecond: together at most `ERROR` of itself, as a bucket below 200 ns holds one whole number only.
-    So is every quantile, since the order of the values stays; also that of several ranks together.
-    """
-    many = np.diff(durations.start) > MOST_VALUES
-    if durations.weight is not None or not many.any():
-        return durations
-    many &= np.add.reduceat(durations.value_ns.astype(np.float64), durations.start[:-1]) < _MOST_TOTAL
-    op = np.repeat(np.arange(len(many)), np.diff(durations.start))
-    value = durations.value_ns
-    bucket = np.where(value > 0, np.floor(np.log(np.maximum(value, 1)) / np.log(_GROWTH)), -1.0)
-    first = np.ones(len(value), np.bool_)  # of its bucket; where all are kept each value has its own
-    first[1:] = ~many[op[1:]] | (op[1:] != op[:-1]) | (bucket[1:] != bucket[:-1])
-    at = np.flatnonzero(first)
-    last = np.append(at[1:], len(value)) - 1
-    middle = value[at] + (value[last] - value[at]) // 2
-    start = np.searchsorted(at, durations.start)
-    moments = {i: durations.moments_of(i) for i in np.flatnonzero(many).tolist()}
-    return Durations(durations.operations, middle, start, last - at + 1, moments)
-
-
-def over_ranks(ranks: Collection[tuple[str, Durations]]) -> Stats:
-    """Return the statistics of each operation over `ranks`, each with its name, by first appearance.
-
-    Of ranks that are equally slow, the first one is named.
-    """
-    stats = statistics(joined([durations for _, durations in ranks]))
-    means: dict[tuple[str, str], dict[str, float]] = {pair: {} for pair in stats.operations}
-    for rank, durations in ranks:
-        own = statistics(durations)
-        for pair, mean_ns in zip(own.operations, own.columns["mean_ns"].tolist(), strict=True):
-            means[pair][rank] = mean_ns
-    rows = [
-        (len(one), slowest := max(one, key=one.__getitem__), one[slowest], min(one.values()))
-        for one in means.values()
-    ]
-    more = zip(*rows, strict=True) if rows else ((),) * 4
-    columns = {name: np.array(column) for name, column in zip(_COLUMNS[-4:], more, strict=True)}
-    return Stats(stats.operations, stats.columns | columns)
+#: The durations of no operation.
+NO_DURATIONS = operation_stats((), np.empty(0, np.int32), np.empty(0, np.int64))

@@ -16,10 +16,12 @@ from arrays import Float64, Int64
 from arrays.median import n_warm_up
 from dialects import Need
 from dialects.steps import step_table
-from figures.durations import Durations, joined
+from figures.durations import OperationStats, joined
+from figures.log_figures import log_figures
 from figures.operations_by_step import Operations, merged
 from figures.rank_figures import RankFigures, Wanted, rank_figures
-from trace_utils import CommFilter, Request, TraceFile, read_ranks
+from formats.columns import Trace
+from trace_utils import CommFilter, Request, Source, TraceFile, read_ranks
 
 
 class JobFigures(Struct, frozen=True):
@@ -30,18 +32,12 @@ class JobFigures(Struct, frozen=True):
     notes: Sequence[str]  # a line each: missing ranks, empty directories, doubled ranks
     ranks: Sequence[RankFigures]
     step_by: str | None = None
-    rank_by: str | None = None
     hosts: Sequence[RankFigures] = ()  # of what several ranks share
 
     @property
     def repairs(self) -> list[str]:
         """Repairs, omissions and missing ranks: a line per file."""
         return [*self.notes, *(line for file in self.files for line in file.repair_lines)]
-
-    @property
-    def n_ranks(self) -> int:
-        """Ranks of the job, as far as the recording tells."""
-        return max([len(self.ranks), *(rank.world_size for rank in self.ranks)])
 
     @property
     def n_slices(self) -> int:
@@ -64,8 +60,8 @@ class JobFigures(Struct, frozen=True):
         return {rank.source.worker for rank in self.ranks if rank.source.worker is not None}
 
     @property
-    def by_prefix(self) -> dict[str, tuple[str, Durations]]:
-        """For each prefix of operations' names, the rank and the durations of all files that share it."""
+    def by_prefix(self) -> dict[str, tuple[str, OperationStats]]:
+        """For each prefix of operations' names, the rank and the statistics of all files that share it."""
         several = len(self.ranks) > 1
         groups: dict[str, list[RankFigures]] = {}
         for rank in (*self.ranks, *self.hosts):
@@ -108,8 +104,8 @@ class JobFigures(Struct, frozen=True):
         first = set(self.warm_up)
         return replace(self, ranks=[_without(rank, first) for rank in self.ranks]) if first else self
 
-    def operations(self, *, tell_workers: bool) -> tuple[Operations, list[Int64]]:
-        """Return the operations of all ranks, and the place there of each of a rank's own; see `merged`."""
+    def operations(self, *, tell_workers: bool) -> Operations:
+        """Merge the operations of all ranks; with workers in their names if `tell_workers`."""
         parts = [rank.operations for rank in self.ranks if rank.operations is not None]
         workers = [rank.source.worker if tell_workers else None for rank in self.ranks]
         prefixes = ["" if worker is None else f"wk{worker}." for worker in workers]
@@ -126,50 +122,46 @@ def load_figures(paths: Sequence[Path], wanted: Wanted, asked: Request = Request
     AnalyzeError
         A name in `asked.only` is not a communication of the job.
     """
-    work = partial(rank_figures, wanted=wanted, step_by=asked.step_by)
+    work = partial(_figures, wanted=wanted, step_by=asked.step_by)
     needs = {Need.STEPS, *wanted.needs} if asked.step_by else wanted.needs
     job = read_ranks(paths, work, asked._replace(needs=needs, hosts=True))
     job.check_any()
-    figures = [
-        replace(
-            rank.made,
-            source=rank.source,
-            name=name,
-            breakdown=rank.made.breakdown.of_rank(name),
-        )
-        for name, rank in zip(job.names, job.ranks, strict=True)
-    ]
-    ranks = [one for one in figures if one.source.host is None]
-    hosts = [one for one in figures if one.source.host is not None]
-    return JobFigures(paths[0], job.files, job.job.notes, ranks, asked.step_by, asked.rank_by, hosts)
+    named = zip(job.names, job.ranks, strict=True)
+    figures = [replace(rank.made, source=rank.source, name=name) for name, rank in named]
+    ranks = [owner for owner in figures if owner.source.host is None]
+    hosts = [owner for owner in figures if owner.source.host is not None]
+    return JobFigures(paths[0], job.files, job.job.notes, ranks, asked.step_by, hosts)
+
+
+def _figures(source: Source, trace: Trace, wanted: Wanted, step_by: str | None) -> RankFigures:
+    figures_of = rank_figures if dialects.of(trace).has_events else log_figures
+    return figures_of(source, trace, wanted, step_by)
 
 
 def _without(rank: RankFigures, first: Collection[int]) -> RankFigures:
-    """Return a rank without its `first` steps; those in the middle of a large trace are later ones."""
-    whole, operations = rank.steps.whole, rank.operations
-    if 0 < len(rank.breakdown) < len(whole):
-        return rank
+    """Leave out the `first` steps of a rank."""
+    operations = rank.operations
     if operations is not None and len(operations.labels):
         kept = np.isin(operations.labels, list(first), invert=True)
         labels = np.array(operations.labels)[kept].tolist()
         operations = replace(operations, labels=labels, spent_ns=operations.spent_ns[kept])
-    steps = rank.steps._replace(whole=tuple(step for step in whole if step.label not in first))
-    parts = rank.breakdown.only({*rank.breakdown.step} - {*first})
-    return replace(rank, steps=steps, breakdown=parts, operations=operations)
+    steps = rank.steps._replace(whole=tuple(step for step in rank.steps.whole if step.label not in first))
+    return replace(rank, steps=steps, breakdown=rank.breakdown.without(first), operations=operations)
 
 
 def filtered(runs: Sequence[JobFigures], wanted: Collection[str]) -> list[JobFigures]:
-    """Return the runs without communications that `wanted` does not name, of which they have `selected`.
+    """Leave out the communications that `wanted` does not name, of runs with a `Selection`.
 
     AnalyzeError where no run has a communication of a name.
     """
     if not wanted:
         return list(runs)
-    CommFilter.check(wanted, {name for run in runs for rank in run.ranks for name in rank.communications})
+    selections = [rank.selection for run in runs for rank in run.ranks if rank.selection is not None]
+    CommFilter.check(wanted, {name for selection in selections for name in selection.communications})
     return [replace(run, ranks=[*map(_selected, run.ranks)]) for run in runs]
 
 
 def _selected(rank: RankFigures) -> RankFigures:
-    if rank.selected is None:
-        raise ValueError(f"{rank.name}: worked out without a selection")
-    return replace(rank, n_slices=int(rank.selected.count.sum()), operations=rank.selected)
+    assert rank.selection is not None, f"{rank.name}: worked out without a selection"
+    operations = rank.selection.operations
+    return replace(rank, n_slices=int(operations.count.sum()), operations=operations)

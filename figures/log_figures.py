@@ -2,90 +2,116 @@
 
 from __future__ import annotations
 
-from array import array
-from typing import Any
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
-from msgspec import Struct
+from msgspec.structs import replace
 
+import dialects
 from arrays import Float64, Int64, NDArray
 from dialects import Role, is_communication
 from dialects.steps import Step, Steps
-from dialects.system import System
-from figures.durations import Durations, sketched
+from dialects.system import StepRows
+from figures.durations import operation_stats
 from figures.operations_by_step import Operations, OpKey
-from figures.time_by_role import Breakdowns
+from figures.rank_figures import LogRows, RankFigures, Wanted
+from figures.time_by_role import Breakdown
 from formats.columns import Trace
 from opname import OpName
+from traces.paths import Source
 
 #: Steps of a rank by which figures go. Those of a longer log are means of as many in a row as are needed: a
 #: page shows 2,000 cells, and 1,000 ranks with so many steps take half a gigabyte.
 MOST_STEPS = 1_000
 
 
-class LogRows(Struct, frozen=True):
-    """Each step of a rank's log: `labels` (k,), and `spent_ns` (k, m + 1) as of `Operations`."""
+class _Rows(NamedTuple):
+    """k steps of a rank: the step and its m - 1 parts, (m, k) each, and v other numbers (v, k).
 
-    labels: Int64
-    spent_ns: NDArray[np.floating]
+    Each step is the mean of `n` (k,) in a row.
+    """
 
+    label: Int64
+    begin_ns: Int64
+    n: Int64
+    events: Int64
+    total_ns: Float64
+    values: Float64
 
-def log_figures(
-    trace: Trace, system: System, by: str | None, *, durations: bool, operations: bool, rows: bool
-) -> dict[str, Any]:
-    """Return the figures of `RankFigures`; as of `Wanted`, with some of them, or `rows` and little else."""
-    found = system.step_rows(trace, by)
-    label, begin = found.label, trace.ts_ns
-    parts = {name: took for name, (_, took) in found.parts.items() if took.any()}
-    role = np.array([Role.FRAME, *(found.parts[name][0] for name in parts)], np.int8)
-    took = np.array([trace.dur_ns, *parts.values()], np.float64)  # (m, k)
-    values = np.array([*found.values.values()]).reshape(-1, len(label))
-    if not (np.diff(label) > 0).all():  # of a step that several files have the last row holds
-        order = np.lexsort((np.arange(len(label)), label))
-        order = order[np.append(np.diff(label[order]) > 0, True)]
-        label, begin, took, values = label[order], begin[order], took[:, order], values[:, order]
-    keys = [OpKey(name, OpName.parse(name).cat or "") for name in (trace.names[0], *parts)]
-    count, total, width = (took > 0).astype(np.int64), took, 1
-    figures: dict[str, Any] = {"n_slices": int(count.sum())}
-    if durations:
-        each = _durations(keys, took)
-        figures["durations"] = each if len(label) <= MOST_STEPS else sketched(each)
-        figures["category_ns"] = {keys[0].cat: int(took[0].sum())}
-    if len(label) > MOST_STEPS:
-        if rows:
-            figures["rows"] = LogRows(label, _spent(took).astype(np.float32))
-        first, label, width = _stretches(label)
-        n = np.diff(first, append=took.shape[1])
-        count, total, values = (np.add.reduceat(one, first, axis=1) for one in (count, took, values))
-        begin, took, values = begin[first], total / n, values / n
-    labels = label.tolist()
-    figures["values"] = {
-        name: array("d", one.tobytes()) for name, one in zip(found.values, values, strict=True)
-    }
-    if rows:
-        count, total = count[:, :0], total[:, :0]
-    else:
-        begins, ends = begin.tolist(), (begin + np.rint(took[0]).astype(np.int64)).tolist()
-        note = f"Each step is the mean of {width} in a row: the log has more than {MOST_STEPS:,}."
-        steps = tuple(map(Step, labels, begins, ends))
-        figures["steps"] = Steps(steps, (), "rows of the log", note=note if width > 1 else "", width=width)
-        figures |= {"breakdown": _breakdown(labels, begin, role, took), "rule": system.rule(trace)}
-    if operations or rows:
-        figures["operations"] = Operations(keys, count, total, role, labels, _spent(took))
-    return figures
+    @property
+    def mean_ns(self) -> Float64:
+        """How long the step and its parts took (m, k)."""
+        return np.asarray(self.total_ns / self.n)
 
 
-def _spent(took: Float64) -> Float64:
+def log_figures(source: Source, trace: Trace, wanted: Wanted, step_by: str | None = None) -> RankFigures:
+    """Work out the figures of a rank of a step log."""
+    system = dialects.of(trace)
+    recorded = system.step_rows(trace, step_by)
+    parts = {name: part for name, part in recorded.parts.items() if part[1].any()}
+    names = [trace.names[0], *parts]
+    roles = [Role.FRAME, *(role for role, _ in parts.values())]
+    rows = _rows(recorded, trace, [took for _, took in parts.values()])
+    steps, width = _stretched(rows)
+    figures = RankFigures(source, trace.dialect, int(rows.events.sum()))
+    means_ns = _spent(steps)
+    if wanted.rows:
+        spent_ns = means_ns if width == 1 else _spent(rows).astype(np.float32)
+        values = dict(zip(recorded.values, steps.values, strict=True))
+        log = LogRows(names, roles, rows.label, spent_ns, steps.label, means_ns, values)
+        return replace(figures, log=log)
+    keys = [OpKey(name, OpName.parse(name).cat or "") for name in names]
+    if wanted.durations:
+        op, step = np.nonzero(rows.events)
+        stats = operation_stats(keys, op.astype(np.int32), rows.total_ns[op, step].astype(np.int64))
+        category_ns = {keys[0].cat: int(rows.total_ns[0].sum())}
+        figures = replace(figures, durations=stats, category_ns=category_ns)
+    if wanted.operations:
+        labels = steps.label.tolist()
+        operations = Operations(keys, steps.events, steps.total_ns, labels, means_ns)
+        figures = replace(figures, operations=operations)
+    note = f"Each step is the mean of {width} in a row: the log has more than {MOST_STEPS:,}."
+    return replace(
+        figures,
+        steps=Steps(_steps(steps), (), "rows of the log", note=note if width > 1 else ""),
+        breakdown=_breakdown(steps, np.array(roles, np.int8), system.rule(trace)),
+    )
+
+
+def _rows(recorded: StepRows, trace: Trace, parts: Sequence[Float64]) -> _Rows:
+    """Sort the rows by step; of a step that several files have the last row holds."""
+    label, took = recorded.label, np.array([trace.dur_ns, *parts], np.float64)
+    values = np.array([*recorded.values.values()]).reshape(-1, len(label))
+    order = np.argsort(label, kind="stable")
+    order = order[np.append(np.diff(label[order]) > 0, True)]
+    took = took[:, order]
+    n, events = np.ones(len(order), np.int64), (took > 0).astype(np.int64)
+    return _Rows(label[order], trace.ts_ns[order], n, events, took, values[:, order])
+
+
+def _stretched(rows: _Rows) -> tuple[_Rows, int]:
+    """Join steps in a row where there are more than `MOST_STEPS`; also of how many each is the mean."""
+    if len(rows.label) <= MOST_STEPS:
+        return rows, 1
+    first, label, width = _stretches(rows.label)
+    n = np.diff(first, append=len(rows.label))
+    events, total_ns, values = (
+        np.add.reduceat(column, first, axis=1) for column in (rows.events, rows.total_ns, rows.values)
+    )
+    return _Rows(label, rows.begin_ns[first], n, events, total_ns, values / n), width
+
+
+def _steps(rows: _Rows) -> tuple[Step, ...]:
+    ends_ns = rows.begin_ns + np.rint(rows.mean_ns[0]).astype(np.int64)
+    return tuple(map(Step, rows.label.tolist(), rows.begin_ns.tolist(), ends_ns.tolist()))
+
+
+def _spent(rows: _Rows) -> Float64:
     """Return the time of each operation, the step first and nothing last, in each step (k, m + 1)."""
-    spent: Float64 = np.column_stack([took.T, np.zeros(took.shape[1])])
-    spent[:, 0] -= took[1:].sum(0)
+    spent: Float64 = np.column_stack([rows.mean_ns.T, np.zeros(len(rows.label))])
+    spent[:, 0] -= rows.mean_ns[1:].sum(0)
     return np.asarray(np.maximum(spent, 0.0))
-
-
-def _durations(keys: list[OpKey], took: Float64) -> Durations:
-    """Return how long each operation took wherever it ran."""
-    values = [np.sort(one[one > 0]).astype(np.int64) for one in took]
-    return Durations(list(keys), np.concatenate(values), np.cumsum([0, *map(len, values)]))
 
 
 def _stretches(label: Int64) -> tuple[Int64, Int64, int]:
@@ -100,13 +126,13 @@ def _stretches(label: Int64) -> tuple[Int64, Int64, int]:
     return first, stretch[first] * (usual * width), width
 
 
-def _breakdown(labels: list[int], begin: Int64, role: NDArray[np.int8], took: Float64) -> Breakdowns:
-    """Return where the time of each step goes; parts of a step come one after the other."""
-    role = role[1:]
-    whole, *rest = (
-        np.rint(one).astype(np.int64)
-        for one in (took[0], *(took[1:][chosen].sum(0) for chosen in (
-            (role == Role.COMPUTE) | (role == Role.UPDATE), is_communication(role), role == Role.COPY)))
-    )  # fmt: skip
-    compute, comm, copies = rest
-    return Breakdowns("", labels, begin, whole, compute, comm, 0 * whole, whole - compute - comm - copies)
+def _breakdown(rows: _Rows, role: NDArray[np.int8], rule: str) -> Breakdown:
+    """Split the time of each step by role; parts of a step come one after the other."""
+    parts_ns, role = rows.mean_ns[1:], role[1:]
+    computes = (role == Role.COMPUTE) | (role == Role.UPDATE)
+    is_of = (computes, is_communication(role), role == Role.COPY)
+    wall, compute, comm, copies = (
+        np.rint(took).astype(np.int64)
+        for took in (rows.mean_ns[0], *(parts_ns[chosen].sum(0) for chosen in is_of))
+    )
+    return Breakdown(rows.label.tolist(), wall, compute, comm, 0 * wall, wall - compute - comm - copies, rule)

@@ -14,12 +14,11 @@ from msgspec.structs import replace
 import dialects
 from arrays import Float64, Int64, NDArray
 from arrays.numbering import numbered, occurrence_number
-from dialects import Role
 from dialects.steps import Step, Steps
 from dialects.system import STEP_MARK, STEP_MARKS
 from errors import TraceError, counted
 from figures.durations import operations_of_slices
-from figures.time_by_role import NOTHING, first_of, first_roles, time_by_operation
+from figures.time_by_role import time_by_operation
 from formats.columns import Trace
 from opname import OpName
 
@@ -52,7 +51,6 @@ class Operations(Struct, frozen=True):
     keys: Sequence[OpKey]
     count: Int64  # (m, k) its events
     total_ns: Float64  # (m, k) what they last together
-    role: NDArray[np.int8]  # (m,) the first role, as of `time_by_operation`, that its events have
     labels: Sequence[int] = ()
     spent_ns: Float64 = field(default_factory=lambda: np.zeros((0, 0)))  # (k', m + 1)
 
@@ -61,18 +59,8 @@ class Operations(Struct, frozen=True):
         """Average duration of each operation's events (m,)."""
         return np.asarray(self.total_ns.sum(1) / np.maximum(self.count.sum(1), 1))
 
-    @property
-    def names(self) -> list[str]:
-        """The names of the operations, and `NOTHING` (m + 1)."""
-        return [*(key.name for key in self.keys), NOTHING]
 
-    @property
-    def is_comm(self) -> NDArray[np.bool_]:
-        """Which operations, and last nothing, are communication (m + 1,)."""
-        return np.append(dialects.is_communication(self.role), False)
-
-
-def operations_of(trace: Trace, steps: Steps, roles: NDArray[np.int8], *, spent: bool = True) -> Operations:
+def operations_of(trace: Trace, steps: Steps, roles: NDArray[np.int8] | None = None) -> Operations:
     """Return the operations of one rank, step by step.
 
     The step of an event is the one in which it begins (before the first: the first). BytePS's
@@ -83,8 +71,7 @@ def operations_of(trace: Trace, steps: Steps, roles: NDArray[np.int8], *, spent:
 
     Parameters
     ----------
-    roles : (n,) the `Role` of each slice
-    spent : whether to tell what the operations took of each whole step
+    roles : (n,) the `Role` of each slice; without them nothing tells what operations took of a whole step
 
     Raises
     ------
@@ -100,53 +87,37 @@ def operations_of(trace: Trace, steps: Steps, roles: NDArray[np.int8], *, spent:
     cell = ids * k + step
     count = np.bincount(cell, minlength=m * k).reshape(m, k)
     total_ns = np.bincount(cell, trace.dur_ns, m * k).reshape(m, k).astype(np.float64)
-    role = first_roles(roles, ids, m)
-    if not spent:
-        return Operations(keys, count, total_ns, role)
+    if roles is None:
+        return Operations(keys, count, total_ns)
     labels = [step.label for step in steps.whole]
     spent_ns = time_by_operation(trace, roles, steps.whole, ids, m)
-    return Operations(keys, count, total_ns, role, labels, spent_ns)
+    return Operations(keys, count, total_ns, labels, spent_ns)
 
 
-def merged(
-    parts: Sequence[Operations], prefixes: Sequence[str] = (), *, path: object = ""
-) -> tuple[Operations, list[Int64]]:
-    """Return the operations of several ranks together, and the place there of each of a rank's own.
+def merged(parts: Sequence[Operations], prefixes: Sequence[str], *, path: object = "") -> Operations:
+    """Merge the operations of several ranks; `prefixes` go before the names of each rank's operations.
 
-    `prefixes` go before the names of each rank's operations, to tell workers apart. Raises as `check_cells`,
-    for `path`.
+    Raises as `check_cells`, for `path`.
     """
-    number: dict[OpKey, int] = {}
-    places = [
-        np.array(
-            [number.setdefault(OpKey(prefix + key.name, key.cat), len(number)) for key in part.keys], np.int64
-        )
-        for part, prefix in zip(parts, prefixes or [""] * len(parts), strict=True)
-    ]
-    m, k = len(number), max(part.count.shape[1] for part in parts)
+    named = list(zip(parts, prefixes, strict=True))
+    keys, place = numbered(OpKey(prefix + key.name, key.cat) for part, prefix in named for key in part.keys)
+    m, k = len(keys), max(part.count.shape[1] for part in parts)
     check_cells(path, m, k, sum(int(part.count.sum()) for part in parts))
     if len(parts) == 1 and m == len(parts[0].keys):  # its tables are those of all
-        return replace(parts[0], keys=list(number)), places
+        return replace(parts[0], keys=keys)
     count, total_ns = np.zeros((m, k), np.int64), np.zeros((m, k))
-    role = np.full(m, Role.IGNORED, np.int8)
-    rows: dict[int, list[Float64]] = {}
-    for part, at in zip(parts, places, strict=True):
-        count[at, : part.count.shape[1]] += part.count
-        total_ns[at, : part.count.shape[1]] += part.total_ns
-        role[at] = first_of(role[at], part.role)
-        for label, row in zip(part.labels, placed(part.spent_ns, at, m), strict=True):
-            rows.setdefault(label, []).append(row)
-    labels = sorted(rows)
-    spent = np.array([sum(rows[label]) / len(rows[label]) for label in labels]).reshape(-1, m + 1)
-    return Operations(list(number), count, total_ns, role, labels, spent), places
-
-
-def placed(spent_ns: Float64, places: Int64, m: int) -> Float64:
-    """Return the time of a rank's operations (k, n + 1) in the columns of `m` operations of several ranks."""
-    found = np.zeros((len(spent_ns), m + 1))
-    if len(spent_ns):
-        found[:, np.append(places, m)] = spent_ns
-    return found
+    spent: dict[int, list[Float64]] = {}
+    ends = np.cumsum([len(part.keys) for part in parts])
+    for part, rows in zip(parts, np.split(place, ends[:-1]), strict=True):
+        count[rows, : part.count.shape[1]] += part.count
+        total_ns[rows, : part.count.shape[1]] += part.total_ns
+        for label, of_part in zip(part.labels, part.spent_ns, strict=True):
+            of_all = np.zeros(m + 1)
+            of_all[np.append(rows, m)] = of_part
+            spent.setdefault(label, []).append(of_all)
+    labels = sorted(spent)
+    means = np.array([sum(spent[label]) / len(spent[label]) for label in labels]).reshape(-1, m + 1)
+    return Operations(keys, count, total_ns, labels, means)
 
 
 def check_cells(path: object, m: int, k: int, n_slices: int) -> None:

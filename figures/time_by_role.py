@@ -25,7 +25,9 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
+import dialects
 from arrays import Float64, Int64, Mask, NDArray
 from arrays.intervals import clipped_lengths, innermost, lies_inside, union
 from arrays.median import longest_usual, median
@@ -49,90 +51,48 @@ _LAST_WORK = int(_PLACE_OF[Role.COPY])
 _MANY = 1 << 19  # pieces that are shared at a time
 
 
-class Breakdown(NamedTuple):
-    """How long each kind of work ran in one step of a rank; `step` is None for the whole trace.
+class Breakdown(Struct, frozen=True):
+    """How long each kind of work ran in k steps of a rank, (k,) each; step None is the whole trace.
 
     ``idle`` is when nothing ran, or only what prepares and frames; copies and fills of a device's memory are
-    neither computation nor communication, but not idle either.
+    neither computation nor communication, but not idle either. `rule` says which operations count as what.
     """
 
-    rank: str
-    step: int | None
-    start_ns: int
-    wall_ns: int
-    compute_ns: int
-    comm_ns: int
-    overlap_ns: int  # computation and communication at once
-    idle_ns: int
-
-    @property
-    def exposed_comm_ns(self) -> int:
-        """Communication that no computation hid."""
-        return self.comm_ns - self.overlap_ns
-
-
-class Breakdowns:
-    """The `Breakdown` of each of k steps of one rank, by column: of 1,000 ranks there are a million.
-
-    Attributes
-    ----------
-    step : k labels
-    start_ns, wall_ns, compute_ns, comm_ns, overlap_ns, idle_ns : (k,) as of `Breakdown`
-    """
-
-    def __init__(self, rank: str = "", step: Sequence[int | None] = (), *ns: Int64) -> None:
-        self.rank, self.step = rank, step
-        self.start_ns, self.wall_ns, self.compute_ns, self.comm_ns, self.overlap_ns, self.idle_ns = (
-            ns or np.zeros((6, 0), np.int64)
-        )
-
-    @classmethod
-    def of(cls, rows: Sequence[Breakdown]) -> Breakdowns:
-        """Return the columns of some steps of one rank."""
-        ns = np.array([row[2:] for row in rows], np.int64).reshape(-1, 6)
-        return cls(rows[0].rank if rows else "", [row.step for row in rows], *ns.T)
+    step: Sequence[int | None]
+    wall_ns: Int64
+    compute_ns: Int64
+    comm_ns: Int64
+    overlap_ns: Int64  # computation and communication at once
+    idle_ns: Int64
+    rule: str = ""
 
     def __len__(self) -> int:
         return len(self.step)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Breakdowns) and self.rows() == other.rows()
 
     @property
     def exposed_comm_ns(self) -> Int64:
         """Communication that no computation hid (k,)."""
         return self.comm_ns - self.overlap_ns
 
-    @property
-    def ns(self) -> tuple[Int64, ...]:
-        """The columns of times, in the order of `Breakdown`."""
-        return self.start_ns, self.wall_ns, self.compute_ns, self.comm_ns, self.overlap_ns, self.idle_ns
-
-    def row(self, at: int) -> Breakdown:
-        """Return one step."""
-        return Breakdown(self.rank, self.step[at], *(int(column[at]) for column in self.ns))
-
-    def rows(self) -> list[Breakdown]:
-        """Return the steps one by one."""
-        times = zip(*(column.tolist() for column in self.ns), strict=True)
-        return [Breakdown(self.rank, step, *row) for step, row in zip(self.step, times, strict=True)]
-
-    def only(self, steps: Collection[int | None]) -> Breakdowns:
-        """Return the steps of these labels."""
-        return self.at(np.array([step in steps for step in self.step], np.bool_))
-
-    def at(self, chosen: Mask) -> Breakdowns:
-        """Return some of the steps."""
-        step = list(itertools.compress(self.step, chosen))
-        return Breakdowns(self.rank, step, *(column[chosen] for column in self.ns))
-
-    def of_rank(self, rank: str) -> Breakdowns:
-        """Return these steps as those of `rank`."""
-        return Breakdowns(rank, self.step, *self.ns)
+    def without(self, steps: Collection[int]) -> Breakdown:
+        """Leave out the steps of these labels."""
+        kept = np.array([step not in steps for step in self.step], np.bool_)
+        return Breakdown(
+            list(itertools.compress(self.step, kept)),
+            self.wall_ns[kept],
+            self.compute_ns[kept],
+            self.comm_ns[kept],
+            self.overlap_ns[kept],
+            self.idle_ns[kept],
+            self.rule,
+        )
 
 
-def breakdown(trace: Trace, roles: NDArray[np.int8], steps: Sequence[Step]) -> Breakdowns:
-    """Return where the time of each step goes; of the whole trace where there is none.
+NO_BREAKDOWN = Breakdown((), *np.zeros((5, 0), np.int64))
+
+
+def breakdown(trace: Trace, roles: NDArray[np.int8], steps: Sequence[Step]) -> Breakdown:
+    """Split the time of each step by role; that of the whole trace where there is none.
 
     Parameters
     ----------
@@ -140,7 +100,7 @@ def breakdown(trace: Trace, roles: NDArray[np.int8], steps: Sequence[Step]) -> B
     steps : in order of their beginnings and ends
     """
     if len(trace) == 0:
-        return Breakdowns()
+        return NO_BREAKDOWN
     windows: list[tuple[int | None, int, int]] = [*steps] or [(None, *_bounds(trace, roles))]
     starts, ends = (np.array([window[at] for window in windows], np.int64) for at in (1, 2))
     slices = Slices.of(trace.ts_ns, trace.end_ns, trace.track_id, roles)
@@ -151,8 +111,8 @@ def breakdown(trace: Trace, roles: NDArray[np.int8], steps: Sequence[Step]) -> B
     all_comm = clipped_lengths(union(slices.start[of_comm], slices.end[of_comm]), starts, ends)
     wall, exposed, compute = ends - starts, comm + whole, compute + update
     idle = wall - compute - exposed - copies
-    labels = [window[0] for window in windows]
-    return Breakdowns("", labels, starts, wall, compute, all_comm, all_comm - exposed, idle)
+    labels, rule = [window[0] for window in windows], dialects.of(trace).rule(trace)
+    return Breakdown(labels, wall, compute, all_comm, all_comm - exposed, idle, rule)
 
 
 def time_by_operation(
@@ -193,22 +153,6 @@ def time_of_ids(slices: Slices, ids: Int64, n_ids: int, starts: Int64, ends: Int
     slices = slices._replace(place=place)
     row, left, right = _innermost(slices, slices.at(inside))
     return _shared((left, right, place[row], ids[row]), n_ids, starts, ends)
-
-
-def first_roles(roles: NDArray[np.int8], ids: Int64, n_ids: int) -> NDArray[np.int8]:
-    """Return the first role, in the order of this module, of the slices (n,) of each operation (n_ids,)."""
-    place = _PLACE_OF[roles]
-    first = np.full(n_ids, _NOBODY)
-    np.minimum.at(first, ids, place)
-    role_of = np.full(n_ids, Role.IGNORED, np.int8)
-    is_first = place == first[ids]
-    role_of[ids[is_first]] = roles[is_first]
-    return role_of
-
-
-def first_of(a: NDArray[np.int8], b: NDArray[np.int8]) -> NDArray[np.int8]:
-    """Return whichever role comes first in the order of this module, of each pair (n,)."""
-    return np.where(_PLACE_OF[a] <= _PLACE_OF[b], a, b)
 
 
 class Slices(NamedTuple):
@@ -367,16 +311,18 @@ class RankSummary(NamedTuple):
     idle_ns: float
 
 
-def summaries(ranks: Iterable[Breakdowns]) -> list[RankSummary]:
-    """Return a summary of each rank that has a step."""
+def summaries(ranks: Iterable[tuple[str, Breakdown]]) -> list[RankSummary]:
+    """Summarise the steps of each rank, given its name, that has any."""
     rows = []
-    for one in filter(len, ranks):
-        columns = one.compute_ns, one.comm_ns, one.exposed_comm_ns, one.idle_ns
-        means = [float(column.mean()) for column in columns]
-        far = itertools.compress(one.step, outliers(one.wall_ns))
-        numbers = [number for number in far if number is not None]
-        middle = median(one.wall_ns)
-        rows.append(RankSummary(one.rank, numbers, len(one), float(one.wall_ns.mean()), middle, *means))
+    for name, steps in ranks:
+        if len(steps):
+            columns = steps.compute_ns, steps.comm_ns, steps.exposed_comm_ns, steps.idle_ns
+            means = [float(column.mean()) for column in columns]
+            far = [
+                step for step in itertools.compress(steps.step, outliers(steps.wall_ns)) if step is not None
+            ]
+            wall = float(steps.wall_ns.mean()), median(steps.wall_ns)
+            rows.append(RankSummary(name, far, len(steps), *wall, *means))
     return rows
 
 

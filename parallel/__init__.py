@@ -44,9 +44,14 @@ Elsewhere = Callable[[Work[Any], Sequence[FilePart], OnRead], Iterator[Any]]
 _elsewhere: ContextVar[Elsewhere | None] = ContextVar("elsewhere", default=None)
 
 
-def working_on(elsewhere: Elsewhere) -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def working_on(elsewhere: Elsewhere) -> Iterator[None]:
     """Let `map_files` work there in the block, instead of on this machine."""
-    return _being(_elsewhere, elsewhere)
+    token = _elsewhere.set(elsewhere)
+    try:
+        yield
+    finally:
+        _elsewhere.reset(token)
 
 
 def map_files(
@@ -103,15 +108,6 @@ def _map_here(work: Work[_T], parts: Sequence[FilePart], jobs: int, on_read: OnR
 
 
 @contextlib.contextmanager
-def _being(variable: ContextVar[_T], value: _T) -> Iterator[None]:
-    token = variable.set(value)
-    try:
-        yield
-    finally:
-        variable.reset(token)
-
-
-@contextlib.contextmanager
 def process_pool(n: int) -> Iterator[ProcessPoolExecutor]:
     """Start `n` processes that run functions; any error in the block ends them at once.
 
@@ -135,7 +131,7 @@ def process_pool(n: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def run_program(command: Sequence[str], seconds: float) -> None:
-    """Run another program, its output caught, for at most so long; what it started ends with it.
+    """Run another program, its output caught, for at most so long.
 
     Raises
     ------
@@ -146,17 +142,12 @@ def run_program(command: Sequence[str], seconds: float) -> None:
     """
     import subprocess
 
-    nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
-    with subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=pipe, start_new_session=True) as run:
-        try:
-            said = run.communicate(timeout=seconds)[1].decode("utf-8", "replace").strip()
-        except BaseException as error:
-            with contextlib.suppress(OSError):
-                os.killpg(run.pid, signal.SIGKILL)
-            if isinstance(error, subprocess.TimeoutExpired):
-                raise RuntimeError(f"not done after {seconds:g} s") from error
-            raise
+    try:
+        run = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds)
+    except subprocess.TimeoutExpired as error:
+        raise RuntimeError(f"not done after {seconds:g} s") from error
     if run.returncode != 0:
+        said = run.stderr.decode("utf-8", "replace").strip()
         raise RuntimeError(said or f"exit code {run.returncode}")
 
 

@@ -10,14 +10,15 @@ import logging
 import os
 import pickle
 import re
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from errors import AnalyzeError, UsageError
 from inputs import opened
-from parallel import FilePart, OnRead, Work
+from parallel import Elsewhere, FilePart, OnRead, Work
 
 VARIABLE = "DASK_SCHEDULER_ADDRESS"  # the environment's address of a scheduler
 _ADDRESS = re.compile(r".+\.json|[a-z]+://.+|(?!local:)[\w.-]+:\d+", re.ASCII)
@@ -42,8 +43,8 @@ def checked_address(given: str) -> str:
 
 
 @contextlib.contextmanager
-def connected(address: str) -> Iterator[Cluster]:
-    """Connect to the scheduler at `address` (of `checked_address`) for as long as the block lasts.
+def connected(address: str) -> Iterator[Elsewhere]:
+    """Connect to the scheduler at `address` (of `checked_address`); its workers do work in the block.
 
     Raises AnalyzeError where no scheduler answers, or no worker comes.
     """
@@ -62,55 +63,47 @@ def connected(address: str) -> Iterator[Cluster]:
             raise AnalyzeError(
                 f"--cluster {address}: no worker for {_WORKER_SECONDS} s; start one (dask worker ADDRESS)"
             ) from error
-        yield Cluster(client, address)
+        yield partial(_map, client, address)
 
 
-class Cluster:
-    """A connection to a scheduler and its workers."""
+def _map(
+    client: Any, address: str, work: Work[_T], parts: Sequence[FilePart], on_read: OnRead
+) -> Iterator[_T]:
+    """Yield the result of `work` for each part, in their order.
 
-    def __init__(self, client: Any, address: str) -> None:
-        self._client = client
-        self._address = address
+    Raises AnalyzeError where a worker does not see the files or runs other code, where tasks kill their
+    workers, where the connection is lost, and where a result does not come for two minutes.
+    """
+    from distributed import CancelledError, KilledWorker
+    from distributed.comm import CommClosedError
 
-    def map(self, work: Work[_T], parts: Sequence[FilePart], on_read: OnRead) -> Iterator[_T]:
-        """Yield the result of `work` for each part, in their order.
-
-        Raises AnalyzeError where a worker does not see the files or runs other code, where tasks kill their
-        workers, where the connection is lost, and where a result does not come for two minutes.
-        """
-        from distributed import CancelledError, KilledWorker
-        from distributed.comm import CommClosedError
-
-        run, tasks = _run_on_worker(), [pickle.dumps((work, part)) for part in parts]
-        call = (str(_ROOT), code(), [str(part.path) for part in parts])
-        try:
-            for problem, _ in self._client.run(run, *call, None).values():
-                if problem:
-                    raise AnalyzeError(problem)
-            futures = [
-                self._client.submit(run, *call[:2], [str(part.path)], task, pure=False)
-                for part, task in zip(parts, tasks, strict=True)
-            ]
-            for i, part in enumerate(parts):
-                problem, result = futures[i].result(timeout=_STUCK_SECONDS)
-                futures[i] = None  # releases what the worker keeps
-                if problem:
-                    raise AnalyzeError(problem)
-                on_read(part.size)
-                yield result
-        except KilledWorker as error:
-            raise AnalyzeError(
-                f"--cluster {self._address}: the workers that read a file were killed, one after the other "
-                "(memory?)"
-            ) from error
-        except (CommClosedError, CancelledError) as error:
-            raise AnalyzeError(
-                f"--cluster {self._address}: the connection to the scheduler is lost"
-            ) from error
-        except TimeoutError as error:
-            raise AnalyzeError(
-                f"--cluster {self._address}: no result for {_STUCK_SECONDS} s; has a worker stopped?"
-            ) from error
+    lost = "the connection to the scheduler is lost"
+    failures = {
+        KilledWorker: "the workers that read a file were killed, one after the other (memory?)",
+        CommClosedError: lost,
+        CancelledError: lost,
+        TimeoutError: f"no result for {_STUCK_SECONDS} s; has a worker stopped?",
+    }
+    run, tasks = _run_on_worker(), [pickle.dumps((work, part)) for part in parts]
+    try:
+        for problem, _ in client.run(
+            run, str(_ROOT), code(), [str(part.path) for part in parts], None
+        ).values():
+            if problem:
+                raise AnalyzeError(problem)
+        futures = deque(
+            client.submit(run, str(_ROOT), code(), [str(part.path)], task, pure=False)
+            for part, task in zip(parts, tasks, strict=True)
+        )
+        for part in parts:
+            problem, result = futures.popleft().result(timeout=_STUCK_SECONDS)  # no future is kept
+            if problem:
+                raise AnalyzeError(problem)
+            on_read(part.size)
+            yield result
+    except tuple(failures) as error:
+        why = next(why for kind, why in failures.items() if isinstance(error, kind))
+        raise AnalyzeError(f"--cluster {address}: {why}") from error
 
 
 @cache

@@ -2,47 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
-
-
-class Bar:
-    """A progress bar; this one shows nothing."""
-
-    def update(self, n: float = 1) -> object:
-        """Count `n` more units as done."""
-
-    def __enter__(self) -> Bar:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Vanish."""
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
 
 
-class _ShownBar(Bar):
-    """A progress bar on standard error, gone when the block ends."""
+class Bar(NamedTuple):
+    """A progress bar: `update(n)` counts n more units as done."""
 
-    def __init__(self, progress: Progress, what: str, total: float | None) -> None:
-        self._progress = progress
-        self._task = progress.add_task(what, total=total)
-
-    def update(self, n: float = 1) -> object:
-        self._progress.advance(self._task, n)
-        return None
-
-    def __enter__(self) -> Bar:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._progress.stop()
+    update: Callable[..., object] = int
 
 
-def bar(total: float | None = None, unit: str = "it", *, what: str, enabled: bool | None = None) -> Bar:
-    """Make a bar with the remaining time, for ``with bar(...) as progress: progress.update(n)``.
+@contextlib.contextmanager
+def bar(
+    total: float | None = None, unit: str = "it", *, what: str, enabled: bool | None = None
+) -> Iterator[Bar]:
+    """Show a bar with the remaining time in the block; it is gone when the block ends.
 
     Parameters
     ----------
@@ -52,7 +29,8 @@ def bar(total: float | None = None, unit: str = "it", *, what: str, enabled: boo
     enabled : None means only where standard error is a terminal
     """
     if not (sys.stderr.isatty() if enabled is None else enabled):
-        return Bar()
+        yield Bar()
+        return
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -67,4 +45,5 @@ def bar(total: float | None = None, unit: str = "it", *, what: str, enabled: boo
     amount = DownloadColumn() if unit == "B" else MofNCompleteColumn()
     after = TextColumn("" if unit == "B" else unit)
     columns = (TextColumn("{task.description}"), BarColumn(), amount, after, TimeRemainingColumn())
-    return _ShownBar(Progress(*columns, console=console, transient=True), what, total)
+    with Progress(*columns, console=console, transient=True) as progress:
+        yield Bar(partial(progress.advance, progress.add_task(what, total=total)))

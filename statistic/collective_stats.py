@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
@@ -166,14 +165,10 @@ def _members(ranks: Sequence[_RankCollectives], is_tied: Sequence[bool]) -> _Mem
     of = _runs(key[order], number[order])
     first = np.flatnonzero(np.diff(_runs(of, rank[order]), prepend=-1))  # tensors that are fused are one
     at = order[first]
-    last_end = _reduced(np.maximum, end[order], first)
-    exposed, taken = (_reduced(np.add, column[order], first) for column in (exposed, taken))
+    last_end = np.maximum.reduceat(end[order], first)
+    exposed, taken = (np.add.reduceat(column[order], first) for column in (exposed, taken))
     of_rank = rank[at], call[at], n_bytes[at], start[at], last_end, exposed, taken
     return _Members(of[first], *of_rank, list(calls), int(is_odd.sum()))
-
-
-def _reduced(ufunc: np.ufunc, column: NDArray[Any], first: Int64) -> NDArray[Any]:
-    return ufunc.reduceat(column, first) if len(first) else column
 
 
 def _unlike(key: Int64, base: Int64, rank: Int64) -> Mask:
@@ -183,7 +178,7 @@ def _unlike(key: Int64, base: Int64, rank: Int64) -> Mask:
     of_rank = _runs(of, rank[order])
     count = np.bincount(of_rank)[of_rank]
     bounds = np.flatnonzero(np.diff(of, prepend=-1))
-    differ = _reduced(np.maximum, count, bounds) != _reduced(np.minimum, count, bounds)
+    differ = np.maximum.reduceat(count, bounds) != np.minimum.reduceat(count, bounds)
     found = np.zeros(len(key), np.bool_)
     found[order] = differ[of]
     return found & (key >= 0)
@@ -217,17 +212,17 @@ class _Joined(Struct, frozen=True):
 def _joined(members: _Members, ranks: Sequence[_RankCollectives]) -> _Joined:
     first = np.flatnonzero(np.diff(members.of, prepend=-1))
     n_met = np.diff(np.append(first, len(members.of)))
-    last_start = _reduced(np.maximum, members.start_ns, first)
-    transfer = _reduced(np.maximum, members.end_ns, first) - last_start
-    waiting = _reduced(np.add, last_start[members.of] - members.start_ns, first) / n_met
+    last_start = np.maximum.reduceat(members.start_ns, first)
+    transfer = np.maximum.reduceat(members.end_ns, first) - last_start
+    waiting = np.add.reduceat(last_start[members.of] - members.start_ns, first) / n_met
     of_calls = np.array([(call.n_ranks, call.waits) for call in members.calls], np.int64).reshape(-1, 2)
     n_ranks, waits = of_calls[members.call[first]].T
     world = max([len(ranks), *(rank.world_size for rank in ranks)])
     is_of_all = (n_ranks == 0) & (n_met == world) & (world > 1)
     n_ranks = np.where(is_of_all, world, n_ranks)
-    n_sized = _reduced(np.add, (members.n_bytes > 0).astype(np.int64), first)
-    n_bytes = _reduced(np.add, members.n_bytes, first) / np.maximum(n_sized, 1)
-    shortest = _reduced(np.minimum, members.end_ns - members.start_ns, first)
+    n_sized = np.add.reduceat((members.n_bytes > 0).astype(np.int64), first)
+    n_bytes = np.add.reduceat(members.n_bytes, first) / np.maximum(n_sized, 1)
+    shortest = np.minimum.reduceat(members.end_ns - members.start_ns, first)
     kinds = [call.kind for call in members.calls]
     factor = [
         bus_factor(kinds[call], n) if n else np.nan
@@ -235,7 +230,7 @@ def _joined(members: _Members, ranks: Sequence[_RankCollectives]) -> _Joined:
     ]
     is_whole = ((waits == 0) | (n_met == n_ranks)) & (transfer >= 0)
     transfer = np.where(transfer >= 0, transfer, shortest)
-    begin = _reduced(np.minimum, members.start_ns, first)
+    begin = np.minimum.reduceat(members.start_ns, first)
     return _Joined(first, n_ranks, n_bytes, transfer, waiting, is_whole, np.array(factor, np.float64), begin)
 
 

@@ -15,7 +15,6 @@ from dag.join_ranks import join
 from dag.model import Dag, new_dag
 from dag.step_graph import Recording
 from dialects.step_parts import Edge, Meeting, Operation, RankStep, RankSteps, Transfer
-from figures.time_by_role import Breakdown, Breakdowns
 from formats.columns import ArgColumn, Trace, Track
 
 
@@ -158,9 +157,3 @@ def dasf_event(name: str, phase: str, at_s: float, args: dict[str, Any] | None =
     """Return one record of DASF."""
     where = {"process_id": "vm", "thread_id": "worker-vm-0"}
     return {"name": name, "timestamp": at_s, "phase": phase, **where, "args": args or {}}
-
-
-def by_rank(steps: Sequence[Breakdown]) -> list[Breakdowns]:
-    """Where the time of steps goes, rank by rank."""
-    ranks = dict.fromkeys(step.rank for step in steps)
-    return [Breakdowns.of([step for step in steps if step.rank == rank]) for rank in ranks]

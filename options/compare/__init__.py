@@ -54,7 +54,7 @@ def run(args: Namespace) -> Result:
     from figures.rank_figures import Wanted
     from options.compare.verdict import verdict
 
-    runs = load_runs(args, Wanted(breakdown=True, operations=True, spent=True))
+    runs = load_runs(args, Wanted(operations=True, spent=True))
     names = labels(args.path)
     pairs = [
         compare(runs[0], other, (names[0], name), wanted=args.filter)

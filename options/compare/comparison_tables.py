@@ -178,7 +178,7 @@ def _only(pair: Comparison, args: Namespace) -> Table:
 
 def input_table(run: JobFigures, name: str) -> Table:
     """Return all operations of one input, for the files."""
-    ops, _ = run.operations(tell_workers=len(run.workers) > 1)
+    ops = run.operations(tell_workers=len(run.workers) > 1)
     columns = (
         Column("name", "operation"),
         Column("cat", "category"),

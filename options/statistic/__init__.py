@@ -17,9 +17,9 @@ from result import Bars, Column, Result, Table, ms_column
 from units import in_ms, in_percent
 
 if TYPE_CHECKING:
-    from figures.durations import Stat, Stats
+    from figures.durations import Stat
     from figures.job_figures import JobFigures
-    from figures.time_by_role import Breakdown, RankSummary
+    from figures.time_by_role import RankSummary
 
 HELP = (
     "how long each operation takes: per operation and per category; variants: each step (breakdown), "
@@ -136,7 +136,7 @@ def _figures(args: Namespace) -> JobFigures:
 
 
 def _statistic(args: Namespace, job: JobFigures) -> Result:
-    from figures.durations import all_of, categories, longest_first, over_ranks, statistics
+    from figures.durations import categories, longest_first, over_ranks, rows_of
 
     check_grouped(args, job)
     groups = job.by_prefix
@@ -145,7 +145,7 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
     if is_long or args.group_by not in (None, "rank"):
         stats, columns = over_ranks(groups.values()), _OVER_RANKS
     else:
-        stats = all_of([statistics(durations, prefix) for prefix, (_, durations) in groups.items()])
+        stats = [row for prefix, (_, of_rank) in groups.items() for row in rows_of(of_rank, prefix)]
     if group_of(args) is not None:
         columns = _of_groups(stats)
     shown = (longest_first(stats) if args.sort else stats)[: args.head]
@@ -170,12 +170,12 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
         tables,
         headline=_headline(stats),
         figures=((title.lower(), f"{len(stats):,}{of_all}"), ("slices", f"{job.n_slices:,}")),
-        notes=[*([note] if spans else []), *_sketch_note(job)],
+        notes=[note] if spans else [],
         repairs=job.repairs,
     )
 
 
-def _headline(stats: Stats) -> str:
+def _headline(stats: Sequence[Stat]) -> str:
     """Name the kernel, or without kernels the operation, with the largest total."""
     from dialects.system import KERNEL_CATS, is_frame_of_all
 
@@ -195,19 +195,6 @@ def _of_groups(stats: Sequence[Stat]) -> list[Column]:
     return [_OVER_RANKS[0]._replace(title="work of"), *_OVER_RANKS[1:4], share, *_OVER_RANKS[4:]]
 
 
-def _sketch_note(job: JobFigures) -> list[str]:
-    """Say by how much percentiles may be off, where any are not exact."""
-    n = len({durations.operations[i] for _, durations in job.by_prefix.values() for i in durations.moments})
-    if not n:
-        return []
-    from figures.durations import ERROR, MOST_VALUES
-
-    return [
-        f"Percentiles of {counted(n, 'operation')} with more than {MOST_VALUES} events on a rank "
-        f"are from a sketch: at most {100 * ERROR:g} % off. All else is exact."
-    ]
-
-
 def _result(
     title: str, beside: Path, document: dict[str, Any], tables: Sequence[Table], **more: Any
 ) -> Result:
@@ -223,29 +210,16 @@ def _result(
 
 
 def _breakdown(args: Namespace, job: JobFigures) -> Result:
-    import numpy as np
-
     from figures.time_by_role import summaries
 
-    parts = [rank.breakdown for rank in job.ranks]
-    first = np.cumsum([0, *map(len, parts)])
-    order: Sequence[int] = range(first[-1])
-    if args.sort:
-        order = np.argsort(-np.concatenate([part.wall_ns for part in parts]), kind="stable").tolist()
-
-    def step(at: int) -> Breakdown:
-        rank = int(np.searchsorted(first, at, side="right")) - 1
-        return parts[rank].row(at - first[rank])
-
-    shown = LazySequence(order, step)
-    of_ranks = summaries([rank.breakdown for rank in job.settled.ranks])
+    of_ranks = summaries((rank.name, rank.breakdown) for rank in job.settled.ranks)
     ranks = Table.of("ranks", "Steps of each rank", _RANKS, of_ranks)
-    rules = list(dict.fromkeys(rank.rule for rank in job.ranks if rank.rule))
+    rules = list(dict.fromkeys(rank.breakdown.rule for rank in job.ranks if rank.breakdown.rule))
     return _result(
         f"Breakdown of {', '.join(map(str, args.path))}",
         job.ranks[0].source.path,
         {},
-        (Table.of("breakdown", "Time of each step", _BREAKDOWN, shown[: args.head]), ranks),
+        (_steps(job, sort=args.sort).first(args.head), ranks),
         headline=_where_time_goes(job.settled, of_ranks),
         charts=[_mean_steps(of_ranks)],
         notes=[
@@ -254,6 +228,20 @@ def _breakdown(args: Namespace, job: JobFigures) -> Result:
         ],
         repairs=job.repairs,
     )
+
+
+def _steps(job: JobFigures, *, sort: bool) -> Table:
+    """Make a table with a row for each step of each rank; a row is made when it is shown."""
+    import numpy as np
+
+    parts = [rank.breakdown for rank in job.ranks]
+    names = [rank.name for rank in job.ranks for _ in rank.breakdown.step]
+    labels = [step for part in parts for step in part.step]
+    columns = ("wall_ns", "compute_ns", "comm_ns", "overlap_ns", "exposed_comm_ns", "idle_ns")
+    ms = np.concatenate([np.column_stack([getattr(part, name) for name in columns]) for part in parts]) / 1e6
+    order = np.argsort(-ms[:, 0], kind="stable").tolist() if sort else range(len(labels))
+    rows = LazySequence(order, lambda row: (names[row], labels[row], *ms[row].tolist()))
+    return Table("breakdown", "Time of each step", _BREAKDOWN, rows)
 
 
 def _where_time_goes(job: JobFigures, ranks: Sequence[RankSummary]) -> str:

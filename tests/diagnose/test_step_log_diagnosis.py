@@ -377,6 +377,6 @@ def test_a_rank_has_two_logs_of_which_one_has_another_column(tmp_path: Path) -> 
             for n in (5 * part, 5 * part + 1)
         ]
         (tmp_path / f"rank_0.part{part}.jsonl").write_text("\n".join(rows))
-    (figures,) = load_figures([tmp_path], Wanted(operations=True)).ranks
-    assert [step.label for step in figures.steps.whole] == [0, 1, 5, 6]
-    assert list(figures.values["loss"]) == pytest.approx([np.nan, np.nan, 0.5, 0.5], nan_ok=True)
+    (figures,) = load_figures([tmp_path], Wanted(rows=True)).ranks
+    assert figures.log is not None and figures.log.labels.tolist() == [0, 1, 5, 6]
+    assert figures.log.values["loss"].tolist() == pytest.approx([np.nan, np.nan, 0.5, 0.5], nan_ok=True)

@@ -24,8 +24,7 @@ from arrays import Int64
 from arrays.intervals import union_length
 from conftest import REPO, run_cli
 from dialects import Role
-from figures import durations as figures
-from figures.durations import ERROR, MOST_VALUES, Durations, joined, sketched, statistics
+from figures.durations import joined, operation_stats, rows_of
 from formats.columns import Trace
 from opname import OpName
 from trace_utils import read_ranks
@@ -113,36 +112,15 @@ def test_a_first_rank_without_slices(tmp_path: Path) -> None:
 def test_files_of_unknown_rank_count_as_one_trace(tmp_path: Path) -> None:
     one = write(tmp_path / "one.json", [x("a", 0, 1000), x("b", 0, 1000)])
     two = write(tmp_path / "two.json", [x("a", 0, 3000)])
-    operations = statistic("--path", f"{one},{two}")["operations"]
-    assert [(op["name"], op["count"], op["avg_ms"]) for op in operations] == [("a", 2, 2.0), ("b", 1, 1.0)]
+    a, b = statistic("--path", f"{one},{two}")["operations"]
+    assert (a["name"], a["count"], a["avg_ms"], a["p50_ms"]) == ("a", 2, 2.0, None)
+    assert (b["name"], b["count"], b["avg_ms"], b["p50_ms"]) == ("b", 1, 1.0, 1.0)
 
 
 def test_sort_and_head(tmp_path: Path) -> None:
     path = write(tmp_path / "t.json", [x("short", 0, 1), x("long", 1, 9), x("middle", 20, 5)])
     names = [op["name"] for op in statistic("--path", path, "--sort", "--head", 2)["operations"]]
     assert names == ["long", "middle"]
-
-
-def test_statistics_are_made_when_they_are_asked_for(tmp_path: Path) -> None:
-    durations_us = {"a": (3, 1), "b": (2, 2), "c": (7,)}
-    events = [x(name, t, us) for name, all_us in durations_us.items() for t, us in enumerate(all_us)]
-    trace = read_ranks([write(tmp_path / "t.json", events)]).made[0]
-    stats = figures.statistics(figures.durations(trace), "rank0.")
-    assert [(stat.name, stat.count, stat.total_ns, stat.min_ns) for stat in stats] == [
-        ("rank0.a", 2, 4000, 1000),
-        ("rank0.b", 2, 4000, 2000),
-        ("rank0.c", 1, 7000, 7000),
-    ]
-    assert (stats[2], stats[-1], list(stats[1:])) == ([*stats][2], [*stats][2], [*stats][1:])
-    assert [stat.name for stat in figures.longest_first(stats)] == ["rank0.c", "rank0.a", "rank0.b"]
-    twice = figures.all_of([stats, stats[:1]])
-    assert [stat.name for stat in figures.longest_first(twice)] == [
-        "rank0.c",
-        "rank0.a",
-        "rank0.b",
-        "rank0.a",
-    ]
-    assert all(type(stat.total_ns) is int and type(stat.p50_ns) is float for stat in twice)
 
 
 def test_filter_keeps_named_communication_and_all_else(tmp_path: Path) -> None:
@@ -321,53 +299,19 @@ def test_the_breakdown_of_a_combined_trace_is_that_of_its_ranks(tmp_path: Path) 
     assert statistic("--path", output, "--sub_option", "breakdown")["breakdown"] == apart
 
 
-_NS = st.integers(0, 400) | st.integers(0, 10**12)
+_VALUES = arrays.arrays(np.int64, st.integers(1, 50), elements=st.integers(0, 400) | st.integers(0, 10**12))
 
 
-def one(values: Int64, name: str = "a") -> Durations:
-    """Return the durations of one operation."""
-    return Durations([(name, "")], np.sort(values), np.array([0, len(values)]))
-
-
-def check(found: Durations, values: Int64) -> None:
-    """Compare the statistics of the first operation with those of its values."""
-    stat = statistics(found)[0]
-    assert stat.count == len(values)
-    assert stat.total_ns == sum(values.tolist())
-    assert (stat.min_ns, stat.max_ns) == (min(values), max(values))
-    assert stat.mean_ns == pytest.approx(fmean(values.tolist()))
-    assert stat.var_ns2 == pytest.approx(pvariance(values.tolist()), rel=1e-6, abs=1e-6)
-    for q, quantile in ((0.5, stat.p50_ns), (0.95, stat.p95_ns), (0.99, stat.p99_ns)):
-        assert quantile == pytest.approx(np.quantile(values, q), rel=ERROR * 1.000001, abs=1e-9)
-
-
-@given(arrays.arrays(np.int64, st.integers(MOST_VALUES + 1, 2000), elements=_NS))
-def test_quantiles_are_within_the_stated_error_and_all_else_is_exact(values: Int64) -> None:
-    check(sketched(one(values)), values)
-
-
-@given(
-    arrays.arrays(np.int64, st.integers(MOST_VALUES + 1, 600), elements=_NS),
-    arrays.arrays(np.int64, st.integers(1, 600), elements=_NS),
-)
-def test_also_of_two_ranks_together_of_which_one_may_be_exact(a: Int64, b: Int64) -> None:
-    check(joined([sketched(one(a)), sketched(one(b))]), np.concatenate([a, b]))
-
-
-def test_an_operation_with_few_values_beside_one_with_many_stays_exact() -> None:
-    many = np.full(MOST_VALUES + 1, 10**6)
-    few = np.array([1001, 1002, 1003])
-    both = Durations(
-        [("many", ""), ("few", "")],
-        np.concatenate([many, few]),
-        np.array([0, len(many), len(many) + 3]),
-    )
-    found = sketched(both)
-    assert found.value_ns.tolist() == [10**6, 1001, 1002, 1003]
-    assert found.weights.tolist() == [MOST_VALUES + 1, 1, 1, 1]
-    assert statistics(found)[1] == statistics(one(few, "few"))[0]
-
-
-def test_a_sketch_is_small() -> None:
-    values = np.random.default_rng(1).lognormal(13, 0.5, 1_000_000).astype(np.int64)
-    assert len(sketched(one(values)).value_ns) < 1200  # of e**10.5 to e**15.5 ns: 5 / ln(1.005) = 1003
+@given(st.lists(_VALUES, min_size=1, max_size=3))
+def test_joined_statistics_are_those_of_all_values(parts: list[Int64]) -> None:
+    stats = [operation_stats([("a", "")], np.zeros(len(part), np.int32), part) for part in parts]
+    (row,), values = rows_of(joined(stats)), np.concatenate(parts)
+    assert (row.count, row.total_ns) == (len(values), values.sum())
+    assert (row.min_ns, row.max_ns) == (values.min(), values.max())
+    assert row.mean_ns == pytest.approx(fmean(values.tolist()))
+    assert row.var_ns2 == pytest.approx(pvariance(values.tolist()), rel=1e-6, abs=1e-6)
+    percentiles = [row.p50_ns, row.p95_ns, row.p99_ns]
+    if len(parts) > 1:
+        assert percentiles == [None] * 3
+    else:
+        assert percentiles == pytest.approx(np.quantile(values, (0.5, 0.95, 0.99)), rel=1e-9, abs=1e-9)

@@ -10,7 +10,7 @@ import pytest
 import dialects
 from errors import AnalyzeError, TraceError
 from figures.job_figures import JobFigures, filtered, load_figures
-from figures.operations_by_step import Operations, OpKey, folded
+from figures.operations_by_step import OpKey, folded
 from figures.rank_figures import Wanted
 from make import comm, step, two_workers, write
 from make import span as x
@@ -22,44 +22,40 @@ def load_run(path: Path, select: Sequence[str] = ()) -> JobFigures:
     return load_figures([path], Wanted(operations=True, select=select), Request(jobs=1, progress=False))
 
 
-def operations(run: JobFigures, *, tell_workers: bool) -> Operations:
-    return run.operations(tell_workers=tell_workers)[0]
-
-
 def test_events_belong_to_the_step_in_which_they_begin(tmp_path: Path) -> None:
     adds = [x("aten::add", ts, dur, "cpu_op") for ts, dur in ((10, 5), (20, 5), (99, 30), (120, 7))]
     events = [step(1, 0, 100), step(2, 100, 100), *adds]
-    found = operations(load_run(write(tmp_path / "t.json", events, schemaVersion=1)), tell_workers=False)
+    found = load_run(write(tmp_path / "t.json", events, schemaVersion=1)).operations(tell_workers=False)
     at = found.keys.index(OpKey("aten::add", "cpu_op"))
     assert (found.count[at].tolist(), found.total_ns[at].tolist()) == ([3, 1], [40_000, 7_000])
 
 
 def test_a_sub_task_carries_its_partition(tmp_path: Path) -> None:
     path = write(tmp_path / "comm.json", [comm("w", "PUSH", 65536, 0, 4), comm("w", "PUSH", 65537, 0, 4)])
-    keys = operations(load_run(path), tell_workers=False).keys
+    keys = load_run(path).operations(tell_workers=False).keys
     assert [key.name for key in keys] == ["Comm.w.PUSH.65536", "Comm.w.PUSH.65537"]
 
 
 def test_the_nth_communication_on_a_track_is_the_nth_steps(tmp_path: Path) -> None:
     events = [comm("w", "PUSH", 1, ts, dur) for ts, dur in ((0, 10), (100, 20), (300, 30))]
     events.append(comm("w", "PULL", 1, 290, 7))
-    found = operations(load_run(write(tmp_path / "comm.json", events)), tell_workers=False)
+    found = load_run(write(tmp_path / "comm.json", events)).operations(tell_workers=False)
     assert found.total_ns.tolist() == [[10_000, 20_000, 30_000], [7_000, 0, 0]]
 
 
 def test_without_steps_ten_stretches_stand_for_them(tmp_path: Path) -> None:
     events = [x("work", 10 * i, 5) for i in range(25)] + [x("rare", 10 * i, 1) for i in range(4)]
-    found = operations(load_run(write(tmp_path / "t.json", events)), tell_workers=False)
+    found = load_run(write(tmp_path / "t.json", events)).operations(tell_workers=False)
     counts = {key.name: row[row > 0].tolist() for key, row in zip(found.keys, found.count, strict=True)}
     assert counts == {"work": [3, 2, 3, 2, 3, 2, 3, 2, 3, 2], "rare": [1, 1, 1, 1]}
 
 
 def test_ranks_are_merged_and_workers_told_apart(tmp_path: Path) -> None:
     run = load_run(two_workers(tmp_path))
-    apart = operations(run, tell_workers=True)
+    apart = run.operations(tell_workers=True)
     assert [key.name for key in apart.keys] == ["wk0.Comm.w.PUSH.1", "wk1.Comm.w.PUSH.1"]
     assert (apart.count.sum(1).tolist(), apart.mean_ns.tolist()) == ([6, 6], [10_000, 20_000])
-    assert [key.name for key in operations(run, tell_workers=False).keys] == ["Comm.w.PUSH.1"]
+    assert [key.name for key in run.operations(tell_workers=False).keys] == ["Comm.w.PUSH.1"]
 
 
 def test_a_combined_file_is_the_job_that_it_was_combined_from(tmp_path: Path) -> None:
@@ -68,8 +64,13 @@ def test_a_combined_file_is_the_job_that_it_was_combined_from(tmp_path: Path) ->
         for worker in (0, 1) for rank in (0, 1) for ts in (0, 100, 200)
     ]  # fmt: skip
     run = load_run(write(tmp_path / "combined.json", events))
-    assert [rank.prefix for rank in run.ranks] == ["wk0.rank0", "wk0.rank1", "wk1.rank0", "wk1.rank1"]
-    keys = operations(run, tell_workers=True).keys
+    assert [rank.source.prefix for rank in run.ranks] == [
+        "wk0.rank0.",
+        "wk0.rank1.",
+        "wk1.rank0.",
+        "wk1.rank1.",
+    ]
+    keys = run.operations(tell_workers=True).keys
     assert [key.name for key in keys] == ["wk0.Comm.w.PUSH.1", "wk1.Comm.w.PUSH.1"]
 
 
@@ -77,7 +78,7 @@ def test_the_filter_keeps_the_named_communication_and_all_else(tmp_path: Path) -
     events = [comm("v", "PUSH", 1, 0, 5), comm("w", "PUSH", 2, 0, 5), x("FW.a", 0, 5, "operator")]
     path = write(tmp_path / "t.json", events)
     run = load_run(path, select=["Comm.w"])
-    kept = operations(filtered([run], ["Comm.w"])[0], tell_workers=False).keys
+    kept = filtered([run], ["Comm.w"])[0].operations(tell_workers=False).keys
     assert {key.name for key in kept} == {"Comm.w.PUSH.2", "FW.a"}
     with pytest.raises(AnalyzeError, match=r"Comm\.nothing"):
         filtered([load_run(path, select=["Comm.nothing"])], ["Comm.nothing"])
@@ -146,5 +147,5 @@ def test_tables_that_would_be_nearly_empty_are_refused(tmp_path: Path) -> None:
     with pytest.raises(
         TraceError, match=r"4,001 operations in 4,000 steps, .*: too many .*--step_by"
     ) as said:
-        operations(load_run(path), tell_workers=False)
+        load_run(path).operations(tell_workers=False)
     assert str(said.value).startswith(f"{path}: ")

@@ -70,9 +70,9 @@ def scheduler(two_workers: str) -> str:
 
 
 @pytest.fixture
-def connected(scheduler: str) -> Iterator[cluster.Cluster]:
-    with cluster.connected(scheduler) as made, working_on(made.map):
-        yield made
+def connected(scheduler: str) -> Iterator[None]:
+    with cluster.connected(scheduler) as workers, working_on(workers):
+        yield
 
 
 def only_line(err: str) -> str:
@@ -130,9 +130,7 @@ def shared_files(folder: Path, n: int) -> list[FilePart]:
     return [FilePart(path, size=7, is_shared=True) for path in paths]
 
 
-def test_answers_are_in_the_order_of_files_and_progress_is_told(
-    connected: cluster.Cluster, tmp_path: Path
-) -> None:
+def test_answers_are_in_the_order_of_files_and_progress_is_told(connected: None, tmp_path: Path) -> None:
     own = FilePart(tmp_path / "own.txt", size=1)  # no other host may see it
     read: list[int] = []
     answers = list(map_files(sizes, [own, *shared_files(tmp_path, 5)], on_read=read.append))
@@ -194,7 +192,7 @@ def test_a_worker_that_does_not_see_the_files_is_named_before_anything_begins(
     log = tmp_path / "log"
     with (
         cluster.connected(scheduler) as connected,
-        working_on(connected.map),
+        working_on(connected),
         pytest.raises(AnalyzeError) as caught,
     ):
         list(map_files(partial(sizes, log=log), parts))
@@ -209,13 +207,16 @@ def test_a_worker_that_stops_is_a_line(
     import distributed
 
     monkeypatch.setattr(cluster, "_STUCK_SECONDS", 1.0)
-    with cluster.connected(scheduler) as one, distributed.Client(scheduler, set_as_default=False) as client:
+    with (
+        cluster.connected(scheduler) as workers,
+        distributed.Client(scheduler, set_as_default=False) as client,
+    ):
         processes = client.run(os.getpid)
         parts = shared_files(tmp_path, 2)
         work = partial(stop_once, after=False)
         try:
             with pytest.raises(AnalyzeError, match=r"no result for 1.0 s; has a worker stopped\?"):
-                list(one.map(work, parts, int))
+                list(workers(work, parts, int))
         finally:
             for process in processes.values():
                 os.kill(process, signal.SIGCONT)
@@ -224,12 +225,12 @@ def test_a_worker_that_stops_is_a_line(
 # the last ones: who needs both workers then waits for new ones
 
 
-def test_the_task_of_a_killed_worker_is_done_again(connected: cluster.Cluster, tmp_path: Path) -> None:
+def test_the_task_of_a_killed_worker_is_done_again(connected: None, tmp_path: Path) -> None:
     assert list(map_files(die_once, shared_files(tmp_path, 3))) == ["0.txt", "1.txt", "2.txt"]
     assert (tmp_path / "1.txt").read_text() == "x" * 6
 
 
-def test_a_task_that_kills_again_is_one_line(connected: cluster.Cluster, tmp_path: Path) -> None:
+def test_a_task_that_kills_again_is_one_line(connected: None, tmp_path: Path) -> None:
     with pytest.raises(AnalyzeError, match="the workers that read a file were killed"):
         # alone: what lies on the same worker is lost with it and may be named instead
         list(map_files(partial(die_once, times=9), shared_files(tmp_path, 3)[1:2]))
