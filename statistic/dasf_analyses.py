@@ -11,11 +11,10 @@ differ, all in the two columns about the GPU:
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from msgspec import Struct
 
 import dialects
@@ -132,70 +131,74 @@ def _points(trace: Trace, name: str) -> Iterator[tuple[str, str, int, Mapping[st
 
 
 def _function_bottleneck(tasks: Sequence[_Task], samples: Sequence[_Sample]) -> Table:
-    """Tabulate, per worker and function, its share of the worker's time, its data and its GPU; longest first.
+    """Return, per worker and function, its share of the worker's time, its data and its GPU; longest first.
 
     The size of a task's data is the sum of the results it depends on; its throughput that size by its
     duration; both are averaged over tasks, and over the runs of one that ran again. GPU figures are averages
     over the samples that fell into any task of the function, on whatever worker, and 0 where none did.
     """
-    data, usage = _input_bytes(tasks), _usage_per_function(tasks, samples)
-    rows = []
-    for group, cells in _groups(tasks, "function"):
-        used, memory = usage[group[0].function]
-        size = _mean(data[task.key] for task in group) / 1e6
-        rate = _mean(data[task.key] / task.dur_ns * 1e3 for task in group if task.dur_ns)
-        mean_s = _dur_ns(group) / len(group) / 1e9
-        rows.append((*cells, used, memory / 1e9, size, rate, len(group), mean_s))
+    data = _input_bytes(tasks)
+    usage = _usage_per_function(tasks, samples)
+
+    def used(group: list[_Task], which: int) -> float:
+        return _mean(sample[which] for sample in usage[group[0].function])
+
     columns = (
-        *_worker_columns("Function"),
-        _column("Mean GPU Utilization (%)"),
-        _column("Mean GPU Memory Used (GB)"),
-        _column("Mean Data Size (MB)"),
-        _column("Mean Throughput (MB/s)"),
-        Column("Num Tasks (chunks)", "Num Tasks (chunks)", "int"),
-        _column("Mean Task time (s)", 6),
-    )
+        *_worker_columns(tasks, "Function", lambda group: group[0].function),
+        _column("Mean GPU Utilization (%)", lambda group: used(group, 0), 3),
+        _column("Mean GPU Memory Used (GB)", lambda group: used(group, 1) / 1e9, 3),
+        _column("Mean Data Size (MB)", lambda group: _mean(data[task.key] for task in group) / 1e6, 3),
+        _column("Mean Throughput (MB/s)",
+                lambda group: _mean(data[task.key] / task.dur_ns * 1e3 for task in group if task.dur_ns), 3),
+        _column("Num Tasks (chunks)", len, 0),
+        _column("Mean Task time (s)", lambda group: _dur_ns(group) / len(group) / 1e9, 6),
+    )  # fmt: skip
     notes = [_GPU_NOTE] if samples else []
     if again := sum(n > 1 for n in Counter(task.key for task in tasks).values()):
         notes.append(
             f"{counted(again, 'task')} ran more than once: the throughput of each run is by its own duration "
             "(DASF: by that of the last run)."
         )
-    return Table("function_bottleneck", "Function bottleneck", columns, rows, note=" ".join(notes))
+    rows = _longest_first(tasks, "function")
+    return Table.of("function_bottleneck", "Function bottleneck", columns, rows, note=" ".join(notes))
 
 
 def _task_bottleneck(tasks: Sequence[_Task]) -> Table:
-    """Tabulate, per worker and task, its share of the worker's time and its result's size; longest first.
+    """Return, per worker and task, its share of the worker's time and the size of its result; longest first.
 
     A task that a worker ran more than once is one row with the sum of its durations.
     """
     size = {task.key: task.size for task in tasks}
-    columns = (*_worker_columns("Task Key"), _column("Memory usage (Mb)"))
-    rows = [(*cells, size[group[0].key] / 1e6) for group, cells in _groups(tasks, "key")]
-    return Table("task_bottleneck", "Task bottleneck", columns, rows)
+    columns = (
+        *_worker_columns(tasks, "Task Key", lambda group: group[0].key),
+        _column("Memory usage (Mb)", lambda group: size[group[0].key] / 1e6, 3),
+    )
+    return Table.of("task_bottleneck", "Task bottleneck", columns, _longest_first(tasks, "key"))
 
 
-def _worker_columns(title: str) -> list[Column]:
-    """Make the columns that tell groups of tasks apart, and of what each took of its worker's time."""
-    names = [Column(name, name) for name in ("Host", "GPU", title)]  # a worker is a GPU to DASF
-    return [*names, _column("Duration (s)", 6), _column("Percentage of total time (%)")]
-
-
-def _column(title: str, digits: int = 3) -> Column:
-    return Column(title, title, "float", digits)
-
-
-def _groups(tasks: Sequence[_Task], by: str) -> Iterator[tuple[list[_Task], tuple[Cell, ...]]]:
-    """Yield each worker's tasks of one function or key with the cells of `_worker_columns`; longest first."""
+def _longest_first(tasks: Sequence[_Task], by: str) -> list[list[_Task]]:
     groups: dict[tuple[str, str, str], list[_Task]] = defaultdict(list)
-    total: Counter[tuple[str, str]] = Counter()
     for task in tasks:
         groups[task.host, task.worker, getattr(task, by)].append(task)
+    return sorted(groups.values(), key=_dur_ns, reverse=True)
+
+
+def _worker_columns(tasks: Sequence[_Task], title: str, what: Callable[[list[_Task]], Cell]) -> list[Column]:
+    """Return the columns that tell groups of tasks apart, and what each took of its worker's time."""
+    total: Counter[tuple[str, str]] = Counter()
+    for task in tasks:
         total[task.host, task.worker] += task.dur_ns
-    for (host, worker, name), group in sorted(groups.items(), key=lambda item: -_dur_ns(item[1])):
-        took = _dur_ns(group)
-        share = 100 * took / max(1, total[host, worker])
-        yield group, (host, worker.rpartition("-")[2], name, took / 1e9, share)
+
+    def percent(group: list[_Task]) -> float:
+        return 100 * _dur_ns(group) / max(1, total[group[0].host, group[0].worker])
+
+    return [
+        _column("Host", lambda group: group[0].host),
+        _column("GPU", lambda group: group[0].worker.rpartition("-")[2]),  # DASF calls it so
+        _column(title, what),
+        _column("Duration (s)", lambda group: _dur_ns(group) / 1e9, 6),
+        _column("Percentage of total time (%)", percent, 3),
+    ]
 
 
 def _task_balance(traces: Sequence[Trace]) -> Table:
@@ -243,24 +246,33 @@ def _input_bytes(tasks: Sequence[_Task]) -> dict[str, int]:
     return {key: sum(size.get(each, 0) for each in sources) for key, sources in inputs.items()}
 
 
-def _usage_per_function(tasks: Sequence[_Task], samples: Sequence[_Sample]) -> dict[str, tuple[float, float]]:
-    """Average the samples that fell into a function's tasks, each once for each task that covers it."""
-    sums = {task.function: np.zeros(3) for task in tasks}  # samples, utilization, memory
-    for host in {task.host for task in tasks}:
-        of_host = sorted(sample[1:] for sample in samples if sample[0] == host)
-        at_ns = np.array([sample[0] for sample in of_host], np.int64)
-        until = np.cumsum([(0, 0, 0), *((1, *sample[1:]) for sample in of_host)], axis=0)
-        for task in tasks:
-            if task.host == host:
-                first = np.searchsorted(at_ns, task.start_ns)
-                last = np.searchsorted(at_ns, task.start_ns + task.dur_ns, side="right")
-                sums[task.function] += until[last] - until[first]
-    means = ((function, used / max(n, 1), memory / max(n, 1)) for function, (n, used, memory) in sums.items())
-    return {function: (float(used), float(memory)) for function, used, memory in means}
+def _usage_per_function(
+    tasks: Sequence[_Task], samples: Sequence[_Sample]
+) -> Mapping[str, list[tuple[float, float]]]:
+    """Return per function the samples that fell into its tasks; one for each task that covers it."""
+    from intervaltree import IntervalTree
+
+    trees: dict[str, Any] = defaultdict(IntervalTree)
+    if samples:
+        for number, task in enumerate(tasks):  # the number keeps equal intervals apart
+            end_ns = task.start_ns + task.dur_ns + 1  # the tree's intervals exclude their end
+            trees[task.host].addi(task.start_ns, end_ns, (number, task.function))
+    usage: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for sample in samples:
+        for interval in sorted(trees[sample[0]].at(sample[1]), key=lambda each: int(each.data[0])):
+            usage[interval.data[1]].append(sample[2:])
+    return usage
 
 
 def _dur_ns(group: Sequence[_Task]) -> int:
     return sum(task.dur_ns for task in group)
+
+
+def _column(title: str, value: Callable[[list[_Task]], Cell], digits: int | None = None) -> Column:
+    """Return a column of groups of tasks: of text, or of numbers with so many decimals."""
+    return Column(
+        title, title, "float" if digits else "text" if digits is None else "int", digits or 3, value=value
+    )
 
 
 def _mean(values: Iterable[float]) -> float:
