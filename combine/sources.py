@@ -80,9 +80,7 @@ def _sniff(path: Path, library: CDLL | None) -> Beginning:
     part = chrome.read_part(path, dialects.keys_for(()), pieces=_SNIFFED, scan=library or False)
     if not _has_events(part):
         part = chrome.read_part(path, dialects.keys_for(()), scan=library or False)
-    rows = part.rows
-    phases = {phase for phase, *_ in rows.keys}
-    if phases <= {None} and (phases or part.damage.strays):
+    if not part.rows.keys and part.damage.strays:
         raise TraceError(f"{path}: not a trace: nothing in its list is an event")
     trace = chrome.assemble(path, part)
     system = dialects.recognise(trace)
@@ -106,7 +104,7 @@ def _may_hold(path: Path, text: bytes) -> bool:
 
 
 def _has_events(part: chrome.Part) -> bool:
-    return any(phase not in (None, "M") for phase, *_ in part.rows.keys)
+    return any(phase != "M" for phase, *_ in part.rows.keys)
 
 
 def usable(
