@@ -53,6 +53,6 @@ def kind_of(head: bytes) -> str:
     if len(head) >= PIECE > len(first) and head.count(b"\n") == 1:
         return LONG_ROW
     return (
-        "a table without rows of a step log: its number (step, iteration) and a duration "
-        "(_ms, _s), numbers without a unit and with a decimal point"
+        "a table without rows of a step log: one for each step and rank, with its number (step, iteration) "
+        "and a duration (_ms, _s), numbers without a unit and with a decimal point"
     )
