@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ctypes import CDLL
 from pathlib import Path
 
 from msgspec import Struct
@@ -16,7 +15,7 @@ from combine.rewrite_source import Rewritten
 from dialects.sync_points import SyncPoints, merged
 from dialects.system import BASE, SecondAxis
 from errors import TraceError, missing
-from formats import chrome, native
+from formats import chrome
 from formats.stream import ByteStream
 from trace_utils import Source, head_of, reader_of
 
@@ -66,26 +65,26 @@ def sniffed(path: Path, scan: bool = False) -> Beginning | TraceError:
     They are read from its first pieces; from all of it where these are nothing but metadata. `scan`: in C.
     """
     try:
-        return _sniff(path, native.library() if scan else None)
+        return _sniff(path, scan)
     except TraceError as error:
         return error
 
 
-def _sniff(path: Path, library: CDLL | None) -> Beginning:
+def _sniff(path: Path, scan: bool) -> Beginning:
     if not path.exists():
         raise missing(path)
     reader = reader_of(head_of(path))
     if reader is not None and reader.recognises is not chrome.recognises:
         raise TraceError(f"{path}: {reader.what}; combine takes chrome-trace files only")
-    part = chrome.read_part(path, dialects.keys_for(()), pieces=_SNIFFED, scan=library or False)
+    part = chrome.read_part(path, dialects.keys_for(()), pieces=_SNIFFED, scan=scan)
     if not _has_events(part):
-        part = chrome.read_part(path, dialects.keys_for(()), scan=library or False)
+        part = chrome.read_part(path, dialects.keys_for(()), scan=scan)
     if not part.rows.keys and part.damage.strays:
         raise TraceError(f"{path}: not a trace: nothing in its list is an event")
     trace = chrome.assemble(path, part)
     system = dialects.recognise(trace)
     axis = system.second_axis(
-        lambda: chrome.assemble(path, chrome.read_part(path, scan=library or False), system.pairing),
+        lambda: chrome.assemble(path, chrome.read_part(path, scan=scan), system.pairing),
         lambda text: _may_hold(path, text),
     )
     return Beginning(system.name, system.rank(trace)[0], _has_events(part), axis)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from ctypes import CDLL
 from pathlib import Path
 from typing import Any
 
@@ -45,15 +44,15 @@ def read_part(
     points: bool = False,
     pieces: int | None = None,
     on_read: OnRead | None = None,
-    scan: bool | CDLL = False,
+    scan: bool = False,
 ) -> Part:
     """Load the events of a file; see `EventReader`.
 
-    Where `scan`, they are scanned in C if that can be done; it may be a library from `native.library`.
+    Where `scan`, they are scanned in C if that can be done.
     """
     builder = Builder(args, points)
-    scan = scan and not (points and ALL in args)  # those of events that are not slices are Python's
-    library = scan if isinstance(scan, CDLL) else native.library() if scan else None
+    in_c = scan and not (points and ALL in args)  # those of events that are not slices are Python's
+    library = native.library() if in_c else None
     scanner = None if library is None else Scanner(library, args, points).scan
     reader = EventReader(path, scan=scanner, pieces=pieces)
     consumed = 0
