@@ -28,9 +28,10 @@ from dialects.system import Need, System
 from errors import counted
 from formats.columns import Trace, no_slices
 from formats.event import NO_TIME, args_object
+from formats.reader import EventReader
 from formats.times import FLOAT_LIMIT_US, InexactError
 from formats.values import cleaned
-from formats.whole import ExactWholeEvent, OddEvent, WholeEvent, WholeReader, encode
+from formats.whole import OddEvent, WholeEvent, decode, decode_exact, encode
 from trace_utils import CommFilter
 
 _ENCODE = msgspec.json.Encoder().encode
@@ -76,8 +77,6 @@ class _Rewriter:
         self.untimed: list[bytes] = []
         self.n_events = 0
         self.dropped = 0
-        self.n_strays = 0  # objects without a phase, which are no events
-        self.n_mistaken = 0  # pieces with bytes that are not UTF-8
         self.metadata: list[dict[str, Any]] = []  # what tells of the whole file
         self.front_tid: int | None = None
 
@@ -108,8 +107,7 @@ class _Rewriter:
         """Give events their new names, processes and threads; return the roles of all, and which are kept."""
         rows, roles = [], []
         for row, event in enumerate(events):
-            if event.ph is None or (event.ph == "M" and self._gather(event)):
-                self.n_strays += event.ph is None
+            if event.ph == "M" and self._gather(event):
                 roles.append(NO_ROLE)
                 continue
             placed = self._placed(event.name, event.cat, event.pid, event.tid)
@@ -247,24 +245,20 @@ def read_columns(source: Rewritten) -> tuple[Int64, Int64, Int32]:
 
 def rewrite(place: SourcePlace, path: Path) -> Rewritten:
     """Rewrite one source into the file `path`; `TraceError` if it is not a readable trace."""
-    reader = WholeReader(place.path)
+    reader = EventReader(place.path, decode)
     with open(path, "wb") as file:
         work = _Rewriter(place, file)
         is_exact = False  # whether times are decoded as text
-        for events, piece in reader:
-            if not _is_text(piece):
-                work.n_mistaken += 1
-                events = reader.decode_again(piece, as_text=True)
+        for events, text in reader:
             if not is_exact:
                 try:
                     work.add(events, times(events))
                     continue
                 except InexactError:
                     is_exact = True
-                    reader.use(ExactWholeEvent)
-                    events = reader.decode_again(piece)
+                    reader.use(decode_exact)
+                    events = decode_exact(text)
             work.add(*exact_times(events))
-    reader.damage.strays += work.n_strays
     about = no_slices(str(place.path), place.dialect, reader.header, work.metadata)
     ts, dur, lengths = map(np.concatenate, zip(*work.columns, strict=True))
     columns = path.with_suffix(".columns")
@@ -291,8 +285,6 @@ def _remarks(place: SourcePlace, work: _Rewriter) -> Iterator[str]:
     """Yield notes for the user about the rewriting; damage of the file is not among them."""
     if place.axis is not None:
         yield place.axis.remark
-    if work.n_mistaken:
-        yield "characters that are not UTF-8 replaced"
     if work.dropped:
         yield f"{counted(work.dropped, 'event')} without a pid or tid left out"
 
@@ -321,12 +313,3 @@ def _packed(text: bytes) -> bytes:
         return msgspec.json.format(text, indent=-1)
     except msgspec.DecodeError:
         return text
-
-
-def _is_text(piece: memoryview) -> bool:
-    """Whether `piece` is UTF-8 throughout: what is copied without a look may be anything."""
-    try:
-        str(piece, "utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ctypes import CDLL
 from pathlib import Path
 
 from msgspec import Struct
@@ -16,7 +15,7 @@ from combine.rewrite_source import Rewritten
 from dialects.sync_points import SyncPoints, merged
 from dialects.system import BASE, SecondAxis
 from errors import TraceError
-from formats import chrome, native
+from formats import chrome
 from trace_utils import Source, check_chrome
 
 _SNIFFED = 4  # pieces of a file (about 1 MiB each) that tell what wrote it
@@ -65,30 +64,28 @@ def sniffed(path: Path, scan: bool = False) -> Beginning | TraceError:
     They are read from its first pieces; from all of it where these are nothing but metadata. `scan`: in C.
     """
     try:
-        return _sniff(path, native.library() if scan else None)
+        return _sniff(path, scan)
     except TraceError as error:
         return error
 
 
-def _sniff(path: Path, library: CDLL | None) -> Beginning:
+def _sniff(path: Path, scan: bool) -> Beginning:
     check_chrome(path)
-    part = chrome.read_part(path, dialects.keys_for(()), pieces=_SNIFFED, scan=library or False)
+    part = chrome.read_part(path, dialects.keys_for(()), pieces=_SNIFFED, scan=scan)
     if not _has_events(part):
-        part = chrome.read_part(path, dialects.keys_for(()), scan=library or False)
-    rows = part.rows
-    phases = {phase for phase, *_ in rows.keys}
-    if phases <= {None} and (phases or part.damage.strays):
+        part = chrome.read_part(path, dialects.keys_for(()), scan=scan)
+    if not part.rows.keys and part.damage.strays:
         raise TraceError(f"{path}: not a trace: nothing in its list is an event")
     trace = chrome.assemble(path, part)
     system = dialects.recognise(trace)
     axis = system.second_axis(
-        lambda: chrome.assemble(path, chrome.read_part(path, scan=library or False), system.pairing)
+        lambda: chrome.assemble(path, chrome.read_part(path, scan=scan), system.pairing)
     )
     return Beginning(system.name, system.rank(trace)[0], _has_events(part), axis)
 
 
 def _has_events(part: chrome.Part) -> bool:
-    return any(phase not in (None, "M") for phase, *_ in part.rows.keys)
+    return any(phase != "M" for phase, *_ in part.rows.keys)
 
 
 def usable(

@@ -19,7 +19,7 @@ from msgspec import Struct
 from arrays import Int32, Int64, NDArray
 from formats.event import KEY, NO_TIME, UNDECODABLE, Event, args_object
 from formats.rows import END, LONGEST_NS, META, OTHER_PHASE, ROLE, SLICE, Rows, numbers
-from formats.times import times_ns
+from formats.times import to_ns
 from formats.values import cleaned
 
 _KEY = attrgetter(*KEY)
@@ -75,8 +75,8 @@ class Builder:
         self._repairs: Counter[tuple[str, str]] = Counter()
         self._arg_fields, self._arg_decoder, self._args_decoder = _decoders(self.wanted)
 
-    def add(self, events: Sequence[Any], event_type: type[Any]) -> None:
-        """Append the events of one piece, decoded as `event_type`.
+    def add(self, events: Sequence[Event]) -> None:
+        """Append the events of one piece.
 
         Raises InexactError, and appends nothing, where times need to be decoded as text.
         """
@@ -84,8 +84,7 @@ class Builder:
         ids = np.fromiter(map(self._ids.__getitem__, map(_KEY, events)), np.int32, n)
         self._learn_roles()
         kinds = self._kinds[ids]
-        ts = times_ns(map(_TS, events), n, event_type)
-        dur = times_ns(map(_DUR, events), n, event_type)
+        ts, dur = to_ns(list(map(_TS, events))), to_ns(list(map(_DUR, events)))
         first = len(self._key)
         rows = self._add_slices(ids, kinds, ts, dur)
         if (kinds == META).any():

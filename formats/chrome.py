@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from ctypes import CDLL
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,12 @@ from msgspec.structs import replace
 
 from formats import native
 from formats.builder import ALL as ALL
-from formats.builder import Builder
+from formats.builder import Builder, Scanned
 from formats.columns import Trace
-from formats.event import TYPES, ExactEvent
+from formats.event import decode_exact_events
 from formats.native.scanner import Scanner
-from formats.reader import Damage, EventReader
+from formats.reader import EventReader, Piece
+from formats.repair import Damage
 from formats.rows import Rows, Rule, columns
 from formats.times import InexactError
 from parallel import OnRead
@@ -44,43 +44,41 @@ def read_part(
     points: bool = False,
     pieces: int | None = None,
     on_read: OnRead | None = None,
-    scan: bool | CDLL = False,
+    scan: bool = False,
 ) -> Part:
     """Load the events of a file; see `EventReader`.
 
-    Where `scan`, they are scanned in C if that can be done; it may be a library from `native.library`.
+    Where `scan`, they are scanned in C if that can be done.
     """
     builder = Builder(args, points)
+    in_c = scan and not (points and ALL in args)  # those of events that are not slices are Python's
+    library = native.library() if in_c else None
+    scanner = None if library is None else Scanner(library, args, points).scan
+    reader = EventReader(path, scan=scanner, pieces=pieces)
     consumed = 0
-
-    def add(events: Sequence[Any], piece: memoryview) -> None:
-        nonlocal consumed
-        if events:
-            try:
-                builder.add(events, reader.uniform)
-            except InexactError:
-                reader.use(ExactEvent)
-                reader.damage.strays += sum(event.ph is None for event in events)
-                builder.add(reader.decode_again(piece), ExactEvent)
+    for part in reader.parts():
+        if isinstance(part, Scanned):
+            builder.add_scanned(part)
+        else:
+            _add(builder, part, reader)
         if on_read is not None:
             on_read(reader.stream.consumed - consumed)
             consumed = reader.stream.consumed
-
-    scan = scan and not (points and ALL in args)  # those of events that are not slices are Python's
-    library = scan if isinstance(scan, CDLL) else native.library() if scan else None
-    reader = EventReader(path, types=TYPES)
-    if library is not None:
-        reader.scan_by(Scanner(library, args, points).scan, builder.add_scanned, add)
-    reader.pieces = pieces
-    for events, piece in reader:
-        add(events, piece)
     return Part(builder.rows(), reader.header, reader.damage)
+
+
+def _add(builder: Builder, piece: Piece, reader: EventReader) -> None:
+    """Add a piece of events, decoded again where their times are exact only as text."""
+    try:
+        builder.add(piece.events)
+    except InexactError:
+        reader.use(decode_exact_events)
+        builder.add(decode_exact_events(piece.text))
 
 
 def assemble(path: Path, part: Part, pairing: Rule = Rule.NESTED) -> Trace:
     """Return the trace of a whole file, its times as written; `dialects.finish` says what they mean."""
     trace = columns(part.rows, pairing)
-    rows = part.rows
-    no_phase = sum(n for key, n in zip(rows.keys, rows.counts.tolist(), strict=True) if key[0] is None)
-    damage = replace(part.damage, strays=part.damage.strays + no_phase)
-    return replace(trace, path=str(path), header=part.header, repairs=(*damage.phrases(), *trace.repairs))
+    return replace(
+        trace, path=str(path), header=part.header, repairs=(*part.damage.phrases(), *trace.repairs)
+    )

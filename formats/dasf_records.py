@@ -78,7 +78,7 @@ def read(path: Path, args: Collection[str] = (), points: bool = False) -> Trace:
             records = _with_ends(_records(file.fileno(), path.stat().st_size, repairs))
             while batch := list(itertools.islice(records, _BATCH)):
                 is_empty = False
-                builder.add([_event(record, args) for record in batch], ExactEvent)
+                builder.add([_event(record, args) for record in batch])
                 if points:
                     samples += [cleaned(record.args or {}) for record in batch if record.phase not in ROLE]
     except OSError as error:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import math
+import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import ujson
 
-from formats.values import all_fit, cleaned, cleaned_scalar
+from formats.values import cleaned, cleaned_scalar
 
 Scalar = str | int | float | bool | None
 NO_ARGS = msgspec.Raw(b"")
@@ -21,7 +22,7 @@ NO_TIME = -(1 << 63)  # marks what is not a time, in microseconds and in nanosec
 class Event(msgspec.Struct, gc=False):
     """The members of an event that analyses look at; `args` stays JSON text until it is asked for."""
 
-    ph: str | None = None
+    ph: str
     name: Scalar = None
     cat: Scalar = None
     pid: Scalar = None
@@ -40,27 +41,11 @@ class ExactEvent(Event, gc=False):
     dur: msgspec.Raw = NO_ARGS  # type: ignore[assignment]
 
 
-class _LooseEvent(ExactEvent, gc=False):
-    """An event whose id may be anything, too."""
-
-    id: msgspec.Raw = NO_ARGS  # type: ignore[assignment]
-
-
-def _timed(name: str, time: type, missing: float) -> type[Any]:
-    before = [(key, str | None if key == "ph" else Scalar, None) for key in KEY]
-    times = [("ts", time, missing), ("dur", time, missing)]
-    after = [("id", Scalar, None), ("id2", msgspec.Raw, NO_ARGS), ("args", msgspec.Raw, NO_ARGS)]
-    return msgspec.defstruct(name, [*before, *times, *after], gc=False)
-
-
 KEY = ("ph", "name", "cat", "pid", "tid")  # what most events share with many others
-IntEvent = _timed("IntEvent", int, NO_TIME)  # all times are integers
-FloatEvent = _timed("FloatEvent", float, math.nan)  # all times are numbers
-#: Types to try in this order on each piece of a file: the narrower, the faster to decode and convert.
-TYPES = (IntEvent, FloatEvent, Event)
+decode_events: Callable[[bytes], list[Event]] = msgspec.json.Decoder(list[Event]).decode
+decode_exact_events: Callable[[bytes], list[ExactEvent]] = msgspec.json.Decoder(list[ExactEvent]).decode
 
-FIELDS = Event.__struct_fields__
-_RAW = ("args", "id2")
+_SCALARS = ("name", "cat", "pid", "tid", "id", "ts", "dur")
 _MOST_DIGITS = 20  # of an integer of 64 bits
 _BAD_ESCAPE = re.compile(r'\\(?![\\/"bfnrtu])|\\u(?![0-9a-fA-F]{4})')
 _QUOTE = re.compile(r'\\.|"', re.DOTALL)
@@ -82,12 +67,12 @@ def tolerant(text: bytes | bytearray, *, mend_quotes: bool = True) -> Any:
     return None
 
 
+def integer(digits: str) -> int | None:
+    """Read an integer; None for one that is longer than any of 64 bits."""
+    return int(digits) if len(digits) <= _MOST_DIGITS else None
+
+
 def _loose(words: str) -> Any:
-    import json
-
-    def integer(digits: str) -> int | None:
-        return int(digits) if len(digits) <= _MOST_DIGITS else None
-
     return json.loads(words, strict=False, parse_int=integer)
 
 
@@ -108,55 +93,33 @@ def _requoted(words: str) -> Any:
     return _loose("".join(out) + words[last:])
 
 
-def loosely(text: bytes | bytearray, event_type: type[Any]) -> Any:
-    """Return an event of strict JSON whose id or times are of types that none has; None for any other text.
-
-    That is not a repair: ids are not always looked at, and events without a time are counted by themselves.
-    """
-    try:
-        event = msgspec.json.decode(text, type=_LooseEvent)
-    except UNDECODABLE:
-        return None
-    fields = {key: getattr(event, key) for key in FIELDS}
-    for key in ("id",) if event_type is ExactEvent else ("id", "ts", "dur"):
-        value = _decoded(fields[key])
-        fields[key] = cleaned_scalar(value) if key == "id" or isinstance(value, Scalar) else None
-    return event_type(**fields)
-
-
-def _decoded(raw: msgspec.Raw) -> Any:
-    with contextlib.suppress(*UNDECODABLE):
-        return msgspec.json.decode(raw) if bytes(raw) else None
-    return None
-
-
 def is_event(value: Any) -> bool:
     """Whether a decoded JSON value is an event: an object with a phase."""
     return isinstance(value, dict) and isinstance(value.get("ph"), str)
 
 
-def from_object(members: dict[str, Any], event_type: type[Any]) -> Any:
-    """Return the event with these decoded members as an `Event` or `ExactEvent`."""
-    raw = (*_RAW, "ts", "dur") if event_type is ExactEvent else _RAW
-    fields: dict[str, Any] = {key: members[key] for key in FIELDS if members.get(key) is not None}
-    for key, value in fields.items():
-        fields[key] = msgspec.Raw(msgspec.json.encode(value)) if key in raw else cleaned_scalar(value)
-    return event_type(**fields)
+def with_scalars(members: dict[str, msgspec.Raw]) -> dict[str, Any]:
+    """Replace an id or a time that is a list or an object by its JSON text, and one of too large a number."""
+    values = {key: _decoded(members[key]) for key in ("id", "ts", "dur") if key in members}
+    odd = {key: value for key, value in values.items() if value is None or isinstance(value, list | dict)}
+    return {**members, **{key: cleaned_scalar(value) for key, value in odd.items()}}
 
 
-def has_clean_members(event: dict[str, Any]) -> bool:
-    """Whether a strictly decoded event is known to be within the border of `formats.values`."""
-    args = event.get("args", {})
-    rest = [value for value in event.values() if value is not args]
-    return all_fit(rest) and type(args) is dict and all_fit(list(args.values()))
+def _decoded(text: msgspec.Raw) -> Any:
+    with contextlib.suppress(*UNDECODABLE):
+        return msgspec.json.decode(text)
+    return None
 
 
 def clean_members(event: dict[str, Any]) -> dict[str, Any]:
     """Return an event's members within the border of `formats.values`, ids and names as scalars."""
-    return {
-        key: cleaned_scalar(value) if key in FIELDS and key not in _RAW else cleaned(value)
-        for key, value in event.items()
-    }
+    return {key: cleaned_scalar(value) if key in _SCALARS else cleaned(value) for key, value in event.items()}
+
+
+def decode_objects(text: bytes) -> list[dict[str, Any]]:
+    """Decode a JSON list of events with all their members."""
+    decode_events(text)  # which refuses what is no event
+    return list(map(clean_members, msgspec.json.decode(text)))
 
 
 def args_object(raw: msgspec.Raw | bytes) -> dict[str, Any]:

@@ -21,9 +21,9 @@ from formats.columns import ArgColumn, Points, Trace, Track
 from formats.values import all_fit, cleaned
 
 Key = tuple[Any, Any, Any, Any, Any]  # ph, name, cat, pid, tid
-SLICE, BEGIN, END, META, OTHER_PHASE, NOT_AN_EVENT = range(6)
+SLICE, BEGIN, END, META, OTHER_PHASE = range(5)
 _PHASES = frozenset("XBEiInsftMCbeSTpFPNODVvRc()=L")  # of the format, also of its older versions
-ROLE = {"X": SLICE, "B": BEGIN, "E": END, "M": META, None: NOT_AN_EVENT}
+ROLE = {"X": SLICE, "B": BEGIN, "E": END, "M": META}
 LONGEST_NS = 1 << 61  # 73 years: no slice is longer
 
 
@@ -70,9 +70,8 @@ def columns(rows: Rows, pairing: Rule = Rule.NESTED) -> Trace:
     repairs = [f"{counted(n, noun)} {fate}" for (noun, fate), n in rows.repairs.items()]
     counts = np.bincount(kind, rows.counts, len(kinds)).astype(np.int64)
     phases: Counter[Any] = Counter(dict(zip(kinds, counts.tolist(), strict=True)))
-    del phases[None]  # no events; `chrome.assemble` counts them
     repairs += _odd_phases(phases)
-    if beyond := int(rows.counts[tables.is_beyond & (role_of != NOT_AN_EVENT)].sum()):
+    if beyond := int(rows.counts[tables.is_beyond].sum()):
         repairs.append(f"{counted(beyond, 'event')} with an id of more than 64 bits: the id left out")
     args = {name: _fitting(name, ArgColumn(*column), repairs) for name, column in rows.args.items()}
     key, ts_ns, dur_ns = rows.key, rows.ts_ns, rows.dur_ns

@@ -12,24 +12,14 @@ from formats.event import UNDECODABLE, tolerant
 from formats.values import cleaned
 
 LONGEST_NUMBER = 640  # digits; of 309 and more there is no float64, and of 4,300 no Python integer
-EVENT_LIMIT = 4 << 20  # an event that has not ended by then is damaged
 BOUNDARY = re.compile(rb"\}\s*,\s*\{")
-#: Where the next event may begin after one that is damaged, and perhaps not closed.
-NEXT_EVENT = re.compile(rb',\s*(\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id)"\s*:)')
-NEXT_LINE = re.compile(rb'\n[ \t\r]*(\{\s*"[^"]*"\s*:)')  # where there is one on each line
 LIST_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
-EVENT_END = re.compile(rb"\}(?=\s*(?:,\s*[{\]]|[{\]]))")
-LAST_END = re.compile(rb"\}(?=\s*(?:,\s*(?:[{\]]|\Z)|[{\]]|\Z))")  # where no more data follow
 BETWEEN = re.compile(rb"[\s,]*")
-EMPTY_LAST = re.compile(rb"\{\}\s*(?:\]|\Z)")  # how XLA ends its list
-STRAY = re.compile(rb'"(?:[^"\\]|\\.)*"|[^\s,\[\]{}"]+', re.DOTALL)  # a list item that is not an object
-# a string that does not end is one token: looking for its end at each of its quotes would take for ever
-_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
 _DIGITS = re.compile(rb"[0-9]{%d}" % LONGEST_NUMBER)
 _STRIDE = 64
 
 
-def last_boundary(data: bytearray) -> int:
+def last_boundary(data: bytes) -> int:
     """Return the offset after the last ``}`` that a comma and a ``{`` follow; 0 if there is none."""
     window = 4096
     while True:
@@ -42,26 +32,6 @@ def last_boundary(data: bytearray) -> int:
         if start == 0:
             return 0
         window *= 8
-
-
-def object_end(data: bytes | bytearray, at: int, limit: int = EVENT_LIMIT) -> int | None:
-    """Return the end of the JSON object or array that begins at `at`.
-
-    None if its brackets do not match, or not within `limit` bytes.
-    """
-    closing: list[bytes] = []
-    for token in _TOKEN.finditer(data, at, at + limit):
-        mark = token.group()[:1]
-        if mark == b"{":
-            closing.append(b"}")
-        elif mark == b"[":
-            closing.append(b"]")
-        elif mark in (b"}", b"]"):
-            if closing.pop() != mark:
-                return None
-            if not closing:
-                return token.end()
-    return None
 
 
 def has_long_number(text: bytes | memoryview) -> bool:

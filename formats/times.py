@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from arrays import Int64, NDArray
-from formats.event import NO_TIME, ExactEvent, FloatEvent, IntEvent
+from formats.event import NO_TIME
 from formats.values import FARTHEST_NS
 
 #: Beyond this many microseconds a float64 is further than half a nanosecond from what was written.
@@ -25,27 +25,14 @@ class InexactError(Exception):
     """A time was decoded as a float that is too large to be exact: decode its text instead."""
 
 
-def times_ns(values: Iterable[Any], n: int, event_type: type[Any]) -> Int64:
-    """Return the `n` times of events, decoded as `event_type`, as nanoseconds; raises as `to_ns`."""
-    if event_type is IntEvent:
-        try:
-            return _ints(np.fromiter(values, np.int64, n))
-        except OverflowError:  # an integer beyond 64 bits
-            raise InexactError from None
-    if event_type is FloatEvent:
-        us = np.fromiter(values, np.float64, n)
-        if n and np.nanmax(np.abs(us), initial=0.0) >= FLOAT_LIMIT_US:
-            raise InexactError
-        return _floats(us)
-    return text_to_ns(list(values)) if event_type is ExactEvent else to_ns(list(values))
-
-
 def to_ns(values: Sequence[Any]) -> Int64:
-    """Return microseconds (numbers or numeric text) as nanoseconds; `NO_TIME` where a value is neither.
+    """Return microseconds as nanoseconds; `NO_TIME` where a value is no number, text of one, or JSON of one.
 
     Raises InexactError where a float is so large that the digits written in the file are lost.
     """
     kinds = set(map(type, values))
+    if kinds == {msgspec.Raw}:
+        return text_to_ns(values)
     with contextlib.suppress(OverflowError):
         if kinds <= {int}:
             return _ints(np.array(values, np.int64))

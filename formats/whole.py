@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from formats.event import NO_ARGS, UNDECODABLE, Scalar, tolerant
-from formats.reader import EventReader
 from formats.scan import has_long_number
 from formats.values import clean_text, cleaned_scalar
 
@@ -16,7 +14,7 @@ from formats.values import clean_text, cleaned_scalar
 class WholeEvent(msgspec.Struct, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     """An event of the members that nearly every tracer writes; with any other it is an `OddEvent`."""
 
-    ph: str | None = None
+    ph: str
     name: Scalar = None
     cat: Scalar = None
     pid: Scalar = None
@@ -46,6 +44,9 @@ ID_LIMIT = 1 << 40
 
 _PLAIN = tuple(name for name in WholeEvent.__struct_fields__ if name != "args")
 _ENCODER = msgspec.json.Encoder()
+_DECODER = msgspec.json.Decoder(list[WholeEvent])
+_EXACT_DECODER = msgspec.json.Decoder(list[ExactWholeEvent])
+_OBJECTS = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 
 
 def encode(event: WholeEvent) -> bytes:
@@ -60,47 +61,26 @@ def encode(event: WholeEvent) -> bytes:
     return text[:-1] + (b"," if len(text) > 2 else b"") + _ENCODER.encode(others)[1:]
 
 
-class WholeReader(EventReader):
-    """Reads a file as `EventReader` does, but whole events: lists of `WholeEvent` and `OddEvent`."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, types=(WholeEvent,))
-
-    def use(self, *types: Any) -> None:
-        """Decode what follows as the last of `types`, and what has unknown members as `OddEvent`."""
-        super().use(*types)
-        fast = types[-1]
-        many: Any = _Fallback(list[fast], list[dict[str, msgspec.Raw]])  # type: ignore[valid-type]
-        self._one: Any = _Fallback(fast, dict[str, msgspec.Raw])
-        self._ladder = [(fast, many)]
-
-    def _mended(self, members: dict[str, Any]) -> OddEvent:
-        return _odd({key: msgspec.Raw(msgspec.json.encode(member)) for key, member in members.items()})
+def decode(text: bytes) -> list[WholeEvent]:
+    """Decode a JSON list of events with all their members, which are UTF-8 throughout."""
+    return _decoded_as(text, _DECODER)
 
 
-class _Fallback:
-    """A decoder that decodes whole objects where the fast one meets a member it does not know."""
+def decode_exact(text: bytes) -> list[WholeEvent]:
+    """As `decode`, with times as text."""
+    return _decoded_as(text, _EXACT_DECODER)
 
-    def __init__(self, fast: Any, general: Any) -> None:
-        self._fast: msgspec.json.Decoder[Any] = msgspec.json.Decoder(fast)
-        self._general: msgspec.json.Decoder[Any] = msgspec.json.Decoder(general)
 
-    def decode(self, text: bytes | memoryview) -> Any:
-        if has_long_number(text):
-            raise msgspec.DecodeError("a number without end")
-        try:
-            return self._fast.decode(text)
-        except msgspec.ValidationError:
-            found = self._general.decode(text)
-        return _odd(found) if isinstance(found, dict) else list(map(_odd, found))
-
-    def decode_lines(self, text: bytes) -> list[Any]:
-        if has_long_number(text):
-            raise msgspec.DecodeError("a number without end")
-        try:
-            return self._fast.decode_lines(text)
-        except msgspec.ValidationError:
-            return list(map(_odd, self._general.decode_lines(text)))
+def _decoded_as(text: bytes, decoder: Any) -> list[WholeEvent]:
+    """Decode events, those with unknown members as `OddEvent`."""
+    str(text, "utf-8")  # what is copied without a look may be anything
+    if has_long_number(text):
+        raise msgspec.DecodeError("a number without end")
+    try:
+        events: list[WholeEvent] = decoder.decode(text)
+    except msgspec.ValidationError:
+        return list(map(_odd, _OBJECTS.decode(text)))
+    return events
 
 
 def _odd(members: dict[str, msgspec.Raw]) -> OddEvent:
@@ -112,7 +92,7 @@ def _odd(members: dict[str, msgspec.Raw]) -> OddEvent:
             # a number's text is exact where the number is not
             fields[key] = bytes(raw).decode() if key == "ts" and isinstance(value, (int, float)) else value
     if not isinstance(fields.get("ph"), str):
-        fields["ph"] = None
+        raise msgspec.ValidationError("no event: it has no phase")
     args = members.pop("args", NO_ARGS)
     others = {
         clean_text(key): raw

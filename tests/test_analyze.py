@@ -129,8 +129,8 @@ def test_repairs_are_warnings_on_stderr_and_in_the_document(tmp_path: Path) -> N
     path.write_text(TRACE[:-2] + ', {"ph": "X", "na')
     code, out, err = run_cli("--option", "statistic", "--path", path, "--format", "json")
     assert code == 0
-    assert "cut off inside its last event" in only_line(err)
-    assert "cut off inside its last event" in out
+    assert "ends early (cut in an event)" in only_line(err)
+    assert "ends early (cut in an event)" in out
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import parallel
 from errors import TraceError, missing
 from formats import native
 from formats.columns import Trace
-from formats.event import args_object
+from formats.event import args_object, decode_objects
 from formats.reader import EventReader
 from parallel import FilePart
 from traces.paths import head_of
@@ -56,8 +56,8 @@ def read_document(path: Path) -> dict[str, Any]:
     For files whose events are needed as objects (`temp.json`, `comm.json`, `io.json`); damage is
     repaired as in `read_trace`, and the phrases are under the key "repairs".
     """
-    reader = EventReader(path, types=(dict,))
-    events = [event for piece, _ in reader for event in piece]
+    reader = EventReader(path, decode_objects)
+    events = [event for piece in reader for event in piece.events]
     return {**reader.header, "traceEvents": events, "repairs": reader.damage.phrases()}
 
 
@@ -72,7 +72,7 @@ def read_args(path: Path, names: Collection[str], *, slices: bool = False) -> li
     reader = EventReader(path)
     return [
         args_object(event.args)
-        for events, _ in reader
-        for event in events
+        for piece in reader
+        for event in piece.events
         if event.name in names and (event.ph == "X" if slices else event.ph not in _SLICES)
     ]

@@ -55,7 +55,7 @@ class Scanner:
         self._args = self._ids = np.empty(_SLACK, np.uint8)
         self._out.args = self._out.ids = self._args.ctypes.data
 
-    def scan(self, data: bytearray, at: int) -> tuple[int, int, Scanned]:
+    def scan(self, data: bytes, at: int) -> tuple[int, int, Scanned]:
         """Scan events from byte `at` on; return why it stopped, where, and what was found before."""
         if self._has_texts and len(self._args) < len(data) + _SLACK:
             self._args, self._ids = (np.empty(len(data) * 5 // 4 + _SLACK, np.uint8) for _ in range(2))

@@ -26,6 +26,7 @@ from formats.perfetto.trace_packets import CLEARED, COUNTER, END, INSTANT, START
 from formats.times import microseconds
 
 _PACKET = 0x0A  # field 1, with a length
+_PLANE = 64  # bytes in which a profile of XLA (.xplane.pb) names its first plane
 _LARGEST = 4 << 20  # bytes of a packet, as of an event in JSON, and of the arguments of an event
 _ENCODE = msgspec.json.Encoder().encode
 _BOOT = 6  # clock of a packet that names no other
@@ -41,7 +42,7 @@ def recognises(head: bytes) -> bool:
     """Whether a file begins with a packet, and another one follows where `head` goes so far."""
     from google.protobuf.message import DecodeError
 
-    if head[:1] != b"\n":
+    if head[:1] != b"\n" or any(plane in head[:_PLANE] for plane in (b"/host:", b"/device:")):
         return False
     size, at = _varint(head, 1)
     end = at + size

@@ -20,7 +20,8 @@ from combine.rewrite_source import SyncFinder
 from conftest import examples, run_cli
 from formats import stream
 from formats.columns import no_slices
-from formats.whole import WholeEvent, WholeReader, encode
+from formats.reader import EventReader
+from formats.whole import WholeEvent, decode, encode
 
 # -- whole events ---------------------------------------------------------------------------------
 
@@ -28,7 +29,7 @@ from formats.whole import WholeEvent, WholeReader, encode
 def test_unknown_members_survive_as_they_were_written(tmp_path: Path) -> None:
     text = '[{"ph":"X","ts":1,"dur":2.50,"name":"a","zz":{"b": [1e3, "}],["]},"args":{"x":1e400}}]'
     (tmp_path / "a.json").write_text(text)
-    event = next(iter(WholeReader(tmp_path / "a.json")))[0][0]
+    event = next(iter(EventReader(tmp_path / "a.json", decode))).events[0]
     event.ts = None
     out = encode(event).decode()
     assert '"zz":{"b": [1e3, "}],["]}' in out

@@ -371,7 +371,9 @@ def test_a_cut_input_is_combined_and_reported(two_workers: tuple[Path, Path], tm
     path.write_bytes(path.read_bytes()[:-40])
     answer = _combine(tmp_path / "out.json", *two_workers)
     assert len(_timed(_read(tmp_path / "out.json"))) == 5
-    assert answer["repairs"] == [f"{path}: the file is cut off inside its last event; 1 damaged event lost"]
+    assert answer["repairs"] == [
+        f"{path}: the file ends early (cut in an event): what the job wrote after that is missing"
+    ]
 
 
 def test_the_files_of_a_rank_share_its_clock(tmp_path: Path) -> None:

@@ -1,6 +1,13 @@
 /* Feeds damaged events to the scanner, in memory of exactly their size; made with sanitizers by test_fuzz.py. */
 #include "scan.c"
-#include "fuzz.h"
+static u64 state;
+
+static u64 below(u64 n) {
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return state % n;
+}
 #include <stdio.h>
 
 static const char *const SEEDS[] = {

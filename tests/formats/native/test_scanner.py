@@ -63,7 +63,7 @@ def contents(trace: Trace) -> dict[str, Any]:
 
 def scanned_alone(library: ctypes.CDLL, text: bytes, args: tuple[str, ...] = ()) -> tuple[int, int, Any]:
     """One call of the scanner: why and where it stopped, and what it found."""
-    return scanner.Scanner(library, args, points=True).scan(bytearray(text), 0)
+    return scanner.Scanner(library, args, points=True).scan(text, 0)
 
 
 # ---- what it takes and what it leaves to Python
