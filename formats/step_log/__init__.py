@@ -6,6 +6,7 @@ Facts by which the columns are told, as no two jobs name them alike:
   `_sec`, …) or by a name that ends in ``time``; every other column of numbers is a value;
 - the whole step is the duration that is at least the sum of the others in nearly all rows; without one,
   the difference of the times of day, which are those of the steps' ends;
+- a row of one number, and a text that names it, is a part of such a row;
 - a repeated step, as after a restart from a checkpoint, holds as it was written last.
 
 In the trace a row is a slice; its other columns are the slice's arguments.
@@ -38,7 +39,7 @@ from formats.step_log.named_columns import (
     times_of_day_ns,
     whole_of,
 )
-from formats.step_log.row_layouts import RowsByRank
+from formats.step_log.row_layouts import Metrics, OwnColumns, RowsByRank, Wide, columns_by_rank
 from formats.stream import ByteStream
 from formats.values import FARTHEST_NS
 
@@ -55,6 +56,7 @@ _LONGER = 2  # than the steps by their times of day no duration is
 _HEAD_ROWS = 20  # of which the kinds of columns are told
 _RESOLUTION = 0.05  # of a step: what times of day may differ from the end of the step before, and 2 ms
 _RESOLUTION_NS = 2_000_000
+_RANK = "rank"
 _ROW, _BEGIN, _WHOLE, _TRACK = range(4)  # columns of slices, beside those that have names
 _PAUSE_STEPS, _PAUSE_NS = 10, 60 * 10**9  # between two steps, from which a pause is told: longer than both
 
@@ -80,7 +82,7 @@ def read(path: Path, asked: Collection[str] = ()) -> Trace:
         raise TraceError(f"{path}: not a step log: its rows lack a step's number or a duration")
     apart = [name for name in asked if name in form.kinds.values and form.kinds.rank is None]
     whose = () if apart else form.kinds.rank or form.kinds.labels
-    rows = RowsByRank(form.names, whose)
+    rows = RowsByRank(form.names, whose) if form.kinds.metric is None else Metrics(form, whose, apart)
     for table in form.tables(itertools.chain([first], blocks)):
         rows.add(table)
     repairs = [stream.damage] if stream.damage is not None else []
@@ -94,7 +96,7 @@ def read(path: Path, asked: Collection[str] = ()) -> Trace:
     if form.kinds.rank is None and rows.labels:
         repairs += rows.number(form.kinds.step, form.codes)
     with np.errstate(over="ignore"):  # too long for a duration: left out
-        return _trace(path, form.kinds, rows, apart, repairs)
+        return _trace(path, rows.kinds(path, form.kinds), rows, apart, repairs)
 
 
 def _blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -117,9 +119,24 @@ def _blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
         yield rest
 
 
+def _form_of(head: bytes) -> Form | Wide | None:
+    """Return how the rows of a log that begins so are read; None where they are not steps."""
+    lines = [line for line in begun_in(head).split(b"\n", 2 * _HEAD_ROWS) if line.strip()]
+    told = _told(b"\n".join(lines[: _HEAD_ROWS + 1]))
+    if told is None:
+        return None
+    kinds, ranks, header, delimiter = told
+    if not ranks:
+        return Form(kinds, header, delimiter)
+    names = [name for name in (kinds.step, *kinds.durations, *kinds.values) if name is not None]
+    every = dict.fromkeys(own.get(name, name) for own in ranks.values() for name in names)
+    of_rows = replace(kinds, step=None, rank=None, durations={}, values=[*every], labels=())
+    return Wide(Form(of_rows, header, delimiter), kinds, ranks)
+
+
 @lru_cache(maxsize=8)  # a file is recognised, and then read
-def _columns_of(head: bytes) -> tuple[Kinds, Sequence[str], str] | None:
-    """Tell the columns that the first lines show, with header and delimiter (of CSV)."""
+def _told(head: bytes) -> tuple[Kinds, OwnColumns, Sequence[str], str] | None:
+    """Tell the columns that the first lines show, those of each rank, header and delimiter (of CSV)."""
     lines = head.split(b"\n")
     if lines[0].lstrip().startswith(b"{"):
         header, delimiter = [], ""
@@ -132,15 +149,18 @@ def _columns_of(head: bytes) -> tuple[Kinds, Sequence[str], str] | None:
             return None
         table = [cells_of(line, delimiter) for line in lines[1:]]
         rows = [dict(zip(header, cells, strict=True)) for cells in table if len(cells) == len(header)]
-    kinds = kinds_of(rows)
-    return None if kinds is None else (kinds, header, delimiter)
-
-
-def _form_of(head: bytes) -> Form | None:
-    """Tell how the rows of a log that begins so are read; None where they are not steps."""
-    lines = [line for line in begun_in(head).split(b"\n", 2 * _HEAD_ROWS) if line.strip()]
-    columns = _columns_of(b"\n".join(lines[: _HEAD_ROWS + 1]))
-    return None if columns is None else Form(*columns)
+    ranks = columns_by_rank(rows)
+    own = {name for columns in ranks.values() for name in columns.values()}
+    kinds = kinds_of(
+        [
+            {name: cell for name, cell in row.items() if name not in own}
+            | {_RANK: rank, **{name: row.get(full) for name, full in columns.items()}}
+            for row in rows
+            for rank, columns in ranks.items()
+        ]
+        or rows
+    )
+    return None if kinds is None else (kinds, ranks, header, delimiter)
 
 
 def _trace(path: Path, kinds: Kinds, rows: RowsByRank, apart: Sequence[str], damage: Sequence[str]) -> Trace:
@@ -175,13 +195,15 @@ def _trace(path: Path, kinds: Kinds, rows: RowsByRank, apart: Sequence[str], dam
     is_back = np.append(np.diff(number[first]) < 1, True) if kinds.step else np.ones(1)
     turn = slice(0, 1 + int(is_back.argmax()))
     n_untold, n_again, n_timeless, n_cut, n_over = lost.tolist()
-    remedy = " (--rank_by COLUMN tells ranks apart)" if kinds.rank is None and n_again >= n else ""
+    n_added = sum(rows.added.values())
+    remedy = " (--rank_by COLUMN tells ranks apart)" if kinds.rank is None and n_again + n_added >= n else ""
     notes = [
         *damage,
         unit,
         n_untold and f"{counted(n_untold, 'row')} without a step or its durations left out",
         n_again
         and f"{counted(n_again, 'row')} of steps that were run again; the last of a step holds{remedy}",
+        n_added and f"{counted(n_added, 'row')} added to those of the same metric before them{remedy}",
         n_over and "each epoch begins the steps again: they are numbered over all epochs",
         n_timeless and f"{counted(n_timeless, 'row')} without a time of day",
         _missing(number[turn]),

@@ -68,7 +68,8 @@ class Form:
 
     def __init__(self, kinds: Kinds, header: Sequence[str], delimiter: str) -> None:
         self.kinds, self.header, self.delimiter = kinds, header, delimiter
-        self.codes: dict[str, dict[str, int]] = {name: {} for name in kinds.texts if name in kinds.labels}
+        coded = {*kinds.labels, kinds.metric}
+        self.codes: dict[str, dict[str, int]] = {name: {} for name in kinds.texts if name in coded}
         names = filter(None, (kinds.step, *kinds.durations, *kinds.values, kinds.rank, kinds.time))
         self.names = [*(name for name in names if name not in self.codes), *self.codes]
         self.lost = self.odd = 0

@@ -22,7 +22,7 @@ _WHOSE = tuple(
     re.compile(rf"(?i){name}(?:_?(?:name|rank|id|index|idx))?")
     for name in ("(?:host|node|machine)", "(?:local|worker|process|proc|replica|gpu|device)")
 )
-#: Columns of rows that hold one number each, which are not read: what it is, and the number.
+#: Columns of rows that hold one number each: what it is, and the number.
 _METRIC_NAME = re.compile(
     r"(?i)(?:metric|variable|measure(?:ment)?|series|tag|key|phase|stage|part|section|timer|span|op(?:eration)?|event)"
     r"(?:_?name)?|name"
@@ -55,7 +55,8 @@ class Kinds(Struct, frozen=True):
 
     Durations are (name, ns of one, 0 where the name tells no unit), `values` other numbers; `labels` tell
     ranks apart where no column is a rank. Of `texts` are labels and times of day; in `nested` rows some lie
-    in objects. Columns `unread` are called durations, and hold texts.
+    in objects. Where a row holds one number, `metric` tells which, and `measure` is the number.
+    Columns `unread` are called durations, and hold texts.
     """
 
     step: str | None
@@ -66,6 +67,8 @@ class Kinds(Struct, frozen=True):
     labels: Sequence[str] = ()
     texts: Sequence[str] = ()
     nested: bool = False
+    metric: str | None = None
+    measure: str = ""
     unread: Sequence[str] = ()
 
 
@@ -100,8 +103,9 @@ def kinds_of(rows: Sequence[Mapping[str, Any]]) -> Kinds | None:
     texts = {name for name in names if _in_most([isinstance(one, str) for one in cells[name]])} - numeric
     metric = next((name for name in own if name in texts and _METRIC_NAME.fullmatch(own[name])), None)
     is_again = any(len({*map(str, cells[name])}) < len(rows) for name in (step, metric) if name is not None)
-    holds_one_number = None not in (step, metric) and is_again and _measure(durations, values)
-    if holds_one_number or (not durations and None in (step, time)) or (step is None and len(rows) < 2):
+    measure = _measure(durations, values) if None not in (step, metric) and is_again else ""
+    metric = metric if measure else None
+    if metric is None and ((not durations and None in (step, time)) or (step is None and len(rows) < 2)):
         return None
     labels = [
         next((name for name in own if name in texts | {*values} and rule.fullmatch(own[name])), None)
@@ -110,8 +114,10 @@ def kinds_of(rows: Sequence[Mapping[str, Any]]) -> Kinds | None:
     return Kinds(
         step, rank, time, durations, values,
         labels=[] if rank else [name for name in labels if name],
-        texts=[name for name in names if name in texts & {time, *(() if rank else labels)}],
+        texts=[name for name in names if name in texts & {time, metric, *(() if rank else labels)}],
         nested=any(isinstance(cell, dict) for own in cells.values() for cell in own),
+        metric=metric,
+        measure=measure,
         unread=[name for name in names if name in texts - times and duration_of(name)],
     )  # fmt: skip
 

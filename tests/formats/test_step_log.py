@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -101,10 +103,54 @@ def test_steps_that_each_epoch_begins_again_are_numbered_over_all_epochs(tmp_pat
     assert trace.repairs == ["each epoch begins the steps again: they are numbered over all epochs"]
 
 
-def test_rows_of_one_number_each_are_refused(tmp_path: Path) -> None:
-    rows = "".join(f"{step},{name},5\n" for step in range(9) for name in ("load", "step"))
-    with pytest.raises(TraceError, match="not a step log"):
-        log(tmp_path / "a.csv", f"step,metric,value_ms\n{rows}")
+@pytest.mark.parametrize(
+    ("head", "row"),
+    [
+        ("step,rank0_load_ms,rank1_load_ms,step_ms/rank0,step_ms/rank1", "7,1,2,10,11"),
+        ('"Step","rank0 - load_ms","rank0 - load_ms__MIN","rank0 - step_ms",'
+         '"rank1 - load_ms","rank1 - load_ms__MIN","rank1 - step_ms"', '7,"1","1","10","2","2","11"'),
+    ],
+)  # fmt: skip
+def test_a_row_may_have_columns_of_each_rank(tmp_path: Path, head: str, row: str) -> None:
+    trace = log(tmp_path / "all.csv", f"{head}\n{row}\n{row.replace('7', '8', 1)}\n")
+    assert [track.pid for track in trace.tracks] == [0, 1]
+    assert trace.track_id.tolist() == [0, 0, 1, 1]
+    assert (trace.dur_ns // 1_000_000).tolist() == [10, 10, 11, 11]
+    assert [[n // 1_000_000 for n in trace.args[key].values] for key in trace.header[PARTS]] == [[1, 1, 2, 2]]
+    assert list(trace.args[NUMBER].values) == [7, 8, 7, 8]
+
+
+_MEASURED = [
+    (step, rank, metric, ms)
+    for step in (7, 8)
+    for rank in (0, 1)
+    for metric, ms in (("load", 1 + rank), ("step", 10 + rank))
+]
+
+
+def _by_metric(rows: Sequence[tuple[int, int, str, int]]) -> list[tuple[int, int, str, int]]:
+    return sorted(rows, key=lambda row: row[2])
+
+
+@pytest.mark.parametrize("order", [list, reversed, _by_metric])
+@pytest.mark.parametrize(
+    ("name", "head", "row"),
+    [
+        ("a.csv", "step,rank,metric,value\n", "{},{},{}_ms,{}\n"),
+        ("a.csv", "step,rank,metric,value_ms\n", "{},{},{},{}\n"),
+        ("a.tsv", "step\trank\tphase\ttime\tepoch\n", "{}\t{}\t{}\t0.0{:02}\t1\n"),
+        ("a.jsonl", "", '{{"step": {}, "host": "n{}", "name": "{}", "duration_ms": {}}}\n'),
+    ],
+)
+def test_a_row_may_hold_one_metric_of_a_step(
+    tmp_path: Path, order: Callable[..., Iterable[Any]], name: str, head: str, row: str
+) -> None:
+    trace = log(tmp_path / name, head + "".join(row.format(*one) for one in order(_MEASURED)))
+    assert [track.pid for track in trace.tracks] == [0, 1]
+    assert trace.track_id.tolist() == [0, 0, 1, 1]
+    assert list(trace.args[NUMBER].values) == [7, 8, 7, 8]
+    assert (trace.dur_ns // 1_000_000).tolist() == [10, 10, 11, 11]
+    assert [[n // 1_000_000 for n in trace.args[key].values] for key in trace.header[PARTS]] == [[1, 1, 2, 2]]
 
 
 def test_a_log_that_was_cut_and_has_a_broken_row(tmp_path: Path) -> None:
