@@ -226,10 +226,10 @@ def _exchanges(trace: Trace, end_ns: Int64, host: Segments, aside: Int64) -> tup
 
 def _enqueuing(trace: Trace, host: Segments, moments: Int64) -> Int64:
     """Return the segment that ran at each moment where a collective was enqueued, or before; -1 for none."""
-    found = host.at(host.main, moments)
+    found = host.started(np.full(len(moments), host.main), moments)
     enqueues = by_name(trace, lambda name: name.startswith(_ENQUEUES))
     for thread in unique(host.thread).tolist():
-        here = host.at(thread, moments)
+        here = host.started(np.full(len(moments), thread), moments)
         ran = (here >= 0) & (host.end_ns[here] >= moments) & enqueues[host.row[here]]
         found = np.where(ran, here, found)
     return found
@@ -373,8 +373,7 @@ def _aside(rank: _Rank) -> Int64:
     trace, host, numbers = rank.trace, rank.host, rank.aside_numbers
     start, end, track = rank.aside_start_ns, rank.aside_end_ns, trace.track_id[rank.aside]
     source = _enqueuing(trace, host, trace.ts_ns[rank.aside])
-    for i in np.flatnonzero(start > trace.ts_ns[rank.aside]).tolist():
-        source[i] = host.at(int(track[i]), start[i : i + 1])[0]
+    source = np.where(start > trace.ts_ns[rank.aside], host.started(track.astype(np.int64), start), source)
     over = source >= 0
     over[over] = host.end_ns[source[over]] <= start[over]
     parts = [edge_rows(source[over], numbers[over], Joint.END_TO_HEAD, EdgeKind.LAUNCH)]

@@ -8,6 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from arrays import Int64, Mask, NDArray
+from arrays.as_of import as_of
 from arrays.intervals import innermost
 from arrays.numbering import ranges, unique
 from dialects.kineto.inference_steps import kind_of_step
@@ -60,22 +61,14 @@ class Segments(Struct, frozen=True):
         last[self.row] = numbers
         return first, last
 
-    def at(self, thread: int, moments: Int64) -> Int64:
-        """Return the last segment of `thread` that had started before each of `moments`; -1 for none."""
-        low, high = np.searchsorted(self.thread, [thread, thread + 1])
-        found = low + np.searchsorted(self.start_ns[low:high], moments) - 1
-        return np.where(found < low, -1, found)
+    def started(self, thread: Int64, moments: Int64) -> Int64:
+        """Last segment of each `thread` (k,) that started before each of `moments` (k,); -1 for none."""
+        return as_of(self.thread, self.start_ns, thread, moments, before=True)
 
     def running(self, thread: Int64, moments: Int64) -> Int64:
-        """Return the segment of each of `thread` (k,) that goes on at each of `moments` (k,); -1 for none."""
-        found = np.full(len(moments), -1, np.int64)
-        for one in unique(thread).tolist():
-            here = np.flatnonzero(thread == one)
-            at = self.at(one, moments[here])
-            ran = at >= 0
-            ran[ran] = self.end_ns[at[ran]] > moments[here][ran]
-            found[here] = np.where(ran, at, -1)
-        return found
+        """Segment of each `thread` (k,) that goes on at each of `moments` (k,); -1 for none."""
+        found = self.started(thread, moments)
+        return np.where(np.append(self.end_ns, -FARTHEST_NS)[found] > moments, found, -1)
 
     def cut(self, segments: Int64, moments: Int64) -> Segments:
         """Return the segments with a boundary at each of `moments`, which lies inside its segment."""
