@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from arrays import Mask
+from arrays.as_of import as_of
 from dialects.jax.xla_slices import (
     all_wait,
     halves,
@@ -76,14 +77,10 @@ def _met(trace: Trace) -> dict[int, Hashable]:
     met = {row: match[1] for row, text in texts.items() if (match := _RENDEZVOUS.search(str(text)))}
     if not met:
         return {}
-    is_outer = operations(trace, thread_kinds(trace))
-    rows = np.flatnonzero(is_outer | np.isin(np.arange(len(trace)), list(met)))
-    order = rows[np.lexsort((-trace.end_ns[rows], trace.ts_ns[rows], trace.track_id[rows]))]
-    found: dict[int, Hashable] = {}
-    outer = -1
-    for row in order.tolist():
-        if is_outer[row]:
-            outer = row
-        elif outer >= 0 and trace.end_ns[row] <= trace.end_ns[outer]:
-            found[outer] = met[row]
-    return found
+    outer = np.flatnonzero(operations(trace, thread_kinds(trace)))
+    outer = outer[np.argsort(-trace.end_ns[outer], kind="stable")]  # the innermost of one start comes last
+    inner = np.array(list(met), np.int64)
+    track, begin = trace.track_id, trace.ts_ns
+    around = np.append(outer, -1)[as_of(track[outer], begin[outer], track[inner], begin[inner])]
+    is_inside = (around >= 0) & (trace.end_ns[inner] <= trace.end_ns[around])
+    return {int(a): met[int(i)] for a, i in zip(around[is_inside], inner[is_inside], strict=True)}

@@ -18,6 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from arrays import Int64, Mask, NDArray
+from arrays.as_of import as_of
 from arrays.numbering import numbered, unique
 from dialects.kineto.collectives import (
     SYNC_ARGS,
@@ -201,17 +202,11 @@ def _exchanges(trace: Trace, end_ns: Int64, host: Segments, aside: Int64) -> tup
     back: of such a slice the exchange is the longest piece in which nothing runs that it called.
     """
     begins, ends = trace.ts_ns[aside], end_ns[aside]
-    track = trace.track_id[aside].astype(np.int64)
-    own, inside = (np.empty(0, np.int64) for _ in range(2))
-    for thread in unique(track).tolist():
-        here = np.flatnonzero(track == thread)
-        here = here[np.argsort(begins[here], kind="stable")]
-        called = np.arange(*np.searchsorted(host.thread, [thread, thread + 1]))
-        at = np.searchsorted(begins[here], host.start_ns[called], side="right") - 1
-        called, at = called[at >= 0], here[at[at >= 0]]
-        row = host.row[called]
-        is_inside = (trace.ts_ns[row] >= begins[at]) & (end_ns[row] <= ends[at])
-        own, inside = np.append(own, at[is_inside]), np.append(inside, called[is_inside])
+    around = as_of(trace.track_id[aside], begins, host.thread, host.start_ns)
+    called = np.flatnonzero(around >= 0)
+    around, row = around[called], host.row[called]
+    is_inside = (trace.ts_ns[row] >= begins[around]) & (end_ns[row] <= ends[around])
+    own, inside = around[is_inside], called[is_inside]
     calls = unique(own)
     piece_of, begin = np.append(calls, own), np.append(begins[calls], host.end_ns[inside])
     order = np.lexsort((begin, piece_of))

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from arrays import Int64, Mask, NDArray
 from arrays.as_of import as_of
-from arrays.intervals import innermost
+from arrays.intervals import innermost, lies_inside
 from arrays.numbering import ranges, unique
 from dialects.kineto.inference_steps import kind_of_step
 from dialects.masks import by_cat, by_name
@@ -185,14 +185,8 @@ def _annotations(trace: Trace, end_ns: Int64, rows: Int64) -> tuple[Mask, Mask]:
     has_inside[:-1] = (thread[1:] == thread[:-1]) & (start[1:] < end_ns[rows][:-1])
     loads = by_name(trace, _loads)[rows]
     is_operation = ~by_name(trace, _STEP.fullmatch)[rows] & (~is_frame | loads | ~has_inside)
-    updates = np.flatnonzero(by_name(trace, lambda name: name.startswith("Optimizer."))[rows])
-    in_update = np.zeros(len(rows) + 1, np.int64)
-    for i in updates.tolist():
-        thread_end = np.searchsorted(thread, thread[i], side="right")
-        until = i + np.searchsorted(start[i:thread_end], end_ns[rows[i]])
-        in_update[i] += 1
-        in_update[max(until, i + 1)] -= 1
-    return is_operation, np.cumsum(in_update)[:-1] > 0
+    updates = by_name(trace, lambda name: name.startswith("Optimizer."))[rows]
+    return is_operation, updates | lies_inside(start, end_ns[rows], thread, updates)
 
 
 def _are_around_steps(start_ns: Int64, end_ns: Int64, steps: Int64) -> Mask:
