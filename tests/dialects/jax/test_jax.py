@@ -259,27 +259,6 @@ def test_the_path_runs_through_the_late_device_and_never_through_a_wait(tmp_path
     ]  # fmt: skip
 
 
-def test_a_device_may_have_steps_and_operations_without_streams_or_args(tmp_path: Path) -> None:
-    threads = {2: "Steps", 3: "XLA Ops", 4: "XLA Modules"}
-    events = [*named(HOST, "/host:CPU", {}), *named(1, "/device:GPU:0", threads)]
-    for step in (7, 8, 9):
-        begin = 1000 * step
-        events += [
-            span("train", HOST, 5, begin - 100, 990),
-            span(str(step), 1, 2, begin, 900),
-            span("jit_step", 1, 4, begin, 900),
-            span("fusion.1", 1, 3, begin, 600),
-            span("all-reduce.1", 1, 3, begin + 600, 300),
-        ]
-    (rank,) = traces(write(tmp_path, events), Need.STEPS)
-    steps = dialects.of(rank).find_steps(rank).whole
-    assert [(step.label, step.dur_ns) for step in steps] == [(8, 1_000_000), (9, 1_000_000)]
-    assert roles_of(rank) == {
-        "train": Role.HOST, **dict.fromkeys(["7", "8", "9", "jit_step"], Role.IGNORED),
-        "fusion.1": Role.COMPUTE, "all-reduce.1": Role.COMM,
-    }  # fmt: skip
-
-
 def test_steps_last_from_completion_to_completion_and_wait_for_what_the_host_loads(tmp_path: Path) -> None:
     """The host gets a batch for 60 µs, 50 of them in a function of its own; the device then works for 40."""
     threads = {2: "Steps", 3: "XLA Ops"}
