@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from trace_utils import read_trace
 
 
 def test_the_header_names_the_machine() -> None:
-    headers = [{"host_name": "node7"}, {"host_name": None}, {"host_name": "localhost"}]
+    headers: list[dict[str, Any]] = [{"host_name": "node7"}, {"host_name": None}, {"host_name": "localhost"}]
     machines = [Kineto().machine(no_slices("t.json", "kineto", header, [])) for header in headers]
     assert machines == ["node7", "", ""]
 
