@@ -23,6 +23,7 @@ import numpy as np
 from msgspec import Struct
 
 from arrays import Int64, Mask, NDArray
+from arrays.as_of import as_of
 from arrays.intervals import innermost, lies_inside
 from arrays.numbering import numbered, occurrence_number
 from dialects.masks import by_name
@@ -69,7 +70,7 @@ class Arrows(NamedTuple):
 
     def cut(self, track: Int64, start: Int64, end: Int64) -> tuple[Int64, Int64, Int64]:
         """Return which event (m,) each piece is of, and when it starts and ends, cut where arrows begin."""
-        event = _last_begun(track, start, self.track, self.at_ns)
+        event = as_of(track, start, self.track, self.at_ns)
         inside = ~self.enters & (event >= 0) & (start[event] < self.at_ns) & (self.at_ns < end[event])
         pieces = np.unique(np.stack([event[inside], self.at_ns[inside]]), axis=1)
         event = np.append(np.arange(len(start)), pieces[0])
@@ -81,8 +82,8 @@ class Arrows(NamedTuple):
 
     def edges(self, track: Int64, start: Int64, end: Int64) -> tuple[Int64, list[Meeting]]:
         """Return the edges (e, 4) between events (m,), and their part in arrows of other ranks."""
-        left = _last_begun(track, start, self.track, self.at_ns)
-        following = _last_begun(track, -start, self.track, -self.at_ns)
+        left = as_of(track, start, self.track, self.at_ns)
+        following = as_of(track, -start, self.track, -self.at_ns)
         is_over = (left < 0) | ((end[left] <= self.at_ns) & (start[left] < self.at_ns))
         entered = np.where(is_over, following, left)
         left[end[left] < self.at_ns] = -1
@@ -120,17 +121,6 @@ def arrows(trace: Trace) -> Arrows | None:
     leaves, enters = (np.array([phase in of for phase in ends.phase]) for of in (_LEAVES, _ENTERS))
     track = ends.track_id.astype(np.int64)
     return Arrows(trace.path, names, flow[order].astype(np.int64), track, ends.ts_ns, leaves, enters)
-
-
-def _last_begun(track: Int64, start: Int64, of_track: Int64, moments: Int64) -> Int64:
-    """Return which event (n,) began last on each of some tracks by some moments (k,); -1 for none."""
-    n, tracks = len(start), np.append(track, of_track)
-    order = np.lexsort((np.arange(len(tracks)) >= n, np.append(start, moments), tracks))
-    last = np.maximum.accumulate(np.where(order < n, np.arange(len(order)), 0))
-    event = order[last]
-    found = np.full(len(order), -1)
-    found[order] = np.where((event < n) & (tracks[event] == tracks[order]), event, -1)
-    return found[n:]
 
 
 Category = Callable[[str, str], str]

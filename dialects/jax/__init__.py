@@ -160,9 +160,9 @@ class Jax(System):
 
     def sync_part(self, name: str, cat: str, tid: object, args: Mapping[str, Any]) -> SyncPart | None:
         """Return a collective of all devices, from begin to end; an asynchronous one has two operations."""
-        from dialects.jax.xla_meetings import part_of_all
+        from dialects.jax.xla_meetings import part_of
 
-        return part_of_all(name, args)
+        return part_of(name, args)
 
     def collectives(self, rank: RankTrace) -> Collectives:
         """Return the collectives of a device with their groups; their bytes are not recorded."""

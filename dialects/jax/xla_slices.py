@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from arrays import Int64, Mask
+from arrays.as_of import as_of
 from arrays.intervals import lies_inside
 from arrays.numbering import unique
 from dialects.masks import by_name
@@ -188,12 +189,6 @@ def thread_kinds(trace: Trace) -> ThreadKinds:
     return ThreadKinds(device, works, which(_OF_COPIES.fullmatch), waits, steps, programs, nameless)
 
 
-def n_devices(trace: Trace) -> int:
-    """Return how many devices have a process of their own in the file of a trace."""
-    matches = map(_DEVICE.search, names_in(trace.metadata, "process_name").values())
-    return len({match[1] for match in matches if match})
-
-
 def operations(trace: Trace, lines: ThreadKinds) -> Mask:
     """Return which slices (n,) are operations of a device."""
     found = lines.works[trace.track_id] if len(trace) else np.zeros(0, np.bool_)
@@ -227,12 +222,9 @@ def _with_insides(trace: Trace, device: Int64) -> Int64:
     """Return the devices (n,) also of the slices that lie inside one whose device is known."""
     known = device != SHARED
     outer = known & ~lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, known)
-    order = np.lexsort((-trace.end_ns, ~outer, trace.ts_ns, trace.track_id))
-    last = np.maximum.accumulate(np.where(outer[order], np.arange(len(order)), 0))
-    around = np.empty(len(order), np.int64)
-    around[order] = order[last]
-    inside = outer[around] & (trace.track_id[around] == trace.track_id)
-    inside &= trace.end_ns <= trace.end_ns[around]
+    rows = np.flatnonzero(outer)
+    around = np.append(rows, -1)[as_of(trace.track_id[rows], trace.ts_ns[rows], trace.track_id, trace.ts_ns)]
+    inside = (around >= 0) & (trace.end_ns <= trace.end_ns[around])
     return np.where(~known & inside, device[around], device)
 
 
@@ -281,7 +273,7 @@ def steps_of_device(trace: Trace) -> Steps:
     rows = in_first_process(trace, rows)
     numbers = [int(trace.names[i][:18]) for i in trace.name_id[rows].tolist()]
     steps = spans(trace, rows, numbers)
-    return _to_completion(trace, steps, "the device's steps", numbered_spans(trace).whole)
+    return _to_completion(trace, steps, "the device's steps")
 
 
 def runs(trace: Trace) -> Steps:
@@ -308,27 +300,20 @@ def runs(trace: Trace) -> Steps:
     return _to_completion(trace, steps, f"runs of {main}")
 
 
-def _to_completion(trace: Trace, steps: Sequence[Step], how: str, on_host: Sequence[Step] = ()) -> Steps:
+def _to_completion(trace: Trace, steps: Sequence[Step], how: str) -> Steps:
     """Return a device's steps, in order, each from the completion of the one before to its own.
 
-    The first begins with that of the host if the host waits for its end, else with its own work where the
-    host has it; where nothing tells when it begins it is recorded in part. Of a step's last operation the
-    end may be rounded otherwise.
+    When the first begins is not recorded. The end of a step's last operation may be rounded otherwise.
     """
     done = np.sort(trace.end_ns[operations(trace, thread_kinds(trace))])
     ends = np.array([step.end_ns for step in steps], np.int64)
     last = np.append(done, 0)[np.searchsorted(done, ends + ROUNDED_NS, side="right") - 1]
     ends = np.maximum(ends, last)
     steps = [step._replace(end_ns=end) for step, end in zip(steps, ends.tolist(), strict=True)]
-    host = {step.label: step for step in on_host}
-    found = [
+    following = [
         step._replace(start_ns=before.end_ns)
         if step.label == before.label + 1 and before.end_ns < step.end_ns
         else step
         for before, step in pairwise(steps)
     ]
-    first = steps[0]
-    if (own := host.get(first.label)) is None:
-        return Steps(tuple(found), (first,), how)
-    waits = own.start_ns < first.start_ns and own.end_ns + ROUNDED_NS >= first.end_ns
-    return Steps((first._replace(start_ns=own.start_ns) if waits else first, *found), (), how)
+    return Steps(tuple(following), (steps[0],), how)

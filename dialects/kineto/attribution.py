@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from arrays import Int64
+from arrays.as_of import as_of
 from arrays.intervals import innermost
 from arrays.numbering import numbered, unique
 from dialects.kineto.collectives import step_mark
@@ -136,28 +137,16 @@ class _Launches:
         operators, trace = np.flatnonzero(self.is_operator), self.trace
         own = operators[integers(trace, "Fwd thread id", operators) > 0]
         found = self.around(own)
-        own = own[np.argsort(trace.ts_ns[own], kind="stable")]
-        left = np.flatnonzero((found < 0) & self.is_backward)
-        for one in unique(self.thread[left]).tolist():
-            here, before = left[self.thread[left] == one], own[trace.track_id[own] == one]
-            at = np.searchsorted(trace.ts_ns[before], self.at_ns[here], side="right") - 1
-            found[here] = np.append(before, -1)[at]
-        return found
+        begun = as_of(trace.track_id[own], trace.ts_ns[own], self.thread, self.at_ns)
+        return np.where((found < 0) & self.is_backward, np.append(own, -1)[begun], found)
 
 
 def _around(trace: Trace, slices: Int64, thread: Int64, at_ns: Int64) -> Int64:
     """Return the innermost of `slices` around each moment (k,) on its thread; -1 for none, or no thread."""
-    found = np.full(len(at_ns), -1, np.int64)
     which, begin, end = innermost(trace.ts_ns[slices], trace.end_ns[slices], trace.track_id[slices])
-    track = trace.track_id[slices][which]
-    for one in unique(thread[thread >= 0]).tolist():
-        low, high = np.searchsorted(track, [one, one + 1])
-        here = np.flatnonzero(thread == one)
-        at = low + np.searchsorted(begin[low:high], at_ns[here], side="right") - 1
-        is_open = at >= low
-        is_open[is_open] = end[at[is_open]] > at_ns[here][is_open]
-        found[here[is_open]] = slices[which[at[is_open]]]
-    return found
+    segment = as_of(trace.track_id[slices[which]], begin, thread, at_ns)
+    is_open = (segment >= 0) & (np.append(end, 0)[segment] > at_ns)
+    return np.where(is_open, np.append(slices[which], -1)[segment], -1)
 
 
 def _forward_operators(trace: Trace, operators: Int64, backward: Int64) -> Int64:
@@ -169,8 +158,7 @@ def _forward_operators(trace: Trace, operators: Int64, backward: Int64) -> Int64
     number, origin = (integers(trace, key, operators) for key in ("Sequence number", "Fwd thread id"))
     is_forward = (number >= 0) & (origin <= 0)
     forward, number = operators[is_forward], number[is_forward]
-    order = np.lexsort((trace.ts_ns[forward], number, trace.track_id[forward]))
-    forward, number, track = forward[order], number[order], trace.track_id[forward[order]]
+    track = trace.track_id[forward]
     wanted, thread = (integers(trace, key, backward) for key in ("Sequence number", "Fwd thread id"))
     wanted, thread = np.where(backward >= 0, wanted, -1), np.where(backward >= 0, thread, -1)
     found = np.full(len(backward), -1, np.int64)
@@ -178,11 +166,11 @@ def _forward_operators(trace: Trace, operators: Int64, backward: Int64) -> Int64
         here = np.flatnonzero((thread == one) & (wanted >= 0))
         best = np.full(len(here), -1, np.int64)
         for own in unique(track).tolist():
-            low, high = np.searchsorted(track, [own, own + 1])
-            at = low + np.searchsorted(number[low:high], wanted[here], side="right") - 1
-            fits = (at >= low) & (np.append(number, -1)[at] == wanted[here])
-            fits &= np.append(trace.ts_ns[forward], 0)[at] <= trace.ts_ns[backward[here]]
-            if fits.sum() > (best >= 0).sum():
-                best = np.where(fits, np.append(forward, -1)[at], -1)
+            on_thread = forward[track == own]
+            last = as_of(
+                number[track == own], trace.ts_ns[on_thread], wanted[here], trace.ts_ns[backward[here]]
+            )
+            if (last >= 0).sum() > (best >= 0).sum():
+                best = np.append(on_thread, -1)[last]
         found[here] = best
     return found

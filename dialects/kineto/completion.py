@@ -6,9 +6,7 @@ steps ahead of its device, so a step lasts from the completion of the step befor
 
 from __future__ import annotations
 
-from contextvars import ContextVar
 from itertools import pairwise
-from weakref import ReferenceType, ref
 
 import numpy as np
 from msgspec import Struct
@@ -49,23 +47,8 @@ class Launched(Struct, frozen=True):
     by_loop: bool
 
 
-_latest: ContextVar[tuple[ReferenceType[Trace], Launched] | None] = ContextVar("latest", default=None)
-
-
 def launched(trace: Trace) -> Launched:
-    """Return the work of the devices of a trace that was read for `Need.STEPS`.
-
-    It is worked out once for the steps of a trace and for its roles, which are asked for one after the other.
-    """
-    latest = _latest.get()
-    if latest is not None and latest[0]() is trace:
-        return latest[1]
-    found = _launched(trace)
-    _latest.set((ref(trace, lambda _: _latest.set(None)), found))
-    return found
-
-
-def _launched(trace: Trace) -> Launched:
+    """Work of the devices of a trace that was read for `Need.STEPS`."""
     row = np.flatnonzero(by_cat(trace, DEVICE_CATS.__contains__))
     row = row[np.lexsort((trace.ts_ns[row], trace.track_id[row]))]
     call = calls_of(trace, row)

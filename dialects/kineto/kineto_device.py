@@ -10,8 +10,9 @@ import numpy as np
 from msgspec import Struct
 
 from arrays import Int64, Mask
+from arrays.as_of import as_of
 from arrays.median import median
-from arrays.numbering import unique
+from arrays.numbering import numbered, unique
 from dialects.kineto.collectives import is_collective_kernel
 from dialects.masks import by_cat, by_name
 from dialects.step_parts import EdgeKind, Joint, edge_rows
@@ -78,7 +79,7 @@ class Works(Struct, frozen=True):
 def read_works(trace: Trace, end_ns: Int64, counts: Mask) -> Works:
     """Return the device work, of those slices that count (n,), of a trace whose slices end at `end_ns`."""
     rows = np.flatnonzero(by_cat(trace, DEVICE_CATS.__contains__) & counts)
-    number, streams = _streams(trace, rows)
+    streams, number = _streams(trace, rows)
     order = np.lexsort((rows, end_ns[rows], trace.ts_ns[rows], number))
     rows, number = rows[order], number[order]
     call = calls_of(trace, rows)
@@ -111,48 +112,25 @@ def integers(trace: Trace, key: str, rows: Int64) -> Int64:
     return found[rows]
 
 
-def _streams(trace: Trace, rows: Int64) -> tuple[Int64, list[tuple[Any, Any]]]:
-    """Return the stream of each of `rows` (n,) and the streams, as (device, stream)."""
-    stream, track = integers(trace, "stream", rows), trace.track_id[rows].astype(np.int64)
-    named = unique(stream)
-    code = track * max(len(named), 1) + np.searchsorted(named, stream)
-    pairs, which = np.unique(code, return_inverse=True)
-    place: dict[tuple[Any, Any], int] = {}
-    numbers = []
-    for pair in pairs.tolist():
-        one, value = pair // len(named), int(named[pair % len(named)])
-        where = (trace.tracks[one].pid, value if value >= 0 else trace.tracks[one].tid)
-        numbers.append(place.setdefault(where, len(place)))
-    return np.array(numbers, np.int64)[which.reshape(-1)], list(place)
+def _streams(trace: Trace, rows: Int64) -> tuple[list[tuple[Any, Any]], Int64]:
+    """Distinct streams as (device, stream), and the stream of each of `rows` (n,)."""
+    tracks = [trace.tracks[track] for track in trace.track_id[rows].tolist()]
+    streams, number = numbered(
+        (track.pid, stream if stream >= 0 else track.tid)
+        for track, stream in zip(tracks, integers(trace, "stream", rows).tolist(), strict=True)
+    )
+    return streams, number.astype(np.int64)
 
 
 def calls_of(trace: Trace, rows: Int64, key: str = "correlation") -> Int64:
-    """Return the call of the host with the correlation that each of `rows` (k,) has as `key`; -1 for none."""
-    calls = np.flatnonzero(by_cat(trace, RUNTIME_CATS.__contains__))
-    return with_value(trace, "correlation", calls, integers(trace, key, rows), trace.ts_ns[rows])
+    """Call of the host with the correlation that each of `rows` (k,) has as `key`; -1 for none.
 
-
-def with_value(trace: Trace, key: str, rows: Int64, wanted: Int64, at_ns: Int64) -> Int64:
-    """Return which of `rows` has each of the values (k,) of an argument, -1 for none.
-
-    Of several (files of one rank may each count from the same number) it is the one that began nearest to
-    `at_ns` (k,).
+    Of several (files of one rank may each count from the same number) it is the last before the row ended.
     """
-    values = integers(trace, key, rows)
-    rows, values = rows[values >= 0], values[values >= 0]
-    if not len(rows):
-        return np.full(len(wanted), -1, np.int64)
-    order = np.lexsort((trace.ts_ns[rows], values))
-    rows, values = rows[order], values[order]
-    first, behind = np.searchsorted(values, wanted), np.searchsorted(values, wanted, side="right")
-    at, begins = behind - 1, trace.ts_ns[rows]
-    for one in np.flatnonzero(behind - first > 1).tolist():
-        low, high, moment = first[one], behind[one], at_ns[one]
-        next_one = low + int(np.searchsorted(begins[low:high], moment))
-        at[one] = min(max(next_one - 1, low), at[one])
-        if next_one < high and begins[next_one] - moment < abs(moment - begins[at[one]]):
-            at[one] = next_one
-    return np.where((at >= first) & (wanted >= 0), rows[at], -1)
+    calls = np.flatnonzero(by_cat(trace, RUNTIME_CATS.__contains__))
+    numbers, wanted = integers(trace, "correlation", calls), integers(trace, key, rows)
+    last = as_of(numbers, trace.ts_ns[calls], wanted, trace.end_ns[rows] + TOLERANCE_NS)
+    return np.where(wanted >= 0, np.append(calls, -1)[last], -1)
 
 
 # ---- what device work waits for
@@ -160,18 +138,12 @@ def with_value(trace: Trace, key: str, rows: Int64, wanted: Int64, at_ns: Int64)
 
 def after_on_stream(works: Works) -> Int64:
     """Return edges from the work that ended last, on the same stream, before each began."""
-    sources = np.arange(len(works)) - 1
-    for _, low, high in works.by_stream():
-        start, end = works.start_ns[low:high], works.end_ns[low:high]
-        by_end = np.argsort(end, kind="stable")
-        last = by_end[np.searchsorted(end[by_end], start, side="right") - 1]
-        numbers = np.arange(high - low)
-        is_before = (last < numbers) & (end[last] <= start)
-        sources[low:high] = np.where(is_before, last + low, sources[low:high])
-        sources[low : low + 1] = -1
-    targets = np.arange(len(works))
+    numbers = np.arange(len(works))
+    last = as_of(works.stream, works.end_ns, works.stream, works.start_ns)
+    previous = np.where(works.stream == np.roll(works.stream, 1), numbers - 1, -1)
+    sources = np.where((last >= 0) & (last < numbers), last, previous)
     keep = (sources >= 0) & (works.end_ns[sources] <= works.start_ns)
-    return edge_rows(sources[keep], targets[keep], Joint.END_TO_HEAD, EdgeKind.DEVICE)
+    return edge_rows(sources[keep], numbers[keep], Joint.END_TO_HEAD, EdgeKind.DEVICE)
 
 
 def after_other_streams(trace: Trace, works: Works) -> Int64:
@@ -184,34 +156,20 @@ def after_other_streams(trace: Trace, works: Works) -> Int64:
 
 
 def _recorded_waits(trace: Trace, works: Works, rows: Int64) -> Int64:
-    """Link what a stream had to do before an event was recorded to the next work after the call that waits.
-
-    That is its last work by then, and what the stream itself had been told to wait for since.
-    """
+    """Edges from a stream's last work before an event was recorded to the waiting stream's next work."""
     waits, records = calls_of(trace, rows), calls_of(trace, rows, "wait_on_cuda_event_record_corr_id")
     records = np.where(records >= 0, records, waits)
     launched = {where: (low, works.call_start_ns[low:high]) for where, low, high in works.by_stream()}
-    device = [trace.tracks[one].pid for one in trace.track_id[rows].tolist()]
-    on, by = integers(trace, "wait_on_stream", rows).tolist(), integers(trace, "stream", rows).tolist()
-    told: dict[tuple[Any, int], list[tuple[int, set[int]]]] = {}  # of each stream: when to wait, and for what
+    awaited, waiting = (integers(trace, key, rows).tolist() for key in ("wait_on_stream", "stream"))
     pairs = []
-    for at in np.argsort(trace.ts_ns[waits], kind="stable").tolist():
-        source, target, wait = (device[at], on[at]), (device[at], by[at]), int(waits[at])
-        if wait < 0:
-            continue
-        recorded_ns, waits_ns = int(trace.ts_ns[records[at]]), int(trace.ts_ns[wait])
-        low, before = launched.get(source, (0, works.start_ns[:0]))
-        i = int(np.searchsorted(before, recorded_ns)) - 1
-        since = int(before[i]) if i >= 0 else np.iinfo(np.int64).min
-        awaited = {low + i} if i >= 0 else set()
-        for when, what in reversed(told.get(source, ())):
-            if when < since:
-                break
-            awaited |= what if when < recorded_ns else set()
-        told.setdefault(target, []).append((waits_ns, awaited))
-        first, after = launched.get(target, (0, works.start_ns[:0]))
-        j = int(np.searchsorted(after, waits_ns, side="right"))
-        pairs += [(one, first + j) for one in awaited if j < len(after)]
+    for i in np.flatnonzero(waits >= 0).tolist():
+        device = trace.tracks[trace.track_id[rows[i]]].pid
+        first, before = launched.get((device, awaited[i]), (0, works.start_ns[:0]))
+        following, after = launched.get((device, waiting[i]), (0, works.start_ns[:0]))
+        n_before = int(np.searchsorted(before, trace.ts_ns[records[i]]))
+        n_over = int(np.searchsorted(after, trace.ts_ns[waits[i]], side="right"))
+        if n_before and n_over < len(after):
+            pairs.append((first + n_before - 1, following + n_over))
     sources, targets = np.array(pairs, np.int64).reshape(-1, 2).T
     keep = works.end_ns[sources] <= works.start_ns[targets]
     return edge_rows(sources[keep], targets[keep], Joint.END_TO_HEAD, EdgeKind.SYNCHRONISE)
@@ -285,13 +243,12 @@ def awaited_by_calls(trace: Trace, end_ns: Int64, works: Works) -> tuple[Int64, 
     of_runtime = by_cat(trace, RUNTIME_CATS.__contains__)
     calls = np.flatnonzero(by_name(trace, CALLS_THAT_WAIT.fullmatch, of_runtime))
     start, until = trace.ts_ns[calls], end_ns[calls] + TOLERANCE_NS
-    only = _awaited_streams(trace, works, calls)
     work, work_end = np.full(len(calls), -1, np.int64), start.copy()
-    for number, (_, low, high) in enumerate(works.by_stream()):
+    for _, low, high in works.by_stream():
         launched = np.maximum.accumulate(works.call_start_ns[low:high])
         ended = np.maximum.accumulate(works.end_ns[low:high])
         last = np.minimum(np.searchsorted(launched, start), np.searchsorted(ended, until, side="right")) - 1
-        later = (last >= 0) & (ended[last] > work_end) & ((only < 0) | (only == number))
+        later = (last >= 0) & (ended[last] > work_end)
         work[later], work_end[later] = low + last[later], ended[last][later]
     is_over = (works.call >= 0) & (works.end_ns <= works.call_end_ns)
     late_ns = (works.call_end_ns - works.end_ns)[is_over].sum()
@@ -306,20 +263,6 @@ def _blocking_copies(trace: Trace, rows: Int64) -> Mask:
     """Return which of `rows` (k,) are copies whose calls may return only when they are done."""
     copies = by_cat(trace, COPY_CATS.__contains__)
     return (copies & ~by_name(trace, lambda name: _PINNED in name, copies))[rows]
-
-
-def _awaited_streams(trace: Trace, works: Works, calls: Int64) -> Int64:
-    """Return the only stream (its number) that each of `calls` waits for, -1 where that is not recorded."""
-    rows = np.flatnonzero(by_cat(trace, "cuda_sync".__eq__))
-    rows = rows[integers(trace, "wait_on_stream", rows) < 0]
-    of_call = calls_of(trace, rows)
-    number = {where: i for i, where in enumerate(works.streams)}
-    only = np.full(len(trace) + 1, -1, np.int64)
-    for row, call, stream in zip(
-        rows.tolist(), of_call.tolist(), integers(trace, "stream", rows).tolist(), strict=True
-    ):
-        only[call] = number.get((trace.tracks[trace.track_id[row]].pid, stream), -1)
-    return only[calls]
 
 
 def waiting_for_room(works: Works) -> tuple[Int64, Int64]:

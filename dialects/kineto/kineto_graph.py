@@ -18,6 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from arrays import Int64, Mask, NDArray
+from arrays.as_of import as_of
 from arrays.numbering import numbered, unique
 from dialects.kineto.collectives import (
     SYNC_ARGS,
@@ -201,17 +202,11 @@ def _exchanges(trace: Trace, end_ns: Int64, host: Segments, aside: Int64) -> tup
     back: of such a slice the exchange is the longest piece in which nothing runs that it called.
     """
     begins, ends = trace.ts_ns[aside], end_ns[aside]
-    track = trace.track_id[aside].astype(np.int64)
-    own, inside = (np.empty(0, np.int64) for _ in range(2))
-    for thread in unique(track).tolist():
-        here = np.flatnonzero(track == thread)
-        here = here[np.argsort(begins[here], kind="stable")]
-        called = np.arange(*np.searchsorted(host.thread, [thread, thread + 1]))
-        at = np.searchsorted(begins[here], host.start_ns[called], side="right") - 1
-        called, at = called[at >= 0], here[at[at >= 0]]
-        row = host.row[called]
-        is_inside = (trace.ts_ns[row] >= begins[at]) & (end_ns[row] <= ends[at])
-        own, inside = np.append(own, at[is_inside]), np.append(inside, called[is_inside])
+    around = as_of(trace.track_id[aside], begins, host.thread, host.start_ns)
+    called = np.flatnonzero(around >= 0)
+    around, row = around[called], host.row[called]
+    is_inside = (trace.ts_ns[row] >= begins[around]) & (end_ns[row] <= ends[around])
+    own, inside = around[is_inside], called[is_inside]
     calls = unique(own)
     piece_of, begin = np.append(calls, own), np.append(begins[calls], host.end_ns[inside])
     order = np.lexsort((begin, piece_of))
@@ -226,10 +221,10 @@ def _exchanges(trace: Trace, end_ns: Int64, host: Segments, aside: Int64) -> tup
 
 def _enqueuing(trace: Trace, host: Segments, moments: Int64) -> Int64:
     """Return the segment that ran at each moment where a collective was enqueued, or before; -1 for none."""
-    found = host.at(host.main, moments)
+    found = host.started(np.full(len(moments), host.main), moments)
     enqueues = by_name(trace, lambda name: name.startswith(_ENQUEUES))
     for thread in unique(host.thread).tolist():
-        here = host.at(thread, moments)
+        here = host.started(np.full(len(moments), thread), moments)
         ran = (here >= 0) & (host.end_ns[here] >= moments) & enqueues[host.row[here]]
         found = np.where(ran, here, found)
     return found
@@ -373,8 +368,7 @@ def _aside(rank: _Rank) -> Int64:
     trace, host, numbers = rank.trace, rank.host, rank.aside_numbers
     start, end, track = rank.aside_start_ns, rank.aside_end_ns, trace.track_id[rank.aside]
     source = _enqueuing(trace, host, trace.ts_ns[rank.aside])
-    for i in np.flatnonzero(start > trace.ts_ns[rank.aside]).tolist():
-        source[i] = host.at(int(track[i]), start[i : i + 1])[0]
+    source = np.where(start > trace.ts_ns[rank.aside], host.started(track.astype(np.int64), start), source)
     over = source >= 0
     over[over] = host.end_ns[source[over]] <= start[over]
     parts = [edge_rows(source[over], numbers[over], Joint.END_TO_HEAD, EdgeKind.LAUNCH)]

@@ -8,7 +8,8 @@ import numpy as np
 from msgspec import Struct
 
 from arrays import Int64, Mask, NDArray
-from arrays.intervals import innermost
+from arrays.as_of import as_of
+from arrays.intervals import innermost, lies_inside
 from arrays.numbering import ranges, unique
 from dialects.kineto.inference_steps import kind_of_step
 from dialects.masks import by_cat, by_name
@@ -60,22 +61,14 @@ class Segments(Struct, frozen=True):
         last[self.row] = numbers
         return first, last
 
-    def at(self, thread: int, moments: Int64) -> Int64:
-        """Return the last segment of `thread` that had started before each of `moments`; -1 for none."""
-        low, high = np.searchsorted(self.thread, [thread, thread + 1])
-        found = low + np.searchsorted(self.start_ns[low:high], moments) - 1
-        return np.where(found < low, -1, found)
+    def started(self, thread: Int64, moments: Int64) -> Int64:
+        """Last segment of each `thread` (k,) that started before each of `moments` (k,); -1 for none."""
+        return as_of(self.thread, self.start_ns, thread, moments, before=True)
 
     def running(self, thread: Int64, moments: Int64) -> Int64:
-        """Return the segment of each of `thread` (k,) that goes on at each of `moments` (k,); -1 for none."""
-        found = np.full(len(moments), -1, np.int64)
-        for one in unique(thread).tolist():
-            here = np.flatnonzero(thread == one)
-            at = self.at(one, moments[here])
-            ran = at >= 0
-            ran[ran] = self.end_ns[at[ran]] > moments[here][ran]
-            found[here] = np.where(ran, at, -1)
-        return found
+        """Segment of each `thread` (k,) that goes on at each of `moments` (k,); -1 for none."""
+        found = self.started(thread, moments)
+        return np.where(np.append(self.end_ns, -FARTHEST_NS)[found] > moments, found, -1)
 
     def cut(self, segments: Int64, moments: Int64) -> Segments:
         """Return the segments with a boundary at each of `moments`, which lies inside its segment."""
@@ -192,14 +185,8 @@ def _annotations(trace: Trace, end_ns: Int64, rows: Int64) -> tuple[Mask, Mask]:
     has_inside[:-1] = (thread[1:] == thread[:-1]) & (start[1:] < end_ns[rows][:-1])
     loads = by_name(trace, _loads)[rows]
     is_operation = ~by_name(trace, _STEP.fullmatch)[rows] & (~is_frame | loads | ~has_inside)
-    updates = np.flatnonzero(by_name(trace, lambda name: name.startswith("Optimizer."))[rows])
-    in_update = np.zeros(len(rows) + 1, np.int64)
-    for i in updates.tolist():
-        thread_end = np.searchsorted(thread, thread[i], side="right")
-        until = i + np.searchsorted(start[i:thread_end], end_ns[rows[i]])
-        in_update[i] += 1
-        in_update[max(until, i + 1)] -= 1
-    return is_operation, np.cumsum(in_update)[:-1] > 0
+    updates = by_name(trace, lambda name: name.startswith("Optimizer."))[rows]
+    return is_operation, updates | lies_inside(start, end_ns[rows], thread, updates)
 
 
 def _are_around_steps(start_ns: Int64, end_ns: Int64, steps: Int64) -> Mask:

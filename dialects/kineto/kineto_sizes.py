@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
 
 from arrays import Int64, NDArray
-from arrays.numbering import ids_in
+from arrays.as_of import as_of
 from dialects.kineto.collectives import (
     SIZE_ARGS,
     SYNC_ARGS,
@@ -175,19 +175,18 @@ def _group_text(group: _Group) -> str:
     return f"{about} ({', '.join(map(str, members[:_SHOWN_RANKS]))}{more})".lstrip()
 
 
-def _around(rank: RankTrace, calls: Int64) -> Iterator[tuple[str, Mapping[str, Any]] | None]:
-    """Yield name and args of the library's annotation around each of the host's `calls` (k rows)."""
+def _around(rank: RankTrace, calls: Int64) -> list[tuple[str, Mapping[str, Any]] | None]:
+    """Name and args of the library's annotation around each of the host's `calls` (k rows)."""
     trace = rank.trace
     rows = np.flatnonzero(by_cat(trace, "user_annotation".__eq__) & by_name(trace, is_library_call))
-    rows = rows[np.argsort(trace.ts_ns[rows], kind="stable")]
-    of_track = {track: rows[trace.track_id[rows] == track] for track in ids_in(trace.track_id[rows])}
+    last = as_of(trace.track_id[rows], trace.ts_ns[rows], trace.track_id[calls], trace.ts_ns[calls])
+    around = np.append(rows, -1)[last]
     args = _args_of_rows(rank, rows) if len(calls) else {}
-    for call in calls.tolist():
-        own = of_track.get(int(trace.track_id[call]), rows[:0])
-        at = int(np.searchsorted(trace.ts_ns[own], trace.ts_ns[call], side="right")) - 1
-        row = int(own[at]) if at >= 0 else -1
-        is_inside = row >= 0 and trace.ts_ns[call] < trace.end_ns[row]
-        yield (trace.names[trace.name_id[row]], args.get(row, {})) if is_inside else None
+    is_inside = (around >= 0) & (trace.ts_ns[calls] < np.append(trace.end_ns, 0)[around])
+    return [
+        (trace.names[trace.name_id[row]], args.get(row, {})) if inside else None
+        for row, inside in zip(around.tolist(), is_inside.tolist(), strict=True)
+    ]
 
 
 def _args_of_rows(rank: RankTrace, rows: Int64) -> dict[int, Mapping[str, Any]]:

@@ -31,24 +31,6 @@ def owner_at(rows: list[Slice], track: int, at: int) -> int | None:
     return max(is_open, key=lambda i: (rows[i][0], -rows[i][1], i), default=None)
 
 
-def test_a_parent_owns_what_its_children_leave() -> None:
-    #  0: |----------|   1 and 2 lie in it, 3 in 2
-    rows = [(0, 20, 0), (2, 6, 0), (8, 15, 0), (9, 12, 0)]
-    assert segments(rows) == [
-        (0, 0, 2),
-        (1, 2, 6),
-        (0, 6, 8),
-        (2, 8, 9),
-        (3, 9, 12),
-        (2, 12, 15),
-        (0, 15, 20),
-    ]
-
-
-def test_a_slice_that_sticks_out_keeps_its_end() -> None:
-    assert segments([(0, 10, 0), (5, 15, 0)]) == [(0, 0, 5), (1, 5, 15)]
-
-
 @given(slices)
 def test_every_instant_belongs_to_the_slice_begun_last(rows: list[Slice]) -> None:
     found = {(rows[i][2], at): i for i, start, end in segments(rows) for at in range(start, end)}

@@ -28,10 +28,6 @@ def as_pairs(intervals: tuple[np.ndarray, np.ndarray]) -> Pairs:
     return list(zip(intervals[0].tolist(), intervals[1].tolist(), strict=True))
 
 
-def test_union_by_hand() -> None:
-    assert as_pairs(union(*arrays([(5, 9), (0, 3), (2, 4), (9, 9), (9, 12)]))) == [(0, 4), (5, 12)]
-
-
 @given(pairs)
 def test_a_union_covers_what_its_parts_cover_once(intervals: Pairs) -> None:
     joined = union(*arrays(intervals))

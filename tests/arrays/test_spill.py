@@ -70,15 +70,6 @@ def test_what_is_put_aside_reads_as_before(n: int, monkeypatch: pytest.MonkeyPat
         assert aside.put(first).events is first.events, "once is enough"
 
 
-def test_the_first_bytes_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spill, "_IN_MEMORY", 10_000)
-    aside, column = Spill(), np.zeros(8_000, np.int8)
-    assert aside.put_arrays([column])[0] is column  # 8,000 of 10,000
-    assert aside.put_arrays([column])[0] is not column  # 16,000
-    small = np.zeros(100, np.int8)
-    assert aside.put_arrays([small])[0] is small, "not worth a place"
-
-
 def test_without_room_for_a_file_all_stays_in_memory(
     all_aside: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,22 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from conftest import ask
 from dag_utils import load_steps
-from dialects.kineto.inference_steps import chosen_kind
 from make import span, write
 from trace_utils import Request
-
-
-def test_of_two_kinds_with_as_many_steps_it_is_the_longer_one() -> None:
-    steps = np.array([(1, 0, 40), (2, 40, 50), (3, 50, 90), (4, 90, 100)])
-    kind, note = chosen_kind(steps, ["decode", "draft_extend"] * 2)
-    assert kind == "decode"
-    assert note.startswith("steps of other kinds are not in these figures: 2 draft_extend steps, ")
-
 
 _CALL, _DECODE, _PREFILL = 0.1, 10.0, 80.0  # ms
 
