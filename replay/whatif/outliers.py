@@ -8,10 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from arrays import Int64
-from dag.step_graph import Recording, StepGraph
+from dag.step_graph import Recording
 from replay.edit import Edit, EditRequest, Job, Order
-from replay.occurrences import slots, usual
+from replay.even_work import TimesByKind, ratio_of, scaled_column
 
 NAME = "step20=usual"
 HELP = "no event of these steps (step20,step31) takes longer, or comes later, than in the median step"
@@ -37,43 +36,23 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     return Edit(apply, order=Order.LIMITS, as_recorded=True)
 
 
-def at_usual_length(recording: Recording, rows: list[int], of: Recording | None = None) -> Recording:
-    """Return the recording in which no event of the steps `rows` takes longer, or comes later, than usual.
+def at_usual_length(recording: Recording, rows: Sequence[int], of: Recording | None = None) -> Recording:
+    """Shorten each kind of work and of gaps in the steps `rows` to its time in the median step.
 
-    That is in the same recording, or in one `of` the same events.
+    That is the median step of the same recording, or of one `of` the same operations. What is not in most
+    steps (an evaluation) takes no time.
     """
     of = recording if of is None else of
-    number = slots(of.steps)
-    columns = [_Usual(column, of, number) for column in ("work_ns", "gap_ns")]
+    times = {column: TimesByKind(of, column) for column in ("work_ns", "gap_ns")}
+    usual = {column: of_column.usual() for column, of_column in times.items()}
     usual_tail = np.median([step.tail_ns for step in of.steps], axis=0).astype(np.int64)
     steps = list(recording.steps)
     for row in rows:
-        work_ns, gap_ns = (column.of(steps[row], number[row]) for column in columns)
-        tail_ns = np.minimum(steps[row].tail_ns, usual_tail)
-        steps[row] = replace(steps[row], work_ns=work_ns, gap_ns=gap_ns, tail_ns=tail_ns)
+        step = steps[row]
+        scaled = {}
+        for column, of_column in times.items():
+            took = of_column.of_step(step)
+            factor = of_column.of_operations(np.minimum(ratio_of(usual[column], took), 1.0))
+            scaled[column] = scaled_column(step, factor, column)
+        steps[row] = replace(step, **scaled, tail_ns=np.minimum(step.tail_ns, usual_tail))
     return recording.with_steps(steps)
-
-
-class _Usual:
-    """How long the events of a recording take as a rule, of a column (``work_ns``, ``gap_ns``).
-
-    That is the median of the event's over the steps. What is not in most steps (an evaluation) takes no
-    time as a rule, unless it is in the place of something else: then no more than all takes otherwise.
-    """
-
-    def __init__(self, column: str, recording: Recording, number: Sequence[Int64]) -> None:
-        times, self._median = usual(column, recording.steps, number)
-        self._column, self._is_rare = column, 2 * times < len(recording.steps)
-        owners = len(recording.owners)
-        totals = [np.bincount(step.owner, getattr(step, column), owners) for step in recording.steps]
-        self._total = np.median(totals, axis=0)
-
-    def of(self, step: StepGraph, number: Int64) -> Int64:
-        """Return the times of a step's events (n,), none longer than usual; `number` are their slots."""
-        own = getattr(step, self._column)
-        is_rare, n_owners = self._is_rare[number], len(self._total)
-        limited = np.minimum(own, self._median[number])
-        usual, rare = (np.bincount(step.owner[one], limited[one], n_owners) for one in (~is_rare, is_rare))
-        kept = np.clip((self._total - usual) / np.maximum(rare, 1), 0, 1)[step.owner]
-        usual_ns: Int64 = np.where(is_rare, limited * kept, limited).astype(np.int64)
-        return usual_ns

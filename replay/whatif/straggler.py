@@ -8,12 +8,19 @@ import numpy as np
 from msgspec.structs import replace
 
 from arrays import Int64
-from arrays.numbering import occurrence_number
 from dag.step_graph import Recording, StepGraph
 from dialects.roles import Role
 from dialects.step_parts import EdgeKind, Joint
 from replay.edit import Edit, EditRequest, Job, Order, measured
-from replay.even_work import even_in_each_step, evened, peers_of, peers_usual, stages, work_by_owner
+from replay.even_work import (
+    as_peers,
+    as_usual,
+    done_by_all,
+    of_mean_owner,
+    peers_usual,
+    stages,
+    work_by_owner,
+)
 from replay.occurrences import medians, pair_numbers
 from result import in_percent
 
@@ -47,7 +54,7 @@ def stragglers(recording: Recording) -> list[int]:
     """
     if len(recording.owners) < 2:
         return []
-    group = _groups(recording)
+    group = stages(recording)
     own = recording.which(lambda one: not one.is_communication)
     on_device = recording.which(lambda one: one.on_device)
     found: set[int] = set()
@@ -69,46 +76,23 @@ def why_none(recording: Recording) -> str:
 
 
 def without_stragglers(recording: Recording) -> Recording:
-    """Return the recording with each straggler's operations as long as their median over its peers.
-
-    The n-th event of a name in a step is compared with the peers' n-th; what no peer does takes no
-    time. A straggler's gaps are at most those of its peers. Without a straggler nothing changes. Peers are
-    those of its stage of a pipeline, where there are any.
-    """
+    """Let stragglers work, and pause, like their peers."""
     slow = stragglers(recording)
-    fast = [owner for owner in range(len(recording.owners)) if owner not in slow]
-    if not slow or not fast:
+    if len(slow) == len(recording.owners):
         return recording
+    return as_peers(recording, slow, gaps=True, over_steps=False)
+
+
+def evened(recording: Recording) -> Recording:
+    """Share out the work of each kind evenly over the owners, if all of them have it."""
     own = recording.which(lambda one: not one.is_communication)
-    kind = recording.numbered(lambda one: one.label)[1]
-    group = _groups(recording)
-    is_slow = np.isin(np.arange(len(recording.owners)), slow)
-
-    def evened(step: StepGraph) -> StepGraph:
-        same = pair_numbers(_same(step, kind), group[step.owner])
-        peers = ~is_slow[step.owner]
-        late = ~peers & own[step.operation]
-        n_same = int(same.max(initial=0)) + 1
-        work, gap = (
-            medians(same[peers], column[peers], n_same)[same] for column in (step.work_ns, step.gap_ns)
-        )
-        tail = step.tail_ns.copy()
-        for owner in slow:
-            tail[owner] = min(tail[owner], int(np.median(tail[peers_of(owner, slow, group)])))
-        return replace(
-            step,
-            work_ns=np.where(late, work, step.work_ns),
-            gap_ns=np.where(late, np.minimum(gap, step.gap_ns), step.gap_ns),
-            tail_ns=tail,
-        )
-
-    return recording.edited(evened)
+    return as_usual(recording, "work_ns", of_mean_owner, own & done_by_all(recording))
 
 
-def _groups(recording: Recording) -> Int64:
-    """Return the group in which the work of each owner (m,) is compared: its stage, where others have it."""
-    stage = stages(recording)
-    return stage if np.bincount(stage).min() > 1 else np.zeros_like(stage)
+def even_in_each_step(recording: Recording) -> Recording:
+    """Give each kind of own work the mean owner's time in that step."""
+    own = recording.which(lambda one: not one.is_communication)
+    return as_usual(recording, "work_ns", of_mean_owner, own, over_steps=False)
 
 
 def at_mean_work(recording: Recording) -> Recording:
@@ -171,9 +155,3 @@ def _met(step: StepGraph) -> Int64:
     meets = (joint >= Joint.END_TO_BODY) & np.isin(kind, (EdgeKind.GROUP, EdgeKind.DATA))
     others = np.where(joint == Joint.END_TO_BODY, entered[source], 1)
     return np.bincount(target[meets], others[meets], len(step)).astype(np.int64)
-
-
-def _same(step: StepGraph, kind: Int64) -> Int64:
-    """Return for each event of a step a number that the n-th events of one kind share on all owners."""
-    of_event = kind[step.operation]
-    return pair_numbers(of_event, occurrence_number(of_event * len(step.begin_ns) + step.owner))

@@ -15,10 +15,9 @@ from msgspec.structs import replace
 
 from conftest import REPO, run_cli
 from dag.step_graph import Recording
-from dialects.roles import Phase, Role
-from dialects.step_parts import Edge, EdgeKind, Operation, RankStep, RankSteps
+from dialects.roles import Role
+from dialects.step_parts import EdgeKind
 from errors import UsageError
-from formats.columns import Track
 from make import span, step, write
 from replay.edits import EDITS
 from replay.links import LinkRate, link_rate
@@ -107,23 +106,6 @@ def test_what_an_edit_changes_of_a_step_far_longer_than_the_others_counts_in_ful
     assert found.before_ns == pytest.approx(before * MS)
     assert found.after_ns == pytest.approx(after * MS)
     assert found.ratio == pytest.approx(after / before)
-
-
-def test_work_is_shared_out_operation_by_operation_where_all_do_it_equally_often() -> None:
-    # one operation thrice in a step, as the forward and the backward pass may call it, and one in a loop
-    def of(name: str, *work: float, loops: int) -> RankSteps:
-        operations = [Operation(one, "FW", Track(0, 0), phase=Phase.FORWARD) for one in ("op", "loop")]
-        ends = np.cumsum([*work, *[1.0] * loops])
-        times = np.rint(np.stack([np.append(0, ends[:-1]), ends], axis=1) * MS).astype(np.int64)
-        which = np.array([0] * len(work) + [1] * loops)
-        edges = [Edge(i, i + 1) for i in range(len(which) - 1)]
-        return RankSteps(name, operations, [RankStep.of(1, (0, 100 * MS), which, times, edges, [])])
-
-    recording = job(of("rank0", 2, 6, 5, loops=1), of("rank1", 4, 2, 5, loops=3))
-    (even,) = apply(recording, ["straggler=even"]).steps
-    work = [even.work_ns[even.owner == owner].tolist() for owner in (0, 1)]
-    assert work[0] == [one * MS for one in (3, 4, 5, 2)]
-    assert work[1] == [*(one * MS for one in (3, 4, 5)), *[pytest.approx(2 / 3 * MS, abs=1)] * 3]
 
 
 @pytest.mark.parametrize(
