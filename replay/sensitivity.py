@@ -17,7 +17,7 @@ from parallel.progress import bar
 from replay.occurrences import with_usual_gaps
 from replay.runs import Simulation, replayed_ns, simulated
 from replay.selection import Selection
-from replay.whatif.scaling import changed, forward_share
+from replay.whatif.scaling import changed
 
 #: Of each kind (operations, categories, ranks, links) so many are simulated.
 _MOST_TRIED = 20
@@ -111,8 +111,7 @@ def _grouped(recording: Recording, kind: str, name_of: Callable[[Operation], str
 def _effect(before: Simulation, group: Effect, ratio: float) -> Effect:
     """Simulate the steps with the operations of a group `ratio` times as long."""
     recording, rows, runs = before.recording, before.rows, before.runs
-    forward = forward_share(recording) if group.chosen.tails.any() else 1.0
-    edited, added_ns = changed(recording, group.chosen, ratio, forward=forward), 0
+    edited, added_ns = changed(recording, group.chosen, ratio), 0
 
     def steps() -> Iterator[StepGraph]:
         nonlocal added_ns

@@ -19,7 +19,7 @@ from replay.edits import EDITS
 from replay.forecast import Forecast, Forecasts
 from replay.selection import communication, computation
 from replay.slowdown import Slowdown, slowdown
-from replay.whatif.scaling import changed, forward_share
+from replay.whatif.scaling import changed
 from result import Column, Result, Table, in_ms, in_percent
 
 #: Edits that a what-if without any names.
@@ -123,8 +123,7 @@ def _questions(args: Namespace, job: Job, forecasts: Forecasts) -> list[_Questio
     if args.sub_option != WHAT_IF:
         is_work = args.sub_option == "smlt_delay_cmp"
         chosen = (computation if is_work else communication)(job.apart)
-        forward = forward_share(job.recording) if chosen.tails.any() else 1.0
-        delay = Edit(lambda recording: changed(recording, chosen, args.delay_ratio, forward=forward))
+        delay = Edit(lambda recording: changed(recording, chosen, args.delay_ratio))
         return [_Question(f"{'computation' if is_work else 'communication'} x {args.delay_ratio:g}", [delay])]
     requests = [EditRequest.of(text) for text in args.set]
     sets = [[request] for request in requests] + ([requests] if len(requests) > 1 else [])
