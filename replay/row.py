@@ -147,8 +147,7 @@ class Row:
         resumed = first + 2 * continued.astype(np.int64) + np.array([1, 0])
         # what ends in the step before beyond its end begins here with the step, and waits in its course
         resumed[~self._runs_on(position), 1] += 1
-        edges.append(resumed)
-        return np.concatenate([*edges, *self._streams(position)])
+        return np.concatenate([*edges, resumed])
 
     def _asked_for(self, position: int) -> Int64:
         """Return the edges to what steps before asked for, between operations of all steps."""
@@ -183,29 +182,6 @@ class Row:
         step, before = self.step(position), self.step(position - 1)
         return self._follows_recorded(position) and step.number > before.number + 1
 
-    def _streams(self, position: int) -> list[Int64]:
-        """Return edges that let a device be behind the host, by one step at most.
-
-        The first work of each stream follows the last one of the step before, which is over when this
-        step ends.
-        """
-        if not self._follows_recorded(position) or self.stream_of.max(initial=-1) < 0:
-            return []
-        step, before = self.step(position), self.step(position - 1)
-        stream, stream_before = self.stream_of[step.operation], self.stream_of[before.operation]
-        mine, first = _first_of(stream, step.start_ns)
-        theirs, last = _first_of(stream_before, -before.end_ns)
-        _, at, at_before = np.intersect1d(mine, theirs, assume_unique=True, return_indices=True)
-        heads, bodies = first[at], last[at_before]
-        follows = before.end_ns[bodies] <= step.start_ns[heads]
-        over = before.end_ns[bodies] <= (step.next_ns - step.tail_ns)[step.owner[heads]]
-        sources = 2 * (self.owners + bodies) + 1
-        ends = self.owners + step.owner[heads]
-        return [
-            np.stack([sources[follows], 2 * (self.owners + heads[follows])], axis=1),
-            np.stack([sources[over], ends[over]], axis=1),
-        ]
-
     @cached_property
     def stream_of(self) -> Int64:
         """The number of the stream of each operation of the recording, -1 for those of no device."""
@@ -213,14 +189,6 @@ class Row:
         return self.recording.column(
             lambda one: place.setdefault((one.owner, one.track), len(place)) if one.on_device else -1
         )
-
-
-def _first_of(stream: Int64, order: Int64) -> tuple[Int64, Int64]:
-    """Return the streams, and of each the event (of n) that comes first in `order` (n,)."""
-    events = np.flatnonzero(stream >= 0)
-    events = events[np.lexsort((order[events], stream[events]))]
-    streams, first = np.unique(stream[events], return_index=True)
-    return streams, events[first]
 
 
 def _is_root(step: StepGraph) -> Bool:

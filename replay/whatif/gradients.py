@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import cache, partial
+from functools import cache
 
 import numpy as np
 from msgspec.structs import replace
@@ -65,11 +65,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
         return Edit(lambda recording: recording)
     latency = job.collectives.latency
     price = cache(lambda: time_per_byte(job, latency))
-
-    def apply(recording: Recording, *, within: bool = False) -> Recording:
-        return joined(job, recording, cap, latency, price(), within=within)
-
-    return Edit(apply, order=Order.EVENTS, otherwise=partial(apply, within=True))
+    return Edit(lambda recording: joined(job, recording, cap, latency, price()), order=Order.EVENTS)
 
 
 def without_overlap(recording: Recording) -> Recording:
@@ -98,20 +94,11 @@ def without_overlap(recording: Recording) -> Recording:
     return recording.edited(edited)
 
 
-def joined(
-    job: Job,
-    recording: Recording,
-    cap: float,
-    latency_ns: Float64,
-    per_byte: Float64,
-    *,
-    within: bool = False,
-) -> Recording:
+def joined(job: Job, recording: Recording, cap: float, latency_ns: Float64, per_byte: Float64) -> Recording:
     """Return the recording in which each owner's buckets are joined in turn.
 
     As DDP does, the gradient with which a bucket holds the `cap` closes it. It is taken to be the last one of
-    a recorded bucket; if it was the first, buckets stay `within` the cap. `latency_ns` (n,) is of operations,
-    `per_byte` as of `time_per_byte`.
+    a recorded bucket. `latency_ns` (n,) is of operations, `per_byte` as of `time_per_byte`.
 
     The last of those that are joined reduces all, when its own gradients are ready; the others take no time,
     and what waits for them waits for it. Its bytes take as long as those of buckets usually do.
@@ -119,7 +106,7 @@ def joined(
 
     def edited(step: StepGraph) -> StepGraph:
         buckets, n_bytes = _buckets(job, recording, step)
-        into = buckets[_carriers(step.owner[buckets], n_bytes, cap, within=within)]
+        into = buckets[_carriers(step.owner[buckets], n_bytes, cap)]
         work, edges = step.work_ns.astype(np.int64), step.edges
         carried = into != buckets
         total = np.bincount(into, n_bytes, len(step))
@@ -170,12 +157,12 @@ def shared_out_ns(start_ns: Int64, end_ns: Int64) -> Float64:
     return own
 
 
-def _carriers(owner: Int64, n_bytes: Float64, cap: float, *, within: bool = False) -> Int64:
+def _carriers(owner: Int64, n_bytes: Float64, cap: float) -> Int64:
     """Return the place (k,) of the last bucket of those with which each of an `owner` is joined, in order."""
     into: Int64 = np.arange(len(n_bytes))
     first, total = 0, 0.0
     for place, size in enumerate(n_bytes.tolist()):
-        if (place and owner[place] != owner[place - 1]) or total + size * within >= cap:
+        if (place and owner[place] != owner[place - 1]) or total >= cap:
             first, total = place, 0.0
         total += size
         into[first : place + 1] = place
