@@ -128,33 +128,17 @@ def joined(job: Job, recording: Recording, cap: float, latency_ns: Float64, per_
 
 
 def time_per_byte(job: Job, latency_ns: Float64) -> Float64:
-    """Return how long buckets of each owner (m,) usually take for a byte, beside their latency (n,)."""
+    """Measure the median time that buckets of each owner (m,) take for a byte, beside their latency (n,)."""
     recording = job.recording
-    rows: list[list[Float64]] = [[np.empty((0, 2))] for _ in recording.owners]
+    paces: list[list[Float64]] = [[] for _ in recording.owners]
     for step in map(recording.steps.__getitem__, recording.whole_steps):
         buckets, n_bytes = _buckets(job, recording, step)
-        for owner, found in enumerate(rows):
+        bytes_ns = np.maximum(step.work_ns[buckets] - latency_ns[step.operation[buckets]], 0.0)
+        for owner, of_owner in enumerate(paces):
             own = (step.owner[buckets] == owner) & (n_bytes > 0)
-            event, size = buckets[own], n_bytes[own]
-            start_ns, end_ns = step.end_ns[event] - np.maximum(step.work_ns[event], 1), step.end_ns[event]
-            bytes_ns = np.maximum(shared_out_ns(start_ns, end_ns) - latency_ns[step.operation[event]], 0.0)
-            found.append(np.column_stack((bytes_ns / size, size)))
-    usual = np.zeros(len(rows))
-    for owner, found in enumerate(rows):
-        each = np.concatenate(found)
-        each = each[np.argsort(each[:, 0])]
-        if len(each):
-            before = np.cumsum(each[:, 1])
-            usual[owner] = each[np.searchsorted(before, before[-1] / 2), 0]
-    return usual
-
-
-def shared_out_ns(start_ns: Int64, end_ns: Int64) -> Float64:
-    """Return how long each interval (k,) lasts, of what several share each its part."""
-    at = np.unique(np.concatenate((start_ns, end_ns)))
-    runs = (start_ns <= at[:-1, None]) & (at[:-1, None] < end_ns)
-    own: Float64 = np.diff(at) / np.maximum(runs.sum(axis=1), 1) @ runs
-    return own
+            of_owner.append(bytes_ns[own] / n_bytes[own])
+    joined = map(np.concatenate, paces)
+    return np.array([np.median(of_owner) if len(of_owner) else 0.0 for of_owner in joined])
 
 
 def _carriers(owner: Int64, n_bytes: Float64, cap: float) -> Int64:
