@@ -279,23 +279,6 @@ def test_the_slowdown_is_the_own_work_over_its_mean() -> None:
     assert found.by["stage"] == {}, "no pipeline"
 
 
-def test_what_two_ranks_do_together_is_another_kind_of_work_than_what_all_do() -> None:
-    ranks = []
-    for number in range(4):
-        times = {"BW.a": (0, 10), "reduce": (10, 12), "BW.b": (12, 20), "reduce_": (20, 30)}
-        made = rank(f"rank{number}", [(times, (0, 30))], {"reduce": ["BW.a"], "reduce_": ["BW.b"]},
-                    together=["reduce", "reduce_"])  # fmt: skip
-        step = made.steps[0]
-        keys = np.where(step.meetings.event == step.meetings.event.min(), number // 2, 2)
-        meetings = replace(step.meetings, keys=["low", "high", "all"], key=keys)
-        ranks.append(replace(made, steps=[replace(step, meetings=meetings)]))
-    recording = job(*ranks)
-    same_name = [one._replace(name=one.name.rstrip("_")) for one in recording.operations]
-    found = slowdown(replace(recording, operations=same_name))
-    assert found.ratio == 1, "all ranks are alike, so nobody is behind"
-    assert {"reduce of 2 ranks", "reduce of 4 ranks"} <= set(found.by["kind"])
-
-
 def pipeline(kind: EdgeKind = EdgeKind.DATA) -> Recording:
     """Two pipelines of two stages: the first stage computes 10 and sends, the second one 30."""
     ranks = []
