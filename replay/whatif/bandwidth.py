@@ -72,13 +72,9 @@ def _of_collectives(job: Job, ratio: float | None, target: float | None) -> Edit
 def _with_limits(recording: Recording, links: LinkRate, times: float, ratio: float | None) -> Recording:
     """Set what nodes may send and receive where links carry so many `times` as much.
 
-    Nobody knows how much nodes receive in a network of another rate. Of slow nodes a `ratio` stays one; an
-    absolute bandwidth is that of all.
+    Of slow nodes a `ratio` stays one; an absolute bandwidth is that of all.
     """
-    may_receive_more = links.receives is None or not (links.receives or ratio)
-    sides, _ = links.limits(
-        recording.links, receives=(times < 1 and may_receive_more) or links.receives is not False
-    )
+    sides, _ = links.limits(recording.links, receives=links.receives is not False)
     *carries, within = recording.carries
     carries = [min(side * ratio / times, 1.0) if ratio and side < 1 else 1.0 for side in carries]
     return replace(recording, sides=sides, carries=[*carries, within / times])

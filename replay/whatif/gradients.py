@@ -85,11 +85,7 @@ def without_overlap(recording: Recording) -> Recording:
         chosen = np.flatnonzero(reduces)[late]
         zeros = np.zeros_like(chosen)
         edges = np.column_stack((last[early], chosen, zeros + Joint.END_TO_HEAD, zeros + EdgeKind.DATA))
-        # one that began after the pass anyway begins when it did: its gap is from its last input on
-        after = step.start_ns[chosen] - step.end_ns[last[early]]
-        gap = step.gap_ns.copy()
-        np.minimum.at(gap, chosen, np.where(after >= 0, after, step.gap_ns[chosen]).astype(gap.dtype))
-        return replace(step, edges=np.concatenate((step.edges, edges)).astype(step.edges.dtype), gap_ns=gap)
+        return replace(step, edges=np.concatenate((step.edges, edges)).astype(step.edges.dtype))
 
     return recording.edited(edited)
 
