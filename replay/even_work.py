@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -18,34 +18,6 @@ from replay.selection import pipeline_stages
 
 #: Makes of the times of each owner and kind of work (owners, kinds) those that they are to take.
 Wanted: TypeAlias = Callable[[Float64], Float64]
-
-
-class TimesByKind:
-    """The time of each kind of work (operations of one label) on each owner, in a step or usually."""
-
-    def __init__(self, recording: Recording, column: str) -> None:
-        labels, kind = recording.numbered(lambda operation: operation.label)
-        self._column, self._shape = column, (len(recording.owners), len(labels))
-        self._cell = recording.column(lambda one: one.owner) * len(labels) + kind
-        self._recording = recording
-
-    def of_step(self, step: StepGraph) -> Float64:
-        """Sum a column of a step by owner and kind (owners, kinds)."""
-        sums = np.bincount(
-            self._cell[step.operation], getattr(step, self._column), self._shape[0] * self._shape[1]
-        )
-        return sums.reshape(self._shape).astype(np.float64)
-
-    def usual(self) -> Float64:
-        """Sum it up for the median whole step."""
-        steps = map(self._recording.steps.__getitem__, self._recording.whole_steps)
-        median: Float64 = np.median([self.of_step(step) for step in steps], axis=0)
-        return median
-
-    def of_operations(self, table: Float64) -> Float64:
-        """Spread a table (owners, kinds) over the operations (n,)."""
-        spread: Float64 = table.ravel()[self._cell]
-        return spread
 
 
 def as_usual(
@@ -66,16 +38,21 @@ def as_usual(
     over_steps : compare median steps, and scale all steps alike; else compare within each step
     most : the largest factor; 1: nothing becomes longer
     """
-    times = TimesByKind(recording, column)
+    labels, kind = recording.numbered(lambda operation: operation.label)
+    shape = len(recording.owners), len(labels)
+    cell = recording.column(lambda operation: operation.owner) * len(labels) + kind
 
-    def factor(took: Float64) -> Float64:
+    def factor(steps: Iterable[StepGraph]) -> Float64:
+        """Return the factor of each operation (n,), by what the median of some steps takes."""
+        sums = [np.bincount(cell[step.operation], getattr(step, column), np.prod(shape)) for step in steps]
+        took = np.median(sums, axis=0).reshape(shape)
         share = np.minimum(ratio_of(per(took), took), most)
-        return np.where(chosen, times.of_operations(share), 1.0)
+        return np.where(chosen, share.ravel()[cell], 1.0)
 
-    of_all = factor(times.usual()) if over_steps else None
+    of_all = factor(map(recording.steps.__getitem__, recording.whole_steps)) if over_steps else None
 
     def edited(step: StepGraph) -> StepGraph:
-        of_step = factor(times.of_step(step)) if of_all is None else of_all
+        of_step = factor([step]) if of_all is None else of_all
         return replace(step, **{column: scaled_column(step, of_step, column)})
 
     return recording.edited(edited)

@@ -73,17 +73,20 @@ def medians(group: Int64, value: Int64, n_groups: int) -> Int64:
     return np.where(count > 0, middle, 0)
 
 
-def usual_gaps(steps: Sequence[StepGraph], number: Sequence[Int64]) -> Int64:
-    """Return the median gap of each slot (see `slots`)."""
+def usual(column: str, steps: Sequence[StepGraph], number: Sequence[Int64]) -> tuple[Int64, Int64]:
+    """Return how often each slot occurs (see `slots`), and the median of its ``gap_ns`` or ``work_ns``."""
     n_slots = 1 + max((int(slot.max(initial=-1)) for slot in number), default=-1)
-    middle = np.zeros(n_slots, np.int64)
+    count, middle = np.zeros((2, n_slots), np.int64)
     for begin in range(0, n_slots, _AT_ONCE):  # memory need not hold the times of all events at once
         chosen = [np.flatnonzero((slot >= begin) & (slot < begin + _AT_ONCE)) for slot in number]
-        slot = np.concatenate([of_step[events] for of_step, events in zip(number, chosen, strict=True)])
-        gaps = np.concatenate([step.gap_ns[events] for step, events in zip(steps, chosen, strict=True)])
-        end = min(begin + _AT_ONCE, n_slots)
-        middle[begin:end] = medians(slot - begin, gaps, end - begin)
-    return middle
+        slot = (
+            np.concatenate([of_step[events] for of_step, events in zip(number, chosen, strict=True)]) - begin
+        )
+        times = [getattr(step, column)[events] for step, events in zip(steps, chosen, strict=True)]
+        n = min(_AT_ONCE, n_slots - begin)
+        count[begin : begin + n] = np.bincount(slot, minlength=n)
+        middle[begin : begin + n] = medians(slot, np.concatenate(times), n)
+    return count, middle
 
 
 def pace(works: Float64) -> Float64:
@@ -122,7 +125,7 @@ class UsualGaps:
             self._number = [recording.put_aside(one) for one in slots(recording.steps)]
         self._gaps = np.empty(0, np.int64)
         if recording.steps:
-            self._gaps = usual_gaps(recording.steps, self._number)
+            self._gaps = usual("gap_ns", recording.steps, self._number)[1]
 
     def are_of(self, recording: Recording) -> bool:
         """Whether a recording has the events and gaps of the one that this was made of."""

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from dag.step_graph import Recording
 from replay.edit import Edit, EditRequest, Job, Order
-from replay.even_work import TimesByKind, ratio_of, scaled_column
+from replay.occurrences import slots, usual
 
 NAME = "step20=usual"
 HELP = "no event of these steps (step20,step31) takes longer, or comes later, than in the median step"
@@ -37,22 +37,23 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
 
 
 def at_usual_length(recording: Recording, rows: Sequence[int], of: Recording | None = None) -> Recording:
-    """Shorten each kind of work and of gaps in the steps `rows` to its time in the median step.
+    """Shorten each event of the steps `rows`, and the gap before it, to its median over the steps.
 
-    That is the median step of the same recording, or of one `of` the same operations. What is not in most
-    steps (an evaluation) takes no time.
+    Those are the steps of the same recording, or of one `of` the same events. What is not in most steps (an
+    evaluation) takes no time.
     """
     of = recording if of is None else of
-    times = {column: TimesByKind(of, column) for column in ("work_ns", "gap_ns")}
-    usual = {column: of_column.usual() for column, of_column in times.items()}
+    number = slots(of.steps)
+    longest_ns = {}
+    for column in ("work_ns", "gap_ns"):
+        times, median_ns = usual(column, of.steps, number)
+        longest_ns[column] = np.where(2 * times < len(of.steps), 0, median_ns)
     usual_tail = np.median([step.tail_ns for step in of.steps], axis=0).astype(np.int64)
     steps = list(recording.steps)
     for row in rows:
-        step = steps[row]
-        scaled = {}
-        for column, of_column in times.items():
-            took = of_column.of_step(step)
-            factor = of_column.of_operations(np.minimum(ratio_of(usual[column], took), 1.0))
-            scaled[column] = scaled_column(step, factor, column)
-        steps[row] = replace(step, **scaled, tail_ns=np.minimum(step.tail_ns, usual_tail))
+        step, slot = steps[row], number[row]
+        limited = {
+            column: np.minimum(getattr(step, column), longest[slot]) for column, longest in longest_ns.items()
+        }
+        steps[row] = replace(step, **limited, tail_ns=np.minimum(step.tail_ns, usual_tail))
     return recording.with_steps(steps)
