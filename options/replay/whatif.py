@@ -13,9 +13,9 @@ from function_names import brief
 from options import WHAT_IF, command
 from options.replay import replay_tables
 from options.replay.replayed import common, document, in_milliseconds, in_range, path_of, write
+from replay import edits as registry
 from replay.answer import replayed_rows
 from replay.edit import Edit, EditRequest, Job
-from replay.edits import EDITS
 from replay.forecast import Forecast, Forecasts
 from replay.selection import communication, computation
 from replay.slowdown import Slowdown, slowdown
@@ -44,7 +44,7 @@ def list_edits(args: Namespace, loaded: LoadedSteps) -> Result:
         names["stage"].append(operation.transfer.stage)
         names["operation"].append(operation.main)
     rows = [(kind, name) for kind, of_kind in names.items() for name in dict.fromkeys(of_kind) if name]
-    edits = [(module.NAME, module.HELP) for module in EDITS]
+    edits = [(module.NAME, module.HELP) for module in registry.EDITS]
     return Result(
         **common(args, loaded),
         headline=f"{len(edits)} edits; names of this job: {', '.join(recording.owners[:4])}, …",
