@@ -97,14 +97,11 @@ def _unrecognized(
         return f"{message}; did you mean --format {name}?"
     for after in argv[argv.index(flag) + 1 :][:1] if "=" not in flag else ():
         value = "" if after.startswith("-") or os.path.exists(after) else after
-    is_what_if = args.sub_option == WHAT_IF
-    if flag.startswith("--") and (edit := as_edit(name, value, alike=False)):
-        hint = f"did you mean {edit}?" if is_what_if else f"for an edit: analyze.py whatif JOB {edit}"
-        return f"{message}; {hint}"
     flags = [known.lstrip("-") for action in parser._actions for known in action.option_strings]
     near = meant(name, [*flags, "option"]).replace("mean ", "mean --")
-    if not near and is_what_if and (edit := as_edit(name, value, alike=True)):
-        near = f"; did you mean {edit}?"
+    if not near and flag.startswith("--") and (edit := as_edit(name, value)):
+        is_what_if = args.sub_option == WHAT_IF
+        near = f"; did you mean {edit}?" if is_what_if else f"; for an edit: analyze.py whatif JOB {edit}"
     return f"{message}{near or ' (see --help)'}"
 
 

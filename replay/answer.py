@@ -43,15 +43,17 @@ class Answer(Struct, frozen=True, dict=True):
         return float(known.mean()) if len(known) else None
 
     @cached_property
+    def by_step_ns(self) -> tuple[Float64, Float64]:
+        """How long each step took and takes (steps,), over the owners of whom it is recorded whole."""
+        measured = measured_ns(self.recording)[self.rows]
+        known = ~np.isnan(measured)
+        counts = known | ~known.any(axis=1, keepdims=True)
+        return _known_mean(measured.T), _known_mean(np.where(counts, self.replayed_ns, np.nan).T)
+
+    @cached_property
     def steps_ns(self) -> Float64:
         """How long each step took (steps,), the mean over the owners; as replayed where none is whole."""
-        known = self.recorded_ns is not None
-        return _known_mean((measured_ns(self.recording)[self.rows] if known else self.replayed_ns).T)
-
-    @property
-    def error(self) -> float | None:
-        """(predicted − recorded) / recorded."""
-        return None if not self.recorded_ns else (self.iteration_ns - self.recorded_ns) / self.recorded_ns
+        return self.by_step_ns[0] if self.recorded_ns is not None else self.replayed_ns.mean(axis=1)
 
     @cached_property
     def interval_ns(self) -> tuple[float, float] | None:

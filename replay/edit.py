@@ -95,7 +95,6 @@ class Edit(Struct, frozen=True):
     ----------
     apply : returns a recording with the change
     order : of several edits those with the smallest are made first, of one order by their `name`
-    otherwise : does the same under the other assumption, where the recording does not tell which one holds
     as_recorded : whether it is about single recorded steps, which keep their unusual gaps
     error : of its effect, what the simulation misses: a standard deviation, as a share
     error_ns : by how much more than that its effect may be off (95 %)
@@ -103,7 +102,6 @@ class Edit(Struct, frozen=True):
 
     apply: Callable[[Recording], Recording]
     order: Order = Order.TIMES
-    otherwise: Callable[[Recording], Recording] | None = None
     as_recorded: bool = False
     error: float = EXTRAPOLATED
     error_ns: float = 0.0

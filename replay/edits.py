@@ -50,15 +50,6 @@ EDITS: Sequence[EditModule] = (
 )  # fmt: skip
 _WORD = re.compile(r"[a-z_]{4,}")
 _NUMBER = re.compile(r"\d+")
-#: What others call what an edit changes.
-_MEANT = {
-    **dict.fromkeys(("network", "net", "band", "link", "links", "speed", "rate"), "bandwidth"),
-    **dict.fromkeys(("slow", "slowrank", "imbalance", "balance"), "straggler"),
-    **dict.fromkeys(("bucket", "buckets", "bucketsize"), "bucket_cap"),
-    **dict.fromkeys(("partition", "partitions"), "partition_bytes"),
-    **dict.fromkeys(("remove", "without", "delete"), "drop"),
-    **dict.fromkeys(("priority", "order"), "schedule"), **dict.fromkeys(("cpu", "launch"), "host"),
-}  # fmt: skip
 #: Recordings with edits that are kept at most; any other is made again when it is needed.
 _KEPT = 3
 
@@ -94,29 +85,19 @@ def _forms() -> dict[str, str]:
 
 
 def meant_name(name: str) -> str:
-    """Return the name of the edit that one calls so: its own, the most alike, or what others call it.
-
-    "" where there is none, and of edits of a rank or a step, whose names are a job's.
-    """
+    """Find the edit of that name, or of the most similar one; "" for those that begin with a job's names."""
     words = [word for word in _forms() if _WORD.fullmatch(word)]
-    if name in words:
-        return name
-    near = difflib.get_close_matches(name, words, n=1, cutoff=SIMILAR)
-    return _MEANT.get(name.lower().replace("_", ""), *near or [""])
+    return next(iter(difflib.get_close_matches(name, words, n=1, cutoff=SIMILAR)), "")
 
 
-def as_edit(flag: str, value: str, *, alike: bool) -> str:
-    """Return the edit that somebody typed as a flag, as it is typed; "" where no edit has the name.
+def as_edit(flag: str, value: str) -> str:
+    """Write the edit that somebody typed as a flag; "" where no edit has the name, or a similar one.
 
-    `alike`: nor one that may be meant.
-
-    >>> as_edit("bandwidth", "2", alike=False), as_edit("network", "2", alike=True)
-    ('bandwidth=2', 'bandwidth=2')
-    >>> as_edit("rank3.gap", "peers", alike=False), as_edit("schedule", "", alike=False)
-    ('rank3.gap=peers', 'schedule=priority|fifo')
+    >>> as_edit("bandwith", "2"), as_edit("rank3.gap", "peers"), as_edit("schedule", "")
+    ('bandwidth=2', 'rank3.gap=peers', 'schedule=priority|fifo')
     """
     forms = {_NUMBER.sub("#", name): form for name, form in _forms().items() if name != "NAME"}
-    name = flag if _NUMBER.sub("#", flag) in forms else meant_name(flag) if alike else ""
+    name = flag if _NUMBER.sub("#", flag) in forms else meant_name(flag)
     if not name or not value:
         return name and forms[_NUMBER.sub("#", name)]
     return f"{name}={shlex.quote(value)}"

@@ -1,48 +1,66 @@
-"""The job in which ranks work as long as their peers, or as long as the mean rank."""
+"""The job in which events take their usual time: that of peers, of the mean rank, or of other steps."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from arrays import Float64, Int64
 from arrays.median import medians_of_others
-from arrays.numbering import occurrence_number, unique
+from arrays.numbering import unique
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.roles import Role
 from dialects.step_parts import EdgeKind, Joint
-from replay import occurrences
-from replay.occurrences import pair_numbers, slots
 from replay.selection import pipeline_stages
 
+#: Makes of the times of each owner and kind of work (owners, kinds) those that they are to take.
+Wanted: TypeAlias = Callable[[Float64], Float64]
 
-class Work(Struct, frozen=True):
-    """The operations (n,) of a recording as kinds of work: of one name, on whatever owner."""
 
-    kind: Int64
-    owner: Int64
-    is_own: Bool  # no communication
-    n_owners: int
-    n_kinds: int
+def as_usual(
+    recording: Recording,
+    column: str,
+    per: Wanted,
+    chosen: Bool,
+    *,
+    over_steps: bool = True,
+    most: float = np.inf,
+) -> Recording:
+    """Scale a column of the `chosen` operations (n,) so that each kind of work takes its usual time.
 
-    def table(self, step: StepGraph, column: str) -> Float64:
-        """Return how much of a column of a step each owner has of each kind (owners, kinds)."""
-        cell = (self.owner * self.n_kinds + self.kind)[step.operation]
-        size = self.n_owners * self.n_kinds
-        sums = np.bincount(cell, getattr(step, column), size).astype(np.float64)
-        return sums.reshape(self.n_owners, self.n_kinds)
+    Parameters
+    ----------
+    column : ``work_ns`` or ``gap_ns``
+    per : the usual times, such as those of peers, from all times
+    over_steps : compare median steps, and scale all steps alike; else compare within each step
+    most : the largest factor; 1: nothing becomes longer
+    """
+    labels, kind = recording.numbered(lambda operation: operation.label)
+    shape = len(recording.owners), len(labels)
+    cell = recording.column(lambda operation: operation.owner) * len(labels) + kind
 
-    def usual(self, recording: Recording, column: str) -> Float64:
-        """Return the same, the median over the whole steps."""
-        tables = [self.table(recording.steps[row], column) for row in recording.whole_steps]
-        return np.median(tables, axis=0)
+    def factor(steps: Iterable[StepGraph]) -> Float64:
+        """Return the factor of each operation (n,), by what the median of some steps takes."""
+        sums = [np.bincount(cell[step.operation], getattr(step, column), np.prod(shape)) for step in steps]
+        took = np.median(sums, axis=0).reshape(shape)
+        share = np.minimum(ratio_of(per(took), took), most)
+        return np.where(chosen, share.ravel()[cell], 1.0)
 
-    def of_operations(self, factor: Float64, chosen: Bool) -> Float64:
-        """Return the factor (owners, kinds) of each operation (n,), 1 for those that are not `chosen`."""
-        return np.where(chosen, factor[self.owner, self.kind], 1.0)
+    of_all = factor(map(recording.steps.__getitem__, recording.whole_steps)) if over_steps else None
+
+    def edited(step: StepGraph) -> StepGraph:
+        of_step = factor([step]) if of_all is None else of_all
+        return replace(step, **{column: scaled_column(step, of_step, column)})
+
+    return recording.edited(edited)
+
+
+def of_mean_owner(took: Float64) -> Float64:
+    """Share times (owners, kinds) out evenly over the owners."""
+    return np.full_like(took, took.mean(axis=0))
 
 
 def begun_by_owners(recording: Recording) -> Bool:
@@ -58,18 +76,6 @@ def begun_by_owners(recording: Recording) -> Bool:
     is_led_to = np.zeros(len(is_own), np.bool_)
     is_led_to[step.operation[target[leads & (joint == Joint.END_TO_HEAD)]]] = True
     return is_own | (is_led_to & recording.which(lambda one: not one.on_device))
-
-
-def work_of(recording: Recording) -> Work:
-    """Return the operations of a recording as kinds of work."""
-    names, kind = recording.numbered(lambda one: one.name)
-    return Work(
-        kind=kind,
-        owner=recording.column(lambda one: one.owner),
-        is_own=recording.which(lambda one: not one.is_communication),
-        n_owners=len(recording.owners),
-        n_kinds=len(names),
-    )
 
 
 def work_by_owner(recording: Recording, chosen: Bool) -> Float64:
@@ -157,88 +163,38 @@ def peers_usual(time: Float64, group: Int64) -> Float64:
 
 
 def as_peers(
-    recording: Recording, late: Sequence[int], group: Int64, *, work: bool = True, gaps: bool = False
+    recording: Recording,
+    late: Sequence[int],
+    *,
+    work: bool = True,
+    gaps: bool = False,
+    over_steps: bool = True,
 ) -> Recording:
-    """Return the recording in which some owners do each kind of own work in their peers' usual time.
+    """Give each kind of work of the `late` owners the time that their peers need for it.
 
-    Peers are those of the owner's `group` (m,), its stage of a pipeline. The times of a kind are scaled in
-    all steps alike, by the medians over the steps of what it takes in a step: its `work`, the `gaps` before
-    its events and before the communication that it begins (but never longer), or both. With `gaps` no late
-    owner begins or ends a step later than its peers do.
+    Peers are the owners of the same stage. `gaps` shortens the gaps before what the owners begin, and no late
+    owner begins or ends a step later than its peers do. For `over_steps` see `as_usual`.
     """
-    kinds, owners = work_of(recording), list(late)
-    is_late = np.isin(kinds.owner, owners)
-    peers = [owner for owner in range(kinds.n_owners) if owner not in owners]
+    group, is_late = stages(recording), np.isin(recording.column(lambda one: one.owner), late)
 
-    def factor(column: str, most: float, chosen: Bool) -> Float64:
-        share = _peers_share(kinds.usual(recording, column), owners, group)
-        return kinds.of_operations(np.minimum(share, most), chosen & is_late)
+    def of_peers(took: Float64) -> Float64:
+        wanted: Float64 = took.copy()
+        for owner in late:
+            wanted[owner] = np.median(took[peers_of(owner, late, group)], axis=0)
+        return wanted
 
-    of_work = factor("work_ns", np.inf, kinds.is_own) if work else None
-    of_gap = factor("gap_ns", 1.0, begun_by_owners(recording)) if gaps else None
+    def earlier(step: StepGraph) -> StepGraph:
+        begin, tail = (
+            np.minimum(column, np.rint(of_peers(column.astype(np.float64))).astype(np.int64))
+            for column in (step.begin_ns, step.tail_ns)
+        )
+        return replace(step, begin_ns=begin, tail_ns=tail)
 
-    def edited(step: StepGraph) -> StepGraph:
-        if of_work is not None:
-            step = replace(step, work_ns=scaled_column(step, of_work))
-        if of_gap is not None:
-            begin, tail = step.begin_ns.copy(), step.tail_ns.copy()
-            for column in (begin, tail):
-                column[owners] = np.minimum(column[owners], int(np.median(column[peers])))
-            gap_ns = scaled_column(step, of_gap, "gap_ns")
-            step = replace(step, gap_ns=gap_ns, begin_ns=begin, tail_ns=tail)
-        return step
-
-    return recording.edited(edited)
-
-
-def _peers_share(usual: Float64, late: Sequence[int], group: Int64) -> Float64:
-    """Return the peers' median as a share of each late owner's time (owners, kinds); 1 for the others."""
-    share = np.ones_like(usual)
-    for owner in late:
-        share[owner] = ratio_of(np.median(usual[peers_of(owner, late, group)], axis=0), usual[owner])
-    return share
-
-
-def evened(recording: Recording) -> Recording:
-    """Return the recording in which each kind of own work takes the usual time of the mean owner.
-
-    Of the kinds that all owners have: what only some do cannot be shared out so. What all do equally often in
-    a step is compared one by one, the n-th with the others' n-th: of the stages of a pipeline one may be
-    longer in the forward pass alone, whose operations are called as those of the backward pass.
-    """
-    work = work_of(recording)
-    usual = work.usual(recording, "work_ns")
-    is_everywhere: Bool = np.all(usual > 0, axis=0)
-    is_shared = work.is_own & is_everywhere[work.kind]
-    of_kind = work.of_operations(ratio_of(usual.mean(axis=0), usual), is_shared)
-
-    number = slots(recording.steps)
-    times, median_ns = occurrences.usual("work_ns", recording.steps, number)
-    operation = np.zeros(len(times), np.int64)
-    for slot, step in zip(number, recording.steps, strict=True):
-        operation[slot] = step.operation
-    factor = of_kind[operation]
-    often = np.flatnonzero((2 * times > len(recording.steps)) & is_shared[operation])
-    owner, kind = work.owner[operation[often]], work.kind[operation[often]]
-    count = np.bincount(owner * work.n_kinds + kind, minlength=work.n_owners * work.n_kinds)
-    is_alike = np.ptp(count.reshape(work.n_owners, work.n_kinds), axis=0)[kind] == 0
-    often, kind, owner = often[is_alike], kind[is_alike], owner[is_alike]
-    same = pair_numbers(kind, occurrence_number(kind * work.n_owners + owner))
-    took = median_ns[often]
-    factor[often] = ratio_of((np.bincount(same, took) / work.n_owners)[same], took)
-    steps = zip(recording.steps, number, strict=True)
-    return recording.with_steps(
-        replace(step, work_ns=np.rint(step.work_ns * factor[slot]).astype(np.int64)) for step, slot in steps
-    )
-
-
-def even_in_each_step(recording: Recording) -> Recording:
-    """Return the recording in which each kind of own work takes the mean owner's time of that step."""
-    work = work_of(recording)
-
-    def evened(step: StepGraph) -> StepGraph:
-        table = work.table(step, "work_ns")
-        factor = work.of_operations(ratio_of(table.mean(axis=0), table), work.is_own)
-        return replace(step, work_ns=scaled_column(step, factor))
-
-    return recording.edited(evened)
+    edited = recording
+    if work:
+        own = recording.which(lambda one: not one.is_communication)
+        edited = as_usual(edited, "work_ns", of_peers, own & is_late, over_steps=over_steps)
+    if gaps:
+        begun = begun_by_owners(recording) & is_late
+        edited = as_usual(edited, "gap_ns", of_peers, begun, over_steps=over_steps, most=1.0).edited(earlier)
+    return edited

@@ -52,7 +52,7 @@ class Forecast(Struct, frozen=True, dict=True):
     Attributes
     ----------
     before, after : (positions, m) how long the steps of `recorded` take, simulated
-    bounds : (positions, m) each, `after` in other rhythms, and under other assumptions
+    bounds : (positions, m) each, `after` in other rhythms
     error : of the effect, what the simulation misses: a standard deviation, as a share
     error_ns : by how much more than that the effect may be off (95 %)
     as_recorded : whether it is about single recorded steps, so that it cannot be chance
@@ -245,22 +245,13 @@ class Forecasts:
         """Return the forecast of `edits`, in the job with those `above` already made."""
         own_gaps, both = any(edit.as_recorded for edit in edits), [*above, *edits]
 
-        def bounds() -> list[Int64]:  # which only an interval needs
-            changed = [
-                [replace(each, apply=otherwise) if each is edit else each for each in both]
-                for edit in edits
-                if (otherwise := edit.otherwise) is not None
-            ]
-            others = [_mean(self._simulated(self._edited.after(edits), own_gaps)) for edits in changed]
-            return [*others, *self._after(both, own_gaps)]
-
         after = _mean(self._after(both, own_gaps))
         return Forecast(
             name,
             self.recorded,
             _mean(self._after(above, own_gaps)),
             after,
-            bounds,
+            lambda: list(self._after(both, own_gaps)),
             max((edit.error for edit in edits), default=EXTRAPOLATED),
             float(np.linalg.norm([edit.error_ns for edit in edits])),
             own_gaps,

@@ -31,10 +31,8 @@ _UNIT = 1_000_000
 _THREADS, _HIDDEN = 0.25, 2.0
 #: Between the nodes that a connection joins.
 _TO = " > "
-#: A node is slow that sends and receives so many times less than each other one, times a power of how many
-#: times as much that one has to carry: next to a busier server one gets a smaller share of what workers send
-#: (by none if it is alone with them, in proportion if all servers are done at one time).
-_SLOWER, _BUSIER = 1.2, 0.5
+#: A node is slow that sends and receives so many times less than each other one.
+_SLOWER = 1.2
 #: Pushes of a worker are within its machine that are so many times as fast as all others; of those with this
 #: share of the largest's bytes at least.
 _LOCAL, _LARGE = 3.0, 0.2
@@ -138,7 +136,6 @@ class Side(NamedTuple):
 
     link: str  # by which the node sends
     receives: bool
-    n_bytes: int  # of all steps
     rates: Float64
 
     @property
@@ -169,17 +166,15 @@ def busy_sides(recording: Recording, machines: Mapping[str, str]) -> list[Side]:
     sends, receives = machine[sending(recording)], machine[receiving(recording)]
     passes = sends != receives
     for is_in, side in enumerate(np.where(passes, (sends, receives), NO_LINK)):
-        carried: dict[int, list[tuple[float, float]]] = {}
+        rates: dict[int, list[float]] = {}
         for step in recording.steps:
             size, begin, link = n_bytes[step.operation], begins(step), side[step.operation]
             sums = np.bincount(link[link >= 0], size[link >= 0])
             for one in np.flatnonzero(sums > _GOOD_PART * sums.max(initial=0)).tolist():
                 mine = np.flatnonzero(link == one)
                 fastest = _fastest(size[mine], begin[mine], step.end_ns[mine])
-                carried.setdefault(one, []).append((float(sums[one]), fastest))
-        for one, of_steps in carried.items():
-            total, rates = np.array(of_steps).T
-            found.append(Side(recording.links[one], bool(is_in), int(total.sum()), rates))
+                rates.setdefault(one, []).append(fastest)
+        found += [Side(recording.links[one], bool(is_in), np.array(own)) for one, own in rates.items()]
     return found
 
 
@@ -196,9 +191,7 @@ def slower_nodes(recording: Recording, sides: Sequence[Side]) -> dict[str, list[
             its for other, its in both.items() if other != link and (other in servers) == (link in servers)
         ]
         if peers and all(
-            one.usual > _SLOWER * max(one.n_bytes / mine.n_bytes, 1.0) ** _BUSIER * mine.usual
-            for its in peers
-            for one, mine in zip(its, own, strict=True)
+            one.usual > _SLOWER * mine.usual for its in peers for one, mine in zip(its, own, strict=True)
         ):
             found[link] = own
     return found

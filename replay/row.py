@@ -72,47 +72,41 @@ class Row:
         return back
 
     def work_and_gaps(self, position: int, step: StepGraph) -> tuple[Int64, Int64]:
-        """Return work and gaps (n,) of a step's events, of what the step before began from its end there on.
+        """Split off what passed in the step before from the work and gaps (n,) of a step's events.
 
-        What was asked for there, and nothing holds back here, does not wait for its host to begin the step.
+        Events that began there keep the work that was left. Operations that were launched there, and whose
+        inputs are done, may start before their host begins this step: their gap is from their launch on.
         `step` is the recorded one or one with edited times.
         """
-        before = self.step(position - 1)
-        work, gaps = step.work_ns, step.gap_ns
         continued, across = self._from_before(position)
         if not len(continued) and not len(across):
-            return work, gaps
-        work, gaps = work.copy(), gaps.astype(np.int64)
+            return step.work_ns, step.gap_ns
+        work, gaps = step.work_ns.copy(), step.gap_ns.astype(np.int64)
         earlier, resumed = continued.T
-        since = np.maximum(before.end_ns[earlier], step.start_ns[resumed])
+        since = np.maximum(self.step(position - 1).end_ns[earlier], step.start_ns[resumed])
         work[resumed] = np.clip(step.end_ns[resumed] - since, 0, work[resumed])
         gaps[resumed] = 0
-        early, gaps_of_early = self._asked_before(position, across)
-        edited = np.zeros(len(early), np.int64)
-        if self.stream_of.max(initial=-1) >= 0:  # what an edit made of the time since the step's start
-            edited = gaps[early] - (step.start_ns - step.begin_ns[step.owner])[early]
-        gaps[early] = np.maximum(gaps_of_early + edited, 0)
+        early, since_launch = self._launched_before(position, across)
+        edited = gaps[early] - (step.start_ns - step.begin_ns[step.owner])[early]
+        gaps[early] = np.maximum(since_launch + edited, 0)
         return work, gaps
 
-    def _asked_before(self, position: int, across: Int64) -> tuple[Int64, Int64]:
-        """Return the operations requested in steps before that nothing holds back here; and their gaps."""
+    def _launched_before(self, position: int, across: Int64) -> tuple[Int64, Int64]:
+        """Find the events that steps before launched and nothing holds back here, and their recorded gaps."""
         if position not in self._early:
             step = self.step(position)
             ready = np.full(len(step), np.iinfo(np.int64).min)
             for back in unique(across[:, 3]).tolist():
                 before = self.step(position - back)
                 source, target, joint, _ = across[across[:, 3] == back].T
-                let_on = np.where(joint == Joint.END_TO_HEAD, before.end_ns[source], before.start_ns[source])
-                np.maximum.at(ready, target, let_on)
-            is_early = np.zeros(len(step), np.bool_)
-            is_early[across[:, 1]] = True
-            early = np.flatnonzero(is_early & _is_root(step))
-            owner, before = step.owner[early], self.step(position - 1)
-            # what an edit took from the end of the step before is a part of this gap, too
-            cut_ns = before.next_ns - before.last_end_ns - before.tail_ns
-            own_ns = np.maximum(step.begin_ns[owner] - ready[early], 0)
-            gaps = step.start_ns[early] - ready[early] - np.clip(cut_ns[owner], 0, own_ns)
-            self._early[position] = early, gaps
+                launch_ns = np.where(
+                    joint == Joint.END_TO_HEAD, before.end_ns[source], before.start_ns[source]
+                )
+                np.maximum.at(ready, target, launch_ns)
+            is_launched = np.zeros(len(step), np.bool_)
+            is_launched[across[:, 1]] = True
+            early = np.flatnonzero(is_launched & _is_root(step))
+            self._early[position] = early, step.start_ns[early] - ready[early]
         return self._early[position]
 
     # ---- edges (e, 2) between operations, which are numbered from the first start of their step
@@ -147,8 +141,7 @@ class Row:
         resumed = first + 2 * continued.astype(np.int64) + np.array([1, 0])
         # what ends in the step before beyond its end begins here with the step, and waits in its course
         resumed[~self._runs_on(position), 1] += 1
-        edges.append(resumed)
-        return np.concatenate([*edges, *self._streams(position)])
+        return np.concatenate([*edges, resumed])
 
     def _asked_for(self, position: int) -> Int64:
         """Return the edges to what steps before asked for, between operations of all steps."""
@@ -183,29 +176,6 @@ class Row:
         step, before = self.step(position), self.step(position - 1)
         return self._follows_recorded(position) and step.number > before.number + 1
 
-    def _streams(self, position: int) -> list[Int64]:
-        """Return edges that let a device be behind the host, by one step at most.
-
-        The first work of each stream follows the last one of the step before, which is over when this
-        step ends.
-        """
-        if not self._follows_recorded(position) or self.stream_of.max(initial=-1) < 0:
-            return []
-        step, before = self.step(position), self.step(position - 1)
-        stream, stream_before = self.stream_of[step.operation], self.stream_of[before.operation]
-        mine, first = _first_of(stream, step.start_ns)
-        theirs, last = _first_of(stream_before, -before.end_ns)
-        _, at, at_before = np.intersect1d(mine, theirs, assume_unique=True, return_indices=True)
-        heads, bodies = first[at], last[at_before]
-        follows = before.end_ns[bodies] <= step.start_ns[heads]
-        over = before.end_ns[bodies] <= (step.next_ns - step.tail_ns)[step.owner[heads]]
-        sources = 2 * (self.owners + bodies) + 1
-        ends = self.owners + step.owner[heads]
-        return [
-            np.stack([sources[follows], 2 * (self.owners + heads[follows])], axis=1),
-            np.stack([sources[over], ends[over]], axis=1),
-        ]
-
     @cached_property
     def stream_of(self) -> Int64:
         """The number of the stream of each operation of the recording, -1 for those of no device."""
@@ -213,14 +183,6 @@ class Row:
         return self.recording.column(
             lambda one: place.setdefault((one.owner, one.track), len(place)) if one.on_device else -1
         )
-
-
-def _first_of(stream: Int64, order: Int64) -> tuple[Int64, Int64]:
-    """Return the streams, and of each the event (of n) that comes first in `order` (n,)."""
-    events = np.flatnonzero(stream >= 0)
-    events = events[np.lexsort((order[events], stream[events]))]
-    streams, first = np.unique(stream[events], return_index=True)
-    return streams, events[first]
 
 
 def _is_root(step: StepGraph) -> Bool:

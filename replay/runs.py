@@ -231,6 +231,10 @@ class Simulation(Struct, frozen=True):
         """Which recorded step stands at each position."""
         return self.runs.rows
 
+    def position(self, row: int) -> int:
+        """Find the position of a recorded step, the first one where it is not simulated."""
+        return list(self.rows).index(row) if row in self.rows else 0
+
     @property
     def iteration_ns(self) -> Int64:
         """How long each owner took for the step at each position (positions, m)."""

@@ -12,7 +12,7 @@ from arrays import Int64
 from dag.step_graph import Bool, Recording
 from replay.runs import Runs
 from replay.selection import pipeline_stages
-from replay.whatif.straggler import ideal_work_ns, kinds_of_work
+from replay.whatif.straggler import at_mean_work
 
 #: Kinds of work that are put back one by one: those whose work differs most from the ideal.
 _MOST_KINDS = 30
@@ -31,9 +31,12 @@ class Slowdown(Struct, frozen=True):
 
 def slowdown(recording: Recording) -> Slowdown:
     """Return the slowdown of all recorded steps that are whole, as it is published of jobs elsewhere."""
-    names, kind = kinds_of_work(recording)
-    work = ideal_work_ns(recording, kind)
-    steps = [_Step(recording, row, work[row], kind[row]) for row in recording.every_whole_step]
+    names, kind = recording.numbered(lambda operation: operation.name)
+    edited = at_mean_work(recording)
+    steps = [
+        _Step(recording, row, edited.steps[row].work_ns, kind[recording.steps[row].operation])
+        for row in recording.every_whole_step
+    ]
     ideal = np.array([step.ideal_ns for step in steps], np.float64)
 
     def over_ideal(times: list[int]) -> float:

@@ -11,7 +11,7 @@ from dag.step_graph import Recording
 from dag_utils import NamedPath, by_name, critical_path, key_of, step_timeline
 from lazy_sequence import LazySequence
 from options.critical import BY_NAME, PATH
-from replay.answer import Answer, measured_ns
+from replay.answer import Answer
 from replay.forecast import Forecast
 from replay.runs import Simulation
 from replay.sensitivity import Effect
@@ -54,20 +54,13 @@ def step_table(answer: Answer) -> Table:
         Column("measured_ms", "recorded (ms)", "float"),
         Column("predicted_ms", "replayed (ms)", "float"),
     )
+    recorded, replayed = answer.by_step_ns
     steps = answer.recording.steps
-    rows = [(steps[row].number, *times) for row, times in zip(answer.rows, _per_step(answer), strict=True)]
+    rows = [
+        (steps[row].number, None if np.isnan(before) else before / 1e6, after / 1e6)
+        for row, before, after in zip(answer.rows, recorded.tolist(), replayed.tolist(), strict=True)
+    ]
     return Table("steps", "Iteration time", columns, rows)
-
-
-def _per_step(answer: Answer) -> list[tuple[float | None, float]]:
-    """Return (recorded, replayed) ms of each step, both over the owners of whom it is recorded whole."""
-    measured = measured_ns(answer.recording)
-    pairs: list[tuple[float | None, float]] = []
-    for row, replayed in zip(answer.rows, answer.replayed_ns, strict=True):
-        known = ~np.isnan(measured[row])
-        recorded = float(measured[row][known].mean()) / 1e6 if known.any() else None
-        pairs.append((recorded, float(replayed[known if known.any() else ...].mean()) / 1e6))
-    return pairs
 
 
 def path_tables(step: int, path: NamedPath, *, full: bool) -> list[Table]:
@@ -115,13 +108,13 @@ def effect_table(name: str, title: str, effects: Sequence[Effect], iteration_ns:
     return Table.of(name, title, columns, effects)
 
 
-# ---- charts
-
-
-def timelines(words: str, recording: Recording, after: Simulation, position: int) -> list[Chart]:
-    """Return a step of `recording` and the same replayed, each with its critical path."""
-    step, replayed = recording.steps[after.rows[position]], after.step(position)
+def timelines(recording: Recording, simulation: Simulation, row: int) -> list[Chart]:
+    """Draw a recorded step, and the same step simulated, each with its critical path."""
+    step, replayed = recording.steps[row], simulation.step(simulation.position(row))
     return [
-        step_timeline(f"{name}: step {step.number}", owned, one, critical_path(one))
-        for name, owned, one in ((words, recording, step), ("Replayed", after.recording, replayed))
+        step_timeline(f"{title}: step {step.number}", owned, shown, critical_path(shown))
+        for title, owned, shown in (
+            ("Recorded", recording, step),
+            ("Replayed", simulation.recording, replayed),
+        )
     ]

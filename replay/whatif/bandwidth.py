@@ -43,32 +43,41 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
         return None
     target = _absolute(request)
     ratio = as_ratio(request, ", nor a rate such as 200Mbit or 10Gbit") if target is None else None
-
+    if job.collectives and not job.recording.links:
+        return _of_collectives(job, ratio, target)
     links = job.links
-    latency = job.collectives.latency if not job.recording.links and job.collectives else None
 
     def apply(recording: Recording) -> Recording:
-        if latency is not None:
-            return at_bandwidth(job, recording, latency, times=ratio or 1.0, target=target or 0.0)
         if target is not None and (links is None or not is_sized(job.recording)):
             raise TraceError(
                 "bandwidth: the bytes of the transfers are not recorded; give a ratio (bandwidth=2)"
             )
         times = _times(links, ratio, target)
         if links is not None and recording.sides:
-            # this network says nothing of how much nodes receive on one with another rate
-            may_receive_more = links.receives is None or not (links.receives or ratio)
-            limited = (times < 1 and may_receive_more) or links.receives is not False
-            sides, _ = links.limits(recording.links, receives=limited)
-            *carries, within = recording.carries  # where nothing changes
-            # of nodes that are slow a ratio stays one; an absolute bandwidth is that of all
-            carries = [min(one * ratio / times, 1.0) if ratio and one < 1 else 1.0 for one in carries]
-            carries.append(within / times)
-            recording = replace(recording, sides=sides, carries=carries)
+            recording = _with_limits(recording, links, times, ratio)
         return times_faster(recording, times, None if links is None else links.at_most)
 
-    crowded = _crowded(job.recording, ratio or 0.0) if latency is not None else 0.0
+    return Edit(apply, order=Order.BANDWIDTH, caution=_caution(job))
+
+
+def _of_collectives(job: Job, ratio: float | None, target: float | None) -> Edit:
+    latency, crowded = job.collectives.latency, _crowded(job.recording, ratio)
+
+    def apply(recording: Recording) -> Recording:
+        return at_bandwidth(job, recording, latency, times=ratio or 1.0, target=target or 0.0)
+
     return Edit(apply, order=Order.BANDWIDTH, error_ns=crowded, caution=_caution(job))
+
+
+def _with_limits(recording: Recording, links: LinkRate, times: float, ratio: float | None) -> Recording:
+    """Set what nodes may send and receive where links carry so many `times` as much.
+
+    Of slow nodes a `ratio` stays one; an absolute bandwidth is that of all.
+    """
+    sides, _ = links.limits(recording.links, receives=links.receives is not False)
+    *carries, within = recording.carries
+    carries = [min(side * ratio / times, 1.0) if ratio and side < 1 else 1.0 for side in carries]
+    return replace(recording, sides=sides, carries=[*carries, within / times])
 
 
 def _caution(job: Job) -> str:
@@ -93,13 +102,10 @@ def _times(links: LinkRate | None, ratio: float | None, target: float | None) ->
     return wanted * links.likely / links.at_most if wanted < 1 else wanted
 
 
-def _crowded(recording: Recording, ratio: float) -> float:
-    """Return by how much kernels may take less, or more, beside collectives that are `ratio` times as fast.
-
-    Nanoseconds of a step; a ratio of 0 is not known.
-    """
+def _crowded(recording: Recording, ratio: float | None) -> float:
+    """Bound how much less, or more, kernels may take beside collectives `ratio` times as fast (ns a step)."""
     beside, at_all = crowded_ns(recording)
-    if not ratio:
+    if ratio is None:
         return CROWDED * beside
     return CROWDED * (min(beside / ratio, at_all) - beside if ratio < 1 else beside * (1 - 1 / ratio))
 

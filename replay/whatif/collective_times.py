@@ -100,7 +100,8 @@ def at_bandwidth(
     moves = job.recording.which(lambda one: one.is_communication)
     factor = np.where(moves, 1 / times, 1.0)
     if target:
-        operation, _, rate, _, _, _, took, _ = job.collectives.rates
+        rates = job.collectives.rates
+        operation, rate, took = rates.operation, rates.bus, rates.took_ns
         now = took * _times_as_long(job.recording, recording)[operation]
         factor[:] = 1.0
         factor[operation] = rate * took / target / np.maximum(now - latency[operation], 1.0)

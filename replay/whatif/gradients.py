@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import cache, partial
+from functools import cache
 
 import numpy as np
 from msgspec.structs import replace
@@ -65,11 +65,7 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
         return Edit(lambda recording: recording)
     latency = job.collectives.latency
     price = cache(lambda: time_per_byte(job, latency))
-
-    def apply(recording: Recording, *, within: bool = False) -> Recording:
-        return joined(job, recording, cap, latency, price(), within=within)
-
-    return Edit(apply, order=Order.EVENTS, otherwise=partial(apply, within=True))
+    return Edit(lambda recording: joined(job, recording, cap, latency, price()), order=Order.EVENTS)
 
 
 def without_overlap(recording: Recording) -> Recording:
@@ -89,29 +85,16 @@ def without_overlap(recording: Recording) -> Recording:
         chosen = np.flatnonzero(reduces)[late]
         zeros = np.zeros_like(chosen)
         edges = np.column_stack((last[early], chosen, zeros + Joint.END_TO_HEAD, zeros + EdgeKind.DATA))
-        # one that began after the pass anyway begins when it did: its gap is from its last input on
-        after = step.start_ns[chosen] - step.end_ns[last[early]]
-        gap = step.gap_ns.copy()
-        np.minimum.at(gap, chosen, np.where(after >= 0, after, step.gap_ns[chosen]).astype(gap.dtype))
-        return replace(step, edges=np.concatenate((step.edges, edges)).astype(step.edges.dtype), gap_ns=gap)
+        return replace(step, edges=np.concatenate((step.edges, edges)).astype(step.edges.dtype))
 
     return recording.edited(edited)
 
 
-def joined(
-    job: Job,
-    recording: Recording,
-    cap: float,
-    latency_ns: Float64,
-    per_byte: Float64,
-    *,
-    within: bool = False,
-) -> Recording:
+def joined(job: Job, recording: Recording, cap: float, latency_ns: Float64, per_byte: Float64) -> Recording:
     """Return the recording in which each owner's buckets are joined in turn.
 
     As DDP does, the gradient with which a bucket holds the `cap` closes it. It is taken to be the last one of
-    a recorded bucket; if it was the first, buckets stay `within` the cap. `latency_ns` (n,) is of operations,
-    `per_byte` as of `time_per_byte`.
+    a recorded bucket. `latency_ns` (n,) is of operations, `per_byte` as of `time_per_byte`.
 
     The last of those that are joined reduces all, when its own gradients are ready; the others take no time,
     and what waits for them waits for it. Its bytes take as long as those of buckets usually do.
@@ -119,7 +102,7 @@ def joined(
 
     def edited(step: StepGraph) -> StepGraph:
         buckets, n_bytes = _buckets(job, recording, step)
-        into = buckets[_carriers(step.owner[buckets], n_bytes, cap, within=within)]
+        into = buckets[_carriers(step.owner[buckets], n_bytes, cap)]
         work, edges = step.work_ns.astype(np.int64), step.edges
         carried = into != buckets
         total = np.bincount(into, n_bytes, len(step))
@@ -141,41 +124,25 @@ def joined(
 
 
 def time_per_byte(job: Job, latency_ns: Float64) -> Float64:
-    """Return how long buckets of each owner (m,) usually take for a byte, beside their latency (n,)."""
+    """Measure the median time that buckets of each owner (m,) take for a byte, beside their latency (n,)."""
     recording = job.recording
-    rows: list[list[Float64]] = [[np.empty((0, 2))] for _ in recording.owners]
+    paces: list[list[Float64]] = [[] for _ in recording.owners]
     for step in map(recording.steps.__getitem__, recording.whole_steps):
         buckets, n_bytes = _buckets(job, recording, step)
-        for owner, found in enumerate(rows):
+        bytes_ns = np.maximum(step.work_ns[buckets] - latency_ns[step.operation[buckets]], 0.0)
+        for owner, of_owner in enumerate(paces):
             own = (step.owner[buckets] == owner) & (n_bytes > 0)
-            event, size = buckets[own], n_bytes[own]
-            start_ns, end_ns = step.end_ns[event] - np.maximum(step.work_ns[event], 1), step.end_ns[event]
-            bytes_ns = np.maximum(shared_out_ns(start_ns, end_ns) - latency_ns[step.operation[event]], 0.0)
-            found.append(np.column_stack((bytes_ns / size, size)))
-    usual = np.zeros(len(rows))
-    for owner, found in enumerate(rows):
-        each = np.concatenate(found)
-        each = each[np.argsort(each[:, 0])]
-        if len(each):
-            before = np.cumsum(each[:, 1])
-            usual[owner] = each[np.searchsorted(before, before[-1] / 2), 0]
-    return usual
+            of_owner.append(bytes_ns[own] / n_bytes[own])
+    joined = map(np.concatenate, paces)
+    return np.array([np.median(of_owner) if len(of_owner) else 0.0 for of_owner in joined])
 
 
-def shared_out_ns(start_ns: Int64, end_ns: Int64) -> Float64:
-    """Return how long each interval (k,) lasts, of what several share each its part."""
-    at = np.unique(np.concatenate((start_ns, end_ns)))
-    runs = (start_ns <= at[:-1, None]) & (at[:-1, None] < end_ns)
-    own: Float64 = np.diff(at) / np.maximum(runs.sum(axis=1), 1) @ runs
-    return own
-
-
-def _carriers(owner: Int64, n_bytes: Float64, cap: float, *, within: bool = False) -> Int64:
+def _carriers(owner: Int64, n_bytes: Float64, cap: float) -> Int64:
     """Return the place (k,) of the last bucket of those with which each of an `owner` is joined, in order."""
     into: Int64 = np.arange(len(n_bytes))
     first, total = 0, 0.0
     for place, size in enumerate(n_bytes.tolist()):
-        if (place and owner[place] != owner[place - 1]) or total + size * within >= cap:
+        if (place and owner[place] != owner[place - 1]) or total >= cap:
             first, total = place, 0.0
         total += size
         into[first : place + 1] = place

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from arrays import Float64, Int64
+from arrays import Int64
 from dag.step_graph import NO_LINK, Recording, StepGraph
 from dialects.step_parts import Operation
 from errors import TraceError, whole_number
@@ -18,9 +18,6 @@ from replay.links import connection, ends_of
 
 NAME = "partition_bytes=N"
 HELP = "tensors are cut into pieces of N bytes; needs their sizes, from BytePS's log"
-
-#: Partitions up to this size show what one costs whatever its size.
-_SMALL = 32 * 1024
 
 
 def parse(request: EditRequest, job: Job) -> Edit | None:
@@ -53,10 +50,9 @@ def at_partition_bytes(recording: Recording, n_bytes: int) -> Recording:
     """Return the recording with tensors cut into partitions of `n_bytes`.
 
     A new partition passes the stages as the recorded one at its place did, but goes to the server that had
-    its key. Where none had, the servers take turns. Bytes on a link take as long as before. A tensor's
-    recorded time in another stage changes as what the stage takes per partition (the median of small ones)
-    and per byte says; but a partition waits as long as one did: many wait side by side. A tensor whose
-    partitions stay as they are does not change.
+    its key. Where none had, the servers take turns. Bytes take as long as before, on a link and elsewhere,
+    and a partition waits as long as one did: many wait side by side. A tensor whose partitions stay as they
+    are does not change.
 
     Raises
     ------
@@ -66,7 +62,7 @@ def at_partition_bytes(recording: Recording, n_bytes: int) -> Recording:
     cut = changed_tensors(recording, n_bytes)
     if not cut:
         return recording
-    made = _Cut(recording, cut, _costs(recording))
+    made = _Cut(recording, cut)
     steps = [made.step(step) for step in recording.steps]
     return replace(recording, operations=made.operations, steps=steps)
 
@@ -101,49 +97,10 @@ def changed_tensors(recording: Recording, n_bytes: int) -> dict[tuple[int, str],
     return found
 
 
-def _costs(recording: Recording) -> dict[str, tuple[float, float]]:
-    """Return the time of each stage for a partition, as small ones show it, and for a byte, as all do (ns).
-
-    That is the median of them. Where none is small, the smallest stand for them, without the time of their
-    bytes.
-    """
-    found = {}
-    for stage, table in _samples(recording).items():
-        size, work = table.T
-        small = size <= max(_SMALL, float(np.quantile(size, 0.1)))
-        per_byte = _per_byte(size, work)
-        beyond = work[small] - np.where(size[small] <= _SMALL, 0, size[small] * per_byte)
-        found[stage] = max(float(np.median(beyond)), 0.0), per_byte
-    return found
-
-
-def _per_byte(size: Float64, work: Float64) -> float:
-    """Return how much longer a byte more takes, from all partitions of a stage."""
-    from scipy.optimize import nnls
-
-    return float(nnls(np.stack([np.ones(len(size)), size], axis=1), work)[0][1])
-
-
-def _samples(recording: Recording) -> dict[str, Float64]:
-    """Return by stage the bytes and work of each partition in each step (k, 2)."""
-    rows: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for step in recording.steps:
-        for number, work in zip(step.operation.tolist(), step.work_ns.tolist(), strict=True):
-            one = recording.operations[number].transfer
-            if not one.is_wait and one.key is not None and one.n_bytes:
-                rows[one.stage].append((one.n_bytes, work))
-    return {stage: np.array(samples, np.float64) for stage, samples in rows.items()}
-
-
 class _Cut:
     """Cuts the steps of a recording; `operations` grows by those of new partitions."""
 
-    def __init__(
-        self,
-        recording: Recording,
-        tensors: Mapping[tuple[int, str], _Tensor],
-        costs: Mapping[str, tuple[float, float]],
-    ) -> None:
+    def __init__(self, recording: Recording, tensors: Mapping[tuple[int, str], _Tensor]) -> None:
         self.operations = list(recording.operations)
         self._place = {link: i for i, link in enumerate(recording.links)}
         self._server: dict[int | None, str] = {}  # by key
@@ -151,7 +108,7 @@ class _Cut:
             if one.transfer.is_answer:
                 self._server[one.transfer.key] = (ends_of(one.transfer.link) or [one.transfer.link])[0]
         self._servers = sorted(set(self._server.values()))
-        self._tensors, self._costs = tensors, costs
+        self._tensors = tensors
         self._number: dict[tuple[int, int], int] = {}
         self._before: list[dict[int, int]] = []
 
@@ -237,39 +194,26 @@ class _Cut:
         return (one.owner, one.transfer.whole, one.transfer.stage, sends) if self._tensor(one) else None
 
     def _work(self, step: StepGraph, like: Int64, operation: Sequence[int]) -> Int64:
-        """Return the work of the new events.
+        """Share out the time that each stage of a tensor took in the step.
 
-        What is served in turn takes the stage's recorded total, changed as its cost says; a wait is as long
-        as one of the tensor's was, whatever its bytes: partitions wait side by side.
+        Each byte takes the same; a wait is as long as one of the tensor's was: partitions wait side by side.
         """
-        total: dict[_Group, float] = defaultdict(float)
-        costs: dict[_Group, float] = defaultdict(float)
+        total: Counter[_Group] = Counter()
         count: Counter[_Group] = Counter()
-        for number, work in zip(step.operation.tolist(), step.work_ns.tolist(), strict=True):
+        for number, work_ns in zip(step.operation.tolist(), step.work_ns.tolist(), strict=True):
             if group := self._group(number):
-                total[group] += work
-                costs[group] += self._cost(number)
+                total[group] += work_ns
                 count[group] += 1
-        found = step.work_ns[like].astype(np.float64)
+        made_ns = step.work_ns[like].astype(np.float64)
         for event, number in enumerate(operation):
             if group := self._group(number):
-                one = self.operations[number].transfer
-                of_tensor = sum(self._tensors[group[:2]].sizes)
-                if one.is_wait:
-                    found[event] = total[group] / count[group]
-                elif costs[group]:
-                    found[event] = total[group] * self._cost(number) / costs[group]
-                else:
-                    found[event] = total[group] * one.n_bytes / of_tensor
-        return np.rint(found).astype(np.int64)
+                part, sizes = self.operations[number].transfer, self._tensors[group[:2]].sizes
+                share = 1 / count[group] if part.is_wait else part.n_bytes / sum(sizes)
+                made_ns[event] = total[group] * share
+        return np.rint(made_ns).astype(np.int64)
 
     def _tensor(self, one: Operation) -> _Tensor | None:
         return None if one.transfer.key is None else self._tensors.get((one.owner, one.transfer.whole))
-
-    def _cost(self, number: int) -> float:
-        one = self.operations[number].transfer
-        part_ns, byte_ns = self._costs.get(one.stage, (0.0, 0.0))
-        return part_ns + byte_ns * one.n_bytes
 
 
 def _copied(edges: Int64, copies: Sequence[Mapping[int, int]], tensor: Sequence[str]) -> Int64:

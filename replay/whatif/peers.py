@@ -16,11 +16,9 @@ from replay.even_work import (
     is_own_work,
     ratio_of,
     scaled,
-    scaled_column,
     stages,
     work_by_owner,
-    work_of,
-)  # fmt: skip
+)
 from replay.selection import named_ranks
 
 NAME = "rank1=peers, rank1.extra=peers, rank1.gap=peers, gap=even"
@@ -41,14 +39,14 @@ def parse(request: EditRequest, job: Job) -> Edit | None:
     if request.value != "peers":
         return None
     if part == "gap":
-        late, group = named_ranks(job.recording, request, ranks), stages(job.recording)
-        return measured(job, lambda recording: as_peers(recording, late, group, work=False, gaps=True))
+        late = named_ranks(job.recording, request, ranks)
+        return measured(job, lambda recording: as_peers(recording, late, work=False, gaps=True))
     if ranks and part == "extra":
         late = named_ranks(job.recording, request, ranks)
         return measured(job, lambda recording: without_extra(recording, late))
     if part.rpartition(",")[2].startswith(("rank", "wk")):
-        late, group = named_ranks(job.recording, request, request.name), stages(job.recording)
-        return measured(job, lambda recording: as_peers(recording, late, group))
+        late = named_ranks(job.recording, request, request.name)
+        return measured(job, lambda recording: as_peers(recording, late))
     raise request.refused(
         "peers is a value of a rank, its gap, its extra work or ready: e.g. rank1.gap=peers"
     )
@@ -70,13 +68,12 @@ def without_extra(recording: Recording, late: Sequence[int]) -> Recording:
 
 
 def gaps_even_in_each_step(recording: Recording) -> Recording:
-    """Return the recording in which the gaps of each owner are as long as the mean owner's in that step."""
-    work = work_of(recording)
+    """Let no owner pause in a step for longer than the mean owner does."""
+    n_owners = len(recording.owners)
 
     def evened(step: StepGraph) -> StepGraph:
-        gaps = work.table(step, "gap_ns").sum(axis=1, keepdims=True)
-        factor = np.broadcast_to(np.minimum(ratio_of(gaps.mean(), gaps), 1.0), (work.n_owners, work.n_kinds))
-        factor_of = work.of_operations(factor, np.ones(len(work.kind), np.bool_))
-        return replace(step, gap_ns=scaled_column(step, factor_of, "gap_ns"))
+        gaps = np.bincount(step.owner, step.gap_ns, n_owners).astype(np.float64)
+        factor = np.minimum(ratio_of(gaps.mean(), gaps), 1.0)
+        return replace(step, gap_ns=np.rint(step.gap_ns * factor[step.owner]).astype(np.int64))
 
     return recording.edited(evened)

@@ -25,9 +25,10 @@ HELP = (
 
 #: A server is slow if three quarters of its pulls take this many times what three quarters of the others' do.
 _SLOWER = 1.2
-#: What the time of a server's bytes is that of, where its network is slow.
+#: What is compared where a server's threads are slow, and where its network is.
+_IN_A_ROW = "pulls that are answered right after another"
 _SIDES = "what it receives and sends at best"
-#: Pulls and partitions of one size class that it takes to know what a server takes for them.
+#: Large pulls and partitions that it takes to know what a server takes for them.
 _PULLS, _PARTITIONS = 8, 2
 #: Smaller partitions than this share of the largest tell of messages, not of bytes.
 _LARGE = 0.2
@@ -74,43 +75,41 @@ def is_pull(one: Operation) -> bool:
 
 
 def slowest_server(job: Job) -> Pace | None:
-    """Return the server that surely takes longer than any other; None where none does or can be compared.
+    """Find the server that surely takes longer than any other; None where none does or can be compared.
 
-    Compared are pulls of one size class, of those answered right after another: these wait for nothing else.
-    Then what servers send and receive at best.
+    Compared are large pulls that are answered right after another: these wait for nothing else. Then what
+    servers send and receive at best.
     """
     recording = job.recording
     servers, of_operation = recording.numbered(lambda one: one.transfer.server if is_pull(one) else "")
     known = job.links if len(servers) > 2 and is_sized(recording) else None
     if known is None:  # or there is but one server, and "" for all that are not pulls
         return None
-    operation, work = _answered_in_a_row(recording)
-    server, key = of_operation[operation], recording.column(lambda one: one.transfer.key or 0)[operation]
-    n_bytes = recording.column(lambda one: one.transfer.n_bytes)[operation]
-    at_least_1 = np.maximum(n_bytes, 1)
-    # what is quicker than its bytes waited elsewhere, together with the one before it
-    per_byte = np.maximum(work / at_least_1, 1 / known.at_least)
-    size = np.where(n_bytes > _LARGE * n_bytes.max(initial=0), np.rint(np.log2(at_least_1)), -1)
-    paces: dict[int, Float64] = {}
-    for one_size in unique(size[size >= 0]):
-        found: dict[int, Float64] = {}
-        for one in unique(server).tolist():
-            mine = (size == one_size) & (server == one)
-            if mine.sum() >= _PULLS and len(unique(key[mine])) >= _PARTITIONS:
-                found[one] = np.quantile(per_byte[mine], [0.25, 0.5, 0.75])
-        for one, (low, own, _) in found.items():
-            others = np.array([of for other, of in found.items() if other != one])
-            if len(others):
-                total = n_bytes[(size == one_size) & (server == one)].sum()
-                usual, high = np.median(others[:, 1]), others[:, 2].max()
-                paces[one] = paces.get(one, np.zeros(5)) + total * np.array([1, low, own, usual, high])
-    for one, sums in paces.items():
-        _, low, own, usual, high = sums / sums[0]
-        if low > _SLOWER * high:
-            rest = [other for i, other in enumerate(servers) if other and i != one]
-            beside = rest[0] if len(rest) == 1 else "the others"
-            return Pace(servers[one], beside, own, usual, "pulls that are answered right after another")
+    paces = _paces_in_a_row(recording, of_operation, 1 / known.at_least)
+    for server, (low, usual, _) in paces.items():
+        others = np.array([pace for other, pace in paces.items() if other != server])
+        if len(others) and low > _SLOWER * others[:, 2].max():
+            names = [name for number, name in enumerate(servers) if name and number != server]
+            beside = names[0] if len(names) == 1 else "the others"
+            return Pace(servers[server], beside, usual, float(np.median(others[:, 1])), _IN_A_ROW)
     return _slowest_side(recording, known)
+
+
+def _paces_in_a_row(recording: Recording, server_of: Int64, least: float) -> dict[int, Float64]:
+    """Measure the quartiles of the time per byte of each server's large pulls; `server_of` operations (n,).
+
+    A pull that is quicker than the `least` time of its bytes waited elsewhere, with the one before it.
+    """
+    operation, work = _answered_in_a_row(recording)
+    n_bytes = recording.column(lambda one: one.transfer.n_bytes)[operation]
+    is_large = n_bytes > _LARGE * n_bytes.max(initial=0)
+    operation, per_byte = operation[is_large], np.maximum(work[is_large] / n_bytes[is_large], least)
+    server, key = server_of[operation], recording.column(lambda one: one.transfer.key or 0)[operation]
+    return {
+        one: np.quantile(per_byte[server == one], [0.25, 0.5, 0.75])
+        for one in unique(server).tolist()
+        if (server == one).sum() >= _PULLS and len(unique(key[server == one])) >= _PARTITIONS
+    }
 
 
 def _slowest_side(recording: Recording, known: LinkRate) -> Pace | None:

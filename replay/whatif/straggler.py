@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from msgspec.structs import replace
 
 from arrays import Int64
-from arrays.numbering import occurrence_number
-from dag.step_graph import Recording, StepGraph
+from dag.step_graph import Recording
 from dialects.roles import Role
-from dialects.step_parts import EdgeKind, Joint
 from replay.edit import Edit, EditRequest, Job, Order, measured
-from replay.even_work import even_in_each_step, evened, peers_of, peers_usual, stages, work_by_owner
-from replay.occurrences import medians, pair_numbers
+from replay.even_work import (
+    as_peers,
+    as_usual,
+    done_by_all,
+    of_mean_owner,
+    peers_usual,
+    stages,
+    work_by_owner,
+)
+from replay.occurrences import medians
 from units import in_percent
 
 NAME = "straggler=none|even|mean|each_step"
@@ -47,7 +51,7 @@ def stragglers(recording: Recording) -> list[int]:
     """
     if len(recording.owners) < 2:
         return []
-    group = _groups(recording)
+    group = stages(recording)
     own = recording.which(lambda one: not one.is_communication)
     on_device = recording.which(lambda one: one.on_device)
     found: set[int] = set()
@@ -69,46 +73,23 @@ def why_none(recording: Recording) -> str:
 
 
 def without_stragglers(recording: Recording) -> Recording:
-    """Return the recording with each straggler's operations as long as their median over its peers.
-
-    The n-th event of a name in a step is compared with the peers' n-th; what no peer does takes no
-    time. A straggler's gaps are at most those of its peers. Without a straggler nothing changes. Peers are
-    those of its stage of a pipeline, where there are any.
-    """
+    """Let stragglers work, and pause, like their peers."""
     slow = stragglers(recording)
-    fast = [owner for owner in range(len(recording.owners)) if owner not in slow]
-    if not slow or not fast:
+    if len(slow) == len(recording.owners):
         return recording
+    return as_peers(recording, slow, gaps=True, over_steps=False)
+
+
+def evened(recording: Recording) -> Recording:
+    """Share out the work of each kind evenly over the owners, if all of them have it."""
     own = recording.which(lambda one: not one.is_communication)
-    kind = recording.numbered(lambda one: one.label)[1]
-    group = _groups(recording)
-    is_slow = np.isin(np.arange(len(recording.owners)), slow)
-
-    def evened(step: StepGraph) -> StepGraph:
-        same = pair_numbers(_same(step, kind), group[step.owner])
-        peers = ~is_slow[step.owner]
-        late = ~peers & own[step.operation]
-        n_same = int(same.max(initial=0)) + 1
-        work, gap = (
-            medians(same[peers], column[peers], n_same)[same] for column in (step.work_ns, step.gap_ns)
-        )
-        tail = step.tail_ns.copy()
-        for owner in slow:
-            tail[owner] = min(tail[owner], int(np.median(tail[peers_of(owner, slow, group)])))
-        return replace(
-            step,
-            work_ns=np.where(late, work, step.work_ns),
-            gap_ns=np.where(late, np.minimum(gap, step.gap_ns), step.gap_ns),
-            tail_ns=tail,
-        )
-
-    return recording.edited(evened)
+    return as_usual(recording, "work_ns", of_mean_owner, own & done_by_all(recording))
 
 
-def _groups(recording: Recording) -> Int64:
-    """Return the group in which the work of each owner (m,) is compared: its stage, where others have it."""
-    stage = stages(recording)
-    return stage if np.bincount(stage).min() > 1 else np.zeros_like(stage)
+def even_in_each_step(recording: Recording) -> Recording:
+    """Give each kind of own work the mean owner's time in that step."""
+    own = recording.which(lambda one: not one.is_communication)
+    return as_usual(recording, "work_ns", of_mean_owner, own, over_steps=False)
 
 
 def at_mean_work(recording: Recording) -> Recording:
@@ -117,63 +98,18 @@ def at_mean_work(recording: Recording) -> Recording:
     A transfer (communication without the waiting for others) is at the median of its kind. A rank alone is
     behind nobody: what its operations of one name do need not be alike.
     """
-    ideal = ideal_work_ns(recording, kinds_of_work(recording)[1])
-    steps = zip(recording.steps, ideal, strict=True)
-    return recording.with_steps(replace(step, work_ns=work) for step, work in steps)
-
-
-def kinds_of_work(recording: Recording) -> tuple[list[str], list[Int64]]:
-    """Return the kinds of work, and which one each event of each step (n,) is.
-
-    A kind is an operation's name, and with how many others it is done: a reduction of two ranks is not one
-    of all.
-    """
-    names, name = recording.numbered(lambda one: one.name)
-    steps = recording.steps
-    number = [name[step.operation] for step in steps]
-    flat, others = np.concatenate(number), np.concatenate([_met(step) for step in steps])
-    kind = pair_numbers(flat, others)
-    _, event = np.unique(kind, return_index=True)
-    several = np.bincount(flat[event], minlength=len(names)) > 1
-    called = [
-        names[one] + (f" of {n + 1} ranks" if several[one] else "")
-        for one, n in zip(flat[event].tolist(), others[event].tolist(), strict=True)
-    ]
-    return called, np.split(kind, np.cumsum([len(one) for one in number])[:-1])
-
-
-def ideal_work_ns(recording: Recording, kinds: Sequence[Int64]) -> list[Int64]:
-    """Return the work of each step's events (n,), of these `kinds`, in the ideal job; see `at_mean_work`."""
     if len(recording.owners) < 2:
-        return [step.work_ns for step in recording.steps]
-    moves = recording.which(lambda one: one.is_communication)
-    kind, work, is_moving = (
-        np.concatenate(column)
-        for column in zip(
-            *(
-                (of, step.work_ns, moves[step.operation])
-                for of, step in zip(kinds, recording.steps, strict=True)
-            ),
-            strict=True,
-        )
-    )
-    n_kinds = int(kind.max(initial=-1)) + 1
-    mean = np.bincount(kind, work, n_kinds) / np.maximum(np.bincount(kind, minlength=n_kinds), 1)
-    is_transfer = np.bincount(kind, is_moving, n_kinds) > 0
-    usual = np.where(is_transfer, medians(kind, work, n_kinds), np.rint(mean).astype(np.int64))
-    return [usual[one] for one in kinds]
+        return recording
+    ideal = ideal_work_ns(recording)
+    return recording.edited(lambda step: replace(step, work_ns=ideal[step.operation]))
 
 
-def _met(step: StepGraph) -> Int64:
-    """Return with how many others each event (n,) is done: those that it waits for to come to a meeting."""
-    source, target, joint, kind = step.edges.T
-    entered = np.bincount(target[joint == Joint.START_TO_HEAD], minlength=len(step))  # meetings of many
-    meets = (joint >= Joint.END_TO_BODY) & np.isin(kind, (EdgeKind.GROUP, EdgeKind.DATA))
-    others = np.where(joint == Joint.END_TO_BODY, entered[source], 1)
-    return np.bincount(target[meets], others[meets], len(step)).astype(np.int64)
-
-
-def _same(step: StepGraph, kind: Int64) -> Int64:
-    """Return for each event of a step a number that the n-th events of one kind share on all owners."""
-    of_event = kind[step.operation]
-    return pair_numbers(of_event, occurrence_number(of_event * len(step.begin_ns) + step.owner))
+def ideal_work_ns(recording: Recording) -> Int64:
+    """Return the work of each operation (n,) in the ideal job, of its name; see `at_mean_work`."""
+    names, kind = recording.numbered(lambda operation: operation.name)
+    moves = recording.which(lambda operation: operation.is_communication)
+    of_event = np.concatenate([kind[step.operation] for step in recording.steps])
+    work = np.concatenate([step.work_ns for step in recording.steps])
+    count = np.maximum(np.bincount(of_event, minlength=len(names)), 1)
+    mean = np.rint(np.bincount(of_event, work, len(names)) / count).astype(np.int64)
+    return np.where(moves, medians(of_event, work, len(names))[kind], mean[kind])

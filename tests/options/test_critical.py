@@ -52,14 +52,6 @@ def test_a_step_is_its_work_and_its_gaps(gpu: Path) -> None:
     assert [one["ts_ms"] for one in scope["path"]] == [0.0, 1.0, 4.0, 8.0]
 
 
-def test_one_recorded_step_and_its_queue_stages(gpu: Path) -> None:
-    document = answer("--path", gpu, "--step", "2", "--del_queue")
-    assert path_of(document) == [
-        ("FW.a", "FW", 3.0), ("BW.a", "BW", 3.0), ("Comm.w.PUSH.0", "Comm", 1.0),
-        ("Comm.w.PULL.0", "Comm", 1.0), ("before the next step", "gap", 2.0),
-    ]  # fmt: skip
-
-
 def test_the_mean_is_the_longest_chain_of_averages(gpu: Path) -> None:
     # FW (1 + 3 + 1) / 3, BW 3, Comm (4 + 2) / 2; no gaps
     document = answer("--path", gpu, "--step", "mean")
@@ -159,11 +151,6 @@ def test_mistakes_are_one_line(gpu: Path, flags: list[str], code: int, what: str
     found, out, err = run_cli("--option", "critical", "--path", gpu, *flags)
     assert (found, out, err.count("\n")) == (code, "", 1)
     assert what in err
-
-
-def test_a_trace_without_its_graph_is_still_answered(gpu: Path) -> None:
-    (gpu / "dag.gml").unlink()
-    assert answer("--path", gpu)["iteration_ms"] == 10.0
 
 
 def test_the_shipped_example_blames_the_worker_that_was_waited_for() -> None:

@@ -51,11 +51,3 @@ def test_too_few_steps_have_no_interval(tmp_path: Path) -> None:
     assert whatif(path, "FW=0.5")["whatif"][0]["interval_ms"] is None
     code, out, _ = run_cli("--option", "replay", "--path", path, "--output", "-")
     assert code == 0 and "Too few steps for an interval: 4 are needed." in out
-
-
-def test_each_operation_in_turn_is_measured_against_the_recorded_step() -> None:
-    found = document("--path", LENET, "--sub_option", "bottleneck", "--head", "5")
-    first = found["bottlenecks"][0]
-    assert len(found["bottlenecks"]) == 5
-    assert first["effect"] == pytest.approx(first["effect_ms"] / found["iteration_ms"])
-    assert first["effect_ms"] < 0

@@ -11,14 +11,13 @@ import pytest
 from jobs import MS, Times, apply, foreseen, job, lockstep, one_gpu, rank
 from msgspec.structs import replace
 
-from dag.step_graph import Recording, StepGraph
+from dag.step_graph import Recording
 from dag_utils import RankFacts
 from dialects.recorded_collectives import Call, Collectives
 from errors import UsageError
 from replay.edit import EditRequest, Job
 from replay.edits import EditedJob
 from replay.runs import simulated
-from replay.whatif.gradients import shared_out_ns, time_per_byte
 
 _INPUTS = {"BW.b": ["FW.a"], "BW.a": ["BW.b"], "reduce_b": ["BW.b"], "reduce_a": ["BW.a", "reduce_b"]}
 
@@ -93,33 +92,6 @@ def sized(recording: Recording, times: Times, sizes: Mapping[str, int]) -> Job:
     return Job(
         recording, [RankFacts("", rank=i, world_size=2, sizes=known, sizes_end_ns=ends) for i in (0, 1)]
     )
-
-
-def test_a_byte_takes_as_long_as_in_most_bytes() -> None:
-    # 8 MB take 64 ms, 4 MB take 16
-    times = {
-        "FW.a": (0, 10),
-        "BW.b": (10, 20),
-        "BW.a": (20, 100),
-        "reduce_b": (20, 84),
-        "reduce_a": (100, 116),
-    }
-    recording = reducing(times, times, end=116)
-    job = sized(recording, times, {"reduce_b": 8, "reduce_a": 4})
-    no_latency = np.zeros(len(recording.operations))
-    assert (time_per_byte(job, no_latency) * (1 << 20) / MS).tolist() == [8, 8]
-
-    def goes_on(step: StepGraph) -> StepGraph:
-        rests = np.flatnonzero(recording.which(lambda one: one.name == "reduce_b")[step.operation])
-        return replace(step, continued=np.stack([rests, rests], axis=1))
-
-    # what goes on from the step before is a bucket of that step
-    rest = sized(recording.edited(goes_on), times, {"reduce_b": 8, "reduce_a": 4})
-    assert (time_per_byte(rest, no_latency) * (1 << 20) / MS).tolist() == [4, 4]
-
-
-def test_what_two_collectives_do_at_once_is_half_of_each() -> None:
-    assert shared_out_ns(np.array([0, 5]), np.array([10, 15])).tolist() == [5 + 2.5, 2.5 + 5]
 
 
 def test_at_an_absolute_bandwidth_no_collective_is_slower_than_its_peers() -> None:
