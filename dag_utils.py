@@ -15,6 +15,7 @@ from dag.path_summary import (
     BY_NAME,
     KIND,
     PATH,
+    PATH_WITH_RULES,
     NamedPath,
     by_category,
     by_name,
@@ -31,9 +32,9 @@ from dag.step_graph import Recording, StepGraph
 from dag.step_timeline import group_of, key_of, path_bars, step_timeline, stretch_key
 
 __all__ = [
-    "BY_NAME", "CATS", "GAP", "KIND", "NO_EVENT", "PATH", "CriticalPath", "Dag", "LoadedSteps",
-    "LongestPath", "NamedPath", "OperationSlack", "Partitions", "RankFacts", "Recording", "Scope",
-    "StepGraph",
+    "BY_NAME", "CATS", "GAP", "KIND", "NO_EVENT", "PATH", "PATH_WITH_RULES", "CriticalPath", "Dag",
+    "LoadedSteps", "LongestPath", "NamedPath", "OperationSlack", "Partitions", "RankFacts", "Recording",
+    "Scope", "StepGraph",
     "by_category", "by_link", "by_name", "category", "choose_step", "critical_path",
     "gap_covers", "group_of", "headline", "key_of", "kind_of_work", "load_steps",
     "longest_chain", "longest_path", "marked_events", "mean_dags", "named_path", "new_dag", "path_bars",

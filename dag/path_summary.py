@@ -12,14 +12,16 @@ from msgspec import Struct
 from arrays import Int64
 from dag.critical_path import CATS, GAP, NO_EVENT, WAIT, CriticalPath
 from dag.step_graph import Recording, StepGraph
+from dialects.edge_rules import RULES
 from dialects.kernel_kinds import COMMUNICATION
 from dialects.roles import Role
-from dialects.step_parts import EdgeKind, Operation
+from dialects.step_parts import Operation
 from errors import listed
 from function_names import brief
 from result import Cell, Column, LazySequence, in_ms, in_percent, ms_column
 
-_LABELS = [*(kind.label for kind in EdgeKind), ""]  # the last for a stretch that no edge enters: -1
+#: Kind and sentence of each rule; the last of a stretch that no edge enters: -1.
+_BECAUSE = [*((rule.kind.label, rule.sentence) for rule in RULES), ("", "")]
 
 #: A gap that needs a name lasts this long, or this share of the path.
 _LONG_NS, _LONG = 1_000_000, 0.01
@@ -42,6 +44,8 @@ PATH = (
     Column("dur_ms", "on the path (ms)", "float"),
     Column("because", "after"),
 )
+#: … of its rows with the rules.
+PATH_WITH_RULES = (*PATH, Column("rule", "rule"))
 #: What people read of the item of a row: `Label.kind`; documents have the category alone.
 KIND = Column("kind", "kind", value=lambda item: item.kind)
 
@@ -75,7 +79,7 @@ class NamedPath(Struct, frozen=True):
     labels : what occurs on the path, in the order of its first stretches
     label : (k,) index into `labels`
     start_ns, dur_ns : (k,) from the start of the step
-    kind : (k,) the `EdgeKind` of the edge by which the path enters it, -1 for none
+    rule : (k,) the `Rule` of the edge by which the path enters it, -1 for none
     covered : the numbers of those `labels` that are gaps which something covers
     """
 
@@ -83,7 +87,7 @@ class NamedPath(Struct, frozen=True):
     label: Int64
     start_ns: Int64
     dur_ns: Int64
-    kind: Int64
+    rule: Int64
     covered: frozenset[int] = frozenset()
 
     def __len__(self) -> int:
@@ -95,14 +99,15 @@ class NamedPath(Struct, frozen=True):
         sums: list[int] = np.bincount(self.label, self.dur_ns, len(self.labels)).astype(np.int64).tolist()
         return sums
 
-    def rows(self, *, owned: bool = False) -> LazySequence[tuple[Cell, ...]]:
-        """Return the cells of `PATH` for each stretch; if `owned`, the name begins with the owner."""
-        label, start_ns, dur_ns, kind = self.label.item, self.start_ns.item, self.dur_ns.item, self.kind.item
+    def rows(self, *, owned: bool = False, why: bool = False) -> LazySequence[tuple[Cell, ...]]:
+        """Show each stretch as cells of `PATH`: names with the owner if `owned`, its rule if `why`."""
+        label, start_ns, dur_ns, rule = self.label.item, self.start_ns.item, self.dur_ns.item, self.rule.item
+        shown = 2 if why else 1
 
         def cells(at: int) -> tuple[Cell, ...]:
             name, cat, owner, _ = self.labels[label(at)]
             name = f"{owner}.{name}" if owned else name
-            return name, cat, owner, start_ns(at) / 1e6, dur_ns(at) / 1e6, _LABELS[kind(at)]
+            return name, cat, owner, start_ns(at) / 1e6, dur_ns(at) / 1e6, *_BECAUSE[rule(at)][:shown]
 
         return LazySequence(range(len(self)), cells)
 
@@ -127,7 +132,7 @@ def named_path(
     first = np.flatnonzero(is_first)
     dur = np.add.reduceat(path.end_ns - path.start_ns, first) if len(first) else path.end_ns
     start_ns, labels = path.start_ns[first] - path.begin_ns, [*labels, *place]
-    return NamedPath(labels, label[first], start_ns, dur, path.kind[first], frozenset(place.values()))
+    return NamedPath(labels, label[first], start_ns, dur, path.rule[first], frozenset(place.values()))
 
 
 def gap_covers(recording: Recording, path: CriticalPath) -> dict[int, tuple[str, bool]]:
@@ -198,10 +203,10 @@ def by_name(path: NamedPath) -> list[NameShare]:
     return sorted(shares, key=lambda share: -share.ns)
 
 
-def records(path: NamedPath, *, owned: bool) -> LazySequence[dict[str, Cell]]:
-    """Return the path for JSON; where several ranks have one (`owned`), operations are named with theirs."""
-    keys = [column.key for column in PATH]
-    return LazySequence(path.rows(owned=owned), lambda row: dict(zip(keys, row, strict=True)))
+def records(path: NamedPath, *, owned: bool, why: bool = False) -> LazySequence[dict[str, Cell]]:
+    """Show the path for JSON; `owned` and `why` as for `NamedPath.rows`."""
+    keys = [column.key for column in (PATH_WITH_RULES if why else PATH)]
+    return LazySequence(path.rows(owned=owned, why=why), lambda row: dict(zip(keys, row, strict=True)))
 
 
 def by_category(path: NamedPath) -> dict[str, int]:

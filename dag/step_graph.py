@@ -45,7 +45,7 @@ class StepGraph(Struct, frozen=True):
     operation : (n,) index into `Recording.operations`
     owner, link : (n,) indices into `Recording.owners` and `Recording.links`
     start_ns, end_ns : (n,) as recorded, but for what `held` says
-    edges : (e, 4) rows of source, target, `Joint`, `EdgeKind`; none contradicts the recorded times
+    edges : (e, 4) rows of source, target, `Joint`, `Rule`; none contradicts the recorded times
     work_ns : (n,) the last part of the event, in which it waited for nothing
     gap_ns : (n,) from the event's last input to its start
     begin_ns, next_ns : (m,) when each owner's step, and the one after it, begins; -1 where unknown

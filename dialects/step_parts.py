@@ -18,29 +18,10 @@ from msgspec.structs import replace
 
 from arrays import Int64, NDArray
 from arrays.numbering import narrowest
+from dialects.edge_rules import Rule
 from dialects.roles import Phase, Role
 from errors import Note, NoteKind
 from formats.columns import Trace, Track
-
-
-class EdgeKind(IntEnum):
-    """Why the target of an edge waits for its source."""
-
-    DATA = 0  # needs its result
-    DEVICE = 1  # next on the same thread, stream or link
-    LAUNCH = 2  # was launched by it (a kernel by its CPU call)
-    SYNCHRONISE = 3  # a host call that waits for work on a device, a stream that waits for an event
-    MESSAGE = 4  # comes over the network from another worker
-    GROUP = 5  # all ranks of the group must have come this far
-    HAND_OVER = 6  # a thread that was idle resumed when it ended, as far as the times tell
-    QUEUE = 7  # the launch queue had no room before it began
-    PART = 8  # is a part of it, or has it as a part
-    EXCHANGE = 9  # only of a `Meeting`: with which ranks it is done is not recorded
-
-    @property
-    def label(self) -> str:
-        """The kind as words."""
-        return self.name.lower().replace("_", " ")
 
 
 class Joint(IntEnum):
@@ -210,14 +191,14 @@ class Edge(NamedTuple):
     source: int
     target: int
     joint: Joint = Joint.END_TO_HEAD
-    kind: EdgeKind = EdgeKind.DATA
+    rule: Rule = Rule.RESULT
 
 
 class Meeting(NamedTuple):
     """One event's part in something that several ranks do together.
 
     Of all events of one `key`, on whatever ranks, those that leave wait for those of *other* ranks that
-    enter: along `joint` and `kind` of the one that leaves. A collective enters and leaves with START_TO_BODY
+    enter: along `joint` and `rule` of the one that leaves. A collective enters and leaves with START_TO_BODY
     (nobody ends before the last has begun); a BytePS PULL leaves what the workers' PUSHes enter, END_TO_BODY.
     A source that ends later than the target is waited for by its start only; one that starts later, not at
     all (the root of a broadcast). Keys with their turns (how often it was done before) are equal across
@@ -229,7 +210,7 @@ class Meeting(NamedTuple):
     enters: bool
     leaves: bool
     joint: Joint = Joint.START_TO_BODY
-    kind: EdgeKind = EdgeKind.GROUP
+    rule: Rule = Rule.COLLECTIVE
     turn: int = 0
 
 
@@ -250,14 +231,14 @@ class Meetings(Struct, frozen=True):
     enters: NDArray[np.bool_]
     leaves: NDArray[np.bool_]
     joint: NDArray[np.int8]
-    kind: NDArray[np.int8]
+    rule: NDArray[np.int8]
 
     def __len__(self) -> int:
         return len(self.event)
 
     def select(self, rows: NDArray[Any], event: Int64) -> Meetings:
         """Return some of them, which are now of these events."""
-        others = (self.key, self.turn, self.enters, self.leaves, self.joint, self.kind)
+        others = (self.key, self.turn, self.enters, self.leaves, self.joint, self.rule)
         return Meetings(self.keys, event, *(column[rows] for column in others))
 
     def compact(self) -> Meetings:
@@ -270,9 +251,9 @@ def meetings_table(meetings: Iterable[Meeting]) -> Meetings:
     """Return a few meetings as `RankStep.meetings` wants them."""
     place: dict[Hashable, int] = {}
     rows = [(one.event, place.setdefault(one.key, len(place)), one.turn, *one[2:6]) for one in meetings]
-    event, key, turn, enters, leaves, joint, kind = np.array(rows, np.int64).reshape(-1, 7).T
+    event, key, turn, enters, leaves, joint, rule = np.array(rows, np.int64).reshape(-1, 7).T
     flags = enters.astype(np.bool_), leaves.astype(np.bool_)
-    return Meetings(list(place), event, key, turn, *flags, joint.astype(np.int8), kind.astype(np.int8))
+    return Meetings(list(place), event, key, turn, *flags, joint.astype(np.int8), rule.astype(np.int8))
 
 
 class RankStep(Struct, frozen=True):
@@ -290,7 +271,7 @@ class RankStep(Struct, frozen=True):
     begin_ns, next_ns : when the step, and the one after it, begins; `next_ns` is -1 where unknown
     operation : (n,) index into `RankSteps.operations`
     start_ns, end_ns : (n,) from `since_ns` on
-    edges : (source, target, joint, kind) as rows (m, 4) of numbers
+    edges : (source, target, joint, rule) as rows (m, 4) of numbers
     last : the events that must be over before the next step begins (the main thread's last operation);
         None where that is every event that ends in the step and that nothing else of the step follows
     across : (source in an earlier step, target in this step, joint, how many steps earlier) as rows (k, 4)
@@ -401,10 +382,10 @@ def from_start(edges: Int64) -> NDArray[np.bool_]:
     return (edges[:, 2] & 1).astype(np.bool_)  # START_TO_HEAD, START_TO_BODY
 
 
-def edge_rows(sources: Int64, targets: Int64, joint: Joint | Int64, kind: EdgeKind | Int64) -> Int64:
-    """Return edges, of one joint and kind or of several (m,), as `RankStep.edges` has them (m, 4)."""
+def edge_rows(sources: Int64, targets: Int64, joint: Joint | Int64, rule: Rule | Int64) -> Int64:
+    """Return edges, of one joint and rule or of several (m,), as `RankStep.edges` has them (m, 4)."""
     rows = np.empty((len(sources), 4), np.int32)
-    for column, values in enumerate((sources, targets, joint, kind)):
+    for column, values in enumerate((sources, targets, joint, rule)):
         rows[:, column] = values
     return narrow(rows)
 

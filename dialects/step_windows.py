@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from arrays import Int64, Mask, NDArray
 from arrays.median import longest_usual, median
 from arrays.numbering import occurrence_number, ranges, unique
+from dialects.edge_rules import Rule
 from dialects.step_parts import (
-    EdgeKind,
     Joint,
     Meetings,
     Operation,
@@ -234,7 +234,7 @@ class _Cutter:
         own = waiting[:0] if last is None else last[self.stream[part[last]] >= 0]
         own = own[np.argsort(self.events.end_ns[part[own]], kind="stable")][-1:]
         sources = np.repeat(own, len(waiting))
-        return edge_rows(sources, waiting[: len(sources)], Joint.END_TO_BODY, EdgeKind.SYNCHRONISE)
+        return edge_rows(sources, waiting[: len(sources)], Joint.END_TO_BODY, Rule.COMPLETE)
 
     def _last_that_leads(self, part: Int64, end: int) -> Int64 | None:
         """Return the last event that leads to the next step's start, and the one that hands over.

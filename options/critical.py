@@ -33,6 +33,7 @@ _MOST_SCOPES = 4  # whose lengths a terminal shows
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the flags of this option."""
     add_flags(parser, *READING, "step", "del_queue", "sort", "head", "output")
+    parser.add_argument("--why", action="store_true", help="the path in order, with the rule of each edge")
 
 
 def run(args: Namespace) -> Result:
@@ -81,6 +82,7 @@ def _recorded(args: Namespace) -> Result:
         BY_NAME,
         KIND,
         PATH,
+        PATH_WITH_RULES,
         by_name,
         headline,
         key_of,
@@ -97,21 +99,26 @@ def _recorded(args: Namespace) -> Result:
     scopes, path = scopes_of(recording, loaded.job.kind, step, parts=args.del_queue)
     widest = scopes[-1].path()
     slack = _slack_table(args, step_operations(recording, step))
-    shares, stretches = by_name(widest), widest.rows()
+    shares, stretches = by_name(widest), widest.rows(why=args.why)
     about = [(key_of(share.owner, share.name),) for share in shares]
     columns = (BY_NAME[0], KIND, *BY_NAME[2:])
     tables = [
         Table.of("by_name", "Critical path by operation", columns, shares, about=about),
         slack._replace(about=_about_operations(recording, slack), detail=not (args.full or args.sort)),
         Table(
-            "path", "Critical path", PATH, stretches, detail=not args.full,
+            "path",
+            "Critical path",
+            PATH_WITH_RULES if args.why else PATH,
+            stretches,
+            detail=not (args.full or args.why),
             about=LazySequence(range(len(stretches)), lambda row: (stretch_key(row),)),
         ),
-    ]  # fmt: skip
+    ]
+    several = len(recording.owners) > 1
     document = {
         "step": step.number,
         "iteration_ms": path.length_ns / 1e6,
-        "scopes": LazySequence(scopes, lambda scope: _document(scope, owned=len(recording.owners) > 1)),
+        "scopes": LazySequence(scopes, lambda scope: _document(scope, owned=several, why=args.why)),
         "operations": slack.records(),
     }
     notes = [*recording.notes]
@@ -139,8 +146,8 @@ def _recorded(args: Namespace) -> Result:
     )
 
 
-def _document(scope: Scope, *, owned: bool) -> dict[str, Any]:
-    """Return a scope for JSON; `owned`: whether its operations are of several ranks."""
+def _document(scope: Scope, *, owned: bool, why: bool) -> dict[str, Any]:
+    """Show a scope for JSON; `owned` and `why` as for `NamedPath.rows`."""
     from dag_utils import BY_NAME, by_category, by_name, records
 
     path = scope.path()
@@ -148,7 +155,7 @@ def _document(scope: Scope, *, owned: bool) -> dict[str, Any]:
         "scope": scope.name,
         "worker": scope.worker,
         "length_ms": scope.length_ns / 1e6,
-        "path": records(path, owned=owned),
+        "path": records(path, owned=owned, why=why),
         "by_name": Table.of("", "", BY_NAME, by_name(path)).records(),
         "by_cat": {cat: ns / 1e6 for cat, ns in by_category(path).items()},
     }
@@ -184,7 +191,7 @@ def _mean(args: Namespace) -> Result:
     """Return the longest chain of average durations through the DAG of each GPU, without gaps."""
     from dag_utils import longest_chain, mean_dags
 
-    refuse(args, NO_STEP, *READING, "del_queue", "output")
+    refuse(args, NO_STEP, *READING, "del_queue", "output", "why")
     if args.step != "mean":
         refuse(args, NO_STEP, "step")
     loaded = mean_dags(args.path, jobs=args.jobs, progress=args.progress)
@@ -210,7 +217,7 @@ def _mean(args: Namespace) -> Result:
         {
             "step": "mean",
             "iteration_ms": longest.length_ns / 1e6,
-            "scopes": [_document(scope, owned=False) for scope in scopes],
+            "scopes": [_document(scope, owned=False, why=False) for scope in scopes],
             "operations": _slack_table(args, operations).records(),
         },
         headline=f"The longest chain of average durations is {in_ms(longest.length_ns)}, "

@@ -27,7 +27,7 @@ from dag_utils import (
     kind_of_work,
     new_dag,
 )
-from dialects.step_parts import EdgeKind
+from dialects.edge_rules import EdgeKind
 from result import Network
 
 #: Nodes of a drawing that can be read.

@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from arrays import Int64
 from arrays.numbering import occurrence_number
 from dag.step_graph import Recording, StepGraph
+from dialects.edge_rules import EdgeKind, kinds_of
 from dialects.roles import Role
-from dialects.step_parts import EdgeKind, Joint
+from dialects.step_parts import Joint
 from replay.edit import Edit, EditRequest, Job, Order, measured
 from replay.even_work import even_in_each_step, evened, peers_of, peers_usual, stages, work_by_owner
 from replay.occurrences import medians, pair_numbers
@@ -166,9 +167,9 @@ def ideal_work_ns(recording: Recording, kinds: Sequence[Int64]) -> list[Int64]:
 
 def _met(step: StepGraph) -> Int64:
     """Return with how many others each event (n,) is done: those that it waits for to come to a meeting."""
-    source, target, joint, kind = step.edges.T
+    source, target, joint, _ = step.edges.T
     entered = np.bincount(target[joint == Joint.START_TO_HEAD], minlength=len(step))  # meetings of many
-    meets = (joint >= Joint.END_TO_BODY) & np.isin(kind, (EdgeKind.GROUP, EdgeKind.DATA))
+    meets = (joint >= Joint.END_TO_BODY) & np.isin(kinds_of(step.edges), (EdgeKind.GROUP, EdgeKind.DATA))
     others = np.where(joint == Joint.END_TO_BODY, entered[source], 1)
     return np.bincount(target[meets], others[meets], len(step)).astype(np.int64)
 

@@ -12,6 +12,7 @@ import pytest
 import recorded
 from dag.step_graph import StepBounds, job_lengths
 from dag_utils import Recording, choose_step, critical_path, load_steps, slack_ns
+from dialects.edge_rules import RULES, EdgeKind
 from errors import AnalyzeError
 from trace_utils import Request
 
@@ -36,6 +37,12 @@ def test_the_path_adds_up_to_the_step_and_runs_through_no_wait(recording: Record
         times = [(stretch.start_ns, stretch.end_ns) for stretch in found.stretches]
         assert all(a[1] == b[0] for a, b in itertools.pairwise(times))
         assert not [stretch for stretch in found.stretches if stretch.cat == "wait"]
+
+
+@pytest.mark.thorough
+def test_every_edge_has_a_rule(recording: Recording) -> None:
+    rules = np.concatenate([recording.steps[row].edges[:, 3] for row in recording.whole_steps])
+    assert set(rules.tolist()) <= {rule.value for rule in RULES if rule.kind is not EdgeKind.EXCHANGE}
 
 
 @pytest.mark.thorough

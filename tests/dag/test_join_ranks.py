@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from dag import join_ranks
 from dag.critical_path import critical_path, slack_ns
 from dag.step_graph import Recording
-from dialects.step_parts import Edge, EdgeKind, Joint, Meeting
+from dialects.edge_rules import Rule
+from dialects.step_parts import Edge, Joint, Meeting
 from make import rank_steps, recording
 from replay.runs import simulated
 
@@ -107,7 +108,7 @@ def exchanging(*ranks: list[tuple[int, int]]) -> Recording:
                 {f"SendRecv{i}": (1000 * begin, 1000 * end) for i, (begin, end) in enumerate(kernels)},
                 bounds=(0, 1_000_000),
                 meetings=[
-                    Meeting("SendRecv", i, enters=True, leaves=True, kind=EdgeKind.EXCHANGE, turn=i)
+                    Meeting("SendRecv", i, enters=True, leaves=True, rule=Rule.EXCHANGE, turn=i)
                     for i in range(len(kernels))
                 ],
             )

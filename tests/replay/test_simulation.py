@@ -16,7 +16,8 @@ from dag.critical_path import critical_path
 from dag.join_ranks import join
 from dag.step_graph import Recording
 from dag_utils import load_steps
-from dialects.step_parts import Edge, EdgeKind, Joint, Meeting, Operation, RankStep, RankSteps, Transfer
+from dialects.edge_rules import Rule
+from dialects.step_parts import Edge, Joint, Meeting, Operation, RankStep, RankSteps, Transfer
 from formats.columns import Track
 from replay.runs import simulated
 from trace_utils import Request
@@ -61,7 +62,7 @@ def recordings(draw: st.DrawFn, shared_links: bool = True) -> Recording:
             spans = sorted(sorted(draw(st.tuples(moments, moments))) for _ in range(n_events))
             event = st.integers(0, n_events - 1)
             edges = [
-                Edge(source, target, draw(st.sampled_from(Joint)), EdgeKind.DATA)
+                Edge(source, target, draw(st.sampled_from(Joint)), Rule.RESULT)
                 for source, target in draw(st.lists(st.tuples(event, event), max_size=6))
                 if source < target
             ]

@@ -22,9 +22,10 @@ from dag.critical_path import critical_path
 from dag.join_ranks import join
 from dag.step_graph import Recording
 from dialects import Need
+from dialects.edge_rules import RULES, EdgeKind, Rule
 from dialects.kineto import Kineto
 from dialects.kineto.kineto_graph import record
-from dialects.step_parts import EdgeKind, Joint, Meetings, RankStep, RankSteps, RankTrace
+from dialects.step_parts import Joint, Meetings, RankStep, RankSteps, RankTrace
 from dialects.step_windows import windows
 from dialects.steps import Step, step_table
 from formats.columns import Trace
@@ -97,8 +98,8 @@ def inputs(found: RankSteps, step: RankStep, name: str) -> set[tuple[str, Joint,
     """What the events called `name` wait for."""
     names = [found.operations[operation].name for operation in step.operation.tolist()]
     return {
-        (names[source], Joint(joint), EdgeKind(kind))
-        for source, target, joint, kind in step.edges.tolist()
+        (names[source], Joint(joint), RULES[rule].kind)
+        for source, target, joint, rule in step.edges.tolist()
         if names[target] == name
     }
 
@@ -548,7 +549,7 @@ def test_both_halves_of_a_transfer_are_known_by_its_ends(
 
     there, back = meetings(0, "send", sent), meetings(1, "recv", received)
     assert there.keys == back.keys == [(0, 1, "pp")]
-    assert there.kind.tolist() == back.kind.tolist() == [EdgeKind.DATA]  # nobody is late for it
+    assert there.rule.tolist() == back.rule.tolist() == [Rule.TRANSFER]  # nobody is late for it
 
 
 # -- laws
