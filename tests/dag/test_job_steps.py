@@ -14,6 +14,7 @@ from dag.step_graph import StepBounds, job_lengths
 from dag_utils import Recording, choose_step, critical_path, load_steps, slack_ns
 from dialects.edge_rules import RULES, EdgeKind
 from errors import AnalyzeError
+from make import x
 from trace_utils import Request
 
 
@@ -56,6 +57,15 @@ def test_nothing_on_the_path_has_slack(recording: Recording) -> None:
         ends = np.where(step.next_ns < 0, step.end_ns.max(initial=0), step.next_ns)
         if int(ends[found.owner]) == int(ends.max()):
             assert slack[events].max(initial=0) == 0
+
+
+def test_a_damaged_graph_beside_a_trace_is_a_note(tmp_path: Path) -> None:
+    (tmp_path / "trace.json").write_text(json.dumps([x("work", "1", 1000, 1000)]))
+    (tmp_path / "dag.gml").write_text("graph [ directed 1 node [ id 0 ]")
+    loaded = load_steps([tmp_path], Request(progress=False))
+    assert len(loaded.recording.steps) == 1
+    (line,) = loaded.repairs
+    assert line.startswith(f"{tmp_path / 'dag.gml'}: ") and line.endswith("; left out")
 
 
 def test_of_very_many_steps_those_who_ask_what_usually_happens_get_some(
