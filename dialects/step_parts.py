@@ -17,7 +17,6 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from arrays import Int64, NDArray
-from arrays.numbering import narrowest
 from dialects.edge_rules import Rule
 from dialects.roles import Phase, Role
 from errors import Note, NoteKind
@@ -241,11 +240,6 @@ class Meetings(Struct, frozen=True):
         others = (self.key, self.turn, self.enters, self.leaves, self.joint, self.rule)
         return Meetings(self.keys, event, *(column[rows] for column in others))
 
-    def compact(self) -> Meetings:
-        """Return them in less memory."""
-        event, key, turn = map(narrowest, (self.event, self.key, self.turn))
-        return replace(self, event=event, key=key, turn=turn)
-
 
 def meetings_table(meetings: Iterable[Meeting]) -> Meetings:
     """Return a few meetings as `RankStep.meetings` wants them."""
@@ -270,12 +264,11 @@ class RankStep(Struct, frozen=True):
     number : the recording's own: ProfilerStep#N, a batch's number; 1 for the first where it has none
     begin_ns, next_ns : when the step, and the one after it, begins; `next_ns` is -1 where unknown
     operation : (n,) index into `RankSteps.operations`
-    start_ns, end_ns : (n,) from `since_ns` on
+    start_ns, end_ns : (n,)
     edges : (source, target, joint, rule) as rows (m, 4) of numbers
     last : the events that must be over before the next step begins (the main thread's last operation);
         None where that is every event that ends in the step and that nothing else of the step follows
     across : (source in an earlier step, target in this step, joint, how many steps earlier) as rows (k, 4)
-    since_ns : 0 as a dialect states a step; the step's start where it is `compact`
     """
 
     number: int
@@ -289,7 +282,6 @@ class RankStep(Struct, frozen=True):
     last: Int64 | None = None
     continued: Int64 = field(default_factory=lambda: np.empty((0, 2), np.int64))
     across: Int64 = field(default_factory=lambda: np.empty((0, 4), np.int64))
-    since_ns: int = 0
 
     def __len__(self) -> int:
         return len(self.operation)
@@ -308,26 +300,14 @@ class RankStep(Struct, frozen=True):
         rows = np.array(edges, np.int64).reshape(-1, 4)
         return cls(number, *bounds, operation, times[:, 0], times[:, 1], rows, meetings_table(meetings))
 
-    def compact(self) -> RankStep:
-        """Return the step in less memory: times from its start on, all numbers as narrow as they can be."""
-        later = self.begin_ns - self.since_ns
-        return replace(
-            self,
-            operation=narrowest(self.operation),
-            start_ns=narrowest(self.start_ns - later),
-            end_ns=narrowest(self.end_ns - later),
-            edges=narrowest(self.edges),
-            meetings=self.meetings.compact(),
-            since_ns=self.begin_ns,
-        )
-
     def later(self, by_ns: int) -> RankStep:
         """Return the step `by_ns` later."""
         return replace(
             self,
             begin_ns=self.begin_ns + by_ns,
             next_ns=-1 if self.next_ns == -1 else self.next_ns + by_ns,
-            since_ns=self.since_ns + by_ns,
+            start_ns=self.start_ns + by_ns,
+            end_ns=self.end_ns + by_ns,
         )
 
 
@@ -343,13 +323,6 @@ class RankSteps(Struct, frozen=True):
     is_numbered: bool = True  # by the job's own count; False: the first recorded step is called 1
     step_kind: str = ""  # what the steps do, where the recording has others as well
     n_before: int = 0  # kernels and copies that were launched before the recording began
-
-    def compact(self) -> RankSteps:
-        """Return the steps in less memory, to be sent to another process."""
-        operations = self.operations
-        if not isinstance(operations, OperationTable):
-            operations = OperationTable(operations)
-        return replace(self, operations=operations, steps=[step.compact() for step in self.steps])
 
     def later(self, by_ns: int) -> RankSteps:
         """Return the steps `by_ns` later."""

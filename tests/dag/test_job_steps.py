@@ -62,7 +62,7 @@ def test_nothing_on_the_path_has_slack(recording: Recording) -> None:
 def test_a_damaged_graph_beside_a_trace_is_a_note(tmp_path: Path) -> None:
     (tmp_path / "trace.json").write_text(json.dumps([x("work", "1", 1000, 1000)]))
     (tmp_path / "dag.gml").write_text("graph [ directed 1 node [ id 0 ]")
-    loaded = load_steps([tmp_path], Request(progress=False))
+    loaded = load_steps([tmp_path / "trace.json"], Request(progress=False))
     assert len(loaded.recording.steps) == 1
     (line,) = loaded.repairs
     assert line.startswith(f"{tmp_path / 'dag.gml'}: ") and line.endswith("; left out")
