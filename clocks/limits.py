@@ -6,8 +6,8 @@ it sets apart by known times.
 
 from __future__ import annotations
 
-#: Relative drifts: the usual tolerance of quartz oscillators, then what `adjtimex` allows for slewing.
-QUARTZ_PPM, SLEWED_PPM = 50.0, 500.0
+#: Relative drift: the usual tolerance of quartz oscillators.
+QUARTZ_PPM = 50.0
 
 #: Ends of one collective: NCCL's kernels end 1 to 7 us apart on 8 ranks of one host. Two ends differ by less
 #: than `ENDS_TOGETHER_NS`, each being within `END_LIMIT_NS` of the message that lets it end.

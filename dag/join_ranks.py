@@ -50,6 +50,11 @@ _PICKED_UP_NS = 50_000
 _TOLERANCE_NS = 50_000
 #: Of what more ranks than this do together, not each waits for each: all come to one event, and leave it.
 _MOST_PAIRED = 16
+#: A transfer's two ends, on clocks that are as one, are not further apart than this.
+_ENDS_AGREE_NS = 20_000
+_FAR_NS = 1 << 62
+#: Two ranks that end something together less often than this share of what two others do, do so by chance.
+_BY_CHANCE = 0.1
 _MEETING = Operation("the last rank", "", Track("", "meetings"), Role.MEETING)
 
 
@@ -224,7 +229,7 @@ def _join_step(
     start = np.maximum(np.concatenate([part.start_ns for part in parts]), begin[owner])
     end = np.maximum(np.concatenate([part.end_ns for part in parts]), start)
     own = [renumbered(part.edges, at) for part, at in zip(parts, offsets, strict=True)]
-    meetings = _with_partners(_meetings_of(parts, offsets))
+    meetings = _with_partners(_meetings_of(parts, offsets), end)
     many, few = _by_size(meetings)
     start, edges = _agreeing(start, end, np.concatenate([*own, _meeting_edges(few)]))
     last_to_come, more = _joint_meetings(many, start, end, len(start))
@@ -320,18 +325,48 @@ def _meetings_of(parts: Sequence[RankStep], offsets: Sequence[int]) -> _JobMeeti
     return _JobMeetings(group, owner, event + np.array(offsets)[owner], *others)
 
 
-def _with_partners(meetings: _JobMeetings) -> _JobMeetings:
-    """Let all ranks take part in each exchange where they have equally many; else drop the exchanges.
+def _with_partners(meetings: _JobMeetings, end: Int64) -> _JobMeetings:
+    """Return the parts with those of exchanges in what only the ranks do together that exchange something.
 
-    With which ranks an exchange is done is not recorded.
+    All take part in each where all have as many of them, and the n-th end together. Otherwise ranks send to
+    each other in pairs, both of which end when the last byte has arrived. Those that end with nobody meet
+    nobody; where most do, clocks are not as one, and having as many of them is enough.
     """
-    is_exchange = meetings.rule == Rule.EXCHANGE
-    if not is_exchange.any():
+    rows = np.flatnonzero(meetings.rule == Rule.EXCHANGE)
+    if not len(rows):
         return meetings
-    _, size = np.unique(meetings.group[is_exchange], return_counts=True)
-    if (size == len(unique(meetings.owner[is_exchange]))).all():
-        return meetings._replace(rule=np.where(is_exchange, Rule.COLLECTIVE, meetings.rule))
-    return meetings.select(~is_exchange)
+    rows = rows[np.argsort(end[meetings.event[rows]], kind="stable")]
+    ends, owner, of_group = end[meetings.event[rows]], meetings.owner[rows], meetings.group[rows]
+    first = _pairs(owner, ends)
+    _, earliest, size = np.unique(of_group, return_index=True, return_counts=True)
+    if (size == len(unique(owner))).all():
+        _, latest = np.unique(of_group[::-1], return_index=True)
+        if median(ends[::-1][latest] - ends[earliest]) <= _ENDS_AGREE_NS or 4 * len(first) < len(rows):
+            return meetings._replace(
+                rule=np.where(meetings.rule == Rule.EXCHANGE, Rule.COLLECTIVE, meetings.rule)
+            )
+    group, rule = meetings.group.copy(), meetings.rule.copy()
+    for half in (rows[first], rows[first + 1]):
+        group[half] = int(meetings.group.max()) + 1 + np.arange(len(first))
+        rule[half] = Rule.TRANSFER
+    return meetings._replace(group=group, rule=rule).select(rule != Rule.EXCHANGE)
+
+
+def _pairs(owner: Int64, end: Int64) -> Int64:
+    """Return which events (n,), in order of their ends, are a transfer together with the next one.
+
+    They are of two owners, end within `_ENDS_AGREE_NS`, nearer than any other, and such of these owners end
+    together about as often as of others.
+    """
+    apart = np.diff(end)
+    may_meet = (owner[1:] != owner[:-1]) & (apart <= _ENDS_AGREE_NS)
+    apart = np.where(may_meet, apart, _FAR_NS)
+    before, after = np.append(_FAR_NS, apart[:-1]), np.append(apart[1:], _FAR_NS)
+    first = np.flatnonzero(may_meet & (apart < before) & (apart <= after))
+    both = np.sort(np.stack([owner[first], owner[first + 1]]), axis=0)
+    _, who, often = np.unique(both, axis=1, return_inverse=True, return_counts=True)
+    known: Int64 = first[often[who.reshape(-1)] >= _BY_CHANCE * often.max(initial=0)]
+    return known
 
 
 def _by_size(meetings: _JobMeetings) -> tuple[_JobMeetings, _JobMeetings]:

@@ -213,13 +213,6 @@ class Meeting(NamedTuple):
     turn: int = 0
 
 
-class InStep(NamedTuple):
-    """The key of a `Meeting` that is counted step by step: the recordings of ranks may begin differently."""
-
-    key: Hashable
-    step: int
-
-
 class Meetings(Struct, frozen=True):
     """The meetings of a rank's events with others: `Meeting` as columns (k,), `key` an index into `keys`."""
 

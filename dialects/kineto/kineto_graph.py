@@ -45,7 +45,6 @@ from dialects.masks import by_cat, by_name
 from dialects.roles import Phase, Role
 from dialects.step_parts import (
     UNMARKED,
-    InStep,
     Joint,
     Meeting,
     Meetings,
@@ -499,7 +498,7 @@ class _Asked:
         )
         if at >= 0 and (work < 0 or works.call[work] >= 0):
             self.latest[key] = int(self.rank.steps[at, 0])
-        return InStep(key, self.latest[key]) if key in self.latest else key
+        return (key, self.latest[key]) if key in self.latest else key
 
 
 def _handed_on(rank: _Rank, last: Int64) -> Int64:

@@ -129,6 +129,16 @@ def partners(found: Recording) -> set[frozenset[tuple[int, int]]]:
     }
 
 
+def test_ranks_of_a_pipeline_meet_whom_they_end_with() -> None:
+    # rank 0 sends to 1 twice, which sends to 2 in between; the last one's kernel ends with nobody's
+    found = exchanging([(0, 50), (60, 205)], [(10, 52), (60, 120), (130, 200)], [(0, 123), (300, 400)])
+    pairs = {((0, 0), (1, 0)), ((0, 1), (1, 2)), ((1, 1), (2, 0))}
+    assert partners(found) == {frozenset(pair) for pair in pairs}
+    work = dict(zip([(0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (2, 0)], found.steps[0].work_ns, strict=False))
+    assert work[2, 0] == 63_000  # 60, when rank 1 began, to 123
+    assert work[0, 1] == 75_000  # 130 to 205
+
+
 def test_what_all_ranks_do_as_often_and_end_together_is_of_all() -> None:
     found = exchanging([(0, 50), (60, 90)], [(10, 52), (60, 93)], [(5, 54), (70, 95)])
     assert partners(found) == {
