@@ -21,29 +21,13 @@ from dag.step_graph import StepGraph, operation_edges
 from dialects.edge_rules import Rule
 from errors import TraceError
 
-#: `Stretch.event` of time that belongs to no event of the path.
+#: `CriticalPath.event` of time that belongs to no event of the path.
 NO_EVENT = -1
 #: What a gap before an event is called, in which nothing was recorded, and a wait for what is out of scope.
 GAP, WAIT = "gap", "wait"
 #: Categories of stretches; the first is work.
 CATS = ("", GAP, WAIT)
 _WORK, _GAP, _WAIT = range(3)
-
-
-class Stretch(NamedTuple):
-    """A part of the path: an event's work, the gap before it, or its wait for ranks out of scope."""
-
-    event: int  # of the step, or `NO_EVENT`
-    owner: int
-    cat: str  # one of `CATS`
-    start_ns: int
-    end_ns: int
-    rule: int  # the `Rule` of the edge by which the path enters it, -1 for none
-
-    @property
-    def dur_ns(self) -> int:
-        """How much it adds to the path."""
-        return self.end_ns - self.start_ns
 
 
 class Inputs(NamedTuple):
@@ -57,9 +41,16 @@ class Inputs(NamedTuple):
 class CriticalPath(Struct, frozen=True):
     """The critical path of a step: k stretches in time order, which add up to `length_ns`.
 
-    The columns (k,) are those of `Stretch`, `cat` as a number of `CATS`, and the `operation` of each event
-    (`NO_EVENT` where there is none); `owner` is the one whose step ends last, `owners` those of the
-    stretches, `begin_ns` when that step begins.
+    A stretch is an event's work, the gap before it, or its wait for ranks out of scope.
+
+    Attributes
+    ----------
+    owner, begin_ns : the owner whose step ends last, and when that step begins
+    event, operation : (k,) of the step; `NO_EVENT` for none
+    owners : (k,) of the stretches
+    cat : (k,) a number of `CATS`
+    start_ns, end_ns : (k,)
+    rule : (k,) the `Rule` of the edge by which the path enters the stretch, -1 for none
     """
 
     owner: int
@@ -72,13 +63,6 @@ class CriticalPath(Struct, frozen=True):
     start_ns: Int64
     end_ns: Int64
     rule: Int64
-
-    @property
-    def stretches(self) -> list[Stretch]:
-        """The stretches as records."""
-        columns = (self.event, self.owners, self.start_ns, self.end_ns, self.rule)
-        event, owner, start, end, rule = (column.tolist() for column in columns)
-        return list(map(Stretch, event, owner, [CATS[at] for at in self.cat.tolist()], start, end, rule))
 
 
 def critical_path(step: StepGraph, owners: Sequence[int] | None = None) -> CriticalPath:

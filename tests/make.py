@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 from hypothesis import strategies as st
 
+from dag.critical_path import CATS, CriticalPath
 from dag.join_ranks import join
 from dag.model import Dag, new_dag
 from dag.step_graph import Recording
@@ -164,3 +165,24 @@ def by_rank(steps: Sequence[Breakdown]) -> list[Breakdowns]:
     """Where the time of steps goes, rank by rank."""
     ranks = dict.fromkeys(step.rank for step in steps)
     return [Breakdowns.of([step for step in steps if step.rank == rank]) for rank in ranks]
+
+
+class Stretch(NamedTuple):
+    """A stretch of a critical path; see `CriticalPath`."""
+
+    event: int
+    owner: int
+    cat: str
+    start_ns: int
+    end_ns: int
+
+    @property
+    def dur_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+
+def stretches_of(path: CriticalPath) -> list[Stretch]:
+    """The stretches as records."""
+    columns = (path.event, path.owners, path.cat, path.start_ns, path.end_ns)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return [Stretch(event, owner, CATS[cat], start, end) for event, owner, cat, start, end in rows]

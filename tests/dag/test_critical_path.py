@@ -12,13 +12,13 @@ from dag.critical_path import CriticalPath, CriticalPaths, critical_path, slack_
 from dag.step_graph import Recording, StepGraph
 from dialects.edge_rules import Rule
 from dialects.step_parts import Edge, Joint, Meeting, RankSteps
-from make import rank_steps, recording
+from make import rank_steps, recording, stretches_of
 
 
 def words(job: Recording, path: CriticalPath) -> list[tuple[str, str, int]]:
     """(event, category, length) of each stretch."""
     step = job.steps[0]
-    return [(job.name_of(step, s.event) if s.event >= 0 else "", s.cat, s.dur_ns) for s in path.stretches]
+    return [(job.name_of(step, s.event) if s.event >= 0 else "", s.cat, s.dur_ns) for s in stretches_of(path)]
 
 
 def test_a_chain_is_its_work_and_its_gaps() -> None:
@@ -208,7 +208,7 @@ def test_paths_add_up_and_no_event_has_more_slack_than_it_may_take(
     for owners in (everyone, *([owner] for owner in everyone)):
         path = critical_path(step, owners)
         end = path.begin_ns
-        for stretch in path.stretches:
+        for stretch in stretches_of(path):
             assert stretch.start_ns == end
             end = stretch.end_ns
         assert end == path.begin_ns + path.length_ns

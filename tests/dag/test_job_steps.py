@@ -14,7 +14,7 @@ from dag.step_graph import StepBounds, job_lengths
 from dag_utils import Recording, choose_step, critical_path, load_steps, slack_ns
 from dialects.edge_rules import RULES, EdgeKind
 from errors import AnalyzeError
-from make import x
+from make import stretches_of, x
 from trace_utils import Request
 
 
@@ -32,12 +32,12 @@ def test_the_path_adds_up_to_the_step_and_runs_through_no_wait(recording: Record
     for row in recording.whole_steps:
         step = recording.steps[row]
         found = critical_path(step)
-        assert sum(stretch.dur_ns for stretch in found.stretches) == found.length_ns
+        assert sum(stretch.dur_ns for stretch in stretches_of(found)) == found.length_ns
         if step.next_ns[found.owner] >= 0:
             assert found.length_ns == step.next_ns[found.owner] - step.begin_ns[found.owner]
-        times = [(stretch.start_ns, stretch.end_ns) for stretch in found.stretches]
+        times = [(stretch.start_ns, stretch.end_ns) for stretch in stretches_of(found)]
         assert all(a[1] == b[0] for a, b in itertools.pairwise(times))
-        assert not [stretch for stretch in found.stretches if stretch.cat == "wait"]
+        assert not [stretch for stretch in stretches_of(found) if stretch.cat == "wait"]
 
 
 @pytest.mark.thorough
@@ -53,7 +53,9 @@ def test_nothing_on_the_path_has_slack(recording: Recording) -> None:
     slack = slack_ns(step)
     assert (slack >= 0).all()
     if int(step.begin_ns[found.owner]) == int(step.begin_ns.min()):
-        events = [stretch.event for stretch in found.stretches if stretch.cat == "" and stretch.event >= 0]
+        events = [
+            stretch.event for stretch in stretches_of(found) if stretch.cat == "" and stretch.event >= 0
+        ]
         ends = np.where(step.next_ns < 0, step.end_ns.max(initial=0), step.next_ns)
         if int(ends[found.owner]) == int(ends.max()):
             assert slack[events].max(initial=0) == 0
