@@ -47,7 +47,6 @@ class Rule(IntEnum):
 
     GRAPH = EdgeKind.DATA, "an operation starts after its inputs in the model's graph"
     UPDATE = EdgeKind.DATA, "the update of the model ends after the communications of its step"
-    NEXT_ROUND = EdgeKind.DATA, "a tensor is communicated again after its communication in the step before"
     STAGE = EdgeKind.DATA, "a partition passes through the stages of its communication in order"
     RESULT = EdgeKind.DATA, "a task starts after the tasks whose results it takes"
     TRANSFER = EdgeKind.DATA, "a rank receives what another one has begun to send"

@@ -234,7 +234,6 @@ def connect(spans: Spans, dependencies: Sequence[Dependency]) -> Int64:
     leads_on = np.array([_leads_on(*dependency) for dependency in dependencies], np.bool_)
     edges = np.concatenate([_dag_edges(spans, begins, ends, pairs, leads_on), _updates(spans, begins, ends)])
     edges = np.concatenate([edges, *_unconnected(spans, begins, edges), _threads(spans)])
-    edges = np.concatenate([edges, _next_of_continued(spans, begins, ends, edges)])
     return _distinct(np.concatenate([edges, *_stages(spans, chains, wholes, main)]), len(spans))
 
 
@@ -307,19 +306,6 @@ def _threads(spans: Spans) -> Int64:
     source, target = event[ended[follows - 1]], event[follows]
     kept = spans.joints(source, target) == Joint.END_TO_HEAD
     return edge_rows(source[kept], target[kept], Joint.END_TO_HEAD, Rule.THREAD)
-
-
-def _next_of_continued(spans: Spans, begins: _Named, ends: _Named, edges: Int64) -> Int64:
-    """Let a tensor's next communication follow the one of the step before, if nothing else does."""
-    is_wanted = spans.is_continued.copy()
-    is_wanted[edges[:, 0]] = False
-    chosen = is_wanted[ends.event] & spans.are(ends.event, "Comm")
-    name, source = ends.name[chosen], ends.event[chosen]
-    later, (_, high) = begins.before(name, source + 1), begins.of_step(name, source)
-    found = later < high
-    source, target = source[found], begins.event[later[found]]
-    kept = spans.joints(source, target) != _NOT
-    return edge_rows(source[kept], target[kept], Joint.END_TO_HEAD, Rule.NEXT_ROUND)
 
 
 def _stages(spans: Spans, chains: _Chains, wholes: _Named, main: Int64) -> Iterator[Int64]:
