@@ -81,10 +81,8 @@ def side_by_side(hosts: Sequence[SyncPoints]) -> Occurrences:
             }
             n = len(every)
         elif len(set(lengths)) > 1 and any(p.end_together for p in known.values()):
-            places = _by_ends(known)
-            known = {i: known[i] for i in places}
-            n = lengths[-1]
-        if len(known) < 2 or n == 0:
+            continue  # some host lost a part of them
+        if n == 0:
             continue
         blocks.append(_block(known, places, len(hosts), n))
         flag = [all(p.all_wait for p in known.values()), all(p.end_together for p in known.values())]
@@ -112,48 +110,6 @@ def _go_on(numbers: Sequence[Int64]) -> bool:
     low, high = max(own[0] for own in numbers), min(own[-1] for own in numbers)
     within = [own[(own >= low) & (own <= high)] for own in numbers]
     return low <= high and all(np.array_equal(own, within[0]) for own in within)
-
-
-def _by_ends(points: Mapping[int, SyncPoint]) -> dict[int, Int64]:
-    """Return which occurrence of the host with the most each of another one's is, as their ends tell; or -1.
-
-    Hosts are left out whose ends do not tell it.
-    """
-    alike = {i: p for i, p in points.items() if p.end_together and len(p.begin_ns) == len(p.end_ns)}
-    if not alike:
-        return {}
-    first = max(alike, key=lambda i: len(alike[i].end_ns))
-    found = {first: np.arange(len(alike[first].end_ns))}
-    for i, point in alike.items():
-        if i != first and (places := _places(point.end_ns, alike[first].end_ns)) is not None:
-            found[i] = places
-    return found
-
-
-def _places(own_ns: Int64, other_ns: Int64) -> Int64 | None:
-    """Return which of the `other_ns` (n,) each of `own_ns` (k,) is at the same time, -1 for none.
-
-    Clocks may be apart by any time: by the one by which most ends are. None where there is no such time, or
-    another one would do half as well.
-    """
-    lags = np.arange(-limits.MOST_LOST, max(len(other_ns) - len(own_ns), 0) + limits.MOST_LOST + 1)
-    if not len(own_ns) or len(other_ns) < 2 or len(lags) * len(own_ns) > limits.MOST_TRIED:
-        return None
-    at = np.arange(len(own_ns)) + lags[:, None]
-    inside = (at >= 0) & (at < len(other_ns))
-    apart = np.sort((other_ns[np.where(inside, at, 0)] - own_ns)[inside])
-    width = limits.ENDS_TOGETHER_NS + int(np.ptp(other_ns) * limits.QUARTZ_PPM / 1e6)
-    votes = np.searchsorted(apart, apart + width, side="right") - np.arange(len(apart))
-    low = apart[votes.argmax()]
-    others = votes[(apart < low - width) | (apart > low + width)]
-    is_clear = limits.MOSTLY * len(own_ns) <= votes.max() <= len(own_ns)
-    if not is_clear or 2 * others.max(initial=0) > votes.max():
-        return None
-    expected = own_ns + int(median(apart[(apart >= low) & (apart <= low + width)]))
-    after = np.searchsorted(other_ns, expected).clip(1, max(len(other_ns) - 1, 1))
-    near = after - (expected - other_ns[after - 1] < other_ns[after] - expected)
-    is_met = np.abs(other_ns[near] - expected) <= width
-    return np.where(is_met, near, -1) if (np.diff(near[is_met]) > 0).all() else None
 
 
 def _block(points: Mapping[int, SyncPoint], places: Mapping[int, Int64], n_hosts: int, n: int) -> Int64:

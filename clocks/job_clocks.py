@@ -13,7 +13,6 @@ from formats.columns import Trace
 from units import in_digits
 
 _LISTED = 16  # clocks that are named one by one
-_SECOND_US = 1e6
 
 
 def shifted(trace: Trace, clock: Clock) -> Trace:
@@ -51,7 +50,7 @@ def remarks(names: Sequence[str], alignment: Alignment) -> list[str]:
     """Return remarks on the hosts' clocks: by how much they were moved, and `doubts`."""
     clocks = alignment.clocks
     moved = [(name, clock) for name, clock in zip(names, clocks, strict=True) if clock.offset_ns]
-    return [*([_moved(moved, len(clocks))] if moved else []), *doubts(names, alignment)]
+    return [*([_moved(moved)] if moved else []), *doubts(names, alignment)]
 
 
 def doubts(names: Sequence[str], alignment: Alignment) -> list[str]:
@@ -76,22 +75,13 @@ def doubts(names: Sequence[str], alignment: Alignment) -> list[str]:
     return lines
 
 
+def _moved(moved: Sequence[tuple[str, Clock]]) -> str:
+    """Return by how much clocks were moved, each with its bound."""
+    each = [f"{name} by {_by(clock)}" for name, clock in moved]
+    more = [f"{len(each) - _LISTED:,} more"] if len(each) > _LISTED else []
+    return f"clocks moved: {', '.join([*each[:_LISTED], *more])}"
+
+
 def _by(clock: Clock) -> str:
-    """Return by how much a clock was moved, with its bound; a time zone, say, in seconds."""
-    offset, unit = f"{in_digits(clock.offset_us, sign='+')} µs", ""
-    if abs(clock.offset_us) >= _SECOND_US:
-        offset, unit = f"{clock.offset_us / _SECOND_US:+,.6f} s".replace("-", "−"), " µs"
-    return offset if clock.bound_us is None else f"{offset} (±{in_digits(clock.bound_us)}{unit})"
-
-
-def _moved(moved: Sequence[tuple[str, Clock]], n_clocks: int) -> str:
-    """Return by how much clocks were moved: each with its bound, of many the range and the worst bound."""
-    if len(moved) <= _LISTED:
-        one_by_one = (f"{name} by {_by(clock)}" for name, clock in moved)
-        return f"clocks moved: {', '.join(one_by_one)}"
-    offsets = [clock.offset_us for _, clock in moved]
-    bounds = [clock.bound_us for _, clock in moved]
-    known = [bound for bound in bounds if bound is not None]
-    sure = f", each known to ±{in_digits(max(known))} or better" if len(known) == len(bounds) else ""
-    span = f"{in_digits(min(offsets), sign='+')} to {in_digits(max(offsets), sign='+')} µs"
-    return f"clocks moved: {len(moved):,} of {n_clocks:,}, by {span}{sure}"
+    offset = f"{in_digits(clock.offset_us, sign='+')} µs"
+    return offset if clock.bound_us is None else f"{offset} (±{in_digits(clock.bound_us)})"

@@ -6,8 +6,8 @@ it sets apart by known times.
 
 from __future__ import annotations
 
-#: Relative drifts: the usual tolerance of quartz oscillators, then what `adjtimex` allows for slewing.
-QUARTZ_PPM, SLEWED_PPM = 50.0, 500.0
+#: Relative drift: the usual tolerance of quartz oscillators.
+QUARTZ_PPM = 50.0
 
 #: Ends of one collective: NCCL's kernels end 1 to 7 us apart on 8 ranks of one host. Two ends differ by less
 #: than `ENDS_TOGETHER_NS`, each being within `END_LIMIT_NS` of the message that lets it end.
@@ -28,9 +28,6 @@ OUTLIER = 2.5
 #: An estimate that is nearer to another than this many times its doubt does not contradict it.
 AGREES = 1.5
 
-#: Occurrences that a host may lack of those that the one with the most of them has, beside the difference;
-#: the share of its occurrences that must end with the other's; and how many pairs of them are looked at.
-MOST_LOST, MOSTLY, MOST_TRIED = 16, 0.75, 4_000_000
 #: Each of so many hosts is compared with each; windows of more are not closed over all pairs.
 ALL_PAIRS, ALL_WINDOWS = 16, 128
 #: Offsets are whole microseconds where all windows are at least that wide.

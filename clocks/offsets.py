@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from functools import cache
 
 import numpy as np
 from msgspec import Struct
@@ -88,13 +87,10 @@ def align(
         return Alignment([Clock(bound_ns=0 if one else None, is_tied=one) for one in tied])
     reach = _reach(found, recorded)
     compared = found.compared
-    steady = cache(lambda use_ends: evidence(found, compared, use_ends=use_ends))
-    for limit_ppm in (limits.QUARTZ_PPM, limits.SLEWED_PPM):
-        for use_ends in (True, False) if found.end_together.any() else (True,):
-            answer = _consistent(found, compared, limit_ppm, steady(use_ends), reach, machines)
-            if answer is not None:
-                return answer
-    pairs = steady(True)
+    pairs = evidence(found, compared)
+    consistent = _consistent(found, compared, pairs, reach, machines)
+    if consistent is not None:
+        return consistent
     groups = _tied_together(len(hosts), pairs)
     offsets = np.zeros(len(hosts))
     for group in groups:
@@ -109,12 +105,12 @@ def align(
 def _consistent(
     found: Occurrences,
     compared: Mask,
-    limit_ppm: float,
     pairs: Sequence[PairOffset],
     reach: Float64,
     machines: Sequence[str],
 ) -> Alignment | None:
-    """Return the clocks that make every operation possible; None if drifts up to the limit allow none."""
+    """Return the clocks that make every operation possible; None if the drifts of quartzes allow none."""
+    limit_ppm = limits.QUARTZ_PPM
 
     def shortest(pairs: Sequence[PairOffset]) -> tuple[Float64, Float64] | None:
         loose, bounds = (_shortest(_windows(found, compared, limit_ppm, pairs, far)) for far in (None, reach))

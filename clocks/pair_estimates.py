@@ -34,14 +34,14 @@ class PairOffset(Struct, frozen=True):
     ends: tuple[float, float] | None = None  # window from matched ends; None where they disagree
 
 
-def evidence(found: Occurrences, compared: Mask, *, use_ends: bool) -> list[PairOffset]:
+def evidence(found: Occurrences, compared: Mask) -> list[PairOffset]:
     """Return the evidence of every pair of hosts that is `compared` (n, n) and has any."""
     chosen = np.argwhere(np.triu(compared)).tolist()
-    pairs = [_pair(found, i, j, use_ends=use_ends) for i, j in chosen]
+    pairs = [_pair(found, i, j) for i, j in chosen]
     return [pair for pair in pairs if pair is not None]
 
 
-def _pair(found: Occurrences, i: int, j: int, *, use_ends: bool) -> PairOffset | None:
+def _pair(found: Occurrences, i: int, j: int) -> PairOffset | None:
     both = found.shared(i, j)
     waits, together = both & found.all_wait, both & found.end_together
     width, by_window = 2.0 * limits.ENDS_SUFFICE_NS, None
@@ -51,7 +51,7 @@ def _pair(found: Occurrences, i: int, j: int, *, use_ends: bool) -> PairOffset |
         misses = [_shortest(found.end[host, waits] - found.begin[host, waits]) for host in (i, j)]
         estimate, doubt, width = _from_window(upper, lower, misses)
         by_window = PairOffset(i, j, estimate, doubt)
-    if use_ends and together.sum() >= limits.FEWEST_ENDS:
+    if together.sum() >= limits.FEWEST_ENDS:
         estimate, doubt, limit = _from_ends(found.end[i, together] - found.end[j, together])
         if 2 * limit < width and (limit <= limits.ENDS_SCATTER_NS or by_window is None):
             return PairOffset(i, j, estimate, doubt, (estimate - limit, estimate + limit))

@@ -18,10 +18,10 @@ from msgspec import Struct
 from arrays import Int64
 from dag.join_ranks import by_link
 from dag.step_graph import StepGraph, operation_edges
-from dialects.step_parts import EdgeKind
+from dialects.edge_rules import Rule
 from errors import TraceError
 
-#: `Stretch.event` of time that belongs to no event of the path.
+#: `CriticalPath.event` of time that belongs to no event of the path.
 NO_EVENT = -1
 #: What a gap before an event is called, in which nothing was recorded, and a wait for what is out of scope.
 GAP, WAIT = "gap", "wait"
@@ -30,36 +30,27 @@ CATS = ("", GAP, WAIT)
 _WORK, _GAP, _WAIT = range(3)
 
 
-class Stretch(NamedTuple):
-    """A part of the path: an event's work, the gap before it, or its wait for ranks out of scope."""
-
-    event: int  # of the step, or `NO_EVENT`
-    owner: int
-    cat: str  # one of `CATS`
-    start_ns: int
-    end_ns: int
-    kind: int  # the `EdgeKind` of the edge by which the path enters it, -1 for none
-
-    @property
-    def dur_ns(self) -> int:
-        """How much it adds to the path."""
-        return self.end_ns - self.start_ns
-
-
 class Inputs(NamedTuple):
     """The last input of each start (2 * event) and body (2 * event + 1), (2n,); see `_last_inputs`."""
 
     at: Int64
     before: Int64
-    kind: Int64
+    rule: Int64
 
 
 class CriticalPath(Struct, frozen=True):
     """The critical path of a step: k stretches in time order, which add up to `length_ns`.
 
-    The columns (k,) are those of `Stretch`, `cat` as a number of `CATS`, and the `operation` of each event
-    (`NO_EVENT` where there is none); `owner` is the one whose step ends last, `owners` those of the
-    stretches, `begin_ns` when that step begins.
+    A stretch is an event's work, the gap before it, or its wait for ranks out of scope.
+
+    Attributes
+    ----------
+    owner, begin_ns : the owner whose step ends last, and when that step begins
+    event, operation : (k,) of the step; `NO_EVENT` for none
+    owners : (k,) of the stretches
+    cat : (k,) a number of `CATS`
+    start_ns, end_ns : (k,)
+    rule : (k,) the `Rule` of the edge by which the path enters the stretch, -1 for none
     """
 
     owner: int
@@ -71,14 +62,7 @@ class CriticalPath(Struct, frozen=True):
     cat: Int64
     start_ns: Int64
     end_ns: Int64
-    kind: Int64
-
-    @property
-    def stretches(self) -> list[Stretch]:
-        """The stretches as records."""
-        columns = (self.event, self.owners, self.start_ns, self.end_ns, self.kind)
-        event, owner, start, end, kind = (column.tolist() for column in columns)
-        return list(map(Stretch, event, owner, [CATS[at] for at in self.cat.tolist()], start, end, kind))
+    rule: Int64
 
 
 def critical_path(step: StepGraph, owners: Sequence[int] | None = None) -> CriticalPath:
@@ -115,13 +99,15 @@ class CriticalPaths:
         event, is_body = np.divmod(places, 2)
         entered = np.where(is_body, step.end_ns[event], step.start_ns[event])
         through = entered - np.where(is_body, step.work_ns[event], step.gap_ns[event])
-        left, _, kind = (column[places] for column in self._inputs)
+        left, _, rule = (column[places] for column in self._inputs)
+        begins_at_once = (is_body[:-1] == 1) & (step.gap_ns[event[:-1]] == 0) & (event[1:] == event[:-1])
+        rule[:-1] = np.where(begins_at_once & (rule[:-1] < 0), rule[1:], rule[:-1])  # the edge into its start
         n = len(event)
         # backwards: from the last event to the end, of each place its work or gap and its wait, the start
         found = np.empty((7, 2 * n + 2), np.int64)
         found[:, 0] = NO_EVENT, NO_EVENT, owner, _GAP, over, end, -1
         of = event, step.operation[event], step.owner[event]
-        found[:, 1:-1:2] = *of, np.where(is_body, _WORK, _GAP), through, entered, kind
+        found[:, 1:-1:2] = *of, np.where(is_body, _WORK, _GAP), through, entered, rule
         found[:, 2:-1:2] = *of, np.full(n, _WAIT), left, through, np.full(n, -1)
         first, until = (step.owner[event[-1]], left[-1]) if n else (owner, begin)
         found[:, -1] = NO_EVENT, NO_EVENT, first, _GAP, begin, until, -1
@@ -151,7 +137,7 @@ def _ends_ns(step: StepGraph) -> Int64:
 def _last_inputs(step: StepGraph, part: Int64) -> Inputs:
     """Return the last input of each event's start (2 * event) and body (2 * event + 1), within its part.
 
-    Per start and body (2n,): when, which start or body, and the `EdgeKind` or -1. Where a body waited for
+    Per start and body (2n,): when, which start or body, and the `Rule` or -1. Where a body waited for
     nothing since its start, that is its start. Where nothing recorded let an event start, it is -1, at
     the start of its owner's step. A transfer's body also waits for the one before it on its link.
     `part` (n,) is -1 for events of no part.
@@ -162,22 +148,22 @@ def _last_inputs(step: StepGraph, part: Int64) -> Inputs:
     source, target = operation_edges(edges)
     times = np.column_stack([step.start_ns, step.end_ns]).reshape(-1)
     at = np.full(len(times), np.iinfo(np.int64).min)
-    before, kind = np.full(len(times), -1), np.full(len(times), -1)
+    before, rule = np.full(len(times), -1), np.full(len(times), -1)
     when = times[source]
     np.maximum.at(at, target, when)
     last = np.flatnonzero(when == at[target])[::-1]  # of several the first edge: it is written last
-    before[target[last]], kind[target[last]] = source[last], edges[last, 3]
+    before[target[last]], rule[target[last]] = source[last], edges[last, 3]
     served, then = _on_links(step).T
     later = (part[served // 2] == part[then // 2]) & (times[served] > at[then])
     served, then = served[later], then[later]
-    at[then], before[then], kind[then] = times[served], served, EdgeKind.DEVICE
+    at[then], before[then], rule[then] = times[served], served, Rule.LINK
     begin = step.begin_ns[step.owner]
     for place, earliest, instead in ((0, begin, -1), (1, step.start_ns, 2 * np.arange(len(step)))):
         early = at[place::2] <= earliest
         at[place::2] = np.where(early, earliest, at[place::2])
         before[place::2] = np.where(early, instead, before[place::2])
-        kind[place::2][early] = -1
-    return Inputs(at, before, kind)
+        rule[place::2][early] = -1
+    return Inputs(at, before, rule)
 
 
 def _on_links(step: StepGraph) -> Int64:

@@ -16,7 +16,7 @@ from arrays import Int64
 from arrays.numbering import unique
 from dag.model import Dag, cycles, new_dag
 from dialects import Need, Role
-from dialects.step_parts import EdgeKind
+from dialects.edge_rules import EdgeKind
 from errors import TraceError, counted, missing
 from formats.columns import Trace
 from formats.gml import Gml, is_gml, read_gml

@@ -83,7 +83,7 @@ def load_steps(
     Raises
     ------
     TraceError
-        No trace there, traces of different systems, no step in them, or the graphs of all GPUs are broken.
+        No trace there, traces of different systems, or no step in them.
     AnalyzeError
         A name in `asked.only` is not a communication of the job.
     """
@@ -101,7 +101,7 @@ def load_steps(
     job.check_any()
     job, empty = _with_operations(job)
     job, hosts, clocks, notes = _on_one_clock(job)
-    broken = _broken_graphs(job)
+    broken = dict.fromkeys(f"{rank.made.broken}; left out" for rank in job.ranks if rank.made.broken)
     names, sources = job.names, job.job.sources
     steps = []
     for i, (name, source, rank) in enumerate(zip(names, sources, job.ranks, strict=True)):
@@ -170,15 +170,6 @@ def _with_operations(job: Ranks[RankRecord]) -> tuple[Ranks[RankRecord], list[st
     ]
     found = replace(job.job, sources=[rank.source for rank in kept])
     return (replace(job, job=found, ranks=kept) if empty else job), empty
-
-
-def _broken_graphs(job: Ranks[RankRecord]) -> list[str]:
-    """Return a line for each ``dag.gml`` that cannot be used; TraceError where that is so of all of them."""
-    broken = {rank.source.path.parent: rank.made.broken for rank in job.ranks}
-    errors = [error for error in broken.values() if error]
-    if errors and len(errors) == len(broken):
-        raise TraceError(errors[0])
-    return [f"{error}; left out" for error in errors]
 
 
 def choose_step(recording: Recording, number: int | None = None) -> int:

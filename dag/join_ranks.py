@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from arrays import Int64, NDArray
 from arrays.median import median
 from arrays.numbering import ranges, unique
-from arrays.spill import Spill
 from dag.model import cycles
 from dag.step_graph import (
     NO_LINK,
@@ -27,9 +26,9 @@ from dag.step_graph import (
     StepGraph,
     operation_edges,
 )
+from dialects.edge_rules import Rule
 from dialects.roles import Role
 from dialects.step_parts import (
-    EdgeKind,
     Joint,
     Operation,
     OperationTable,
@@ -111,7 +110,7 @@ def join(ranks: Sequence[RankSteps]) -> Recording:
         own, parts[row] = parts[row], []  # two forms of all steps would take twice the memory
         return _join_step(own, before(row), link_of, first)
 
-    steps: Sequence[StepGraph] = LazySteps(bounds, make, spill=Spill())
+    steps: Sequence[StepGraph] = LazySteps(bounds, make)
     if any((one.next_ns < 0).any() for one in bounds):
         steps = _known_tails(list(steps))
     return Recording(
@@ -227,9 +226,8 @@ def _join_step(
     operation += np.repeat(narrow(np.array(first[:-1])), sizes)
     owner = np.repeat(narrow(np.arange(len(parts))), sizes)
     begin = np.array([part.begin_ns for part in parts], np.int64)
-    since = np.array([part.since_ns for part in parts], np.int64)[owner]
-    start = np.maximum(np.concatenate([part.start_ns for part in parts]) + since, begin[owner])
-    end = np.maximum(np.concatenate([part.end_ns for part in parts]) + since, start)
+    start = np.maximum(np.concatenate([part.start_ns for part in parts]), begin[owner])
+    end = np.maximum(np.concatenate([part.end_ns for part in parts]), start)
     own = [renumbered(part.edges, at) for part, at in zip(parts, offsets, strict=True)]
     meetings = _with_partners(_meetings_of(parts, offsets), end)
     many, few = _by_size(meetings)
@@ -309,7 +307,7 @@ class _JobMeetings(NamedTuple):
     enters: Bool
     leaves: Bool
     joint: Int64
-    kind: Int64
+    rule: Int64
 
     def select(self, rows: NDArray[Any]) -> _JobMeetings:
         return _JobMeetings(*(column[rows] for column in self))
@@ -317,7 +315,7 @@ class _JobMeetings(NamedTuple):
 
 def _meetings_of(parts: Sequence[RankStep], offsets: Sequence[int]) -> _JobMeetings:
     owner = np.repeat(np.arange(len(parts)), [len(part.meetings) for part in parts])
-    names = ("event", "key", "turn", "enters", "leaves", "joint", "kind")
+    names = ("event", "key", "turn", "enters", "leaves", "joint", "rule")
     event, key, turn, *others = (
         np.concatenate([getattr(part.meetings, name) for part in parts]) for name in names
     )
@@ -334,7 +332,7 @@ def _with_partners(meetings: _JobMeetings, end: Int64) -> _JobMeetings:
     each other in pairs, both of which end when the last byte has arrived. Those that end with nobody meet
     nobody; where most do, clocks are not as one, and having as many of them is enough.
     """
-    rows = np.flatnonzero(meetings.kind == EdgeKind.EXCHANGE)
+    rows = np.flatnonzero(meetings.rule == Rule.EXCHANGE)
     if not len(rows):
         return meetings
     rows = rows[np.argsort(end[meetings.event[rows]], kind="stable")]
@@ -345,13 +343,13 @@ def _with_partners(meetings: _JobMeetings, end: Int64) -> _JobMeetings:
         _, latest = np.unique(of_group[::-1], return_index=True)
         if median(ends[::-1][latest] - ends[earliest]) <= _ENDS_AGREE_NS or 4 * len(first) < len(rows):
             return meetings._replace(
-                kind=np.where(meetings.kind == EdgeKind.EXCHANGE, EdgeKind.GROUP, meetings.kind)
+                rule=np.where(meetings.rule == Rule.EXCHANGE, Rule.COLLECTIVE, meetings.rule)
             )
-    group, kind = meetings.group.copy(), meetings.kind.copy()
+    group, rule = meetings.group.copy(), meetings.rule.copy()
     for half in (rows[first], rows[first + 1]):
         group[half] = int(meetings.group.max()) + 1 + np.arange(len(first))
-        kind[half] = EdgeKind.DATA
-    return meetings._replace(group=group, kind=kind).select(kind != EdgeKind.EXCHANGE)
+        rule[half] = Rule.TRANSFER
+    return meetings._replace(group=group, rule=rule).select(rule != Rule.EXCHANGE)
 
 
 def _pairs(owner: Int64, end: Int64) -> Int64:
@@ -381,7 +379,7 @@ def _by_size(meetings: _JobMeetings) -> tuple[_JobMeetings, _JobMeetings]:
         meetings.enters
         & meetings.leaves
         & (meetings.joint == Joint.START_TO_BODY)
-        & (meetings.kind == EdgeKind.GROUP)
+        & (meetings.rule == Rule.COLLECTIVE)
     )
     size = np.bincount(meetings.group)
     is_many = (size > _MOST_PAIRED) & (np.bincount(meetings.group, alike, len(size)) == size)
@@ -399,7 +397,7 @@ def _meeting_edges(meetings: _JobMeetings) -> Int64:
     source, target = ranges(low, high)
     others = entering.owner[source] != leaving.owner[target]
     source, target = source[others], target[others]
-    columns = (entering.event[source], leaving.event[target], leaving.joint[target], leaving.kind[target])
+    columns = (entering.event[source], leaving.event[target], leaving.joint[target], leaving.rule[target])
     return narrow(np.column_stack(columns))
 
 
@@ -424,9 +422,9 @@ def _joint_meetings(meetings: _JobMeetings, start: Int64, end: Int64, first: int
         into = np.searchsorted(number, np.arange(len(events)), side="right")
         entered = into < len(number)
         tables += [
-            edge_rows(events[entered], here[into[entered]], Joint.START_TO_HEAD, EdgeKind.GROUP),
-            edge_rows(here[:-1], here[1:], Joint.END_TO_HEAD, EdgeKind.GROUP),
-            edge_rows(here[np.searchsorted(number, seen)], events, Joint.END_TO_BODY, EdgeKind.GROUP),
+            edge_rows(events[entered], here[into[entered]], Joint.START_TO_HEAD, Rule.COLLECTIVE),
+            edge_rows(here[:-1], here[1:], Joint.END_TO_HEAD, Rule.COLLECTIVE),
+            edge_rows(here[np.searchsorted(number, seen)], events, Joint.END_TO_BODY, Rule.COLLECTIVE),
         ]
     latest = np.concatenate([np.empty(0, np.int64), *last_to_come])
     edges = narrow(np.concatenate([np.empty((0, 4), np.int64), *tables]))

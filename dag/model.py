@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from arrays import Int32, Int64
 from arrays.numbering import connected, unique
-from dialects.step_parts import EdgeKind
+from dialects.edge_rules import EdgeKind
 from errors import TraceError
 
 if TYPE_CHECKING:

@@ -12,15 +12,17 @@ from msgspec import Struct
 from arrays import Int64
 from dag.critical_path import CATS, GAP, NO_EVENT, WAIT, CriticalPath
 from dag.step_graph import Recording, StepGraph
+from dialects.edge_rules import RULES
 from dialects.kernel_kinds import COMMUNICATION
 from dialects.roles import Role
-from dialects.step_parts import EdgeKind, Operation
+from dialects.step_parts import Operation
 from errors import listed
 from function_names import brief
 from lazy_sequence import LazySequence
 from units import in_ms, in_percent
 
-_LABELS = [*(kind.label for kind in EdgeKind), ""]  # the last for a stretch that no edge enters: -1
+#: Kind and sentence of each rule; the last of a stretch that no edge enters: -1.
+_BECAUSE = [*((rule.kind.label, rule.sentence) for rule in RULES), ("", "")]
 
 #: A gap that needs a name lasts this long, or this share of the path.
 _LONG_NS, _LONG = 1_000_000, 0.01
@@ -55,7 +57,7 @@ class NamedPath(Struct, frozen=True):
     labels : what occurs on the path, in the order of its first stretches
     label : (k,) index into `labels`
     start_ns, dur_ns : (k,) from the start of the step
-    kind : (k,) the `EdgeKind` of the edge by which the path enters it, -1 for none
+    rule : (k,) the `Rule` of the edge by which the path enters it, -1 for none
     covered : the numbers of those `labels` that are gaps which something covers
     """
 
@@ -63,7 +65,7 @@ class NamedPath(Struct, frozen=True):
     label: Int64
     start_ns: Int64
     dur_ns: Int64
-    kind: Int64
+    rule: Int64
     covered: frozenset[int] = frozenset()
 
     def __len__(self) -> int:
@@ -75,17 +77,15 @@ class NamedPath(Struct, frozen=True):
         sums: list[int] = np.bincount(self.label, self.dur_ns, len(self.labels)).astype(np.int64).tolist()
         return sums
 
-    def rows(self, *, owned: bool = False) -> LazySequence[tuple[str, str, str, float, float, str]]:
-        """Return name, category, owner, start and length (ms), and the kind of the edge of each stretch.
+    def rows(self, *, owned: bool = False, why: bool = False) -> LazySequence[tuple[str | float, ...]]:
+        """Show each stretch as cells of `PATH`: names with the owner if `owned`, its rule if `why`."""
+        label, start_ns, dur_ns, rule = self.label.item, self.start_ns.item, self.dur_ns.item, self.rule.item
+        shown = 2 if why else 1
 
-        If `owned`, the name begins with the owner.
-        """
-        label, start_ns, dur_ns, kind = self.label.item, self.start_ns.item, self.dur_ns.item, self.kind.item
-
-        def cells(at: int) -> tuple[str, str, str, float, float, str]:
+        def cells(at: int) -> tuple[str | float, ...]:
             name, cat, owner, _ = self.labels[label(at)]
             name = f"{owner}.{name}" if owned else name
-            return name, cat, owner, start_ns(at) / 1e6, dur_ns(at) / 1e6, _LABELS[kind(at)]
+            return name, cat, owner, start_ns(at) / 1e6, dur_ns(at) / 1e6, *_BECAUSE[rule(at)][:shown]
 
         return LazySequence(range(len(self)), cells)
 
@@ -110,7 +110,7 @@ def named_path(
     first = np.flatnonzero(is_first)
     dur = np.add.reduceat(path.end_ns - path.start_ns, first) if len(first) else path.end_ns
     start_ns, labels = path.start_ns[first] - path.begin_ns, [*labels, *place]
-    return NamedPath(labels, label[first], start_ns, dur, path.kind[first], frozenset(place.values()))
+    return NamedPath(labels, label[first], start_ns, dur, path.rule[first], frozenset(place.values()))
 
 
 def gap_covers(recording: Recording, path: CriticalPath) -> dict[int, tuple[str, bool]]:

@@ -19,7 +19,6 @@ from msgspec.structs import force_setattr, replace
 from arrays import Float64, Int64, NDArray
 from arrays.median import n_warm_up
 from arrays.numbering import unique
-from arrays.spill import Spill
 from dialects.step_parts import Joint, Operation, OperationTable, from_start
 from dialects.system import Frames
 from errors import NoteKind, notes_of
@@ -27,8 +26,6 @@ from lazy_sequence import LazySequence
 
 Bool = NDArray[np.bool_]
 
-#: About what the columns of a step need for each event.
-_EVENT_BYTES = 64
 #: The link of an operation that occupies none.
 NO_LINK = -1
 
@@ -45,7 +42,7 @@ class StepGraph(Struct, frozen=True):
     operation : (n,) index into `Recording.operations`
     owner, link : (n,) indices into `Recording.owners` and `Recording.links`
     start_ns, end_ns : (n,) as recorded, but for what `held` says
-    edges : (e, 4) rows of source, target, `Joint`, `EdgeKind`; none contradicts the recorded times
+    edges : (e, 4) rows of source, target, `Joint`, `Rule`; none contradicts the recorded times
     work_ns : (n,) the last part of the event, in which it waited for nothing
     gap_ns : (n,) from the event's last input to its start
     begin_ns, next_ns : (m,) when each owner's step, and the one after it, begins; -1 where unknown
@@ -151,19 +148,14 @@ def job_lengths(bounds: Sequence[StepBounds]) -> Float64:
 class LazySteps(LazySequence[StepGraph]):
     """Steps joined on first access: of many ranks most options look at only one.
 
-    With `most` only so many are kept, and any other is joined again. The columns of those that are kept go to
-    `spill`.
+    With `most` only so many are kept, and any other is joined again.
     """
 
     def __init__(
-        self,
-        bounds: Sequence[StepBounds],
-        join: Callable[[int], StepGraph],
-        most: int | None = None,
-        spill: Spill | None = None,
+        self, bounds: Sequence[StepBounds], join: Callable[[int], StepGraph], most: int | None = None
     ) -> None:
         self._items = range(len(bounds))
-        self.bounds, self.spill = bounds, spill
+        self.bounds = bounds
         self._join, self._most = join, most
         self._joined: dict[int, StepGraph] = {}
 
@@ -171,18 +163,8 @@ class LazySteps(LazySequence[StepGraph]):
         if row not in self._joined:
             if self._most is not None and len(self._joined) >= self._most:
                 del self._joined[next(iter(self._joined))]
-            step = self._join(row)
-            self._joined[row] = step if self.spill is None else self.spill.put(step)
-        if self.spill is not None:
-            self.spill.look_at(_EVENT_BYTES * len(self._joined[row]))
+            self._joined[row] = self._join(row)
         return self._joined[row]
-
-    def replaced(self, steps: Iterable[StepGraph]) -> LazySteps:
-        """Return other steps, put aside as these are."""
-        kept = [step if self.spill is None else self.spill.put(step) for step in steps]
-        steps = LazySteps([step.bounds for step in kept], kept.__getitem__, spill=self.spill)
-        steps._joined = dict(enumerate(kept))
-        return steps
 
 
 class Recording(Struct, frozen=True, dict=True):
@@ -224,14 +206,8 @@ class Recording(Struct, frozen=True, dict=True):
         return self.with_steps(map(edit, self.steps))
 
     def with_steps(self, steps: Iterable[StepGraph]) -> Recording:
-        """Return the recording with other steps, which memory need not hold all where its own need not."""
-        own = self.steps
-        return replace(self, steps=own.replaced(steps) if isinstance(own, LazySteps) else list(steps))
-
-    def put_aside(self, column: Int64) -> Int64:
-        """Return a column of events, which memory need not hold where it need not hold the steps."""
-        spill = self.steps.spill if isinstance(self.steps, LazySteps) else None
-        return column if spill is None else spill.put_arrays([column])[0]
+        """Return the recording with other steps."""
+        return replace(self, steps=list(steps))
 
     @property
     def table(self) -> OperationTable:

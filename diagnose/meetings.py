@@ -10,8 +10,8 @@ from msgspec import Struct
 from arrays import Int64
 from arrays.numbering import connected, unique
 from dag.step_graph import Bool, Recording, StepGraph
+from dialects.edge_rules import EdgeKind, kinds_of
 from dialects.roles import Role
-from dialects.step_parts import EdgeKind
 
 
 class Arrivals(Struct, frozen=True):
@@ -38,7 +38,7 @@ def _of_step(n_owners: int, step: StepGraph, piece_of: Int64, is_meeting: Bool) 
 
     `piece_of` (n,) is the partition of each operation (see `_pieces`), `is_meeting` (n,) whether it is one.
     """
-    edges = step.edges[np.isin(step.edges[:, 3], (EdgeKind.GROUP, EdgeKind.MESSAGE))]
+    edges = step.edges[np.isin(kinds_of(step.edges), (EdgeKind.GROUP, EdgeKind.MESSAGE))]
     meets = is_meeting[step.operation[edges[:, :2]]].any(axis=1)
     edges = edges[(step.owner[edges[:, 0]] != step.owner[edges[:, 1]]) | meets]
     source, target = edges[:, 0], edges[:, 1]

@@ -26,12 +26,12 @@ from arrays import Int64, Mask, NDArray
 from arrays.as_of import as_of
 from arrays.intervals import innermost, lies_inside
 from arrays.numbering import numbered, occurrence_number
+from dialects.edge_rules import Rule
 from dialects.masks import by_name
 from dialects.name_rules import may_wait
 from dialects.roles import Phase, Role, is_communication
 from dialects.step_parts import (
     UNMARKED,
-    EdgeKind,
     Joint,
     Meeting,
     Operation,
@@ -97,14 +97,14 @@ class Arrows(NamedTuple):
         here = np.flatnonzero(leads_on & (left[:-1] >= 0) & (entered[1:] >= 0) & (left[:-1] != entered[1:]))
         source, target = left[here], entered[here + 1]
         goes_on = end[source] > self.at_ns[here + 1]
-        return edge_rows(source, target, joint[here + 1] + goes_on, EdgeKind.MESSAGE), meetings
+        return edge_rows(source, target, joint[here + 1] + goes_on, Rule.ARROW), meetings
 
     def _meetings_of(self, chosen: Mask, event: Int64, joint: Int64, enters: bool) -> Iterator[Meeting]:
         """Yield the `chosen` ends (k,), at an `event` (k,), as parts in what another rank has the rest of."""
         ends = np.flatnonzero(chosen & (event >= 0))
         for i, turn in zip(ends.tolist(), occurrence_number(self.flow[ends]).tolist(), strict=True):
             key = (self.path, *self.names[self.flow[i]])
-            yield Meeting(key, int(event[i]), enters, not enters, Joint(joint[i]), EdgeKind.MESSAGE, turn)
+            yield Meeting(key, int(event[i]), enters, not enters, Joint(joint[i]), Rule.ARROW, turn)
 
 
 def arrows(trace: Trace) -> Arrows | None:
@@ -263,8 +263,8 @@ def _along_threads(
     idle = np.flatnonzero(is_idle)
     return np.concatenate(
         [
-            edge_rows(before[follows], follows, Joint.END_TO_HEAD, EdgeKind.DEVICE),
-            edge_rows(other[idle], idle, Joint.END_TO_HEAD, EdgeKind.HAND_OVER),
+            edge_rows(before[follows], follows, Joint.END_TO_HEAD, Rule.THREAD),
+            edge_rows(other[idle], idle, Joint.END_TO_HEAD, Rule.IDLE_THREAD),
         ]
     )
 
@@ -285,7 +285,7 @@ def _waits(trace: Trace, row: Int64, start: Int64, end: Int64, meaning: Meaning)
         last = ended_last(end[sources], track[sources], end[targets], track[targets])
         sources, targets = sources[last[last >= 0]], targets[last >= 0]
         inside = start[targets] < end[sources]
-        edges.append(edge_rows(sources[inside], targets[inside], Joint.END_TO_BODY, EdgeKind.HAND_OVER))
+        edges.append(edge_rows(sources[inside], targets[inside], Joint.END_TO_BODY, Rule.NAMED_WAIT))
     return edges
 
 
@@ -309,7 +309,7 @@ def _meetings_of(trace: Trace, steps: Sequence[Step], row: Int64, meaning: Meani
                 event,
                 enters=part.begins and event == first,
                 leaves=part.ends and event == last,
-                kind=EdgeKind.DATA if is_message else EdgeKind.GROUP,
+                rule=Rule.TRANSFER if is_message else Rule.COLLECTIVE,
                 turn=turn,
             )
             for event in dict.fromkeys((first, last))

@@ -17,30 +17,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from arrays import Int64, NDArray
-from arrays.numbering import narrowest
+from dialects.edge_rules import Rule
 from dialects.roles import Phase, Role
 from errors import Note, NoteKind
 from formats.columns import Trace, Track
-
-
-class EdgeKind(IntEnum):
-    """Why the target of an edge waits for its source."""
-
-    DATA = 0  # needs its result
-    DEVICE = 1  # next on the same thread, stream or link
-    LAUNCH = 2  # was launched by it (a kernel by its CPU call)
-    SYNCHRONISE = 3  # a host call that waits for work on a device, a stream that waits for an event
-    MESSAGE = 4  # comes over the network from another worker
-    GROUP = 5  # all ranks of the group must have come this far
-    HAND_OVER = 6  # a thread that was idle resumed when it ended, as far as the times tell
-    QUEUE = 7  # the launch queue had no room before it began
-    PART = 8  # is a part of it, or has it as a part
-    EXCHANGE = 9  # only of a `Meeting`: with which ranks it is done is not recorded
-
-    @property
-    def label(self) -> str:
-        """The kind as words."""
-        return self.name.lower().replace("_", " ")
 
 
 class Joint(IntEnum):
@@ -210,14 +190,14 @@ class Edge(NamedTuple):
     source: int
     target: int
     joint: Joint = Joint.END_TO_HEAD
-    kind: EdgeKind = EdgeKind.DATA
+    rule: Rule = Rule.RESULT
 
 
 class Meeting(NamedTuple):
     """One event's part in something that several ranks do together.
 
     Of all events of one `key`, on whatever ranks, those that leave wait for those of *other* ranks that
-    enter: along `joint` and `kind` of the one that leaves. A collective enters and leaves with START_TO_BODY
+    enter: along `joint` and `rule` of the one that leaves. A collective enters and leaves with START_TO_BODY
     (nobody ends before the last has begun); a BytePS PULL leaves what the workers' PUSHes enter, END_TO_BODY.
     A source that ends later than the target is waited for by its start only; one that starts later, not at
     all (the root of a broadcast). Keys with their turns (how often it was done before) are equal across
@@ -229,15 +209,8 @@ class Meeting(NamedTuple):
     enters: bool
     leaves: bool
     joint: Joint = Joint.START_TO_BODY
-    kind: EdgeKind = EdgeKind.GROUP
+    rule: Rule = Rule.COLLECTIVE
     turn: int = 0
-
-
-class InStep(NamedTuple):
-    """The key of a `Meeting` that is counted step by step: the recordings of ranks may begin differently."""
-
-    key: Hashable
-    step: int
 
 
 class Meetings(Struct, frozen=True):
@@ -250,29 +223,24 @@ class Meetings(Struct, frozen=True):
     enters: NDArray[np.bool_]
     leaves: NDArray[np.bool_]
     joint: NDArray[np.int8]
-    kind: NDArray[np.int8]
+    rule: NDArray[np.int8]
 
     def __len__(self) -> int:
         return len(self.event)
 
     def select(self, rows: NDArray[Any], event: Int64) -> Meetings:
         """Return some of them, which are now of these events."""
-        others = (self.key, self.turn, self.enters, self.leaves, self.joint, self.kind)
+        others = (self.key, self.turn, self.enters, self.leaves, self.joint, self.rule)
         return Meetings(self.keys, event, *(column[rows] for column in others))
-
-    def compact(self) -> Meetings:
-        """Return them in less memory."""
-        event, key, turn = map(narrowest, (self.event, self.key, self.turn))
-        return replace(self, event=event, key=key, turn=turn)
 
 
 def meetings_table(meetings: Iterable[Meeting]) -> Meetings:
     """Return a few meetings as `RankStep.meetings` wants them."""
     place: dict[Hashable, int] = {}
     rows = [(one.event, place.setdefault(one.key, len(place)), one.turn, *one[2:6]) for one in meetings]
-    event, key, turn, enters, leaves, joint, kind = np.array(rows, np.int64).reshape(-1, 7).T
+    event, key, turn, enters, leaves, joint, rule = np.array(rows, np.int64).reshape(-1, 7).T
     flags = enters.astype(np.bool_), leaves.astype(np.bool_)
-    return Meetings(list(place), event, key, turn, *flags, joint.astype(np.int8), kind.astype(np.int8))
+    return Meetings(list(place), event, key, turn, *flags, joint.astype(np.int8), rule.astype(np.int8))
 
 
 class RankStep(Struct, frozen=True):
@@ -289,12 +257,11 @@ class RankStep(Struct, frozen=True):
     number : the recording's own: ProfilerStep#N, a batch's number; 1 for the first where it has none
     begin_ns, next_ns : when the step, and the one after it, begins; `next_ns` is -1 where unknown
     operation : (n,) index into `RankSteps.operations`
-    start_ns, end_ns : (n,) from `since_ns` on
-    edges : (source, target, joint, kind) as rows (m, 4) of numbers
+    start_ns, end_ns : (n,)
+    edges : (source, target, joint, rule) as rows (m, 4) of numbers
     last : the events that must be over before the next step begins (the main thread's last operation);
         None where that is every event that ends in the step and that nothing else of the step follows
     across : (source in an earlier step, target in this step, joint, how many steps earlier) as rows (k, 4)
-    since_ns : 0 as a dialect states a step; the step's start where it is `compact`
     """
 
     number: int
@@ -308,7 +275,6 @@ class RankStep(Struct, frozen=True):
     last: Int64 | None = None
     continued: Int64 = field(default_factory=lambda: np.empty((0, 2), np.int64))
     across: Int64 = field(default_factory=lambda: np.empty((0, 4), np.int64))
-    since_ns: int = 0
 
     def __len__(self) -> int:
         return len(self.operation)
@@ -327,26 +293,14 @@ class RankStep(Struct, frozen=True):
         rows = np.array(edges, np.int64).reshape(-1, 4)
         return cls(number, *bounds, operation, times[:, 0], times[:, 1], rows, meetings_table(meetings))
 
-    def compact(self) -> RankStep:
-        """Return the step in less memory: times from its start on, all numbers as narrow as they can be."""
-        later = self.begin_ns - self.since_ns
-        return replace(
-            self,
-            operation=narrowest(self.operation),
-            start_ns=narrowest(self.start_ns - later),
-            end_ns=narrowest(self.end_ns - later),
-            edges=narrowest(self.edges),
-            meetings=self.meetings.compact(),
-            since_ns=self.begin_ns,
-        )
-
     def later(self, by_ns: int) -> RankStep:
         """Return the step `by_ns` later."""
         return replace(
             self,
             begin_ns=self.begin_ns + by_ns,
             next_ns=-1 if self.next_ns == -1 else self.next_ns + by_ns,
-            since_ns=self.since_ns + by_ns,
+            start_ns=self.start_ns + by_ns,
+            end_ns=self.end_ns + by_ns,
         )
 
 
@@ -362,13 +316,6 @@ class RankSteps(Struct, frozen=True):
     is_numbered: bool = True  # by the job's own count; False: the first recorded step is called 1
     step_kind: str = ""  # what the steps do, where the recording has others as well
     n_before: int = 0  # kernels and copies that were launched before the recording began
-
-    def compact(self) -> RankSteps:
-        """Return the steps in less memory, to be sent to another process."""
-        operations = self.operations
-        if not isinstance(operations, OperationTable):
-            operations = OperationTable(operations)
-        return replace(self, operations=operations, steps=[step.compact() for step in self.steps])
 
     def later(self, by_ns: int) -> RankSteps:
         """Return the steps `by_ns` later."""
@@ -401,10 +348,10 @@ def from_start(edges: Int64) -> NDArray[np.bool_]:
     return (edges[:, 2] & 1).astype(np.bool_)  # START_TO_HEAD, START_TO_BODY
 
 
-def edge_rows(sources: Int64, targets: Int64, joint: Joint | Int64, kind: EdgeKind | Int64) -> Int64:
-    """Return edges, of one joint and kind or of several (m,), as `RankStep.edges` has them (m, 4)."""
+def edge_rows(sources: Int64, targets: Int64, joint: Joint | Int64, rule: Rule | Int64) -> Int64:
+    """Return edges, of one joint and rule or of several (m,), as `RankStep.edges` has them (m, 4)."""
     rows = np.empty((len(sources), 4), np.int32)
-    for column, values in enumerate((sources, targets, joint, kind)):
+    for column, values in enumerate((sources, targets, joint, rule)):
         rows[:, column] = values
     return narrow(rows)
 

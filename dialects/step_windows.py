@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from arrays import Int64, Mask, NDArray
 from arrays.median import longest_usual, median
 from arrays.numbering import occurrence_number, ranges, unique
+from dialects.edge_rules import Rule
 from dialects.step_parts import (
-    EdgeKind,
     Joint,
     Meetings,
     Operation,
@@ -234,27 +234,30 @@ class _Cutter:
         own = waiting[:0] if last is None else last[self.stream[part[last]] >= 0]
         own = own[np.argsort(self.events.end_ns[part[own]], kind="stable")][-1:]
         sources = np.repeat(own, len(waiting))
-        return edge_rows(sources, waiting[: len(sources)], Joint.END_TO_BODY, EdgeKind.SYNCHRONISE)
+        return edge_rows(sources, waiting[: len(sources)], Joint.END_TO_BODY, Rule.COMPLETE)
 
     def _last_that_leads(self, part: Int64, end: int) -> Int64 | None:
-        """Return the last event that leads to the next step's start, and the one that hands over.
+        """Return the last event that leads to the next step's start, and those that hand over to that step.
 
         None where no event leads.
         """
-        events, new = self.events, self.new
+        events = self.events
         leads = part[events.leads[part] & (events.end_ns[part] <= end)]
         if not len(leads):
             return None
         last = leads[[np.argmax(events.end_ns[leads])]]
+        return unique(self.new[np.append(last, self._handing_over(end))])
+
+    def _handing_over(self, end: int) -> Int64:
+        """Return the events of the step, over at its end, that the next event that leads starts after."""
+        events = self.events
         later = int(np.searchsorted(self.lead_starts, end))
-        if later < len(self.leads):
-            following = self.leads[later]
-            low, high = (np.searchsorted(self.targets, events.start_ns[following], s) for s in _SIDES)
-            into = events.edges[low:high]
-            into = into[into[:, 1] == following]
-            sources = into[into[:, 2] == Joint.END_TO_HEAD, 0]
-            last = np.append(last, sources[(new[sources] >= 0) & (events.end_ns[sources] <= end)])
-        return unique(new[last])
+        following = self.leads[later : later + 1]
+        low, high = (np.searchsorted(self.targets, events.start_ns[following], side) for side in _SIDES)
+        into = events.edges[ranges(low, high)[0]]
+        is_of_next = (into[:, 1] == following) & (into[:, 2] == Joint.END_TO_HEAD)
+        sources: Int64 = into[is_of_next, 0]
+        return np.asarray(sources[(self.new[sources] >= 0) & (events.end_ns[sources] <= end)])
 
     def _last_of(self, part: Int64, window: tuple[int, int, int]) -> Int64 | None:
         """Return the events that complete a step: of its own, the last one that leads and of each stream."""

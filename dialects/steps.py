@@ -106,16 +106,13 @@ STEP_ARGS = ("step", "iteration")
 def loop_steps(trace: Trace, may_be_body: Mask) -> Steps:
     """Return the steps of the training loop that the recording shows.
 
-    From the end of one call of the optimizer to the end of the next, else from one call of the data
-    loader to the next, else from one outermost span that repeats to the next: at least three of a name
-    that contain others, last about as long, and cover half of the time in which their thread is busy.
+    From the end of one call of the optimizer to the end of the next, else from one outermost span that
+    repeats to the next: at least three of a name that contain others, last about as long, and cover half of
+    the time in which their thread is busy.
     `may_be_body` (n,) are the slices that may be such a span.
     """
-    for find in (_by_optimizer, _by_loader):
-        steps = find(trace)
-        if steps.whole:
-            return steps
-    return _by_outermost(trace, may_be_body)
+    steps = _by_optimizer(trace)
+    return steps if steps.whole else _by_outermost(trace, may_be_body)
 
 
 def steps_by_name(trace: Trace, name: str) -> Steps:
@@ -202,22 +199,6 @@ def _by_optimizer(trace: Trace) -> Steps:
         return NO_STEPS
     how = f"end of {trace.names[trace.name_id[rows[0]]]} to the next"
     return rounds(int(trace.ts_ns.min()), trace.ts_ns[rows] + trace.dur_ns[rows], how)
-
-
-def _by_loader(trace: Trace) -> Steps:
-    rows = outer_rows(trace, lambda name: "DataLoader" in name and name.endswith("__next__"))
-    if len(rows) < 2:
-        return NO_STEPS
-    return Steps(tuple(between(trace.ts_ns[rows])), rest(trace, rows), "one load of data to the next")
-
-
-def rest(trace: Trace, rows: Int64) -> tuple[Step, ...]:
-    """Return the step that the last of `rows` begins, if anything follows in it."""
-    last = int(rows[-1])
-    end = int((trace.ts_ns + trace.dur_ns).max())
-    if end <= int(trace.ts_ns[last] + trace.dur_ns[last]):
-        return ()
-    return (Step(len(rows), int(trace.ts_ns[last]), end),)
 
 
 def _by_outermost(trace: Trace, may_be_body: Mask) -> Steps:

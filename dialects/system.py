@@ -280,7 +280,7 @@ class System:
     def find_steps(self, trace: Trace, by: str | None = None) -> Steps:
         """Return the steps of `trace` and how they were found.
 
-        The recording's own marks, else the calls of the optimizer, else of the data loader, else the
+        The recording's own marks, else the calls of the optimizer, else the
         outermost span that repeats. `by` names the annotation that marks a step instead. A number occurs
         once: where the recording counts anew (an epoch, a file written twice), steps are counted here.
         """

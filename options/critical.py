@@ -48,6 +48,8 @@ PATH = (
     Column("dur_ms", "on the path (ms)", "float"),
     Column("because", "after"),
 )
+#: Columns of `NamedPath.rows` with the rules.
+PATH_WITH_RULES = (*PATH, Column("rule", "rule"))
 #: What people read of a `NameShare`; documents have the category alone.
 KIND = Column("kind", "kind", value=lambda share: share.kind)
 _MOST_SCOPES = 4  # whose lengths a terminal shows
@@ -56,6 +58,7 @@ _MOST_SCOPES = 4  # whose lengths a terminal shows
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the flags of this option."""
     add_flags(parser, *READING, "step", "del_queue", "sort", "head", "output")
+    parser.add_argument("--why", action="store_true", help="the path in order, with the rule of each edge")
 
 
 def run(args: Namespace) -> Result:
@@ -103,21 +106,26 @@ def _recorded(args: Namespace) -> Result:
     scopes, path = scopes_of(recording, loaded.job.kind, step, parts=args.del_queue)
     widest = scopes[-1].path()
     slack = _slack_table(args, step_operations(recording, step))
-    shares, stretches = by_name(widest), widest.rows()
+    shares, stretches = by_name(widest), widest.rows(why=args.why)
     about = [(key_of(share.owner, share.name),) for share in shares]
     columns = (BY_NAME[0], KIND, *BY_NAME[2:])
     tables = [
         Table.of("by_name", "Critical path by operation", columns, shares, about=about),
         slack._replace(about=_about_operations(recording, slack), detail=not (args.full or args.sort)),
         Table(
-            "path", "Critical path", PATH, stretches, detail=not args.full,
+            "path",
+            "Critical path",
+            PATH_WITH_RULES if args.why else PATH,
+            stretches,
+            detail=not (args.full or args.why),
             about=LazySequence(range(len(stretches)), lambda row: (stretch_key(row),)),
         ),
-    ]  # fmt: skip
+    ]
+    several = len(recording.owners) > 1
     document = {
         "step": step.number,
         "iteration_ms": path.length_ns / 1e6,
-        "scopes": LazySequence(scopes, lambda scope: _document(scope, owned=len(recording.owners) > 1)),
+        "scopes": LazySequence(scopes, lambda scope: _document(scope, owned=several, why=args.why)),
         "operations": slack.records(),
     }
     notes = [*recording.notes]
@@ -145,8 +153,8 @@ def _recorded(args: Namespace) -> Result:
     )
 
 
-def _document(scope: Scope, *, owned: bool) -> dict[str, Any]:
-    """Return a scope for JSON; `owned`: whether its operations are of several ranks."""
+def _document(scope: Scope, *, owned: bool, why: bool) -> dict[str, Any]:
+    """Show a scope for JSON; `owned` and `why` as for `NamedPath.rows`."""
     from dag_utils import by_category, by_name
 
     path = scope.path()
@@ -154,16 +162,16 @@ def _document(scope: Scope, *, owned: bool) -> dict[str, Any]:
         "scope": scope.name,
         "worker": scope.worker,
         "length_ms": scope.length_ns / 1e6,
-        "path": records(path, owned=owned),
+        "path": records(path, owned=owned, why=why),
         "by_name": Table.of("", "", BY_NAME, by_name(path)).records(),
         "by_cat": {cat: ns / 1e6 for cat, ns in by_category(path).items()},
     }
 
 
-def records(path: NamedPath, *, owned: bool) -> LazySequence[dict[str, Cell]]:
-    """Return the path for JSON; where several ranks have one (`owned`), operations are named with theirs."""
-    keys = [column.key for column in PATH]
-    return LazySequence(path.rows(owned=owned), lambda row: dict(zip(keys, row, strict=True)))
+def records(path: NamedPath, *, owned: bool, why: bool = False) -> LazySequence[dict[str, Cell]]:
+    """Show the path for JSON; `owned` and `why` as for `NamedPath.rows`."""
+    keys = [column.key for column in (PATH_WITH_RULES if why else PATH)]
+    return LazySequence(path.rows(owned=owned, why=why), lambda row: dict(zip(keys, row, strict=True)))
 
 
 def _slack_table(args: Namespace, operations: list[OperationSlack]) -> Table:
@@ -196,7 +204,7 @@ def _mean(args: Namespace) -> Result:
     """Return the longest chain of average durations through the DAG of each GPU, without gaps."""
     from dag_utils import longest_chain, mean_dags
 
-    refuse(args, NO_STEP, *READING, "del_queue", "output")
+    refuse(args, NO_STEP, *READING, "del_queue", "output", "why")
     if args.step != "mean":
         refuse(args, NO_STEP, "step")
     loaded = mean_dags(args.path, jobs=args.jobs, progress=args.progress)
@@ -222,7 +230,7 @@ def _mean(args: Namespace) -> Result:
         {
             "step": "mean",
             "iteration_ms": longest.length_ns / 1e6,
-            "scopes": [_document(scope, owned=False) for scope in scopes],
+            "scopes": [_document(scope, owned=False, why=False) for scope in scopes],
             "operations": _slack_table(args, operations).records(),
         },
         headline=f"The longest chain of average durations is {in_ms(longest.length_ns)}, "

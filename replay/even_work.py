@@ -12,8 +12,9 @@ from arrays import Float64, Int64
 from arrays.median import medians_of_others
 from arrays.numbering import unique
 from dag.step_graph import Bool, Recording, StepGraph
+from dialects.edge_rules import EdgeKind, kinds_of
 from dialects.roles import Role
-from dialects.step_parts import EdgeKind, Joint
+from dialects.step_parts import Joint
 from replay.selection import pipeline_stages
 
 #: Makes of the times of each owner and kind of work (owners, kinds) those that they are to take.
@@ -70,9 +71,10 @@ def begun_by_owners(recording: Recording) -> Bool:
     if not whole:
         return is_own
     step = recording.steps[whole[len(whole) // 2]]
-    source, target, joint, kind = step.edges.T
+    source, target, joint, _ = step.edges.T
     leads = is_own[step.operation[source]] & (step.owner[source] == step.owner[target])
-    leads &= kind != EdgeKind.HAND_OVER  # what only the times tell may have waited for something else
+    # what only the times tell may have waited for something else
+    leads &= kinds_of(step.edges) != EdgeKind.HAND_OVER
     is_led_to = np.zeros(len(is_own), np.bool_)
     is_led_to[step.operation[target[leads & (joint == Joint.END_TO_HEAD)]]] = True
     return is_own | (is_led_to & recording.which(lambda one: not one.on_device))

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from arrays import Float64, Int64
 from arrays.median import FEWEST, longest_usual
 from dag.step_graph import Bool, LazySteps, Recording, StepBounds, StepGraph
+from dialects.edge_rules import EdgeKind, kinds_of
 from dialects.roles import Phase
-from dialects.step_parts import EdgeKind
 from replay.answer import Answer, answer
 from replay.edit import Edit, EditRequest, Job
 from replay.edits import EditedJob, in_order
@@ -347,7 +347,7 @@ class Forecasts:
         for position, step in enumerate(map(recording.steps.__getitem__, rows)):
             works, is_asked = on_device[step.operation], np.zeros(len(step), np.bool_)
             works[step.continued[:, 1]] = False
-            is_asked[step.edges[step.edges[:, 3] == EdgeKind.LAUNCH, 1]] = True
+            is_asked[step.edges[kinds_of(step.edges) == EdgeKind.LAUNCH, 1]] = True
             is_asked[step.across[step.across[:, 3] <= position, 1]] = True
             found[position] = not works.any() or is_asked[works].mean() > _LAUNCHED
         return found | (not found[len(found) // 2 :].all())

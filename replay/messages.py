@@ -17,7 +17,8 @@ from msgspec.structs import replace
 
 from arrays import Float64, Int64
 from dag.step_graph import NO_LINK, Bool, Recording, StepGraph
-from dialects.step_parts import EdgeKind, Joint, Operation, edge_rows
+from dialects.edge_rules import Rule
+from dialects.step_parts import Joint, Operation, edge_rows
 from replay.engine import make_plan, simulate
 from replay.links import LinkRate, bytes_of, connection, ends_of, receiving
 
@@ -206,4 +207,4 @@ def _feeds(step: StepGraph, events: Int64, pull: Bool) -> Int64:
 
 
 def _rows(sources: Int64, targets: Int64) -> Int64:
-    return edge_rows(sources, targets, Joint.END_TO_HEAD, EdgeKind.MESSAGE)
+    return edge_rows(sources, targets, Joint.END_TO_HEAD, Rule.SERVER)

@@ -9,9 +9,10 @@ from msgspec import Struct
 
 from arrays.numbering import connected, occurrence_number
 from dag.step_graph import Bool, Recording, StepGraph
+from dialects.edge_rules import EdgeKind, kinds_of
 from dialects.name_rules import is_point_to_point
 from dialects.roles import Phase, Role
-from dialects.step_parts import EdgeKind, Operation
+from dialects.step_parts import Operation
 from errors import UsageError, meant
 from function_names import brief
 from replay.edit import EditRequest
@@ -190,7 +191,7 @@ def pipeline_stages(recording: Recording) -> list[int] | None:
     for step in recording.steps[:_LOOKED_AT]:
         source, target = step.edges[:, 0], step.edges[:, 1]
         crosses = (step.owner[source] != step.owner[target]) & is_sent[step.operation[target]]
-        crosses &= step.edges[:, 3] != EdgeKind.GROUP
+        crosses &= kinds_of(step.edges) != EdgeKind.GROUP
         ends.append(np.stack([step.owner[source[crosses]], step.owner[target[crosses]]]))
     pairs, count = np.unique(np.concatenate(ends, axis=1), axis=1, return_counts=True)
     usual = pairs[:, count >= _BY_CHANCE * count.max(initial=0)]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 from hypothesis import strategies as st
 
+from dag.critical_path import CATS, CriticalPath
 from dag.join_ranks import join
 from dag.model import Dag, new_dag
 from dag.step_graph import Recording
@@ -157,3 +158,24 @@ def dasf_event(name: str, phase: str, at_s: float, args: dict[str, Any] | None =
     """Return one record of DASF."""
     where = {"process_id": "vm", "thread_id": "worker-vm-0"}
     return {"name": name, "timestamp": at_s, "phase": phase, **where, "args": args or {}}
+
+
+class Stretch(NamedTuple):
+    """A stretch of a critical path; see `CriticalPath`."""
+
+    event: int
+    owner: int
+    cat: str
+    start_ns: int
+    end_ns: int
+
+    @property
+    def dur_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+
+def stretches_of(path: CriticalPath) -> list[Stretch]:
+    """The stretches as records."""
+    columns = (path.event, path.owners, path.cat, path.start_ns, path.end_ns)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return [Stretch(event, owner, CATS[cat], start, end) for event, owner, cat, start, end in rows]

@@ -12,7 +12,8 @@ from arrays import Int64, Mask
 from arrays.numbering import numbered, ranges
 from dialects.byteps.byteps_events import COMPUTE, GpuEvents
 from dialects.byteps.byteps_names import inputs, renamed
-from dialects.step_parts import EdgeKind, Joint, RankTrace, edge_rows, narrow
+from dialects.edge_rules import Rule
+from dialects.step_parts import Joint, RankTrace, edge_rows, narrow
 from dialects.step_windows import Open
 from dialects.tolerances import LATE_CLOCK_NS, MAX_CONTRADICTED, MOST_WHOLES
 from opname import COMM, FIRST, LAST, QUEUES, OpName
@@ -204,7 +205,7 @@ def _dag_edges(
     n_asked, n_kept = (np.bincount(which[chosen], minlength=len(source)) for chosen in (asked, kept))
     contradicted = ~leads_on & (n_asked - n_kept > MAX_CONTRADICTED * n_asked)
     kept &= ~contradicted[which]
-    return edge_rows(ends.event[last[kept]], event[kept], joint[kept], EdgeKind.DATA)
+    return edge_rows(ends.event[last[kept]], event[kept], joint[kept], Rule.GRAPH)
 
 
 # ---- all edges of the steps
@@ -233,27 +234,26 @@ def connect(spans: Spans, dependencies: Sequence[Dependency]) -> Int64:
     leads_on = np.array([_leads_on(*dependency) for dependency in dependencies], np.bool_)
     edges = np.concatenate([_dag_edges(spans, begins, ends, pairs, leads_on), _updates(spans, begins, ends)])
     edges = np.concatenate([edges, *_unconnected(spans, begins, edges), _threads(spans)])
-    edges = np.concatenate([edges, _next_of_continued(spans, begins, ends, edges)])
     return _distinct(np.concatenate([edges, *_stages(spans, chains, wholes, main)]), len(spans))
 
 
-def edge_keys(source: Int64, target: Int64, joint: Int64, kind: Int64, n: int) -> Int64:
+def edge_keys(source: Int64, target: Int64, joint: Int64, rule: Int64, n: int) -> Int64:
     """Return a number for each edge (m,) between n events; they are in order as the columns are."""
-    return ((source.astype(np.int64) * n + target) * len(Joint) + joint) * len(EdgeKind) + kind
+    return ((source.astype(np.int64) * n + target) * len(Joint) + joint) * len(Rule) + rule
 
 
 def edges_of(keys: Int64, n: int) -> Int64:
     """Return the edges of such numbers as `RankStep.edges` (m, 4)."""
-    ends, kind = np.divmod(keys, len(EdgeKind))
+    ends, rule = np.divmod(keys, len(Rule))
     ends, joint = np.divmod(ends, len(Joint))
-    return edge_rows(*np.divmod(ends, n), joint, kind)
+    return edge_rows(*np.divmod(ends, n), joint, rule)
 
 
 def _distinct(edges: Int64, n: int) -> Int64:
-    """Return the edges between n events; of several that join the same ends that of the first kind."""
-    source, target, joint, kind = edges.T
-    keys = np.sort(edge_keys(source, target, joint, kind, n))
-    return edges_of(keys[_is_new(keys // len(EdgeKind))], n)
+    """Return the edges between n events; of several that join the same ends that of the first rule."""
+    source, target, joint, rule = edges.T
+    keys = np.sort(edge_keys(source, target, joint, rule, n))
+    return edges_of(keys[_is_new(keys // len(Rule))], n)
 
 
 def _updates(spans: Spans, begins: _Named, ends: _Named) -> Int64:
@@ -266,7 +266,7 @@ def _updates(spans: Spans, begins: _Named, ends: _Named) -> Int64:
     source, target = comms[places], steps[which]
     joint = spans.joints(source, target)
     kept = joint != _NOT
-    return edge_rows(source[kept], target[kept], joint[kept], EdgeKind.DATA)
+    return edge_rows(source[kept], target[kept], joint[kept], Rule.UPDATE)
 
 
 def _unconnected(spans: Spans, begins: _Named, edges: Int64) -> Iterator[Int64]:
@@ -287,7 +287,7 @@ def _unconnected(spans: Spans, begins: _Named, edges: Int64) -> Iterator[Int64]:
         places = np.flatnonzero(order < len(waiting))
         source[order[places]] = np.where(ended[places] >= 0, event[order[ended[places]]], -1)
         found = (source >= 0) & (spans.step[source] == spans.step[waiting])
-        yield edge_rows(source[found], waiting[found], Joint.END_TO_HEAD, EdgeKind.HAND_OVER)
+        yield edge_rows(source[found], waiting[found], Joint.END_TO_HEAD, Rule.AFTER_COMPUTATION)
 
 
 def _threads(spans: Spans) -> Int64:
@@ -305,20 +305,7 @@ def _threads(spans: Spans) -> Int64:
     follows = np.flatnonzero(~_is_new(thread))
     source, target = event[ended[follows - 1]], event[follows]
     kept = spans.joints(source, target) == Joint.END_TO_HEAD
-    return edge_rows(source[kept], target[kept], Joint.END_TO_HEAD, EdgeKind.DEVICE)
-
-
-def _next_of_continued(spans: Spans, begins: _Named, ends: _Named, edges: Int64) -> Int64:
-    """Let a tensor's next communication follow the one of the step before, if nothing else does."""
-    is_wanted = spans.is_continued.copy()
-    is_wanted[edges[:, 0]] = False
-    chosen = is_wanted[ends.event] & spans.are(ends.event, "Comm")
-    name, source = ends.name[chosen], ends.event[chosen]
-    later, (_, high) = begins.before(name, source + 1), begins.of_step(name, source)
-    found = later < high
-    source, target = source[found], begins.event[later[found]]
-    kept = spans.joints(source, target) != _NOT
-    return edge_rows(source[kept], target[kept], Joint.END_TO_HEAD, EdgeKind.DATA)
+    return edge_rows(source[kept], target[kept], Joint.END_TO_HEAD, Rule.THREAD)
 
 
 def _stages(spans: Spans, chains: _Chains, wholes: _Named, main: Int64) -> Iterator[Int64]:
@@ -331,7 +318,7 @@ def _stages(spans: Spans, chains: _Chains, wholes: _Named, main: Int64) -> Itera
     follows &= ~spans.is_continued[chains.event]
     before, stage = chains.event[np.flatnonzero(follows) - 1], chains.event[follows]
     joint = spans.joints(before, stage)
-    yield edge_rows(before, stage, np.where(joint == _NOT, Joint.START_TO_HEAD, joint), EdgeKind.DATA)
+    yield edge_rows(before, stage, np.where(joint == _NOT, Joint.START_TO_HEAD, joint), Rule.STAGE)
     first, last = chains.event[chains.first], chains.event[chains.last]
     after = spans.after(spans.start_ns[first] + LATE_CLOCK_NS, spans.step[first])
     low, _ = wholes.of_step(main, first)
@@ -341,5 +328,5 @@ def _stages(spans: Spans, chains: _Chains, wholes: _Named, main: Int64) -> Itera
     lasts = spans.end_ns[last[which]] <= spans.end_ns[whole] + LATE_CLOCK_NS
     first, last, whole = first[which[lasts]], last[which[lasts]], whole[lasts]
     begun = ~spans.is_continued[first]
-    yield edge_rows(whole[begun], first[begun], Joint.START_TO_HEAD, EdgeKind.PART)
-    yield edge_rows(last, whole, Joint.END_TO_BODY, EdgeKind.PART)
+    yield edge_rows(whole[begun], first[begun], Joint.START_TO_HEAD, Rule.PART)
+    yield edge_rows(last, whole, Joint.END_TO_BODY, Rule.PART)

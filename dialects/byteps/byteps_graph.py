@@ -25,8 +25,8 @@ from arrays.median import median
 from arrays.numbering import ranges, unique
 from dialects.byteps.byteps_dependencies import Spans, connect, edge_keys, edges_of, recorded_dependencies
 from dialects.byteps.byteps_events import GpuEvents, read_events, with_untraced
+from dialects.edge_rules import Rule
 from dialects.step_parts import (
-    EdgeKind,
     Joint,
     Meeting,
     Meetings,
@@ -55,30 +55,28 @@ class _StageMeeting(NamedTuple):
     enters: bool = False
     leaves: bool = False
     joint: Joint = Joint.END_TO_HEAD
-    kind: EdgeKind = EdgeKind.GROUP
+    rule: Rule = Rule.READY
     all_workers: bool = False
 
 
 _STAGE_MEETINGS: Mapping[str, Sequence[_StageMeeting]] = {
-    "REDUCE": [_StageMeeting("reduce", enters=True, leaves=True, joint=Joint.START_TO_BODY)],
+    "REDUCE": [
+        _StageMeeting("reduce", enters=True, leaves=True, joint=Joint.START_TO_BODY, rule=Rule.COLLECTIVE)
+    ],
     "COORDINATE_PUSH": [_StageMeeting("ready to push", enters=True)],
     "PUSH": [
         _StageMeeting("ready to push", leaves=True),
-        _StageMeeting(
-            "pushed", enters=True, joint=Joint.END_TO_BODY, kind=EdgeKind.MESSAGE, all_workers=True
-        ),
+        _StageMeeting("pushed", enters=True, joint=Joint.END_TO_BODY, rule=Rule.SERVER, all_workers=True),
     ],
     "PULL": [
-        _StageMeeting(
-            "pushed", leaves=True, joint=Joint.END_TO_BODY, kind=EdgeKind.MESSAGE, all_workers=True
-        ),
+        _StageMeeting("pushed", leaves=True, joint=Joint.END_TO_BODY, rule=Rule.SERVER, all_workers=True),
         _StageMeeting("pulled", enters=True),
     ],
     "COPYH2D": [_StageMeeting("pulled", leaves=True)],
     "COORDINATE_BROADCAST": [_StageMeeting("ready to broadcast", enters=True)],
     "BROADCAST": [
         _StageMeeting("ready to broadcast", leaves=True),
-        _StageMeeting("broadcast", enters=True, leaves=True, joint=Joint.START_TO_BODY),
+        _StageMeeting("broadcast", enters=True, leaves=True, joint=Joint.START_TO_BODY, rule=Rule.COLLECTIVE),
     ],
 }
 
@@ -174,4 +172,4 @@ def _meetings_of_operations(gpu: RankTrace, events: GpuEvents) -> Iterator[Meeti
             yield Meeting((_ALL, "communicate", operation.name), number, enters=True, leaves=True)
         for meeting in _STAGE_MEETINGS.get(operation.transfer.stage, ()):
             key = (_ALL if meeting.all_workers else worker, meeting.what, operation.transfer.key)
-            yield Meeting(key, number, meeting.enters, meeting.leaves, meeting.joint, meeting.kind)
+            yield Meeting(key, number, meeting.enters, meeting.leaves, meeting.joint, meeting.rule)

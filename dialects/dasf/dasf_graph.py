@@ -13,7 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from dialects.step_parts import UNMARKED, Edge, EdgeKind, Joint, Meeting, Operation, RankStep, RankSteps
+from dialects.edge_rules import Rule
+from dialects.step_parts import UNMARKED, Edge, Joint, Meeting, Operation, RankStep, RankSteps
 from dialects.tolerances import LATE_RESULT_NS
 from errors import TraceError, counted
 from formats.columns import Trace, Track
@@ -60,14 +61,14 @@ def record(name: str, trace: Trace) -> RankSteps:
             if need not in runs:
                 elsewhere.add(need)
                 meetings.append(
-                    Meeting(need, event, False, True, Joint.END_TO_HEAD, EdgeKind.MESSAGE, task.run)
+                    Meeting(need, event, False, True, Joint.END_TO_HEAD, Rule.RESULT_SENT, task.run)
                 )
             elif (source := _run_before(tasks, runs[need], task)) is not None and source != event:
                 is_local = tasks[source].operation.track == track
-                edges.append(Edge(source, event, kind=EdgeKind.DATA if is_local else EdgeKind.MESSAGE))
+                edges.append(Edge(source, event, rule=Rule.RESULT if is_local else Rule.RESULT_SENT))
                 sources.add(source)
         if track in last_on and last_on[track] not in sources:
-            edges.append(Edge(last_on[track], event, kind=EdgeKind.DEVICE))
+            edges.append(Edge(last_on[track], event, rule=Rule.THREAD))
         last_on[track] = event
     times = np.array([(task.start_ns, task.end_ns) for task in tasks], np.int64)
     bounds = int(times[:, 0].min()), int(times[:, 1].max())

@@ -17,10 +17,11 @@ import numpy as np
 from msgspec import Struct, field
 
 from arrays import Int64, Mask
+from dialects.edge_rules import Rule
 from dialects.masks import by_name
 from dialects.owners import names_in
 from dialects.roles import Phase, Role
-from dialects.step_parts import Edge, EdgeKind, Joint, Operation, RankStep, RankSteps, Transfer, Whose
+from dialects.step_parts import Edge, Joint, Operation, RankStep, RankSteps, Transfer, Whose
 from dialects.steps import Step, Steps
 from dialects.tolerances import AT_ONCE_NS, CLEARLY_LAST, CYCLE_NS
 from errors import TraceError
@@ -185,7 +186,7 @@ class _StepBuilder(Struct):
         self.reduced_tensors = np.array([self.number[one.tensor] for _, one in by_end], np.int64)
         for event in event_of:
             if (before := self._reduced_by(self.times[event][0])) is not None:
-                self.edges.append(Edge(before, event, kind=EdgeKind.DEVICE))
+                self.edges.append(Edge(before, event, rule=Rule.ONE_COLLECTIVE))
         hand_overs = [
             (at, who, target, joint, one.tensor)
             for one, event in zip(collectives, event_of, strict=True)
@@ -193,8 +194,8 @@ class _StepBuilder(Struct):
         ]
         for at, who, target, joint, tensor in sorted(hand_overs):
             event = self._computation(at, who, tensor)
-            kind = EdgeKind.DATA if joint == Joint.END_TO_HEAD else EdgeKind.GROUP
-            self.edges.append(Edge(event, target, joint, kind))
+            rule = Rule.FIRST_READY if joint == Joint.END_TO_HEAD else Rule.LAST_READY
+            self.edges.append(Edge(event, target, joint, rule))
         times = np.array(self.times, np.int64).reshape(-1, 2)
         bounds = self.step.start_ns, self.step.end_ns
         return RankStep.of(self.step.label, bounds, np.array(self.operation, np.int64), times, self.edges)
@@ -205,10 +206,10 @@ class _StepBuilder(Struct):
         before, joint = whole, Joint.START_TO_HEAD
         for row in one.parts:
             part = self._add_row(row, one.tensor)
-            self.edges.append(Edge(before, part, joint, EdgeKind.PART))
+            self.edges.append(Edge(before, part, joint, Rule.PART))
             before, joint = part, Joint.END_TO_HEAD
         if before != whole:
-            self.edges.append(Edge(before, whole, Joint.END_TO_BODY, EdgeKind.PART))
+            self.edges.append(Edge(before, whole, Joint.END_TO_BODY, Rule.PART))
         return whole
 
     def _negotiate(self, one: _Collective, reduction: int) -> list[tuple[int, Whose, int, Joint]]:
@@ -217,7 +218,7 @@ class _StepBuilder(Struct):
             return [(self.times[reduction][0], Whose(), reduction, Joint.END_TO_HEAD)]
         event = self._add_row(one.negotiation, one.tensor, role=Role.WAIT)
         start, end = self.times[event]
-        self.edges.append(Edge(event, reduction))
+        self.edges.append(Edge(event, reduction, rule=Rule.NEGOTIATED))
         if one.ticks:
             first, *others = sorted((at, Whose(f"rank{rank}", int(rank))) for rank, at in one.ticks.items())
             return [
@@ -244,17 +245,17 @@ class _StepBuilder(Struct):
         overtook = self.independent[self.reduced_tensors, self.number[tensor]]
         waited = np.flatnonzero((self.reduced_ns <= at) & ~overtook)
         since = self.step.start_ns if source is None else self.times[source][1]
-        kind = EdgeKind.DEVICE
+        rule = Rule.THREAD
         if len(waited) and self.reduced_ns[waited[-1]] > since:
-            source, since, kind = self.reductions[waited[-1]], int(self.reduced_ns[waited[-1]]), EdgeKind.DATA
+            source, since, rule = self.reductions[waited[-1]], int(self.reduced_ns[waited[-1]]), Rule.REDUCED
         name = f"{who.name}: computation" if who.name else "computation"
         work = Operation(name, "untraced", Track(name, None), Role.UNTRACED, Phase.BACKWARD, whose=who)
         event = self._append(work, since, max(at, since))
         if source is not None:
-            self.edges.append(Edge(source, event, kind=kind))
+            self.edges.append(Edge(source, event, rule=rule))
         busy = self._reduced_by(at)
         if busy is not None and since < self.times[busy][1] and at - self.times[busy][1] <= CYCLE_NS:
-            self.edges.append(Edge(busy, event, Joint.END_TO_BODY, EdgeKind.DEVICE))
+            self.edges.append(Edge(busy, event, Joint.END_TO_BODY, Rule.ONE_COLLECTIVE))
         self.ready[who] = event
         return event
 

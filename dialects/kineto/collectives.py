@@ -18,7 +18,7 @@ from dialects.system import DEVICE_CATS, KERNEL_CATS, integer
 from formats.columns import Trace
 
 if TYPE_CHECKING:
-    from dialects.step_parts import EdgeKind
+    from dialects.edge_rules import Rule
 
 #: Keys of the args that tell collectives apart.
 SYNC_ARGS = ("Collective name", "Process Group Name", "Process Group Ranks", "Seq", "Src Rank", "Dst Rank")
@@ -146,21 +146,21 @@ def _is_host_call(key: Hashable) -> bool:
 
 def meeting(
     key: Hashable, name: str, rank: int | None, group: tuple[int | None, ...] | None
-) -> tuple[Hashable, EdgeKind] | None:
+) -> tuple[Hashable, Rule] | None:
     """Return by which key ranks meet in a collective of that name, and how; None for an unknown group.
 
     An exchange does not say which ranks it moves data between: half a transfer whose other end is unknown,
     and NCCL's one kernel for all-to-all and for what two ranks send to each other.
     """
-    from dialects.step_parts import EdgeKind
+    from dialects.edge_rules import Rule
 
     known = known_key(key, rank, group)
     if isinstance(key, HalfTransfer):
-        return ((key.group,), EdgeKind.EXCHANGE) if known is None else (known, EdgeKind.DATA)
+        return ((key.group,), Rule.EXCHANGE) if known is None else (known, Rule.TRANSFER)
     if known is None:
         return None
     is_name = known == key and isinstance(key, tuple) and len(key) == 1
-    return known, EdgeKind.EXCHANGE if is_name and re.search(_EXCHANGE, name) else EdgeKind.GROUP
+    return known, Rule.EXCHANGE if is_name and re.search(_EXCHANGE, name) else Rule.COLLECTIVE
 
 
 def grouped(points: SyncPoints, header: Mapping[str, Any]) -> SyncPoints:

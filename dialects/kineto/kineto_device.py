@@ -13,9 +13,10 @@ from arrays import Int64, Mask
 from arrays.as_of import as_of
 from arrays.median import median
 from arrays.numbering import numbered, unique
+from dialects.edge_rules import Rule
 from dialects.kineto.collectives import is_collective_kernel
 from dialects.masks import by_cat, by_name
-from dialects.step_parts import EdgeKind, Joint, edge_rows
+from dialects.step_parts import Joint, edge_rows
 from dialects.step_windows import ended_last
 from dialects.system import COPY_CATS, DEVICE_CATS, RUNTIME_CATS
 from dialects.tolerances import (
@@ -143,7 +144,7 @@ def after_on_stream(works: Works) -> Int64:
     previous = np.where(works.stream == np.roll(works.stream, 1), numbers - 1, -1)
     sources = np.where((last >= 0) & (last < numbers), last, previous)
     keep = (sources >= 0) & (works.end_ns[sources] <= works.start_ns)
-    return edge_rows(sources[keep], numbers[keep], Joint.END_TO_HEAD, EdgeKind.DEVICE)
+    return edge_rows(sources[keep], numbers[keep], Joint.END_TO_HEAD, Rule.STREAM)
 
 
 def after_other_streams(trace: Trace, works: Works) -> Int64:
@@ -172,7 +173,7 @@ def _recorded_waits(trace: Trace, works: Works, rows: Int64) -> Int64:
             pairs.append((first + n_before - 1, following + n_over))
     sources, targets = np.array(pairs, np.int64).reshape(-1, 2).T
     keep = works.end_ns[sources] <= works.start_ns[targets]
-    return edge_rows(sources[keep], targets[keep], Joint.END_TO_HEAD, EdgeKind.SYNCHRONISE)
+    return edge_rows(sources[keep], targets[keep], Joint.END_TO_HEAD, Rule.STREAM_EVENT)
 
 
 def _likely_waits(trace: Trace, works: Works) -> Int64:
@@ -196,7 +197,7 @@ def _likely_waits(trace: Trace, works: Works) -> Int64:
     targets = np.flatnonzero(waits & (pause > most))
     start, own, kind = (one[targets] for one in (works.start_ns, works.stream, trace.name_id[works.row]))
     if len(works.streams) > _MOST_STREAMS:
-        return edge_rows(nearest[targets], targets, Joint.END_TO_HEAD, EdgeKind.SYNCHRONISE)
+        return edge_rows(nearest[targets], targets, Joint.END_TO_HEAD, Rule.STREAM_TIMES)
     last = np.tile(nearest[targets], (len(works.streams), 1))  # of each stream, where it ended just before
     is_near = np.zeros(last.shape, np.bool_)
     for number, (_, low, high) in enumerate(works.by_stream()):
@@ -212,7 +213,7 @@ def _likely_waits(trace: Trace, works: Works) -> Int64:
     chosen = np.where(is_near, often[kind].T, -1).argmax(axis=0)
     several = is_near.sum(axis=0) > 1
     sources = np.where(several, last[chosen, np.arange(len(targets))], nearest[targets])
-    return edge_rows(sources, targets, Joint.END_TO_HEAD, EdgeKind.SYNCHRONISE)
+    return edge_rows(sources, targets, Joint.END_TO_HEAD, Rule.STREAM_TIMES)
 
 
 def _fed(trace: Trace, works: Works) -> Int64:
@@ -224,7 +225,7 @@ def _fed(trace: Trace, works: Works) -> Int64:
     sends = np.isin(works.stream, works.stream[communicates])
     targets = np.flatnonzero(communicates & (works.call >= 0))
     if sends.all() or not len(targets):
-        return edge_rows(targets[:0], targets[:0], Joint.END_TO_HEAD, EdgeKind.SYNCHRONISE)
+        return edge_rows(targets[:0], targets[:0], Joint.END_TO_HEAD, Rule.COMPUTED)
     computing = np.flatnonzero(works.stream == np.bincount(works.stream[~sends]).argmax())
     launched_ns = np.maximum.accumulate(works.call_start_ns[computing])
     before = np.searchsorted(launched_ns, works.call_start_ns[targets]) - 1
@@ -232,7 +233,7 @@ def _fed(trace: Trace, works: Works) -> Int64:
     late_ns = works.end_ns[sources] - works.start_ns[targets]
     ahead = unique(works.stream[targets[late_ns > TOLERANCE_NS]])
     keep = (late_ns <= 0) & ~np.isin(works.stream[targets], ahead)
-    return edge_rows(sources[keep], targets[keep], Joint.END_TO_HEAD, EdgeKind.SYNCHRONISE)
+    return edge_rows(sources[keep], targets[keep], Joint.END_TO_HEAD, Rule.COMPUTED)
 
 
 # ---- host calls that wait for the device

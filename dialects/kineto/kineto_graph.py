@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from arrays import Int64, Mask, NDArray
 from arrays.as_of import as_of
 from arrays.numbering import numbered, unique
+from dialects.edge_rules import Rule
 from dialects.kineto.collectives import (
     SYNC_ARGS,
     collective,
@@ -45,8 +46,6 @@ from dialects.masks import by_cat, by_name
 from dialects.roles import Phase, Role
 from dialects.step_parts import (
     UNMARKED,
-    EdgeKind,
-    InStep,
     Joint,
     Meeting,
     Meetings,
@@ -321,8 +320,8 @@ def _edges(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
         renumbered(after_on_stream(works), rank.first_work),
         elsewhere,
         *_launches(rank, first, last),
-        _to_calls(rank, awaited, last[calls], Joint.END_TO_BODY, EdgeKind.SYNCHRONISE),
-        _to_calls(rank, begun, last[blocked], Joint.START_TO_BODY, EdgeKind.QUEUE),
+        _to_calls(rank, awaited, last[calls], Joint.END_TO_BODY, Rule.AWAITED),
+        _to_calls(rank, begun, last[blocked], Joint.START_TO_BODY, Rule.ROOM),
         _handed_on(rank, last),
         *_polls(rank),
     ]
@@ -332,7 +331,7 @@ def _edges(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
 def _threads(host: Segments) -> Int64:
     """Return edges from each segment to the next of its thread."""
     source = np.flatnonzero(host.thread[1:] == host.thread[:-1])
-    return edge_rows(source, source + 1, Joint.END_TO_HEAD, EdgeKind.DEVICE)
+    return edge_rows(source, source + 1, Joint.END_TO_HEAD, Rule.THREAD)
 
 
 def _launches(rank: _Rank, first: Int64, last: Int64) -> list[Int64]:
@@ -352,15 +351,15 @@ def _launches(rank: _Rank, first: Int64, last: Int64) -> list[Int64]:
         launched = np.flatnonzero(which)
         source = segment[works.call[launched]]
         launched, source = launched[source >= 0], source[source >= 0]
-        edges.append(edge_rows(source, rank.first_work + launched, joint, EdgeKind.LAUNCH))
+        edges.append(edge_rows(source, rank.first_work + launched, joint, Rule.LAUNCH))
     return edges
 
 
-def _to_calls(rank: _Rank, works: Int64, segments: Int64, joint: Joint, kind: EdgeKind) -> Int64:
+def _to_calls(rank: _Rank, works: Int64, segments: Int64, joint: Joint, rule: Rule) -> Int64:
     """Return edges from works to the segments with which the calls end that wait for them."""
     ends = rank.works.start_ns if joint == Joint.START_TO_BODY else rank.works.end_ns
     known = (segments >= 0) & (ends[works] <= rank.host.end_ns[segments] + TOLERANCE_NS)
-    return edge_rows(rank.first_work + works[known], segments[known], joint, kind)
+    return edge_rows(rank.first_work + works[known], segments[known], joint, rule)
 
 
 def _aside(rank: _Rank) -> Int64:
@@ -371,13 +370,13 @@ def _aside(rank: _Rank) -> Int64:
     source = np.where(start > trace.ts_ns[rank.aside], host.started(track.astype(np.int64), start), source)
     over = source >= 0
     over[over] = host.end_ns[source[over]] <= start[over]
-    parts = [edge_rows(source[over], numbers[over], Joint.END_TO_HEAD, EdgeKind.LAUNCH)]
+    parts = [edge_rows(source[over], numbers[over], Joint.END_TO_HEAD, Rule.ENQUEUED)]
     order = np.lexsort((numbers, track))
     follows = np.flatnonzero(np.diff(track[order]) == 0)
     before, after = order[follows], order[follows + 1]
     overlaps = end[before] > start[after] + ROUNDED_NS
     for which, joint in ((overlaps, Joint.END_TO_BODY), (~overlaps, Joint.END_TO_HEAD)):
-        parts.append(edge_rows(numbers[before[which]], numbers[after[which]], joint, EdgeKind.DEVICE))
+        parts.append(edge_rows(numbers[before[which]], numbers[after[which]], joint, Rule.ONE_COLLECTIVE))
     return np.concatenate(parts)
 
 
@@ -407,7 +406,7 @@ def _handed_over(rank: _Rank) -> list[Int64]:
         since = np.where(host.thread[resumed] == host.main, SOON, 1.0) * (idle_to - idle_from)[resumed]
         waited = (found >= 0) & (late > idle_from[resumed]) & (idle_to[resumed] - late <= since)
         waited &= starts[found] < idle_to[resumed]
-        handed.append(edge_rows(ends[found[waited]], resumed[waited], joint, EdgeKind.HAND_OVER))
+        handed.append(edge_rows(ends[found[waited]], resumed[waited], joint, Rule.IDLE_THREAD))
     return handed
 
 
@@ -425,7 +424,7 @@ def _unlaunched(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
     found = ended_nearest(start_ns, end_ns, group, targets)
     found, targets = found[found >= 0], targets[found >= 0]
     start_ns[targets] = np.maximum(start_ns[targets], end_ns[found])
-    return edge_rows(found, targets, Joint.END_TO_HEAD, EdgeKind.HAND_OVER)
+    return edge_rows(found, targets, Joint.END_TO_HEAD, Rule.UNLAUNCHED)
 
 
 # ---- collectives
@@ -464,8 +463,8 @@ def _meetings_of(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meetings, M
         part = collective(name, trace.cats[trace.cat_id[row]], args, is_known=bool(is_named[event]))
         met = None if part is None else meeting(part.key, name, trace.rank, group)
         if met is not None:
-            key, kind = asked.key(met[0], event), met[1]
-            meetings.append(Meeting(key, event, enters=True, leaves=True, kind=kind, turn=count[key]))
+            key, rule = asked.key(met[0], event), met[1]
+            meetings.append(Meeting(key, event, enters=True, leaves=True, rule=rule, turn=count[key]))
             count[key] += 1
     return meetings_table(meetings), communicates
 
@@ -493,7 +492,7 @@ class _Asked:
         )
         if at >= 0 and (work < 0 or works.call[work] >= 0):
             self.latest[key] = int(self.rank.steps[at, 0])
-        return InStep(key, self.latest[key]) if key in self.latest else key
+        return (key, self.latest[key]) if key in self.latest else key
 
 
 def _handed_on(rank: _Rank, last: Int64) -> Int64:
@@ -509,7 +508,7 @@ def _handed_on(rank: _Rank, last: Int64) -> Int64:
     inner, outer = inner[answers], outer[answers]
     during = rank.host.running(trace.track_id[outer].astype(np.int64), rank.end_ns[inner])
     waits = (during >= 0) & (rank.host.row[during] == outer)
-    return edge_rows(last[inner[waits]], during[waits], Joint.END_TO_BODY, EdgeKind.HAND_OVER)
+    return edge_rows(last[inner[waits]], during[waits], Joint.END_TO_BODY, Rule.ANSWERED)
 
 
 def _polls(rank: _Rank) -> list[Int64]:
@@ -536,5 +535,5 @@ def _polls(rank: _Rank) -> list[Int64]:
             says = (last >= 0) & (rank.end_ns[waits[last]] > start)
         sources = polled(works, start, end, says)
         known = sources >= 0
-        edges.append(edge_rows(rank.first_work + sources[known], targets[known], joint, EdgeKind.SYNCHRONISE))
+        edges.append(edge_rows(rank.first_work + sources[known], targets[known], joint, Rule.POLLED))
     return edges

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from arrays import Int64, NDArray
 from arrays.as_of import as_of
+from dialects.edge_rules import Rule
 from dialects.kineto.collectives import (
     SIZE_ARGS,
     SYNC_ARGS,
@@ -29,7 +30,7 @@ from dialects.masks import by_cat, by_name
 from dialects.name_rules import is_library_call
 from dialects.recorded_collectives import NO_COLLECTIVES, Call, Collectives, kind_of
 from dialects.roles import Role
-from dialects.step_parts import EdgeKind, RankTrace
+from dialects.step_parts import RankTrace
 from dialects.system import COPY_CATS, DEVICE_CATS, int_or_zero
 from formats.columns import Trace
 
@@ -84,7 +85,7 @@ def _of_device(rank: RankTrace, rows: Int64) -> tuple[list[Call], Int64, Int64]:
             part = collective(name, cat, args, is_known=True)
             met = None if part is None else meeting(part.key, name, trace.rank, ())
             n_bytes = int_or_zero(args.get("bytes")) if cat in COPY_CATS else 0
-            is_met = met is not None and met[1] is EdgeKind.GROUP and group is not None
+            is_met = met is not None and met[1] is Rule.COLLECTIVE and group is not None
             calls.append(
                 Call(kind_of(name), sent=n_bytes, received=n_bytes, key=met[0] if met and is_met else None)
             )
@@ -107,7 +108,7 @@ def _of_args(trace: Trace, name: str, cat: str, args: Mapping[str, Any], groups:
     sent, received = (int_or_zero(args.get(key)) * item for key in ("In msg nelems", "Out msg nelems"))
     part = collective(name, cat, args, is_known=True)
     met = None if part is None else meeting(part.key, name, trace.rank, ())
-    key = met[0] if met is not None and met[1] is not EdgeKind.EXCHANGE else None
+    key = met[0] if met is not None and met[1] is not Rule.EXCHANGE else None
     if part is not None and isinstance(part.key, HalfTransfer):
         ends = part.key.ends(trace.rank)
         members, n_ranks = ends or (), 2

@@ -26,7 +26,7 @@ from dag_utils import (
     kind_of_work,
     new_dag,
 )
-from dialects.step_parts import EdgeKind
+from dialects.edge_rules import EdgeKind
 from result import GraphNode, Network
 
 #: Nodes of a drawing that can be read.

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from arrays import Int64
 from arrays.intervals import clipped_lengths, union
 from dag.step_graph import Bool, Recording, StepGraph
-from dialects.step_parts import EdgeKind, Joint
+from dialects.edge_rules import EdgeKind, kinds_of
+from dialects.step_parts import Joint
 from formats.columns import Trace, Track
 from replay.edit import Edit, EditRequest, Job
 from replay.selection import Selection, named_owners, select
@@ -116,7 +117,7 @@ def _contained(recording: Recording, chosen: Selection, spans: Sequence[_Spans],
     for one in spans:
         events = np.flatnonzero(track == number.get((one.owner, one.track), -1))
         found[events[_within(one.start_ns, one.end_ns, middle[events], middle[events] + 1)]] = True
-    follow = step.edges[np.isin(step.edges[:, 3], (EdgeKind.LAUNCH, EdgeKind.PART))]
+    follow = step.edges[np.isin(kinds_of(step.edges), (EdgeKind.LAUNCH, EdgeKind.PART))]
     while True:
         more = follow[found[follow[:, 0]] & ~found[follow[:, 1]], 1]
         if len(more) == 0:

@@ -10,9 +10,10 @@ from msgspec.structs import replace
 
 from arrays import Float64, Int64
 from dag.step_graph import Bool, Recording, StepGraph, operation_edges
+from dialects.edge_rules import Rule
 from dialects.recorded_collectives import may_reduce
 from dialects.roles import Phase
-from dialects.step_parts import EdgeKind, Joint
+from dialects.step_parts import Joint
 from replay.edit import Edit, EditRequest, Job, Order
 from replay.engine import make_plan, simulate
 from replay.uncertainty import CROWDED
@@ -84,7 +85,7 @@ def without_overlap(recording: Recording) -> Recording:
         late, early = np.nonzero(step.owner[None, last] == step.owner[reduces, None])
         chosen = np.flatnonzero(reduces)[late]
         zeros = np.zeros_like(chosen)
-        edges = np.column_stack((last[early], chosen, zeros + Joint.END_TO_HEAD, zeros + EdgeKind.DATA))
+        edges = np.column_stack((last[early], chosen, zeros + Joint.END_TO_HEAD, zeros + Rule.EDITED))
         return replace(step, edges=np.concatenate((step.edges, edges)).astype(step.edges.dtype))
 
     return recording.edited(edited)

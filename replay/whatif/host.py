@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from arrays import Int64
 from dag.step_graph import Bool, Recording, StepGraph
-from dialects.step_parts import EdgeKind, Operation
+from dialects.edge_rules import EdgeKind, kinds_of
+from dialects.step_parts import Operation
 from replay.edit import Edit, EditRequest, Job
 from replay.even_work import scaled
 
@@ -61,7 +62,7 @@ def without_host(recording: Recording) -> Recording:
 
 def is_sync(edges: Int64, device: Bool) -> Bool:
     """Return which edges (e,) let a call of the host wait for work of a device; `device` is per event."""
-    found: Bool = (edges[:, 3] == EdgeKind.SYNCHRONISE) & device[edges[:, 0]] & ~device[edges[:, 1]]
+    found: Bool = (kinds_of(edges) == EdgeKind.SYNCHRONISE) & device[edges[:, 0]] & ~device[edges[:, 1]]
     return found
 
 
@@ -79,7 +80,7 @@ def without_synchronisation(recording: Recording, calls: Bool | None = None) -> 
             waits &= calls[step.operation[step.edges[:, 1]]]
         if not waits.any():
             return step
-        call, work = step.edges[step.edges[:, 3] == EdgeKind.LAUNCH, :2].T
+        call, work = step.edges[kinds_of(step.edges) == EdgeKind.LAUNCH, :2].T
         waited_ns = step.start_ns[work] - step.start_ns[call]
         is_latency = (step.gap_ns[work] == waited_ns) & (waited_ns < PYTHON_NS)
         late = work[device[step.operation[work]] & is_latency]

@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from arrays import Float64, Int64
 from arrays.median import longest_usual
 from dag.step_graph import Bool, Recording, StepGraph
+from dialects.edge_rules import EdgeKind, kinds_of
 from dialects.roles import Role
-from dialects.step_parts import EdgeKind, Operation
+from dialects.step_parts import Operation
 from replay.edit import Edit, EditRequest, Job, measured
 
 NAME = "negotiation=none, ready=first, rank1.ready=peers"
@@ -101,12 +102,12 @@ def _lateness(recording: Recording, rows: Iterable[int]) -> Iterator[Lateness]:
 
 
 def _of_step(recording: Recording, step: StepGraph, waits: Bool, gives: Bool) -> Lateness:
-    edges = step.edges[(step.edges[:, 3] == EdgeKind.GROUP) & waits[step.operation[step.edges[:, 1]]]]
+    edges = step.edges[(kinds_of(step.edges) == EdgeKind.GROUP) & waits[step.operation[step.edges[:, 1]]]]
     late: dict[int, int] = {}
     for source, target in edges[:, :2].tolist():
         late[source] = max(late.get(source, 0), int(step.end_ns[source] - step.start_ns[target]))
     given = gives[step.operation[step.edges[:, 0]]]
-    follows = set(step.edges[given & (step.edges[:, 3] == EdgeKind.DATA), 1].tolist())
+    follows = set(step.edges[given & (kinds_of(step.edges) == EdgeKind.DATA), 1].tolist())
     by_name: dict[str, list[int]] = {}
     for event in sorted(late, key=lambda one: int(step.end_ns[one])):
         by_name.setdefault(recording.operations[int(step.operation[event])].name, []).append(event)

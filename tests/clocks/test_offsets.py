@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -223,25 +221,6 @@ def test_a_sync_point_of_long_ago_allows_for_the_drift_since() -> None:
 def test_times_near_the_limits_end_at_once(far: int) -> None:
     found = align([_host((0, 5), (1 << 60, (1 << 60) + 5)), _host((far, far + 4), (far + 10, far + 12))])
     assert abs(found.clocks[1].offset_ns) < 1 << 62
-
-
-def _reductions(times_us: Sequence[int], clock_us: int, lost: Sequence[int] = ()) -> SyncPoints:
-    """Reductions of 10 us that end on all hosts at once, but for those lost, on a clock that is ahead."""
-    ends = np.array([one for i, one in enumerate(times_us) if i not in lost], np.int64) * 1000
-    return _points(SyncPoint(ends + (clock_us - 10) * 1000, ends + clock_us * 1000, end_together=True))
-
-
-def test_reductions_that_a_host_lost_are_told_by_when_the_others_end() -> None:
-    draw = np.random.default_rng(1)
-    times = np.cumsum(draw.integers(2_000, 9_000, 40)).tolist()
-    hosts = [
-        _reductions(times, 0, lost=(30,)),
-        _reductions(times, 5_200, lost=(7, 8)),
-        _reductions(times, -31_000),
-    ]
-    found = align(hosts)
-    assert [clock.offset_ns for clock in found.clocks] == pytest.approx([0, -5_200_000, 31_000_000], abs=2)
-    assert all(clock.is_tied for clock in found.clocks)
 
 
 def _scattered(clock_us: int, late_us: int, ends_us: ArrayLike) -> SyncPoints:

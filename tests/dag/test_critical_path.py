@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 from dag import join_ranks
 from dag.critical_path import CriticalPath, CriticalPaths, critical_path, slack_ns
 from dag.step_graph import Recording, StepGraph
-from dialects.step_parts import Edge, EdgeKind, Joint, Meeting, RankSteps
-from make import rank_steps, recording
+from dialects.edge_rules import Rule
+from dialects.step_parts import Edge, Joint, Meeting, RankSteps
+from make import rank_steps, recording, stretches_of
 
 
 def words(job: Recording, path: CriticalPath) -> list[tuple[str, str, int]]:
     """(event, category, length) of each stretch."""
     step = job.steps[0]
-    return [(job.name_of(step, s.event) if s.event >= 0 else "", s.cat, s.dur_ns) for s in path.stretches]
+    return [(job.name_of(step, s.event) if s.event >= 0 else "", s.cat, s.dur_ns) for s in stretches_of(path)]
 
 
 def test_a_chain_is_its_work_and_its_gaps() -> None:
@@ -101,7 +102,7 @@ def test_the_owner_that_ends_last_gives_the_window() -> None:
         Meeting("m", 0, enters=True, leaves=False)])  # fmt: skip
     second = rank_steps("rank1", {"receive": (10, 100)}, bounds=(5, 100), meetings=[
         Meeting("m", 0, enters=False, leaves=True, joint=Joint.END_TO_BODY,
-                kind=EdgeKind.MESSAGE)])  # fmt: skip
+                rule=Rule.SERVER)])  # fmt: skip
     job = recording(first, second)
     path = critical_path(job.steps[0])
     assert words(job, path) == [("rank0.send", "", 35), ("rank1.receive", "", 60)]
@@ -168,9 +169,9 @@ def waiting_ranks(draw: st.DrawFn) -> list[RankSteps]:
         bounds.append((begin, max(end, begin + 1)))
         events.append(own)
         number = st.integers(0, len(own) - 1)
-        ends = number, number, st.sampled_from(list(Joint)), st.sampled_from(list(EdgeKind))
+        ends = number, number, st.sampled_from(list(Joint)), st.sampled_from(list(Rule))
         pairs = draw(st.lists(st.tuples(*ends), max_size=10))
-        edges.append([Edge(min(a, b), max(a, b), joint, kind) for a, b, joint, kind in pairs if a != b])
+        edges.append([Edge(min(a, b), max(a, b), joint, rule) for a, b, joint, rule in pairs if a != b])
         lengths.append(len(own))
     meetings: list[list[Meeting]] = [[] for _ in range(n_ranks)]
     for key in range(draw(st.integers(0, 5))):
@@ -181,12 +182,12 @@ def waiting_ranks(draw: st.DrawFn) -> list[RankSteps]:
             if is_group
             else draw(st.sampled_from([Joint.START_TO_BODY, Joint.END_TO_BODY]))
         )
-        of_group = st.sampled_from([EdgeKind.GROUP, EdgeKind.EXCHANGE])
-        kind = draw(of_group) if is_group else EdgeKind.MESSAGE
+        of_group = st.sampled_from([Rule.COLLECTIVE, Rule.EXCHANGE])
+        rule = draw(of_group) if is_group else Rule.SERVER
         for rank in members:
             enters, leaves = (True, True) if is_group else draw(st.tuples(st.booleans(), st.booleans()))
             event = draw(st.integers(0, lengths[rank] - 1))
-            meetings[rank].append(Meeting(key, event, enters, leaves, joint, kind))
+            meetings[rank].append(Meeting(key, event, enters, leaves, joint, rule))
     return [
         rank_steps(
             f"rank{i}", {f"e{n}": own for n, own in enumerate(events[i])}, edges[i],
@@ -207,7 +208,7 @@ def test_paths_add_up_and_no_event_has_more_slack_than_it_may_take(
     for owners in (everyone, *([owner] for owner in everyone)):
         path = critical_path(step, owners)
         end = path.begin_ns
-        for stretch in path.stretches:
+        for stretch in stretches_of(path):
             assert stretch.start_ns == end
             end = stretch.end_ns
         assert end == path.begin_ns + path.length_ns

@@ -12,7 +12,9 @@ import pytest
 import recorded
 from dag.step_graph import StepBounds, job_lengths
 from dag_utils import Recording, choose_step, critical_path, load_steps, slack_ns
+from dialects.edge_rules import RULES, EdgeKind
 from errors import AnalyzeError
+from make import stretches_of, x
 from trace_utils import Request
 
 
@@ -30,12 +32,18 @@ def test_the_path_adds_up_to_the_step_and_runs_through_no_wait(recording: Record
     for row in recording.whole_steps:
         step = recording.steps[row]
         found = critical_path(step)
-        assert sum(stretch.dur_ns for stretch in found.stretches) == found.length_ns
+        assert sum(stretch.dur_ns for stretch in stretches_of(found)) == found.length_ns
         if step.next_ns[found.owner] >= 0:
             assert found.length_ns == step.next_ns[found.owner] - step.begin_ns[found.owner]
-        times = [(stretch.start_ns, stretch.end_ns) for stretch in found.stretches]
+        times = [(stretch.start_ns, stretch.end_ns) for stretch in stretches_of(found)]
         assert all(a[1] == b[0] for a, b in itertools.pairwise(times))
-        assert not [stretch for stretch in found.stretches if stretch.cat == "wait"]
+        assert not [stretch for stretch in stretches_of(found) if stretch.cat == "wait"]
+
+
+@pytest.mark.thorough
+def test_every_edge_has_a_rule(recording: Recording) -> None:
+    rules = np.concatenate([recording.steps[row].edges[:, 3] for row in recording.whole_steps])
+    assert set(rules.tolist()) <= {rule.value for rule in RULES if rule.kind is not EdgeKind.EXCHANGE}
 
 
 @pytest.mark.thorough
@@ -45,10 +53,21 @@ def test_nothing_on_the_path_has_slack(recording: Recording) -> None:
     slack = slack_ns(step)
     assert (slack >= 0).all()
     if int(step.begin_ns[found.owner]) == int(step.begin_ns.min()):
-        events = [stretch.event for stretch in found.stretches if stretch.cat == "" and stretch.event >= 0]
+        events = [
+            stretch.event for stretch in stretches_of(found) if stretch.cat == "" and stretch.event >= 0
+        ]
         ends = np.where(step.next_ns < 0, step.end_ns.max(initial=0), step.next_ns)
         if int(ends[found.owner]) == int(ends.max()):
             assert slack[events].max(initial=0) == 0
+
+
+def test_a_damaged_graph_beside_a_trace_is_a_note(tmp_path: Path) -> None:
+    (tmp_path / "trace.json").write_text(json.dumps([x("work", "1", 1000, 1000)]))
+    (tmp_path / "dag.gml").write_text("graph [ directed 1 node [ id 0 ]")
+    loaded = load_steps([tmp_path / "trace.json"], Request(progress=False))
+    assert len(loaded.recording.steps) == 1
+    (line,) = loaded.repairs
+    assert line.startswith(f"{tmp_path / 'dag.gml'}: ") and line.endswith("; left out")
 
 
 def test_of_very_many_steps_those_who_ask_what_usually_happens_get_some(

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from dag import join_ranks
 from dag.critical_path import critical_path, slack_ns
 from dag.step_graph import Recording
-from dialects.step_parts import Edge, EdgeKind, Joint, Meeting
-from make import rank_steps, recording
+from dialects.edge_rules import Rule
+from dialects.step_parts import Edge, Joint, Meeting
+from make import rank_steps, recording, stretches_of
 from replay.runs import simulated
 
 Times = list[tuple[int, int, int]]  # of each rank: begin and end of the collective, work before it
@@ -56,7 +57,7 @@ def test_a_meeting_of_many_gives_the_work_path_and_slack_of_pairs(ranks: Times) 
     assert not other.gap_ns[n:].any()
     assert one.last.tolist() == other.last.tolist()
     for owners in (None, [0], [len(ranks) - 1]):
-        assert critical_path(one, owners).stretches == critical_path(other, owners).stretches
+        assert stretches_of(critical_path(one, owners)) == stretches_of(critical_path(other, owners))
     assert np.array_equal(slack_ns(one), slack_ns(other)[:n])
 
 
@@ -107,7 +108,7 @@ def exchanging(*ranks: list[tuple[int, int]]) -> Recording:
                 {f"SendRecv{i}": (1000 * begin, 1000 * end) for i, (begin, end) in enumerate(kernels)},
                 bounds=(0, 1_000_000),
                 meetings=[
-                    Meeting("SendRecv", i, enters=True, leaves=True, kind=EdgeKind.EXCHANGE, turn=i)
+                    Meeting("SendRecv", i, enters=True, leaves=True, rule=Rule.EXCHANGE, turn=i)
                     for i in range(len(kernels))
                 ],
             )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dag.critical_path import critical_path
 from dag_utils import Recording, load_steps
-from make import span, write
+from make import span, stretches_of, write
 from replay.runs import simulated
 from trace_utils import Request
 
@@ -36,7 +36,7 @@ def path_of(recording: Recording) -> list[tuple[str, str, int]]:
     (step,) = recording.steps
     return [
         (recording.name_of(step, one.event), one.cat, one.dur_ns // 1000)
-        for one in critical_path(step).stretches
+        for one in stretches_of(critical_path(step))
     ]
 
 
@@ -104,7 +104,7 @@ def test_whatever_the_arrows_a_step_replays_as_recorded_and_its_path_adds_up(
         made = [(f"slice{i}", pid, at, at + dur) for i, (pid, at, dur) in enumerate(slices)]
         recording = job(Path(scratch), made, *arrows, ranks=ranks)
     (step,) = recording.steps
-    assert sum(one.dur_ns for one in critical_path(step).stretches) == critical_path(step).length_ns
+    assert sum(one.dur_ns for one in stretches_of(critical_path(step))) == critical_path(step).length_ns
     again = simulated(recording, [0]).step(0)
     np.testing.assert_array_equal(again.start_ns - again.start_ns.min(), step.start_ns - step.start_ns.min())
     np.testing.assert_array_equal(again.end_ns - again.start_ns.min(), step.end_ns - step.start_ns.min())

@@ -20,6 +20,7 @@ from dialects.span_graph import Meaning, record_spans
 from dialects.step_parts import RankSteps, RankTrace
 from dialects.sync_points import SyncPart
 from formats.columns import Trace
+from make import stretches_of
 from trace_utils import read_trace
 
 Span = tuple[str, int, int, int]  # name, thread, start, end (µs)
@@ -44,7 +45,7 @@ def path_of(job: Recording, row: int = 0) -> list[tuple[str, str, int]]:
     step = job.steps[row]
     return [
         (job.name_of(step, s.event) if s.event >= 0 else "", s.cat, s.dur_ns // 1000)
-        for s in critical_path(step).stretches
+        for s in stretches_of(critical_path(step))
     ]
 
 
@@ -153,7 +154,7 @@ def test_the_paths_of_recorded_steps_are_as_long_as_the_steps(shared_data: Path,
     for step in job.steps:
         path = critical_path(step)
         assert path.length_ns == step.next_ns[0] - step.begin_ns[0]
-        assert sum(stretch.dur_ns for stretch in path.stretches) == path.length_ns
+        assert sum(stretch.dur_ns for stretch in stretches_of(path)) == path.length_ns
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dialects.step_parts import EdgeKind, Joint, Operation
+from dialects.edge_rules import Rule
+from dialects.step_parts import Joint, Operation
 from dialects.step_windows import RecordedEvents, check_sizes, cut_into_steps, sampled
 from errors import TraceError
 from formats.columns import Track
@@ -25,9 +26,9 @@ def test_work_that_was_asked_for_in_the_step_before_has_its_edges_from_there() -
         leads=np.array([True, False, True, False, True]),
         edges=np.array(
             [
-                (0, 1, Joint.START_TO_HEAD, EdgeKind.LAUNCH),
-                (2, 3, Joint.START_TO_HEAD, EdgeKind.LAUNCH),
-                (1, 3, Joint.END_TO_HEAD, EdgeKind.DEVICE),
+                (0, 1, Joint.START_TO_HEAD, Rule.LAUNCH),
+                (2, 3, Joint.START_TO_HEAD, Rule.LAUNCH),
+                (1, 3, Joint.END_TO_HEAD, Rule.THREAD),
             ]
         ),
     )

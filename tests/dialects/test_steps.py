@@ -234,14 +234,6 @@ def test_steps_end_where_the_optimizer_ends() -> None:
     assert steps.partial == (Step(1, 0, 90),)
 
 
-def test_without_an_optimizer_steps_begin_with_a_load_of_data() -> None:
-    name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
-    slices = [s for i in range(3) for s in ((name, 100 * i, 20), ("aten::mm", 100 * i + 30, 60))]
-    steps = steps_of(make(slices, dialect="kineto", cats=["cpu_op"] * 6))
-    assert steps.whole == (Step(1, 0, 100), Step(2, 100, 200))
-    assert steps.partial == (Step(3, 200, 290),)
-
-
 def test_the_outermost_span_that_repeats_is_a_step() -> None:
     trace = make([("main", 0, 400), *loop("train_step", 4)], dialect="chrome")
     assert whole_steps(trace) == [Step(1, 0, 100), Step(2, 100, 200), Step(3, 200, 300), Step(4, 300, 380)]

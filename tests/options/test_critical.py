@@ -161,3 +161,13 @@ def test_the_shipped_example_blames_the_worker_that_was_waited_for() -> None:
     assert job["by_cat"]["Comm"] < 0.05 * document["iteration_ms"]
     on_late = sum(one["dur_ms"] for one in job["path"] if one["rank"] == "wk1.rank0")
     assert on_late > 0.9 * document["iteration_ms"]
+
+
+def test_why_names_the_rule_of_each_part_of_the_path(gpu: Path) -> None:
+    (scope,) = answer("--path", gpu, "--why")["scopes"]
+    assert [node["rule"] for node in scope["path"]] == [
+        "",
+        "an operation starts after its inputs in the model's graph",
+        "a communication starts with its first part and ends with its last one",
+        "",
+    ]

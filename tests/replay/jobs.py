@@ -10,8 +10,9 @@ import numpy as np
 from dag.join_ranks import join
 from dag.step_graph import Recording
 from dialects.byteps.byteps_events import DIRECTIONS
+from dialects.edge_rules import Rule
 from dialects.roles import Phase, Role
-from dialects.step_parts import Edge, EdgeKind, Joint, Meeting, Operation, RankStep, RankSteps, Transfer
+from dialects.step_parts import Edge, Joint, Meeting, Operation, RankStep, RankSteps, Transfer
 from formats.columns import Track
 from replay.edit import EditRequest, Job
 from replay.edits import EditedJob
@@ -81,7 +82,7 @@ def _step(
     spans = np.array([[round(at * MS) for at in times[event]] for event in events], np.int64).reshape(-1, 2)
     begin, end = (round(at * MS) for at in bounds)
     meetings = [
-        Meeting((number, one), events.index(one), True, True, Joint.START_TO_BODY, EdgeKind.GROUP)
+        Meeting((number, one), events.index(one), True, True, Joint.START_TO_BODY, Rule.COLLECTIVE)
         for one in together
         if one in times
     ]

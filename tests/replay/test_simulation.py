@@ -16,8 +16,10 @@ from dag.critical_path import critical_path
 from dag.join_ranks import join
 from dag.step_graph import Recording
 from dag_utils import load_steps
-from dialects.step_parts import Edge, EdgeKind, Joint, Meeting, Operation, RankStep, RankSteps, Transfer
+from dialects.edge_rules import Rule
+from dialects.step_parts import Edge, Joint, Meeting, Operation, RankStep, RankSteps, Transfer
 from formats.columns import Track
+from make import stretches_of
 from replay.runs import simulated
 from trace_utils import Request
 
@@ -61,7 +63,7 @@ def recordings(draw: st.DrawFn, shared_links: bool = True) -> Recording:
             spans = sorted(sorted(draw(st.tuples(moments, moments))) for _ in range(n_events))
             event = st.integers(0, n_events - 1)
             edges = [
-                Edge(source, target, draw(st.sampled_from(Joint)), EdgeKind.DATA)
+                Edge(source, target, draw(st.sampled_from(Joint)), Rule.RESULT)
                 for source, target in draw(st.lists(st.tuples(event, event), max_size=6))
                 if source < target
             ]
@@ -106,9 +108,9 @@ def test_half_of_everything_is_half_a_step(recording: Recording) -> None:
 def test_the_path_of_a_replayed_step_adds_up_to_it(recording: Recording) -> None:
     for row, step in enumerate(recording.steps):
         recorded, alone = critical_path(step), critical_path(simulated(recording, [row]).step(0))
-        assert sum(stretch.dur_ns for stretch in alone.stretches) == alone.length_ns
+        assert sum(stretch.dur_ns for stretch in stretches_of(alone)) == alone.length_ns
         assert alone.length_ns == recorded.length_ns
-        assert [one.event for one in alone.stretches] == [one.event for one in recorded.stretches]
+        assert [one.event for one in stretches_of(alone)] == [one.event for one in stretches_of(recorded)]
 
 
 def test_work_that_is_cut_at_the_end_of_a_step_goes_on_in_the_next() -> None:

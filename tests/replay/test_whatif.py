@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from conftest import REPO, run_cli
 from dag.step_graph import Recording
+from dialects.edge_rules import Rule
 from dialects.roles import Role
-from dialects.step_parts import EdgeKind
 from errors import UsageError
 from make import span, step, write
 from replay.edits import EDITS
@@ -279,7 +279,7 @@ def test_the_slowdown_is_the_own_work_over_its_mean() -> None:
     assert found.by["stage"] == {}, "no pipeline"
 
 
-def pipeline(kind: EdgeKind = EdgeKind.DATA) -> Recording:
+def pipeline(rule: Rule = Rule.RESULT) -> Recording:
     """Two pipelines of two stages: the first stage computes 10 and sends, the second one 30."""
     ranks = []
     for number in range(4):
@@ -288,8 +288,8 @@ def pipeline(kind: EdgeKind = EdgeKind.DATA) -> Recording:
         inputs = {"BW.a": ["send"]} if is_late else {"send": ["BW.a"]}
         made = rank(f"rank{number}", [(times, (0, 42))], inputs, together=["send"])
         step = made.steps[0]
-        sent = np.full(len(step.meetings), kind)
-        meetings = replace(step.meetings, keys=[number // 2], kind=sent)
+        sent = np.full(len(step.meetings), rule)
+        meetings = replace(step.meetings, keys=[number // 2], rule=sent)
         ranks.append(replace(made, steps=[replace(step, meetings=meetings)]))
     return job(*ranks)
 
@@ -304,7 +304,7 @@ def test_ranks_that_send_to_each_other_are_the_stages_of_a_pipeline() -> None:
     assert found.by["stage"] == pytest.approx({"1": 52 / 42, "0": 32 / 42})
     with pytest.raises(UsageError, match="stages 0 to 1"):
         apply(pipeline(), ["stage2=0.5"])
-    assert pipeline_stages(pipeline(EdgeKind.GROUP)) is None  # an all-to-all
+    assert pipeline_stages(pipeline(Rule.COLLECTIVE)) is None  # an all-to-all
 
 
 # ---- each in turn

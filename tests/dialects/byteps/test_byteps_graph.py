@@ -18,7 +18,7 @@ from dialects.step_parts import Joint, Operation, RankStep, RankSteps, RankTrace
 from dialects.tolerances import LATE_CLOCK_NS
 from errors import TraceError
 from formats.columns import Id, Trace, Track
-from make import trace_of
+from make import stretches_of, trace_of
 from trace_utils import Request
 
 MS = 1_000_000
@@ -321,7 +321,7 @@ def test_the_path_runs_through_the_worker_that_was_waited_for() -> None:
     step = job.steps[0]
     path = [
         job.name_of(step, one.event)
-        for one in critical_path(step).stretches
+        for one in stretches_of(critical_path(step))
         if one.cat == "" and one.event >= 0
     ]
     assert "wk1.rank0.BW.a" in path and "wk0.rank0.BW.a" not in path
@@ -421,7 +421,7 @@ def by_category(recording: Recording, row: int) -> dict[tuple[str, str], float]:
     step = recording.steps[row]
     path = critical_path(step)
     found: dict[tuple[str, str], float] = {}
-    for one in path.stretches:
+    for one in stretches_of(path):
         cat = one.cat or recording.operations[int(step.operation[one.event])].cat
         key = recording.owners[one.owner], cat
         found[key] = found.get(key, 0) + one.dur_ns / path.length_ns

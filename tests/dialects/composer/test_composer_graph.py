@@ -17,6 +17,7 @@ from dag.step_graph import Recording
 from dialects.composer import tie_axes
 from dialects.step_parts import RankSteps, RankTrace
 from formats.columns import Trace
+from make import stretches_of
 from trace_utils import read_trace
 
 #: µs since the epoch of Composer's events, and of PyTorch's, whose base is lost.
@@ -51,7 +52,7 @@ def path_of(job: Recording, row: int) -> list[tuple[str, str, int]]:
     step = job.steps[row]
     return [
         (job.name_of(step, s.event) if s.event >= 0 else "", s.cat, s.dur_ns // 1000)
-        for s in critical_path(step).stretches
+        for s in stretches_of(critical_path(step))
     ]
 
 
@@ -156,7 +157,7 @@ def test_recorded_paths_are_as_long_as_their_steps(shared_data: Path, case: str)
     for step in job.steps:
         path = critical_path(step)
         assert (
-            sum(stretch.dur_ns for stretch in path.stretches)
+            sum(stretch.dur_ns for stretch in stretches_of(path))
             == path.length_ns
             == step.iteration_ns[path.owner]
         )

@@ -10,7 +10,8 @@ import pytest
 from dag.critical_path import critical_path
 from dag.join_ranks import join
 from dialects.dasf.dasf_graph import ARGS, record
-from dialects.step_parts import EdgeKind, RankSteps
+from dialects.edge_rules import RULES, EdgeKind
+from dialects.step_parts import RankSteps
 from formats import dasf_records as dasf
 from make import dasf_bytes as packed
 from make import dasf_compute as compute
@@ -33,8 +34,8 @@ def edges_of(steps: RankSteps) -> set[tuple[str, int, str, int, str]]:
     names = [steps.operations[i].name for i in step.operation.tolist()]
     starts = [ns // 10**9 for ns in step.start_ns.tolist()]
     return {
-        (names[a], starts[a], names[b], starts[b], EdgeKind(kind).label)
-        for a, b, _, kind in step.edges.tolist()
+        (names[a], starts[a], names[b], starts[b], RULES[rule].kind.label)
+        for a, b, _, rule in step.edges.tolist()
     }
 
 
@@ -81,7 +82,7 @@ def test_tasks_of_two_files_meet(tmp_path: Path) -> None:
     there = tasks_of(tmp_path, task("c", 5, 9, "a"), name="b")
     job = join([here, there])
     (edge,) = job.steps[0].edges.tolist()
-    assert (edge[0], edge[1], EdgeKind(edge[3])) == (0, 1, EdgeKind.MESSAGE)
+    assert (edge[0], edge[1], RULES[edge[3]].kind) == (0, 1, EdgeKind.MESSAGE)
     assert "1 result that tasks depend on" in there.notes[1]
 
 

@@ -18,6 +18,7 @@ from dialects.horovod.horovod_graph import record as record_found
 from dialects.step_parts import RankSteps, RankTrace
 from errors import TraceError
 from formats.columns import Trace
+from make import stretches_of
 from trace_utils import read_trace
 
 Ticks = Sequence[tuple[int, int]]  # (rank, time)
@@ -52,7 +53,7 @@ def record(name: str, trace: Trace) -> RankSteps:
 def path_of(job: Recording, row: int) -> list[tuple[str, str, int]]:
     """(operation, category, µs) of each stretch of a step's critical path."""
     step = job.steps[row]
-    stretches = critical_path(step).stretches
+    stretches = stretches_of(critical_path(step))
     return [(job.operations[int(step.operation[s.event])].label, s.cat, s.dur_ns // 1000) for s in stretches]
 
 
@@ -60,7 +61,7 @@ def on_path(job: Recording) -> Counter[str]:
     """How long each operation is on the paths of all steps, ns."""
     total: Counter[str] = Counter()
     for step in job.steps:
-        for stretch in critical_path(step).stretches:
+        for stretch in stretches_of(critical_path(step)):
             name = "" if stretch.event < 0 else job.operations[int(step.operation[stretch.event])].name
             total[name] += stretch.dur_ns
     return total

@@ -23,12 +23,14 @@ from dag.critical_path import critical_path
 from dag.join_ranks import join
 from dag.step_graph import Recording
 from dialects import Need
+from dialects.edge_rules import RULES, EdgeKind, Rule
 from dialects.kineto import Kineto
 from dialects.kineto.kineto_graph import record
-from dialects.step_parts import EdgeKind, Joint, Meetings, RankStep, RankSteps, RankTrace
+from dialects.step_parts import Joint, Meetings, RankStep, RankSteps, RankTrace
 from dialects.step_windows import windows
 from dialects.steps import Step, step_table
 from formats.columns import Trace
+from make import stretches_of
 from replay.runs import simulated
 from trace_utils import read_trace
 
@@ -98,8 +100,8 @@ def inputs(found: RankSteps, step: RankStep, name: str) -> set[tuple[str, Joint,
     """What the events called `name` wait for."""
     names = [found.operations[operation].name for operation in step.operation.tolist()]
     return {
-        (names[source], Joint(joint), EdgeKind(kind))
-        for source, target, joint, kind in step.edges.tolist()
+        (names[source], Joint(joint), RULES[rule].kind)
+        for source, target, joint, rule in step.edges.tolist()
         if names[target] == name
     }
 
@@ -108,7 +110,7 @@ def path_of(recording: Recording, row: int = 0) -> Counter[tuple[str, str, str]]
     """Microseconds on the critical path by (owner, operation, kind of stretch); "" is work."""
     step = recording.steps[row]
     found: Counter[tuple[str, str, str]] = Counter()
-    for stretch in critical_path(step).stretches:
+    for stretch in stretches_of(critical_path(step)):
         name = "" if stretch.event < 0 else recording.operations[int(step.operation[stretch.event])].name
         found[recording.owners[stretch.owner], name, stretch.cat] += (stretch.end_ns - stretch.start_ns) // US
     return found
@@ -117,7 +119,7 @@ def path_of(recording: Recording, row: int = 0) -> Counter[tuple[str, str, str]]
 def share_on_device(recording: Recording, row: int) -> float:
     """Which share of a step's path is device work and the gaps before it."""
     step, on_device, total = recording.steps[row], 0, 0
-    for stretch in critical_path(step).stretches:
+    for stretch in stretches_of(critical_path(step)):
         length = stretch.end_ns - stretch.start_ns
         total += length
         if stretch.event >= 0 and recording.operations[int(step.operation[stretch.event])].on_device:
@@ -540,7 +542,7 @@ def test_both_halves_of_a_transfer_are_known_by_its_ends(
 
     there, back = meetings(0, "send", sent), meetings(1, "recv", received)
     assert there.keys == back.keys == [(0, 1, "pp")]
-    assert there.kind.tolist() == back.kind.tolist() == [EdgeKind.DATA]  # nobody is late for it
+    assert there.rule.tolist() == back.rule.tolist() == [Rule.TRANSFER]  # nobody is late for it
 
 
 # -- laws
@@ -576,7 +578,8 @@ def test_recorded_steps_are_lawful_and_their_paths_as_long_as_they(path: Path) -
     recording = join([found])
     first = recording.steps[0]
     assert (
-        abs(sum(stretch.dur_ns for stretch in critical_path(first).stretches) - first.iteration_ns[0]) <= US
+        abs(sum(stretch.dur_ns for stretch in stretches_of(critical_path(first))) - first.iteration_ns[0])
+        <= US
     )
     replayed = simulated(recording, range(len(recording.steps)))
     assert (replayed.iteration_ns == [step.iteration_ns for step in recording.steps]).all()
@@ -663,7 +666,7 @@ def test_device_work_on_the_path_is_what_hta_has_there(shared_data: Path) -> Non
     step = recording.steps[0]
     ours = {
         int(step.start_ns[stretch.event]) // US
-        for stretch in critical_path(step).stretches
+        for stretch in stretches_of(critical_path(step))
         if stretch.event >= 0 and not stretch.cat
         and recording.operations[int(step.operation[stretch.event])].on_device
     }  # fmt: skip
