@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from arrays import Int64, NDArray
 from arrays.median import median
 from arrays.numbering import ranges, unique
+from arrays.spill import Spill
 from dag.model import cycles
 from dag.step_graph import (
     NO_LINK,
@@ -110,7 +111,7 @@ def join(ranks: Sequence[RankSteps]) -> Recording:
         own, parts[row] = parts[row], []  # two forms of all steps would take twice the memory
         return _join_step(own, before(row), link_of, first)
 
-    steps: Sequence[StepGraph] = LazySteps(bounds, make)
+    steps: Sequence[StepGraph] = LazySteps(bounds, make, spill=Spill())
     if any((one.next_ns < 0).any() for one in bounds):
         steps = _known_tails(list(steps))
     return Recording(

@@ -19,6 +19,7 @@ from msgspec.structs import force_setattr, replace
 from arrays import Float64, Int64, NDArray
 from arrays.median import n_warm_up
 from arrays.numbering import unique
+from arrays.spill import Spill
 from dialects.step_parts import Joint, Operation, OperationTable, from_start
 from dialects.system import Frames
 from errors import NoteKind, notes_of
@@ -26,6 +27,8 @@ from lazy_sequence import LazySequence
 
 Bool = NDArray[np.bool_]
 
+#: About what the columns of a step need for each event.
+_EVENT_BYTES = 64
 #: The link of an operation that occupies none.
 NO_LINK = -1
 
@@ -148,14 +151,19 @@ def job_lengths(bounds: Sequence[StepBounds]) -> Float64:
 class LazySteps(LazySequence[StepGraph]):
     """Steps joined on first access: of many ranks most options look at only one.
 
-    With `most` only so many are kept, and any other is joined again.
+    With `most` only so many are kept, and any other is joined again. The columns of those that are kept go to
+    `spill`.
     """
 
     def __init__(
-        self, bounds: Sequence[StepBounds], join: Callable[[int], StepGraph], most: int | None = None
+        self,
+        bounds: Sequence[StepBounds],
+        join: Callable[[int], StepGraph],
+        most: int | None = None,
+        spill: Spill | None = None,
     ) -> None:
         self._items = range(len(bounds))
-        self.bounds = bounds
+        self.bounds, self.spill = bounds, spill
         self._join, self._most = join, most
         self._joined: dict[int, StepGraph] = {}
 
@@ -163,8 +171,18 @@ class LazySteps(LazySequence[StepGraph]):
         if row not in self._joined:
             if self._most is not None and len(self._joined) >= self._most:
                 del self._joined[next(iter(self._joined))]
-            self._joined[row] = self._join(row)
+            step = self._join(row)
+            self._joined[row] = step if self.spill is None else self.spill.put(step)
+        if self.spill is not None:
+            self.spill.look_at(_EVENT_BYTES * len(self._joined[row]))
         return self._joined[row]
+
+    def replaced(self, steps: Iterable[StepGraph]) -> LazySteps:
+        """Return other steps, put aside as these are."""
+        kept = [step if self.spill is None else self.spill.put(step) for step in steps]
+        steps = LazySteps([step.bounds for step in kept], kept.__getitem__, spill=self.spill)
+        steps._joined = dict(enumerate(kept))
+        return steps
 
 
 class Recording(Struct, frozen=True, dict=True):
@@ -206,8 +224,14 @@ class Recording(Struct, frozen=True, dict=True):
         return self.with_steps(map(edit, self.steps))
 
     def with_steps(self, steps: Iterable[StepGraph]) -> Recording:
-        """Return the recording with other steps."""
-        return replace(self, steps=list(steps))
+        """Return the recording with other steps, which memory need not hold all where its own need not."""
+        own = self.steps
+        return replace(self, steps=own.replaced(steps) if isinstance(own, LazySteps) else list(steps))
+
+    def put_aside(self, column: Int64) -> Int64:
+        """Return a column of events, which memory need not hold where it need not hold the steps."""
+        spill = self.steps.spill if isinstance(self.steps, LazySteps) else None
+        return column if spill is None else spill.put_arrays([column])[0]
 
     @property
     def table(self) -> OperationTable:
