@@ -150,7 +150,7 @@ def _without(rank: RankFigures, first: Collection[int]) -> RankFigures:
 
 
 def filtered(runs: Sequence[JobFigures], wanted: Collection[str]) -> list[JobFigures]:
-    """Leave out the communications that `wanted` does not name, of runs with a `Selection`.
+    """Leave out the communications that `wanted` does not name, of runs with a `SelectedOperations`.
 
     AnalyzeError where no run has a communication of a name.
     """

@@ -49,7 +49,7 @@ class Wanted(Struct, frozen=True):
         return steps if self.group_by in (None, KERNEL_KIND) else {*steps, Need.ORIGIN}
 
 
-class Selection(Struct, frozen=True):
+class SelectedOperations(Struct, frozen=True):
     """The operations without communications that `--filter` leaves out, and the names of all that it may."""
 
     operations: Operations
@@ -81,7 +81,6 @@ class RankFigures(Struct, frozen=True, omit_defaults=True):
 
     Attributes
     ----------
-    world_size : as the trace itself says; 0 where it does not
     name : what the rank is called in its job
     category_ns : the time of each category; see `category_totals`
     breakdown : of all whole steps
@@ -91,14 +90,13 @@ class RankFigures(Struct, frozen=True, omit_defaults=True):
     source: Source
     dialect: str
     n_slices: int
-    world_size: int = 0
     name: str = ""
     steps: Steps = NO_STEPS
     durations: OperationStats = NO_DURATIONS
     category_ns: Mapping[str, int] = field(default_factory=dict)
     breakdown: Breakdown = NO_BREAKDOWN
     operations: Operations | None = None
-    selection: Selection | None = None
+    selection: SelectedOperations | None = None
     log: LogRows | None = None
 
 
@@ -116,7 +114,7 @@ def rank_figures(source: Source, trace: Trace, wanted: Wanted, step_by: str | No
         roles = system.roles(work) if wanted.breakdown or wanted.spent else np.empty(0, np.int8)
     else:
         work, roles = _device_work(trace, wanted.group_by)
-    figures = RankFigures(source, trace.dialect, len(work), trace.world_size or 0, steps=steps)
+    figures = RankFigures(source, trace.dialect, len(work), steps=steps)
     if wanted.durations:
         figures = replace(figures, durations=durations(work), category_ns=dict(category_totals(work)))
     if wanted.breakdown:
@@ -143,6 +141,6 @@ def _device_work(trace: Trace, group_by: str) -> tuple[Trace, NDArray[np.int8]]:
     return work.own, roles if work.is_shared is None else roles[~work.is_shared]
 
 
-def _selection(source: Source, trace: Trace, steps: Steps, names: Collection[str]) -> Selection:
+def _selection(source: Source, trace: Trace, steps: Steps, names: Collection[str]) -> SelectedOperations:
     comm = CommFilter(dialects.of(trace), names, source.prefix)
-    return Selection(operations_of(comm.select(trace), steps), list(comm.known))
+    return SelectedOperations(operations_of(comm.select(trace), steps), list(comm.known))
