@@ -122,6 +122,19 @@ def decode_objects(text: bytes) -> list[dict[str, Any]]:
     return list(map(clean_members, msgspec.json.decode(text)))
 
 
+def members_of(text: bytes) -> dict[str, Any] | None:
+    """Decode ``"key": value, …`` as an object, commas at either end allowed; None if it is not that.
+
+    The values are within the border of `formats.values`.
+    """
+    body = b"{" + text.strip().strip(b",") + b"}"
+    try:
+        value = cleaned(msgspec.json.decode(body))
+    except UNDECODABLE:
+        value = tolerant(body, mend_quotes=False)
+    return value if isinstance(value, dict) else None
+
+
 def args_object(raw: msgspec.Raw | bytes) -> dict[str, Any]:
     """Decode an event's `args`; {} if it has none or they are not an object."""
     text = bytes(raw) or b"{}"

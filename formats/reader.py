@@ -17,10 +17,9 @@ from typing import Any, NamedTuple
 
 from errors import TraceError
 from formats.builder import Scanned
-from formats.event import UNDECODABLE, decode_events, is_event, tolerant
+from formats.event import UNDECODABLE, decode_events, is_event, members_of, tolerant
 from formats.other_files import LONG_ROW, WRITE_ROWS, is_log, kind_of
 from formats.repair import ENDS_EARLY, EVENT_LIMIT, Damage, Repair
-from formats.scan import LIST_KEY, last_boundary, members_of
 from formats.stream import PIECE, ByteStream
 
 _HEAD_LIMIT = 64 << 20  # members before the events; chrome's stack frames can be many
@@ -32,6 +31,8 @@ _DAMAGED_PER_BYTE = 1 / 4
 _HEAD = 1 << 10  # bytes by which it is judged what a file is
 _MOST_LISTS = 64  # places that may be the beginning of the list of events
 _BOM = b"\xef\xbb\xbf"
+_BOUNDARY = re.compile(rb"\}\s*,\s*\{")
+_LIST_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _LINE_END = re.compile(rb"\}[ \t\r]*\n\s*\{")
 #: Bytes around a damaged event, or one that the scanner leaves to Python, that are decoded with it.
 _WINDOW = 32 << 10
@@ -139,7 +140,7 @@ class EventReader:
 
     def _sound(self, data: bytes) -> tuple[Piece, int] | None:
         """Decode the events up to the last boundary, if they are sound; return where they end, too."""
-        cut = 0 if self._repair.is_adrift else last_boundary(data)
+        cut = 0 if self._repair.is_adrift else _last_boundary(data)
         with contextlib.suppress(*UNDECODABLE):
             if cut:
                 text = b"[%b]" % data[:cut].lstrip(b", \n\r\t")
@@ -175,7 +176,7 @@ class EventReader:
     def _read_object_head(self, data: bytes, chunks: Iterator[bytes]) -> bytes:
         searched = tried = 0
         while True:
-            for match in itertools.islice(LIST_KEY.finditer(data, searched), _MOST_LISTS - tried):
+            for match in itertools.islice(_LIST_KEY.finditer(data, searched), _MOST_LISTS - tried):
                 tried += 1
                 members = members_of(data[1 : match.start()])
                 if members is not None:
@@ -196,7 +197,7 @@ class EventReader:
 
     def _headless(self, data: bytes) -> bytes:
         """Accept a damaged header if a list of events follows it; else say that this is not a trace."""
-        if match := LIST_KEY.search(data):
+        if match := _LIST_KEY.search(data):
             self.damage.notes.append("the members before the events are unreadable")
             return data[match.end() :]
         value = tolerant(data.strip())
@@ -232,7 +233,7 @@ class EventReader:
         text = data.strip()
         if not text or text == b"}":
             return
-        if LIST_KEY.search(text) or text[:1] == b"[":
+        if _LIST_KEY.search(text) or text[:1] == b"[":
             self.damage.notes.append("a further list of events after the first was not read")
         closed = text.endswith(b"}")
         members = members_of(text[:-1] if closed else text)
@@ -242,3 +243,18 @@ class EventReader:
             self.header.update(members)
             if not closed:
                 self.damage.notes.append("the object is not closed")
+
+
+def _last_boundary(data: bytes) -> int:
+    """Return the offset after the last ``}`` that a comma and a ``{`` follow; 0 if there is none."""
+    window = 4096
+    while True:
+        start = max(0, len(data) - window)
+        last = None
+        for last in _BOUNDARY.finditer(data, start):  # noqa: B007
+            pass
+        if last is not None:
+            return last.start() + 1
+        if start == 0:
+            return 0
+        window *= 8

@@ -13,14 +13,14 @@ import msgspec
 from msgspec import Struct, field
 
 from errors import counted
-from formats.event import UNDECODABLE, clean_members, integer, is_event, tolerant, with_scalars
-from formats.scan import BETWEEN, members_of
+from formats.event import UNDECODABLE, clean_members, integer, is_event, members_of, tolerant, with_scalars
 
 EVENT_LIMIT = 4 << 20  # bytes; an event that has not ended by then is damaged
 ENDS_EARLY = "the file ends early (cut in an event): what the job wrote after that is missing"
 _EVENT = rb'(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id)"\s*:)'
-_NEXT_EVENT, _ANY_EVENT = re.compile(rb"[,\n]\s*" + _EVENT), re.compile(_EVENT)
+_NEXT_EVENT, _ANY_EVENT = re.compile(rb"[,\n][ \t\r]*" + _EVENT), re.compile(_EVENT)
 _BEGIN = 1 << 10  # no event's first member begins later than so many bytes after its bracket
+_BETWEEN = re.compile(rb"[\s,]*")
 _EMPTY_LAST = re.compile(rb"\{\}\s*(?:\]|\Z)")  # how XLA ends its list
 _LIST_END = re.compile(rb"\}\s*\]")
 _MOST_LIST_ENDS = 64  # places that may be the end of the list of events
@@ -75,7 +75,7 @@ class Repair:
         words = data.decode("latin-1")  # a letter for each byte
         events: list[bytes] = []
         at = self._landing(data) if self.is_adrift else 0
-        while not self.is_adrift and (at := BETWEEN.match(data, at).end()) < len(data):  # type: ignore[union-attr]
+        while not self.is_adrift and (at := _BETWEEN.match(data, at).end()) < len(data):  # type: ignore[union-attr]
             if data[at] == 0x5D and not self.is_lines:  # ]
                 return events, at + 1, True
             try:
@@ -84,7 +84,7 @@ class Repair:
                 if not at_end and self._may_go_on(data, at, error):
                     break
                 end = _damage_end(data, at)
-                self._add_damaged(events, data[at:end], is_last=end == len(data))
+                self._add_damaged(events, data[at:end].rstrip(b", \n\r\t"), is_last=end == len(data))
             else:
                 self._add(events, data[at:end], value, is_last=_EMPTY_LAST.match(data, at) is not None)
             at = end
@@ -126,7 +126,7 @@ class Repair:
             if self._is_sound(odd):  # strict JSON with ids or times of types that none has: no repair
                 events.append(odd)
                 return
-        if is_event(value := tolerant(text)):
+        if text.endswith(b"}") and is_event(value := tolerant(text)):
             events.append(msgspec.json.encode(clean_members(value)))
             self.damage.mended += 1
         elif is_last:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from formats.event import NO_ARGS, UNDECODABLE, Scalar, tolerant
-from formats.scan import has_long_number
 from formats.values import clean_text, cleaned_scalar
 
 
@@ -41,6 +42,9 @@ class OddEvent(WholeEvent, omit_defaults=True):
 
 
 ID_LIMIT = 1 << 40
+LONGEST_NUMBER = 640  # digits; of 309 and more there is no float64, and of 4,300 no Python integer
+_DIGITS = re.compile(rb"[0-9]{%d}" % LONGEST_NUMBER)
+_STRIDE = 64
 
 _PLAIN = tuple(name for name in WholeEvent.__struct_fields__ if name != "args")
 _ENCODER = msgspec.json.Encoder()
@@ -74,13 +78,25 @@ def decode_exact(text: bytes) -> list[WholeEvent]:
 def _decoded_as(text: bytes, decoder: Any) -> list[WholeEvent]:
     """Decode events, those with unknown members as `OddEvent`."""
     str(text, "utf-8")  # what is copied without a look may be anything
-    if has_long_number(text):
+    if _has_long_number(text):
         raise msgspec.DecodeError("a number without end")
     try:
         events: list[WholeEvent] = decoder.decode(text)
     except msgspec.ValidationError:
         return list(map(_odd, _OBJECTS.decode(text)))
     return events
+
+
+def _has_long_number(text: bytes | memoryview) -> bool:
+    """Whether `text` has a run of at least `LONGEST_NUMBER` digits."""
+    sample = np.frombuffer(text, np.uint8)[::_STRIDE]
+    in_row = LONGEST_NUMBER // _STRIDE  # samples that fall into such a run
+    is_digit = (sample >= 0x30) & (sample <= 0x39)
+    if len(sample) < in_row or np.bincount(is_digit, minlength=2)[1] < in_row:
+        return False
+    ends = np.cumsum(is_digit)
+    full = ends[in_row - 1 :] - np.concatenate([[0], ends[:-in_row]]) == in_row
+    return bool(full.any()) and _DIGITS.search(text) is not None
 
 
 def _odd(members: dict[str, msgspec.Raw]) -> OddEvent:

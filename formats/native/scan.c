@@ -108,7 +108,7 @@ INLINE cursor skip_digits(cursor p, cursor end) {
     cursor first = p;
     while (p < end && (u8)(*p - '0') < 10) p++;
     if (p >= end) STOP(MORE);
-    REQUIRE(p > first && p - first < 640); /* as in formats/scan.py */
+    REQUIRE(p > first && p - first < 640); /* as in formats/whole.py */
     return p;
 }
 /* `*point` is the decimal point, or the end; `*odd` becomes true for an exponent, or many digits. */
