@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from errors import whole_number
 
-#: BytePS's queue stages in the order in which a partition passes them.
+#: BytePS's queue stages in the order in which a partition passes them, then the other stages of dPRO.
 QUEUES = (
     "COORDINATE_REDUCE",
     "REDUCE",
@@ -38,6 +38,17 @@ QUEUES = (
     "COPYH2D",
     "COORDINATE_BROADCAST",
     "BROADCAST",
+    *(
+        "PUSH_REQ",
+        "PUSH_RES",
+        "PULL_REQ",
+        "PULL_RES",
+        "COPY_FIRST",
+        "SUM",
+        "COPY_MERGED",
+    ),  # messages, servers
+    *("NEGOTIATE_ALLREDUCE", "ALLREDUCE", "Sync", "QUEUE", "MEMCPY_IN_FUSION_BUFFER", "NCCL_ALLREDUCE"),
+    *("MEMCPY_OUT_FUSION_BUFFER", "SEND", "RECV"),  # Horovod and NCCL
 )
 
 #: Categories that end a step, the model's update: what follows belongs to the next one. Those that begin one.

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from arrays import Int64, Mask
-from arrays.numbering import ids_in, numbered
+from arrays.numbering import ids_in, numbered, unique
 from dialects.steps import argument, natural_numbers
 from errors import UsageError
 from formats.columns import ArgColumn, Id, Trace, Track, used_tables
 from opname import OpName
 
 _LABEL = r"(?:worker (\d{1,9}) ?)?(?:rank (\d{1,9}))?"
-_NAME = r"(?i)(?:worker[ _]?(\d{1,9})[ ._:-]+)?rank[ _:#-]?(\d{1,9})(?!\w)"
+_NAME = r"(?i)(?:(?:worker|wk|host|traces)[ _]?(\d{1,9})[ ._:-]+)?rank[ _:#-]?(\d{1,9})(?!\w)"
+#: Worker, rank and own pid, as byteprofile (``wk0.rank1.Comm.x``) and dPRO (``host0.rank1``) write them.
+_PID = r"(?:(?:wk|host|traces_)(\d{1,9})\.)?rank(\d{1,9})(?:\.(.*))?"
 _MOST_RANKS = 1 << 31  # a larger rank is damage
 _OF_CLOCKS = ("source", "offset_us", "bound_us", "drift_ppm")  # what `combine` adds to a source's header
 
 
+#: Worker and rank; None where a file does not say.
+_Place: TypeAlias = tuple[int | None, int | None]
 #: The owner of slices that all ranks of a file share: those of their host.
 SHARED = -1
 
@@ -135,30 +139,51 @@ def _of_tracks(trace: Trace, rows: Int64) -> Trace:
 
 
 def split_by_names(trace: Trace) -> list[Owned]:
-    """Return the ranks that names of operations and processes tell (``wk0.rank1.``); [] where they do not.
+    """Split by the owners in front of names and pids (``wk0.rank1.``); [] if a slice has none.
 
-    The names come back without the rank.
+    A name without a worker, or without a rank, has its process's. Names and pids lose their owner.
     """
     ops = [OpName.parse(name) for name in trace.names]
-    owners = [(op.worker, op.rank) for op in ops]
-    if all(owner == (None, None) for owner in owners):
+    pids = [re.fullmatch(_PID, str(track.pid), re.DOTALL) for track in trace.tracks]
+    if not any(pids) and all(op.worker is None and op.rank is None for op in ops):
         return []
-    processes = [OpName.parse(str(track.pid)) for track in trace.tracks]
-    of_track = [(op.worker, op.rank) for op in processes]
-    distinct = sorted(
-        {*owners, *of_track} - {(None, None)}, key=lambda owner: [-1 if n is None else n for n in owner]
-    )
-    place = {owner: i for i, owner in enumerate(distinct)}
-    by_name = np.array([place.get(owner, -1) for owner in owners])[trace.name_id]
-    by_track = np.array([place.get(owner, -1) for owner in of_track])[trace.track_id]
-    of_row = np.where(by_name >= 0, by_name, by_track)
-    present = ids_in(of_row)
-    if present[0] < 0:
+    pair = trace.name_id.astype(np.int64) * len(pids) + trace.track_id
+    pairs = unique(pair)
+    owner_of, track_of = [], []
+    for name, track in (divmod(i, len(pids)) for i in pairs.tolist()):
+        owner_of.append(_merged((ops[name].worker, ops[name].rank), _owner_in(pids[track])))
+        track_of.append(_own_track(ops[name], trace.tracks[track], pids[track]))
+    if (None, None) in owner_of:
         return []
-    if len(present) == 1:
-        return [Owned(*distinct[present[0]], trace)]
-    bare = replace(trace, names=[str(op.bare()) for op in ops])
-    return [Owned(*distinct[i], _part(bare, of_row == i)) for i in present]
+    owners = sorted(set(owner_of), key=lambda owner: [-1 if n is None else n for n in owner])
+    if len(owners) < 2:
+        return [Owned(*owner, trace) for owner in owners]
+    number = {owner: i for i, owner in enumerate(owners)}
+    which = np.searchsorted(pairs, pair)
+    of_row = np.array([number[owner] for owner in owner_of])[which]
+    tracks, track_id = numbered(track_of)
+    bare = replace(trace, names=[str(op.bare()) for op in ops], tracks=tracks, track_id=track_id[which])
+    return [Owned(*owner, _part(bare, of_row == i)) for i, owner in enumerate(owners)]
+
+
+def _owner_in(pid: re.Match[str] | None) -> _Place:
+    """Return the worker and the rank that a pid states."""
+    if pid is None:
+        return None, None
+    return None if pid[1] is None else int(pid[1]), int(pid[2])
+
+
+def _merged(name: _Place, process: _Place) -> _Place:
+    worker, rank = name
+    return (process[0] if worker is None else worker, process[1] if rank is None else rank)
+
+
+def _own_track(op: OpName, track: Track, pid: re.Match[str] | None) -> Track:
+    """Give a slice the track in its rank's own file, where a communication's pid is the tensor."""
+    if pid is None:
+        return track
+    text = pid[3] or (str(op.bare().main) if op.is_comm else pid[0])
+    return Track(int(text) if text.isdecimal() and len(text) < 19 else text, track.tid)
 
 
 def _by_processes(trace: Trace, owners: Sequence[Owner], owner_of: Mapping[Id, int]) -> list[Owned]:
@@ -222,9 +247,10 @@ def _global_ranks(trace: Trace) -> tuple[list[Owner], dict[Id, int]]:
 
 
 def _named_ranks(trace: Trace) -> tuple[list[Owner], dict[Id, int]]:
-    """Return the ranks that processes are called after (``rank 1``, ``rank1: python``), and theirs."""
-    names = names_in(trace.metadata, "process_name")
-    matches = {pid: match for (pid, _), name in names.items() if (match := re.match(_NAME, name))}
+    """Find ranks in the names of processes (``rank 1``, ``rank1: python``), or in pids that are texts."""
+    names: dict[Id, str] = {track.pid: track.pid for track in trace.tracks if isinstance(track.pid, str)}
+    names |= {pid: name for (pid, _), name in names_in(trace.metadata, "process_name").items()}
+    matches = {pid: match for pid, name in names.items() if (match := re.match(_NAME, name))}
     whose = {pid: (int(m[1]) if m[1] else None, int(m[2])) for pid, m in matches.items()}
     distinct = sorted(set(whose.values()), key=lambda owner: (owner[0] or 0, owner[1]))
     return [Owner(*owner) for owner in distinct], {pid: distinct.index(owner) for pid, owner in whose.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
 
@@ -43,8 +43,9 @@ class GpuDir(Struct, frozen=True):
     rank: int | None = None
 
     def file(self, name: str) -> Path | None:
-        """Return the file called `name`, or its packed form ``name.gz``, if it is in this directory."""
-        return find_file(self.path, name)
+        """Find the file `name`, or its packed form ``name.gz``; dPRO's ``trace.json`` is ``temp.json``."""
+        found = find_file(self.path, name)
+        return find_file(self.path, "trace.json") if found is None and name == "temp.json" else found
 
     def final_trace(self) -> Path | None:
         """Return the profiler's final trace, the newest by its step where there are several."""
@@ -70,6 +71,7 @@ def find_gpu_folders(path: Path, given: Sequence[Path]) -> JobFiles | None:
         _local_rank_notes(path, gpus)
         + _worker_notes(path, gpus, given)
         + empty_notes(path, [gpu.path for gpu in gpus])
+        + _joined_notes(path, gpus)
     )
     sources = []
     for gpu in gpus:
@@ -83,7 +85,8 @@ def find_gpu_folders(path: Path, given: Sequence[Path]) -> JobFiles | None:
         raise TraceError(f"{path}: no trace in any GPU directory (bps_trace*.json or comm.json)")
     several = any(gpu.worker is not None for gpu in gpus)
     kind: JobKind = "gpu" if _is_gpu_dir(path) else ("job" if several else "worker")
-    return JobFiles(path, kind, sources, notes)
+    told = [folder for folder in (path, *subdirectories(path)) if any(map(_is_final_trace, listing(folder)))]
+    return JobFiles(path, kind, sources, notes, told)
 
 
 def find_gpus(path: Path) -> list[GpuDir]:
@@ -182,7 +185,27 @@ def _missing_workers(worker: Path, given: Sequence[Path]) -> list[str]:
 
 
 def _is_gpu_dir(path: Path) -> bool:
-    return any(c.name.removesuffix(".gz") in GPU_FILES or _is_final_trace(c) for c in listing(path))
+    """Whether a directory has files of one GPU; a final trace above GPU directories is of them all."""
+    if any(file.name.removesuffix(".gz") in GPU_FILES for file in listing(path)):
+        return True
+    return any(map(_is_final_trace, listing(path))) and not any(_workers_below(path))
+
+
+def _workers_below(path: Path) -> Iterator[Path]:
+    """Yield the GPU directories right in `path`, or in a directory of it."""
+    for child in subdirectories(path):
+        yield from (folder for folder in (child, *subdirectories(child)) if _is_gpu_dir(folder))
+
+
+def _joined_notes(path: Path, gpus: Sequence[GpuDir]) -> list[str]:
+    """Name the final traces of all ranks above their GPU directories: dPRO writes them."""
+    above = {
+        folder for gpu in gpus for folder in gpu.path.parents if folder == path or path in folder.parents
+    }
+    joined = sorted(file for folder in above for file in listing(folder) if _is_final_trace(file))
+    return (
+        [f"{listed(list(map(str, joined)), _SHOWN)}: not read; the ranks' own folders are"] if joined else []
+    )
 
 
 def _is_final_trace(path: Path) -> bool:

@@ -49,7 +49,9 @@ def inputs(trace: Trace) -> Iterator[tuple[int, str]]:
 
 
 #: Where a job leaves the list; the last one is written where MXNet's Module API is used.
-NAME_LISTS = ("gradient_name_list.txt", "gradient_name_list.json", "arg_namesINpara_names.txt")
+NAME_LISTS = (
+    "gradient_name_list.txt", "gradient_name_list.json", "metadata.json", "arg_namesINpara_names.txt"
+)  # fmt: skip
 
 _LONGEST = 4096  # characters of a name
 _INDEXED = r"(?:byteps[._])?gradient_(\d{1,9})"
@@ -112,6 +114,8 @@ def read_names(directory: Path) -> GradientNames | None:
     names = _from_json(text) if ".json" in path.suffixes else [line.strip() for line in text.splitlines()]
     while names and not names[-1]:
         names.pop()
+    if not names and path.name.startswith("metadata.json"):  # it also has other facts
+        return None
     if not names:
         raise TraceError(f"{path}: names no gradient")
     if (longest := max(map(len, names))) > _LONGEST:  # each event of the gradient would bear it
