@@ -52,7 +52,7 @@ _FINDINGS = (
     Column("command", "command", value=lambda row: row[3]),
 )
 _SKIPPED = (
-    Column("kind", "could not check", value=lambda one: _words(one.kind)),
+    Column("kind", "not checked", value=lambda one: _words(one.kind)),
     Column("reason", "because"),
 )
 
@@ -157,7 +157,7 @@ def _result(
     rows = [(place, one, _where(one, len(diagnosis.ranks)), _command(args, one)) for place, one in told]
     brief = Table.of("findings", "Findings", _BRIEF, rows)
     about = [_about(diagnosis, one) for _, one in told]
-    skipped = Table.of("skipped", "Could not check", _SKIPPED, diagnosis.skipped, detail=not args.full)
+    skipped = Table.of("skipped", "Not checked", _SKIPPED, diagnosis.skipped, detail=not args.full)
     return Result(
         option="diagnose",
         title=_subject(args, diagnosis),
@@ -190,7 +190,7 @@ def _flaw(one: Ranked) -> str:
 
 
 def _where(one: Ranked, n_ranks: int) -> str:
-    ranks = one.finding.ranks
+    ranks = one.finding.scope.ranks
     if n_ranks == len(ranks) > 1:
         return "both ranks" if n_ranks == 2 else "all ranks"
     return ", ".join(ranks) if len(ranks) <= 2 else f"{len(ranks)} ranks"
@@ -213,8 +213,7 @@ def _card(args: Namespace, diagnosis: Diagnosis, one: Ranked) -> Card:
     if finding.look or not one.change:
         lines.append(("Look", command(args, *_look(one))))
     bar = None if one.gain is None else (one.gain.mid_ns / 1e6, _gain(one, "low_ns"), _gain(one, "high_ns"))
-    whole = finding.title.partition(", where ")[0] if diagnosis.answer else finding.title
-    title = as_sentence(whole).removesuffix(".")
+    title = as_sentence(finding.title).removesuffix(".")
     card = Card(title, _worth(one), lines, bar, _about(diagnosis, one))
     for seen in finding.evidence[:1]:
         if seen.step is not None:
@@ -255,8 +254,8 @@ def _about(diagnosis: Diagnosis, one: Ranked) -> list[str]:
     finding = one.finding
     if diagnosis.answer:
         return []
-    ranks = finding.ranks or diagnosis.ranks
-    keys = [key_of(rank, name) for name in finding.operations for rank in ranks]
+    ranks = finding.scope.ranks or diagnosis.ranks
+    keys = [key_of(rank, name) for name in finding.scope.operations for rank in ranks]
     keys += [key_of(evidence.rank, evidence.name) for evidence in finding.evidence]
     return list(dict.fromkeys(keys))[:_MOST_KEYS]
 
@@ -270,10 +269,10 @@ def _seen(evidence: Evidence) -> str:
 
 def _not_shown(args: Namespace, diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.small:
-        yield f"{counted(diagnosis.small, 'more finding')}: below 1 % of a step, or no more than chance."
+        yield f"{counted(diagnosis.small, 'finding')} hidden: under 1 % of a step, or not significant."
     if diagnosis.skipped:
         kinds = ", ".join(dict.fromkeys(_words(one.kind) for one in diagnosis.skipped))
-        yield f"Could not check: {kinds}{'' if args.full or args.html else ' (--full says why)'}."
+        yield f"Not checked (data missing): {kinds}{'' if args.full or args.html else ' (--full says why)'}."
 
 
 def _words(kind: str) -> str:
@@ -301,7 +300,7 @@ def _document(args: Namespace, diagnosis: Diagnosis, ranked: Sequence[tuple[int,
 
 def _record(args: Namespace, place: int, one: Ranked) -> dict[str, Any]:
     finding = one.finding
-    span = finding.span
+    scope, span = finding.scope, finding.scope.span
     return {
         "id": place,
         "kind": finding.kind,
@@ -311,12 +310,12 @@ def _record(args: Namespace, place: int, one: Ranked) -> dict[str, Any]:
         "gain_after_above_ms": ms_of(one.after_above_ns),
         "change": _change(one) or None,
         "scope": {
-            "ranks": list(finding.ranks),
-            "steps": list(finding.steps),
-            "operations": list(finding.operations),
-            **({} if span is None else {"from_step": span[0], "to_step": span[1]}),
+            "ranks": list(scope.ranks),
+            "steps": list(scope.steps),
+            "operations": list(scope.operations),
+            **({} if span is None else {"from_step": span.first, "to_step": span.last}),
         },
-        **({} if finding.lost_ns is None else {"lost_s": finding.lost_ns / 1e9}),
+        **({} if span is None else {"lost_s": span.lost_ns / 1e9}),
         "evidence": [
             {
                 "path": evidence.path,

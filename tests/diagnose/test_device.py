@@ -16,7 +16,7 @@ from made_jobs import WRITERS, DeviceStep, Job, device
 from conftest import run_cli
 from diagnose.detectors.device import _busy_share
 from diagnose.diagnosis import _Search, headline
-from diagnose.finding import Finding
+from diagnose.finding import Finding, Scope
 from replay.edit import EditRequest
 from replay.forecast import Forecasts
 
@@ -240,7 +240,7 @@ def test_a_rank_is_late_though_another_one_lost_kernels_of_a_step(tmp_path: Path
     path.write_text(json.dumps(document | {"traceEvents": kept}))
     diagnosis = diagnosed(job)
     assert kinds(diagnosis)[0] == "late_rank"
-    assert winning(diagnosis)[0].finding.ranks == ["rank2"]
+    assert winning(diagnosis)[0].finding.scope.ranks == ["rank2"]
     holds(winning(diagnosis)[0], 9.0, near=0.2)  # its share of nine steps in ten is known
 
 
@@ -257,7 +257,7 @@ def test_what_an_earlier_finding_wins_is_not_a_finding_again() -> None:
             self.saved_ns = gain_ns
 
     def late(title: str, wins: str = "0") -> Finding:
-        return Finding("late_rank", title, "", "", edits=[EditRequest(title, wins)], ranks=())
+        return Finding("late_rank", title, "", "", edits=[EditRequest(title, wins)], scope=Scope(()))
 
     for shared, is_new in (("4e6", True), ("6e6", False)):
         search = _Search(cast(Forecasts, Known()))

@@ -382,7 +382,7 @@ def test_the_answer_of_the_command_line(tmp_path: Path) -> None:
     code, out, errors = run_cli("--path", tmp_path / "job", "--html", page)
     assert code == 0, errors
     assert out.startswith(
-        "The job may hang, or only be slow: rank 2 has not come to all_reduce 6 of TENSOR_GROUP (2), where"
+        "The job may hang, or only be slow: rank 2 never reached all_reduce 6 of TENSOR_GROUP (2), where"
     )
     assert "train_step (train.py:18)" in out  # its last call is its ninth
     assert "1 of its files is not a dump" in errors
