@@ -18,7 +18,7 @@ from diagnose.detectors.idle import idle
 from diagnose.detectors.late_ranks import late_ranks, uneven_work
 from diagnose.detectors.memory import memory
 from diagnose.detectors.negotiations import negotiation
-from diagnose.detectors.operations import hot_operation, slow_callbacks
+from diagnose.detectors.operations import hot_operation
 from diagnose.detectors.outlier_steps import outlier_steps, slower_span, start_up
 from diagnose.detectors.servers import one_slow_server, priority_inversion, slow_server
 from diagnose.detectors.slow_transfers import slow_links
@@ -56,7 +56,6 @@ DETECTORS: Sequence[Sequence[Detector]] = (
     (  # causes that all ranks share
         Detector(uneven_work, ("uneven_work",)),
         Detector(slow_input, ("input",)),
-        Detector(slow_callbacks, ("hot_operation",)),
         Detector(small_messages, ("small_messages",)),
         Detector(slow_server, ("server",)),
         Detector(priority_inversion, ("priority_inversion",)),

@@ -10,11 +10,10 @@ from dag.step_graph import Bool
 from diagnose.detectors.device import NO_COMPUTATION, computes
 from diagnose.evidence import longest_events
 from diagnose.finding import Finding, Place, Scope, Skipped, edit
-from diagnose.finding_thresholds import FASTER, HOT, NEARLY_ALL, NOTICEABLE
+from diagnose.finding_thresholds import FASTER, HOT, NEARLY_ALL
 from diagnose.job_view import JobView, names_of
-from dialects.roles import Phase, Role
-from function_names import brief, named
-from replay.whatif.scaling import GONE
+from dialects.roles import Role
+from function_names import brief
 from result import in_ms, in_percent
 
 #: Roles of what a job computes, unlike calls that only hand work to a device.
@@ -64,21 +63,3 @@ def _is_whole_phase(view: JobView, chosen: Bool) -> bool:
     if not purposes or len(names_of(view, of_phase)) > _FEW:
         return False
     return bool(view.owner_work_ns(chosen).sum() > NEARLY_ALL * view.owner_work_ns(of_phase).sum())
-
-
-def slow_callbacks(view: JobView) -> Iterator[Finding]:
-    """Find callbacks of the training loop that take time on the path."""
-    chosen = view.which(lambda operation: operation.phase is Phase.CALLBACK)
-    on_path = view.path_work_ns(chosen)
-    if on_path < NOTICEABLE * view.step_ns:
-        return
-    largest, is_largest = view.largest(chosen)
-    yield Finding(
-        kind="hot_operation",
-        title="callbacks are on the critical path",
-        cause=f"{in_ms(on_path)}, mostly {named(largest)}",
-        action="call them less often, or hand their work to another thread",
-        edits=[edit(Phase.CALLBACK.word, GONE)],
-        scope=Scope(operations=largest),
-        evidence=longest_events(view, chosen & is_largest, 3),
-    )

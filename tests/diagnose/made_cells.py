@@ -132,7 +132,8 @@ CELLS: dict[str, dict[str, list[Cell]]] = {
         for system in WRITERS
     },
     "profiling_overhead": {
-        system: [made(system, None, "warm-up", more_in_step=(0, 200.0), backward=60.0)] for system in WRITERS
+        system: [made(system, None, "warm-up", more_in_step=(0, 200.0), backward=60.0)]
+        for system in WITH_WORK
     },
     "memory": {
         "device": [

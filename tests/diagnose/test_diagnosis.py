@@ -58,14 +58,6 @@ def test_in_noisy_jobs_of_even_ranks_hardly_any_rank_is_called_late_slow_or_unev
     assert len(called) <= n // 20, called  # a test of 5 % is made for each
 
 
-def test_callbacks_of_the_training_loop_are_found_with_what_they_take(tmp_path: Path) -> None:
-    job = replace(HEALTHY, pause=25.0)
-    diagnosis = diagnosed(composer(tmp_path / "job", job, callback="Monitor"))
-    (found,) = winning(diagnosis)
-    assert found.finding.scope.operations == ["callback/Monitor/event/batch_end"]
-    holds(found, 25.0 * 9 / 10)  # that before the first of ten steps belongs to no recorded one
-
-
 def test_whose_loading_is_slow_is_not_told_where_ranks_wait_for_each_other_at_its_end(tmp_path: Path) -> None:
     """Composer's ranks ask each other, before they leave the loading, whether one has no batch left."""
     job = replace(HEALTHY, load=20.0)
