@@ -113,7 +113,6 @@ def diagnose(
     loaded: LoadedSteps,
     network: str = "",
     *,
-    detectors: Sequence[Sequence[Detector]] | None = None,
     forecasts: Forecasts | None = None,
 ) -> Diagnosis:
     """Diagnose a job.
@@ -125,7 +124,7 @@ def diagnose(
     """
     search = _Search(forecasts or Forecasts(Job.of(loaded), loaded.recording.whole_steps))
     view = JobView(loaded, network=network, job=search.forecasts.job)
-    for level in DETECTORS if detectors is None else detectors:
+    for level in DETECTORS:
         above = search.edits
         edited = JobView(loaded, search.forecasts.as_simulated(above), network, view.job) if above else view
         for detector in level:

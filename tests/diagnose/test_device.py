@@ -23,22 +23,6 @@ from replay.forecast import Forecasts
 DEVICE_BOUND = DeviceStep()  # 40 kernels of 1 ms, launched in 4 ms
 
 
-def test_where_the_device_is_the_limit_nothing_is_claimed(tmp_path: Path) -> None:
-    diagnosis = diagnosed(device(tmp_path / "job", DEVICE_BOUND)[0])
-    assert winning(diagnosis) == []
-    assert "nothing stands out" in headline(diagnosis)
-
-
-def test_a_host_that_launches_too_slowly(tmp_path: Path) -> None:
-    # 40 launches of 0.5 ms; the device needs 40 x 0.05 = 2 ms for all
-    job = replace(DEVICE_BOUND, launch=0.5, kernel=0.05)
-    directory, step_ms = device(tmp_path / "job", job)
-    diagnosis = diagnosed(directory)
-    assert kinds(diagnosis) == ["host_bound"]
-    assert "host-bound" in headline(diagnosis)
-    holds(winning(diagnosis)[0], step_ms - 40 * 0.05)
-
-
 @pytest.mark.parametrize("load", [10.0, 40.0])
 def test_launching_is_the_limit_of_what_a_slow_loader_leaves(tmp_path: Path, load: float) -> None:
     # the loader's operations are operators as those that launch; 40 launches of 0.5 ms, 2 ms of the device
@@ -88,12 +72,6 @@ def waiting_before_a_long_operation() -> list[dict[str, Any]]:
         add("cudaStreamSynchronize", "cuda_runtime", at + 400, 19_620)
         add("Optimizer.step#CPUAdam.step", "user_annotation", at + 20_500, 40_000)
     return events
-
-
-def test_time_in_which_nothing_was_recorded_is_told_without_a_gain(tmp_path: Path) -> None:
-    diagnosis = diagnosed(device(tmp_path / "job", replace(DEVICE_BOUND, gap=10.0))[0])
-    (title,) = titles(diagnosis, "idle")
-    assert title == "no event was recorded during 20 % of the step"
 
 
 def around(
@@ -198,18 +176,6 @@ def test_kernels_beside_each_other_keep_the_device_busy_once(tmp_path: Path) -> 
     diagnosis = diagnosed(device(tmp_path / "job", job)[0])
     assert kinds(diagnosis) == ["host_bound"]
     assert "the device is busy 10 % of the step" in winning(diagnosis)[0].finding.cause
-
-
-def test_a_host_that_waits_for_a_busy_device_does_not_hold_it_up(tmp_path: Path) -> None:
-    # the host waits 36 of 40 ms for the device, which has work all the time
-    diagnosis = diagnosed(device(tmp_path / "job", DEVICE_BOUND)[0])
-    assert [one.finding.kind for one in diagnosis.findings] == []
-
-
-def test_input_that_the_device_waits_for(tmp_path: Path) -> None:
-    diagnosis = diagnosed(device(tmp_path / "job", replace(DEVICE_BOUND, load=10.0))[0])
-    assert kinds(diagnosis) == ["input"]
-    holds(winning(diagnosis)[0], 10.0)
 
 
 def test_copies_and_waiting_hosts_are_both_found_in_their_order(tmp_path: Path) -> None:

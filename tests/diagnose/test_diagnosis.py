@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from answers import diagnosed, holds, kinds, titles, winning
 from made_cells import WITH_WORK
-from made_jobs import WRITERS, Job, composer, iteration_ms, moments
+from made_jobs import WRITERS, Job, composer, moments
 
 from conftest import THOROUGH, few, run_cli
 from diagnose.diagnosis import _order, further, headline
@@ -68,17 +68,6 @@ def test_whose_loading_is_slow_is_not_told_where_ranks_wait_for_each_other_at_it
     assert slow.finding.caveat == ""
 
 
-@pytest.mark.parametrize(("ranks", "late"), [(2, 1), (4, 0)])
-@pytest.mark.parametrize("system", few(4, WRITERS))
-def test_a_rank_that_works_longer_is_late(tmp_path: Path, system: str, ranks: int, late: int) -> None:
-    job = replace(HEALTHY, ranks=ranks, more_forward=[30.0 * (rank == late) for rank in range(ranks)])
-    diagnosis = diagnosed(WRITERS[system](tmp_path / "job", job))
-    assert kinds(diagnosis) == ["late_rank"]
-    (found,) = winning(diagnosis)
-    assert found.finding.scope.ranks in ([f"rank{late}"], [f"wk{late}.rank0"])
-    holds(found, iteration_ms(job) - iteration_ms(HEALTHY))
-
-
 @pytest.mark.parametrize("system", few(2, WITH_WORK))
 def test_two_late_ranks_are_one_finding_because_each_alone_wins_less(tmp_path: Path, system: str) -> None:
     job = replace(HEALTHY, ranks=5, more_forward=[0.0, 30.0, 0.0, 20.0, 0.0])
@@ -115,12 +104,6 @@ def test_a_phase_that_is_recorded_as_one_operation_is_not_hot(tmp_path: Path) ->
     diagnosis = diagnosed(WRITERS["composer"](tmp_path / "job", replace(HEALTHY, forward=60.0)))
     assert kinds(diagnosis) == []
     assert "hot_operation" in [one.kind for one in diagnosis.skipped]
-
-
-def test_communication_that_computation_hides_is_not_exposed(tmp_path: Path) -> None:
-    # it takes 40 of the 50 ms of the backward pass
-    diagnosis = diagnosed(WRITERS["kineto"](tmp_path / "job", replace(HEALTHY, hidden=40.0)))
-    assert kinds(diagnosis) == []
 
 
 @pytest.mark.parametrize("system", few(2, ["kineto", "composer", "byteps"]))
@@ -257,17 +240,6 @@ def test_a_long_step_is_the_fault_of_what_grew_on_its_path_not_of_who_waited(tmp
     ]
     scope = outlier.scope
     assert (scope.steps, scope.ranks, scope.operations) == ([5], ["rank1"], ["aten::mm"])
-
-
-@pytest.mark.parametrize("system", few(2, WITH_INPUT))
-def test_a_rank_whose_loader_is_slow_is_late(tmp_path: Path, system: str) -> None:
-    job = replace(HEALTHY, more_load=[0.0, 20.0, 0.0, 0.0])
-    diagnosis = diagnosed(WRITERS[system](tmp_path / "job", job))
-    assert kinds(diagnosis) == ["late_rank"]
-    (late,) = winning(diagnosis)
-    assert late.finding.scope.ranks in (["rank1"], ["wk1.rank0"])
-    assert "loader" in late.finding.action
-    holds(late, 20.0)
 
 
 @pytest.mark.parametrize(("saved", "first"), [(11.0, "late_rank"), (9.0, "host_bound")])
