@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import NamedTuple, TypeAlias
 
@@ -58,12 +58,35 @@ def _alike(roots: Sequence[Root]) -> Iterator[list[Root]]:
     yield from groups.values()
 
 
+class _Hung(NamedTuple):
+    """The ranks at fault and those that wait, in numbers and words; `since` is the time of the first call."""
+
+    roots: Sequence[Root]
+    call: DumpedCall
+    guilty: Sequence[int]
+    who: str
+    waiting: Sequence[int]
+    waited: str
+    since: str
+
+
 def _finding(
     hang: Hang, roots: Sequence[Root], ranks: Mapping[int, Standing], paths: Mapping[int, str]
 ) -> Finding:
     guilty = sorted({rank for root in roots for rank in root.ranks})
     waiting = sorted({rank for root in roots for rank in root.waiting})
-    title, cause, action = _TEXTS[roots[0].cause](_Hung(hang, roots, guilty, waiting, ranks))
+    times = [root.call.at_ns for root in roots if root.call.at_ns > 0]
+    have = "has" if len(waiting) == 1 else "have"
+    waited = f"{in_words(waiting)} {have} waited" if waiting else "others wait"
+    since = f" since {clock(min(times))}" if times else ""
+    hung = _Hung(roots, roots[0].call, guilty, in_words(guilty), waiting, waited, since)
+    title, cause, action = {
+        HangCause.ABSENT: lambda: _absent(hung, ranks),
+        HangCause.BEHIND: lambda: _behind(hung),
+        HangCause.NO_DUMP: lambda: _no_dump(hung),
+        HangCause.CYCLE: lambda: _cycle(hung, hang),
+        HangCause.MISMATCH: lambda: _mismatch(hung),
+    }[roots[0].cause]()
     return Finding(
         kind="hang",
         title=title,
@@ -78,47 +101,15 @@ def _finding(
     )
 
 
-class _Hung(NamedTuple):
-    """The ranks at fault in a call, and those that wait there."""
-
-    hang: Hang
-    roots: Sequence[Root]
-    guilty: Sequence[int]
-    waiting: Sequence[int]
-    ranks: Mapping[int, Standing]
-
-    @property
-    def who(self) -> str:
-        """The ranks at fault, in words."""
-        return in_words(self.guilty)
-
-    @property
-    def call(self) -> DumpedCall:
-        """The call that does not complete."""
-        return self.roots[0].call
-
-    @property
-    def since(self) -> str:
-        """The time of the first of the calls, in words; "" where none is recorded."""
-        times = [root.call.at_ns for root in self.roots if root.call.at_ns > 0]
-        return f" since {clock(min(times))}" if times else ""
-
-    @property
-    def waited(self) -> str:
-        """The ranks that have waited, in words."""
-        verb = "has waited" if len(self.waiting) == 1 else "have waited"
-        return f"{in_words(self.waiting)} {verb}" if self.waiting else "others wait"
-
-
 _Texts: TypeAlias = tuple[str, str, str]  # title, cause and action
 
 
-def _absent(hung: _Hung) -> _Texts:
+def _absent(hung: _Hung, ranks: Mapping[int, Standing]) -> _Texts:
     verb = "is" if len(hung.guilty) == 1 else "are"
     return (
         f"{hung.who} never reached {hung.call.title}, where {hung.waited}{hung.since}",
         f"{hung.who} {verb} not waiting for anyone; the others are in {hung.call}. "
-        f"{_instead(hung.guilty, hung.ranks)}",
+        f"{_instead(hung.guilty, ranks)}",
         f"look at what {hung.who} did then: `py-spy dump` of the process, its log, its input, its host",
     )
 
@@ -142,31 +133,18 @@ def _no_dump(hung: _Hung) -> _Texts:
     )
 
 
-def _cycle(hung: _Hung) -> _Texts:
-    return (
-        f"{hung.who} wait for each other{hung.since}",
-        "; ".join(_circle(hung.hang, hung.guilty)),
-        "call the groups in one order on all ranks",
-    )
+def _cycle(hung: _Hung, hang: Hang) -> _Texts:
+    circle = "; ".join(_circle(hang, hung.guilty))
+    return f"{hung.who} wait for each other{hung.since}", circle, "call the groups in one order on all ranks"
 
 
 def _mismatch(hung: _Hung) -> _Texts:
     others = "" if len(hung.guilty) == len(hung.waiting) else " from the others"
-    calls = hung.roots[0].differ.items()
     return (
         f"{hung.who} called {hung.call.title} differently{others}{hung.since}",
-        "; ".join(f"{in_words(members)}: {words}" for words, members in calls),
+        "; ".join(f"{in_words(ranks)}: {words}" for words, ranks in hung.roots[0].differ.items()),
         f"let all members make the same calls in the same order with the same data{_frames(hung.call)}",
     )
-
-
-_TEXTS: Mapping[HangCause, Callable[[_Hung], _Texts]] = {
-    HangCause.ABSENT: _absent,
-    HangCause.BEHIND: _behind,
-    HangCause.NO_DUMP: _no_dump,
-    HangCause.CYCLE: _cycle,
-    HangCause.MISMATCH: _mismatch,
-}
 
 
 def _evidence(
