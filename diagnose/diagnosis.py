@@ -18,12 +18,10 @@ from diagnose.detectors.idle import idle
 from diagnose.detectors.late_ranks import late_ranks, uneven_work
 from diagnose.detectors.memory import memory
 from diagnose.detectors.negotiations import negotiation
-from diagnose.detectors.operations import hot_operation
-from diagnose.detectors.outlier_steps import outlier_steps, slower_span, start_up
+from diagnose.detectors.operations import hot_operation, outlier_steps, slower_span, start_up
 from diagnose.detectors.servers import one_slow_server, priority_inversion, slow_server
-from diagnose.detectors.slow_transfers import slow_links
-from diagnose.detectors.small_messages import small_messages
-from diagnose.finding import EVERY_RANK, Finding, FindingKind, Place, Skipped
+from diagnose.detectors.slow_transfers import slow_links, small_messages
+from diagnose.finding import EVERY_RANK, Finding, FindingKind, ListPlace, Skipped
 from diagnose.finding_thresholds import ALIKE, EXPOSED, FAR_MORE, HALF, NEGLIGIBLE
 from diagnose.job_view import JobView, job_ns
 from errors import as_sentence, counted
@@ -159,7 +157,7 @@ class _Search(Struct):
             if isinstance(result, Skipped):
                 self.skipped.append(result)
             elif not result.edits:
-                place = Place.BY_GAIN if self._is_of_a_rank(result) else result.place
+                place = ListPlace.BY_GAIN if self._is_of_a_rank(result) else result.place
                 self.known.append((replace(result, place=place), None))
             elif (forecast := self._forecast(result, above)) is not None:
                 self.known.append((result, forecast))
@@ -220,10 +218,10 @@ def _order(finding: Finding, forecast: Forecast | None, n_ranks: int) -> tuple[b
     savings come before what claims none, and that before assumed savings, which every job has. Steps that may
     not happen again count in part.
     """
-    follows = finding.place is not Place.FIRST
+    follows = finding.place is not ListPlace.FIRST
     if forecast is None:
         return follows, 2 if finding.weight else 4, -finding.weight
-    if finding.place is Place.LAST:
+    if finding.place is ListPlace.LAST:
         return follows, 3, -forecast.saved_ns
     is_one_of_several = finding.scope.ranks is not EVERY_RANK and len(finding.scope.ranks) < n_ranks
     is_behind = finding.kind == "late_rank" and is_one_of_several
@@ -257,7 +255,8 @@ def _main(diagnosis: Diagnosis) -> list[Ranked]:
     saving = [
         ranked
         for ranked in diagnosis.findings
-        if ranked.finding.place is Place.FIRST or (ranked.gain and ranked.finding.place is Place.BY_GAIN)
+        if ranked.finding.place is ListPlace.FIRST
+        or (ranked.gain and ranked.finding.place is ListPlace.BY_GAIN)
     ]
     heavy = [ranked for ranked in diagnosis.findings if ranked.finding.weight and _is_on_path(ranked.finding)]
     return [*saving, *(ranked for ranked in heavy if ranked not in saving)]

@@ -17,7 +17,7 @@ FindingKind = Literal[
 ]  # fmt: skip
 
 
-#: As `Scope.ranks`: every rank of the job.
+#: As `FindingScope.ranks`: every rank of the job.
 EVERY_RANK: Sequence[str] = ("every rank",)
 #: As `Finding.look`: where the time of each step goes.
 BREAKDOWN = ("statistic", "--sub_option", "breakdown")
@@ -42,7 +42,7 @@ class Evidence(Struct, frozen=True):
     dur_ns: int
 
 
-class Span(NamedTuple):
+class StepSpan(NamedTuple):
     """The numbers of the `first` and the `last` of some steps, and the time that all of them have cost."""
 
     first: int
@@ -50,7 +50,7 @@ class Span(NamedTuple):
     lost_ns: float
 
 
-class Scope(Struct, frozen=True):
+class FindingScope(Struct, frozen=True):
     """The ranks, steps and operations that a finding is about.
 
     `span` is the part of the recording in which it holds; its saving is that of a step of these.
@@ -59,10 +59,10 @@ class Scope(Struct, frozen=True):
     ranks: Sequence[str] = EVERY_RANK
     steps: Sequence[int] = ()
     operations: Sequence[str] = ()
-    span: Span | None = None
+    span: StepSpan | None = None
 
 
-class Place(Enum):
+class ListPlace(Enum):
     """The place of a finding in the list, whatever it saves."""
 
     FIRST = "most of the step, with a name"
@@ -87,12 +87,12 @@ class Finding(Struct, frozen=True):
     cause: str
     action: str
     edits: Sequence[EditRequest] = ()
-    scope: Scope = Scope()
+    scope: FindingScope = FindingScope()
     evidence: Sequence[Evidence] = ()
     caveat: str = ""
     look: Sequence[str] = ()
     weight: float = 0.0
-    place: Place = Place.BY_GAIN
+    place: ListPlace = ListPlace.BY_GAIN
 
 
 class Skipped(Struct, frozen=True):

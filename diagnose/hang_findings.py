@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from diagnose.diagnosis import Diagnosis, Ranked
-from diagnose.finding import Evidence, Finding, Scope, Skipped
+from diagnose.finding import Evidence, Finding, FindingScope, Skipped
 from diagnose.hangs import Hang
 from diagnose.who_waits import HangCause, Root
 from errors import counted, in_words
@@ -92,7 +92,7 @@ def _finding(
         title=title,
         cause=cause,
         action=action,
-        scope=Scope(
+        scope=FindingScope(
             [f"rank{rank}" for rank in guilty], operations=sorted({str(root.call) for root in roots})
         ),
         evidence=list(_evidence(hang, waiting, ranks, paths)),

@@ -10,9 +10,8 @@ import numpy as np
 from arrays import Float64, Int64
 from dag.step_graph import Bool, Recording, StepGraph, job_lengths
 from dag_utils import LoadedSteps, critical_path
-from diagnose.long_steps import far_longer, slow_without_input
 from diagnose.meetings import Arrivals, meetings_of
-from diagnose.path_times import PathTimes, mean_path_times
+from diagnose.path_times import PathTimes, far_longer, mean_path_times, slow_without_input
 from dialects.roles import Phase
 from dialects.step_parts import Operation
 from figures.operations_by_step import check_cells

@@ -1,4 +1,4 @@
-"""Work and gaps on the critical paths of a job's steps, by kind of operation."""
+"""Work and gaps on the critical paths of a job's steps, and the steps that are far longer than others."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ import numpy as np
 from msgspec import Struct
 
 from arrays import Float64
+from arrays.change_points import LEAST_STEPS
+from arrays.intervals import stretches
 from dag.step_graph import Bool, StepGraph
 from dag_utils import CATS, GAP, CriticalPath, critical_path
-from diagnose.finding_thresholds import NOTICEABLE
+from diagnose.finding_thresholds import HALF, NOTICEABLE
+from dialects.roles import Phase
+from figures.time_by_role import outliers
 from replay.whatif.host import PYTHON_NS
 
 if TYPE_CHECKING:
@@ -34,8 +38,8 @@ class PathTimes(Struct, frozen=True):
 
 def mean_path_times(view: JobView) -> PathTimes:
     """Walk the paths of all whole steps, or of some of many, without the outliers."""
-    outliers = {view.rows[place] for place in view.outliers}
-    rows = some_rows(view, [row for row in view.rows if row not in outliers])
+    usual = [row for place, row in enumerate(view.rows) if place not in view.outliers]
+    rows = some_rows(view, usual)
     work, gaps = np.mean([times_of(view, row) for row in rows], axis=0)
     return PathTimes(rows, work[:-1], gaps)
 
@@ -71,3 +75,39 @@ def is_python_gap(view: JobView, step: StepGraph, path: CriticalPath) -> Bool:
     of_host = view.is_of_host[np.append(step.operation, 0)[path.event]]
     is_gap: Bool = of_host & (path.event >= 0) & (path.cat == CATS.index(GAP))
     return is_gap & (path.end_ns - path.start_ns < min(PYTHON_NS, NOTICEABLE * view.step_ns))
+
+
+def far_longer(view: JobView) -> list[int]:
+    """Return the places among the whole steps of those that took far longer than the others.
+
+    Where gradients are accumulated, only every n-th step updates the model, and takes longer
+    because it does. So steps that do and that do not are compared among themselves. Many in a row are a
+    change of the level.
+    """
+    if not outliers(view.job_ns).any():
+        return []
+    is_update = view.which(lambda operation: operation.phase is Phase.UPDATE)
+    updates = np.array([is_update[step.operation].any() for step in view.steps], np.bool_)
+    is_far = np.zeros(len(view.rows), np.bool_)
+    for places in (np.flatnonzero(~updates), np.flatnonzero(updates)):
+        is_far[places[outliers(view.job_ns[places])]] = True
+    for begin, end in stretches(is_far).tolist():
+        is_far[begin:end] &= end - begin < LEAST_STEPS
+    far: list[int] = np.flatnonzero(is_far).tolist()
+    return far
+
+
+def slow_without_input(view: JobView, far: Sequence[int]) -> list[int]:
+    """Leave out of the `far` longer steps those whose excess is mostly loading on their paths."""
+    if not far:
+        return []
+    usual = some_rows(view, [row for place, row in enumerate(view.rows) if place not in far])
+    loading_ns = float(np.median([_loading_ns(view, row) for row in usual]))
+    more_ns = view.job_ns - np.median(view.job_ns)
+    return [
+        place for place in far if _loading_ns(view, view.rows[place]) - loading_ns < HALF * more_ns[place]
+    ]
+
+
+def _loading_ns(view: JobView, row: int) -> float:
+    return float(times_of(view, row)[0][:-1][view.of_kinds(view.is_input)].sum())

@@ -16,7 +16,7 @@ from arrays import Float64, Int64, Mask
 from arrays.change_points import LEAST_STEPS, around, spread_of
 from arrays.intervals import stretches
 from diagnose.diagnosis import Diagnosis, Ranked
-from diagnose.finding import BREAKDOWN, Finding, FindingKind, Scope, Skipped, Span
+from diagnose.finding import BREAKDOWN, Finding, FindingKind, FindingScope, Skipped, StepSpan
 from diagnose.finding_thresholds import FAR_NOISES, HALF, NEARLY_ALL, NEGLIGIBLE, NOTICEABLE, STALL
 from diagnose.log_steps import BETWEEN, REST, LogSteps
 from diagnose.slow_spans import AROUND, FEW, SlowSpan, beside, covered, slow_spans
@@ -146,10 +146,10 @@ def _stall(log: LogSteps, rows: Int64, more: Float64, rank: str, *, between: boo
         title=title,
         cause=cause,
         action="look at what ran then: checkpoints, evaluation, logging",
-        scope=Scope(
+        scope=FindingScope(
             [rank] if rank and not between else [],
             steps=numbers,
-            span=Span(int(numbers[0]), int(numbers[-1]), lost_ns),
+            span=StepSpan(int(numbers[0]), int(numbers[-1]), lost_ns),
         ),
         look=BREAKDOWN,
     )
@@ -193,10 +193,10 @@ def _of_span(log: LogSteps, span: SlowSpan, usual: Mask) -> Ranked:
         title=f"{blame.subject} {when}: {blame.growth}{ramp if span.grows else ''}",
         cause=f"{cause}; {counted(span.end - span.begin, 'step')} cost {in_digits(lost_ns / 1e9)} s in all",
         action=blame.action,
-        scope=Scope(
+        scope=FindingScope(
             blame.ranks,
             operations=[] if part in (REST, BETWEEN) else [part],
-            span=Span(*numbers, lost_ns),
+            span=StepSpan(*numbers, lost_ns),
         ),
         look=BREAKDOWN,
     )

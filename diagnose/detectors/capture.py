@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import dialects
 from arrays.median import FEWEST
-from diagnose.finding import BREAKDOWN, Finding, Scope, Skipped
+from diagnose.finding import BREAKDOWN, Finding, FindingScope, Skipped
 from diagnose.job_view import JobView
 from dialects.roles import MAY_BE, NONE_SHOWN, Role, on_own_streams
 from errors import NoteKind, counted, listed, notes_of
@@ -24,7 +24,7 @@ def capture_quality(view: JobView) -> Iterator[Finding | Skipped]:
             title=title,
             cause=cause,
             action=action,
-            scope=Scope(ranks=()),
+            scope=FindingScope(ranks=()),
             look=BREAKDOWN,
         )
 

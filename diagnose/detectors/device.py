@@ -11,7 +11,7 @@ from arrays.intervals import union_length
 from arrays.numbering import unique
 from dag.step_graph import Bool, StepGraph
 from diagnose.evidence import longest_events, usual_step
-from diagnose.finding import Finding, Scope, Skipped, edit
+from diagnose.finding import Finding, FindingScope, Skipped, edit
 from diagnose.finding_thresholds import EXPOSED, HALF, LIMIT, NEARLY_ALL, NOTICEABLE, SPIKY
 from diagnose.job_view import JobView
 from dialects.roles import Role
@@ -49,7 +49,7 @@ def long_operation(view: JobView, least: float = LIMIT) -> Iterator[Finding]:
         cause=f"it takes {in_ms(alone_ns)} on the critical path",
         action="make this faster, or do it ahead: in another thread or process, while the device works",
         edits=[edit(largest[0], GONE)],
-        scope=Scope(operations=largest[:1]),
+        scope=FindingScope(operations=largest[:1]),
         evidence=longest_events(view, alone, 3),
     )
 
@@ -77,7 +77,7 @@ def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
         f"of {usual_ns / 1e3:.0f} µs",
         action="launch less and larger: CUDA graphs, compiled or fused operations, a larger batch",
         edits=[edit("host", "none")],
-        scope=Scope(operations=largest),
+        scope=FindingScope(operations=largest),
         evidence=longest_events(view, launching & is_largest, 3),
         caveat="upper bound: assumes a host that takes no time",
         look=("critical", "--head", "10"),
@@ -103,7 +103,7 @@ def host_sync(view: JobView) -> Iterator[Finding | Skipped]:
         action="keep values on the device: no .item(), .cpu() or print in the loop, pinned memory and "
         "non-blocking copies; unset CUDA_LAUNCH_BLOCKING if it is set",
         edits=[edit("sync", "none")],
-        scope=Scope(operations=largest),
+        scope=FindingScope(operations=largest),
         evidence=longest_events(view, chosen, 3),
         caveat="this assumes that the host needs none of the results at once",
     )
@@ -136,7 +136,7 @@ def allocations(view: JobView) -> Iterator[Finding]:
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against fragmentation, or less memory in use "
         "(a smaller batch, checkpointing)",
         edits=[edit("allocations", "none")],
-        scope=Scope(operations=names),
+        scope=FindingScope(operations=names),
         evidence=longest_events(view, calls, 3),
     )
 
@@ -175,7 +175,7 @@ def copies(view: JobView) -> Iterator[Finding | Skipped]:
         cause=f"{in_ms(on_path)} of {named(names)} on the critical path",
         action="copy from pinned memory, ahead of time and on a stream of its own; send smaller types",
         edits=[edit(name, GONE) for name in names],
-        scope=Scope(operations=names),
+        scope=FindingScope(operations=names),
         evidence=longest_events(view, copying, 3),
     )
 

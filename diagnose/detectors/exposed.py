@@ -10,10 +10,10 @@ from arrays import Float64
 from arrays.median import FEWEST
 from diagnose.detectors.slow_transfers import NO_COMMUNICATION
 from diagnose.evidence import busy_step, longest_events, longest_gaps
-from diagnose.finding import Finding, Scope, Skipped, edit
+from diagnose.finding import Finding, FindingScope, Skipped, edit
 from diagnose.finding_thresholds import EXPOSED, NOTICEABLE
 from diagnose.job_view import JobView, names_of
-from diagnose.last_arrivals import last_arrivals, longest_awaited
+from diagnose.meetings import last_arrivals, longest_awaited
 from dialects.roles import Phase, Role
 from function_names import named
 from replay.whatif.scaling import GONE
@@ -35,7 +35,7 @@ def slow_input(view: JobView) -> Iterator[Finding | Skipped]:
         f"{in_percent(on_path / view.iteration_ns.mean())} of the mean step",
         action="load ahead of time: more workers, prefetching, a faster store, less decoding on the way",
         edits=[edit(Phase.INPUT.word, GONE)],
-        scope=Scope(operations=names_of(view, view.is_input)),
+        scope=FindingScope(operations=names_of(view, view.is_input)),
         evidence=longest_events(view, view.is_input, 3, busy_step(view, view.is_input)),
         caveat=whose_loading(view),
     )
@@ -71,7 +71,7 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
             action="overlap it with computation (smaller buckets, priorities), send less (compression, "
             "fewer synchronisations), or use a faster network",
             edits=[edit(Role.COMM.word, GONE)],
-            scope=Scope(operations=largest),
+            scope=FindingScope(operations=largest),
             evidence=longest_events(view, transfers & is_largest, 3),
             caveat="upper bound: assumes free transfers",
         )

@@ -10,7 +10,7 @@ import numpy as np
 from dag.step_graph import Bool
 from dag_utils import CATS, GAP, critical_path, gap_covers
 from diagnose.detectors.device import NO_COMPUTATION, computes
-from diagnose.finding import Finding, Place, Scope, Skipped
+from diagnose.finding import Finding, FindingScope, ListPlace, Skipped
 from diagnose.finding_thresholds import HALF, LAUNCH_NS, NOTICEABLE
 from diagnose.job_view import JobView
 from diagnose.path_times import is_python_gap
@@ -49,10 +49,10 @@ def idle(view: JobView) -> Iterator[Finding | Skipped]:
         title=most.title,
         cause=f"{in_ms(most.ns)} of {in_ms(path_ns)}, mostly {where}",
         action=most.action,
-        scope=Scope(operations=beside),
+        scope=FindingScope(operations=beside),
         look=("critical", "--full"),
         weight=idle_ns / path_ns,
-        place=Place.FIRST if most.has_name and covered_ns > HALF * path_ns else Place.BY_GAIN,
+        place=ListPlace.FIRST if most.has_name and covered_ns > HALF * path_ns else ListPlace.BY_GAIN,
     )
 
 

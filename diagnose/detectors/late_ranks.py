@@ -3,28 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from arrays import Float64
+from arrays.distributions import binomial_tail
 from arrays.median import FEWEST, median
 from dag.step_graph import Bool
 from diagnose.chance import is_no_chance, surely_positive
 from diagnose.detectors.exposed import whose_loading
-from diagnose.detectors.late_arrivals import MACHINE, PAUSES, Cause, begin_later_ns, names, often_last
 from diagnose.detectors.negotiations import late_in_negotiations
-from diagnose.evidence import busy_step, longest_events, longest_gaps
-from diagnose.finding import Finding, Scope, Skipped, edit
-from diagnose.finding_thresholds import CHANCE, HALF, MUCH, NEGLIGIBLE, OUTLYING
+from diagnose.evidence import busy_step, event_of, gap_before, longest_events, longest_gaps
+from diagnose.finding import Evidence, Finding, FindingScope, Skipped, edit
+from diagnose.finding_thresholds import CHANCE, EXPOSED, HALF, MUCH, NEGLIGIBLE, OUTLYING
 from diagnose.job_view import JobView
-from diagnose.last_arrivals import last_arrivals, longest_awaited
+from diagnose.meetings import LastArrivals, last_arrivals, longest_awaited
 from errors import listed
 from function_names import named
+from replay.edit import EditRequest
 from replay.even_work import begun_by_owners, done_by_all, excess_ns, is_own_work, peers_of, peers_usual
 from replay.whatif.straggler import stragglers
 from result import in_ms
 
 _LOADERS = "look at the loaders: data, disk, workers, prefetching"
+
+
+_MACHINE = "compare its batch, its data and its machine (clocks, other processes) with its peers'"
+_PAUSES = "look at what runs there: input, Python code, garbage collection, other processes"
+
+
+class _LateCause(NamedTuple):
+    """Why owners are late by `late_ns` a step: `most` of it is in these operations, or before them."""
+
+    owners: Sequence[int]
+    late_ns: float
+    most: str
+    edits: Sequence[EditRequest]
+    action: str
+    operations: Sequence[str] = ()
+    evidence: Sequence[Evidence] = ()
+    caveat: str = ""
 
 
 def late_ranks(view: JobView) -> Iterator[Finding | Skipped]:
@@ -40,12 +59,12 @@ def late_ranks(view: JobView) -> Iterator[Finding | Skipped]:
         if not late.issuperset(cause.owners):
             yield _finding(view, cause)
         late.update(cause.owners)
-    if (last := often_last(view, view.owner_work_ns(compared))) is not None and last.owners[0] not in late:
+    if (last := _often_last(view, view.owner_work_ns(compared))) is not None and last.owners[0] not in late:
         yield _finding(view, last)
 
 
-def _finding(view: JobView, cause: Cause) -> Finding:
-    ranks = names(view, cause.owners)
+def _finding(view: JobView, cause: _LateCause) -> Finding:
+    ranks = _names(view, cause.owners)
     last = np.concatenate([np.empty(0, np.int64), *(owner for owner, _ in last_arrivals(view))])
     n_last = int(np.isin(last, cause.owners).sum())
     return Finding(
@@ -55,7 +74,7 @@ def _finding(view: JobView, cause: Cause) -> Finding:
         cause=f"the last to arrive at {n_last:,} of {len(last):,} synchronisations",
         action=cause.action,
         edits=cause.edits,
-        scope=Scope(ranks, operations=cause.operations),
+        scope=FindingScope(ranks, operations=cause.operations),
         evidence=cause.evidence,
         caveat=cause.caveat,
         look=("critical", "--head", "10"),
@@ -163,7 +182,7 @@ def _is_systematic(work: Float64) -> bool:
 # ---- causes
 
 
-def _work(view: JobView, compared: Bool) -> Cause | None:
+def _work(view: JobView, compared: Bool) -> _LateCause | None:
     """Late ranks that take longer for what all ranks do."""
     work = view.owner_work_ns(compared)
     late = behind_peers(view, work)
@@ -171,16 +190,16 @@ def _work(view: JobView, compared: Bool) -> Cause | None:
         return None
     kinds = _slower_kinds(view, compared, late)
     slower = [view.kind_of[0][kind] for kind in kinds]
-    begins_late = bool((begin_later_ns(view)[late] > NEGLIGIBLE * view.step_ns).any())
+    begins_late = bool((_begin_later_ns(view)[late] > NEGLIGIBLE * view.step_ns).any())
     is_all = sorted(late) == stragglers(view.recording) and not begins_late
     chosen = _of_owners(view, late) & np.isin(view.kind_of[1], kinds)
     loads = all(view.is_input[view.kind_of[1] == kind].any() for kind in kinds)
-    return Cause(
+    return _LateCause(
         late,
         excess_ns(work, late, view.stage),
         f"in {named(slower, 2)}" if len(kinds) <= 2 else "in most of its operations",
-        [edit("straggler", "none") if is_all else edit(",".join(names(view, late)), "peers")],
-        _LOADERS if loads else MACHINE,
+        [edit("straggler", "none") if is_all else edit(",".join(_names(view, late)), "peers")],
+        _LOADERS if loads else _MACHINE,
         slower,
         longest_events(view, chosen, 3, busy_step(view, chosen)),
         whose_loading(view) if loads else "",
@@ -207,7 +226,7 @@ def _slower_kinds(view: JobView, compared: Bool, late: Sequence[int]) -> list[in
     return kinds
 
 
-def _extra_work(view: JobView, compared: Bool) -> Cause | None:
+def _extra_work(view: JobView, compared: Bool) -> _LateCause | None:
     """Late ranks that do what not all do, where that is most of what they work longer.
 
     What takes the place of something else on another rank (a kernel of another name) is no more work.
@@ -223,30 +242,30 @@ def _extra_work(view: JobView, compared: Bool) -> Cause | None:
     if extra_ns < HALF * excess or not chosen.any():
         return None
     most = _most_of(view, chosen, view.work_by_kind)
-    return Cause(
+    return _LateCause(
         late,
         min(excess, extra_ns),
         f"in {named(most)}, which not all ranks run",
-        [edit(f"{','.join(names(view, late))}.extra", "peers")],
+        [edit(f"{','.join(_names(view, late))}.extra", "peers")],
         "do it less often, on another thread or process, or share it out",
         most,
         longest_events(view, chosen, 3, busy_step(view, chosen)),
     )
 
 
-def _pauses(view: JobView, begun: Bool, late: Sequence[int]) -> Cause | None:
+def _pauses(view: JobView, begun: Bool, late: Sequence[int]) -> _LateCause | None:
     """Late ranks that pause for longer than their peers, with nothing recorded."""
     if not late:
         return None
     gaps = view.owner_gap_ns(begun)
     chosen = begun & _of_owners(view, late)
     before = _most_of(view, chosen, view.gap_by_kind)
-    return Cause(
+    return _LateCause(
         late,
         float(np.median(gaps[:, late]) - np.median(np.delete(gaps, late, axis=1))),
         f"before {named(before)}, where nothing is recorded",
-        [edit(f"{','.join(names(view, late))}.gap", "peers")],
-        PAUSES,
+        [edit(f"{','.join(_names(view, late))}.gap", "peers")],
+        _PAUSES,
         before,
         longest_gaps(view, chosen, 3),
     )
@@ -272,3 +291,83 @@ def _most_of(view: JobView, chosen: Bool, by_kind: Float64) -> list[str]:
     """Return the name that has most of some times (steps, k) of the `chosen` operations (n,), else three."""
     by_name = view.by_name(np.where(view.of_kinds(chosen), by_kind.mean(axis=0), 0.0))
     return view.longest(by_name, 1 if by_name.max() >= HALF * by_name.sum() else 3)
+
+
+# ---- late by arrival
+
+
+def _names(view: JobView, owners: Sequence[int]) -> list[str]:
+    """Return the names of owners."""
+    return [view.recording.owners[owner] for owner in owners]
+
+
+def _often_last(view: JobView, work: Float64) -> _LateCause | None:
+    """Find the rank that comes last far more often than chance, though its `work` (steps, m) is usual."""
+    several = len(view.rows) >= FEWEST
+    arrivals = last_arrivals(view, of_own_step=several)
+    # meetings of one step are not independent, as one delay makes a rank late for all that follow: of each
+    # step counts who was waited for longest
+    last = longest_awaited(arrivals) if several else np.concatenate([owner for owner, _ in arrivals])
+    if not len(last):
+        return None
+    n_owners, owner = len(view.recording.owners), int(np.bincount(last).argmax())
+    delays = _delays(view, owner, arrivals)
+    if binomial_tail(int((last == owner).sum()), len(last), 1 / n_owners) * n_owners > CHANCE or not delays:
+        return None
+    late_ns = sum(delay.ns for delay in delays) / len(arrivals)
+    if not several and late_ns < EXPOSED * view.step_ns:
+        return None
+    later = _begin_later_ns(view)
+    late = sorted({owner, *np.flatnonzero(later > NEGLIGIBLE * view.step_ns).tolist()})
+    works_longer = np.median(work[:, owner] - work.mean(axis=1)) > NEGLIGIBLE * view.step_ns
+    if works_longer and late == [owner] and later[owner] < NEGLIGIBLE * view.step_ns:
+        return None
+    name = event_of(view, view.recording.steps[delays[0].row], delays[0].event).name
+    return _LateCause(
+        [owner],
+        late_ns,
+        f"before {named([name])}, though it works no longer than its peers",
+        [edit(f"{','.join(_names(view, late if len(late) < n_owners else [owner]))}.gap", "peers")],
+        _PAUSES,
+        evidence=[_before(view, delay) for delay in delays[:3]],
+    )
+
+
+def _begin_later_ns(view: JobView) -> Float64:
+    """Return the delay with which each owner (m,) begins its steps after the median one, the usual one."""
+    begins = np.array([step.begin_ns for step in view.steps], np.float64)
+    return np.median(begins - np.median(begins, axis=1, keepdims=True), axis=0)
+
+
+class _Delay(NamedTuple):
+    """How long after the median owner one comes last, at most in a step, and its event there."""
+
+    ns: float
+    row: int
+    event: int
+
+
+def _delays(view: JobView, owner: int, arrivals: Sequence[LastArrivals]) -> list[_Delay]:
+    """Return the largest delay of each step in which an owner comes last, the largest first."""
+    largest = []
+    for row, (last, _), met in zip(view.rows, arrivals, view.meetings, strict=True):
+        bounds = np.searchsorted(met.meeting, np.arange(met.meeting.max(initial=-1) + 2))
+        delays = []
+        for meeting in np.flatnonzero(last == owner).tolist():
+            inside = slice(bounds[meeting], bounds[meeting + 1])
+            arrival = bounds[meeting] + int((met.owner[inside] == owner).argmax())
+            late_ns = float(met.at_ns[arrival] - np.median(met.at_ns[inside]))
+            delays.append(_Delay(late_ns, row, int(met.event[arrival])))
+        if delays:
+            largest.append(max(delays))
+    return sorted(largest, reverse=True)
+
+
+def _before(view: JobView, delay: _Delay) -> Evidence:
+    """Return the gap for which an owner is late, else the event at which it is."""
+    step, event = view.recording.steps[delay.row], delay.event
+    earlier = np.flatnonzero((step.owner == step.owner[event]) & (step.start_ns <= step.start_ns[event]))
+    longest = int(earlier[step.gap_ns[earlier].argmax()])
+    if 2 * step.gap_ns[longest] > delay.ns:
+        return gap_before(view, step, longest)
+    return event_of(view, step, event)

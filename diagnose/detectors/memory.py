@@ -9,7 +9,7 @@ import numpy as np
 import dialects
 from arrays import Float64
 from arrays.median import FEWEST
-from diagnose.finding import BREAKDOWN, Finding, Scope, Skipped
+from diagnose.finding import BREAKDOWN, Finding, FindingScope, Skipped
 from diagnose.finding_thresholds import FULL, NEGLIGIBLE
 from diagnose.job_view import JobView
 from dialects.system import MemorySamples
@@ -71,7 +71,14 @@ def _full(peaks: Mapping[str, Float64], filled: Mapping[str, float]) -> Iterator
 def _finding(title: str, cause: str, action: str, ranks: Sequence[str], weight: float) -> Finding:
     caveat = "no gain is claimed"
     return Finding(
-        "memory", title, cause, action, scope=Scope(ranks), caveat=caveat, look=BREAKDOWN, weight=weight
+        "memory",
+        title,
+        cause,
+        action,
+        scope=FindingScope(ranks),
+        caveat=caveat,
+        look=BREAKDOWN,
+        weight=weight,
     )
 
 

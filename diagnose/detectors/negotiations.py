@@ -8,7 +8,7 @@ import numpy as np
 
 from diagnose.chance import is_no_chance
 from diagnose.evidence import longest_events
-from diagnose.finding import Finding, Scope, Skipped, edit
+from diagnose.finding import Finding, FindingScope, Skipped, edit
 from diagnose.finding_thresholds import EXPOSED, HALF, NEGLIGIBLE
 from diagnose.job_view import JobView, names_of
 from dialects.step_parts import Whose
@@ -50,7 +50,7 @@ def _late(view: JobView, computation: str, usual_ns: float) -> Finding:
         f"than the first rank{source}",
         action="compare its batch, its data and its machine (clocks, other processes) with its peers'",
         edits=[edit(f"{rank}.ready" if is_known else "ready", "peers")],
-        scope=Scope([rank] if is_known else []),
+        scope=FindingScope([rank] if is_known else []),
         evidence=longest_events(view, view.which(lambda operation: operation.name == computation), 3),
         caveat="" if is_known else "the recording does not tell which rank was last",
         look=("critical", "--head", "10"),
@@ -101,6 +101,6 @@ def negotiation(view: JobView) -> Iterator[Finding | Skipped]:
         "step, and looked at once in a cycle",
         action="shorten HOROVOD_CYCLE_TIME, or raise HOROVOD_FUSION_THRESHOLD for fewer reductions",
         edits=[edit("negotiation", "none")],
-        scope=Scope(operations=names_of(view, waits)[:3]),
+        scope=FindingScope(operations=names_of(view, waits)[:3]),
         evidence=longest_events(view, waits, 1),
     )

@@ -9,7 +9,7 @@ import numpy as np
 from dag.step_graph import NO_LINK
 from diagnose.detectors.slow_transfers import NO_BYTES, stages_of
 from diagnose.evidence import longest_events
-from diagnose.finding import Finding, Scope, Skipped, edit
+from diagnose.finding import Finding, FindingScope, Skipped, edit
 from diagnose.job_view import JobView
 from dialects.step_parts import Direction
 from replay.links import is_sized
@@ -33,7 +33,7 @@ def one_slow_server(view: JobView) -> Iterator[Finding | Skipped]:
         action=f"look at the machine of {name}: other processes, too few cores or threads "
         "(BYTEPS_SERVER_ENGINE_THREAD), its network card; or give it fewer keys",
         edits=[edit("servers", "even")],
-        scope=Scope(operations=stages_of(view, lambda part: part.is_sent or part.is_answer)),
+        scope=FindingScope(operations=stages_of(view, lambda part: part.is_sent or part.is_answer)),
         evidence=longest_events(
             view,
             view.which(lambda operation: is_pull(operation) and operation.transfer.server == pace.server),
@@ -63,7 +63,7 @@ def slow_server(view: JobView) -> Iterator[Finding | Skipped]:
         f"on average{view.network}",
         action="give the servers more cores or threads (BYTEPS_SERVER_ENGINE_THREAD), or use more servers",
         edits=[edit("servers", "none")],
-        scope=Scope(operations=stages_of(view, lambda part: part.is_answer)),
+        scope=FindingScope(operations=stages_of(view, lambda part: part.is_answer)),
         evidence=longest_events(
             view, view.which(lambda operation: operation.transfer.direction is Direction.FROM_SERVER), 3
         ),
@@ -87,7 +87,7 @@ def priority_inversion(view: JobView) -> Iterator[Finding | Skipped]:
         "before it",
         action="send by priority (BYTEPS_SCHEDULING_CREDIT, smaller partitions)",
         edits=[edit("schedule", "priority")],
-        scope=Scope(operations=[first]),
+        scope=FindingScope(operations=[first]),
         evidence=longest_events(
             view, view.which(lambda operation: operation.main == first and operation.transfer.is_sent), 1
         ),

@@ -1,4 +1,4 @@
-"""Transfers that take longer than their bytes need: slow links, slow collectives."""
+"""Transfers that take longer than their bytes need: slow links, slow collectives, many small messages."""
 
 from __future__ import annotations
 
@@ -7,17 +7,26 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from arrays import Float64
-from dag.step_graph import Bool
+from dag.step_graph import Bool, StepGraph
 from diagnose.evidence import longest_events
-from diagnose.finding import Finding, Scope, Skipped, edit
-from diagnose.finding_thresholds import BYTES_OF_A_RANK, HALF, LARGE_BYTES, SLOW, SLOWEST_LINK_GBS
-from diagnose.job_view import JobView
+from diagnose.finding import Finding, FindingScope, Skipped, edit
+from diagnose.finding_thresholds import (
+    BYTES_OF_A_RANK,
+    HALF,
+    LARGE_BYTES,
+    MANY_MESSAGES,
+    MOST_LATENCY_NS,
+    SLOW,
+    SLOWEST_LINK_GBS,
+    SMALL_BYTES,
+)
+from diagnose.job_view import JobView, names_of
 from dialects.step_parts import Transfer
 from errors import counted
 from function_names import brief
-from replay.whatif.collective_times import slow_collectives
+from replay.whatif.collective_times import LATENCY, MERGED, short_collectives, slow_collectives
 from replay.whatif.scaling import GONE
-from replay.whatif.sized_collectives import Rates
+from replay.whatif.sized_collectives import Rates, events_by_owner, turns
 from result import in_digits, in_ms
 
 NO_BYTES = "the bytes of the transfers are not recorded"
@@ -53,7 +62,7 @@ def slow_links(view: JobView) -> Iterator[Finding | Skipped]:
         "transfers of the same partitions are compared, without the waiting for the link",
         action="look at its network: speed of the port, errors, other traffic, the path to the servers",
         edits=[edit(f"{name}.{stage}", 1 / ratio) for stage, ratio in slow.items()],
-        scope=Scope([name], operations=list(slow)),
+        scope=FindingScope([name], operations=list(slow)),
         evidence=longest_events(view, pushes & view.which(lambda operation: operation.owner == owner), 3),
     )
 
@@ -113,7 +122,7 @@ def slow_ones(view: JobView) -> Iterator[Finding | Skipped]:
         f"{in_digits(worst.usual)}",
         action="look at what runs beside it, at the ranks of its group, and at the links between their hosts",
         edits=[edit("collectives", "peers")],
-        scope=Scope(
+        scope=FindingScope(
             [view.recording.owners[owner] for owner in sorted({operations[c.operation].owner for c in slow})],
             operations=sorted({operations[c.operation].main for c in slow}),
         ),
@@ -155,7 +164,7 @@ def _slower_than_links(view: JobView, known: Rates) -> Finding | None:
         action="look at what they run over (NCCL_DEBUG=INFO prints it: a link, shared memory, a network) and "
         "at the links (nvidia-smi topo -m, rocm-smi --showtopo); run nccl-tests there to compare",
         edits=edits,
-        scope=Scope(operations=sorted({operations[i].main for i in large.tolist()})),
+        scope=FindingScope(operations=sorted({operations[i].main for i in large.tolist()})),
         evidence=longest_events(view, chosen, 3),
         caveat="between hosts a network may carry less"
         + ("; ranks are not recorded, so they may wait for one of them" if _lacks_ranks(view) else ""),
@@ -176,3 +185,61 @@ def _work_ns(view: JobView) -> tuple[Float64, Float64]:
         for places in (first + count // 2, first)
     )
     return np.maximum(usual, 1.0), np.maximum(shortest, 1.0)
+
+
+def small_messages(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find many transfers whose time is latency, not bytes."""
+    parts = [operation for operation in view.recording.operations if operation.transfer.key is not None]
+    if not view.is_communication.any():
+        yield Skipped("small_messages", NO_COMMUNICATION)
+        return
+    if not parts:
+        yield from _short_collectives(view)
+        return
+    sizes = np.array([part.transfer.n_bytes for part in parts if part.transfer.n_bytes])
+    if not len(sizes):
+        yield Skipped("small_messages", f"{NO_BYTES}; BytePS's log has them")
+        return
+    tensors = {(part.owner, part.main) for part in parts}
+    per_tensor = len({(part.owner, part.main, part.transfer.key) for part in parts}) / len(tensors)
+    if np.median(sizes) > SMALL_BYTES or per_tensor < 2:
+        return
+    yield Finding(
+        kind="small_messages",
+        title="partitions are small",
+        cause=f"{np.median(sizes) / 1024:,.0f} KiB, {per_tensor:.0f} to a tensor; every partition costs "
+        "a request and an answer, whatever its size",
+        action=f"raise BYTEPS_PARTITION_BYTES (now about {sizes.max()}), e.g. to {LARGE_BYTES}",
+        edits=[edit("partition_bytes", LARGE_BYTES)],
+        scope=FindingScope(operations=sorted({part.main for part in parts})[:3]),
+        evidence=longest_events(view, view.which(lambda operation: operation.transfer.is_sent), 1),
+    )
+
+
+def _short_collectives(view: JobView) -> Iterator[Finding | Skipped]:
+    short, shortest_ns = short_collectives(view.job)
+    if short.sum() < MANY_MESSAGES * len(view.recording.owners):
+        return
+    has_bytes = any(rank.sizes.n_bytes.any() for rank in view.job.ranks)
+    if view.has_device and shortest_ns > MOST_LATENCY_NS and not has_bytes:
+        return
+    often = float(np.median([_n_turns(view, step, short) for step in view.steps]))
+    if often < MANY_MESSAGES:
+        return
+    yield Finding(
+        kind="small_messages",
+        title=f"{often:,.0f} collectives a step are latency, hardly bytes",
+        cause=f"where nothing delays them they take at most {LATENCY * shortest_ns / 1e3:.0f} µs each, "
+        "not much more than the shortest",
+        action="merge them: larger buckets (bucket_cap_mb), a larger fusion buffer, coalesced collectives",
+        edits=[edit("collectives", "merged")],
+        scope=FindingScope(operations=names_of(view, short)[:3]),
+        evidence=longest_events(view, short, 1),
+        caveat=f"the gain is for one in {MERGED} of them",
+    )
+
+
+def _n_turns(view: JobView, step: StepGraph, short: Bool) -> float:
+    """Count the `short` collectives of a rank in a step, those at once as one; the mean over ranks."""
+    by_owner = events_by_owner(view.recording, step, short)
+    return float(np.mean([len(np.unique(turns(step, events))) for events in by_owner]))

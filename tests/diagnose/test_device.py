@@ -16,7 +16,7 @@ from made_jobs import WRITERS, DeviceStep, Job, device
 from conftest import run_cli
 from diagnose.detectors.device import _busy_share
 from diagnose.diagnosis import _Search, headline
-from diagnose.finding import Finding, Scope
+from diagnose.finding import Finding, FindingScope
 from replay.edit import EditRequest
 from replay.forecast import Forecasts
 
@@ -223,7 +223,7 @@ def test_what_an_earlier_finding_wins_is_not_a_finding_again() -> None:
             self.saved_ns = gain_ns
 
     def late(title: str, wins: str = "0") -> Finding:
-        return Finding("late_rank", title, "", "", edits=[EditRequest(title, wins)], scope=Scope(()))
+        return Finding("late_rank", title, "", "", edits=[EditRequest(title, wins)], scope=FindingScope(()))
 
     for shared, is_new in (("4e6", True), ("6e6", False)):
         search = _Search(cast(Forecasts, Known()))

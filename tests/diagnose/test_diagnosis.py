@@ -17,7 +17,7 @@ from made_jobs import WRITERS, Job, composer, moments
 
 from conftest import THOROUGH, few, run_cli
 from diagnose.diagnosis import _order, further, headline
-from diagnose.finding import Finding, Scope
+from diagnose.finding import Finding, FindingScope
 from make import span, write
 from options.diagnose.diagnosis_charts import diagnosis_charts
 from result import Bars
@@ -245,8 +245,10 @@ def test_a_long_step_is_the_fault_of_what_grew_on_its_path_not_of_who_waited(tmp
 @pytest.mark.parametrize(("saved", "first"), [(11.0, "late_rank"), (9.0, "host_bound")])
 def test_a_rank_far_behind_its_peers_comes_before_what_all_could_save(saved: float, first: str) -> None:
     # of a step of 100 launching could save 60; a tenth of a step is far
-    late = Finding(kind="late_rank", title="", cause="", action="", scope=Scope(["rank1"]))
-    launching = Finding(kind="host_bound", title="", cause="", action="", scope=Scope(["rank0", "rank1"]))
+    late = Finding(kind="late_rank", title="", cause="", action="", scope=FindingScope(["rank1"]))
+    launching = Finding(
+        kind="host_bound", title="", cause="", action="", scope=FindingScope(["rank0", "rank1"])
+    )
     each = msgspec.structs.replace(late, scope=launching.scope)  # a different rank each time
     known = [(launching, 60.0), (late, saved), (each, 20.0)]
     forecasts = [(one, SimpleNamespace(saved_ns=ns, before_ns=100.0)) for one, ns in known]

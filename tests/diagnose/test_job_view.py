@@ -12,7 +12,7 @@ import pytest
 from conftest import run_cli
 from dag_utils import load_steps
 from diagnose.job_view import JobView
-from diagnose.last_arrivals import last_arrivals
+from diagnose.meetings import last_arrivals
 from trace_utils import Request
 
 
