@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from enum import Enum
-
 import numpy as np
 
 from arrays import Float64
@@ -74,57 +72,6 @@ def higher_span(values: Float64, least: int) -> tuple[int, int]:
     begin = _sharpened(values, begin * width, width, +1)
     end = _sharpened(values, min(end * width, n), width, -1)
     return (begin, end) if least <= end - begin <= n - least else (0, n)
-
-
-#: How much a level may wander from one value to the next: variances, of the noise around it.
-_WANDERS = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 10.0)
-
-
-class Shape(Enum):
-    """Why the values of a series are higher in a span of it."""
-
-    LEVEL = "the level changes at once"
-    RAMP = "the values grow all the time"
-    WANDERS = "the level wanders"
-
-
-def why_higher(values: Float64, begin: int, end: int) -> Shape:
-    """Return the best explanation why a series is higher from `begin` to `end`; see `higher_span`.
-
-    In each explanation the level may wander as well: a random walk with noise around it (Harvey, Forecasting,
-    1989, 2.4). Sines make its differences independent, so that each has a likelihood; what has more numbers
-    to choose pays for them (Schwarz, Annals of Statistics 6, 1978).
-
-    >>> noise, walk = np.random.default_rng(1).normal(size=(2, 60))
-    >>> [why_higher(noise + more, 30, 60).name for more in (5 * (np.arange(60) >= 30), np.arange(60) / 6)]
-    ['LEVEL', 'RAMP']
-    >>> why_higher(noise + 3 * np.cumsum(walk), 30, 60).name
-    'WANDERS'
-    """
-    width = -(-len(values) // _MOST_POINTS)
-    edges = np.arange(0, len(values), width)
-    values = np.add.reduceat(values, edges) / np.diff(np.append(edges, len(values)))
-    n, places = len(values), [at // width - 1 for at in (begin, end) if 0 < at // width < len(values)]
-    numbers = np.arange(1, n)
-    sines = np.sqrt(2 / n) * np.sin(np.pi / n * np.outer(numbers, numbers))
-    steps, of_noise = sines @ np.diff(values), 4 * np.sin(np.pi / (2 * n) * numbers) ** 2
-
-    def misfit(shape: Float64, n_chosen: int) -> float:
-        least = np.inf
-        for wanders in _WANDERS:
-            weight = 1 / (of_noise + wanders)
-            size = (weight * shape) @ steps / max(float((weight * shape) @ shape), 1e-300)
-            left = max(float((weight * (steps - size * shape) ** 2).mean()), 1e-300)
-            least = min(least, (n - 1) * float(np.log(left)) - float(np.log(weight).sum()))
-        return least + n_chosen * float(np.log(n - 1))
-
-    jumps = sum((sines[:, place] * (-1) ** i for i, place in enumerate(places)), np.zeros(n - 1))
-    told = {
-        Shape.WANDERS: misfit(np.zeros(n - 1), 0),
-        Shape.RAMP: misfit(sines.sum(axis=1), 1),
-        Shape.LEVEL: misfit(jumps, 2 * len(places)),
-    }
-    return min(told, key=lambda change: told[change])
 
 
 def spread_of(values: Float64) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,6 @@ from dag.dependencies import dag_from_gml
 from dialects import Need
 from dialects.recorded_collectives import NO_COLLECTIVES, Collectives
 from dialects.step_parts import RankSteps, RankTrace
-from dialects.steps import Step
 from dialects.sync_points import SyncPoints
 from dialects.system import Frames, MemorySamples
 from errors import AnalyzeError, TraceError
@@ -40,7 +39,6 @@ class RankFacts(Struct, frozen=True):
     path : of the trace, as the user gave it
     rank, world_size : as the trace itself says, else None
     rule : by which its slices count as communication and computation
-    loads : as of `System.loads`
     sizes : its collectives and what they move, of a trace read for `Need.SIZES`
     sizes_end_ns : when each of these ends
     memory : samples of its devices' memory, where wished for and recorded
@@ -53,7 +51,6 @@ class RankFacts(Struct, frozen=True):
     rank: int | None = None
     world_size: int | None = None
     rule: str = ""
-    loads: Sequence[Step] = ()
     sizes: Collectives = NO_COLLECTIVES
     sizes_end_ns: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     memory: MemorySamples | None = None
@@ -131,7 +128,6 @@ def _facts(source: Source, rank: RankTrace, *, sized: bool) -> RankFacts:
         rank=trace.rank,
         world_size=trace.world_size,
         rule=system.rule(trace),
-        loads=system.loads(trace),
         sizes=sizes,
         sizes_end_ns=trace.end_ns[sizes.row],
         memory=_memory(source, trace) if sized else None,

@@ -12,24 +12,18 @@ import dialects
 from arrays import Float64
 from dag_utils import LoadedSteps
 from diagnose.detectors.capture import capture_quality
-from diagnose.detectors.device import allocations, copies, host_bound, host_sync, idle, long_operation
+from diagnose.detectors.device import allocations, copies, host_bound, host_sync, long_operation
 from diagnose.detectors.exposed import exposed_communication, idle_stages, slow_input
+from diagnose.detectors.idle import idle
 from diagnose.detectors.late_ranks import late_ranks, uneven_work
 from diagnose.detectors.memory import memory
 from diagnose.detectors.negotiations import negotiation
-from diagnose.detectors.operations import (
-    hot_operation,
-    outlier_steps,
-    profiling_overhead,
-    slow_callbacks,
-    slower_span,
-    start_up,
-)
+from diagnose.detectors.operations import hot_operation, outlier_steps, slower_span, start_up
 from diagnose.detectors.servers import one_slow_server, priority_inversion, slow_server
 from diagnose.detectors.slow_transfers import slow_links, small_messages
-from diagnose.finding import EVERY_RANK, Finding, FindingKind, Skipped
+from diagnose.finding import EVERY_RANK, Finding, FindingKind, ListPlace, Skipped
 from diagnose.finding_thresholds import ALIKE, EXPOSED, FAR_MORE, HALF, NEGLIGIBLE
-from diagnose.job_view import JobView
+from diagnose.job_view import JobView, job_ns
 from errors import as_sentence, counted
 from replay.edit import EditRequest, Job
 from replay.forecast import Forecast, Forecasts, Gain
@@ -49,19 +43,17 @@ DETECTORS: Sequence[Sequence[Detector]] = (
         Detector(late_ranks, ("late_rank", "exposed_communication")),
         Detector(one_slow_server, ("server",)),
         Detector(slow_links, ("slow_collective",)),
-        Detector(outlier_steps, ("outlier_steps", "profiling_overhead")),
+        Detector(outlier_steps, ("outlier_steps",)),
         Detector(slower_span, ("outlier_steps",)),
         Detector(start_up, ("profiling_overhead",)),
         Detector(idle, ("idle",)),
         Detector(idle_stages, ("idle",)),
-        Detector(profiling_overhead, ("profiling_overhead",)),
         Detector(memory, ("memory",)),
         Detector(capture_quality, ("capture_quality",)),
     ),
     (  # causes that all ranks share
         Detector(uneven_work, ("uneven_work",)),
         Detector(slow_input, ("input",)),
-        Detector(slow_callbacks, ("hot_operation",)),
         Detector(small_messages, ("small_messages",)),
         Detector(slow_server, ("server",)),
         Detector(priority_inversion, ("priority_inversion",)),
@@ -104,7 +96,7 @@ class Diagnosis(Struct, frozen=True):
     skipped: Sequence[Skipped]
     small: int
     iteration_ns: Float64  # (steps,) without the warm-up
-    job_ns: Float64  # (every step,) until the last rank was through, as of `JobView.every_job_ns`
+    job_ns: Float64  # (every step,) until the last rank was through
     numbers: Sequence[int]  # of every step
     ranks: Sequence[str]
     one_step: str  # what a step is called at the start of a sentence
@@ -119,10 +111,9 @@ def diagnose(
     loaded: LoadedSteps,
     network: str = "",
     *,
-    detectors: Sequence[Sequence[Detector]] | None = None,
     forecasts: Forecasts | None = None,
 ) -> Diagnosis:
-    """Return the diagnosis of a job.
+    """Diagnose a job.
 
     What stands out (a rank, a step) is looked for first; the causes that all ranks share in the job
     without that; the symptoms in the job without either. So nothing is claimed twice, and a general finding
@@ -131,23 +122,22 @@ def diagnose(
     """
     search = _Search(forecasts or Forecasts(Job.of(loaded), loaded.recording.whole_steps))
     view = JobView(loaded, network=network, job=search.forecasts.job)
-    for of_level in DETECTORS if detectors is None else detectors:
+    for level in DETECTORS:
         above = search.edits
-        looked_at = view
-        if above:
-            looked_at = JobView(loaded, search.forecasts.as_simulated(above), network, view.job)
-        for one in of_level:
-            search.judge(one.detect(looked_at), above)
+        edited = JobView(loaded, search.forecasts.as_simulated(above), network, view.job) if above else view
+        for detector in level:
+            search.judge(detector.detect(edited), above)
+    recording = view.recording
     never = dialects.named(loaded.files[0].dialect).never_shows
     return Diagnosis(
         findings=_ranked(search, float(view.iteration_ns.mean())),
-        skipped=[one for one in search.skipped if one.kind not in never],
+        skipped=[skipped for skipped in search.skipped if skipped.kind not in never],
         small=search.small,
         iteration_ns=view.iteration_ns,
-        job_ns=view.every_job_ns,
-        numbers=[view.recording.bounds[row].number for row in view.recording.every_whole_step],
-        ranks=view.recording.owners,
-        one_step=view.recording.one_step,
+        job_ns=job_ns(view, recording.every_whole_step),
+        numbers=[recording.bounds[row].number for row in recording.every_whole_step],
+        ranks=recording.owners,
+        one_step=recording.one_step,
         view=view,
     )
 
@@ -161,19 +151,17 @@ class _Search(Struct):
     skipped: list[Skipped] = field(default_factory=list)
     small: int = 0
 
-    def judge(self, found: Iterable[Finding | Skipped], above: Sequence[EditRequest]) -> None:
-        """Keep findings that win something after the edits `above`, and still do without the others."""
-        for one in found:
-            if isinstance(one, Skipped):
-                self.skipped.append(one)
-                continue
-            if one.ranks is EVERY_RANK:
-                one = replace(one, ranks=self.forecasts.job.recording.owners)
-            if not one.edits:
-                self.known.append((replace(one, leads=one.leads and not self._is_of_a_rank(one)), None))
-            elif (forecast := self._forecast(one, above)) is not None:
-                self.known.append((one, forecast))
-                self.edits = (*self.edits, *one.edits)
+    def judge(self, results: Iterable[Finding | Skipped], above: Sequence[EditRequest]) -> None:
+        """Keep findings that save something after the edits `above`, and still do without the others."""
+        for result in results:
+            if isinstance(result, Skipped):
+                self.skipped.append(result)
+            elif not result.edits:
+                place = ListPlace.BY_GAIN if self._is_of_a_rank(result) else result.place
+                self.known.append((replace(result, place=place), None))
+            elif (forecast := self._forecast(result, above)) is not None:
+                self.known.append((result, forecast))
+                self.edits = (*self.edits, *result.edits)
 
     def _is_of_a_rank(self, finding: Finding) -> bool:
         """Whether most of the time that a finding is about is that of a late rank, which is known better."""
@@ -184,13 +172,13 @@ class _Search(Struct):
         )
 
     def _forecast(self, finding: Finding, above: Sequence[EditRequest]) -> Forecast | None:
-        """Return the saving of a finding; None, and count it, if that is too little or may be chance.
+        """Return the saving of a finding; None, and count it, if that is too little or not significant.
 
         It is the saving of its edits alone; where the more specific findings `above` have most of that, or it
         shows only without them, what they leave.
         """
         alone, after = self.forecasts.of(finding.edits), self.forecasts.of(finding.edits, above)
-        least_ns = max(NEGLIGIBLE, finding.least_share) * alone.before_ns
+        least_ns = NEGLIGIBLE * alone.before_ns
         if after.saved_ns >= least_ns and after.is_certain:
             left = self.forecasts.of(finding.edits, self.edits)
             if left.saved_ns >= max(least_ns, HALF * after.saved_ns):
@@ -201,40 +189,45 @@ class _Search(Struct):
 
 
 def _ranked(search: _Search, step_ns: float) -> list[Ranked]:
-    """Return the findings in order, each with the saving left when those before it are done.
+    """Sort the findings, each with the saving left when those before it are done.
 
     Savings are shares of the mean step of the headline, `step_ns`; of a finding about some steps, of these.
     """
     ranked: list[Ranked] = []
     done: tuple[EditRequest, ...] = ()
-    n_ranks = len(search.forecasts.job.recording.owners)
-    for finding, forecast in sorted(search.known, key=lambda one: _place(one, n_ranks)):
+    owners = search.forecasts.job.recording.owners
+    for finding, forecast in sorted(search.known, key=lambda known: _order(known[0], known[1], len(owners))):
+        if finding.scope.ranks is EVERY_RANK:
+            finding = replace(finding, scope=replace(finding.scope, ranks=owners))
         if forecast is None:
             ranked.append(Ranked(finding))
             continue
         gain = forecast.gain_ns
         left_ns = search.forecasts.of(finding.edits, done).saved_ns if done else gain.mid_ns
         change = () if forecast.scale else finding.edits
-        share = gain.mid_ns / (search.forecasts.of(finding.edits).before_ns if finding.span else step_ns)
+        share = gain.mid_ns / step_ns
         ranked.append(Ranked(finding, gain, share, max(left_ns, 0.0), change))
         done = (*done, *finding.edits)
     return ranked
 
 
-def _place(known: tuple[Finding, Forecast | None], n_ranks: int) -> tuple[bool, int, float]:
-    """Return the place of a finding: list, headline and charts have one order.
+def _order(finding: Finding, forecast: Forecast | None, n_ranks: int) -> tuple[bool, int, float]:
+    """Return the sort key of a finding: list, headline and charts have one order.
 
     What is most of the step leads, then a rank that is far behind its peers, whatever they all could save;
     savings come before what claims none, and that before assumed savings, which every job has. Steps that may
     not happen again count in part.
     """
-    finding, forecast = known
+    follows = finding.place is not ListPlace.FIRST
     if forecast is None:
-        return not finding.leads, 2 if finding.weight else 4, -finding.weight
-    sure_ns = forecast.saved_ns / (FAR_MORE if finding.kind == "outlier_steps" else 1)
-    is_behind = finding.kind == "late_rank" and len(finding.ranks) < n_ranks
+        return follows, 2 if finding.weight else 4, -finding.weight
+    if finding.place is ListPlace.LAST:
+        return follows, 3, -forecast.saved_ns
+    is_one_of_several = finding.scope.ranks is not EVERY_RANK and len(finding.scope.ranks) < n_ranks
+    is_behind = finding.kind == "late_rank" and is_one_of_several
     is_behind &= forecast.saved_ns > EXPOSED * forecast.before_ns
-    return not finding.leads, 3 if finding.is_assumed else 0 if is_behind else 1, -sure_ns
+    sure_ns = forecast.saved_ns / (FAR_MORE if finding.kind == "outlier_steps" else 1)
+    return follows, 0 if is_behind else 1, -sure_ns
 
 
 def headline(diagnosis: Diagnosis) -> str:
@@ -243,12 +236,7 @@ def headline(diagnosis: Diagnosis) -> str:
         return diagnosis.answer
     step = f"{diagnosis.one_step} takes {in_ms(float(diagnosis.iteration_ns.mean()))}"
     main = _main(diagnosis)
-    if main:
-        return f"{step}: {_with_gain(main[0])}."
-    if diagnosis.view is None:
-        return f"{step}; nothing stands out."
-    what, share = diagnosis.view.largest_part()
-    return f"{step}; nothing stands out: {in_percent(share)} of the critical path is {what}."
+    return f"{step}: {_with_gain(main[0])}." if main else f"{step}; nothing stands out."
 
 
 def further(diagnosis: Diagnosis) -> str:
@@ -267,7 +255,8 @@ def _main(diagnosis: Diagnosis) -> list[Ranked]:
     saving = [
         ranked
         for ranked in diagnosis.findings
-        if ranked.finding.leads or (ranked.gain and not ranked.finding.is_assumed)
+        if ranked.finding.place is ListPlace.FIRST
+        or (ranked.gain and ranked.finding.place is ListPlace.BY_GAIN)
     ]
     heavy = [ranked for ranked in diagnosis.findings if ranked.finding.weight and _is_on_path(ranked.finding)]
     return [*saving, *(ranked for ranked in heavy if ranked not in saving)]
@@ -275,12 +264,13 @@ def _main(diagnosis: Diagnosis) -> list[Ranked]:
 
 def _is_on_path(finding: Finding) -> bool:
     """Whether a finding without a saving tells where time of the path goes, or since when there is more."""
-    return finding.kind == "idle" or finding.span is not None or bool(finding.operations)
+    return finding.kind == "idle" or finding.scope.span is not None or bool(finding.scope.operations)
 
 
 def _with_gain(ranked: Ranked) -> str:
+    finding = ranked.finding
     if ranked.gain is None or ranked.share is None:
-        return ranked.finding.title
+        return finding.title
     saved = f"up to {in_ms(ranked.gain.mid_ns)} ({in_percent(ranked.share)})"
-    of_these = " of each of these steps" if ranked.finding.span and not ranked.finding.steps else ""
-    return f"{ranked.finding.title}; {saved}{of_these} can be saved"
+    of_these = " of each of these steps" if finding.scope.span and not finding.scope.steps else ""
+    return f"{finding.title}; {saved}{of_these} can be saved"

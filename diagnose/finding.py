@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from enum import Enum
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -16,7 +17,7 @@ FindingKind = Literal[
 ]  # fmt: skip
 
 
-#: As `Finding.ranks`: every rank of the job.
+#: As `FindingScope.ranks`: every rank of the job.
 EVERY_RANK: Sequence[str] = ("every rank",)
 #: As `Finding.look`: where the time of each step goes.
 BREAKDOWN = ("statistic", "--sub_option", "breakdown")
@@ -28,9 +29,9 @@ def edit(name: str, value: object) -> EditRequest:
 
 
 class Evidence(Struct, frozen=True):
-    """One recorded event, or stretch of a step, that shows a finding; times from the step's start.
+    """A recorded event, or stretch of a step, that shows a finding; times are from the step's start.
 
-    Without a step they are from the first call that is open, and `dur_ns` is how long it is known to be open.
+    Without a step they are from the first open call, and `dur_ns` is how long it is known to be open.
     """
 
     path: str
@@ -41,21 +42,44 @@ class Evidence(Struct, frozen=True):
     dur_ns: int
 
 
+class StepSpan(NamedTuple):
+    """The numbers of the `first` and the `last` of some steps, and the time that all of them have cost."""
+
+    first: int
+    last: int
+    lost_ns: float
+
+
+class FindingScope(Struct, frozen=True):
+    """The ranks, steps and operations that a finding is about.
+
+    `span` is the part of the recording in which it holds; its saving is that of a step of these.
+    """
+
+    ranks: Sequence[str] = EVERY_RANK
+    steps: Sequence[int] = ()
+    operations: Sequence[str] = ()
+    span: StepSpan | None = None
+
+
+class ListPlace(Enum):
+    """The place of a finding in the list, whatever it saves."""
+
+    FIRST = "most of the step, with a name"
+    BY_GAIN = "by its saving"
+    LAST = "an assumed improvement, which every job has"
+
+
 class Finding(Struct, frozen=True):
-    """Something that makes the steps longer, and what to do about it.
+    """A cause that makes the steps longer, and what to do about it.
 
     Attributes
     ----------
-    title : what is wrong, a clause that begins with whose fault it is and goes on in a sentence
+    title : the problem, a clause whose subject is the culprit and which goes on in a sentence
     edits : make the job one without it: its gain, its interval and its command come from them; none where
         no saving is claimed
-    least_share : the smallest saving, as a share of the step, with which it is shown
-    weight : how much it matters where no saving is claimed, as a share of the step
-    leads : it is most of the step and has a name, so it comes first whatever others save
-    is_assumed : the saving is that of an assumed improvement, true of every job, so it comes after all others
-    span : the first and the last step of the part of the recording that it is about; its saving is that of
-        a step of these, and `lost_ns` what all of them have cost
     look : arguments of the command that shows where to look closer, without the path; (): the critical path
+    weight : how much it matters where no saving is claimed, as a share of the step
     """
 
     kind: FindingKind
@@ -63,18 +87,12 @@ class Finding(Struct, frozen=True):
     cause: str
     action: str
     edits: Sequence[EditRequest] = ()
-    ranks: Sequence[str] = EVERY_RANK
-    steps: Sequence[int] = ()
-    operations: Sequence[str] = ()
+    scope: FindingScope = FindingScope()
     evidence: Sequence[Evidence] = ()
     caveat: str = ""
     look: Sequence[str] = ()
-    least_share: float = 0.0
     weight: float = 0.0
-    leads: bool = False
-    is_assumed: bool = False
-    span: tuple[int, int] | None = None
-    lost_ns: float | None = None
+    place: ListPlace = ListPlace.BY_GAIN
 
 
 class Skipped(Struct, frozen=True):

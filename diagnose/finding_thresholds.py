@@ -66,8 +66,6 @@ SPIKY = 5.0
 
 #: Of a false finding in a job: the usual level of significance, which four steps (`FEWEST`) can reach.
 CHANCE = 0.05
-#: Half of a 95 % interval in standard errors: the normal distribution's 0.975 quantile.
-ERRORS = 1.959964
 
 # ---- counts and sizes
 

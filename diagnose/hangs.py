@@ -81,8 +81,6 @@ def _unknown(job: Waits, roots: Sequence[Root], moved: Sequence[int]) -> str:
             f"calls are open on {in_words(sorted(job.frozen))} that others completed, perhaps "
             "because the dumps are of different moments"
         )
-    if not any(standing.last for standing in job.ranks.values()):
-        return "the dumps hold no call"
     if any(not call.group.members for calls in job.opens.values() for call in calls):
         return "calls are open, and the dumps do not list the ranks of their groups"
     if any(job.opens.values()):

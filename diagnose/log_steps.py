@@ -13,9 +13,9 @@ from errors import TraceError
 from figures.job_figures import JobFigures
 from figures.rank_figures import LogRows
 
-#: What no column holds, in words: within a rank's steps, and between them, where its rows are shorter than
+#: Time outside the log's columns: within a rank's steps, and between them, where its rows are shorter than
 #: the median rank's, as all ranks' steps last equally long.
-REST, BETWEEN = "what no column holds", "what it does between its steps"
+REST, BETWEEN = "time outside the log's columns", "the time between its steps"
 #: Times that are looked at together: 16 MB; and those of which a median is taken, at least so many steps.
 _MOST_CELLS, _ENOUGH_CELLS, _ENOUGH_STEPS = 2_000_000, 2_000_000, 100
 

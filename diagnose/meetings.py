@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from msgspec import Struct
@@ -12,6 +13,9 @@ from arrays.numbering import connected, unique
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.edge_rules import EdgeKind, kinds_of
 from dialects.roles import Role
+
+if TYPE_CHECKING:
+    from diagnose.job_view import JobView
 
 
 class Arrivals(Struct, frozen=True):
@@ -65,3 +69,38 @@ def _pieces(recording: Recording) -> Int64:
     """Return a number for each operation (n,) on a partition, the same on all ranks; -1 for any other."""
     number = recording.numbered(lambda one: (one.main, one.transfer.key))[1]
     return np.where(recording.which(lambda one: one.transfer.key is not None), number, -1)
+
+
+#: Of each meeting of a step the owner that came last, and how long after the one before (ns).
+LastArrivals: TypeAlias = tuple[Int64, Int64]
+
+
+def last_arrivals(
+    view: JobView, *, of_own_step: bool = False, among: Sequence[int] = ()
+) -> list[LastArrivals]:
+    """List the last arrivals of each whole step.
+
+    `of_own_step`: last as counted from the end of its own step before. A rank that is served last ends,
+    and begins, its steps later than the others, without being slow. `among`: only those to which one of
+    these owners comes; () for all.
+    """
+    last = []
+    tails = np.array([step.tail_ns for step in view.recording.steps])
+    for row, met in zip(view.rows, view.meetings, strict=True):
+        step = view.recording.steps[row]
+        before_ns = tails[row - 1] if row else np.median(tails, axis=0)
+        since = (step.begin_ns - before_ns).astype(np.int64)
+        at_ns = met.at_ns - since[met.owner] if of_own_step else met.at_ns
+        order = np.lexsort((at_ns, met.meeting))
+        after_ns = np.diff(at_ns[order], prepend=0)
+        is_last = np.append(np.diff(met.meeting[order]) != 0, np.ones(min(len(order), 1), np.bool_))
+        if len(among):
+            is_last &= np.isin(met.meeting[order], met.meeting[np.isin(met.owner, among)])
+        last.append((met.owner[order[is_last]], after_ns[is_last]))
+    return last
+
+
+def longest_awaited(arrivals: Sequence[LastArrivals]) -> Int64:
+    """Return the owner that was awaited longest in each step with a meeting."""
+    awaited = [np.bincount(owner, after_ns).argmax() for owner, after_ns in arrivals if len(owner)]
+    return np.array(awaited, np.int64)

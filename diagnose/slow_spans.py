@@ -17,9 +17,10 @@ from arrays.change_points import (
     higher_spans,
     level_error,
 )
-from diagnose.finding_thresholds import ERRORS, HALF, NEGLIGIBLE, NOTICEABLE, SHARED_BLAME, VISIBLE
+from diagnose.finding_thresholds import HALF, NEGLIGIBLE, NOTICEABLE, SHARED_BLAME, VISIBLE
 from diagnose.log_steps import LogSteps
 from dialects import Role
+from replay.uncertainty import Z_95
 
 #: Steps around a step; with 11 or 41 the same is found (docs/accuracy.md, 9).
 AROUND = 21
@@ -141,13 +142,13 @@ class _Search:
         error = difference_error(step_ns[self.kept], n)
         if n > AROUND:
             error = max(error, level_error(step_ns[inside], n))
-        return cost, ERRORS * error
+        return cost, Z_95 * error
 
     def _of_all(self, inside: Int64, outside: Int64) -> SlowSpan | None:
         """Return a span whose cost no rank explains; None where that may be chance."""
         cost, error = self._cost(inside, outside)
         least = NOTICEABLE * float(np.median(self.step_ns[outside]))
-        if cost < max(least, self.sure / ERRORS * error):
+        if cost < max(least, self.sure / Z_95 * error):
             return None
         grown = self.log.usual_ns(inside)[0] - self.log.usual_ns(outside)[0]
         middle = np.sort(grown, axis=1)[:, (len(self.log.ranks) - 1) // 2]
@@ -304,7 +305,7 @@ def _always_late(log: LogSteps, kept: Int64) -> list[SlowSpan]:
     most = kept[np.linspace(0, len(kept) - 1, min(len(kept), _MOST_LOOKED_AT)).astype(np.int64)]
     waits = log.cells(most)[waits_in]
     less = waits[others].min(0) - waits[rank]  # by so much it is later than the last of all others
-    cost, error = float(np.median(less)), ERRORS * level_error(less, len(less))
+    cost, error = float(np.median(less)), Z_95 * level_error(less, len(less))
     if cost < max(NOTICEABLE * step, error):
         return []
     return [SlowSpan(0, len(log.step_ns), cost, error, part, float(work[part, rank]), [rank])]

@@ -1,4 +1,4 @@
-"""The diagnosis of a step log: since when are steps slow, by how much, and which rank holds them up.
+"""The diagnosis of a step log: since when steps are slow, by how much, and which rank delays them.
 
 All ranks' steps last equally long, as each waits for the others. So the waiting hides in whatever part of
 the step grows on the other ranks; the rank that is late is the one whose own other part grows instead.
@@ -6,8 +6,8 @@ the step grows on the other ranks; the rank that is late is the one whose own ot
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import get_args
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, get_args
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from arrays import Float64, Int64, Mask
 from arrays.change_points import LEAST_STEPS, around, spread_of
 from arrays.intervals import stretches
 from diagnose.diagnosis import Diagnosis, Ranked
-from diagnose.finding import BREAKDOWN, Finding, FindingKind, Skipped
+from diagnose.finding import BREAKDOWN, Finding, FindingKind, FindingScope, Skipped, StepSpan
 from diagnose.finding_thresholds import FAR_NOISES, HALF, NEARLY_ALL, NEGLIGIBLE, NOTICEABLE, STALL
 from diagnose.log_steps import BETWEEN, REST, LogSteps
 from diagnose.slow_spans import AROUND, FEW, SlowSpan, beside, covered, slow_spans
@@ -27,6 +27,7 @@ from replay.forecast import Gain
 from units import in_digits, in_ms
 
 _ROLE_KINDS: Mapping[Role, FindingKind] = {Role.INPUT: "input", Role.COMM: "exposed_communication"}
+_OF_ALL = "look at what changed then for all ranks: the network, the input, the devices' clocks"
 _EXAMINED = {"late_rank", "outlier_steps", "uneven_work", *_ROLE_KINDS.values()}
 
 
@@ -38,17 +39,16 @@ def diagnose_step_log(job: JobFigures) -> Diagnosis:
     spans = slow_spans(log, ~stalls)
     in_span = covered(spans, len(stalls))
     usual = ~stalls & ~in_span
-    findings = [_of_span(log, span, usual) for span in spans]
+    spanning = [_of_span(log, span, usual) for span in spans]
     stalled = list(_of_stalls(log, log.step_ns - near, np.flatnonzero(stalls & ~in_span), usual))
     least_ns = NEGLIGIBLE * float(log.step_ns.sum())
-    shown = [*findings, *(ranked for ranked in stalled if (ranked.finding.lost_ns or 0.0) >= least_ns)]
-    shown.sort(key=lambda ranked: -(ranked.finding.lost_ns or 0.0))
+    shown = [*spanning, *(ranked for ranked in stalled if _lost_ns(ranked) >= least_ns)]
     examined = _EXAMINED.union(dialects.named(job.files[0].dialect).never_shows)
     kinds: list[FindingKind] = [kind for kind in get_args(FindingKind) if kind not in examined]
     return Diagnosis(
-        findings=shown,
+        findings=sorted(shown, key=_lost_ns, reverse=True),
         skipped=[Skipped(kind, "a step log holds no single events") for kind in kinds],
-        small=len(findings) + len(stalled) - len(shown),
+        small=len(spanning) + len(stalled) - len(shown),
         iteration_ns=log.rows_ns,
         job_ns=log.step_ns,
         numbers=log.number.tolist(),
@@ -57,6 +57,11 @@ def diagnose_step_log(job: JobFigures) -> Diagnosis:
         notes=_left_out(log),
         excess=(log.number[log.begins].tolist(), log.longer_ns.max(axis=0)) if len(log.ranks) > 1 else None,
     )
+
+
+def _lost_ns(ranked: Ranked) -> float:
+    span = ranked.finding.scope.span
+    return span.lost_ns if span else 0.0
 
 
 def _left_out(log: LogSteps) -> list[str]:
@@ -123,118 +128,136 @@ def _who_stalls(log: LogSteps, row: int, more: float, usual: Mask) -> tuple[int,
     return late, bool(by_part[in_rows, late].max() < HALF * more)
 
 
-def _stall(log: LogSteps, rows: Int64, more: Float64, whose: str, *, between: bool) -> Ranked:
-    lost = float(more[rows].sum())
+def _stall(log: LogSteps, rows: Int64, more: Float64, rank: str, *, between: bool) -> Ranked:
+    lost_ns = float(more[rows].sum())
     numbers = log.number[rows].tolist()
     steps = f"step{'' if len(rows) == 1 else 's'} {listed(list(map(str, numbers)), 5)}"
     longer = f"{in_ms(float(more[rows].max()))} longer than the steps around"
-    cause = f"{counted(len(rows), 'step')} cost {in_ms(lost)} in all"
-    title = f"{steps} {'takes' if len(rows) == 1 else 'take up to'} {longer}"
+    cause = f"{counted(len(rows), 'step')} cost {in_ms(lost_ns)} in all"
+    if rank and not between:
+        title = f"{rank} stalls in {steps}: {longer}"
+    else:
+        title = f"{steps} {'takes' if len(rows) == 1 else 'take up to'} {longer}"
     if between:
-        title += f", in which all others wait for {whose}"
-        cause += f"; the log has no row for what {whose} does between its steps"
-    elif whose:
-        title = f"{whose} stalls in {steps}: {longer}"
+        title += f"; all other ranks wait for {rank}"
+        cause += f"; the log has no row for what {rank} does between its steps"
     finding = Finding(
         kind="outlier_steps",
         title=title,
         cause=cause,
         action="look at what ran then: checkpoints, evaluation, logging",
-        ranks=[whose] if whose and not between else [],
-        steps=numbers,
+        scope=FindingScope(
+            [rank] if rank and not between else [],
+            steps=numbers,
+            span=StepSpan(int(numbers[0]), int(numbers[-1]), lost_ns),
+        ),
         look=BREAKDOWN,
-        span=(int(numbers[0]), int(numbers[-1])),
-        lost_ns=lost,
     )
-    gain = Gain(lost / len(log.step_ns), None, None)
+    gain = Gain(lost_ns / len(log.step_ns), None, None)
     return Ranked(finding, gain, gain.mid_ns / float(log.step_ns.mean()), gain.mid_ns)
 
 
 # ---- spans
 
 
+class _Change(NamedTuple):
+    """A column that has another value on a rank in a span of steps."""
+
+    column: str
+    rank: str
+    old: float
+    new: float
+
+
 def _of_span(log: LogSteps, span: SlowSpan, usual: Mask) -> Ranked:
-    """Return the finding of a span: whose fault it is, in which part, since when, and at what cost."""
-    step, part = log.step_ns, log.parts[span.part]
+    """Make the finding of a span: the culprit, the part of the step, since when, and the cost."""
     outside = beside(usual, span.begin, span.end)
     always = len(outside) < LEAST_STEPS
-    base = float(np.median(step) - span.cost_ns if always else np.median(step[outside]))
-    more = step[span.begin : span.end] - base
-    mean = float(around(more, LEAST_STEPS).mean()) if span.grows else float(np.median(more))
-    from_step, to_step = int(log.number[span.begin]), int(log.number[span.end - 1])
-    where = f"from step {from_step} {f'to {to_step}' if span.end < len(step) else 'on'}"
-    ramp = f", growing to {in_ms(float(np.median(more[-max(1, len(more) // 20) :])))}" if span.grows else ""
-    is_inside = covered([span], len(step))
-    changed = list(_changed_values(log, log.stretches_of(is_inside), log.stretches_of(usual)))
-    names = [log.ranks[rank] for rank in span.ranks]
-    kind, title, why, ranks, action = (
-        _late(names, "in all steps" if always else where, f"{in_ms(span.part_ns)} more in {part}{ramp}")
-        if names
-        else _all_longer(log, changed, where, in_ms(mean), span.part, ramp)
-    )
-    lost = float(more.sum())
-    cause = f"A step takes {in_ms(base + mean)} there instead of {in_ms(base)}{why}"
+    base_ns = float(np.median(log.step_ns) - span.cost_ns if always else np.median(log.step_ns[outside]))
+    more_ns = log.step_ns[span.begin : span.end] - base_ns
+    mean_ns = float(around(more_ns, LEAST_STEPS).mean()) if span.grows else float(np.median(more_ns))
+    lost_ns = float(more_ns.sum())
+    numbers = int(log.number[span.begin]), int(log.number[span.end - 1])
+    changes = list(_changes(log, log.stretches_of(covered([span], len(usual))), log.stretches_of(usual)))
+    blame = _late(log, span) if span.ranks else _all_longer(log, span, mean_ns, changes)
+    when = "in all steps" if always else _when(numbers, is_last=span.end == len(log.step_ns))
+    ramp = f", growing to {in_ms(float(np.median(more_ns[-max(1, len(more_ns) // 20) :])))}"
+    cause = f"A step takes {in_ms(base_ns + mean_ns)} there instead of {in_ms(base_ns)}"
     cause += "".join(
-        f"; {name} of {log.ranks[rank]} is {_plain(new)} there instead of {_plain(old)}"
-        for name, rank, old, new in changed
+        f"; {change.column} of {change.rank} is {_plain(change.new)} there instead of {_plain(change.old)}"
+        for change in changes
     )
+    part = log.parts[span.part]
     finding = Finding(
-        kind=kind,
-        title=title,
-        cause=f"{cause}; {counted(span.end - span.begin, 'step')} cost {in_digits(lost / 1e9)} s in all",
-        action=action,
-        ranks=ranks,
-        operations=[] if part in (REST, BETWEEN) else [part],
+        kind=blame.kind,
+        title=f"{blame.subject} {when}: {blame.growth}{ramp if span.grows else ''}",
+        cause=f"{cause}; {counted(span.end - span.begin, 'step')} cost {in_digits(lost_ns / 1e9)} s in all",
+        action=blame.action,
+        scope=FindingScope(
+            blame.ranks,
+            operations=[] if part in (REST, BETWEEN) else [part],
+            span=StepSpan(*numbers, lost_ns),
+        ),
         look=BREAKDOWN,
-        span=(from_step, to_step),
-        lost_ns=lost,
     )
-    gain = Gain(mean, mean - span.error_ns, mean + span.error_ns)
-    return Ranked(finding, gain, mean / (base + mean), mean)
+    gain = Gain(mean_ns, mean_ns - span.error_ns, mean_ns + span.error_ns)
+    return Ranked(finding, gain, mean_ns / (base_ns + mean_ns), mean_ns)
 
 
-#: Kind, title, the end of the sentence on the cost, ranks and action.
-_Words = tuple[FindingKind, str, str, list[str], str]
+def _when(numbers: tuple[int, int], *, is_last: bool) -> str:
+    first, last = numbers
+    return f"from step {first} on" if is_last else f"from step {first} to {last}"
 
 
-def _late(names: list[str], where: str, grew: str) -> _Words:
-    title = f"{listed(names)} {'is' if len(names) == 1 else 'are'} late {where}: {grew}"
-    action = f"look at {listed(names)} in these steps: its host, its device, its input"
-    return "late_rank", title, ", as all others wait", names, action
+class _Blame(NamedTuple):
+    """The kind of a finding about a span, its ranks, and the clauses that its title consists of."""
+
+    kind: FindingKind
+    ranks: Sequence[str]
+    subject: str
+    growth: str
+    action: str
 
 
-def _all_longer(
-    log: LogSteps, changed: list[tuple[str, int, float, float]], where: str, longer: str, part: int, ramp: str
-) -> _Words:
-    name = log.parts[part]
-    whose, alike = ("all ranks' steps", ", on all ranks alike") if len(log.ranks) > 1 else ("steps", "")
-    title = f"{whose} are longer {where}: {longer} per step, most of it in {name}{ramp}"
-    ranks = list(dict.fromkeys(log.ranks[rank] for _, rank, _, _ in changed))
+def _late(log: LogSteps, span: SlowSpan) -> _Blame:
+    ranks = [log.ranks[rank] for rank in span.ranks]
+    return _Blame(
+        "late_rank",
+        ranks,
+        f"{listed(ranks)} {'is' if len(ranks) == 1 else 'are'} late",
+        f"{in_ms(span.part_ns)} more in {log.parts[span.part]}",
+        f"look at {listed(ranks)} in these steps: its host, its device, its input",
+    )
+
+
+def _all_longer(log: LogSteps, span: SlowSpan, mean_ns: float, changes: Sequence[_Change]) -> _Blame:
+    part = log.parts[span.part]
+    subject = f"steps{' of all ranks' if len(log.ranks) > 1 else ''} are longer"
+    growth = f"{in_ms(mean_ns)} per step, most of it in {part}"
+    ranks = list(dict.fromkeys(change.rank for change in changes))
     if ranks:
-        return "uneven_work", title, alike, ranks, f"look at why {changed[0][0]} changed on {listed(ranks)}"
-    action = "look at what changed then for all ranks: the network, the input, the devices' clocks"
-    return _ROLE_KINDS.get(log.roles[name], "outlier_steps"), title, alike, [], action
+        action = f"look at why {changes[0].column} changed on {listed(ranks)}"
+        return _Blame("uneven_work", ranks, subject, growth, action)
+    return _Blame(_ROLE_KINDS.get(log.roles[part], "outlier_steps"), (), subject, growth, _OF_ALL)
 
 
-def _changed_values(log: LogSteps, inside: Mask, outside: Mask) -> Iterator[tuple[str, int, float, float]]:
-    """Yield column, rank, value before and in the span, of other columns that changed on a few ranks."""
+def _changes(log: LogSteps, inside: Mask, outside: Mask) -> Iterator[_Change]:
+    """Yield other columns that changed in a span on a few ranks."""
     if not inside.any() or not outside.any():
         return
-    for name, of_ranks in log.values.items():
-        new, old = np.median(of_ranks[:, inside], axis=1), np.median(of_ranks[:, outside], axis=1)
-        spread = np.array([spread_of(one[outside]) for one in of_ranks])
-        low, high = np.percentile(of_ranks[:, outside], [16, 84], axis=1)
-        spread = np.maximum(
-            spread, (high - low) / 2
-        )  # what grows all the time, as a counter, changed not there
+    for name, values in log.values.items():
+        new, old = np.median(values[:, inside], axis=1), np.median(values[:, outside], axis=1)
+        noise = np.array([spread_of(of_rank[outside]) for of_rank in values])
+        low, high = np.percentile(values[:, outside], [16, 84], axis=1)
+        spread = np.maximum(noise, (high - low) / 2)  # a counter grows all the time: it did not change there
         moved = np.abs(new - old) > np.maximum(FAR_NOISES * spread, NOTICEABLE * np.abs(old))
-        steady = np.abs(of_ranks[:, inside] - new[:, None]) < HALF * np.abs(new - old)[:, None]
-        is_same = moved & (steady.mean(1) >= NEARLY_ALL)
-        most = np.abs(new - old)[~is_same].max(initial=0.0)  # on the others, where it may be noisier
-        is_same &= HALF * np.abs(new - old) > most
-        if 0 < is_same.sum() <= max(1, len(log.ranks) // 4):
-            for rank in np.flatnonzero(is_same).tolist():
-                yield name, rank, float(old[rank]), float(new[rank])
+        steady = np.abs(values[:, inside] - new[:, None]) < HALF * np.abs(new - old)[:, None]
+        is_changed = moved & (steady.mean(1) >= NEARLY_ALL)
+        most = np.abs(new - old)[~is_changed].max(initial=0.0)  # on the others, where it may be noisier
+        is_changed &= HALF * np.abs(new - old) > most
+        if 0 < is_changed.sum() <= max(1, len(log.ranks) // 4):
+            for rank in np.flatnonzero(is_changed).tolist():
+                yield _Change(name, log.ranks[rank], float(old[rank]), float(new[rank]))
 
 
 def _plain(number: float) -> str:

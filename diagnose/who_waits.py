@@ -29,8 +29,8 @@ from formats.recorder.standing import UNKNOWN, DumpedCall, Lane, Standing
 class HangCause(Enum):
     """Why calls do not complete; the words are those of tables."""
 
-    ABSENT = "has not come"
-    BEHIND = "its record stopped"
+    ABSENT = "never reached it"
+    BEHIND = "its dump ends early"
     NO_DUMP = "left no dump"
     CYCLE = "wait for each other"
     MISMATCH = "calls differ"

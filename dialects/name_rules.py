@@ -11,11 +11,6 @@ _COLLECTIVE = (
     r"|broadcast(?!\.\d|_in_dim|\w*fusion)"
 )
 _COLLECTIVE_CAT = r"(?i)comm(?:unication)?|collective"
-#: What may be a collective though the rule of its system does not say so.
-_LIKE_COLLECTIVE = (
-    r"(?i)all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|cross_device_reduce|multimem|[nrhxm]ccl|cncl|bkcl"
-    r"|nvshmem|deep_?ep"
-)
 #: PyTorch's annotations around what a library does.
 _LIBRARY_CALL = r"(?:gloo|nccl|rccl|oneccl|hccl|mpi|ucc|xccl|mccl|cncl|bkcl):"
 #: What passes activations and gradients from one stage of a pipeline to the next.
@@ -30,11 +25,6 @@ _MAY_WAIT = r"(?i)wait|synchronize|thread.*join|acquire"
 def is_collective(name: str, cat: str) -> bool:
     """Whether a slice of that name and category moves data between ranks, if its system does not say."""
     return bool(re.search(_COLLECTIVE, name) or re.fullmatch(_COLLECTIVE_CAT, cat))
-
-
-def is_like_collective(name: str) -> bool:
-    """Whether that name looks like a collective's, whatever the rule of its system says."""
-    return bool(re.search(_LIKE_COLLECTIVE, name))
 
 
 def is_library_call(name: str) -> bool:

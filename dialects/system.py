@@ -174,7 +174,7 @@ class System:
     #: The kinds of findings that none of its recordings can show, whatever was set when they were made.
     never_shows: frozenset[str] = frozenset((
         "slow_collective", "server", "priority_inversion", "input", "host_bound", "host_sync", "copies",
-        "memory", "negotiation", "profiling_overhead",
+        "memory", "negotiation",
     ))  # fmt: skip
     #: Whether its traces show the communication of a job of several ranks, so none is a flaw.
     shows_communication = False

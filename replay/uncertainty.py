@@ -33,7 +33,7 @@ _AT_ONCE = 1 << 20  # values that are drawn together
 #: successive steps of long recordings the correlation is 0.4, by which a mean varies as if of half as many.)
 _ALIKE = 2
 _SEED = 20210117
-#: Of the normal distribution, for an interval of 95 %.
+#: Half of a 95 % interval in standard errors: the normal distribution's 0.975 quantile.
 Z_95 = 1.959963984540054
 
 

@@ -46,6 +46,7 @@ from argparse import ArgumentParser, Namespace
 from options import add_flags
 from result import Column, Result, Table
 from collections.abc import Iterator
+from diagnose.evidence import longest_events
 from diagnose.finding import Finding, Skipped, edit
 from diagnose.job_view import JobView
 from dialects.roles import Phase

@@ -279,13 +279,13 @@ def assert_one_clock(path: Path, view: JobView) -> None:
         took = (walked.end_ns - walked.start_ns)[works]
         sums = [int(took[of[walked.operation[works]]].sum()) for of in (device, comm, comm & device)]
         assert not device.any() or (sums <= limits).all()
-        on_path += sums if row in view.path_rows else 0
+        on_path += sums if row in view.path.rows else 0
     if device.any():
         if not (comm & ~device).any():
             assert _busy_share(view) == pytest.approx(np.median(shares), abs=_ALMOST)
         assert exposed_ns(view).sum() == pytest.approx(exposed.sum(axis=1).mean(), abs=_ROUNDED_NS)
         means = [view.path_work_ns(of) for of in (device, comm, comm & device)]
-        assert means == pytest.approx((on_path / len(view.path_rows)).tolist())
+        assert means == pytest.approx((on_path / len(view.path.rows)).tolist())
 
 
 def steps_ms(path: Path) -> list[tuple[int, float]]:

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 import dialects
 from arrays.median import FEWEST
-from diagnose.finding import BREAKDOWN, Finding, Skipped
+from diagnose.finding import BREAKDOWN, Finding, FindingScope, Skipped
 from diagnose.job_view import JobView
-from dialects.name_rules import is_like_collective
 from dialects.roles import MAY_BE, NONE_SHOWN, Role, on_own_streams
 from errors import NoteKind, counted, listed, notes_of
 from function_names import named
@@ -17,10 +16,15 @@ _SHOWN = 3
 
 
 def capture_quality(view: JobView) -> Iterator[Finding | Skipped]:
-    """Find what makes the answer less sure than it looks."""
+    """Find flaws of the recording that make the answer less sure than it looks."""
     for title, cause, action in _flaws(view):
         yield Finding(
-            kind="capture_quality", title=title, cause=cause, action=action, ranks=(), look=BREAKDOWN
+            kind="capture_quality",
+            title=title,
+            cause=cause,
+            action=action,
+            scope=FindingScope(ranks=()),
+            look=BREAKDOWN,
         )
 
 
@@ -28,16 +32,20 @@ def _flaws(view: JobView) -> Iterator[tuple[str, str, str]]:
     n_steps = len(view.rows)
     if n_steps < FEWEST:
         yield (
-            f"{counted(n_steps, 'whole step')} recorded",
-            f"{FEWEST} are needed to tell chance from what recurs; gains have no interval",
+            f"only {counted(n_steps, 'whole step')} recorded",
+            f"{FEWEST} or more are needed for error bars",
             "record ten steps after the warm-up",
         )
     if missing := _missing(view):
-        yield listed(missing, 1), "waits for what is missing cannot be seen", "collect the files of all ranks"
+        yield (
+            listed(missing, 1),
+            "waiting for the missing ranks cannot be seen",
+            "collect the files of all ranks",
+        )
     losses = {}
     for file in view.loaded.files:
         whole = notes_of(NoteKind.WHOLE, file.repairs)
-        if lost := [one for one in file.repairs if one not in whole]:
+        if lost := [repair for repair in file.repairs if repair not in whole]:
             losses[file.path.name] = lost
     if losses:
         yield (
@@ -50,7 +58,7 @@ def _flaws(view: JobView) -> Iterator[tuple[str, str, str]]:
     clocks = notes_of(NoteKind.UNALIGNED, view.recording.notes)
     if clocks:
         yield "the clocks of the ranks are not aligned", listed(clocks, 1), "compare within a rank only"
-    yield from _unknown(view)
+    yield from _unseen(view)
 
 
 def _missing(view: JobView) -> list[str]:
@@ -62,40 +70,20 @@ def _missing(view: JobView) -> list[str]:
     return lines
 
 
-def _unknown(view: JobView) -> Iterator[tuple[str, str, str]]:
-    recording = view.recording
-    on_device = any(one.on_device for one in recording.table.kinds)
-    unknown = {
-        one.main
-        for one in recording.table.kinds
-        if not one.is_communication and one.on_device == on_device and is_like_collective(one.name)
-    }
-    calls = {one.main for one in recording.table.kinds if one.is_communication}
-    unknown -= calls
-    n_ranks = max([len(recording.owners), *(one.world_size or 0 for one in view.loaded.ranks)])
-    if n_ranks > 1:
-        yield from _unseen(view, n_ranks)
-    if on_device and unknown:
-        yield (
-            f"{named(sorted(unknown), _SHOWN)} looks like communication but counts as computation",
-            view.loaded.ranks[0].rule,
-            "read the shares of communication with care",
-        )
-
-
-def _unseen(view: JobView, n_ranks: int) -> Iterator[tuple[str, str, str]]:
-    """Yield the flaws of a job of several ranks whose communication no rule may know."""
+def _unseen(view: JobView) -> Iterator[tuple[str, str, str]]:
+    """Find communication of several ranks that no rule may know."""
+    n_ranks = max([len(view.recording.owners), *(rank.world_size or 0 for rank in view.loaded.ranks)])
+    if n_ranks < 2:
+        return
     system = dialects.named(view.loaded.files[0].dialect)
-    tell = "say with --comm NAME which operations are communication"
+    action = "say with --comm NAME which operations are communication"
     if system.shows_communication and not view.is_communication.any():
-        yield NONE_SHOWN.format(n_ranks), view.loaded.ranks[0].rule, tell
-    kinds = view.recording.table.kinds
-    works = zip(kinds, view.work_by_kind.sum(axis=0).tolist(), strict=True)
+        yield NONE_SHOWN.format(n_ranks), view.loaded.ranks[0].rule, action
     rows = [
-        ((one.owner, one.track.pid), one.track.tid, one.name, ns, one.is_communication)
-        for one, ns in works
-        if one.on_device and (one.is_communication or one.role is Role.COMPUTE)
+        ((kind.owner, kind.track.pid), kind.track.tid, kind.name, ns, kind.is_communication)
+        for kind, ns in zip(view.recording.table.kinds, view.work_by_kind.sum(axis=0).tolist(), strict=True)
+        if kind.on_device and (kind.is_communication or kind.role is Role.COMPUTE)
     ]
-    if found := on_own_streams(rows):
-        what = f"{named(found, _SHOWN)} {MAY_BE}"
-        yield what, "what has a stream of its own may move data", f"if so, {tell}"
+    if names := on_own_streams(rows):
+        cause = "an operation with a stream of its own may move data"
+        yield f"{named(names, _SHOWN)} {MAY_BE}", cause, f"if so, {action}"

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 
 from arrays.intervals import union_length
 from arrays.numbering import unique
 from dag.step_graph import Bool, StepGraph
-from diagnose.finding import Finding, Skipped, edit
-from diagnose.finding_thresholds import EXPOSED, HALF, LIMIT, NOTICEABLE
+from diagnose.evidence import longest_events, usual_step
+from diagnose.finding import Finding, FindingScope, Skipped, edit
+from diagnose.finding_thresholds import EXPOSED, HALF, LIMIT, NEARLY_ALL, NOTICEABLE, SPIKY
 from diagnose.job_view import JobView
 from dialects.roles import Role
 from dialects.step_parts import Operation
@@ -21,7 +22,6 @@ from replay.whatif.scaling import GONE
 from replay.whatif.sized_collectives import events_by_owner
 from units import in_ms, in_percent
 
-_LAUNCH = re.compile(r"(?i)launch_?\w*kernel")
 _BETWEEN = re.compile(r"\b(?:HtoD|DtoH)\b|Host ?To ?Device|Device ?To ?Host", re.IGNORECASE)
 NO_DEVICE = "no work of a device is recorded"
 NO_COMPUTATION = "no computation is recorded; the time before a transfer stands for it"
@@ -31,11 +31,13 @@ def long_operation(view: JobView, least: float = LIMIT) -> Iterator[Finding]:
     """Find one operation of the host for which alone the device waits, for `least` of its idle time."""
     launching = view.which(prepares)
     on_path = view.path_work_ns(launching)
-    largest, is_largest = view.largest(launching & view.which(lambda one: one.role is not Role.CALL))
+    largest, is_largest = view.largest(
+        launching & view.which(lambda operation: operation.role is not Role.CALL)
+    )
     alone = launching & is_largest
     alone_ns = view.path_work_ns(alone)
-    is_long = _longest_ns(view.usual_step, alone) >= NOTICEABLE * view.step_ns
-    if not _on_device(view).any() or not is_long or alone_ns < EXPOSED * view.step_ns:
+    is_long = _longest_ns(usual_step(view), alone) >= NOTICEABLE * view.step_ns
+    if not view.has_device or not is_long or alone_ns < EXPOSED * view.step_ns:
         return
     if on_path >= HALF * view.step_ns and alone_ns <= HALF * on_path:
         return  # that is launching
@@ -47,36 +49,36 @@ def long_operation(view: JobView, least: float = LIMIT) -> Iterator[Finding]:
         cause=f"it takes {in_ms(alone_ns)} on the critical path",
         action="make this faster, or do it ahead: in another thread or process, while the device works",
         edits=[edit(largest[0], GONE)],
-        operations=largest[:1],
-        evidence=view.show(alone, 3),
+        scope=FindingScope(operations=largest[:1]),
+        evidence=longest_events(view, alone, 3),
     )
 
 
 def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
     """Find steps whose length the host decides, because it launches more slowly than the device works."""
-    if not _on_device(view).any():
+    if not view.has_device:
         yield Skipped("host_bound", NO_DEVICE)
         return
-    if found := list(long_operation(view, least=0.0)):
-        yield from found
+    if findings := list(long_operation(view, least=0.0)):
+        yield from findings
         return
     launching = view.which(prepares)
-    on_path = view.path_work_ns(launching)
-    if on_path < HALF * view.left_ns or _longest_ns(view.usual_step, launching) > HALF * on_path:
+    on_path, left_ns = view.path_work_ns(launching), float(np.median(view.iteration_ns))
+    if on_path < HALF * left_ns or _longest_ns(usual_step(view), launching) > HALF * on_path:
         return  # one long call is not launching
     largest, is_largest = view.largest(launching)
     kernels, usual_ns = _kernels(view)
-    busy = _busy_share(view)
     yield Finding(
         kind="host_bound",
         title="the CPU launches kernels too slowly (host-bound)",
-        cause=f"{in_percent(on_path / view.left_ns)} of the critical path is CPU time, most of it in "
-        f"{named(largest)}; the device is busy {in_percent(busy)} of the step, with {kernels:,.0f} kernels "
+        cause=f"{in_percent(on_path / left_ns)} of the critical path is CPU time, most of it in "
+        f"{named(largest)}; the device is busy {in_percent(_busy_share(view))} of the step, with "
+        f"{kernels:,.0f} kernels "
         f"of {usual_ns / 1e3:.0f} µs",
         action="launch less and larger: CUDA graphs, compiled or fused operations, a larger batch",
         edits=[edit("host", "none")],
-        operations=largest,
-        evidence=view.show(launching & is_largest, 3),
+        scope=FindingScope(operations=largest),
+        evidence=longest_events(view, launching & is_largest, 3),
         caveat="upper bound: assumes a host that takes no time",
         look=("critical", "--head", "10"),
     )
@@ -84,7 +86,7 @@ def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
 
 def host_sync(view: JobView) -> Iterator[Finding | Skipped]:
     """Find host calls that wait for the device, after which the device waits for the host."""
-    if not _on_device(view).any():
+    if not view.has_device:
         yield Skipped("host_sync", NO_DEVICE)
         return
     waits = {name: wait for name, wait in _sync_waits(view).items() if not is_allocation(name)}
@@ -92,22 +94,17 @@ def host_sync(view: JobView) -> Iterator[Finding | Skipped]:
     if total < NOTICEABLE * view.step_ns:
         return
     largest = sorted(waits, key=lambda name: -waits[name])[:3]
-    chosen = view.which(lambda one: not one.on_device and one.name in largest)
-    blocks = is_launch(largest[0])
+    chosen = view.which(lambda operation: not operation.on_device and operation.name in largest)
     yield Finding(
         kind="host_sync",
-        title="launches block until their kernels are done"
-        if blocks
-        else "CPU–GPU synchronisation stalls both",
-        cause=f"{in_ms(total)} in {named(largest)}"
-        + f"; the device is busy {in_percent(_busy_share(view))} of the step",
-        action="unset CUDA_LAUNCH_BLOCKING, HIP_LAUNCH_BLOCKING or AMD_SERIALIZE_KERNEL"
-        if blocks
-        else "keep values on the device: no .item(), .cpu() or print in the loop, pinned memory and "
-        "non-blocking copies",
+        title="CPU–GPU synchronisation stalls both",
+        cause=f"{in_ms(total)} in {named(largest)}; the device is busy {in_percent(_busy_share(view))} "
+        "of the step",
+        action="keep values on the device: no .item(), .cpu() or print in the loop, pinned memory and "
+        "non-blocking copies; unset CUDA_LAUNCH_BLOCKING if it is set",
         edits=[edit("sync", "none")],
-        operations=largest,
-        evidence=view.show(chosen, 3),
+        scope=FindingScope(operations=largest),
+        evidence=longest_events(view, chosen, 3),
         caveat="this assumes that the host needs none of the results at once",
     )
 
@@ -123,9 +120,9 @@ def allocations(view: JobView) -> Iterator[Finding]:
         n_calls.append(len(events))
         took_ns.append(int((step.end_ns - step.start_ns)[events].sum()))
     n_owners = len(view.recording.owners)
-    names = sorted({one.name for one in view.recording.chosen_kinds(calls)})
-    number = view.recording.numbered(lambda one: one.name)[1]
-    once_ns = sum(view.start_up_ns(calls & (number == one)) for one in unique(number[calls]).tolist())
+    names = sorted({operation.name for operation in view.recording.chosen_kinds(calls)})
+    number = view.recording.numbered(lambda operation: operation.name)[1]
+    once_ns = sum(start_up_ns(view, calls & (number == name)) for name in unique(number[calls]).tolist())
     usual_ns = (float(np.sum(took_ns)) - once_ns) / len(took_ns) / n_owners
     if usual_ns < NOTICEABLE * view.step_ns:
         return
@@ -139,107 +136,56 @@ def allocations(view: JobView) -> Iterator[Finding]:
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against fragmentation, or less memory in use "
         "(a smaller batch, checkpointing)",
         edits=[edit("allocations", "none")],
-        operations=names,
-        evidence=view.show(calls, 3),
+        scope=FindingScope(operations=names),
+        evidence=longest_events(view, calls, 3),
     )
+
+
+def start_up_ns(view: JobView, chosen: Bool) -> float:
+    """Return the work of the one event of the `chosen` operations (n,) that is start-up; 0 without one.
+
+    It takes nearly all of their time, or is the first and takes far longer than any other.
+    """
+    works = [step.work_ns[chosen[step.operation]] for step in view.steps]
+    ordered = np.sort(np.concatenate(works))
+    first = next((row for row, work in zip(view.rows, works, strict=True) if len(work)), None)
+    if first is None:
+        return 0.0
+    step = view.recording.steps[first]
+    events = np.flatnonzero(chosen[step.operation])
+    is_first = step.work_ns[events[step.start_ns[events].argmin()]] == ordered[-1]
+    is_alone = ordered[-1] > NEARLY_ALL * ordered.sum()
+    is_far_longer = len(ordered) > 1 and ordered[-1] > SPIKY * ordered[-2]
+    return float(ordered[-1]) if is_alone or (is_first and is_far_longer) else 0.0
 
 
 def copies(view: JobView) -> Iterator[Finding | Skipped]:
     """Find copies between host and device on the critical path."""
-    if not _on_device(view).any():
+    if not view.has_device:
         yield Skipped("copies", NO_DEVICE)
         return
-    copying = view.which(lambda one: one.role is Role.COPY and _BETWEEN.search(one.name))
+    copying = view.which(lambda operation: operation.role is Role.COPY and _BETWEEN.search(operation.name))
     on_path = view.path_work_ns(copying)
     if on_path < NOTICEABLE * view.step_ns:
         return
-    names = sorted({one.name for one in view.recording.chosen_kinds(copying)})
+    names = sorted({operation.name for operation in view.recording.chosen_kinds(copying)})
     yield Finding(
         kind="copies",
         title="copies between host and device are not overlapped",
         cause=f"{in_ms(on_path)} of {named(names)} on the critical path",
         action="copy from pinned memory, ahead of time and on a stream of its own; send smaller types",
         edits=[edit(name, GONE) for name in names],
-        operations=names,
-        evidence=view.show(copying, 3),
+        scope=FindingScope(operations=names),
+        evidence=longest_events(view, copying, 3),
     )
-
-
-def idle(view: JobView) -> Iterator[Finding | Skipped]:
-    """Find time on the critical path in which nothing was recorded, and what kind of time most of it is."""
-    if not view.which(computes).any():
-        yield Skipped("idle", NO_COMPUTATION)
-        return
-    idle_ns, share = view.path_idle_ns()
-    if share < NOTICEABLE:
-        return
-    covers = view.path_covers_ns
-    waits, spans = (
-        {name: ns for (name, only_waits), ns in covers.items() if only_waits is kind}
-        for kind in (True, False)
-    )
-    path_ns = idle_ns / share
-    called, called_share = _largest(waits, path_ns)
-    span, span_share = _largest(spans, path_ns)
-    kinds = (  # time, title and what to do
-        (sum(waits.values()),
-         f"the host waits {called_share} of the step in {called} for work not in this trace",
-         "find what the device, or another process on it, does there: record it from its start on"),
-        (sum(spans.values()), f"{span_share} of the step is inside {span}, but in no recorded operation",
-         f"make {span} faster, or do it ahead: in other processes, while the device works"
-         if view.has_device else "record what runs there: Python stacks (with_stack=True), all threads"),
-        (view.path_pauses_ns, f"{in_percent(view.path_pauses_ns / path_ns)} of the step is between kernels",
-         "run fewer and larger kernels: compiled or fused operations, a fused optimizer"),
-        (idle_ns, f"no event was recorded during {in_percent(share)} of the step",
-         "record Python stacks, or annotations around your own code"),
-    )  # fmt: skip
-    rank = next(row for row, (ns, _, _) in enumerate(kinds) if ns > HALF * idle_ns)
-    ns, title, action = kinds[rank]
-    before, where = _beside_gaps(view)
-    yield Finding(
-        kind="idle",
-        title=title,
-        cause=f"{in_ms(ns)} of {in_ms(path_ns)}, mostly {where}",
-        action=action,
-        operations=before,
-        look=("critical", "--full"),
-        weight=share,
-        leads=rank < 2 and sum(covers.values()) > HALF * path_ns,
-    )
-
-
-def _largest(covers: Mapping[str, float], path_ns: float) -> tuple[str, str]:
-    """Return the name that covers most, and its share of the path."""
-    name = max(covers, key=lambda name: covers[name], default="")
-    return brief(name), in_percent(covers.get(name, 0.0) / path_ns)
-
-
-def _beside_gaps(view: JobView) -> tuple[list[str], str]:
-    """Return the operations before or in which most of the path is idle, and where that is, in words."""
-    by_kind = view.path_gaps_by_kind
-    before = view.by_name(by_kind[:-1])
-    within = view.by_name(np.where(view.is_frame, view.path_work_by_kind, 0.0))
-    word, by_name = ("in", within) if within.sum() > before.sum() else ("before", before)
-    names = view.longest(by_name)
-    outside = by_kind[-1] > max(before.max(initial=0.0), within.max(initial=0.0))
-    return names, "before the first operation or after the last" if outside else f"{word} {named(names)}"
 
 
 # ---- signals
 
 
-def _on_device(view: JobView) -> Bool:
-    return view.which(lambda one: one.on_device)
-
-
-def is_launch(name: str) -> bool:
-    """Whether a call of that name launches a kernel."""
-    return bool(_LAUNCH.search(name))
-
-
-def computes(one: Operation) -> bool:
+def computes(operation: Operation) -> bool:
     """Whether an operation is recorded computation, not the time that stands for some."""
-    return one.is_compute and one.role not in (Role.UNTRACED, Role.WAIT)
+    return operation.is_compute and operation.role not in (Role.UNTRACED, Role.WAIT)
 
 
 def _longest_ns(step: StepGraph, chosen: Bool) -> int:
@@ -248,29 +194,30 @@ def _longest_ns(step: StepGraph, chosen: Bool) -> int:
 
 
 def _kernels(view: JobView) -> tuple[float, float]:
-    """Return how many kernels an owner runs in a step, and their median duration (ns)."""
-    kernel = view.which(lambda one: one.is_kernel)
+    """Return the number of kernels of an owner in a step, and their median duration (ns)."""
+    kernel = view.which(lambda operation: operation.is_kernel)
     works = [step.work_ns[kernel[step.operation]] for step in view.steps]
     per_step = float(np.median([len(work) for work in works])) / len(view.recording.owners)
     return per_step, float(np.median(np.concatenate(works))) if per_step else 0.0
 
 
 def _busy_share(view: JobView) -> float:
-    """Return in how much of a step a device works: the union of what runs in it, the median over steps."""
-    device = _on_device(view)
+    """Return the share of a step in which a device works: the union of its events, the median over steps."""
+    device = view.which(lambda operation: operation.on_device)
     shares = []
     for step in view.steps:
-        for owner, mine in enumerate(events_by_owner(view.recording, step, device)):
+        for owner, events in enumerate(events_by_owner(view.recording, step, device)):
             begin, end = int(step.begin_ns[owner]), int(step.next_ns[owner])
-            end = end if end > begin else int(step.end_ns[mine].max(initial=begin))
-            busy = union_length(*(np.clip(at, begin, end) for at in (step.start_ns[mine], step.end_ns[mine])))
+            end = end if end > begin else int(step.end_ns[events].max(initial=begin))
+            starts, ends = (np.clip(ns[events], begin, end) for ns in (step.start_ns, step.end_ns))
+            busy = union_length(starts, ends)
             shares.append(busy / max(end - begin, 1))
     return float(np.median(shares))
 
 
 def _sync_waits(view: JobView) -> dict[str, float]:
-    """Return the time that calls wait for a device in a step (ns), by name: the mean over owners."""
-    recording, device = view.recording, _on_device(view)
+    """Return the time for which calls wait for a device in a step (ns), by name: the mean over owners."""
+    recording, device = view.recording, view.which(lambda operation: operation.on_device)
     total: dict[str, float] = {}
     for step in view.steps:
         targets = np.unique(step.edges[is_sync(step.edges, device[step.operation]), 1])

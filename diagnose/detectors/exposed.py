@@ -9,9 +9,11 @@ import numpy as np
 from arrays import Float64
 from arrays.median import FEWEST
 from diagnose.detectors.slow_transfers import NO_COMMUNICATION
-from diagnose.finding import Finding, Skipped, edit
+from diagnose.evidence import busy_step, longest_events, longest_gaps
+from diagnose.finding import Finding, FindingScope, Skipped, edit
 from diagnose.finding_thresholds import EXPOSED, NOTICEABLE
-from diagnose.job_view import JobView, longest_awaited
+from diagnose.job_view import JobView, names_of
+from diagnose.meetings import last_arrivals, longest_awaited
 from dialects.roles import Phase, Role
 from function_names import named
 from replay.whatif.scaling import GONE
@@ -33,35 +35,30 @@ def slow_input(view: JobView) -> Iterator[Finding | Skipped]:
         f"{in_percent(on_path / view.iteration_ns.mean())} of the mean step",
         action="load ahead of time: more workers, prefetching, a faster store, less decoding on the way",
         edits=[edit(Phase.INPUT.word, GONE)],
-        operations=view.mains(view.is_input),
-        evidence=view.show(view.is_input, 3, view.step_with_much(view.is_input)),
+        scope=FindingScope(operations=names_of(view, view.is_input)),
+        evidence=longest_events(view, view.is_input, 3, busy_step(view, view.is_input)),
         caveat=whose_loading(view),
     )
 
 
 def whose_loading(view: JobView) -> str:
-    """Return why the recording does not tell whose loading is slow, as a caveat; "" where it does."""
-    loads = [one for one in view.recording.table.kinds if one.phase is Phase.INPUT]
-    if len(view.recording.owners) < 2:
+    """Return a caveat where ranks wait for each other in their loading, or load ahead; else ""."""
+    loads = [kind for kind in view.recording.table.kinds if kind.phase is Phase.INPUT]
+    waits = any(kind.is_collective for kind in loads)
+    ahead = any(rank.loads_ahead for rank in view.loaded.ranks)
+    if len(view.recording.owners) < 2 or not (waits or ahead):
         return ""
-    if any(one.is_collective for one in loads):
-        why = "the ranks wait for each other at its end"
-    elif any(rank.loads_ahead for rank in view.loaded.ranks):
-        why = "a rank's processes load ahead while it waits for the others"
-    else:
-        return ""
-    return f"{why}, so the recording does not tell whose loading is slow"
+    return "loaders work ahead, or end together, so the recording does not tell whose loading is slow"
 
 
 def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
-    """Find transfers on the critical path, and time in which ranks wait for a different one each time."""
+    """Find transfers on the critical path, and ranks that wait for a different rank in each step."""
     transfers = view.is_communication
     if not transfers.any():
         yield Skipped("exposed_communication", NO_COMMUNICATION)
-    yield from _late_in_turn(view)
-    # the mean, as the gain is one: often some steps hide all of it, and others nothing
-    on_path = float(view.path_work_by_kind[view.of_kinds(transfers)].sum())
-    waiting = _above_mean(view, view.owner_work_ns(view.is_own))
+    yield from _pauses_in_turn(view)
+    on_path = view.path_work_ns(transfers)
+    waiting = _above_mean(view, view.owner_work_ns(~view.is_communication))
     if on_path + waiting < EXPOSED * view.step_ns:
         return
     least = NOTICEABLE * view.step_ns
@@ -74,8 +71,8 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
             action="overlap it with computation (smaller buckets, priorities), send less (compression, "
             "fewer synchronisations), or use a faster network",
             edits=[edit(Role.COMM.word, GONE)],
-            operations=largest,
-            evidence=view.show(transfers & is_largest, 3),
+            scope=FindingScope(operations=largest),
+            evidence=longest_events(view, transfers & is_largest, 3),
             caveat="upper bound: assumes free transfers",
         )
     if waiting > least:
@@ -93,9 +90,10 @@ def idle_stages(view: JobView) -> Iterator[Finding | Skipped]:
     """Find a pipeline of which even the busiest stage mostly waits: it fills and drains in each step."""
     if not view.stage.any():
         return
-    on_device = view.which(lambda one: one.is_kernel)
-    work = view.owner_work_ns(on_device if on_device.any() else view.is_own)
-    by_stage = np.array([work[:, view.stage == one].mean(axis=1) for one in range(view.stage.max() + 1)])
+    on_device = view.which(lambda operation: operation.is_kernel)
+    work = view.owner_work_ns(on_device if on_device.any() else ~view.is_communication)
+    stages = range(view.stage.max() + 1)
+    by_stage = np.array([work[:, view.stage == stage].mean(axis=1) for stage in stages])
     busiest = int(by_stage.mean(axis=1).argmax())
     share = float(np.median(by_stage[busiest] / view.iteration_ns))
     if 1 - share < EXPOSED:
@@ -113,29 +111,29 @@ def idle_stages(view: JobView) -> Iterator[Finding | Skipped]:
     )
 
 
-def _late_in_turn(view: JobView) -> Iterator[Finding | Skipped]:
-    """Find that ranks wait for one in which nothing is recorded for a while, now this one, now that."""
-    gaps, arrivals = view.owner_gap_ns(view.is_own), view.last_arrivals()
-    late, met = _above_mean(view, gaps), [len(who) > 0 for who, _ in arrivals]
-    is_last = gaps.argmax(axis=1)[met] == longest_awaited(arrivals)
-    if len(gaps) < FEWEST or late < EXPOSED * view.step_ns or is_last.sum() <= len(gaps) / 2:
+def _pauses_in_turn(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find pauses for which the others wait, each time on a different rank."""
+    gaps, arrivals = view.owner_gap_ns(~view.is_communication), last_arrivals(view)
+    more_ns, meets = _above_mean(view, gaps), [len(owner) > 0 for owner, _ in arrivals]
+    is_last = gaps.argmax(axis=1)[meets] == longest_awaited(arrivals)
+    if len(gaps) < FEWEST or more_ns < EXPOSED * view.step_ns or is_last.sum() <= len(gaps) / 2:
         return
     yield Finding(
         kind="exposed_communication",
         title="a different rank pauses in every step",
-        cause=f"the rank with the longest gaps in a step has {in_ms(late)} more of them than the mean",
+        cause=f"the rank with the longest gaps in a step has {in_ms(more_ns)} more of them than the mean",
         action="look at what ranks do in turn: logging, garbage collection, checkpoints, other processes",
         edits=[edit("gap", "even")],
-        evidence=view.show_gaps(view.is_own, 3),
+        evidence=longest_gaps(view, ~view.is_communication, 3),
         caveat="upper bound: every rank is taken to pause as long as the mean one in each step",
     )
 
 
 def _above_mean(view: JobView, time: Float64) -> float:
-    """Return by how much the owner with the most `time` (steps, m) exceeds the mean, the median over steps.
+    """Return the excess of the largest `time` of an owner (steps, m) over the mean, the median over steps.
 
     0 where ranks do nothing together.
     """
-    if not any(len(one.meeting) for one in view.meetings):
+    if not any(len(met.meeting) for met in view.meetings):
         return 0.0
     return float(np.median(time.max(axis=1) - time.mean(axis=1)))

@@ -1,214 +1,59 @@
-"""Single operations and single steps that take longer than the rest; traced steps than those before them."""
+"""Single operations, steps, spans of steps and first steps that take longer than the others."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import erfc, sqrt
-from typing import Any
 
 import numpy as np
 
-from arrays.change_points import LEAST_STEPS, Shape, higher_spans, why_higher
-from arrays.distributions import rank_sum
-from arrays.median import FEWEST, WARM_UP
+from arrays import Float64, Int64
+from arrays.change_points import LEAST_STEPS, higher_spans
+from arrays.median import FEWEST
 from dag.step_graph import Bool
 from dag_utils import CATS, GAP, critical_path
-from diagnose.detectors.device import NO_COMPUTATION, computes
-from diagnose.finding import BREAKDOWN, Evidence, Finding, Skipped, edit
-from diagnose.finding_thresholds import CHANCE, FASTER, HALF, HOT, NEARLY_ALL, NOTICEABLE
-from diagnose.job_view import JobView
+from diagnose.detectors.device import NO_COMPUTATION, computes, start_up_ns
+from diagnose.evidence import event_of, gap_before, longest_events, tail_of
+from diagnose.finding import BREAKDOWN, Evidence, Finding, FindingScope, ListPlace, Skipped, StepSpan, edit
+from diagnose.finding_thresholds import FASTER, HALF, HOT, NEARLY_ALL, NOTICEABLE
+from diagnose.job_view import JobView, names_of
 from dialects.name_rules import may_wait
-from dialects.roles import Phase, Role
+from dialects.roles import Role
 from errors import counted, listed
-from function_names import brief, named
+from function_names import brief
 from replay.whatif.outliers import at_usual_length
-from replay.whatif.scaling import GONE
 from units import in_ms, in_percent
-
-#: Roles of what a job computes, unlike calls that only hand work to a device.
-_OF_THE_JOB = (Role.COMPUTE, Role.HOST, Role.UPDATE)
-#: An operation with this share of all work of its phase, which has few more, stands for the phase.
-_FEW = 3
-
-
-def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
-    """Find the operation that makes up much of the critical path.
-
-    Neither an annotation, whose own time is something else's, nor a call of the runtime is one.
-    """
-    names, kind = view.kind_of
-    works = view.which(lambda one: computes(one) and not one.is_span and one.role in _OF_THE_JOB)
-    if not works.any():
-        yield Skipped("hot_operation", NO_COMPUTATION)
-        return
-    by_name = view.by_name(np.where(view.of_kinds(works), view.path_work_by_kind, 0.0))
-    hottest = int(by_name.argmax())
-    share = by_name[hottest] / max(float(view.iteration_ns.mean()), 1.0)
-    if share <= HOT:
-        return
-    chosen = works & (kind == hottest)
-    if _is_whole_phase(view, chosen):
-        yield Skipped("hot_operation", "forward and backward passes are recorded as one operation each")
-        return
-    on_device = any(one.on_device for one in view.recording.chosen_kinds(chosen))
-    yield Finding(
-        kind="hot_operation",
-        title=f"{brief(names[hottest])} makes up {in_percent(share)} of the critical path",
-        cause=f"it takes {in_ms(by_name[hottest])} there",
-        action="make this one faster first: another algorithm or precision, a fused or tuned kernel"
-        if on_device
-        else "make this one faster first, or call it less often; profile it alone to see what it does",
-        edits=[edit(names[hottest], 1 - FASTER)],
-        operations=[names[hottest]],
-        evidence=view.show(chosen, 3),
-        caveat=f"the gain assumes that it takes {in_percent(FASTER)} less",
-        is_assumed=True,
-    )
-
-
-def start_up(view: JobView) -> Iterator[Finding]:
-    """Find a warm-up, or else a call that takes nearly all the time of its name as it is the first."""
-    recording = view.loaded.recording
-    if n_first := recording.n_warm_up:
-        bounds = [recording.bounds[row] for row in recording.every_whole_step]
-        lengths_ns, numbers = [step.mean_ns for step in bounds], [step.number for step in bounds[:n_first]]
-        usual = float(np.median(lengths_ns[n_first:]))
-        more = float(np.mean(lengths_ns[:n_first])) - usual
-        steps = f"the first {n_first} recorded steps"
-        if n_first == 1:
-            steps = f"step {numbers[0]}, the first recorded,"
-        yield _not_repeated(f"{steps} took {in_ms(more)} longer than the others", more / usual, steps=numbers)
-    called = view.which(lambda one: one.role is Role.CALL and not may_wait(one.name))
-    names, kind = view.kind_of
-    on_path = view.by_name(np.where(view.of_kinds(called), view.path_work_by_kind, 0.0))
-    path_ns = max(float(view.iteration_ns.mean()), 1.0)
-    for number in np.flatnonzero(on_path >= NOTICEABLE * path_ns).tolist():
-        share = view.start_up_ns(called & (kind == number)) / len(view.rows) / path_ns
-        if share >= NOTICEABLE:
-            title = f"one call of {brief(names[number])} is start-up, {in_percent(share)} of the step"
-            shown = view.show(called & (kind == number), 1)
-            yield _not_repeated(title, share, operations=[names[number]], evidence=shown, leads=share > HALF)
-
-
-def _not_repeated(title: str, weight: float, **more: Any) -> Finding:
-    """Return a note on time that later steps do not repeat, so it claims no gain."""
-    return Finding(
-        kind="profiling_overhead",
-        title=title,
-        cause="what is done only once (a device's context, loading, compiling, tuning) is in the first steps",
-        action="leave more steps to the warm-up before the recording begins",
-        weight=weight,
-        **more,
-    )
-
-
-def slow_callbacks(view: JobView) -> Iterator[Finding]:
-    """Find callbacks of the training loop that take time on the path."""
-    chosen = view.which(lambda one: one.phase is Phase.CALLBACK)
-    on_path = view.path_work_ns(chosen)
-    if on_path < NOTICEABLE * view.step_ns:
-        return
-    largest, is_largest = view.largest(chosen)
-    yield Finding(
-        kind="hot_operation",
-        title="callbacks are on the critical path",
-        cause=f"{in_ms(on_path)}, mostly {named(largest)}",
-        action="call them less often, or hand their work to another thread",
-        edits=[edit(Phase.CALLBACK.word, GONE)],
-        operations=largest,
-        evidence=view.show(chosen & is_largest, 3),
-    )
-
-
-def _is_whole_phase(view: JobView, chosen: Bool) -> bool:
-    purposes = {one.purpose for one in view.recording.chosen_kinds(chosen)} - {""}
-    of_phase = view.which(lambda one: one.purpose in purposes)
-    if not purposes or len(view.mains(of_phase)) > _FEW:
-        return False
-    return bool(view.owner_work_ns(chosen).sum() > NEARLY_ALL * view.owner_work_ns(of_phase).sum())
 
 
 def outlier_steps(view: JobView) -> Iterator[Finding | Skipped]:
     """Find steps that take much longer than the others."""
-    times, recording = view.job_ns, view.recording
+    times, steps = view.job_ns, view.recording.steps
     if len(times) < FEWEST:
         yield Skipped(
             "outlier_steps", f"{counted(len(times), 'whole step')}; {FEWEST} are needed to tell an outlier"
         )
         return
-    middle = float(np.median(times))
-    places = [place for place in view.far_longer if not view.waits_for_input(place)]
-    if not places:
+    if not view.outliers:
         return
-    rows = [view.rows[place] for place in places]
-    numbers = [view.numbers[place] for place in places]
-    worst = rows[int(np.argmax(times[places]))]
+    rows = [view.rows[place] for place in view.outliers]
+    numbers = [steps[row].number for row in rows]
+    worst = rows[int(np.argmax(times[view.outliers]))]
     grown = _grown(view, worst)
     yield Finding(
         kind="outlier_steps",
-        title=f"step{'s' if len(rows) > 1 else ''} {listed([str(one) for one in numbers], 5)} "
+        title=f"step{'s' if len(rows) > 1 else ''} {listed(list(map(str, numbers)), 5)} "
         f"take{'' if len(rows) > 1 else 's'} much longer than the others",
-        cause=f"up to {in_ms(times[places].max())} instead of {in_ms(middle, unit='')}; "
-        f"what grew most in step {recording.steps[worst].number}: {brief(grown.name)} on {grown.rank}",
+        cause=f"up to {in_ms(times[view.outliers].max())} instead of {in_ms(np.median(times), unit='')}; "
+        f"most of the increase in step {steps[worst].number} is in {brief(grown.name)} on {grown.rank}",
         action="look at what else ran then: checkpoints, evaluation, other processes, garbage collection",
-        edits=[edit(",".join(f"step{one}" for one in numbers), "usual")],
-        ranks=[grown.rank],
-        steps=numbers,
-        operations=[grown.name],
+        edits=[edit(",".join(f"step{number}" for number in numbers), "usual")],
+        scope=FindingScope([grown.rank], numbers, [grown.name]),
         evidence=[grown],
-        look=("critical", "--step", str(recording.steps[worst].number)),
+        look=("critical", "--step", str(steps[worst].number)),
     )
 
 
-def slower_span(view: JobView) -> Iterator[Finding]:
-    """Find since when, or from when to when, steps take longer, or that they take longer and longer."""
-    times, kept = view.job_ns, np.delete(np.arange(len(view.rows)), view.far_longer)  # a finding of their own
-    if (n := len(kept)) < 2 * LEAST_STEPS:
-        return
-    sure = float(np.sqrt(2 * np.log(n**2)))
-    for begin, end in higher_spans(times[kept], NOTICEABLE * view.step_ns, sure)[:1]:
-        change = why_higher(times[kept], begin, end)
-        grows = change is Shape.RAMP and end == n
-        if not grows and change is not Shape.LEVEL:
-            continue
-        inside, outside = np.zeros((2, len(times)), np.bool_)
-        inside[kept[n - LEAST_STEPS :] if grows else kept[begin:end]] = True
-        outside[kept[:LEAST_STEPS] if grows else np.delete(kept, np.s_[begin:end])] = True
-        usual, longer = (float(np.median(times[which])) for which in (outside, inside))
-        middle_ns = (usual + longer) / 2
-        if min(np.mean(times[inside] > middle_ns), np.mean(times[outside] < middle_ns)) < NEARLY_ALL:
-            continue  # two kinds of steps in turn, by chance more of one there
-        begin = 0 if grows else begin
-        more_ns, lost_ns = longer - usual, float((times[kept[begin:end]] - usual).sum())
-        grown = [
-            np.median(ns[inside], axis=0) - np.median(ns[outside], axis=0)
-            for ns in (view.work_by_kind, view.gap_by_kind)
-        ]
-        of_gaps, kind = divmod(int(np.argmax(grown)), len(grown[0]))
-        one = view.recording.table.kinds[kind]
-        ranks = [view.recording.owners[one.owner]]
-        what = f"{'the time before ' if of_gaps else ''}{brief(one.label)} on {ranks[0]}"
-        first, last = (view.numbers[kept[at]] for at in (begin, end - 1))
-        yield Finding(
-            kind="outlier_steps",
-            title=f"steps take longer and longer, by {in_ms(more_ns)} from step {first} to step {last}"
-            if grows
-            else f"from step {first} {'on' if end == n else f'to step {last}'} a step takes "
-            f"{in_ms(more_ns)} longer",
-            cause=f"{in_ms(longer)} instead of {in_ms(usual, unit='')}; "
-            f"what grew most is {what}, by {in_ms(max(map(np.max, grown)))}",
-            action="look at what changed then: clocks and temperature of a device, other processes, input",
-            ranks=ranks,
-            operations=[one.label],
-            look=BREAKDOWN,
-            weight=lost_ns / float(times.sum()),
-            span=(first, last),
-            lost_ns=lost_ns,
-        )
-
-
 def _grown(view: JobView, row: int) -> Evidence:
-    """Return the part of a step's critical path that exceeds its usual length most.
+    """Find the part of a step's critical path that exceeds its usual length most.
 
     That is an operation's work, its gaps, or the step's tail; of an operation the longest of its events, or
     of the gaps before them. What grew elsewhere has waited for that, as far as the recording tells.
@@ -222,41 +67,153 @@ def _grown(view: JobView, row: int) -> Evidence:
         for chosen in ((path.event >= 0) & (path.cat == CATS.index(cat)) for cat in ("", GAP))
     ]
     grown = (step.work_ns - usual.work_ns, step.gap_ns - usual.gap_ns)
-    more = [np.minimum(own, on_path) for own, on_path in zip(grown, lengths, strict=True)]
-    by_kind = [np.bincount(of_event, one, 1) for one in more]
+    more = [np.minimum(of_part, on_path) for of_part, on_path in zip(grown, lengths, strict=True)]
+    by_kind = [np.bincount(of_event, more_ns, 1) for more_ns in more]
     tail = (step.tail_ns - usual.tail_ns) * (np.arange(len(step.tail_ns)) == path.owner)
-    most = int(np.argmax([one.max() for one in (*by_kind, tail)]))
+    most = int(np.argmax([more_ns.max() for more_ns in (*by_kind, tail)]))
     if most == len(more):
-        return view.tail(step, int(tail.argmax()))
+        return tail_of(view, step, int(tail.argmax()))
     grew = np.where(of_event == by_kind[most].argmax(), more[most], -1)
-    return (view.event, view.gap_before)[most](step, int(grew.argmax()))
+    return (event_of, gap_before)[most](view, step, int(grew.argmax()))
 
 
-def profiling_overhead(view: JobView) -> Iterator[Finding | Skipped]:
-    """Find that traced steps take longer than the untraced ones before them."""
-    recording = view.loaded.recording
-    first = min(recording.bounds[row].number for row in recording.every_whole_step)
-    untraced = [
-        [one.dur_ns for one in rank.loads if WARM_UP < one.label < first] for rank in view.loaded.ranks
+def slower_span(view: JobView) -> Iterator[Finding]:
+    """Find since when, or from when to when, steps take longer."""
+    kept = np.delete(np.arange(len(view.rows)), view.far_longer)  # a finding of their own
+    if len(kept) < 2 * LEAST_STEPS:
+        return
+    sure = float(np.sqrt(2 * np.log(len(kept) ** 2)))
+    for begin, end in higher_spans(view.job_ns[kept], NOTICEABLE * view.step_ns, sure)[:1]:
+        inside, outside = kept[begin:end], np.delete(kept, np.s_[begin:end])
+        if _are_apart(view.job_ns[inside], view.job_ns[outside]):
+            yield _slower(view, inside, outside, "on" if end == len(kept) else "")
+
+
+def _are_apart(slow: Float64, usual: Float64) -> bool:
+    """Whether nearly all slow steps are longer than nearly all others, so not by chance more of one kind."""
+    middle_ns = (float(np.median(slow)) + float(np.median(usual))) / 2
+    return bool(min(np.mean(slow > middle_ns), np.mean(usual < middle_ns)) >= NEARLY_ALL)
+
+
+def _slower(view: JobView, inside: Int64, outside: Int64, until: str) -> Finding:
+    usual_ns, longer_ns = (float(np.median(view.job_ns[places])) for places in (outside, inside))
+    lost_ns = float((view.job_ns[inside] - usual_ns).sum())
+    grown = [
+        np.median(ns[inside], axis=0) - np.median(ns[outside], axis=0)
+        for ns in (view.work_by_kind, view.gap_by_kind)
     ]
-    if not (found := list(filter(None, untraced))):
-        yield Skipped("profiling_overhead", "no steps before the traced ones are recorded")
+    is_gap, kind = divmod(int(np.argmax(grown)), len(grown[0]))
+    operation = view.recording.table.kinds[kind]
+    rank = view.recording.owners[operation.owner]
+    first, last = (view.recording.steps[view.rows[place]].number for place in inside[[0, -1]])
+    return Finding(
+        kind="outlier_steps",
+        title=f"from step {first} {until or f'to step {last}'} a step takes "
+        f"{in_ms(longer_ns - usual_ns)} longer",
+        cause=f"{in_ms(longer_ns)} instead of {in_ms(usual_ns, unit='')}; most of the increase, "
+        f"{in_ms(np.max(grown))}, is {'before' if is_gap else 'in'} {brief(operation.label)} on {rank}",
+        action="look at what changed then: clocks and temperature of a device, other processes, input",
+        scope=FindingScope([rank], operations=[operation.label], span=StepSpan(first, last, lost_ns)),
+        look=BREAKDOWN,
+        weight=lost_ns / float(view.job_ns.sum()),
+    )
+
+
+def start_up(view: JobView) -> Iterator[Finding]:
+    """Find a warm-up, and calls that take nearly all the time of their name as they are the first."""
+    yield from _warm_up(view)
+    called = view.which(lambda operation: operation.role is Role.CALL and not may_wait(operation.name))
+    names, kind = view.kind_of
+    on_path = view.by_name(np.where(view.of_kinds(called), view.path.work_ns, 0.0))
+    path_ns = max(float(view.iteration_ns.mean()), 1.0)
+    for number in np.flatnonzero(on_path >= NOTICEABLE * path_ns).tolist():
+        chosen = called & (kind == number)
+        share = start_up_ns(view, chosen) / len(view.rows) / path_ns
+        if share >= NOTICEABLE:
+            yield Finding(
+                kind="profiling_overhead",
+                title=f"one call of {brief(names[number])} is start-up, {in_percent(share)} of the step",
+                cause=_ONE_OFF,
+                action=_WARM_UP,
+                scope=FindingScope(operations=[names[number]]),
+                evidence=longest_events(view, chosen, 1),
+                weight=share,
+                place=ListPlace.FIRST if share > HALF else ListPlace.BY_GAIN,
+            )
+
+
+_ONE_OFF = "one-off work (creating a device's context, loading, compiling, tuning) is in the first steps"
+_WARM_UP = "leave more steps to the warm-up before the recording begins"
+
+
+def _warm_up(view: JobView) -> Iterator[Finding]:
+    recording = view.loaded.recording
+    n_first = recording.n_warm_up
+    if not n_first:
         return
-    before = np.median(np.array([times[-min(map(len, found)) :] for times in found]), axis=0)
-    if len(before) < FEWEST or len(view.rows) < FEWEST:
-        yield Skipped("profiling_overhead", f"fewer than {FEWEST} steps before or in the trace")
-        return
-    usual, traced = float(np.median(before)), view.step_ns
-    by_chance = erfc(rank_sum(view.iteration_ns, before) / sqrt(2)) / 2
-    # loads of one moment tell nothing
-    if usual <= 0 or traced < (1 + NOTICEABLE) * usual or by_chance > CHANCE:
-        return
+    bounds = [recording.bounds[row] for row in recording.every_whole_step]
+    lengths_ns, numbers = [step.mean_ns for step in bounds], [step.number for step in bounds[:n_first]]
+    usual_ns = float(np.median(lengths_ns[n_first:]))
+    more_ns = float(np.mean(lengths_ns[:n_first])) - usual_ns
+    steps = (
+        f"step {numbers[0]}, the first recorded," if n_first == 1 else f"the first {n_first} recorded steps"
+    )
     yield Finding(
         kind="profiling_overhead",
-        title=f"traced steps take {in_percent(traced / usual - 1)} longer than those before them",
-        cause=f"{in_ms(traced)} instead of {in_ms(usual, unit='')} in {len(before)} steps after the warm-up",
-        action="trace less (no stacks, no shapes, fewer steps) before you trust small differences",
-        caveat="untraced steps do not have this cost",
-        look=("collect", "--sub_option", "iter_time"),
-        weight=traced / usual - 1,
+        title=f"{steps} took {in_ms(more_ns)} longer than the others",
+        cause=_ONE_OFF,
+        action=_WARM_UP,
+        scope=FindingScope(steps=numbers),
+        weight=more_ns / usual_ns,
     )
+
+
+# ---- operations
+
+#: Roles of what a job computes, unlike calls that only hand work to a device.
+_OF_THE_JOB = (Role.COMPUTE, Role.HOST, Role.UPDATE)
+#: If a phase has no more operations and one takes nearly all of its time, this one is the whole phase.
+_FEW = 3
+
+
+def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find the operation that makes up much of the critical path.
+
+    Neither an annotation, whose own time is something else's, nor a call of the runtime is one.
+    """
+    names, kind = view.kind_of
+    works = view.which(
+        lambda operation: computes(operation) and not operation.is_span and operation.role in _OF_THE_JOB
+    )
+    if not works.any():
+        yield Skipped("hot_operation", NO_COMPUTATION)
+        return
+    by_name = view.by_name(np.where(view.of_kinds(works), view.path.work_ns, 0.0))
+    hottest = int(by_name.argmax())
+    share = by_name[hottest] / max(float(view.iteration_ns.mean()), 1.0)
+    if share <= HOT:
+        return
+    chosen = works & (kind == hottest)
+    if _is_whole_phase(view, chosen):
+        yield Skipped("hot_operation", "forward and backward passes are recorded as one operation each")
+        return
+    yield Finding(
+        kind="hot_operation",
+        title=f"{brief(names[hottest])} makes up {in_percent(share)} of the critical path",
+        cause=f"it takes {in_ms(by_name[hottest])} there",
+        action="make this one faster first: another algorithm or precision, a fused or tuned kernel, "
+        "fewer calls",
+        edits=[edit(names[hottest], 1 - FASTER)],
+        scope=FindingScope(operations=[names[hottest]]),
+        evidence=longest_events(view, chosen, 3),
+        caveat=f"the gain assumes that it takes {in_percent(FASTER)} less",
+        place=ListPlace.LAST,
+    )
+
+
+def _is_whole_phase(view: JobView, chosen: Bool) -> bool:
+    purposes = {operation.purpose for operation in view.recording.chosen_kinds(chosen)} - {""}
+    of_phase = view.which(lambda operation: operation.purpose in purposes)
+    if not purposes or len(names_of(view, of_phase)) > _FEW:
+        return False
+    return bool(view.owner_work_ns(chosen).sum() > NEARLY_ALL * view.owner_work_ns(of_phase).sum())

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from dag.step_graph import NO_LINK
-from diagnose.detectors.slow_transfers import NO_BYTES
-from diagnose.finding import Finding, Skipped, edit
+from diagnose.detectors.slow_transfers import NO_BYTES, stages_of
+from diagnose.evidence import longest_events
+from diagnose.finding import Finding, FindingScope, Skipped, edit
 from diagnose.job_view import JobView
 from dialects.step_parts import Direction
 from replay.links import is_sized
@@ -32,8 +33,12 @@ def one_slow_server(view: JobView) -> Iterator[Finding | Skipped]:
         action=f"look at the machine of {name}: other processes, too few cores or threads "
         "(BYTEPS_SERVER_ENGINE_THREAD), its network card; or give it fewer keys",
         edits=[edit("servers", "even")],
-        operations=view.stages(lambda part: part.is_sent or part.is_answer),
-        evidence=view.show(view.which(lambda one: is_pull(one) and one.transfer.server == pace.server), 3),
+        scope=FindingScope(operations=stages_of(view, lambda part: part.is_sent or part.is_answer)),
+        evidence=longest_events(
+            view,
+            view.which(lambda operation: is_pull(operation) and operation.transfer.server == pace.server),
+            3,
+        ),
     )
 
 
@@ -48,9 +53,9 @@ def slow_server(view: JobView) -> Iterator[Finding | Skipped]:
         yield Skipped("server", f"{NO_BYTES}; BytePS's log has them")
         return
     edited = view.job.apart if recording is view.job.recording else recording
-    beyond, is_one = beyond_bytes(edited, known.at_least), edited.which(is_pull)
+    beyond, pulls = beyond_bytes(edited, known.at_least), edited.which(is_pull)
     steps = map(edited.steps.__getitem__, view.rows)
-    late_ns, n_pulls = np.sum([(beyond(step).sum(), is_one[step.operation].sum()) for step in steps], axis=0)
+    late_ns, n_pulls = np.sum([(beyond(step).sum(), pulls[step.operation].sum()) for step in steps], axis=0)
     yield Finding(
         kind="server",
         title="the servers are slower than the network",
@@ -58,8 +63,10 @@ def slow_server(view: JobView) -> Iterator[Finding | Skipped]:
         f"on average{view.network}",
         action="give the servers more cores or threads (BYTEPS_SERVER_ENGINE_THREAD), or use more servers",
         edits=[edit("servers", "none")],
-        operations=view.stages(lambda part: part.is_answer),
-        evidence=view.show(view.which(lambda one: one.transfer.direction is Direction.FROM_SERVER), 3),
+        scope=FindingScope(operations=stages_of(view, lambda part: part.is_answer)),
+        evidence=longest_events(
+            view, view.which(lambda operation: operation.transfer.direction is Direction.FROM_SERVER), 3
+        ),
         caveat="upper bound: assumes servers that take no time",
     )
 
@@ -76,19 +83,21 @@ def priority_inversion(view: JobView) -> Iterator[Finding | Skipped]:
     yield Finding(
         kind="priority_inversion",
         title=f"{first} is needed first but waits behind others",
-        cause=f"in {in_percent(share)} of the steps one that the next forward pass needs later was sent "
+        cause=f"in {in_percent(share)} of the steps a tensor that the next forward pass needs later was sent "
         "before it",
         action="send by priority (BYTEPS_SCHEDULING_CREDIT, smaller partitions)",
         edits=[edit("schedule", "priority")],
-        operations=[first],
-        evidence=view.show(view.which(lambda one: one.main == first and one.transfer.is_sent), 1),
+        scope=FindingScope(operations=[first]),
+        evidence=longest_events(
+            view, view.which(lambda operation: operation.main == first and operation.transfer.is_sent), 1
+        ),
     )
 
 
 def _overtaken(view: JobView) -> tuple[str, float] | None:
-    """Return the tensor of the lowest index that waited for another on its link, and in how many steps."""
+    """Return the tensor of the lowest index that waited for another on its link, and the share of steps."""
     recording = view.recording
-    index = recording.column(lambda one: one.transfer.tensor)
+    index = recording.column(lambda operation: operation.transfer.tensor)
     waited: dict[int, int] = {}
     for step in view.steps:
         moving = np.flatnonzero((step.link != NO_LINK) & (step.end_ns - step.start_ns > step.work_ns))
@@ -98,10 +107,10 @@ def _overtaken(view: JobView) -> tuple[str, float] | None:
             same &= (step.end_ns > step.start_ns[event]) & (step.end_ns <= step.end_ns[event])
             if same.any():
                 late.add(int(index[step.operation[event]]))
-        for one in late:
-            waited[one] = waited.get(one, 0) + 1
+        for tensor in late:
+            waited[tensor] = waited.get(tensor, 0) + 1
     if not waited:
         return None
     lowest = min(waited)
-    name = next(one.main for one in recording.table.kinds if one.transfer.tensor == lowest)
+    name = next(kind.main for kind in recording.table.kinds if kind.transfer.tensor == lowest)
     return name, waited[lowest] / len(view.rows)

@@ -80,7 +80,7 @@ class Kineto(System):
     name = "kineto"
     shows_communication = True
     memory_setting = "profile_memory=True"
-    never_shows = frozenset(("server", "priority_inversion", "negotiation", "profiling_overhead"))
+    never_shows = frozenset(("server", "priority_inversion", "negotiation"))
     args = MappingProxyType({
         Need.SYNC: SYNC_ARGS,
         Need.STEPS: ("correlation",),

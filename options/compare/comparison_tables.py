@@ -145,7 +145,7 @@ def _categories(pair: Comparison, args: Namespace) -> list[Table]:
         *_tested_columns(),
     )
     note = (
-        "Each instant of a step counts once: for what computed, else communicated, else prepared it. "
+        "Overlapping time is counted once: computation first, then communication, then the rest. "
         "So the columns of the step add up to the iteration time."
     )
     title, categories = "Categories: what they took of a step", pair.categories

@@ -53,7 +53,7 @@ _FINDINGS = (
     Column("command", "command", value=lambda row: row[3]),
 )
 _SKIPPED = (
-    Column("kind", "could not check", value=lambda one: _words(one.kind)),
+    Column("kind", "not checked", value=lambda skipped: _words(skipped.kind)),
     Column("reason", "because", "sentence"),
 )
 
@@ -100,19 +100,20 @@ def _of_dumps(args: Namespace) -> Result:
     refuse(args, "has no effect on the dumps of a job that hangs", *READING)
     mapped = read_ranks(args.path, standing_of, Request(jobs=args.jobs, progress=args.progress))
     ranks, paths, notes = {}, {}, []
-    for one in sorted(mapped.ranks, key=lambda one: one.made.last_ns if one.made else -1):
-        if one.made is None or one.source.rank is None:
-            notes.append(f"{one.source.path}: left out: neither its name nor its groups tell its rank.")
+    for dump in sorted(mapped.ranks, key=lambda dump: dump.made.last_ns if dump.made else -1):
+        rank = dump.source.rank
+        if dump.made is None or rank is None:
+            notes.append(f"{dump.source.path}: left out: neither its name nor its groups tell its rank.")
         else:
-            ranks[one.source.rank], paths[one.source.rank] = one.made, str(one.source.path)
+            ranks[rank], paths[rank] = dump.made, str(dump.source.path)
     if not ranks:
         raise TraceError(f"{args.path[0]}: no dump tells its rank; call the files after their ranks")
     hang = find_hang(ranks)
-    told = listed(sorted({one.rank_by for one in ranks.values()}))
+    sources = listed(sorted({standing.rank_by for standing in ranks.values()}))
     result = _result(
         args,
         hang_diagnosis(hang, ranks, paths),
-        [*notes, f"The ranks are taken from {told}."],
+        [*notes, f"The ranks are taken from {sources}."],
         mapped.repairs,
     )
     tables = hang_tables(hang, ranks, paths)
@@ -142,9 +143,9 @@ def _result(
     """Return a diagnosis as a result."""
     from diagnose.diagnosis import further, headline
 
-    ranked = list(enumerate(diagnosis.findings, 1))[: args.head]
-    flaws = [one for _, one in ranked if one.finding.kind == _QUALITY]
-    told = [(place, one) for place, one in ranked if one.finding.kind != _QUALITY]
+    numbered = list(enumerate(diagnosis.findings, 1))[: args.head]
+    flaws = [ranked for _, ranked in numbered if ranked.finding.kind == _QUALITY]
+    shown = [(number, ranked) for number, ranked in numbered if ranked.finding.kind != _QUALITY]
     charts: Sequence[Chart] = ()
     if diagnosis.view is not None:
         from options.diagnose.diagnosis_charts import path_shares
@@ -153,23 +154,26 @@ def _result(
     if args.html and not diagnosis.answer:
         from options.diagnose.diagnosis_charts import diagnosis_charts
 
-        charts = diagnosis_charts(diagnosis, told, charts)
-    rows = [(place, one, _where(one, len(diagnosis.ranks)), _command(args, one)) for place, one in told]
-    about = [_about(diagnosis, one) for _, one in told]
-    skipped = Table.of("skipped", "Could not check", _SKIPPED, diagnosis.skipped, detail=not args.full)
+        charts = diagnosis_charts(diagnosis, shown, charts)
+    rows = [
+        (number, ranked, _where(ranked, len(diagnosis.ranks)), _command(args, ranked))
+        for number, ranked in shown
+    ]
+    about = [_about(diagnosis, ranked) for _, ranked in shown]
+    skipped = Table.of("skipped", "Not checked", _SKIPPED, diagnosis.skipped, detail=not args.full)
     return Result(
         option="diagnose",
         title=_subject(args, diagnosis),
         headline=headline(diagnosis),
         further=further(diagnosis),
-        document=_document(args, diagnosis, ranked),
+        document=_document(args, diagnosis, numbered),
         tables=[
             Table.of("findings", "Findings", _FINDINGS, rows, about=about, detail=True),
             *([Table.of("findings", "Findings", _BRIEF, rows, brief=True)] if rows else []),
             *([skipped] if diagnosis.skipped else []),
         ],
         charts=charts,
-        cards=[_card(args, diagnosis, one) for _, one in told],
+        cards=[_card(args, diagnosis, ranked) for _, ranked in shown],
         notes=[*map(_flaw, flaws), *_not_shown(args, diagnosis), *diagnosis.notes, *notes],
         repairs=repairs,
         ask=None if diagnosis.view is None else command(args, options.WHAT_IF),
@@ -183,47 +187,50 @@ def _subject(args: Namespace, diagnosis: Diagnosis) -> str:
     return " · ".join([*map(str, args.path), counted(len(diagnosis.ranks), "rank"), *steps])
 
 
-def _flaw(one: Ranked) -> str:
+def _flaw(ranked: Ranked) -> str:
     """Return a flaw of the recording as sentences: it makes the answer less sure."""
-    finding = one.finding
+    finding = ranked.finding
     return f"{as_sentence(f'{finding.title}: {finding.cause}')} {as_sentence(finding.action)}"
 
 
-def _where(one: Ranked, n_ranks: int) -> str:
-    ranks = one.finding.ranks
+def _where(ranked: Ranked, n_ranks: int) -> str:
+    ranks = ranked.finding.scope.ranks
     if n_ranks == len(ranks) > 1:
         return "both ranks" if n_ranks == 2 else "all ranks"
     return ", ".join(ranks) if len(ranks) <= 2 else f"{len(ranks)} ranks"
 
 
-def _gain(one: Ranked, bound: str) -> float | None:
-    return None if one.gain is None else ms_of(getattr(one.gain, bound))
+def _gain(ranked: Ranked, bound: str) -> float | None:
+    return None if ranked.gain is None else ms_of(getattr(ranked.gain, bound))
 
 
-def _card(args: Namespace, diagnosis: Diagnosis, one: Ranked) -> Card:
+def _card(args: Namespace, diagnosis: Diagnosis, ranked: Ranked) -> Card:
     """Return a finding with all its details."""
     from dag_utils import key_of
 
-    finding = one.finding
+    finding = ranked.finding
     caveat = f" ({finding.caveat})" if finding.caveat else ""
     lines = [("", as_sentence(finding.cause + caveat)), ("Do", as_sentence(finding.action))]
     lines += [("Example", _seen(evidence)) for evidence in finding.evidence[:1]]
-    if one.change:
-        lines.append(("Try", command(args, *_what_if(one.change))))
-    if finding.look or not one.change:
-        lines.append(("Look", command(args, *_look(one))))
-    bar = None if one.gain is None else (one.gain.mid_ns / 1e6, _gain(one, "low_ns"), _gain(one, "high_ns"))
-    whole = finding.title.partition(", where ")[0] if diagnosis.answer else finding.title
-    title = as_sentence(whole).removesuffix(".")
-    card = Card(title, _worth(one), lines, bar, _about(diagnosis, one))
+    if ranked.change:
+        lines.append(("Try", command(args, *_what_if(ranked.change))))
+    if finding.look or not ranked.change:
+        lines.append(("Look", command(args, *_look(ranked))))
+    bar = (
+        None
+        if ranked.gain is None
+        else (ranked.gain.mid_ns / 1e6, _gain(ranked, "low_ns"), _gain(ranked, "high_ns"))
+    )
+    title = as_sentence(finding.title).removesuffix(".")
+    card = Card(title, _worth(ranked), lines, bar, _about(diagnosis, ranked))
     for seen in finding.evidence[:1]:
         if seen.step is not None:
             card = card._replace(step=str(seen.step), seen=key_of(seen.rank, seen.name))
     return card
 
 
-def _change(one: Ranked) -> str:
-    return " ".join(map(str, one.change))
+def _change(ranked: Ranked) -> str:
+    return " ".join(map(str, ranked.change))
 
 
 def _what_if(edits: Sequence[EditRequest]) -> list[str]:
@@ -231,32 +238,32 @@ def _what_if(edits: Sequence[EditRequest]) -> list[str]:
     return [options.WHAT_IF, *map(str, edits)]
 
 
-def _command(args: Namespace, one: Ranked) -> Command:
+def _command(args: Namespace, ranked: Ranked) -> Command:
     """Return the command that answers the gain of a finding; else the one that shows more of it."""
-    return command(args, *(_what_if(one.change) if one.change else _look(one)))
+    return command(args, *(_what_if(ranked.change) if ranked.change else _look(ranked)))
 
 
-def _look(one: Ranked) -> Sequence[str]:
+def _look(ranked: Ranked) -> Sequence[str]:
     """Return the words of the command that shows more of a finding."""
-    return one.finding.look or ("critical",)
+    return ranked.finding.look or ("critical",)
 
 
-def _worth(one: Ranked) -> str:
+def _worth(ranked: Ranked) -> str:
     """Return the saving; "" where nothing is claimed."""
-    if one.gain is None or one.share is None:
+    if ranked.gain is None or ranked.share is None:
         return ""
-    return f"{in_ms(one.gain.mid_ns)} ({in_percent(one.share)})"
+    return f"{in_ms(ranked.gain.mid_ns)} ({in_percent(ranked.share)})"
 
 
-def _about(diagnosis: Diagnosis, one: Ranked) -> list[str]:
+def _about(diagnosis: Diagnosis, ranked: Ranked) -> list[str]:
     """Return the keys of what a finding is about: its operations on its ranks, and its evidence."""
     from dag_utils import key_of
 
-    finding = one.finding
+    finding = ranked.finding
     if diagnosis.answer:
         return []
-    ranks = finding.ranks or diagnosis.ranks
-    keys = [key_of(rank, name) for name in finding.operations for rank in ranks]
+    ranks = finding.scope.ranks or diagnosis.ranks
+    keys = [key_of(rank, name) for name in finding.scope.operations for rank in ranks]
     keys += [key_of(evidence.rank, evidence.name) for evidence in finding.evidence]
     return list(dict.fromkeys(keys))[:_MOST_KEYS]
 
@@ -270,17 +277,19 @@ def _seen(evidence: Evidence) -> str:
 
 def _not_shown(args: Namespace, diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.small:
-        yield f"{counted(diagnosis.small, 'more finding')}: below 1 % of a step, or no more than chance."
+        yield f"{counted(diagnosis.small, 'finding')} hidden: under 1 % of a step, or not significant."
     if diagnosis.skipped:
-        kinds = ", ".join(dict.fromkeys(_words(one.kind) for one in diagnosis.skipped))
-        yield f"Could not check: {kinds}{'' if args.full or args.html else ' (--full says why)'}."
+        kinds = ", ".join(dict.fromkeys(_words(skipped.kind) for skipped in diagnosis.skipped))
+        yield f"Not checked (data missing): {kinds}{'' if args.full or args.html else ' (--full says why)'}."
 
 
 def _words(kind: str) -> str:
     return kind.replace("_", " ")
 
 
-def _document(args: Namespace, diagnosis: Diagnosis, ranked: Sequence[tuple[int, Ranked]]) -> dict[str, Any]:
+def _document(
+    args: Namespace, diagnosis: Diagnosis, numbered: Sequence[tuple[int, Ranked]]
+) -> dict[str, Any]:
     import numpy as np
 
     times = diagnosis.iteration_ns / 1e6
@@ -293,30 +302,30 @@ def _document(args: Namespace, diagnosis: Diagnosis, ranked: Sequence[tuple[int,
         },
         "ranks": list(diagnosis.ranks),
         "steps": list(diagnosis.numbers),
-        "findings": [_record(args, place, one) for place, one in ranked],
+        "findings": [_record(args, number, ranked) for number, ranked in numbered],
         "below_threshold": diagnosis.small,
-        "skipped": [{"kind": one.kind, "reason": one.reason} for one in diagnosis.skipped],
+        "skipped": [{"kind": skipped.kind, "reason": skipped.reason} for skipped in diagnosis.skipped],
     }
 
 
-def _record(args: Namespace, place: int, one: Ranked) -> dict[str, Any]:
-    finding = one.finding
-    span = finding.span
+def _record(args: Namespace, number: int, ranked: Ranked) -> dict[str, Any]:
+    finding = ranked.finding
+    scope, span = finding.scope, finding.scope.span
     return {
-        "id": place,
+        "id": number,
         "kind": finding.kind,
         "title": finding.title,
-        "gain_ms": {bound: _gain(one, f"{bound}_ns") for bound in ("low", "mid", "high")},
-        "gain_share": one.share,
-        "gain_after_above_ms": ms_of(one.after_above_ns),
-        "change": _change(one) or None,
+        "gain_ms": {bound: _gain(ranked, f"{bound}_ns") for bound in ("low", "mid", "high")},
+        "gain_share": ranked.share,
+        "gain_after_above_ms": ms_of(ranked.after_above_ns),
+        "change": _change(ranked) or None,
         "scope": {
-            "ranks": list(finding.ranks),
-            "steps": list(finding.steps),
-            "operations": list(finding.operations),
-            **({} if span is None else {"from_step": span[0], "to_step": span[1]}),
+            "ranks": list(scope.ranks),
+            "steps": list(scope.steps),
+            "operations": list(scope.operations),
+            **({} if span is None else {"from_step": span.first, "to_step": span.last}),
         },
-        **({} if finding.lost_ns is None else {"lost_s": finding.lost_ns / 1e9}),
+        **({} if span is None else {"lost_s": span.lost_ns / 1e9}),
         "evidence": [
             {
                 "path": evidence.path,
@@ -331,6 +340,6 @@ def _record(args: Namespace, place: int, one: Ranked) -> dict[str, Any]:
         "cause": finding.cause,
         "action": finding.action,
         "caveat": finding.caveat,
-        "command": str(_command(args, one)),
-        "look": str(command(args, *_look(one))),
+        "command": str(_command(args, ranked)),
+        "look": str(command(args, *_look(ranked))),
     }

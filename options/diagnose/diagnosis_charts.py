@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -11,6 +10,9 @@ from dag_utils import choose_step, critical_path, group_of, step_timeline
 from diagnose.diagnosis import Diagnosis, Ranked
 from diagnose.finding import Finding
 from diagnose.job_view import JobView
+from dialects.kernel_kinds import OTHER, kernel_kind
+from dialects.roles import Role
+from dialects.step_parts import Operation
 from options.step_charts import joined_steps, rank_map
 from result import Bars, Chart
 from units import in_ms
@@ -33,7 +35,8 @@ def diagnosis_charts(
     first: Sequence[Chart],
 ) -> list[Chart]:
     """Return charts of the findings that are shown, each with its place, after those that come `first`."""
-    few = [one.finding.ranks for _, one in ranked if len(one.finding.ranks) < len(diagnosis.ranks)]
+    scopes = [one.finding.scope for _, one in ranked]
+    few = [scope.ranks for scope in scopes if len(scope.ranks) < len(diagnosis.ranks)]
     named, view = [rank for ranks in few for rank in ranks], diagnosis.view
     return [
         *first,
@@ -48,11 +51,12 @@ def path_shares(view: JobView) -> list[Chart]:
 
     Not as milliseconds: the path is longer than a rank's step where ranks begin at different times.
     """
-    sums = Counter({"gap": float(view.path_gaps_by_kind.sum())})
-    for i, ns in enumerate(view.path_work_by_kind.tolist()):
-        sums[view.kernel_kind(i) or group_of(view.recording.table.kinds[i])] += ns
-    whole = sums.total()
-    large = {group: ns for group, ns in sums.most_common(_MOST_SHARES) if ns >= _LEAST_SHARE * whole}
+    sums = {"gap": float(view.path.gap_ns.sum())}
+    for kind, ns in zip(view.recording.table.kinds, view.path.work_ns.tolist(), strict=True):
+        sums[_group(kind)] = sums.get(_group(kind), 0.0) + ns
+    whole = sum(sums.values())
+    largest = sorted(sums, key=lambda group: -sums[group])[:_MOST_SHARES]
+    large = {group: sums[group] for group in largest if sums[group] >= _LEAST_SHARE * whole}
     rest = whole - sum(large.values())
     if rest >= _LEAST_REST * whole:
         large["rest"] = rest
@@ -62,6 +66,13 @@ def path_shares(view: JobView) -> list[Chart]:
     label = "% of the critical path, mean of the steps"
     label += "; gap: idle, waiting or not recorded" if "gap" in large else ""
     return [Bars("Where a step's time goes", label, ["a step"], shares, unit="%", is_small=True)]
+
+
+def _group(operation: Operation) -> str:
+    """Return the kind of a kernel, where its name tells; else the group of the operation."""
+    is_computation = operation.is_kernel and operation.role is not Role.COPY
+    kind = kernel_kind(operation.name) if is_computation else OTHER
+    return group_of(operation) if kind == OTHER else kind
 
 
 def _of_steps(view: JobView, found: Sequence[Ranked], first: Sequence[str]) -> list[Chart]:
@@ -110,9 +121,10 @@ def _every_step(diagnosis: Diagnosis) -> list[Chart]:
     numbers = diagnosis.numbers
     if len(numbers) < 2:
         return []
-    far = {number for finding in _outliers(diagnosis.findings) for number in finding.steps}
-    spans = [one.finding.span for one in diagnosis.findings if one.finding.span and not one.finding.steps]
-    slow = {number for first, last in spans for number in numbers if first <= number <= last} - far
+    far = {number for finding in _outliers(diagnosis.findings) for number in finding.scope.steps}
+    scopes = [ranked.finding.scope for ranked in diagnosis.findings]
+    spans = [scope.span for scope in scopes if scope.span and not scope.steps]
+    slow = {number for span in spans for number in numbers if span.first <= number <= span.last} - far
     groups = {
         "iteration time": {*numbers} - far - slow,
         "slow steps": slow,

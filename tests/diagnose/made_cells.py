@@ -132,13 +132,7 @@ CELLS: dict[str, dict[str, list[Cell]]] = {
         for system in WRITERS
     },
     "profiling_overhead": {
-        system: [
-            made(system, None, "warm-up", more_in_step=(0, 200.0), backward=60.0),
-            *(
-                [made(system, None, "untraced steps", before=[500.0, 300.0, *[80.0, 80.1] * 5])]
-                * (system == "byteps")
-            ),
-        ]
+        system: [made(system, None, "warm-up", more_in_step=(0, 200.0), backward=60.0)]
         for system in WITH_WORK
     },
     "memory": {

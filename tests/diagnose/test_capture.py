@@ -102,7 +102,7 @@ def test_three_steps_give_no_intervals(tmp_path: Path) -> None:
     assert late.finding.kind == "late_rank"
     assert late.gain is not None
     assert (late.gain.low_ns, late.gain.high_ns) == (None, None)
-    assert flaw.finding.title == "3 whole steps recorded"
+    assert flaw.finding.title == "only 3 whole steps recorded"
     assert "outlier_steps" in [one.kind for one in diagnosis.skipped]
 
 
@@ -116,21 +116,3 @@ def test_clocks_that_nothing_ties(tmp_path: Path) -> None:
         about = {"rank": rank, "world_size": 2, "backend": "nccl"}
         file.write_text(json.dumps({"distributedInfo": about, **json.loads(file.read_text())}))
     assert flaws(home)[0] == "the clocks of the ranks are not aligned"
-
-
-@pytest.mark.parametrize(
-    ("name", "is_known"),
-    [
-        ("triton_fused_all_gather_mul", False), ("block_all_reduce", False), ("elementwise_add", True),
-        ("ring_reduce_scatter_bf16_kernel", True), ("my_all_to_all_v2", True),
-        ("multimem_all_reduce_kernel<float>", True), ("void deep_ep::intranode::dispatch<4>", True),
-        ("void vllm::cross_device_reduce_1stage<float, 2>", True),
-    ],
-)  # fmt: skip
-def test_a_kernel_that_looks_like_communication_but_counts_as_computation(
-    tmp_path: Path, name: str, is_known: bool
-) -> None:
-    directory, _ = device(tmp_path / "job", DeviceStep())
-    file = directory / "rank0.pt.trace.json"
-    file.write_text(file.read_text().replace("kernel_7", name))
-    assert flaws(directory) == [f"{name} looks like communication but counts as computation"] * (not is_known)

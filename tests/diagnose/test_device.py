@@ -16,27 +16,11 @@ from made_jobs import WRITERS, DeviceStep, Job, device
 from conftest import run_cli
 from diagnose.detectors.device import _busy_share
 from diagnose.diagnosis import _Search, headline
-from diagnose.finding import Finding
+from diagnose.finding import Finding, FindingScope
 from replay.edit import EditRequest
 from replay.forecast import Forecasts
 
 DEVICE_BOUND = DeviceStep()  # 40 kernels of 1 ms, launched in 4 ms
-
-
-def test_where_the_device_is_the_limit_nothing_is_claimed(tmp_path: Path) -> None:
-    diagnosis = diagnosed(device(tmp_path / "job", DEVICE_BOUND)[0])
-    assert winning(diagnosis) == []
-    assert "nothing stands out" in headline(diagnosis)
-
-
-def test_a_host_that_launches_too_slowly(tmp_path: Path) -> None:
-    # 40 launches of 0.5 ms; the device needs 40 x 0.05 = 2 ms for all
-    job = replace(DEVICE_BOUND, launch=0.5, kernel=0.05)
-    directory, step_ms = device(tmp_path / "job", job)
-    diagnosis = diagnosed(directory)
-    assert kinds(diagnosis) == ["host_bound"]
-    assert "host-bound" in headline(diagnosis)
-    holds(winning(diagnosis)[0], step_ms - 40 * 0.05)
 
 
 @pytest.mark.parametrize("load", [10.0, 40.0])
@@ -88,12 +72,6 @@ def waiting_before_a_long_operation() -> list[dict[str, Any]]:
         add("cudaStreamSynchronize", "cuda_runtime", at + 400, 19_620)
         add("Optimizer.step#CPUAdam.step", "user_annotation", at + 20_500, 40_000)
     return events
-
-
-def test_time_in_which_nothing_was_recorded_is_told_without_a_gain(tmp_path: Path) -> None:
-    diagnosis = diagnosed(device(tmp_path / "job", replace(DEVICE_BOUND, gap=10.0))[0])
-    (title,) = titles(diagnosis, "idle")
-    assert title == "no event was recorded during 20 % of the step"
 
 
 def around(
@@ -200,18 +178,6 @@ def test_kernels_beside_each_other_keep_the_device_busy_once(tmp_path: Path) -> 
     assert "the device is busy 10 % of the step" in winning(diagnosis)[0].finding.cause
 
 
-def test_a_host_that_waits_for_a_busy_device_does_not_hold_it_up(tmp_path: Path) -> None:
-    # the host waits 36 of 40 ms for the device, which has work all the time
-    diagnosis = diagnosed(device(tmp_path / "job", DEVICE_BOUND)[0])
-    assert [one.finding.kind for one in diagnosis.findings] == []
-
-
-def test_input_that_the_device_waits_for(tmp_path: Path) -> None:
-    diagnosis = diagnosed(device(tmp_path / "job", replace(DEVICE_BOUND, load=10.0))[0])
-    assert kinds(diagnosis) == ["input"]
-    holds(winning(diagnosis)[0], 10.0)
-
-
 def test_copies_and_waiting_hosts_are_both_found_in_their_order(tmp_path: Path) -> None:
     job = replace(DEVICE_BOUND, copy=14.0, sync_every=4, think=1.0)
     directory, step_ms = device(tmp_path / "job", job)
@@ -240,7 +206,7 @@ def test_a_rank_is_late_though_another_one_lost_kernels_of_a_step(tmp_path: Path
     path.write_text(json.dumps(document | {"traceEvents": kept}))
     diagnosis = diagnosed(job)
     assert kinds(diagnosis)[0] == "late_rank"
-    assert winning(diagnosis)[0].finding.ranks == ["rank2"]
+    assert winning(diagnosis)[0].finding.scope.ranks == ["rank2"]
     holds(winning(diagnosis)[0], 9.0, near=0.2)  # its share of nine steps in ten is known
 
 
@@ -257,7 +223,7 @@ def test_what_an_earlier_finding_wins_is_not_a_finding_again() -> None:
             self.saved_ns = gain_ns
 
     def late(title: str, wins: str = "0") -> Finding:
-        return Finding("late_rank", title, "", "", edits=[EditRequest(title, wins)], ranks=())
+        return Finding("late_rank", title, "", "", edits=[EditRequest(title, wins)], scope=FindingScope(()))
 
     for shared, is_new in (("4e6", True), ("6e6", False)):
         search = _Search(cast(Forecasts, Known()))

@@ -12,6 +12,7 @@ import pytest
 from conftest import run_cli
 from dag_utils import load_steps
 from diagnose.job_view import JobView
+from diagnose.meetings import last_arrivals
 from trace_utils import Request
 
 
@@ -51,7 +52,7 @@ def test_of_gpus_that_reduce_and_later_broadcast_together_the_last_is_the_last_t
     tmp_path: Path,
 ) -> None:
     view = JobView(load_steps([two_gpus(tmp_path / "job", later=20_000)], Request(jobs=1, progress=False)))
-    arrivals = view.last_arrivals()
+    arrivals = last_arrivals(view)
     assert [who.tolist() for who, _ in arrivals] == [[1]] * 5
     assert [after.tolist() for _, after in arrivals] == [[20_000_000]] * 5
     names, which = view.largest(view.which(lambda one: False))  # of none, none is the largest
@@ -87,7 +88,7 @@ def test_where_calls_do_not_name_their_group_nobody_is_waited_for_and_a_note_say
     assert [note[:28] for note in loaded.recording.notes] == [
         "ranks are in several groups,"
     ]  # no clock is moved
-    assert [who.tolist() for who, _ in JobView(loaded).last_arrivals()] == [[]] * 5
+    assert [who.tolist() for who, _ in last_arrivals(JobView(loaded))] == [[]] * 5
 
 
 def accumulating(path: Path, longer: int) -> Path:

@@ -40,7 +40,7 @@ def test_a_slow_rank_is_found_with_what_it_costs_the_job(tmp_path: Path, kind: s
     # on the host one operator is most of the backward pass, and so of the step, on every rank
     assert kinds(diagnose(healthy)) == ["hot_operation"] * (kind == "host")
     first = diagnose(slowed).findings[0]
-    assert (first.finding.kind, first.finding.ranks) == ("late_rank", ["rank9"])
+    assert (first.finding.kind, first.finding.scope.ranks) == ("late_rank", ["rank9"])
     holds(first, (step_ns(slowed) - step_ns(healthy)) / 1e6)
 
 
@@ -90,7 +90,7 @@ def test_of_many_ranks_one_is_named_from_three_steps_although_it_is_not_much_slo
     steps = loaded(write(tmp_path / "few", few, 600_000))
     assert len(steps.recording.steps) == 3
     first = diagnose(steps).findings[0]
-    assert (first.finding.kind, first.finding.ranks) == ("late_rank", ["rank9"])
+    assert (first.finding.kind, first.finding.scope.ranks) == ("late_rank", ["rank9"])
     assert first.gain is not None
     assert first.gain.low_ns is None
 

@@ -20,7 +20,7 @@ KNOWN = {
     "kineto/gpu-tracelens-sglang-decode-mi300": ": the host waits 98 % of the step in hipMemcpyWithStream",
     "kineto/gpu-tracelens-timesformer-h100": ": 56 % of the step is inside preprocess",
     "kineto/gpu-param-resnet": ": the steps wait for their input; up to 169 ms (51 %)",
-    "horovod/2ranks-slow-rank1": ": rank1 holds up the others",
+    "horovod/2ranks-slow-rank1": ": rank1 is late in negotiations",
     # what was done to this one is not in its recording: the loader works ahead, and both ranks load alike
     "composer/ws2-slow-rank1": ": no event was recorded during 22 % of the step",
     "kineto/ddp2-gloo-slow-rank1": ": rank1 is late by ",

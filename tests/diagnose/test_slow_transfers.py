@@ -68,13 +68,13 @@ def test_a_tensor_that_is_needed_first_and_sent_last(
     directory, _ = replace(HEALTHY, small=4, small_first=small_first).write(tmp_path / "job")
     loaded = load_steps([directory], Request(jobs=1, progress=False), partitions=read_partitions([directory]))
     found = list(priority_inversion(JobView(loaded)))
-    assert [one.operations for one in found if isinstance(one, Finding)] == [["Comm.w"]] * is_found
+    assert [one.scope.operations for one in found if isinstance(one, Finding)] == [["Comm.w"]] * is_found
 
 
 def test_a_link_that_is_slow_both_ways_is_told_of_both(tmp_path: Path) -> None:
     directory, _ = replace(HEALTHY, push=(0.2, 3.0), takes=(0.0, 4.0)).write(tmp_path / "job")
     first = winning(diagnosed(directory))[0].finding
-    assert (first.kind, list(first.operations)) == ("slow_collective", ["PUSH", "PULL"])
+    assert (first.kind, list(first.scope.operations)) == ("slow_collective", ["PUSH", "PULL"])
     assert first.title == "the link of wk1.rank0 is slow"
     assert first.cause.startswith("its pushes take 15.0 times")  # 3.0 / 0.2
     pushes, pulls = map(str, first.edits)
@@ -105,7 +105,7 @@ def test_one_slow_collective_among_many_short_ones_is_found_before_them(
     diagnosis = diagnosed(write(tmp_path / "job", times, compute=60.0, n_bytes=[64 << 10] * 60))
     assert kinds(diagnosis) == ["slow_collective", "small_messages"]
     slow, small = winning(diagnosis)
-    assert slow.finding.title.startswith("1 collective is slower than others of its size")
+    assert slow.finding.title.startswith("1 collective is slower than others of the same size")
     holds(slow, 12.0 - 0.1)
     holds(small, 54 * 0.1)
     assert small.after_above_ns is not None

@@ -171,10 +171,10 @@ def test_what_a_rank_does_between_its_steps_shows_in_the_others_waiting(tmp_path
         return {**parts, "comm": parts["comm"] + more, "step": 100 + more}
 
     late, stalls = diagnosis(write(tmp_path / "job", times))["findings"]
-    between = "30.0 ms more in what it does between its steps"
+    between = "30.0 ms more in the time between its steps"
     assert late["title"] == f"rank3 is late from step 50 to 79: {between}"
     title = "steps 15 and 95 take up to 90.0 ms longer than the steps around"
-    assert stalls["title"] == f"{title}, in which all others wait for rank0"
+    assert stalls["title"] == f"{title}; all other ranks wait for rank0"
     assert stalls["scope"]["ranks"] == []
 
 
@@ -219,7 +219,7 @@ def test_the_part_of_a_step_that_no_column_holds(tmp_path: Path) -> None:
         return parts
 
     (finding,) = diagnosis(write(tmp_path / "job", times))["findings"]
-    assert finding["title"] == "rank1 is late from step 60 on: 20.0 ms more in what no column holds"
+    assert finding["title"] == "rank1 is late from step 60 on: 20.0 ms more in time outside the log's columns"
 
 
 def test_where_all_ranks_grow_no_rank_is_named(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_of_a_single_rank_the_span_alone_is_told(tmp_path: Path) -> None:
     (finding,) = diagnosis(tmp_path / "log.csv")["findings"]
     assert (
         finding["title"]
-        == "steps are longer from step 60 on: 15.0 ms per step, most of it in what no column holds"
+        == "steps are longer from step 60 on: 15.0 ms per step, most of it in time outside the log's columns"
     )
 
 
