@@ -19,7 +19,7 @@ from figures.rank_figures import LogRows, RankFigures, Wanted
 from figures.time_by_role import Breakdown
 from formats.columns import Trace
 from opname import OpName
-from traces.paths import Source
+from trace_utils import Source
 
 #: Steps of a rank by which figures go. Those of a longer log are means of as many in a row as are needed: a
 #: page shows 2,000 cells, and 1,000 ranks with so many steps take half a gigabyte.
